@@ -1,4 +1,4 @@
-"""What is asked of every stream of ours, and a bound for tests in which a wrong one would wait for ever."""
+"""What is asked of every stream, a client of TLS, and a bound for tests in which a wrong one would wait for ever."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any
 
 import trio
 import trio.testing
+
+from reaper.trio import ParkingLot
 
 SECONDS = 30
 """Far more than a test takes, on a busy machine too."""
@@ -42,6 +44,11 @@ class TlsClient:
     def says(self) -> bytes:
         """What is to be sent."""
         return self._outgoing.read()
+
+
+def tasks(lot: ParkingLot) -> int:
+    """All that live now, without those that *lot* keeps for the next connection that speaks."""
+    return trio.lowlevel.current_statistics().tasks_living - len(lot._kept)
 
 
 async def check_stream(pair: Callable[[], tuple[Any, Any]]) -> None:

@@ -138,6 +138,10 @@ POST = b"POST /upload HTTP/1.1\r\nHost: x\r\n"
         (b"\r\n" + CLOSE, 200),  # empty lines before a request are nothing
         (b"\r\n\n\r\n" + CLOSE, 200),
         (POST + b"Content-Length: 1\r\n\r\nx\r\n" + CLOSE, 200),
+        (b"HEAD /nowhere HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", 404),
+        (b"HEAD /sleep?s=-1 HTTP/1.1\r\nHost: x\r\n\r\n", 400),
+        (b"HEAD / HTTP/1.1\r\n\r\n", 400),
+        (b"HEAD / HTTP/9.9\r\nHost: x\r\n\r\n", 505),
     ],
 )
 async def test_what_cannot_be_served_is_answered_and_the_answer_is_not_lost(request_bytes: bytes, status: int) -> None:
@@ -149,6 +153,8 @@ async def test_what_cannot_be_served_is_answered_and_the_answer_is_not_lost(requ
         assert status != 200 or b"keep-alive" not in answer.lower().rpartition(b"http/1.1 ")[2]
         assert answer.count(b"HTTP/1.1 ") == max(1, request_bytes.count(b" HTTP/"))
         assert status == 400 or b" 400 " not in answer
+        assert answer.endswith(b"\r\n\r\n") == request_bytes.startswith(b"HEAD")
+        assert b"content-length: " in answer
 
 
 async def test_nothing_that_follows_a_length_with_a_transfer_encoding_is_trusted() -> None:
@@ -170,23 +176,16 @@ async def test_a_route_that_raises_is_answered_500_and_hurts_no_other_request(ca
         raise LookupError("on purpose")
 
     async with running({**ROUTES, "/broken": broken}) as run:
-        async with await run.connect() as stream:
-            await stream.send_all(b"GET /broken HTTP/1.1\r\nHost: x\r\n\r\n")
-            assert (await rest(stream)).startswith(b"HTTP/1.1 500 ")
+        for method in ("GET", "HEAD"):
+            answer = await run.ask(f"{method} /broken HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            assert answer.startswith(b"HTTP/1.1 500 ")
+            assert b"content-length: " in answer
+            assert answer.endswith(b"\r\n\r\n") == (method == "HEAD")
         async with await run.connect() as stream:
             assert (await ask(stream)).status == 200
         assert "on purpose" in caplog.text
-        assert run.counters.failures == 1
+        assert run.counters.failures == 2
         run.counters.failures = 0
-
-
-async def test_one_connection_too_many_is_answered_503() -> None:
-    async with running(limits__max_connections=1) as run, await run.connect() as first:
-        await ask(first)
-        async with await run.connect() as second:
-            assert (await rest(second)).startswith(b"HTTP/1.1 503 ")
-        assert run.counters.refused == 1
-        assert (await ask(first)).status == 200
 
 
 async def test_the_last_of_max_requests_closes_the_connection() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import trio
 from http_world import Running, head_of, rest, running, tls, until, will_reset
-from streams import TlsClient
+from streams import TlsClient, tasks
 from trio.testing import MockClock
 
 import server_example.http
@@ -20,9 +20,6 @@ from reaper.driver import sockets
 from reaper.driver.sockets import peer_name
 from reaper.journal import Journal
 from reaper.trio import journal_clock
-from server_example.http import HttpServer
-from server_example.http.connection import Exchange
-from server_example.http.routes import ROUTES
 from server_example.status import Desk, Doors
 
 pytestmark = pytest.mark.trio
@@ -60,17 +57,12 @@ def lives_in(journal: Path) -> list[list[str]]:
     return sorted(lives.values())
 
 
-def tasks(server: HttpServer) -> int:
-    """Without those that are kept for the next connection that speaks."""
-    return trio.lowlevel.current_statistics().tasks_living - len(server.lot._kept)
-
-
 # ---- they cost no task -------------------------------------------------------------------------------------------
 
 
 async def test_a_client_costs_no_task_until_it_has_sent_a_whole_head(clock: MockClock, secured) -> None:
     async with running(**secured) as server:
-        before = tasks(server)
+        before = tasks(server.lot)
         slow = [await server.connect(said) for said in (b"", TLS_HELLO)] if secured else []
         streams = []
         for said in [b"", REQUEST[:-1], b"\r\n", b"G"] * 5:
@@ -79,7 +71,7 @@ async def test_a_client_costs_no_task_until_it_has_sent_a_whole_head(clock: Mock
                 await stream.send_all(said)
             streams.append((stream, len(said.lstrip(b"\r\n"))))
         await until(lambda: len(server.lot) == 20 + len(slow))
-        assert (tasks(server), len(server.connections)) == (before, 0)
+        assert (tasks(server.lot), len(server.connections)) == (before, 0)
         for stream, sent in streams:
             await stream.send_all(REQUEST[sent:])
             assert (await head_of(stream)).startswith(b"HTTP/1.1 404 ")
@@ -88,7 +80,7 @@ async def test_a_client_costs_no_task_until_it_has_sent_a_whole_head(clock: Mock
             assert await rest(plain) == b""
             await plain.aclose()
         assert trio.current_time() - start < 12
-        await until(lambda: tasks(server) == before)  # they do not linger for ever
+        await until(lambda: tasks(server.lot) == before)  # they do not linger for ever
         assert len(server.lot) == 20
         assert server.lot.reaped == ({"handshake": 2} if secured else {})
         for stream, _ in streams:
@@ -121,14 +113,14 @@ async def test_half_the_next_head_gives_its_task_up_and_its_limit_goes_on(
     monkeypatch.setattr(server_example.http.server, "LINGER", 2.0)
     async with running(headers=10) as server, await server.connect() as stream:
         await until(lambda: len(server.lot) == 1)
-        before = tasks(server)
+        before = tasks(server.lot)
         await stream.send_all(REQUEST)
         await head_of(stream)
-        assert tasks(server) == before + 1
+        assert tasks(server.lot) == before + 1
         await stream.send_all(REQUEST[:9])  # its task lingers still
         start = trio.current_time()
         await until(lambda: not server.connections)
-        assert (len(server.lot), tasks(server)) == (1, before)
+        assert (len(server.lot), tasks(server.lot)) == (1, before)
         answer = await rest(stream)
         assert answer.startswith(b"HTTP/1.1 408 ")
         assert 10 <= trio.current_time() - start <= 10 + TICK
@@ -176,13 +168,18 @@ async def test_each_limit_ends_them_never_early_at_most_one_tick_late_and_exactl
 
 
 async def test_a_reload_reaches_them_by_what_they_wait_for(clock: MockClock, secured) -> None:
-    limits = dict.fromkeys(("first_byte", "headers", "handshake"), 300)
-    async with running(**limits, **secured) as server:
+    limits = dict.fromkeys(("first_byte", "headers", "handshake", "keep_alive"), 300)
+    async with running(**limits, drain_idle=0, limits__max_age_jitter=0, **secured) as server:
         half = TLS_HELLO if secured else REQUEST[:9]
         clients = [await server.connect(said) for said in (b"", half)]
-        await until(lambda: len(server.lot) == 2)
+        parked, busy = await server.dial(), await server.dial()
+        for stream, said in ((parked, REQUEST), (busy, SLEEP.replace(b"200", b"100"))):
+            await stream.send_all(said)
+        await head_of(parked)
+        await until(lambda: server.lot.parked == 3)
         await trio.sleep(20)
-        overrides = {"timeouts.first_byte": 40, "timeouts.headers": 60, "timeouts.handshake": 50}
+        limits |= {"first_byte": 40, "headers": 60, "handshake": 50, "max_age": 90, "drain_idle": 0}
+        overrides = {f"timeouts.{name}": limit for name, limit in limits.items()} | {"limits.max_age_jitter": 0}
         await server.reload(ReaperConfig.load(environ={}, overrides=overrides))
         start = trio.current_time()
         for client, left in zip(clients, (30, 30) if secured else (20, 40), strict=True):
@@ -190,6 +187,12 @@ async def test_a_reload_reaches_them_by_what_they_wait_for(clock: MockClock, sec
             assert answer[:13] == (b"" if secured or left == 20 else b"HTTP/1.1 408 ")
             assert left - 2 <= trio.current_time() - start <= left + TICK
             await client.aclose()
+        assert await rest(parked) == b""
+        assert 66 <= trio.current_time() - start <= 70 + TICK  # counted from when it was opened
+        assert b"connection: close" in (await head_of(busy)).lower()
+        assert server.lot.reaped["max_age"] == 1
+        for stream in (parked, busy):
+            await trio.aclose_forcefully(stream)
 
 
 # ---- other ends --------------------------------------------------------------------------------------------------
@@ -236,14 +239,14 @@ async def test_bytes_behind_a_head_are_its_body_and_the_next_head(clock: MockClo
 # ---- a drain -----------------------------------------------------------------------------------------------------
 
 
-async def test_a_drain_closes_the_silent_and_answers_what_was_on_its_way_and_waits_for_the_rest_of_a_head(
+async def test_a_drain_closes_the_silent_answers_what_is_on_its_way_and_cuts_heads_and_requests_at_its_deadline(
     clock: MockClock,
 ) -> None:
-    async with running(headers=8, drain_idle=4, drain=60) as server:
-        said = b"", REQUEST, REQUEST[:9], SLEEP.replace(b"200", b"3"), REQUEST[:9]
-        silent, asks, late, busy, half = [await server.connect(each) for each in said]
+    async with running(headers=8, drain_idle=4, drain=10) as server:
+        said = b"", REQUEST, REQUEST[:9], SLEEP.replace(b"200", b"3"), REQUEST[:9], SLEEP, b""
+        silent, asks, late, busy, half, *cut = [await server.connect(each) for each in said]
         await head_of(asks)
-        await until(lambda: len(server.lot) == 5)
+        await until(lambda: len(server.lot) == 7)
         start = trio.current_time()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(server.drain)
@@ -254,27 +257,18 @@ async def test_a_drain_closes_the_silent_and_answers_what_was_on_its_way_and_wai
                 assert answer.startswith(b"HTTP/1.1 " + status)
                 assert b"connection: close" in answer
                 await stream.aclose()  # or it would be left to its linger
+            await cut[1].send_all(REQUEST[:9])  # so late that its own limit is behind the deadline
             assert await rest(silent) == b""
             assert 3.9 <= trio.current_time() - start <= 4 + 2 * TICK
             assert (await rest(half)).startswith(b"HTTP/1.1 408 ")
             await silent.aclose()
             await half.aclose()
-        assert trio.current_time() - start < 12
-        assert server.lot.reaped == {"drain": 1, "headers": 1}
-        assert server.counters.opened == server.counters.closed
-
-
-@pytest.mark.parametrize("said", [REQUEST[:9], SLEEP], ids=["half", "in flight"])
-async def test_a_drain_cuts_half_a_head_and_a_request_in_flight_at_its_deadline(clock: MockClock, said: bytes) -> None:
-    limits = {"headers": 300, "drain_idle": 1, "drain": 10}
-    async with running(**limits) as server, await server.connect(said) as half:
-        await until(lambda: len(server.lot) == 1)
-        start = trio.current_time()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(server.drain)
-            assert await rest(half) == b""
+            for stream in cut:
+                assert await rest(stream) == b""
+                await stream.aclose()
         assert 9 <= trio.current_time() - start <= 10 + 2 * TICK
-        assert server.lot.reaped == {"drain_deadline": 1}
+        assert server.lot.reaped == {"drain": 1, "headers": 1, "drain_deadline": 2}
+        assert server.counters.opened == server.counters.closed
 
 
 @pytest.mark.parametrize("asks", [True, False])
@@ -397,28 +391,22 @@ async def test_bytes_that_come_with_the_headers_or_with_the_request_before_pay_f
 
 
 @pytest.mark.parametrize(
-    ("earlier", "headers"),
-    [(upload(12_000) + b"x" * 12_000, b""), (b"", b"X: " + b"x" * 4000 + b"\r\n")],
-    ids=["of an earlier request", "of the headers"],
+    ("earlier", "headers", "bytes_per_second", "status"),
+    [
+        (b"", b"", 10, 408),
+        (b"", b"", 300, 200),
+        (upload(12_000) + b"x" * 12_000, b"", 5, 408),
+        (b"", b"X: " + b"x" * 4000 + b"\r\n", 5, 408),
+    ],
+    ids=["too slow", "fast enough", "bytes of an earlier request pay for nothing", "nor do those of the headers"],
 )
-async def test_other_bytes_than_those_of_the_body_pay_for_nothing(
-    clock: MockClock, earlier: bytes, headers: bytes
+async def test_a_body_that_drips_is_ended_below_the_least_rate_and_not_above(
+    clock: MockClock, earlier: bytes, headers: bytes, bytes_per_second: int, status: int
 ) -> None:
-    async with running() as server, await server.connect(earlier) as stream:
+    async with running(body="3s") as server, await server.connect(earlier) as stream:
         assert not earlier or (await head_of(stream)).startswith(b"HTTP/1.1 200 ")
         await trio.sleep(1)
-        await stream.send_all(upload(100).replace(b"Host", headers + b"Host"))
-        start = trio.current_time()
-        assert (await head_of(stream)).startswith(b"HTTP/1.1 408 ")
-        assert trio.current_time() - start < 8
-        assert server.lot.reaped == {"min_in_rate": 1}
-
-
-@pytest.mark.parametrize(("bytes_per_second", "answer"), [(10, 408), (300, 200)])
-async def test_a_body_that_drips_is_ended_below_the_least_rate_and_not_above(
-    clock: MockClock, bytes_per_second: int, answer: int
-) -> None:
-    async with running(body="3s") as server, await server.connect(upload(20 * bytes_per_second)) as stream:
+        await stream.send_all(upload(20 * bytes_per_second).replace(b"Host", headers + b"Host"))
         start = trio.current_time()
         with suppress(trio.BrokenResourceError):
             for _ in range(20):
@@ -426,9 +414,9 @@ async def test_a_body_that_drips_is_ended_below_the_least_rate_and_not_above(
                 await stream.send_all(b"x" * bytes_per_second)
                 if server.lot.reaped:
                     break
-        assert (await head_of(stream)).startswith(b"HTTP/1.1 %d " % answer)
-        assert server.lot.reaped == ({"min_in_rate": 1} if answer == 408 else {})
-        assert trio.current_time() - start < (9 if answer == 408 else 21)
+        assert (await head_of(stream)).startswith(b"HTTP/1.1 %d " % status)
+        assert server.lot.reaped == ({"min_in_rate": 1} if status == 408 else {})
+        assert trio.current_time() - start < (8 if status == 408 else 21)
 
 
 # ---- a peer that goes while its request is in flight ---------------------------------------------------------------
@@ -473,8 +461,13 @@ async def test_a_drain_waits_for_a_peer_that_shut_its_side_but_for_none_that_clo
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("request_bytes", "begins"),
-    [(SLEEP, b"503"), (SLEEP + b"GET / HTTP/1.1\r\n", b"503"), (b"GET /events HTTP/1.1\r\nHost: x\r\n\r\n", b"200")],
-    ids=["in flight", "in flight, with more unread", "without end"],
+    [
+        (SLEEP, b"503"),
+        (SLEEP.replace(b"GET", b"HEAD"), b"503"),
+        (SLEEP + b"GET / HTTP/1.1\r\n", b"503"),
+        (b"GET /events HTTP/1.1\r\nHost: x\r\n\r\n", b"200"),
+    ],
+    ids=["in flight", "in flight, and without a body", "in flight, with more unread", "without end"],
 )
 async def test_a_request_ends_at_its_limit(clock: MockClock, request_bytes: bytes, begins: bytes) -> None:
     async with running(request="60s") as server:
@@ -483,6 +476,7 @@ async def test_a_request_ends_at_its_limit(clock: MockClock, request_bytes: byte
         assert 60 <= trio.current_time() - start <= 60 + 1.5
         assert answer.startswith(b"HTTP/1.1 " + begins)
         assert answer.count(b"data: ") in ((60, 61) if begins == b"200" else (0,))
+        assert answer.endswith(b"\r\n\r\n") == request_bytes.startswith(b"HEAD") or begins == b"200"
         assert server.lot.reaped == {"request": 1}
 
 
@@ -503,24 +497,6 @@ async def test_a_tunnel_stays_open_under_pings_until_its_age(clock: MockClock) -
             await head_of(stream)
             await stream.send_eof()
             assert await rest(stream) == b""
-
-
-@pytest.mark.slow
-async def test_a_reload_of_max_age_reaches_open_connections(clock: MockClock) -> None:
-    async with running(keep_alive="10h", drain_idle="0s", limits__max_age_jitter=0) as server:
-        async with await server.connect() as first, await server.connect() as parked:
-            await parked.send_all(b"GET /sleep?s=0 HTTP/1.1\r\nHost: x\r\n\r\n")
-            await head_of(parked)
-            await until(lambda: server.lot.parked)
-            await first.send_all(b"GET /sleep?s=100 HTTP/1.1\r\nHost: x\r\n\r\n")
-            await trio.sleep(20)
-            overrides = {"timeouts.max_age": "60s", "timeouts.keep_alive": "10h", "limits.max_age_jitter": 0}
-            start = trio.current_time()
-            await server.reload(ReaperConfig.load(environ={}, overrides=overrides))
-            assert await rest(parked) == b""
-            assert trio.current_time() - start < 45  # counted from when it was opened
-            assert b"connection: close" in (await head_of(first)).lower()
-        assert server.lot.reaped == {"max_age": 1}
 
 
 # ---- work in small pieces ------------------------------------------------------------------------------------------
@@ -602,30 +578,7 @@ async def test_a_peer_that_goes_on_sending_after_its_last_answer_is_reset(clock:
         assert server.lot.reaped == {}
 
 
-@pytest.mark.parametrize(
-    "request_bytes",
-    [
-        b"HEAD /nowhere HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
-        b"HEAD /sleep?s=-1 HTTP/1.1\r\nHost: x\r\n\r\n",
-        b"HEAD / HTTP/1.1\r\n\r\n",
-        b"HEAD / HTTP/9.9\r\nHost: x\r\n\r\n",
-        b"HEAD /broken HTTP/1.1\r\nHost: x\r\n\r\n",
-        b"HEAD /sleep?s=100 HTTP/1.1\r\nHost: x\r\n\r\n",  # it takes too long
-    ],
-)
-async def test_an_error_is_no_body_for_a_head(clock: MockClock, request_bytes: bytes) -> None:
-    async def broken(exchange: Exchange) -> None:
-        raise LookupError("on purpose")
-
-    async with running({**ROUTES, "/broken": broken}, request="10s") as server:
-        head, _, body = (await server.ask(request_bytes)).partition(b"\r\n\r\n")
-        assert int(head.split()[1]) >= 400
-        assert b"content-length: " in head
-        assert body == b""
-        server.counters.failures = 0
-
-
-async def test_linger_off_holds_no_connection(clock: MockClock) -> None:
+async def test_linger_off_holds_no_connection_and_one_too_many_is_answered_503(clock: MockClock) -> None:
     async with running(linger="0s", limits__max_connections=1) as server:
         async with await server.connect(CLOSE) as stream:
             start = trio.current_time()
@@ -636,7 +589,9 @@ async def test_linger_off_holds_no_connection(clock: MockClock) -> None:
             assert (await rest(refused)).startswith(b"HTTP/1.1 503 ")
             await trio.sleep(3)
             await until(lambda: len(server.watcher) == 1)  # the first: none is held although it does not close
-            assert first
+            assert server.counters.refused == 1
+            await first.send_all(REQUEST)
+            assert (await head_of(first)).startswith(b"HTTP/1.1 404 ")
 
 
 @pytest.mark.parametrize(("user", "missing"), [(os.getuid(), []), (0, []), (os.getuid() + 1, [1]), (None, [1])])
