@@ -8,18 +8,24 @@ timeout: nothing is due, everything has to be watched. Measured of `attach`: CPU
 from __future__ import annotations
 
 import os
-import resource
+import re
 import shutil
 import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import psutil
 
-from .common import ROOT, Note, Scale, by_scale, figure, markdown
+from loadgen.plan.capacity import raise_descriptor_limit
+from scripts.serving import serving
+
+from .common import Note, Scale, by_scale, figure, markdown
 
 PAIRS = 9500
 """Connections per holder: both ends are descriptors of one process, of which it may have 20,000."""
@@ -27,8 +33,7 @@ PAIRS = 9500
 
 def hold(count: int, period: float, number: int) -> None:
     """Keep *count* connections, and exchange a byte on each once per *period* seconds, until the parent ends."""
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    raise_descriptor_limit()
     listener = socket.create_server((f"127.0.2.{number + 1}", 0), backlog=4096)
     pairs = []
     for _ in range(count):
@@ -59,12 +64,10 @@ def by_ss(ss: str) -> float:
     return statistics.median(found)
 
 
-def attached(parent: int, idle: float, seconds: float) -> tuple[float, int]:
+def attached(parent: int, idle: float, seconds: float, folder: Path) -> tuple[float, int]:
     """(share of a core, bytes that it has grown by) of `attach` on *parent*'s children."""
     command = [sys.executable, "-m", "reaper", "attach", "--pid", str(parent), "--idle", f"{idle:g}s", "--tick", "1s"]
-    with subprocess.Popen([*command, "--close"], cwd=ROOT, stdout=subprocess.PIPE, text=True) as guard:
-        assert guard.stdout is not None
-        guard.stdout.readline()
+    with serving([*command, "--close"], folder / "attach", says=re.compile("watching")) as guard:
         process = psutil.Process(guard.pid)
         empty = process.memory_info().rss
         time.sleep(idle)  # the first discovery, and every connection armed
@@ -72,10 +75,7 @@ def attached(parent: int, idle: float, seconds: float) -> tuple[float, int]:
         time.sleep(seconds)
         after = process.cpu_times()
         share = (after.user + after.system - before.user - before.system) / (time.monotonic() - begun)
-        full = process.memory_info().rss
-        guard.send_signal(2)
-        guard.stdout.read()
-    return share, full - empty
+        return share, process.memory_info().rss - empty
 
 
 def run(scale: Scale, note: Note) -> dict[str, Any]:
@@ -83,24 +83,15 @@ def run(scale: Scale, note: Note) -> dict[str, Any]:
     connections, idle, seconds = by_scale(scale, (200, 2.0, 2.0), (10_000, 20.0, 30.0), (100_000, 60.0, 120.0))
     full_holders, rest = divmod(connections, PAIRS)
     counts = [PAIRS] * full_holders + [rest] * (rest > 0)
-    holders: list[subprocess.Popen[bytes]] = []
     ss = shutil.which("ss")
-    try:
+    with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
+        folder = Path(scratch)
         note(f"{connections:,} connections in {len(counts)} processes, timeout {idle:g} s, tick 1 s")
         for number, count in enumerate(counts):
             me = [sys.executable, "-m", "benchmarks.attach", str(count), str(idle * 0.75), str(number)]
-            holders.append(subprocess.Popen(me, cwd=ROOT, stdout=subprocess.PIPE))
-        for holder in holders:
-            assert holder.stdout is not None
-            if holder.stdout.readline() != b"ready\n":
-                raise RuntimeError("a process that holds connections has ended")
-        share, grown = attached(os.getpid(), idle, seconds)
+            stack.enter_context(serving(me, folder / f"holder-{number}", says=re.compile("ready")))
+        share, grown = attached(os.getpid(), idle, seconds, folder)
         cores = {"attach": share, "ss": by_ss(ss) if ss else None}
-    finally:
-        for holder in holders:
-            holder.terminate()
-        for holder in holders:
-            holder.wait()
     return {"connections": connections, "idle_s": idle, "cores": cores, "bytes": grown / connections}
 
 

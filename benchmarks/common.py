@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import statistics
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
@@ -29,6 +31,9 @@ Note = Callable[[str], None]
 """Called now and then with what is being done: one short line."""
 
 PACKAGES = ("trio", "h11", "uvloop", "numpy", "pyarrow", "pyspark", "duckdb", "uvicorn", "aiohttp", "hypercorn")
+
+LONGEST = 600
+"""Seconds that one run under valgrind or strace may take."""
 
 CACHE_BYTES = 64 << 20
 """Read before a pass that is to find nothing in the caches; twice the last-level cache of the machines at hand."""
@@ -135,6 +140,26 @@ def machine() -> dict[str, Any]:
         "dirty": bool(_git("status", "--porcelain", "--", ".", ":!benchmarks/results", ":!docs")),
         "load_before": os.getloadavg()[0],
     }
+
+
+def under(tool: list[str], program: list[str], cwd: Path = ROOT) -> str:
+    """What *tool* says on stderr of a Python *program*, whose hashing and environment are fixed: it counts, so every
+    run must be the same. Raises RuntimeError: it failed; the message is its output."""
+    environment = {"PATH": os.environ["PATH"], "PYTHONHASHSEED": "0"}
+    command = [*tool, sys.executable, *program]
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=LONGEST)
+    if done.returncode:
+        raise RuntimeError(f"{tool[0]} failed: {done.stderr[-2000:]}")
+    return done.stderr
+
+
+def callgrind(program: list[str], cwd: Path = ROOT, *flags: str) -> int:
+    """Machine instructions of a Python *program*. Raises RuntimeError as `under`, or nothing was counted."""
+    said = under(["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", *flags], program, cwd)
+    found = re.search(r"Collected : (\d+)", said)
+    if found is None:
+        raise RuntimeError(f"callgrind counted nothing: {said[-2000:]}")
+    return int(found[1])
 
 
 def _cpu_model() -> str:

@@ -11,10 +11,7 @@ from __future__ import annotations
 
 import argparse
 import compileall
-import os
-import re
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -23,11 +20,10 @@ from pathlib import Path
 from py_compile import PycInvalidationMode
 from typing import Any
 
-from .common import ROOT, markdown
+from .common import ROOT, callgrind, markdown
 from .instructions_program import BEATING, parts
 
 PROGRAM = Path(__file__).with_name("instructions_program.py")
-COLLECTED = re.compile(r"Collected : (\d+)")
 
 EXTRA = {"beat": 100, "idle tick small": 400, "idle tick large": 400, "register and release": 2000}
 """Extra repeats of a part; 5,000 of those not named."""
@@ -41,18 +37,10 @@ def extra(part: str) -> int:
 def collect(home: Path, part: str, repeats: int) -> int:
     """Instructions of one run of the program in *home* under callgrind, with *repeats* more of *part*.
 
-    Raises:
-        RuntimeError: valgrind could not run it; the message is its output.
+    Raises RuntimeError as `callgrind`.
     """
-    environment = {"PATH": os.environ["PATH"], "PYTHONHASHSEED": "0"}
-    command = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", sys.executable, "-S", PROGRAM.name]
     # Padded: where the stack begins depends on how long the arguments are.
-    command += [part.ljust(24), f"{repeats:06}"]
-    done = subprocess.run(command, cwd=home, env=environment, capture_output=True, text=True, check=False)
-    found = COLLECTED.search(done.stderr)
-    if done.returncode or found is None:
-        raise RuntimeError(f"valgrind failed: {done.stderr[-2000:]}")
-    return int(found[1])
+    return callgrind(["-S", PROGRAM.name, part.ljust(24), f"{repeats:06}"], home)
 
 
 def count(wanted: Sequence[str], note: Callable[[str], None] = lambda _: None) -> dict[str, float]:

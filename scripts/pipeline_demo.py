@@ -15,7 +15,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 from loadgen.cli_options import COUNT, option
 from reaper.config.flags import Parser
@@ -24,20 +23,8 @@ from reaper.pipeline.engine.choice import no_spark
 
 from .serving import ROOT, DidNotStart, example, load, serving
 
+ANSWERS = ("audit.json", "advice.json")
 PIPELINE = [sys.executable, "-m", "reaper.pipeline"]
-
-
-def _report(engine: str, events: Path, client: Path, out: Path, took: dict[str, float]) -> int:
-    """The status of a report by *engine*; its seconds go to *took*."""
-    before = time.monotonic()
-    given = ["--events", str(events), "--client", str(client), "--out", str(out), "--engine", engine]
-    status = subprocess.run([*PIPELINE, "report", *given], cwd=ROOT, check=False).returncode
-    took[engine] = time.monotonic() - before
-    return status
-
-
-def _answer(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
 def main() -> int:
@@ -62,21 +49,25 @@ def main() -> int:
         flags = f"--connections {options.connections} --connect-rate 2000 --timeout 5s --tick 1s --duration 20s"
         files = ["--report", str(out / "loadgen.json"), "--journal", str(client)]
         loaded = subprocess.call(load(server.target, f"{flags} --mix silent=50,chatty=40,drip=10", *files), cwd=ROOT)
-    took: dict[str, float] = {}
-    judged = _report("embedded", events, client, out, took)
+    judged, took, answers = 0, {}, []
+    missing = no_spark()
+    for engine, folder in (("embedded", out), *(() if missing else (("spark", out / "spark"),))):
+        before = time.monotonic()
+        given = ["--events", str(events), "--client", str(client), "--out", str(folder), "--engine", engine]
+        judged = max(judged, subprocess.call([*PIPELINE, "report", *given], cwd=ROOT))
+        took[engine] = time.monotonic() - before
+        paths = [folder / name for name in ANSWERS]
+        answers.append([json.loads(path.read_text(encoding="utf-8")) if path.exists() else None for path in paths])
     for name in ("audit.txt", "advice.txt"):
         if (out / name).exists():
             print((out / name).read_text(encoding="utf-8"))
     print(f"page: {out / 'report.html'}")
     if (advised := out / "reaper.toml").exists():
         print(f"advised configuration: {advised}")
-    differ: list[str] = []
-    if (missing := no_spark()) is not None:
+    differ = [name for name, one, other in zip(ANSWERS, answers[0], answers[-1], strict=True) if one != other]
+    if missing is not None:
         print(f"left out: the same once more on Spark: {missing}")
     else:
-        judged = max(judged, _report("spark", events, client, out / "spark", took))
-        names = ("audit.json", "advice.json")
-        differ = [name for name in names if _answer(out / name) != _answer(out / "spark" / name)]
         print(f"the two engines differ in {', '.join(differ)}" if differ else "the same answers from both engines")
     print(", ".join(f"{engine}: {seconds:.1f} s" for engine, seconds in took.items()) + " to judge and to advise")
     return judged or loaded or bool(differ)

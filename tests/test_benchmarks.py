@@ -21,7 +21,6 @@ from benchmarks.peers import jvm
 from benchmarks.peers import python as peers
 from benchmarks.servers import idle, process
 from benchmarks.servers import run as servers
-from scripts import serving
 
 SMOKED = ["touch", "ticks", "timers", "memory", "mass", "journal", "attach"]
 """The others have tests of their own."""
@@ -184,10 +183,11 @@ def test_a_server_that_answers_wrongly_is_not_measured(answer: bytes, said: str,
 
         thread = threading.Thread(target=serve)
         thread.start()
-        started = serving.Server([sys.executable, "-c", ""], tmp_path / "log", port=listener.getsockname()[1])
+        port = listener.getsockname()[1]
+        server = process.Server("wrong", [sys.executable, "-c", ""], tmp_path / "log", port)
         with pytest.raises(RuntimeError, match=said):
-            process.Server("wrong", started).check()
-        started.end()
+            server.check()
+        server.end()
         thread.join()
 
 

@@ -99,8 +99,8 @@ def test_the_answers_are_those_of_sql_written_by_hand_and_an_obvious_count_and_t
     assert "audit: FAIL" in as_text(summary)
     rival = Duck(journal)
     judged = rival.audit(tmp_path / "connections.parquet")
-    assert form_of_audit(judged.verdicts, judged.lateness) == form_of_connections(tmp_path / "out" / "connections")
-    rival.close()
+    assert form_of_audit(*judged) == form_of_connections(tmp_path / "out" / "connections")
+    rival.con.close()
     events = read_events(spark, journal)
     (cells,) = histogram(silences_of_journal(events)).values()
     rows = [row for row in rows_of(journal) if row["kind"] not in ("drain", "config", "averted")]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import math
-import resource
 import socket
 import time
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import trio
 
 import reaper.trio
+from loadgen.plan.capacity import raise_descriptor_limit
 
 from ..common import Note, Scale, by_scale, figure, markdown
 
@@ -116,8 +116,7 @@ def _summary(passes: Passes, count: int, took: float) -> dict[str, float]:
 
 def run(scale: Scale, note: Note) -> dict[str, Any]:
     """`results[kind]`: the passes from before the first reap to after the last, ms."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    hard = raise_descriptor_limit()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
     count = min(by_scale(scale, 50, 1_000, 9_000), (hard - 200) // 2)

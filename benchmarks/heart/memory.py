@@ -9,6 +9,7 @@ import gc
 import random
 import sys
 import tracemalloc
+from contextlib import closing
 from typing import Any
 
 from ..common import Note, Scale, by_scale, figure, markdown, names, short
@@ -37,8 +38,7 @@ def of_peer(kind: type[peers.Peer], n: int) -> dict[str, float]:
     gc.collect()
     tracemalloc.start()
     base = tracemalloc.get_traced_memory()[0]
-    peer = kind(keys, TIMEOUT)
-    try:
+    with closing(kind(keys, TIMEOUT)) as peer:
         peer.register(n, 0.0)
         held = sys.getsizeof(peer.leases) if isinstance(peer, peers.LeaseTouch) else 0
         if isinstance(peer, peers.AsyncioTimer):
@@ -51,10 +51,8 @@ def of_peer(kind: type[peers.Peer], n: int) -> dict[str, float]:
                 peer.tick(second + 1.0)
             gc.collect()
             found["bytes_traffic"] = (tracemalloc.get_traced_memory()[0] - base - held) / n
-        return found
-    finally:
-        peer.close()
-        tracemalloc.stop()
+    tracemalloc.stop()
+    return found
 
 
 def table(found: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import random
 import statistics
+from contextlib import closing
 from typing import Any
 
 from ..common import Note, Scale, by_scale, figure, markdown, names, ns_of, short, spread
@@ -56,8 +57,7 @@ def one_life(kind: type[peers.Peer], keys: list[str], figures: dict[str, list[fl
     n = len(keys)
     shuffled = random.Random(1).sample(range(n), n)
     speaking, silent = shuffled[n // 100 :], n - len(shuffled[n // 100 :])
-    peer = kind(keys, TIMEOUT)
-    try:
+    with closing(kind(keys, TIMEOUT)) as peer:
         add("register_ns", ns_of(peer.register, n, 0.0) / n)
         peer.tick(1.0)
         for i in range(IDLE_TICKS):
@@ -66,18 +66,13 @@ def one_life(kind: type[peers.Peer], keys: list[str], figures: dict[str, list[fl
         peer.tick(21.0)
         add("one_percent_ms", _tick(peer, 32.0, silent) / 1e6)
         add("all_due_ms", _tick(peer, 60.0, len(speaking)) / 1e6)
-    finally:
-        peer.close()
     if issubclass(kind, peers.TrioScope):
         return  # a scope that is left is work for trio's scheduler, not for its timers
-    peer = kind(keys, TIMEOUT)
-    try:
+    with closing(kind(keys, TIMEOUT)) as peer:
         peer.register(n, 0.0)
         peer.tick(1.0)
         leaving = peer.handles(shuffled[: max(1, min(ENDED, n // 2))])
         add("release_ns", ns_of(peer.release, leaving) / len(leaving))
-    finally:
-        peer.close()
 
 
 def _tick(peer: peers.Peer, now: float, expected: int) -> int:
@@ -92,8 +87,7 @@ def steady(kind: type[peers.Peer], keys: list[str], figures: dict[str, list[floa
     """Every connection speaks every 10 s, a tenth of them in each second; none falls due. The last ticks count."""
     n = len(keys)
     shuffled = random.Random(3).sample(range(n), n)
-    peer = kind(keys, TIMEOUT)
-    try:
+    with closing(kind(keys, TIMEOUT)) as peer:
         peer.register(n, 0.0)
         cohorts = [peer.handles(shuffled[i::TOUCH_EVERY]) for i in range(TOUCH_EVERY)]
         spent = []
@@ -103,8 +97,6 @@ def steady(kind: type[peers.Peer], keys: list[str], figures: dict[str, list[floa
         counted = spent[WARM_UP:]
         figures.setdefault("steady_mean_ms", []).append(statistics.fmean(counted))
         figures.setdefault("steady_worst_ms", []).append(max(counted))
-    finally:
-        peer.close()
 
 
 COLUMNS = {

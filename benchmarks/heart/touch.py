@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import random
 import statistics
+from contextlib import ExitStack, closing
 from typing import Any
 
 from ..common import Note, Scale, by_scale, cool, figure, markdown, names, ns_of, ratios, short, spread, times
@@ -44,11 +45,11 @@ def compare(n: int, rounds: int, note: Note) -> dict[str, dict[str, Any]]:
     order = random.Random(1).sample(range(n), min(n, TOUCHED))
     entered: list[tuple[peers.Peer, list[Any]]] = []
     samples: dict[str, list[float]] = {}
-    try:
+    with ExitStack() as stack:
         for kind in peers.ALL:
             if n <= kind.largest:
                 note(f"{n:,} connections: {kind.name} gets ready")
-                peer = kind(keys, FAR)
+                peer = stack.enter_context(closing(kind(keys, FAR)))
                 peer.register(n, 0.0)
                 entered.append((peer, peer.handles(order)))
                 samples[kind.name] = []
@@ -62,9 +63,6 @@ def compare(n: int, rounds: int, note: Note) -> dict[str, dict[str, Any]]:
                 if HOT < n < COLD:
                     peer.touch_all(handles, now)
                 samples[peer.name].append(hot(peer, handles, now) if n <= HOT else net(peer, handles, now, n >= COLD))
-    finally:
-        for peer, _ in entered:
-            peer.close()
     empty, lease = samples[peers.EmptyCall.name], samples[peers.LeaseTouch.name]
     return {
         name: {"touch_ns": spread(each), "to_empty": ratios(each, empty), "lease_to_it": ratios(lease, each)}

@@ -7,7 +7,6 @@ traps of `tests/test_pipeline_audit.py` that need a second look: those hold the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +17,10 @@ from reaper.pipeline.read.runs import Timeline, overdue_files
 
 GRACE_NS = 250_000_000
 QUANTILES = (0.5, 0.9, 0.99, 0.999)
-
-
-@dataclass(slots=True)
-class Judged:
-    """What an audit answers, in a form in which engines can be compared."""
-
-    verdicts: dict[tuple[str, str], int]
-    """(listener, verdict) -> connections."""
-    lateness: dict[str, tuple[int, int]]
-    """listener -> least and most lateness of its reaps, ns."""
+Verdicts = dict[tuple[Any, str], int]
+"""(listener, verdict) -> connections."""
+Lateness = dict[Any, tuple[int, int]]
+"""listener -> least and most lateness of its reaps, ns."""
 
 
 _LIFETIMES = """
@@ -124,35 +117,27 @@ FROM prepared
 """
 
 
-@dataclass(slots=True)
 class Duck:
     """DuckDB in memory, with as many threads as Spark has."""
 
-    inputs: Inputs
-    threads: int = 2
-    con: Any = field(init=False)
-    files: list[str] = field(init=False)
-
-    def __post_init__(self) -> None:
+    def __init__(self, inputs: Inputs, threads: int = 2) -> None:
         import duckdb
 
-        self.files = [str(facts.path) for facts in self.inputs.files]
-        self.con = duckdb.connect(config={"threads": self.threads, "preserve_insertion_order": False})
+        self.inputs = inputs
+        self.files = [str(facts.path) for facts in inputs.files]
+        self.con = duckdb.connect(config={"threads": threads, "preserve_insertion_order": False})
         self.con.execute(
             'CREATE TABLE runs (run INT, writer BIGINT, first_conn BIGINT, last_conn BIGINT, tick_ns BIGINT, "full" '
             "BOOLEAN, log_end_ns BIGINT, offset_ns BIGINT)"
         )
-        timeline = Timeline.of(self.inputs.runs)
-        for run in self.inputs.runs:
+        timeline = Timeline.of(inputs.runs)
+        for run in inputs.runs:
             row = (run.index, run.writer, run.first_conn, run.last_conn, run.tick_ns, run.full)
             self.con.execute(
                 "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?)", [*row, run.log_end_ns, timeline.offset_ns(run)]
             )
 
-    def close(self) -> None:
-        self.con.close()
-
-    def audit(self, out: Path) -> Judged:
+    def audit(self, out: Path) -> tuple[Verdicts, Lateness]:
         """A row per connection to *out*, and what it sums up to."""
         con, inputs = self.con, self.inputs
         found = Timeline.of(inputs.runs).stalls(inputs.runs)
@@ -181,4 +166,4 @@ class Duck:
             "FROM read_parquet(?) WHERE lateness_ns IS NOT NULL GROUP BY listener",
             [str(out)],
         ).fetchall()
-        return Judged({row[:2]: row[2] for row in verdicts}, {row[0]: row[1:3] for row in lateness})
+        return {row[:2]: row[2] for row in verdicts}, {row[0]: row[1:3] for row in lateness}

@@ -14,13 +14,14 @@ import re
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pyarrow.parquet as pq
 
-from benchmarks.pipeline.rivals import Duck
+from benchmarks.pipeline.rivals import Duck, Lateness, Verdicts
 from reaper.pipeline.read.inputs import Inputs, check
 
 Answer = Any
@@ -43,7 +44,7 @@ def held() -> float:
     return sum(int(found[1]) for state in states if (found := re.search(r"VmHWM:\s*(\d+)", state))) / 2**20
 
 
-def form_of_audit(verdicts: dict[tuple[Any, str], int], lateness: dict[Any, tuple[int, int]]) -> Answer:
+def form_of_audit(verdicts: Verdicts, lateness: Lateness) -> Answer:
     """Verdicts and lateness per listener; listeners go without their names, which one engine knows as hashes."""
     listeners: dict[Any, list[Any]] = {}
     for (listener, verdict), count in sorted(verdicts.items(), key=lambda item: item[0][1]):
@@ -53,11 +54,8 @@ def form_of_audit(verdicts: dict[tuple[Any, str], int], lateness: dict[Any, tupl
 
 def run_rival(inputs: Inputs, out: Path) -> dict[str, Answer]:
     engine = timed("session", lambda: Duck(inputs))
-    try:
-        judged = timed("audit", lambda: engine.audit(out / "connections.parquet"))
-    finally:
-        engine.close()
-    return {"audit": form_of_audit(judged.verdicts, judged.lateness)}
+    with closing(engine.con):
+        return {"audit": form_of_audit(*timed("audit", lambda: engine.audit(out / "connections.parquet")))}
 
 
 def form_of_connections(target: Path) -> Answer:
@@ -82,17 +80,14 @@ def run_product(engine: str, inputs: Inputs, out: Path) -> dict[str, Answer]:
     from reaper.pipeline.audit.run import Settings, audit
     from reaper.pipeline.engine import embedded
 
-    rows = sum(facts.rows for facts in inputs.files)
     engines.use(engine)
     opened: Any = embedded.open_session() if engine == "embedded" else engines.open_session("benchmark")
-    spark = timed("session", opened.__enter__)
-    if engine == "spark":
-        engines.expect(spark, rows)
-    try:
+    with ExitStack() as stack:
+        spark = timed("session", lambda: stack.enter_context(opened))
+        if engine == "spark":
+            engines.expect(spark, sum(facts.rows for facts in inputs.files))
         timed("audit", lambda: audit(spark, inputs, None, out, Settings()))
         advice = timed("advise", lambda: advise(spark, inputs, None, Policy()))
-    finally:
-        opened.__exit__(None, None, None)
     advised = re.sub(r"(\.\d{6})\d+", r"\1", json.dumps(advice, sort_keys=True))  # sums of floats differ in their order
     return {"audit": form_of_connections(out / "connections"), "advise": advised}
 

@@ -11,24 +11,17 @@ it is from 1.00 is the error of the others. No tick falls into it: what one cost
 
 from __future__ import annotations
 
-import os
-import re
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from ..common import ROOT, Note, Scale, by_scale, markdown
+from ..common import ROOT, Note, Scale, by_scale, callgrind, markdown, under
 from .exchange_program import KINDS
 
 CONNECTIONS = 50
-COLLECTED = re.compile(r"Collected : (\d+)")
-LONGEST = 600
-"""Seconds that one run may take."""
 
 Counted = dict[str, Any]
 """`instructions`: of one exchange; `calls`: name of a system call -> how many of it."""
@@ -63,12 +56,8 @@ def count(kinds: Sequence[str], connections: int, rounds: int, note: Note = lamb
 
 def instructions(kind: str, connections: int, rounds: int) -> int:
     """Machine instructions of *rounds* rounds."""
-    valgrind = ["valgrind", "--tool=callgrind", "--instr-atstart=no", "--zero-before=getpriority*"]
-    done = _run([*valgrind, "--callgrind-out-file=/dev/null"], kind, connections, rounds, "counted")
-    found = COLLECTED.search(done)
-    if found is None:
-        raise RuntimeError(f"callgrind counted nothing: {done[-2000:]}")
-    return int(found[1])
+    flags = "--instr-atstart=no", "--zero-before=getpriority*"
+    return callgrind([*program(kind, connections, rounds), "counted"], ROOT, *flags)
 
 
 def calls(kind: str, connections: int, rounds: int) -> dict[str, float]:
@@ -81,20 +70,14 @@ def calls(kind: str, connections: int, rounds: int) -> dict[str, float]:
 def _calls(kind: str, connections: int, rounds: int) -> dict[str, int]:
     with tempfile.TemporaryDirectory() as folder:
         table = Path(folder) / "calls"
-        _run(["strace", "-c", "-U", "calls,name", "-o", str(table)], kind, connections, rounds)
+        under(["strace", "-c", "-U", "calls,name", "-o", str(table)], program(kind, connections, rounds))
         rows = (line.split() for line in table.read_text().splitlines())
         return {row[1]: int(row[0]) for row in rows if len(row) == 2 and row[0].isdigit() and row[1] != "total"}
 
 
-def _run(under: list[str], kind: str, connections: int, rounds: int, *more: str) -> str:
-    # Padded: where the stack begins depends on how long the arguments are.
-    program = ["-m", "benchmarks.servers.exchange_program", kind.ljust(24), str(connections), f"{rounds:04}", *more]
-    environment = {"PATH": os.environ["PATH"], "PYTHONHASHSEED": "0"}
-    command = [*under, sys.executable, *program]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LONGEST)
-    if done.returncode:
-        raise RuntimeError(f"{under[0]} failed: {done.stderr[-2000:]}")
-    return done.stderr
+def program(kind: str, connections: int, rounds: int) -> list[str]:
+    """The words after `python`. Padded: where the stack begins depends on how long the arguments are."""
+    return ["-m", "benchmarks.servers.exchange_program", kind.ljust(24), str(connections), f"{rounds:04}"]
 
 
 def table(found: dict[str, Any]) -> str:

@@ -11,9 +11,11 @@ import ssl
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 from scripts import serving
 from scripts.tools import Missing, nginx, tool
@@ -86,15 +88,15 @@ def not_here(names: Iterable[str]) -> dict[str, str]:
     return {}
 
 
-class Server:
+class Server(serving.Server):
     """One that runs."""
 
-    def __init__(self, name: str, started: serving.Server, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, name: str, command: Sequence[str], log: Path, port: int, tls: ssl.SSLContext | None = None
+    ) -> None:
+        super().__init__(command, log, port=port)
         self.name = name
         self._tls = tls
-        self.port = started.port
-        self._started = started
-        self._members: list[int] = []
 
     def dial(self) -> socket.socket:
         """A new connection to it, after the handshake if it speaks TLS."""
@@ -130,24 +132,14 @@ class Server:
         if b"connection: close" in head:
             raise RuntimeError(f"{self.name} does not keep its connections: {data!r}")
 
-    def wait_until_it_serves(self) -> None:
-        """Until it answers as it should. RuntimeError if it ends, does not listen, or answers wrongly."""
-        try:
-            self._started.wait_until_it_listens()
-        except serving.DidNotStart as error:
-            raise RuntimeError(f"{self.name} does not serve: {error}") from error
-        self.check()
-        self._members = serving.tree(self._started.pid)
-
     def cpu_ns(self) -> int:
         """CPU nanoseconds of all its processes so far."""
         # The kernel's number for "CPU clock of that process".
-        return sum(time.clock_gettime_ns(~pid << 3 | 2) for pid in self._members)
+        return sum(time.clock_gettime_ns(~pid << 3 | 2) for pid in serving.tree(self.pid))
 
     def rss(self) -> int:
         """Resident bytes of all its processes."""
-        found = (re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text()) for pid in self._members)
-        return sum(int(match[1]) * 1024 for match in found if match is not None)
+        return sum(psutil.Process(pid).memory_info().rss for pid in serving.tree(self.pid))
 
 
 @contextmanager
@@ -162,22 +154,20 @@ def running(
         folder: For their files and what they say on stderr.
         tls: The certificate that they show, and its key; None: they speak plainly.
     Raises:
-        RuntimeError: One does not serve, or does not answer as it should.
+        RuntimeError: One does not listen, or does not answer as it should.
     """
-    with ExitStack() as stack:
-        servers = {}
-        every = []
+    servers: dict[str, Server] = {}
+    try:
         for name in names:
             command = command_of(KINDS[name], port := serving.free_port(), most, folder, tls)
-            started = serving.Server(command, folder / f"{name}.log", port=port)
-            stack.callback(started.end)
-            stack.callback(started.stop)
-            every.append(started)
-            servers[name] = Server(name, started, tls and ssl.create_default_context(cafile=tls[0]))
+            context = tls and ssl.create_default_context(cafile=tls[0])
+            servers[name] = Server(name, command, folder / f"{name}.log", port, context)
         for server in servers.values():
-            server.wait_until_it_serves()
-        try:
-            yield servers
-        finally:
-            for started in every:
-                started.stop()  # all at once, then `end` one by one
+            server.wait_until_it_listens()
+            server.check()
+        yield servers
+    finally:
+        for server in servers.values():
+            server.stop()  # all at once, then `end` one by one
+        for server in servers.values():
+            server.end()
