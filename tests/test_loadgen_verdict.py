@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from loadgen.judge.records import How, Record, RecordTable
 from loadgen.judge.stalls import BUCKET, Answers, Stalls
-from loadgen.judge.verdict import GRAIN, Finding, judge, judge_all
+from loadgen.judge.verdict import GRAIN, Finding, Verdict, judge, judge_all
 from loadgen.plan.behaviours import Behaviour
 from loadgen.plan.plan import Law, make_plan
 from loadgen.plan.scenario import from_mix
@@ -43,14 +43,22 @@ def judged(
     return judge(seen, behaviour, law, own, server)
 
 
-def stalled(instant: float, lag: float) -> Stalls:
+def stalled(*lags: tuple[float, float]) -> Stalls:
+    """Those in which something came at an instant, so many seconds late."""
     stalls = Stalls()
-    stalls.add(instant, lag)
+    for instant, lag in lags:
+        stalls.add(instant, lag)
     return stalls
 
 
+def verdict_on(*seen: Record, own: Stalls = NONE, server: Stalls = NONE) -> Verdict:
+    """On silent clients, one for each record, whose processes had the same lag."""
+    plan = make_plan(from_mix("silent"), max(len(seen), 1), LAW, 20.0, 1, 1)
+    return judge_all(plan, seen, [own], server)
+
+
 LATE, LONG_LATE = record(106.3), record(5107.0, sent=5000.0, seen=5000.0)
-MIDDLE = stalled(103.0, 1.5)
+MIDDLE = stalled((103.0, 1.5))
 CLAIMS: dict[str, list[tuple[Record, dict[str, Any], str]]] = {
     "the law ends where it says": [
         (record(104.999), {}, "early"), (record(105.0), {}, "reaped"), (record(106.0), {}, "reaped"),
@@ -60,17 +68,17 @@ CLAIMS: dict[str, list[tuple[Record, dict[str, Any], str]]] = {
         (record(106.3, closed_after=105.9), {}, "reaped"), (record(106.3, closed_after=106.2), {}, "late"),
     ],
     "own lag counts only in the window it fell into": [
-        (LATE, {"own": stalled(106.2, 0.4)}, "excused"), (LATE, {"own": stalled(103.0, 0.4)}, "late"),
-        (LATE, {"own": stalled(107.0, 0.4)}, "late"),
+        (LATE, {"own": stalled((106.2, 0.4))}, "excused"), (LATE, {"own": stalled((103.0, 0.4))}, "late"),
+        (LATE, {"own": stalled((107.0, 0.4))}, "late"),
     ],
     "a stall excuses no reap that is late in a window of its own": [
-        *((LONG_LATE, dict.fromkeys(("own", "server"), stalled(at, 200.0)), "late") for at in (200.0, 4996.0)),
-        (LONG_LATE, {"own": stalled(5106.0, 101.0)}, "excused"),
+        *((LONG_LATE, dict.fromkeys(("own", "server"), stalled((at, 200.0))), "late") for at in (200.0, 4996.0)),
+        (LONG_LATE, {"own": stalled((5106.0, 101.0))}, "excused"),
     ],
-    "a stalled server is within the law but named": [(LATE, {"server": stalled(106.2, 0.4)}, "excused")],
+    "a stalled server is within the law but named": [(LATE, {"server": stalled((106.2, 0.4))}, "excused")],
     "a stall in the middle of a silence puts the reap off by its length": [
         (record(107.4), {"server": MIDDLE}, "excused"), (record(107.6), {"server": MIDDLE}, "late"),
-        (record(107.4), {"own": MIDDLE}, "late"), (record(107.4), {"server": stalled(99.0, 1.5)}, "late"),
+        (record(107.4), {"own": MIDDLE}, "late"), (record(107.4), {"server": stalled((99.0, 1.5))}, "late"),
     ],
     "a late answer says that the byte was read late": [
         (record(106.8, seen=100.9), {}, "excused"), (record(106.8, seen=100.5), {}, "late"),
@@ -103,7 +111,7 @@ def test_a_close_is_judged_by_what_its_bounds_prove(claim: str) -> None:
 
 @given(closed_by=st.floats(100, 104.99), lag=st.floats(0, 10))
 def test_nothing_excuses_an_early_close(closed_by: float, lag: float) -> None:
-    stalls = stalled(closed_by, lag)
+    stalls = stalled((closed_by, lag))
     seen = record(closed_by, seen=closed_by, closed_after=100)
     assert judged(seen, stalls, stalls).category == "early"
 
@@ -122,9 +130,7 @@ def test_a_tolerated_early_close_keeps_its_raw_figure() -> None:
 def test_a_window_of_any_length_holds_what_its_tenths_of_a_second_hold(
     lags: list[tuple[float, float]], start: float, length: float
 ) -> None:
-    stalls = Stalls()
-    for instant, lag in lags:
-        stalls.add(instant, lag)
+    stalls = stalled(*lags)
     first, last = int(start / BUCKET), int((start + length) / BUCKET) + 1
     inside = [lag for instant, lag in lags if first <= int(instant / BUCKET) <= last]
     assert stalls.between(start, start + length) == max(inside, default=0.0)
@@ -132,9 +138,8 @@ def test_a_window_of_any_length_holds_what_its_tenths_of_a_second_hold(
 
 @pytest.mark.parametrize("excused", [0, 1, 2])
 def test_more_than_one_reap_in_a_hundred_excused_proves_nothing(excused: int) -> None:
-    plan = make_plan(from_mix("silent"), 100, LAW, 20.0, 1, 1)
     records = [record(106.3 if number < excused else 105.5) for number in range(100)]
-    verdict = judge_all(plan, records, [NONE], stalled(106.2, 0.4))
+    verdict = verdict_on(*records, server=stalled((106.2, 0.4)))
     assert (verdict.excused, bool(verdict.doubts()), verdict.reasons(LAW)) == (excused, excused > 1, [])
 
 
@@ -153,9 +158,7 @@ def test_one_slow_answer_among_many_is_no_stall_of_the_server() -> None:
 def test_stalls_that_overlap_count_each_second_once(
     pieces: list[tuple[float, float]], start: float, length: float
 ) -> None:
-    stalls = Stalls()
-    for instant, lag in pieces:
-        stalls.add(instant, lag)
+    stalls = stalled(*pieces)
     spans = [((b + 0.5) * BUCKET - lag, (b + 0.5) * BUCKET) for b, lag in stalls.worst.items()]
     grid = [start + length * (number + 0.5) / 2000 for number in range(2000)]
     exact = sum(any(low <= at < high for low, high in spans) for at in grid) * length / 2000
@@ -163,16 +166,12 @@ def test_stalls_that_overlap_count_each_second_once(
 
 
 def test_the_pace_of_a_busy_machine_is_no_stall() -> None:
-    stalls = Stalls()
-    for number in range(1000):
-        stalls.add(number * 0.01, 0.04)
-    assert stalls.total(0.0, 10.0) == 0.0
+    assert stalled(*((number * 0.01, 0.04) for number in range(1000))).total(0.0, 10.0) == 0.0
 
 
 def test_counts_are_those_of_the_findings_and_every_violation_is_a_reason() -> None:
-    plan = make_plan(from_mix("silent"), 1, LAW, 20.0, 1, 1)
     records = [record(104.0), record(105.5), record(107.0), record(120.0, how=How.OPEN), record(103.0, final=False)]
-    verdict = judge_all(plan, records, [NONE], NONE)
+    verdict = verdict_on(*records)
     assert (verdict.expected, verdict.observed, verdict.beyond_tick) == (4, 4, 1)
     assert verdict.lateness == sorted(verdict.lateness)
     assert [reason.split(":")[0] for reason in verdict.reasons(LAW)] == ["1 early", "1 late", "1 missed", "1 false"]
@@ -182,15 +181,13 @@ def test_counts_are_those_of_the_findings_and_every_violation_is_a_reason() -> N
 def test_only_the_process_that_held_a_connection_excuses_it() -> None:
     plan = make_plan(from_mix("silent"), 2, LAW, 20.0, 1, 1)
     records = [record(106.3)._replace(connection=number) for number in (0, 1)]
-    verdict = judge_all(plan, records, [stalled(106.2, 0.4), NONE], NONE)
+    verdict = judge_all(plan, records, [stalled((106.2, 0.4)), NONE], NONE)
     assert (verdict.categories["reaped"], verdict.categories["late"]) == (1, 1)
 
 
 def test_a_run_that_showed_nothing_does_not_pass() -> None:
-    plan = make_plan(from_mix("silent"), 1, LAW, 20.0, 1, 1)
-    assert not judge_all(plan, [], [NONE], NONE).shown
-    verdict = judge_all(plan, [record(103.0, final=False, overslept=True)], [NONE], NONE)
-    assert any("own lag" in doubt for doubt in verdict.doubts())
+    assert not verdict_on().shown
+    assert any("own lag" in doubt for doubt in verdict_on(record(103.0, final=False, overslept=True)).doubts())
 
 
 def test_a_table_gives_back_the_records_it_was_given() -> None:
