@@ -154,7 +154,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 @pytest.fixture(params=["still", "moving"])
 def autojump_clock(request: pytest.FixtureRequest) -> Any:
     """What holds in virtual time holds under a clock that moves between two readings, too."""
-    from clocks import autojump
+    from tests.loops import autojump
 
     return autojump(request.param)
 

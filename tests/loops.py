@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import selectors
 from collections.abc import Awaitable, Callable
 from types import ModuleType
@@ -46,6 +47,20 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self.now
 
 
+STEP = 1e-4
+"""Virtual seconds between two readings of the moving clock."""
+
+
+def autojump(kind: str) -> trio.testing.MockClock:
+    """A clock that jumps to the next deadline when every task waits; *kind*: "still" or "moving"."""
+    clock = trio.testing.MockClock(autojump_threshold=0)
+    if kind == "moving":
+        readings = itertools.count()
+        clock._real_clock = lambda: next(readings) * STEP
+        clock.rate = 1.0
+    return clock
+
+
 class Trio:
     """trio with an autojump clock."""
 
@@ -53,7 +68,7 @@ class Trio:
     Cancelled = trio.Cancelled
 
     def run(self, body: Callable[[], Awaitable[Any]]) -> Any:
-        self.clock = trio.testing.MockClock(autojump_threshold=0)
+        self.clock = autojump("still")
         return trio.run(body, clock=self.clock)
 
     def now(self) -> float:

@@ -1,11 +1,13 @@
-"""What is asked of every stream, a client of TLS, and a bound for tests in which a wrong one would wait for ever."""
+"""What is asked of every stream and of what has ended, a client of TLS, and a bound for tests that would wait for ever."""
 
 from __future__ import annotations
 
+import gc
 import os
 import ssl
-from collections.abc import Callable
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import trio
@@ -66,3 +68,20 @@ async def check_stream(pair: Callable[[], tuple[Any, Any]]) -> None:
         return ends
 
     await trio.testing.check_half_closeable_stream(make, make_clogged)
+
+
+@contextmanager
+def no_circles(*kinds: type) -> Iterator[None]:
+    """Only the collector could free a circle: it would find none of *kinds* that was made within the block."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        found = Counter(type(thing).__name__ for thing in gc.garbage if isinstance(thing, kinds))
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+    assert not found, dict(found)

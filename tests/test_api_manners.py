@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import inspect
 import math
+import os
 import pydoc
 import socket
 from collections.abc import Awaitable, Callable
@@ -262,30 +263,40 @@ async def test_a_port_that_cannot_be_had_is_an_os_error_in_no_group(serve: Any) 
         await serve(handler, taken.getsockname()[1], host="127.0.0.1")
 
 
-def test_a_server_of_asyncio_pings_before_it_closes() -> None:
-    async def main() -> None:
-        async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            writers.append(writer)
-            while data := await reader.read(100):
-                writer.write(data)
-            writer.close()
+@pytest.mark.parametrize("kind", [Trio, Asyncio])
+def test_a_server_probes_before_it_closes(kind: type[Trio | Asyncio]) -> None:
+    loop = kind()
 
-        async def ping(connection: object) -> None:
-            writers[0].write(b"?")
+    async def reads(stream: Any, writer: object = None) -> None:
+        while await (stream.receive_some(9) if writer is None else stream.read(9)):
+            pass
 
-        writers: list[asyncio.StreamWriter] = []
-        async with reaper.asyncio.open_reaper(idle=0.2, tick=0.05) as r:
-            server = await reaper.asyncio.start_server(echo, "127.0.0.1", 0, probe=ping, grace=0.3, reaper=r)
-            async with server, asyncio.timeout(SECONDS):
-                reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
-                assert await reader.readexactly(1) == b"?"
-                writer.write(b"!")  # an answer keeps it
-                assert await reader.readexactly(1) == b"!"
-                assert await reader.read() == b"?"  # none: closed
-                writer.close()
-                await writer.wait_closed()
+    async def ping(connection: Any) -> None:
+        os.write(connection.descriptor, b"?")
 
-    asyncio.run(main())
+    async def talk(address: Any) -> None:
+        with socket.create_connection(address) as client:
+            client.settimeout(SECONDS)
+            await loop.sleep(12)
+            assert client.recv(9) == b"?"
+            client.send(b"!")  # an answer keeps it
+            await loop.sleep(12)
+            assert client.recv(9) == b"?"
+            await loop.sleep(8)  # none: closed
+            assert client.recv(9) == b""
+
+    async def body() -> None:
+        options: Any = {"host": "127.0.0.1", "port": 0, "idle": 10, "tick": 1, "probe": ping, "grace": 5}
+        if kind is Trio:
+            async with trio.open_nursery() as nursery:
+                (listener,) = await nursery.start(partial(serve_tcp, reads, **options))
+                await talk(listener.socket.getsockname())
+                nursery.cancel_scope.cancel()
+        else:
+            async with await start_server(reads, **options) as server:
+                await talk(server.sockets[0].getsockname())
+
+    loop.run(body)
 
 
 @pytest.mark.trio

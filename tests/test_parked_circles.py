@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import pytest
 import trio
-from circles import no_circles
-from clocks import autojump
 from http_world import head_of, rest, running, until, will_reset
+from streams import no_circles
 from trio.testing import MockClock
 
 import reaper.trio
@@ -19,6 +18,7 @@ from reaper.trio.parking import Parked
 from reaper.trio.tls import TlsSession
 from server_example.http.connection import HttpConnection
 from server_example.http.transport import Transport
+from tests.loops import autojump
 
 pytestmark = pytest.mark.trio
 

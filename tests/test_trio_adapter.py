@@ -1,19 +1,27 @@
-"""reaper.trio in virtual time, and when things go wrong; what holds on asyncio too is in test_adapters."""
+"""reaper.trio in virtual time and on real sockets, when things go wrong, and in the journal.
+
+What holds on asyncio too is in test_adapters.
+"""
 
 from __future__ import annotations
 
 import gc
+import itertools
 import socket
+import time
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 import pytest
 import trio
 import trio.testing
-from circles import no_circles
+from streams import check_stream, no_circles
 
 import reaper.trio
 from reaper import InvalidArgument
-from reaper.trio import TrioReaper, WatchedStream, open_reaper
+from reaper.journal import Journal
+from reaper.trio import TrioReaper, WatchedStream, journal_clock, open_reaper
+from reaper.trio.streams import WatchedSocket
 
 pytestmark = pytest.mark.trio
 
@@ -58,7 +66,7 @@ async def test_receiving_touches_by_itself_and_sending_does_not(autojump_clock):
         assert 25.0 <= trio.current_time() - start <= 26.0
 
 
-async def test_the_watched_stream_is_a_stream_like_any_other():
+async def test_a_watched_stream_and_a_watched_socket_are_streams_like_any_other():
     async with open_reaper(tick=1.0) as r:
 
         async def make(pair=trio.testing.memory_stream_pair):
@@ -68,28 +76,24 @@ async def test_the_watched_stream_is_a_stream_like_any_other():
         await trio.testing.check_half_closeable_stream(make, None)
         await trio.testing.check_two_way_stream(make, partial(make, trio.testing.lockstep_stream_pair))
 
+        def ends() -> tuple[WatchedSocket, WatchedSocket]:
+            pair = socket.socketpair()
+            for end in pair:
+                end.setblocking(False)
+            left, right = (WatchedSocket(end, r.watch(end, idle=1000)) for end in pair)
+            return left, right
 
-async def test_after_a_stall_two_passes_let_every_connection_be_read_first(autojump_clock):
-    """No socket here, so no final check helps. What a loop does late it does in its next pass, next to the reaper."""
-    clock = trio.lowlevel.current_clock()
-    ends: dict = {}
-    async with open_reaper(tick=1.0) as r, trio.open_nursery() as nursery:
-
-        async def handler(name):
-            with r.watch(None, idle=5) as connection:
-                await trio.sleep(8)  # in the middle of the stall something comes
-                connection.touch()
-                await trio.sleep_forever()
-            ends[name] = trio.current_time()
-
-        for name in range(100):
-            nursery.start_soon(handler, name)
-        await trio.sleep(2)
-        clock.jump(10.0)
-        await trio.sleep(1)
-        assert ends == {}
-        await trio.sleep(10)
-        assert len(ends) == 100
+        await check_stream(ends)
+        left, right = ends()
+        assert left.socket is left.socket
+        assert left.getsockopt(socket.SOL_SOCKET, socket.SO_TYPE) == socket.SOCK_STREAM
+        left.close()
+        left.close()
+        with pytest.raises(trio.ClosedResourceError):
+            await left.receive_some()
+        assert await right.receive_some() == b""
+        assert right.hung_up
+        right.close()
 
 
 async def test_a_drain_knows_whose_turn_it_is_by_the_stream_of_the_watch_and_says_what_it_waits_for(
@@ -212,25 +216,6 @@ async def test_a_server_that_is_cancelled_in_the_moment_of_an_accept_harms_no_nu
     assert begun == []
 
 
-async def test_serve_tcp_probes_too():
-    pinged = trio.Event()
-
-    async def ping(connection) -> None:
-        pinged.set()
-
-    async def handler(stream) -> None:
-        await stream.receive_some()
-
-    async with trio.open_nursery() as nursery:
-        serve = partial(reaper.trio.serve_tcp, handler, 0, host="127.0.0.1", tick=0.05, idle=0.1, probe=ping, grace=0.1)
-        (listener,) = await nursery.start(serve)
-        async with await trio.testing.open_stream_to_socket_listener(listener) as client:
-            with trio.fail_after(30):
-                assert await client.receive_some() == b""
-        assert pinged.is_set()
-        nursery.cancel_scope.cancel()
-
-
 # ---- ends of file and of patience ------------------------------------------------------------------------------------
 
 
@@ -255,7 +240,7 @@ async def test_a_handler_that_takes_the_end_of_file_for_a_pause_does_not_spin_an
                 await r.watched(endless)(trio.SocketStream(trio.socket.from_stdlib_socket(ours)))
             elif way == "socket":
                 with r.watch(ours) as connection:
-                    await endless(reaper.trio.streams.WatchedSocket(ours, connection))
+                    await endless(WatchedSocket(ours, connection))
             else:
                 async with r.parking_lot(endless) as lot:
                     lot.add(ours)
@@ -338,3 +323,204 @@ async def test_connections_that_have_ended_leave_no_circle_for_the_collector(aut
                     nursery.start_soon(one, r)
                     nursery.start_soon(partial(one, r, probe=ping, grace=2))
             await trio.sleep(1)
+
+
+# ---- real sockets --------------------------------------------------------------------------------------------------
+
+# Long enough for a machine that is busy with something else: a test whose own client stalls that long proves nothing.
+IDLE, TICK = 2.0, 0.2
+
+
+async def echo(stream) -> None:
+    """A handler that knows nothing of the reaper."""
+    try:
+        async for data in stream:
+            await stream.send_all(data)
+    except trio.BrokenResourceError:
+        pass
+
+
+async def dial(listeners) -> socket.socket:
+    """A plain blocking client: it works while our loop does not."""
+    client = socket.socket()
+    client.setblocking(False)
+    with suppress(BlockingIOError):
+        client.connect(listeners[0].socket.getsockname())
+    await trio.lowlevel.wait_writable(client)
+    return client
+
+
+def closed(client: socket.socket) -> bool:
+    """Whether the server has closed; reads whatever came."""
+    try:
+        while data := client.recv(4096):
+            assert data
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        return True
+    return True
+
+
+async def until(condition) -> None:
+    with trio.fail_after(60):
+        while not condition():
+            await trio.sleep(0.02)
+
+
+@asynccontextmanager
+async def serving(handler, **options):
+    async with trio.open_nursery() as nursery:
+        serve = partial(reaper.trio.serve_tcp, handler, 0, host="127.0.0.1", idle=IDLE, tick=TICK, **options)
+        yield await nursery.start(serve)
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.slow
+async def test_what_came_while_the_handler_did_something_else_is_read_at_once():
+
+    async def slow(stream) -> None:
+        while data := await stream.receive_some():
+            await trio.sleep(IDLE / 10)
+            await stream.send_all(data)
+
+    async with serving(slow) as listeners:
+        with await dial(listeners) as client:
+            for word in (b"one", b"two", b"end"):
+                client.send(word)
+                await trio.sleep(IDLE / 50)
+            client.shutdown(socket.SHUT_WR)
+            heard = b""
+            with trio.fail_after(IDLE):
+                while not heard.endswith(b"end"):
+                    await trio.lowlevel.wait_readable(client)
+                    heard += client.recv(100)
+            assert heard == b"onetwoend"
+
+
+@pytest.mark.slow
+async def test_no_live_connection_is_reaped_after_the_loop_stalled():
+    """Data lies in the kernel while the loop is blocked past every timeout: 0 of 200 live ones are closed."""
+    async with serving(echo, backlog=512) as listeners:
+        live = [await dial(listeners) for _ in range(200)]
+        silent = [await dial(listeners) for _ in range(20)]
+        for client in live + silent:
+            client.send(b"x")
+        await trio.sleep(IDLE * 0.7)
+        # In the middle of the stall every live peer speaks; the server is blocked until long after all are due.
+        stuck_until = time.monotonic() + IDLE + 12 * TICK
+        for client in live:
+            client.send(b"alive")
+        while time.monotonic() < stuck_until:
+            time.sleep(0.01)
+        await trio.sleep(TICK)
+        assert sum(closed(client) for client in live) == 0
+        await until(lambda: all(closed(client) for client in silent))
+        assert sum(closed(client) for client in live) == 0  # the stall is charged to neither: they keep their distance
+        await until(lambda: all(closed(client) for client in live))
+        for client in live + silent:
+            client.close()
+
+
+# ---- the journal: one life a connection, ended once, by whom and why ------------------------------------------------
+
+
+def rows(directory) -> list[dict]:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    found = [parquet.read_table(path).to_pylist() for path in sorted(directory.glob("*.parquet"))]
+    return sorted(itertools.chain(*found), key=lambda row: (row["conn"], row["t"]))
+
+
+@asynccontextmanager
+async def journaled(directory, tick=1.0):
+    """A reaper with a journal in *directory*."""
+    with Journal(directory, writer=1, tick=tick, clock_ns=journal_clock(), background=False) as journal:
+        async with open_reaper(tick=tick, journal=journal) as r:
+            yield r
+
+
+async def test_a_peer_that_hangs_up_has_ended_it_and_what_it_said_before_are_rows(tmp_path, autojump_clock):
+    async def handler(stream):
+        async for _ in stream:
+            pass
+
+    async with journaled(tmp_path) as r, trio.open_nursery() as nursery:
+        ours, theirs = trio.testing.memory_stream_pair()
+        nursery.start_soon(r.watched(handler, idle=5), ours)
+        await trio.sleep(4)
+        await theirs.send_all(b"x")
+        await trio.sleep(3)
+        await theirs.aclose()
+    found = [row for row in rows(tmp_path) if row["kind"] != "config"]
+    assert [row["kind"] for row in found] == ["open", "activity", "close_peer"]
+    assert found[1]["idle_ns"] // 10**9 in (3, 4)
+
+
+async def test_a_parked_connection_that_its_own_handler_closes_has_an_end(tmp_path, autojump_clock):
+    async def closes(stream):
+        await stream.receive_some()
+        stream.close()
+
+    async with journaled(tmp_path) as r, r.parking_lot(closes, 5) as lot:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            lot.add(ours)
+            theirs.send(b"x")
+            await trio.sleep(1)
+            assert len(lot) == 0
+    assert [row["kind"] for row in rows(tmp_path) if row["kind"] != "config"] == ["open", "close_app"]
+
+
+async def test_a_stall_leaves_rows_that_explain_why_the_reap_came_later(tmp_path, autojump_clock):
+    clock = trio.lowlevel.current_clock()
+    async with journaled(tmp_path) as r, trio.open_nursery() as nursery:
+
+        async def silent():
+            with r.watch(None, idle=5):
+                await trio.sleep_forever()
+
+        async def answers():
+            with r.watch(None, idle=5) as connection:
+                await trio.sleep(24)  # after the stall
+                connection.touch()
+                await trio.sleep_forever()
+
+        start = trio.current_time()
+        nursery.start_soon(silent)
+        nursery.start_soon(answers)
+        await trio.sleep(2.25)
+        clock.jump(20)  # what a handler that blocks the loop does to every clock
+    took = trio.current_time() - start
+    assert 29 <= took <= 30
+    found = rows(tmp_path)
+    (stall,) = [row for row in found if row["reason"] == "stall" and row["idle_ns"] > 10**9]
+    assert 19 * 10**9 < stall["idle_ns"] <= 20 * 10**9
+    reaps = [row for row in found if row["kind"] == "reap"]
+    (activity,) = [row for row in found if row["kind"] == "activity"]
+    assert activity["idle_ns"] > 19 * 10**9
+    for reap in reaps:
+        assert 0 <= reap["t"] - reap["due_ns"] <= 10**9
+        assert reap["timeout_ms"] == 5000
+        last = max(row["t"] for row in found if row["conn"] == reap["conn"] and row["kind"] != "reap")
+        assert reap["idle_ns"] == reap["t"] - last
+        assert reap["due_ns"] - last >= 5 * 10**9
+    # The silent one was let live for as long as the stall took, the other spoke after it.
+    assert sorted((row["idle_ns"] - 5 * 10**9) // 10**9 >= 19 for row in reaps) == [False, True]
+
+
+@pytest.mark.slow
+async def test_a_real_connection_carries_its_peer_and_what_spared_it(tmp_path):
+    async with journaled(tmp_path, 0.1) as r:
+        listening = socket.create_server(("127.0.0.1", 0))
+        client = socket.create_connection(listening.getsockname())
+        accepted, _ = listening.accept()
+        with listening, client:
+            client.send(b"unread")
+            stream = trio.SocketStream(trio.socket.from_stdlib_socket(accepted))
+            async with stream:
+                with trio.fail_after(30), r.watch(stream, idle=0.3):
+                    while not r.statistics().core.averted:
+                        await trio.sleep(0.05)
+    found = rows(tmp_path)
+    assert "averted" in {row["kind"] for row in found}
+    assert [row["peer"] for row in found if row["kind"] == "open"] != [None]

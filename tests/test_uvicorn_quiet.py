@@ -9,7 +9,7 @@ import contextlib
 import pytest
 import uvicorn
 import uvloop
-from circles import no_circles
+from streams import no_circles
 
 import reaper.uvicorn
 from reaper.config import ReaperConfig
