@@ -17,9 +17,8 @@ from contextlib import asynccontextmanager
 from typing import Any, ClassVar, Unpack
 
 from ..config.settings import ReaperConfig
-from ..driver.collecting import taming
 from ..driver.options import Options, check_names, spelled_out
-from ..driver.reaper import Reaper, send_probe
+from ..driver.reaper import Reaper, send_probe, tamed_collector
 from ..driver.watched import PROBE_GRACE, Probe
 from ..errors import InvalidArgument, shown
 from ..policy.min_rate import Sweep
@@ -249,10 +248,10 @@ async def open_reaper(
 
     Args:
         tame_gc: Whether the garbage collector of this process visits only what is new for that long, so that it never
-            holds the loop for as long as it takes to visit all connections. See `reaper.driver.collecting`.
+            holds the loop for as long as it takes to visit all connections. See `reaper.driver.reaper.tamed_collector`.
     """
     reaper = AsyncioReaper(config, idle=idle, **options)
-    with taming(tame_gc):
+    with tamed_collector(tame_gc):
         reaper.start()
         try:
             yield reaper

@@ -3,7 +3,7 @@
 The rule of this room: *it imports no framework and never waits*; an adapter calls its steps and waits in between.
 
 Read in this order: `driver` (the steps of a wake), `stall_clock` (the clock that stalls do not count on), `watched` (a
-connection), `reaper` (what a program calls), `ends` (the books), `options`, `sockets`, `vanished`, `collecting`;
+connection), `reaper` (what a program calls), `ends` (the books), `options`, `sockets`, `vanished`;
 `status` and `pressing` for who asks for them.
 """
 

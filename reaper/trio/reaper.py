@@ -17,9 +17,8 @@ from typing import Any, ClassVar, NoReturn, Unpack
 import trio
 
 from ..config.settings import ReaperConfig
-from ..driver.collecting import taming
 from ..driver.options import Options, spelled_out
-from ..driver.reaper import Reaper, log_drain, send_probe
+from ..driver.reaper import Reaper, log_drain, send_probe, tamed_collector
 from ..driver.watched import PROBE_GRACE, Probe, check_handler, check_watch
 from ..metrics import LoopStatistics
 from .accepting import ACCEPT_PAUSE
@@ -236,10 +235,10 @@ async def open_reaper(
 
     Args:
         tame_gc: Whether the garbage collector of this process visits only what is new for that long, so that it never
-            holds the loop for as long as it takes to visit all connections. See `reaper.driver.collecting`.
+            holds the loop for as long as it takes to visit all connections. See `reaper.driver.reaper.tamed_collector`.
     """
     reaper = TrioReaper(config, idle=idle, **options)
-    with taming(tame_gc):
+    with tamed_collector(tame_gc):
         async with trio.open_nursery() as nursery:
             await nursery.start(reaper.run)
             try:
