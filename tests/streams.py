@@ -1,4 +1,4 @@
-"""What is asked of every stream and of what has ended, a client of TLS, and a bound for tests that would wait for ever."""
+"""What is asked of streams and of what has ended, a client of TLS, and a bound for tests that would wait for ever."""
 
 from __future__ import annotations
 
