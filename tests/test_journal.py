@@ -53,10 +53,6 @@ def metadata(path: Path) -> dict[str, str]:
     return {key.decode(): value.decode() for key, value in (pq.read_schema(path).metadata or {}).items()}
 
 
-def test_importing_the_journal_imports_no_pyarrow() -> None:
-    assert python("import sys, reaper.journal.schema; sys.exit('pyarrow' in sys.modules)").returncode == 0
-
-
 def test_a_closed_journal_is_parquet_with_checksums_and_nothing_hidden(tmp_path: Path) -> None:
     with make(tmp_path, mode="full", tick=0.5) as journal:
         log = journal.open(1 * S, 5000, "echo", peer=42)

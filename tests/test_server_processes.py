@@ -394,9 +394,3 @@ def test_what_cannot_be_used_is_one_line_and_status_2(flags: str, named: str) ->
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
     assert named in done.stderr
-
-
-def test_the_server_needs_no_foreign_server() -> None:
-    code = "import sys, server_example.http; print(*sorted(sys.modules))"
-    found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert not {"hypercorn", "uvicorn", "aiohttp", "pyspark", "prometheus_client"} & set(found.split())

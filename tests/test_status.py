@@ -15,7 +15,7 @@ from server_process import PATIENCE, ROOT, server, wait_until
 import reaper.asyncio
 import reaper.status
 import reaper.trio
-from reaper.core.introspect import STEP, census, places
+from reaper.core.introspect import census, places
 from reaper.core.reaper import IdleReaper
 from reaper.driver.status import survey
 from reaper.policy.pressure import Pressure, Resources
@@ -55,18 +55,6 @@ def test_connections_are_counted_by_phase_timeout_and_silence():
     assert (taken, found.due_next) == (0, [])
 
 
-def test_a_census_of_many_lets_the_loop_run_and_misses_none_that_stays():
-    core = IdleReaper()
-    leases = [core.register(n, 100.0, 0.0) for n in range(2 * STEP + 1)]
-    steps = census(core, 0.0, lambda lease: "any", (1.0,), 9)
-    next(steps)
-    leases[-1].release()
-    core.register("came meanwhile", 100.0, 0.0)
-    found, taken = finished(steps)
-    assert found.counts == {("any", 100.0): [2 * STEP, 0]}
-    assert taken == 1
-
-
 @pytest.mark.parametrize("named", [9, 3])
 def test_what_is_due_next_is_named_in_order_wherever_it_lies(named):
     core = IdleReaper(tick=1.0, wheel_size=4)
@@ -89,7 +77,7 @@ def test_what_is_due_next_is_named_in_order_wherever_it_lies(named):
     assert sum(wheel.values()) == 2
 
 
-def test_what_ends_or_speaks_while_it_is_still_looked_for_what_is_due_next_is_not_named(monkeypatch):
+def test_a_census_lets_the_loop_run_and_names_none_that_ends_or_speaks_meanwhile_as_due_next(monkeypatch):
     monkeypatch.setattr("reaper.core.introspect.STEP", 1)
     core = IdleReaper(tick=1.0)
     leases = [core.register(n, 5.0 + n, 0.0) for n in range(6)]
@@ -101,7 +89,11 @@ def test_what_ends_or_speaks_while_it_is_still_looked_for_what_is_due_next_is_no
     leases[1].suspend()
     leases[2].touch()
     leases[3].retime(90.0, 1.0)
-    assert [lease.uid for _, lease in finished(steps)[0].due_next] == [4, 5]
+    leases[5].release()
+    core.register("came meanwhile", 100.0, 1.0)
+    found, _ = finished(steps)
+    assert found.counts == {("idle", 5.0 + n): [1] for n in range(5)}
+    assert [lease.uid for _, lease in found.due_next] == [4]
 
 
 @pytest.mark.trio

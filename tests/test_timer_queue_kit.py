@@ -54,7 +54,7 @@ def test_a_maker_that_cannot_be_called_is_refused() -> None:
         check_timer_queue(lambda wheel, tick: TimingWheel())
 
 
-def broken(name: str, base: type[Any] = HeapTimerQueue, **methods: Callable[..., Any]) -> type[Any]:
+def broken(name: str, base: type[Any] = HeapTimerQueue, **methods: Any) -> type[Any]:
     """A queue like *base* but for *methods*."""
     return type(name, (base,), methods)
 
@@ -95,29 +95,15 @@ def with_the_cancelled_of_its_tick(queue: Any, now: int) -> list[Any]:
     return HeapTimerQueue.advance(queue, now) + cancelled
 
 
-class LaggingClock(HeapTimerQueue[Any]):
-    """Believes that time stands still while nothing expires, and measures a deadline from there."""
-
-    _last = 0
-
-    def schedule(self, deadline: int, item: Any) -> HeapTimer[Any]:
-        idle = self._now - self._last
-        timer = super().schedule(deadline + idle if idle > 100_000 else deadline, item)
-        timer.deadline = deadline
-        return timer
-
-    def advance(self, now: int) -> list[HeapTimer[Any]]:
-        batch = super().advance(now)
-        if batch:
-            self._last = now
-        return batch
+def noting_the_last(queue: Any, now: int) -> list[Any]:
+    batch = HeapTimerQueue.advance(queue, now)
+    queue._last = now if batch else queue._last
+    return batch
 
 
-class Resurrecting(HeapTimerQueue[Any]):
-    def schedule(self, deadline: int, item: Any) -> HeapTimer[Any]:
-        timer = ResurrectingTimer(self, deadline, item)
-        self._push(timer)
-        return timer
+def resurrecting(queue: Any, deadline: int, item: Any) -> HeapTimer[Any]:
+    queue._push(timer := ResurrectingTimer(queue, deadline, item))
+    return timer
 
 
 class ResurrectingTimer(HeapTimer[Any]):
@@ -161,10 +147,19 @@ BROKEN: list[tuple[Callable[..., TimerQueue[Any]], str]] = [
         "next_expiry",
     ),
     (waking("WakesAtEveryUnit", lambda q, upcoming: min(upcoming, q._now + 1)), "within .* steps"),
-    (LaggingClock, "short|late|next_expiry"),
+    # believes that time stands still while nothing expires, and measures a deadline from there
+    (
+        shifting(
+            "LaggingClock",
+            lambda at, q: at + (q._now - q._last) * (q._now - q._last > 100_000),
+            _last=0,
+            advance=noting_the_last,
+        ),
+        "short|late|next_expiry",
+    ),
     (broken("GoesBackwards", advance=lambda q, now: HeapTimerQueue.advance(q, max(now, q._now))), "raises"),
     (shifting("NothingIsDueAtOnce", lambda at, q: max(at, q._now + 1)), "next_expiry|late"),
-    (Resurrecting, "reschedule"),
+    (broken("Resurrecting", schedule=resurrecting), "reschedule"),
     (shifting("ShortOfTheHorizon", lambda at, q: min(at, 2**60)), "deadline order"),
 ]
 
