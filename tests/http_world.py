@@ -44,13 +44,11 @@ class Running(HttpServer):
 
     async def dial(self) -> trio.abc.Stream:
         """A client as the server wants it: with TLS where the server has that."""
-        authority = self.config.server.tls_cert
-        return await (self.connect_tls(authority) if authority else self.connect())
-
-    async def connect_tls(self, authority: str) -> trio.SSLStream[trio.SocketStream]:
-        """A client that trusts *authority*, after its handshake."""
+        plain, authority = await self.connect(), self.config.server.tls_cert
+        if not authority:
+            return plain
         trust = ssl.create_default_context(cafile=authority)
-        stream = trio.SSLStream(await self.connect(), trust, server_hostname="127.0.0.1", https_compatible=True)
+        stream = trio.SSLStream(plain, trust, server_hostname="127.0.0.1", https_compatible=True)
         await stream.do_handshake()
         return stream
 
@@ -71,11 +69,6 @@ class Running(HttpServer):
             await until(lambda: self.counters.opened, 0.01)
         await self.settled()
         return dict(self.lot.reaped)
-
-
-def tls(certificate: tuple[str, str]) -> dict[str, object]:
-    """The settings of a server with TLS."""
-    return {"server__tls_cert": certificate[0], "server__tls_key": certificate[1]}
 
 
 @asynccontextmanager

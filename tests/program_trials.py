@@ -5,6 +5,7 @@ from __future__ import annotations
 import select
 import socket
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 import psutil
@@ -54,12 +55,18 @@ def cpu(server: Server) -> float:
     return sum(psutil.Process(server.pid).cpu_times()[:2])
 
 
-def trial(server: Server, least: float, says: bytes = b"x\n") -> None:
+def trial(
+    server: Server,
+    least: float,
+    says: bytes = b"x\n",
+    wrap: Callable[[socket.socket], socket.socket] = lambda client: client,
+) -> None:
     """Clients that say goodbye, close, reset, fall silent and go on talking, all at once; *server* answers *says*.
 
-    The silent one is closed after *least* seconds or later, and the one that talks still is answered then.
+    The silent one is closed after *least* seconds or later, and the one that talks still is answered then. *wrap* has
+    each speak TLS.
     """
-    talker, silent, leaves, closes, resets = (connect(server) for _ in range(5))
+    talker, silent, leaves, closes, resets = (wrap(connect(server)) for _ in range(5))
     closes.close()
     reset(resets)
     leaves.sendall(says)

@@ -226,10 +226,7 @@ async def test_the_limit_is_lowered_under_load_and_raised_again(autojump_clock):
 
 @pytest.mark.trio
 async def test_accepting_stops_at_the_limit_and_goes_on_below_it(autojump_clock):
-    async def hold(stream) -> None:
-        await trio.sleep_forever()
-
-    async with open_reaper(tick=1.0) as r, r.parking_lot(hold, 300) as lot, trio.open_nursery() as nursery:
+    async with open_reaper(tick=1.0) as r, r.parking_lot(working, 300) as lot, trio.open_nursery() as nursery:
         listening = socket.create_server(("127.0.0.1", 0))
         nursery.start_soon(lot.accept, listening)
         r.accepting = False

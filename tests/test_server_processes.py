@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import os
 import re
+import select
 import signal
 import socket
 import ssl
@@ -305,11 +306,8 @@ class Manager(socket.socket):
     def has_heard(self) -> list[str]:
         """All messages that have come meanwhile."""
         heard: list[str] = []
-        self.settimeout(0)
-        with suppress(BlockingIOError):
-            while True:
-                heard.append(self.recv(1000).decode())
-        self.settimeout(PATIENCE)
+        while select.select([self], [], [], 0)[0]:
+            heard.append(self.recv(1000).decode())
         return heard
 
 
