@@ -23,12 +23,8 @@ async def application(scope, receive, send):
         await lifespan(receive, send)
     elif scope["type"] == "websocket":
         await websocket(receive, send, scope["path"])
-    elif scope["path"] == "/metrics":
-        await reaper.uvicorn.metrics(scope, receive, send)
-    elif scope["path"] == "/status":
-        await reaper.uvicorn.status(scope, receive, send)
-    elif scope["path"] == "/ready":
-        await reaper.uvicorn.ready(scope, receive, send)
+    elif scope["path"] in ("/metrics", "/status", "/ready"):
+        await getattr(reaper.uvicorn, scope["path"][1:])(scope, receive, send)
     elif scope["path"] == "/events":
         await events(receive, send)
     elif scope["path"] == "/stream":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import http.client
 import json
@@ -19,7 +18,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-import websockets.asyncio.client
+import websockets.sync.client
 from program_trials import PATIENCE, connect, connections, heard, reset, rest, trial
 from server_process import wait_until
 
@@ -61,7 +60,9 @@ def test_a_web_server_answers_who_asks_and_closes_who_says_nothing(tmp_path: Pat
         assert time.monotonic() - start >= 0.5
         client = http.client.HTTPConnection(*server.address, timeout=PATIENCE)
         if name == "starlette":
-            asyncio.run(websocket_echoes(f"ws://{server.target}/ws"))
+            with websockets.sync.client.connect(f"ws://{server.target}/ws", ping_interval=None) as websocket:
+                websocket.send("hello")
+                assert websocket.recv() == "hello"
             return
         for _ in range(3):
             client.request("GET", "/")
@@ -72,12 +73,6 @@ def test_a_web_server_answers_who_asks_and_closes_who_says_nothing(tmp_path: Pat
             client.request("GET", "/metrics/")
             assert b"reaper_leases" in client.getresponse().read()
         client.close()
-
-
-async def websocket_echoes(url: str) -> None:
-    async with websockets.asyncio.client.connect(url, ping_interval=None) as websocket:
-        await websocket.send("hello")
-        assert await websocket.recv() == "hello"
 
 
 OWN = [("asyncio_lines",), ("anyio_echo", "asyncio"), ("anyio_echo", "trio"), ("threads",), ("attach_leaky",)]
@@ -159,20 +154,16 @@ def test_a_websocket_lives_while_pings_are_answered(tmp_path: Path) -> None:
         closes.close()
         reset(resets)
 
-        async def talk() -> None:
-            async with websockets.asyncio.client.connect(f"ws://{server.target}/", ping_interval=None) as websocket:
-                for client in (mute, deaf):
-                    await asyncio.to_thread(rest, client)
-                await asyncio.to_thread(wait_until, lambda: connections(server) == 1)
-                assert time.monotonic() - begun >= 2
-                await asyncio.sleep(2)
-                await websocket.send("still here")
-                assert await websocket.recv() == "still here"
-
-        asyncio.run(talk())
+        with websockets.sync.client.connect(f"ws://{server.target}/", ping_interval=None) as websocket:
+            for client in (mute, deaf):
+                rest(client)
+                client.close()
+            wait_until(lambda: connections(server) == 1)
+            assert time.monotonic() - begun >= 2
+            time.sleep(2)
+            websocket.send("still here")
+            assert websocket.recv() == "still here"
         wait_until(lambda: connections(server) == 0)
-        for client in (mute, deaf):
-            client.close()
 
 
 def test_at_sigterm_the_idle_go_the_busy_are_answered_and_the_server_ends(tmp_path: Path) -> None:
