@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import itertools
 import selectors
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from types import ModuleType
 from typing import Any
 
@@ -19,6 +19,8 @@ import trio.testing
 
 import reaper.asyncio
 import reaper.trio
+
+Body = Callable[[], Coroutine[Any, Any, Any]]
 
 
 class _Jumping(selectors.DefaultSelector):  # type: ignore[misc]
@@ -66,29 +68,23 @@ class Trio:
 
     adapter: ModuleType = reaper.trio
     Cancelled = trio.Cancelled
+    now = staticmethod(trio.current_time)
+    sleep = staticmethod(trio.sleep)
+    forever = staticmethod(trio.sleep_forever)
 
-    def run(self, body: Callable[[], Awaitable[Any]]) -> Any:
+    def run(self, body: Body) -> Any:
         self.clock = autojump("still")
         return trio.run(body, clock=self.clock)
-
-    def now(self) -> float:
-        return trio.current_time()
 
     def stall(self, seconds: float) -> None:
         """What a handler that blocks the loop does to its clock."""
         self.clock.jump(seconds)
 
-    async def sleep(self, seconds: float) -> None:
-        await trio.sleep(seconds)
-
-    async def forever(self) -> None:
-        await trio.sleep_forever()
-
     async def limited(self, seconds: float, waiting: Awaitable[Any]) -> None:
         with trio.move_on_after(seconds):
             await waiting
 
-    async def together(self, *bodies: Callable[[], Awaitable[Any]]) -> None:
+    async def together(self, *bodies: Body) -> None:
         async with trio.open_nursery() as nursery:
             for body in bodies:
                 nursery.start_soon(body)
@@ -99,17 +95,15 @@ class Asyncio:
 
     adapter: ModuleType = reaper.asyncio
     Cancelled = asyncio.CancelledError
+    sleep = staticmethod(asyncio.sleep)
     eager = False
 
-    def run(self, body: Callable[[], Awaitable[Any]]) -> Any:
+    def run(self, body: Body) -> Any:
         with asyncio.Runner(loop_factory=VirtualLoop) as runner:
             loop = runner.get_loop()
             if self.eager:
                 loop.set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined]
-            return runner.run(self._whole(body))
-
-    async def _whole(self, body: Callable[[], Awaitable[Any]]) -> Any:
-        return await body()
+            return runner.run(body())
 
     def now(self) -> float:
         return asyncio.get_running_loop().time()
@@ -120,9 +114,6 @@ class Asyncio:
         assert isinstance(loop, VirtualLoop)
         loop.now += seconds
 
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
-
     async def forever(self) -> None:
         await asyncio.get_running_loop().create_future()
 
@@ -131,10 +122,10 @@ class Asyncio:
             async with asyncio.timeout(seconds):
                 await waiting
 
-    async def together(self, *bodies: Callable[[], Awaitable[Any]]) -> None:
+    async def together(self, *bodies: Body) -> None:
         async with asyncio.TaskGroup() as group:
             for body in bodies:
-                group.create_task(self._whole(body))
+                group.create_task(body())
 
 
 class AsyncioEager(Asyncio):
