@@ -7,7 +7,7 @@ import shutil
 import socket
 import subprocess
 import sys
-import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +30,8 @@ EXPIRING = [kind for kind in peers.ALL if kind.expires]
 @pytest.mark.parametrize("kind", EXPIRING, ids=lambda kind: kind.name)
 def test_each_peer_expires_the_silent_and_no_other_and_forgets_the_released(kind: type[peers.Peer]) -> None:
     keys = [f"client {i}" for i in range(12)]
-    peer = kind(keys, 20.0)
     died: dict[Any, float] = {}
-    try:
+    with closing(kind(keys, 20.0)) as peer:
         peer.register(12, 0.0)
         for second in range(1, 51):
             if second == 5:
@@ -42,8 +41,6 @@ def test_each_peer_expires_the_silent_and_no_other_and_forgets_the_released(kind
             for uid in peer.tick(float(second)):
                 assert uid not in died, f"{uid} was expired twice"
                 died[uid] = second
-    finally:
-        peer.close()
     assert sorted(died) == sorted(keys[:10])
     assert all(20 <= died[keys[i]] <= 23 for i in (1, 3, 5, 7, 9)), died
     assert all(30 <= died[keys[i]] <= 33 for i in (0, 2, 4, 6, 8)), died
@@ -172,23 +169,16 @@ def test_what_wrk_prints_is_read_with_its_units_and_errors_are_no_result() -> No
         (b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nConnection: close\r\n\r\nok", "does not keep its connections"),
     ],
 )
-def test_a_server_that_answers_wrongly_is_not_measured(answer: bytes, said: str, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def serve() -> None:
-            client, _ = listener.accept()
-            with client:
-                while client.recv(4096):
-                    client.sendall(answer)
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        port = listener.getsockname()[1]
-        server = process.Server("wrong", [sys.executable, "-c", ""], tmp_path / "log", port)
-        with pytest.raises(RuntimeError, match=said):
-            server.check()
-        server.end()
-        thread.join()
+def test_a_server_that_answers_wrongly_is_not_measured(
+    answer: bytes, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = process.Server("wrong", ["true"], tmp_path / "log", 9)
+    near, far = socket.socketpair()
+    monkeypatch.setattr(server, "dial", lambda: near)
+    monkeypatch.setattr(server, "_answer", lambda client: answer)
+    with far, pytest.raises(RuntimeError, match=said):
+        server.check()
+    server.end()
 
 
 @pytest.mark.slow

@@ -143,32 +143,22 @@ def value(text: str, key: str) -> str:
     return found
 
 
-def verified(directory: Path, name: str, text: str) -> subprocess.CompletedProcess[str]:
-    for folder in ("/opt/reaper", "/srv/app"):
-        text = text.replace(f"{folder}/.venv/bin/python", sys.executable).replace(folder, str(ROOT))
-    for other in ("reaper-server.service", "reaper-server.socket"):
-        (directory / other).write_text(unit(other).replace("/opt/reaper/.venv/bin/python", sys.executable))
-    (directory / name).write_text(text)
-    command = [installed("systemd-analyze", "systemd"), "verify", str(directory / name)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(UNITS))
-def test_systemd_accepts_the_units(tmp_path: Path, name: str) -> None:
-    text = unit(UNITS[name])
-    good = verified(tmp_path, name, text)
-    assert (good.returncode, good.stderr) == (0, "")
-    if name.endswith(".service"):
-        assert verified(tmp_path, name, re.sub(r"Type=\w+", "Type=wrong", text)).stderr
-        assert verified(tmp_path, name, re.sub(r"ExecStart=/\w+", "ExecStart=/nowhere", text)).returncode
+def test_systemd_accepts_the_units(tmp_path: Path) -> None:
+    for name, source in UNITS.items():
+        text = unit(source)
+        for folder in ("/opt/reaper", "/srv/app"):
+            text = text.replace(f"{folder}/.venv/bin/python", sys.executable).replace(folder, str(ROOT))
+        (tmp_path / name).write_text(text)
+    command = [installed("systemd-analyze", "systemd"), "verify", *(str(tmp_path / name) for name in UNITS)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_the_unit_outlasts_the_drain_and_the_servers_own_watchdog() -> None:
     text = unit("reaper-server.service")
     assert float(value(text, "TimeoutStopSec")) > OPTIONS["timeouts.drain"].default
     assert float(value(text, "WatchdogSec")) / 2 > OPTIONS["server.watchdog"].default / 2 + 5
-    assert float(value(text, "WatchdogSec")) > OPTIONS["server.watchdog"].default
 
 
 def accepts(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> bool:

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_loadgen_output import report_of
-from test_loadgen_run import ROOT, faulty_server, loadgen
+from test_loadgen_run import ROOT, faulty_server, run
 
 from loadgen.cli import main
 from loadgen.drive import fleet, watchdog
@@ -33,14 +33,8 @@ from loadgen.units import BadArgument, parse_target
 TARGET = parse_target("127.0.0.1:9")
 
 
-def run(port: int, *arguments: str) -> tuple[int, dict[str, Any]]:
-    """A run that is planned for ten minutes: what comes back within `loadgen`'s patience was ended early."""
-    done = loadgen(
-        "run", "--target", f"127.0.0.1:{port}", "--timeout", "500ms", "--tick", "500ms", "--connections", "12",
-        "--duration", "10m", "--json", "--quiet", *arguments,
-    )  # fmt: skip
-    assert "Traceback" not in done.stderr, done.stderr
-    return done.returncode, json.loads(done.stdout)
+LONG = ("--timeout", "500ms", "--duration", "10m")
+"""A run that is planned for ten minutes: what comes back within `loadgen`'s patience was ended early."""
 
 
 def test_a_run_is_ended_when_nothing_was_answered_for_too_long() -> None:
@@ -63,7 +57,7 @@ def test_a_run_is_ended_when_nothing_was_answered_for_too_long() -> None:
 )
 def test_another_protocol_is_recognised_and_what_to_type_is_said(server: str, protocol: str, words: str) -> None:
     with faulty_server(server, timeout=60.0) as running:
-        status, report = run(running.port, "--mix", "silent", "--protocol", protocol)
+        status, report = run(running.port, *LONG, "--mix", "silent", "--protocol", protocol, connections=12)
     assert (status, report["verdict"]) == (1, "fail")
     assert report["reasons"][0] == f"127.0.0.1:{running.port} {words}"
     assert "TLS" in str(recognise("echo", b"\x15\x03\x01\x00\x02"))
@@ -75,7 +69,7 @@ def test_another_protocol_is_recognised_and_what_to_type_is_said(server: str, pr
 def test_a_run_ends_when_all_its_clients_are_gone() -> None:
     with faulty_server("cuts the young, whatever the scenario says") as server:
         # At this timeout each speaks once before it is cut: no lag of this machine can be why.
-        status, report = run(server.port, "--mix", "chatty", "--timeout", "60s")
+        status, report = run(server.port, *LONG, "--mix", "chatty", "--timeout", "60s", connections=12)
     assert status == 1
     assert report["reaps"]["false"] == 12
 
@@ -184,10 +178,8 @@ def check(report: dict[str, Any]) -> None:
 
 @pytest.mark.slow
 def test_reports_keep_to_the_published_schema(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from test_loadgen_run import run as judged
-
     with faulty_server("some of each") as server:
-        _, real = judged(server.port, "--mix", "silent=50,chatty=40,drip=10", connections=60)
+        _, real = run(server.port, "--mix", "silent=50,chatty=40,drip=10", connections=60)
     check(real)
     check(report_of(Observation(0.0, None, 1.0, [Outcome()], interrupted=True)))
     main(["simulate", "--connections", "20", "--duration", "20m", "--json", "--quiet"])

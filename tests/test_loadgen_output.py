@@ -137,7 +137,12 @@ def test_a_run_whose_stalls_may_explain_every_missing_close_does_not_pass(more: 
         assert "more --patience" in reason
 
 
-def test_many_lost_processes_are_one_headline_and_a_few_lines() -> None:
+def test_the_headline_of_a_run_that_was_ended_early_says_why_and_many_lost_processes_are_one() -> None:
+    outcome = Outcome(counters=Counters(failed=8))
+    report = report_of(Observation(0.0, 1.0, 2.0, [outcome], because="no route to there: is it?"))
+    assert headline(report) == "FAIL: no route to there"
+    report["interrupted"] = True
+    assert headline(report) == "FAIL: 8 not established"
     lost = [f"process {number} of 9 ended by itself: its 4 connections were not judged" for number in range(1, 9)]
     report = report_of(Observation(0.0, 1.0, 2.0, [Outcome() for _ in range(9)], lost=lost))
     assert headline(report) == "INCONCLUSIVE: 8 of 9 processes were lost"
@@ -145,14 +150,6 @@ def test_many_lost_processes_are_one_headline_and_a_few_lines() -> None:
     assert sum("ended by itself" in line for line in lines) == 5
     assert lines[-1].strip() == "and 3 more reasons, in the report"
     assert len(report["reasons"]) == 8
-
-
-def test_the_headline_of_a_run_that_was_ended_early_says_why() -> None:
-    outcome = Outcome(counters=Counters(failed=8))
-    report = report_of(Observation(0.0, 1.0, 2.0, [outcome], because="no route to there: is it?"))
-    assert headline(report) == "FAIL: no route to there"
-    report["interrupted"] = True
-    assert headline(report) == "FAIL: 8 not established"
 
 
 def test_the_lateness_is_drawn_in_at_most_ten_bars_that_fit_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

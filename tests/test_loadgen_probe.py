@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_loadgen_run import ROOMY, ROOT, faulty_server, loadgen, passes
+from test_loadgen_run import ROOMY, ROOT, faulty_server, loadgen, passes, run
 
-from loadgen.clients import Ended, Speech
-from loadgen.probe import QUESTIONS, as_text, granularity, probe, summarise
-from loadgen.units import parse_target
+from loadgen.clients import Ended
+from loadgen.probe import QUESTIONS, as_text, granularity, summarise
 from scripts.serving import Server, free_port, serving
 from scripts.tools import Missing, nginx
 
@@ -43,9 +42,7 @@ def test_probe_finds_the_keep_alive_timeout_of_servers_we_did_not_write(name: st
     found = {finding["name"]: finding for finding in json.loads(done.stdout)}
     keep_alive = found["keep_alive"]
     assert done.returncode == 0
-    assert keep_alive["expected"] == 1.0
-    assert keep_alive["closed"] == 4
-    assert keep_alive["how"] == "FIN"
+    assert [keep_alive[name] for name in ("expected", "closed", "how")] == [1.0, 4, "FIN"]
     assert keep_alive["shortest"] > 0.99
     if name == "nginx":
         assert found["headers_drip"]["expected"] == 1.0
@@ -54,39 +51,25 @@ def test_probe_finds_the_keep_alive_timeout_of_servers_we_did_not_write(name: st
 @pytest.mark.slow
 def test_a_foreign_server_is_judged_over_http(tmp_path: Path) -> None:
     with server("nginx", tmp_path) as running:
-        done = loadgen(
-            "run", "--target", running.target, "--scenario", "http-everyday", "--timeout", "1s", *ROOMY,
-            "--connections", "100", "--tolerance", "2ms", "--json", "--quiet", "--seed", "3",
-        )  # fmt: skip
-    report = json.loads(done.stdout)
-    passes(done.returncode, report)
+        status, report = run(running.port, "--scenario", "http-everyday", *ROOMY, "--tolerance", "2ms", connections=100)
+    passes(status, report)
     assert report["connections"]["established"] == 100
     assert report["reaps"]["observed"] - report["reaps"]["own_lag"] == report["reaps"]["expected"] == 50
     assert report["actions"]["answered"] > 200
 
 
 @pytest.mark.slow
-def test_probe_tells_early_from_late_and_sees_the_tick() -> None:
+@pytest.mark.parametrize(("expected", "words"), [("3s", "early by up to"), ("1s", "late by up to")])
+def test_probe_tells_early_from_late_and_fails_where_an_expectation_is_not_met(expected: str, words: str) -> None:
     with faulty_server() as running:
-        findings = probe(parse_target(f"127.0.0.1:{running.port}"), Speech("echo"), 2.0, {"idle": 1.0, "drip": 1.0}, 8)
-    found = {finding.name: finding for finding in findings}
-    idle = found["idle"]
-    assert idle.expected == 1.0
-    assert not idle.guessed
-    assert idle.closed == 8
-    assert idle.shortest is not None
-    assert idle.shortest >= 1.0
-    assert found["drip"].closed == 0 or (found["drip"].shortest or 0) >= 1.0  # we ourselves were late with a byte
-
-
-def test_expectations_that_are_not_met_fail_the_probe() -> None:
-    with faulty_server(timeout=0.5) as running:
-        done = loadgen(
-            "probe", "--target", f"127.0.0.1:{running.port}", "--protocol", "echo", "--wait", "1s", "--trials", "2",
-            "--expect", "idle=3s",
-        )  # fmt: skip
-    assert done.returncode == 1
-    assert "early by up to" in done.stdout
+        how = f"--protocol echo --wait 2s --trials 8 --expect idle={expected} --json"
+        done = loadgen("probe", "--target", running.target, *how.split())
+    found = {finding["name"]: finding for finding in json.loads(done.stdout)}
+    idle, drip = found["idle"], found["drip"]
+    assert done.returncode == (expected == "3s")
+    assert (idle["guessed"], idle["closed"], idle["words"].startswith(words)) == (False, 8, True)
+    assert idle["shortest"] >= 1.0
+    assert drip["closed"] == 0 or drip["shortest"] >= 1.0  # we ourselves were late with a byte
 
 
 def test_closes_in_common_instants_show_a_tick_and_others_none() -> None:

@@ -140,6 +140,12 @@ def test_two_reports_with_one_seed_differ_only_in_wall_time_and_another_seed_giv
     assert (page.count("<svg"), page.count("http://"), page.count("<script")) == (3, 0, 0)
 
 
+def test_a_broken_threshold_fails_a_good_run(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = "simulate --connections=20 --duration=10m --mix=silent --quiet --threshold=lateness.p50<1ms"
+    assert main(arguments.split()) == 1
+    assert "threshold lateness.p50<1ms broken" in capsys.readouterr().out
+
+
 def test_a_crowd_closes_each_connection_once() -> None:
     crowd = Crowd(plan_of("silent", connections=1), simulate.CoreSystem(LAW.tick))
     crowd.play(1.0)
