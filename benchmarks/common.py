@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any, Literal
 
@@ -120,12 +120,7 @@ def names(count: int) -> list[str]:
 
 def machine() -> dict[str, Any]:
     """What the figures were taken on: without this they can neither be repeated nor doubted."""
-    packages = {}
-    for package in PACKAGES:
-        try:
-            packages[package] = version(package)
-        except PackageNotFoundError:
-            packages[package] = "absent"
+    installed = {f"{each.name}".lower(): each.version for each in distributions()}
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "cpu": _cpu_model(),
@@ -134,7 +129,7 @@ def machine() -> dict[str, Any]:
         "kernel": platform.release(),
         "system": platform.system(),
         "python": f"{platform.python_implementation()} {platform.python_version()}",
-        "packages": packages,
+        "packages": {package: installed.get(package, "absent") for package in PACKAGES},
         "commit": _git("rev-parse", "HEAD"),
         # The results are rewritten by the very run that asks, and the document after it: they do not count.
         "dirty": bool(_git("status", "--porcelain", "--", ".", ":!benchmarks/results", ":!docs")),
@@ -163,10 +158,8 @@ def callgrind(program: list[str], cwd: Path = ROOT, *flags: str) -> int:
 
 
 def _cpu_model() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()
+    found = re.search(r"^model name\s*:\s*(.*?)\s*$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    return found[1] if found else platform.processor() or platform.machine()
 
 
 def _git(*arguments: str) -> str:

@@ -25,13 +25,9 @@ from .instructions_program import BEATING, parts
 
 PROGRAM = Path(__file__).with_name("instructions_program.py")
 
+MANY = 5000
 EXTRA = {"beat": 100, "idle tick small": 400, "idle tick large": 400, "register and release": 2000}
-"""Extra repeats of a part; 5,000 of those not named."""
-
-
-def extra(part: str) -> int:
-    """How much more often *part* is repeated than in the run it is compared with."""
-    return EXTRA.get(part, 5000)
+"""How much more often a part is repeated than in the run that it is compared with; MANY times those not named."""
 
 
 def collect(home: Path, part: str, repeats: int) -> int:
@@ -55,10 +51,10 @@ def count(wanted: Sequence[str], note: Callable[[str], None] = lambda _: None) -
         shutil.copytree(ROOT / "reaper", home / "reaper", ignore=shutil.ignore_patterns("__pycache__", "pipeline"))
         shutil.copy(PROGRAM, home)
         compileall.compile_dir(home, quiet=1, invalidation_mode=PycInvalidationMode.UNCHECKED_HASH)
-        runs = [("none", 0), ("loop", 5000), *((part, extra(part)) for part in wanted)]
+        runs = [("none", 0), ("loop", MANY), *((part, EXTRA.get(part, MANY)) for part in wanted)]
         base, loop, *found = pool.map(lambda each: collect(home, *each), runs)
-    each_loop = (loop - base) / 5000
-    each = {part: (total - base) / extra(part) for part, total in zip(wanted, found, strict=True)}
+    each_loop = (loop - base) / MANY
+    each = {part: (total - base) / EXTRA.get(part, MANY) for part, total in zip(wanted, found, strict=True)}
     if "beat" in each:
         each["beat"] /= BEATING
     return {part: round(cost - (0 if part in EXTRA else each_loop), 1) for part, cost in each.items()}

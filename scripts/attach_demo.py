@@ -27,7 +27,6 @@ MOST, MANY = 200_000, 20_000
 PER_WORKER = 15_000
 """Connections that one nginx process is planned for: a process has 20,000 descriptors on many machines."""
 MIX = "silent=50,chatty=40,drip=10"
-SIDES = {"events": "attach", "client": "client", "out": "audit"}
 
 NGINX = """keepalive_timeout 24h; keepalive_requests 1000000000; reset_timedout_connection off;
     client_header_timeout 24h; client_body_timeout 24h; send_timeout 24h;
@@ -97,7 +96,7 @@ def run(connections: int, timeout: int, out: Path) -> int:
         print(f"attach ended with status {guard.status}: {last}", file=sys.stderr)
     print(f"report: {os.path.relpath(out / 'report.json')}")
     if journal(out):
-        sides = " ".join(f"--{flag} {os.path.relpath(out / name)}" for flag, name in SIDES.items())
+        sides = "--events {0}/attach --client {0}/client --out {0}/audit".format(os.path.relpath(out))
         print(f"both sides joined: python -m reaper.pipeline audit {sides}")
     return status or (1 if guard.status else 0)
 

@@ -16,7 +16,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import cycle
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -97,15 +97,11 @@ class Jvm:
 
     def end(self) -> None:
         """Close its input, and wait; kill it if that does not help. Harmless if it has ended."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
         try:
-            self._process.wait(10)
+            self._process.communicate(timeout=10)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait()
-        self._process.stdout.close()
+            self._process.communicate()
 
 
 @contextmanager
@@ -114,16 +110,14 @@ def running(connections: int, warm_ms: int, folder: Path) -> Iterator[dict[str, 
 
     They start together, and so warm up side by side.
     """
-    started: dict[str, Jvm] = {}
-    try:
+    with ExitStack() as stack:
+        started: dict[str, Jvm] = {}
         for peer in PEERS:
             started[peer] = Jvm(peer, connections, warm_ms, folder / f"{peer}.log")
+            stack.callback(started[peer].end)
         for jvm in started.values():
             jvm.version = jvm.ask()["vm"]
         yield started
-    finally:
-        for jvm in started.values():
-            jvm.end()
 
 
 def touch_all(leases: Iterable[reaper.Lease]) -> None:

@@ -57,13 +57,8 @@ def add_commands(commands: Any) -> None:
     attach.add_argument(
         "--learn", type=Path, metavar="DIR", help="close nothing; write how long clients stay silent, for advise"
     )
-    attach.add_argument(
-        "--gap",
-        type=duration(0.1),
-        default=5.0,
-        metavar="DURATION",
-        help="with --learn: the shortest silence written; 5s",
-    )
+    words = "with --learn: the shortest silence written; 5s"
+    attach.add_argument("--gap", type=duration(0.1), default=5.0, metavar="DURATION", help=words)
     attach.add_argument("--metrics", metavar="HOST:PORT", help="serve Prometheus metrics there")
     attach.add_argument("--json", action="store_true", help="print one JSON object per event: --log-format json")
     add_settings(attach, ["attach", "reaper.log_format"], prefix="attach-")
