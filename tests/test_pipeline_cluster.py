@@ -9,12 +9,10 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -27,9 +25,10 @@ if shutil.which("java") is None:
 
 import pyarrow.parquet as pq
 import pyspark
-from conftest import QUICK_JAVA
+from attach_servers import accepts
 from pipeline_traffic import only, write
 from pyspark.sql import DataFrameReader, SparkSession
+from spark_processes import LONG, configured, environment, started, until
 from test_packaging import _build, _not_ours
 
 from reaper.pipeline.cli import main
@@ -39,52 +38,10 @@ from scripts.serving import free_port
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-ROOT = Path(__file__).parent.parent
 SPARK = Path(pyspark.__file__).parent
 FAULTS = {"early": 3, "late": 2, "missed": 4, "lost": 5, "duplicate": 1, "activity_after_end": 2, "missing_touch": 3}
-LONG = 400
-"""Seconds after which a command hangs; each takes ten on an idle machine."""
 SPLITS = 30
 """Pieces into which the journal is cut, so that a scan has a middle."""
-
-
-def environment(**more: str) -> dict[str, str]:
-    """This one without what other Sparks have left in it; executors could not run Python if they had to."""
-    mine = {name: value for name, value in os.environ.items() if "SPARK" not in name}
-    return mine | {
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "PYSPARK_PYTHON": "/nonexistent/python",
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "PYTHONPATH": str(ROOT),
-        "JAVA_TOOL_OPTIONS": QUICK_JAVA,
-        **more,
-    }
-
-
-@contextmanager
-def started(command: list[str], log: Path, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """In the end it is killed with all that it has started, as by a power cut, if it still runs."""
-    with log.open("ab") as file:
-        process = subprocess.Popen(
-            ["nice", "-n", "5", *command],
-            stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True, **options,
-        )  # fmt: skip
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-def until(condition: Callable[[], Any], what: str, log: Path) -> Any:
-    """What *condition* returns once it is true."""
-    deadline = time.monotonic() + LONG
-    while not (found := condition()):
-        if time.monotonic() > deadline:
-            pytest.fail(f"no {what} within {LONG} s; {log.name}: {log.read_text()[-3000:]}")
-        time.sleep(0.02)
-    return found
 
 
 def asked(url: str) -> Any:
@@ -112,7 +69,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, sub
         start("master.Master", "--port", str(port), "--webui-port", str(ui))
         worker, _ = (start("worker.Worker", *small) for _ in range(2))
         page = f"http://127.0.0.1:{ui}/json/"
-        until(lambda: (asked(page) or {}).get("aliveworkers") == 2, "two workers", log)
+        until(lambda: (asked(page) or {}).get("aliveworkers") == 2, worker, log)
         yield url, worker
 
 
@@ -138,15 +95,6 @@ def check_answer(out: Path, reference: Path, name: str = "audit") -> None:
         assert theirs.to_pydict() == ours.to_pydict()
 
 
-def configured(directory: Path, **more: str) -> Path:
-    """A SPARK_CONF_DIR as an operator has one."""
-    settings = {"spark.executor.memory": "512m", "spark.sql.shuffle.partitions": "3", **more}
-    (directory / "conf").mkdir()
-    lines = [f"{key} {value}" for key, value in settings.items()]
-    (directory / "conf" / "spark-defaults.conf").write_text("\n".join(lines) + "\n")
-    return directory / "conf"
-
-
 def test_an_audit_survives_the_loss_of_a_worker_in_its_middle(
     cluster: tuple[str, subprocess.Popen[bytes]], reference: Path, tmp_path: Path
 ) -> None:
@@ -159,16 +107,15 @@ def test_an_audit_survives_the_loss_of_a_worker_in_its_middle(
     progress = tmp_path / "progress"
     with started(command, progress, env=environment(SPARK_CONF_DIR=str(conf))) as audit:
         applications = f"http://127.0.0.1:{ui}/api/v1/applications"
-        name = until(lambda: asked(applications), "driver's own page", progress)[0]["id"]
+        name = until(lambda: asked(applications), audit, progress)[0]["id"]
 
         def in_the_middle() -> bool:
-            assert audit.poll() is None, progress.read_text()
             stages = asked(f"{applications}/{name}/stages?status=active") or []
             return any(
                 stage["numTasks"] >= SPLITS and 5 <= stage["numCompleteTasks"] <= SPLITS // 2 for stage in stages
             )
 
-        until(in_the_middle, "scan that is half done", progress)
+        until(in_the_middle, audit, progress)
         os.killpg(worker.pid, signal.SIGKILL)
         assert audit.wait(timeout=LONG) == 1, progress.read_text()
     check_answer(tmp_path / "out", reference)
@@ -176,7 +123,7 @@ def test_an_audit_survives_the_loss_of_a_worker_in_its_middle(
 
 def wheel(directory: Path) -> Path:
     """The wheel of this checkout. Built from a copy, because setuptools leaves its droppings where it builds."""
-    shutil.copytree(ROOT, directory / "source", ignore=_not_ours)
+    shutil.copytree(Path(__file__).parent.parent, directory / "source", ignore=_not_ours)
     _build("build_wheel", directory / "source", directory)
     (built,) = directory.glob("idle_reaper-*.whl")
     return built
@@ -224,13 +171,7 @@ def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]
     log = directory / "log"
     with started(command, log, env=environment(), cwd=directory) as server:
-
-        def listens() -> bool:
-            assert server.poll() is None, log.read_text()
-            with socket.socket() as probe:
-                return probe.connect_ex(("127.0.0.1", port)) == 0
-
-        until(listens, "Connect server", log)
+        until(lambda: accepts(port), server, log)
         yield f"sc://127.0.0.1:{port}"
 
 

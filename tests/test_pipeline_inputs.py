@@ -94,13 +94,14 @@ def good(tmp_path: Path) -> Path:
     return write_judged(tmp_path / "events", 3).parent
 
 
-def rewrite(path: Path, change: Callable[[pa.Table], pa.Table]) -> None:
-    pq.write_table(change(pq.read_table(path)), path)
+def rewritten(change: Callable[[pa.Table], pa.Table]) -> Callable[[Path], None]:
+    return lambda path: pq.write_table(change(pq.read_table(path)), path)
 
 
-def with_metadata(table: pa.Table, **values: str) -> pa.Table:
+def told(**values: str) -> Callable[[Path], None]:
+    """*values* into the metadata."""
     given = {f"reaper.{key}".encode(): value.encode() for key, value in values.items()}
-    return table.replace_schema_metadata({**table.schema.metadata, **given})
+    return rewritten(lambda table: table.replace_schema_metadata({**table.schema.metadata, **given}))
 
 
 def test_a_good_file_is_taken_whole_and_once_whatever_its_copy_is_called(good: Path) -> None:
@@ -116,7 +117,7 @@ def test_a_good_file_is_taken_whole_and_once_whatever_its_copy_is_called(good: P
 
 
 def test_rows_that_were_lost_after_the_last_stream_was_begun_count(good: Path) -> None:
-    rewrite(only(good), lambda table: with_metadata(table, dropped_before="2", dropped="7"))
+    told(dropped_before="2", dropped="7")(only(good))
     found = check([good], now_ns=WALL)
     assert (found.dropped_rows, [run.whole for run in found.runs]) == (7, [False])
 
@@ -256,7 +257,7 @@ def put(column: str, kind: str, value: object) -> Callable[[Path], None]:
         new = plain.dictionary_encode() if pa.types.is_dictionary(of) else plain
         return table.set_column(table.schema.names.index(column), column, new)
 
-    return lambda path: rewrite(path, changing)
+    return rewritten(changing)
 
 
 def flipped(path: Path) -> None:
@@ -265,22 +266,15 @@ def flipped(path: Path) -> None:
     path.write_bytes(content)
 
 
-def told(**values: str) -> Callable[[Path], None]:
-    """*values* into the metadata."""
-    return lambda path: rewrite(path, lambda table: with_metadata(table, **values))
-
-
 HOSTILE: dict[str, Callable[[Path], object]] = {
     "zero-length": lambda path: path.write_bytes(b""),
     "truncated or not Parquet: ": lambda path: path.write_bytes(path.read_bytes()[:-20]),
     "truncated or not Parquet": lambda path: path.write_text("t,conn,kind\n"),
     "corrupted": flipped,
-    "empty": lambda path: rewrite(path, lambda table: table.slice(0, 0)),
-    "wrong schema: column idle_ns is missing": lambda path: rewrite(
-        path, lambda table: table.drop_columns(["idle_ns"])
-    ),
-    "wrong schema: column t is double, expected int64": lambda path: rewrite(
-        path, lambda table: table.set_column(0, "t", table["t"].cast(pa.float64()))
+    "empty": rewritten(lambda table: table.slice(0, 0)),
+    "wrong schema: column idle_ns is missing": rewritten(lambda table: table.drop_columns(["idle_ns"])),
+    "wrong schema: column t is double, expected int64": rewritten(
+        lambda table: table.set_column(0, "t", table["t"].cast(pa.float64()))
     ),
     "future: its last row is 49 h ahead": put("wall_offset_ns", "", WALL + 49 * 3600 * S),
     "late: it ended": put("wall_offset_ns", "", 0),
@@ -304,9 +298,7 @@ HOSTILE: dict[str, Callable[[Path], object]] = {
     "wrong metadata: reaper.tick_ns is -1": told(tick_ns="-1"),
     f"wrong metadata: reaper.gap_threshold_ns is {1 << 61}": told(gap_threshold_ns=str(1 << 61)),
     "wrong metadata: reaper.writer is -5": told(writer="-5"),
-    "wrong metadata: reaper.run and reaper.writer must": lambda path: rewrite(
-        path, lambda table: table.replace_schema_metadata({})
-    ),
+    "wrong metadata: reaper.run and reaper.writer must": rewritten(lambda table: table.replace_schema_metadata({})),
     f"wrong metadata: reaper.first_conn is {1 << 63}": told(first_conn=str(1 << 63)),
     "wrong metadata: reaper.mode is 'some'": told(mode="some"),
     "wrong metadata: reaper.anchors has an anchor": told(anchors="[[1, 2], [3]]"),

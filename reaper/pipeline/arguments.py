@@ -74,9 +74,10 @@ AddCommand = Callable[[str, Run, str], Parser]
 """Declares a command (name, what runs it, summary); returns its parser, which has --out, --master, --json, --quiet."""
 
 
-def write_json(where: Place, value: object) -> None:
-    """*value* as indented JSON in place of what is at *where*."""
-    write_text(where, json.dumps(value, indent=2) + "\n")
+def write_answer(out: Place, name: str, summary: object, text: str) -> None:
+    """*summary* as indented JSON and *text* in place of *name*.json and *name*.txt in *out*."""
+    write_text(out / f"{name}.json", json.dumps(summary, indent=2) + "\n")
+    write_text(out / f"{name}.txt", text + "\n")
 
 
 def show(arguments: argparse.Namespace, summary: object, text: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...config.balancers import BALANCERS
 from ...config.flags import Parser
-from ..arguments import AddCommand, Fault, Progress, place, positive_ns, share, show, write_json
+from ..arguments import AddCommand, Fault, Progress, place, positive_ns, share, show, write_answer
 from ..places import remove, write_text
 from ..read.command import add_inputs, asking
 from ..read.inputs import Inputs
@@ -53,8 +53,7 @@ def run_advise(
     policy = Policy(max_cut=arguments.max_cut, behind=arguments.behind)
     source = (arguments.format, arguments.logs, arguments.timeout or DEFAULT_TIMEOUT_NS) if logs else None
     result = advise(spark, server, source, policy, progress)
-    write_json(arguments.out / "advice.json", result)
-    write_text(arguments.out / "advice.txt", as_text(result) + "\n")
+    write_answer(arguments.out, "advice", result, as_text(result))
     toml = arguments.out / "reaper.toml"
     if result["config"]:
         write_text(toml, as_toml(result))

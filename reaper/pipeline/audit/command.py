@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from ..arguments import AddCommand, Progress, duration_ns, share, show, write_json
-from ..places import remove, write_text
+from ..arguments import AddCommand, Progress, duration_ns, share, show, write_answer
+from ..places import remove
 from ..read.command import add_inputs, asking
 from ..read.inputs import Inputs
 from .verdicts import FLIGHT_NS, GRACE_NS, UNMATCHED
@@ -47,8 +47,7 @@ def run_audit(
     except BaseException:
         remove(arguments.out / "connections")  # half of them, or an earlier answer's
         raise
-    write_json(arguments.out / "audit.json", result.summary)
-    write_text(arguments.out / "audit.txt", as_text(result.summary) + "\n")
+    write_answer(arguments.out, "audit", result.summary, as_text(result.summary))
     return result
 
 

@@ -7,6 +7,7 @@ event time. One loop: admit files to the feed, let both queries finish, keep the
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +24,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from ...config.running import alone
 from ...errors import one_line
-from ..arguments import Fault, write_json
+from ..arguments import Fault
 from ..places import write_text
 from ..read.expected import WITHIN_NS, missing
 from .feed import Feed
@@ -157,5 +158,5 @@ def _publish(out: Path, feed: Feed, settings: Settings) -> dict[str, Any]:
     silent = missing(settings.expected, {name: [(at, at)] for name, at in newest.items()}, settings.within_ns, until)
     summary = status(feed, out, settings.window_ns, silent=silent)
     write_text(out / "live.html", render(summary, out, settings.every_ns))
-    write_json(out / "live.json", summary)
+    write_text(out / "live.json", json.dumps(summary, indent=2) + "\n")
     return summary

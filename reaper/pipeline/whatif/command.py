@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ...config.flags import Parser
-from ..arguments import AddCommand, Fault, Progress, show, write_json
-from ..places import write_text
+from ..arguments import AddCommand, Fault, Progress, show, write_answer
 from ..read.command import add_inputs, asking
 from .settings import parse
 
@@ -35,8 +34,7 @@ def _what_if(arguments: argparse.Namespace, progress: Progress) -> int:
 
         summary = what_if(spark, server, sets, progress)
         text = as_text(summary)
-        write_json(arguments.out / "what-if.json", summary)
-        write_text(arguments.out / "what-if.txt", text + "\n")
+        write_answer(arguments.out, "what-if", summary, text)
     show(arguments, summary, text)
     asked = summary["rows"][1:]
     if all(row["refused"] for row in asked):
