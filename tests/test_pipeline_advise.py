@@ -194,12 +194,6 @@ def test_at_every_candidate_the_curve_is_that_of_lifelines(
         assert ours.interval(t) == pytest.approx((low, high), abs=1e-6 if exact else 5e-4), t
 
 
-def test_a_log_of_whole_seconds_is_not_read_a_bucket_late() -> None:
-    # Half of the silences end at 2 s to the dot, half at 3 s.
-    curve = in_cells([(2 * 10**9, True), (3 * 10**9, True)])
-    assert [curve.at(t) for t in (1.9, 2, 2.9, 3)] == [1.0, 0.5, 0.5, 0.0]
-
-
 # ---- of journals, and of a real log ----------------------------------------------------------------------------------
 
 

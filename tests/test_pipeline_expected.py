@@ -98,13 +98,12 @@ def test_a_file_of_many_hours_is_read_for_each_of_them(tmp_path: Path) -> None:
 
 def test_rows_that_were_lost_before_the_time_are_not_missing_from_it(tmp_path: Path) -> None:
     clock = Clock()
-    with journal(tmp_path, 1, clock, queue_rows=3) as ours:
+    with journal(tmp_path, 1, clock, queue_rows=3, rotate_bytes=1) as ours:
         for hour in range(3):
             clock.now = hour * HOUR
             for connection in range(3 + 2 * (hour < 2)):
                 ours.open(clock.now + connection * S, 5000, "echo")
-            ours._writer._guard(ours._writer._take_all)  # type: ignore[union-attr]
-            ours._writer._guard(ours._writer._rotate)  # type: ignore[union-attr]
+            ours.flush()
     assert found(tmp_path).dropped_rows == 4
     assert [found(tmp_path, hour * 60, hour * 60 + 60).dropped_rows for hour in range(3)] == [2, 2, 0]
 

@@ -211,12 +211,11 @@ def test_a_bad_file_is_put_aside_with_its_reason_and_stops_no_other(tmp_path: Pa
 
 
 def test_files_that_retention_deleted_before_they_were_read_are_missed_by_number(tmp_path: Path) -> None:
-    with journal(tmp_path / "server", 1) as ours:
+    with journal(tmp_path / "server", 1, rotate_bytes=1) as ours:
         one = feed(tmp_path)
         for serial in range(1, 6):
             ours.open(serial * S, 5000, "echo")
-            ours._writer._guard(ours._writer._take_all)
-            ours._writer._guard(ours._writer._rotate)
+            ours.flush()
             if serial == 1:
                 admit_all(one)
     files = sorted((tmp_path / "server").glob("*.parquet"))

@@ -17,14 +17,8 @@ from benchmarks.pipeline.rivals import Duck
 from benchmarks.pipeline.worker import form_of_audit, form_of_connections
 from loadgen.cli import main
 from loadgen.journals import NAMES
-from reaper.pipeline.advise.traffic import (
-    BINS,
-    CANDIDATES,
-    connections,
-    histogram,
-    lives_of_journal,
-    silences_of_journal,
-)
+from reaper.pipeline.advise import traffic
+from reaper.pipeline.advise.traffic import BINS, CANDIDATES
 from reaper.pipeline.audit.run import Settings, as_text, audit
 from reaper.pipeline.read.frames import read_events
 from reaper.pipeline.read.inputs import Inputs, check
@@ -102,11 +96,11 @@ def test_the_answers_are_those_of_sql_written_by_hand_and_an_obvious_count_and_t
     assert form_of_audit(*judged) == form_of_connections(tmp_path / "out" / "connections")
     rival.con.close()
     events = read_events(spark, journal)
-    (cells,) = histogram(silences_of_journal(events)).values()
+    (cells,) = traffic.histogram(traffic.silences_of_journal(events)).values()
     rows = [row for row in rows_of(journal) if row["kind"] not in ("drain", "config", "averted")]
     for which in (0, 1):  # of all silences, those that ended and those that were cut
         idle = [row["idle_ns"] for row in rows if row["idle_ns"] is not None and (row["kind"] != "activity") == which]
         found = accumulate(cells[edge][which] for edge in sorted(cells))
         assert list(found) == [sum(each <= round(1e9 * edge) for each in idle) for edge in sorted(cells)]
-    (facts,) = connections(lives_of_journal(spark, events, journal)).listeners.values()
+    (facts,) = traffic.connections(traffic.lives_of_journal(spark, events, journal)).listeners.values()
     assert [facts[name] for name in ("connections", "short", "cut", "peak", "mean")] == weighed(journal)
