@@ -117,6 +117,9 @@ def test_no_more_are_closed_per_second_than_allowed_and_their_lateness_is_report
     found = ends(loop, 400, 30)
     assert loop.driver.statistics().core.max_lateness == pytest.approx(max(found) - 30, abs=1.0)
     assert loop.driver.statistics().stalls == 0
+    lower = loop.driver.statistics().lateness_lower
+    in_time = dict(lower.cumulative())[loop.driver.core.tick]
+    assert loop.driver.statistics().late == sum(lower.counts) - in_time > 300
     for second in range(30, 40):
         assert sum(second <= end < second + 1 for end in found) <= 55
     assert min(found) >= 30

@@ -136,17 +136,6 @@ def test_the_mean_lateness_is_the_one_a_user_would_measure():
     assert told.late == 0
 
 
-def test_a_connection_that_waits_its_turn_longer_than_a_tick_is_counted_as_late():
-    loop = Loop(reaps_per_second=1)
-    for _ in range(6):
-        loop.watch(5)
-    loop.run_until(20)
-    seen = loop.driver.statistics()
-    assert sum(seen.lateness.counts) == 6
-    assert seen.late == sum(seen.lateness_lower.counts) - seen.lateness_lower.cumulative()[BOUNDS.index(1.0)][1]
-    assert seen.late >= 3
-
-
 def test_neither_a_timeout_that_is_shortened_nor_a_lease_that_is_no_connection_fakes_lateness():
     loop = Loop()
     loop.driver.register("a timer of the server's", 5)
