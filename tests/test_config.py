@@ -24,13 +24,6 @@ from reaper.errors import ConfigError, InvalidArgument
 from reaper.policy import RULES
 
 
-@pytest.fixture
-def toml(tmp_path: Path) -> Path:
-    path = tmp_path / "reaper.toml"
-    path.write_text('[reaper]\ntick = "250ms"\n[timeouts]\nidle = "5s"\nkeep_alive = "0s"\n[server]\nworkers = 3\n')
-    return path
-
-
 def faults(**sources: object) -> list[str]:
     sources.setdefault("environ", {})
     with pytest.raises(ConfigError) as caught:
@@ -79,7 +72,9 @@ def test_without_any_source_everything_is_at_its_default() -> None:
     assert {config.origin(path) for path in OPTIONS} == {DEFAULT}
 
 
-def test_file_beats_default_environment_beats_file_command_line_beats_environment(toml: Path) -> None:
+def test_file_beats_default_environment_beats_file_command_line_beats_environment(tmp_path: Path) -> None:
+    toml = tmp_path / "reaper.toml"
+    toml.write_text('[reaper]\ntick = "250ms"\n[timeouts]\nidle = "5s"\nkeep_alive = "0s"\n[server]\nworkers = 3\n')
     environ = {"REAPER_TIMEOUTS_IDLE": "6s", "REAPER_TIMEOUTS_BODY": "7s", "HOME": "/"}
     overrides = {"timeouts.body": "8s", "timeouts.write": None, "timeouts.headers": 5, "server.port": 0}  # or typed
     config = ReaperConfig.load(toml, environ, overrides)

@@ -202,9 +202,6 @@ def test_importing_a_module_imports_nothing_that_it_does_not_need(module, not_lo
     assert done.stdout == "[]\n"
 
 
-# ---- what only IdleReaper has ----------------------------------------------------------------------------------------
-
-
 class Moody:
     """A uid whose hash changes, which becomes equal to another, or whose __hash__ or __eq__ raises."""
 

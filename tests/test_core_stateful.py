@@ -10,7 +10,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from reaper import DuplicateUid, IdleReaper
+from reaper import DuplicateUid, IdleReaper, Lease
 
 UIDS = st.integers(0, 7)
 TIMEOUTS = st.sampled_from([0.3, 1.0, 2.5, 4.0, 9.0, 65.0, 1000.0, None])
@@ -20,6 +20,7 @@ TICK = 1.0
 
 @dataclass
 class Model:
+    lease: Lease
     timeout: float | None
     reason: str
     epoch: int  # its number
@@ -35,8 +36,7 @@ class CoreMachine(RuleBasedStateMachine):
         self.closed: list[float] = []  # of epoch 0, 1, ...; the open one is number len(closed)
         self.opened = 0.0
         self.model: dict[int, Model] = {}
-        self.leases = {}
-        self.dead = []
+        self.dead: list[Lease] = []
         self.averted = 0
         self.lateness = [0.0]
 
@@ -70,11 +70,13 @@ class CoreMachine(RuleBasedStateMachine):
             due = due[:limit]
         assert [self.due(expiry.uid) for expiry in expired] == due == [expiry.due for expiry in expired]
         for expiry in expired:
-            entry = self.model.pop(expiry.uid)
-            lease = self.leases.pop(expiry.uid)
-            assert expiry == (expiry.uid, lease, entry.reason, expiry.due, now, now - expiry.due, entry.timeout)
-            self.dead.append(lease)
-            self.lateness.append(expiry.lateness)
+            self.ends(expiry, now)
+
+    def ends(self, expiry, now):
+        entry = self.model.pop(expiry.uid)
+        assert expiry == (expiry.uid, entry.lease, entry.reason, expiry.due, now, now - expiry.due, entry.timeout)
+        self.dead.append(entry.lease)
+        self.lateness.append(expiry.lateness)
 
     # ---- the rules ----
     @rule(uid=UIDS, timeout=TIMEOUTS, reason=st.sampled_from(["idle", "headers"]))
@@ -84,20 +86,20 @@ class CoreMachine(RuleBasedStateMachine):
                 self.core.register(uid, timeout=timeout, now=self.now)
             return
         self.close_if_nothing_armed()
-        self.leases[uid] = self.core.register(uid, timeout=timeout, now=self.now, reason=reason)
-        self.model[uid] = Model(timeout, reason, len(self.closed))
+        lease = self.core.register(uid, timeout=timeout, now=self.now, reason=reason)
+        self.model[uid] = Model(lease, timeout, reason, len(self.closed))
 
     @rule(uid=UIDS, timeout=TIMEOUTS, other=UIDS)
     def take_over_the_activity_of_another(self, uid, timeout, other):
         if uid not in self.model and other in self.model and not self.model[other].suspended:
             self.close_if_nothing_armed()
-            self.leases[uid] = self.core.register(uid, timeout=timeout, now=self.now, since=self.leases[other])
-            self.model[uid] = Model(timeout, "idle", self.model[other].epoch)
+            lease = self.core.register(uid, timeout=timeout, now=self.now, since=self.model[other].lease)
+            self.model[uid] = Model(lease, timeout, "idle", self.model[other].epoch)
 
     @rule(uid=UIDS, by_lease=st.booleans())
     def touch(self, uid, by_lease):
-        if by_lease and uid in self.leases:
-            self.leases[uid].touch()
+        if by_lease and uid in self.model:
+            self.model[uid].lease.touch()
         else:
             assert self.core.touch(uid) == (uid in self.model)
         if uid in self.model and not self.model[uid].suspended:
@@ -106,7 +108,7 @@ class CoreMachine(RuleBasedStateMachine):
     @rule(uid=UIDS)
     def suspend(self, uid):
         if uid in self.model:
-            assert self.leases[uid].suspend() == (not self.model[uid].suspended)
+            assert self.model[uid].lease.suspend() == (not self.model[uid].suspended)
             self.model[uid].postponed = False
             self.model[uid].suspended = True
 
@@ -118,12 +120,12 @@ class CoreMachine(RuleBasedStateMachine):
                 self.close_if_nothing_armed()
                 self.model[uid].suspended = False
                 self.model[uid].epoch = len(self.closed)
-            assert self.leases[uid].resume(self.now) == was
+            assert self.model[uid].lease.resume(self.now) == was
 
     @rule(uid=UIDS, timeout=TIMEOUTS, reason=st.sampled_from([None, "body"]))
     def retime(self, uid, timeout, reason):
         if uid in self.model:
-            assert self.leases[uid].retime(timeout, self.now, reason)
+            assert self.model[uid].lease.retime(timeout, self.now, reason)
             self.model[uid].postponed = False
             self.model[uid].timeout = timeout
             self.model[uid].reason = reason or self.model[uid].reason
@@ -131,9 +133,8 @@ class CoreMachine(RuleBasedStateMachine):
     @rule(uid=UIDS)
     def release(self, uid):
         if uid in self.model:
-            assert self.leases[uid].release()
-            self.dead.append(self.leases.pop(uid))
-            del self.model[uid]
+            assert self.model[uid].lease.release()
+            self.dead.append(self.model.pop(uid).lease)
         else:
             assert not self.core.discard(uid)
 
@@ -196,9 +197,7 @@ class CoreMachine(RuleBasedStateMachine):
             assert expiry.lease not in answered
             assert expiry.uid not in touched
             assert expiry.due == due[expiry.uid] <= self.now
-            self.lateness.append(expiry.lateness)
-            del self.model[expiry.uid]
-            self.dead.append(self.leases.pop(expiry.uid))
+            self.ends(expiry, self.now)
         for lease, active in answered.items():
             if active:
                 self.model[lease.uid].epoch = len(self.closed)
@@ -237,7 +236,7 @@ class CoreMachine(RuleBasedStateMachine):
             explanation = self.core.explain(uid)
             assert (explanation.timeout, explanation.reason) == (entry.timeout, entry.reason)
             assert explanation.suspended == entry.suspended
-            lease = self.leases[uid]
+            lease = entry.lease
             assert (lease.timeout, lease.reason) == (entry.timeout, entry.reason)
             assert (lease.active_from, lease.active_until) == (explanation.active_from, explanation.active_until)
             if entry.suspended or entry.timeout is None:

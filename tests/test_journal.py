@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reaper import IdleReaper, InvalidArgument, Lease
+from reaper import IdleReaper, InvalidArgument
 from reaper.journal import Journal, peer_key
 from reaper.journal.files import recover
 from reaper.journal.leases import LeaseLog
@@ -522,7 +522,10 @@ def test_a_lease_logs_silences_beyond_the_threshold_or_every_epoch_with_activity
     with keeping(tmp_path, mode=mode) as (core, keeper):
         lease, unlogged = core.register("a", 30.0, 0.0), core.register("b", 30.0, 0.0)
         keeper.opened(lease, 0.0, "echo", peer=9)
-        advance_touching(core, (lease, unlogged), {1, 2, 3, 10, 11}, 20)
+        for second in range(1, 21):
+            core.advance(float(second))
+            for each in (lease, unlogged) if second in {1, 2, 3, 10, 11} else ():
+                each.touch()
         assert unlogged.active_from == lease.active_from == 11.0
         keeper.ended(lease, 20.0, "eof", by_peer=True)
         lease.release()
@@ -618,11 +621,3 @@ def test_a_keeper_logs_reaps_deadlines_averted_leases_and_stalls(tmp_path: Path)
         ("config", 13 * S, None, None, "stall"),
     ]
     assert found[1]["idle_ns"] == 6.5 * S
-
-
-def advance_touching(core: IdleReaper, leases: Iterable[Lease], at: set[int], until: int) -> None:
-    """Close an epoch at every whole second up to *until*, and touch *leases* right after those in *at*."""
-    for second in range(1, until + 1):
-        core.advance(float(second))
-        for lease in leases if second in at else ():
-            lease.touch()

@@ -46,6 +46,10 @@ class World:
         assert found == reason
         assert least <= when - start <= most
 
+    def accept(self, count: int = 1) -> None:
+        """The peer has taken *count* bytes."""
+        self.accepted += count
+
     def progress(self) -> int:
         count, self.accepted = self.accepted, 0
         return count
@@ -168,11 +172,7 @@ def test_a_peer_that_accepts_nothing_or_too_little_ends(
     rate: int, accepted: int, reason: str, least: float, most: float
 ) -> None:
     world, _ = requested(Phase.WRITE, write="10s", limits__min_out_rate=rate)
-
-    def accept() -> None:
-        world.accepted += accepted
-
-    world.ends(reason, least, most, every=0.1, act=accept)
+    world.ends(reason, least, most, every=0.1, act=lambda: world.accept(accepted))
 
 
 @pytest.mark.parametrize(("hang_up", "reason", "least"), [(None, "request", 300.0), (50.0, "half_closed", 80.0)])
@@ -218,11 +218,7 @@ def test_time_in_the_handler_is_not_charged_to_the_peer() -> None:
 @pytest.mark.parametrize("phase", [Phase.WRITE, Phase.HALF_CLOSED])
 def test_a_slow_but_living_download_is_never_idle(phase: Phase) -> None:
     world, _ = requested(phase, limits__min_out_rate=0, **{phase.value: "10s"})
-
-    def accept() -> None:
-        world.accepted = 1
-
-    world.run(900.0, every=9.0, act=accept)
+    world.run(900.0, every=9.0, act=world.accept)
     assert world.reaped == []
 
 

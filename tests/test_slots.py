@@ -4,6 +4,7 @@ its chunks hold: one epoch, many, the silent, the released."""
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -107,10 +108,13 @@ def test_check_notices_a_broken(broken: str, value: object) -> None:
 # ---- the sweep of one that is due -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("silent", [(), (CHUNK - 2, 2 * CHUNK)], ids=["whole chunks", "mixed chunks"])
+@pytest.mark.parametrize(
+    "silent", [(), (CHUNK - 2, 2 * CHUNK), range(CHUNK)], ids=["whole chunks", "mixed chunks", "a silent chunk"]
+)
 @pytest.mark.parametrize("holes", [False, True])
+@pytest.mark.parametrize("limit", [None, 100])
 def test_leases_keep_the_order_of_their_arrival_whether_their_chunk_moved_or_they_did(
-    holes: bool, silent: tuple[int, ...]
+    limit: int | None, holes: bool, silent: Sequence[int]
 ) -> None:
     core = IdleReaper(tick=1.0)
     leases = [core.register(uid, 10.0, now=0.0) for uid in range(3 * CHUNK)]
@@ -118,12 +122,18 @@ def test_leases_keep_the_order_of_their_arrival_whether_their_chunk_moved_or_the
         for lease in leases[:CHUNK:3] + leases[CHUNK : 2 * CHUNK]:
             lease.release()
     core.advance(1.0)
-    rest = [lease for lease in leases if lease.alive and lease.uid not in silent]
+    alive = [lease for lease in leases if lease.alive]
+    rest = [lease for lease in alive if lease.uid not in silent]
     chunks = {id(lease._chunk) for lease in rest}
     for lease in rest:
         lease.touch()
-    assert [expiry.uid for expiry in core.advance(11.0)] == list(silent)  # the slot of their first epoch is due
+    core.close_epoch(11.0)  # the slot of their first epoch is due
+    found = []
+    while batch := core.expire(11.0, limit):
+        core.check()
+        found += [expiry.lease for expiry in batch]
     core.check()
+    assert found == [lease for lease in alive if lease.uid in silent]
     assert core.statistics().moved == len(rest)
     if not silent:
         assert {id(lease._chunk) for lease in rest} == chunks
@@ -152,59 +162,34 @@ def test_any_mixture_of_heartbeats_silences_and_releases_is_reaped_by_the_law(se
     chance = random.Random(seed)
     core = IdleReaper(tick=1.0, wheel_size=8)
     by_uid = core._leases
-    alive: dict[int, Lease] = {}
-    last: dict[int, float] = {}  # uid -> end of the epoch of its last activity
-    timeout: dict[int, float] = {}
-    beat: dict[int, int] = {}
-    reaped: list[int] = []
-    serial = 0
+    due: dict[Lease, float] = {}  # of those that live
+    count = reaped = 0
     now = 0.0
     while now < 60.0:
         for _ in range(chance.randrange(300) if now < 30.0 else 0):
-            timeout[serial] = chance.choice([5.0, 20.0])
-            alive[serial] = core.register(serial, timeout[serial], now)
-            beat[serial] = chance.choice([2, 3, 4, 100])
-            last[serial] = now + 1.0
-            serial += 1
-        for uid, lease in list(alive.items()):
+            lease = core.register((count, chance.choice([2, 3, 4, 100])), chance.choice([5.0, 20.0]), now)
+            due[lease] = now + 1.0 + lease.timeout
+            count += 1
+        for lease in list(due):
+            number, beat = lease.uid
             if chance.random() < 0.005:
                 lease.release()
-                del alive[uid]
-            elif int(now) % beat[uid] == uid % 2 or (beat[uid] == 4 and chance.random() < 0.2):
+                del due[lease]
+            elif int(now) % beat == number % 2 or (beat == 4 and chance.random() < 0.2):
                 lease.touch()
-                last[uid] = now + 1.0
+                due[lease] = now + 1.0 + lease.timeout
         now += 1.0
-        wanted = {uid for uid in alive if last[uid] + timeout[uid] <= now}
         core.close_epoch(now)
-        found: list[int] = []
         while True:
             expired = core.expire(now, limit)
             assert limit is None or len(expired) <= limit
-            assert all(expiry.due == last[expiry.uid] + timeout[expiry.uid] for expiry in expired)
-            found += [expiry.uid for expiry in expired]
+            for expiry in expired:
+                assert expiry.due == due.pop(expiry.lease) <= now
+            reaped += len(expired)
             if (upcoming := core.next_wakeup()) is None or upcoming > now:
                 break
         core.check()
-        assert len(found) == len(set(found))
-        assert set(found) == wanted
-        for uid in found:
-            del alive[uid]
-        reaped += found
-    assert len(reaped) > 500
-    assert {id(lease) for slot in core._slots for lease in slot} == {id(lease) for lease in alive.values()}
+        assert not [lease for lease in due if due[lease] <= now]
+    assert reaped > 500
+    assert {lease for slot in core._slots for lease in slot} == set(due)
     assert core._leases is by_uid  # each was found by its uid: all are gone through only for one that cannot be found
-
-
-def test_a_limit_within_a_chunk_leaves_what_lies_behind_it():
-    core = IdleReaper(tick=1.0)
-    leases = [core.register(uid, 10.0, now=0.0) for uid in range(2 * CHUNK)]
-    core.advance(1.0)
-    for lease in leases[CHUNK:]:
-        lease.touch()
-    core.close_epoch(11.0)
-    found = []
-    while batch := core.expire(11.0, limit=100):
-        core.check()
-        found += [expiry.lease for expiry in batch]
-    assert found == leases[:CHUNK]
-    assert [expiry.lease for expiry in core.advance(21.0)] == leases[CHUNK:]

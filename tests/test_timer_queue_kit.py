@@ -40,13 +40,9 @@ def test_the_wheel_conforms(wheel_size: int | tuple[int, ...]) -> None:
     check_timer_queue(lambda tick, start: Checked(tick=tick, wheel_size=wheel_size, start=start))
 
 
-def test_the_class_itself_can_be_handed_to_the_kit() -> None:
-    check_timer_queue(TimingWheel)
-
-
-def test_the_obvious_heap_conforms_by_a_maker_with_or_without_arguments() -> None:
-    check_timer_queue(HeapTimerQueue)
-    check_timer_queue(lambda tick, start: HeapTimerQueue(start))
+@pytest.mark.parametrize("make", [TimingWheel, HeapTimerQueue, lambda tick, start: HeapTimerQueue(start)])
+def test_a_class_itself_can_be_handed_to_the_kit_or_a_maker(make: Callable[..., Any]) -> None:
+    check_timer_queue(make)
 
 
 def test_a_maker_that_cannot_be_called_is_refused() -> None:
