@@ -1,8 +1,7 @@
 """Two network namespaces and a link between them that can be taken down: how a peer vanishes without a word.
 
-Needs root, or user namespaces, and `ip` (iproute2), `unshare` and `nsenter` (util-linux). `why_not()` says what is
-missing, and `opened()` skips then. Programs of either side are run by `Link.server` and `Link.client`, commands that a
-command line is appended to.
+Needs root, or user namespaces, and `ip` (iproute2), `unshare` and `nsenter` (util-linux): `opened()` skips the test
+without. Programs of either side are run by `Link.server` and `Link.client`, which a command line is appended to.
 """
 
 from __future__ import annotations
@@ -68,32 +67,16 @@ def _holder(*command: str) -> Iterator[int]:
 
 
 @contextmanager
-def _linked() -> Iterator[Link]:
-    if missing := [tool for tool in TOOLS if shutil.which(tool) is None]:
-        raise OSError(f"no {', '.join(missing)}")
-    root = os.geteuid() == 0
-    with ExitStack() as stack:
-        server = stack.enter_context(_holder("unshare", "--net", *([] if root else ["--map-root-user"])))
-        enter = [] if root else ["nsenter", "--user", "--preserve-credentials", "--target", str(server)]
-        client = stack.enter_context(_holder(*enter, "unshare", "--net"))
-        yield Link(server, client)
-
-
-def why_not() -> str | None:
-    """What keeps this machine from having namespaces; None: nothing does."""
-    try:
-        with _linked():
-            return None
-    except (OSError, subprocess.SubprocessError) as error:
-        return f"no network namespaces here: {error}"
-
-
-@contextmanager
 def opened() -> Iterator[Link]:
     """A `Link` for the length of the block; the test is skipped, and says why, where there can be none."""
+    root = os.geteuid() == 0
     with ExitStack() as stack:
         try:
-            link = stack.enter_context(_linked())
+            if missing := [tool for tool in TOOLS if shutil.which(tool) is None]:
+                raise OSError(f"no {', '.join(missing)}")
+            server = stack.enter_context(_holder("unshare", "--net", *([] if root else ["--map-root-user"])))
+            enter = [] if root else ["nsenter", "--user", "--preserve-credentials", "--target", str(server)]
+            link = Link(server, stack.enter_context(_holder(*enter, "unshare", "--net")))
         except (OSError, subprocess.SubprocessError) as error:
             pytest.skip(f"a vanished client needs network namespaces (root, or unshare -rn): {error}")
         yield link

@@ -14,6 +14,7 @@ from attach_servers import until
 from attach_worlds import RealWorld
 
 from reaper.attach import Event, Guard
+from reaper.attach.sockets import OwnSockets
 from reaper.errors import InvalidArgument
 
 
@@ -51,10 +52,12 @@ def test_a_socket_that_was_closed_or_discarded_is_forgotten_and_its_descriptor_i
     ident = guard.add(discarded)
     assert guard.discard(ident)
     assert not guard.discard(ident)
-    fd = closed.fileno()
+    fd, own = closed.fileno(), OwnSockets()
+    old = own.ident(closed)
     closed.close()
     client, reused = world.connect()
     assert fd in (client.fileno(), reused.fileno())
+    assert (own.look([old]), own.end(old, lambda seen: True)) == ([None], "other")
     until(lambda: guard.advance() >= 0 and not len(guard), "both are forgotten")
     assert guard.closed == 0
     reused.sendall(b"z")

@@ -8,7 +8,7 @@ import contextlib
 
 import pytest
 import uvicorn
-import uvloop
+from pyarrow import parquet
 from streams import no_circles
 
 import reaper.uvicorn
@@ -21,7 +21,23 @@ from reaper.servers.uvicorn import IdleProtocol
 
 PATIENCE = 30.0
 REQUEST = b"GET / HTTP/1.1\r\nhost: h\r\n\r\n"
-PROTOCOLS = ["HttpTools", "H11"]
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
+
+
+@pytest.fixture(params=["HttpTools", "H11"])
+def protocol(request):
+    return request.param
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch):
+    monkeypatch.setattr(guarded, "REST_AFTER", 0.2)
 
 
 async def hello(scope, receive, send):
@@ -65,6 +81,11 @@ async def ask(reader, writer, path=b"/"):
         return await reader.readuntil(b"hello")
 
 
+async def ended(reader):
+    async with asyncio.timeout(PATIENCE):
+        return await reader.read()
+
+
 @contextlib.asynccontextmanager
 async def serving(protocol, journal=None, **timeouts):
     given = {f"timeouts.{name}": value for name, value in timeouts.items()}
@@ -81,45 +102,23 @@ async def serving(protocol, journal=None, **timeouts):
         await task
 
 
-def served(loops=("asyncio",), **timeouts):
-    """Makes a test of a coroutine function, which is given a server with *timeouts*; of either protocol."""
-
-    def decorate(body):
-        @pytest.mark.parametrize("loop", loops)
-        @pytest.mark.parametrize("protocol", PROTOCOLS)
-        def test(protocol, loop):
-            async def main():
-                async with serving(protocol, **timeouts) as server:
-                    await body(server)
-
-            (asyncio if loop == "asyncio" else uvloop).run(main())
-
-        return test
-
-    return decorate
-
-
 async def rests(served):
     await until(lambda: [type(one) for one in served.connections] == [IdleProtocol])
 
 
-@pytest.fixture(autouse=True)
-def soon(monkeypatch):
-    monkeypatch.setattr(guarded, "REST_AFTER", 0.2)
-
-
-@served(["asyncio", "uvloop"])
-async def test_uvicorns_protocol_is_there_while_something_moves_and_at_no_other_time(served):
-    reader, writer = await served.connect()
-    assert [type(one) for one in served.connections] == [IdleProtocol]
-    for _ in range(3):
-        assert b"200 OK" in await ask(reader, writer)
-        assert [type(one) for one in served.connections] == [served.kind]
-        await rests(served)
-    assert len(served.shared.driver.core) == 1
-    writer.close()
-    await until(lambda: not served.connections)
-    assert len(served.shared.driver.core) == 0
+@pytest.mark.parametrize("anyio_backend", ["asyncio", ("asyncio", {"use_uvloop": True})], ids=["asyncio", "uvloop"])
+async def test_uvicorns_protocol_is_there_while_something_moves_and_at_no_other_time(protocol):
+    async with serving(protocol) as served:
+        reader, writer = await served.connect()
+        assert [type(one) for one in served.connections] == [IdleProtocol]
+        for _ in range(3):
+            assert b"200 OK" in await ask(reader, writer)
+            assert [type(one) for one in served.connections] == [served.kind]
+            await rests(served)
+        assert len(served.shared.driver.core) == 1
+        writer.close()
+        await until(lambda: not served.connections)
+        assert len(served.shared.driver.core) == 0
 
 
 CLOSES = {
@@ -131,124 +130,103 @@ CLOSES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("end", "state"), [(end, state) for end, states in CLOSES.items() for state in states])
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_connection_that_has_ended_leaves_no_circle(protocol, end, state, monkeypatch):
+async def test_a_connection_that_has_ended_leaves_no_circle(protocol, end, state, monkeypatch):
     if state == "awake":
         monkeypatch.setattr(guarded, "REST_AFTER", 0.6)
     soon = dict.fromkeys(("keep_alive", "first_byte", "headers"), "400ms")
-    timeouts = {"it is reaped": soon, "it grows old": {"max_age": "600ms"}}
-
-    async def main():
-        async with serving(protocol, **timeouts.get(end, {"max_age": "1h"})) as served:
-            with no_circles(Lease, Age, Waiting, IdleProtocol, served.kind):
-                streams = [await served.connect() for _ in range(3)]
-                for reader, writer in streams:
-                    if state in ("rests", "awake"):
-                        await ask(reader, writer)
-                    elif state == "half a request":
-                        writer.write(REQUEST[:10])
-                if state == "half a request":
-                    await until(lambda: all(isinstance(one.waiting, Waiting) for one in served.connections))
-                if state == "rests" and end != "it is reaped":
-                    await until(lambda: {type(one) for one in served.connections} == {IdleProtocol})
-                for reader, writer in streams:
-                    if end != "its peer goes":
-                        async with asyncio.timeout(PATIENCE):
-                            await reader.read()
-                    writer.close()
-                await until(lambda: not served.connections)
-                assert len(served.shared.driver.core) == 0
-                await asyncio.sleep(1.0)  # by then no timer holds one, and its slot of the wheel has come
-
-    asyncio.run(main())
+    timeouts = {"its peer goes": {"max_age": "1h"}, "it is reaped": soon, "it grows old": {"max_age": "600ms"}}
+    async with serving(protocol, **timeouts[end]) as served:
+        with no_circles(Lease, Age, Waiting, IdleProtocol, served.kind):
+            streams = [await served.connect() for _ in range(3)]
+            for reader, writer in streams:
+                if state in ("rests", "awake"):
+                    await ask(reader, writer)
+                elif state == "half a request":
+                    writer.write(REQUEST[:10])
+            if state == "half a request":
+                await until(lambda: all(isinstance(one.waiting, Waiting) for one in served.connections))
+            if state == "rests" and end != "it is reaped":
+                await until(lambda: {type(one) for one in served.connections} == {IdleProtocol})
+            for reader, writer in streams:
+                if end != "its peer goes":
+                    await ended(reader)
+                writer.close()
+            await until(lambda: not served.connections)
+            assert len(served.shared.driver.core) == 0
+            await asyncio.sleep(1.0)  # by then no timer holds one, and its slot of the wheel has come
 
 
-@served(keep_alive="20s", max_age="1h")
-async def test_a_rest_is_no_activity(served):
-    reader, writer = await served.connect()
-    explain = served.shared.driver.core.explain
-    (quiet,) = served.connections
-    age = quiet._age
-    await ask(reader, writer)
-    (awake,) = served.connections
-    assert (awake._age, age.whose) == (age, awake)
-    await until(lambda: explain(awake.lease.uid).active_until is not None)
-    before = explain(awake)
-    await rests(served)
-    (quiet,) = served.connections
-    after = explain(quiet)
-    assert (after.active_until, after.due) == (before.active_until, before.due)
-    assert (after.timeout, after.reason) == (20.0, "keep_alive")
-    assert (quiet._age, age.whose, age.lease.alive) == (age, quiet, True)
-    writer.close()
-
-
-@served()
-async def test_neither_a_request_in_flight_nor_half_a_request_ever_rests(served):
-    reader, writer = await served.connect()
-    await ask(reader, writer)
-    (awake,) = served.connections
-    assert b"200 OK" in await ask(reader, writer, b"/slow")
-    assert served.connections == [awake]
-    writer.write(REQUEST[:10])
-    (awake,) = served.connections
-    await until(lambda: awake.waiting is not None)
-    await asyncio.sleep(0.6)
-    assert served.connections == [awake]
-    writer.write(REQUEST[10:])
-    async with asyncio.timeout(PATIENCE):
-        assert b"200 OK" in await reader.readuntil(b"hello")
-    await rests(served)
-    writer.close()
-
-
-@served(drain_idle="10s")
-async def test_a_stop_answers_the_request_that_is_on_its_way_to_a_quiet_connection(served):
-    reader, writer = await served.connect()
-    await ask(reader, writer)
-    await rests(served)
-    served.server.should_exit = True
-    await until(lambda: [type(one) for one in served.connections] == [served.kind])
-    said = await ask(reader, writer)
-    assert b"connection: close" in said.lower()
-    writer.close()
-
-
-def journaled(protocol, folder, body, **timeouts):
-    """The rows in *folder* of a server to which *body* was a client."""
-    from pyarrow import parquet
-
-    async def main():
-        with Journal(folder, tick=0.1) as journal:
-            async with serving(protocol, journal, **timeouts) as served:
-                await body(served, *await served.connect())
-                await until(lambda: not served.connections)
-
-    asyncio.run(main())
-    return [row for file in folder.glob("**/*.parquet") for row in parquet.read_table(file).to_pylist()]
-
-
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_in_the_journal_a_connection_is_one_life_however_often_it_rested(protocol, tmp_path):
-    async def rests_twice(served, reader, writer):
-        for _ in range(2):
-            await ask(reader, writer)
-            await rests(served)
-        writer.close()
-
-    kinds = [row["kind"] for row in journaled(protocol, tmp_path, rests_twice) if row["conn"] is not None]
-    assert sorted(kind for kind in kinds if kind in ("open", "close_peer", "reap")) == ["close_peer", "open"]
-
-
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_in_the_journal_a_deadline_that_is_over_is_a_reap_with_its_instant(protocol, tmp_path):
-    async def grows_old(served, reader, writer):
+async def test_a_rest_is_no_activity(protocol):
+    async with serving(protocol, keep_alive="20s", max_age="1h") as served:
+        reader, writer = await served.connect()
+        explain = served.shared.driver.core.explain
+        (quiet,) = served.connections
+        age = quiet._age
         await ask(reader, writer)
-        async with asyncio.timeout(PATIENCE):
-            assert await reader.read() == b""
+        (awake,) = served.connections
+        assert (awake._age, age.whose) == (age, awake)
+        await until(lambda: explain(awake.lease.uid).active_until is not None)
+        before = explain(awake)
+        await rests(served)
+        (quiet,) = served.connections
+        after = explain(quiet)
+        assert (after.active_until, after.due) == (before.active_until, before.due)
+        assert (after.timeout, after.reason) == (20.0, "keep_alive")
+        assert (quiet._age, age.whose, age.lease.alive) == (age, quiet, True)
         writer.close()
 
-    rows = journaled(protocol, tmp_path, grows_old, max_age="300ms", drain_idle="100ms")
-    (end,) = [row for row in rows if row["kind"] in ("reap", "close_app", "close_peer")]
-    assert (end["kind"], end["reason"], end["timeout_ms"]) == ("reap", "max_age", None)
-    assert end["due_ns"] <= end["t"]
+
+async def test_neither_a_request_in_flight_nor_half_a_request_ever_rests(protocol):
+    async with serving(protocol) as served:
+        reader, writer = await served.connect()
+        await ask(reader, writer)
+        (awake,) = served.connections
+        assert b"200 OK" in await ask(reader, writer, b"/slow")
+        assert served.connections == [awake]
+        writer.write(REQUEST[:10])
+        (awake,) = served.connections
+        await until(lambda: awake.waiting is not None)
+        await asyncio.sleep(0.6)
+        assert served.connections == [awake]
+        writer.write(REQUEST[10:])
+        async with asyncio.timeout(PATIENCE):
+            assert b"200 OK" in await reader.readuntil(b"hello")
+        await rests(served)
+        writer.close()
+
+
+async def test_a_stop_answers_the_request_that_is_on_its_way_to_a_quiet_connection(protocol):
+    async with serving(protocol, drain_idle="10s") as served:
+        reader, writer = await served.connect()
+        await ask(reader, writer)
+        await rests(served)
+        served.server.should_exit = True
+        await until(lambda: [type(one) for one in served.connections] == [served.kind])
+        said = await ask(reader, writer)
+        assert b"connection: close" in said.lower()
+        writer.close()
+
+
+@pytest.mark.parametrize("end", ["close_peer", "reap"])
+async def test_in_the_journal_a_connection_is_one_life_that_ends_as_it_did_however_often_it_rested(
+    protocol, end, tmp_path
+):
+    timeouts = {"max_age": "300ms", "drain_idle": "100ms"} if end == "reap" else {}
+    with Journal(tmp_path, tick=0.1) as journal:
+        async with serving(protocol, journal, **timeouts) as served:
+            reader, writer = await served.connect()
+            await ask(reader, writer)
+            if end == "close_peer":
+                await rests(served)
+                await ask(reader, writer)
+                await rests(served)
+            else:
+                assert await ended(reader) == b""
+            writer.close()
+            await until(lambda: not served.connections)
+    rows = [row for file in tmp_path.glob("**/*.parquet") for row in parquet.read_table(file).to_pylist()]
+    opened, closed = [row for row in rows if row["kind"] in ("open", "close_peer", "close_app", "reap")]
+    assert (opened["kind"], closed["kind"]) == ("open", end)
+    if end == "reap":
+        assert (closed["reason"], closed["timeout_ms"]) == ("max_age", None)
+        assert closed["due_ns"] <= closed["t"]
