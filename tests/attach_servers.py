@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from contextlib import AbstractContextManager, contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import ClassVar
 
@@ -23,6 +23,7 @@ from reaper.__main__ import main
 from scripts import tools
 from scripts.serving import free_port
 
+Running = AbstractContextManager[subprocess.Popen[bytes]]
 __all__ = ["PATIENCE", "ROOT", "free_port", "tool", "until"]
 
 
@@ -92,11 +93,9 @@ class Client:
 
 class Redis(Client):
     @staticmethod
-    @contextmanager
-    def server(port: int, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    def server(port: int, folder: Path) -> Running:
         command = (tool("redis-server"), "--port", str(port), "--save", "", "--dir", str(folder), "--timeout", "0")
-        with running(*command, port=port) as process:
-            yield process
+        return running(*command, port=port)
 
 
 ECHO = """
@@ -127,10 +126,8 @@ class Echo(Client):
     question, answer_ends = b"hello", b"hello"
 
     @staticmethod
-    @contextmanager
-    def server(port: int, *words: str, workers: int = 1) -> Iterator[subprocess.Popen[bytes]]:
-        with running(sys.executable, "-c", ECHO, str(port), str(workers), *words, port=port) as process:
-            yield process
+    def server(port: int, *words: str, workers: int = 1) -> Running:
+        return running(sys.executable, "-c", ECHO, str(port), str(workers), *words, port=port)
 
 
 NGINX = """
@@ -143,14 +140,10 @@ class Nginx(Client):
     question, answer_ends = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"hello"
 
     @staticmethod
-    @contextmanager
-    def server(
-        port: int, folder: Path, listen: str = "", location: str = 'return 200 "hello";'
-    ) -> Iterator[subprocess.Popen[bytes]]:
+    def server(port: int, folder: Path, listen: str = "", location: str = 'return 200 "hello";') -> Running:
         tool("nginx")
         http = NGINX.format(port=port, listen=listen, location=location)
-        with running(*tools.nginx(folder, http, main="worker_processes 2;"), port=port) as process:
-            yield process
+        return running(*tools.nginx(folder, http, main="worker_processes 2;"), port=port)
 
 
 SERVERS = [Redis, Nginx]

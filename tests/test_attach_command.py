@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -24,10 +25,8 @@ def descriptors(pid: int) -> list[str]:
     """What *pid* has open, by what it is."""
     found = []
     for name in os.listdir(f"/proc/{pid}/fd"):
-        try:
+        with suppress(FileNotFoundError):
             found.append(os.readlink(f"/proc/{pid}/fd/{name}"))
-        except FileNotFoundError:
-            continue
     return sorted(found)
 
 
@@ -148,11 +147,9 @@ def test_a_terminal_shows_a_live_table() -> None:
                 said += os.read(ours, 65536)
             watch.send_signal(signal.SIGINT)
             os.close(theirs)
-            try:
+            with suppress(OSError):  # the other end of the terminal is closed
                 while os.read(ours, 65536):
                     pass
-            except OSError:  # the other end of the terminal is closed
-                pass
             assert watch.wait() == 0
         os.close(ours)
         assert client.name.encode() in said

@@ -98,26 +98,15 @@ def test_a_guard_without_a_limit_is_refused() -> None:
 
 
 def test_a_guard_that_is_left_while_its_thread_clears_its_signal_ends_all_the_same() -> None:
-    clearing, left = threading.Event(), threading.Event()
+    guard = Guard(idle=1.0)
 
     class Signal(threading.Event):
         def clear(self) -> None:
-            clearing.set()
-            left.wait(20)
+            guard.__exit__(None, None, None)
             super().clear()
 
-        def set(self) -> None:
-            super().set()
-            left.set()
-
-    guard = Guard(idle=1.0)
     guard._changed = Signal()
-
-    def enter_and_leave() -> None:
-        with guard:
-            assert clearing.wait(20)
-
-    thread = threading.Thread(target=enter_and_leave, daemon=True)
+    thread = threading.Thread(target=guard._run, daemon=True)
     thread.start()
     thread.join(20)
     assert not thread.is_alive()

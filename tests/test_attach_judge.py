@@ -44,25 +44,30 @@ def test_a_peer_silent_since_the_answer_is_due_one_timeout_after_it_and_the_kern
     assert not judge(look(verdict.at - GRAIN / 2, received=1.0, sent=1.0), fresh(), IDLE)[0].due
 
 
-def test_a_server_at_work_is_not_idle_and_is_looked_at_again_a_timeout_later() -> None:
+ANYHOW = Limits(idle=10.0, grain=GRAIN, even_unanswered=True)
+TURNS = {
+    "the server is at work": (False, IDLE, look(500.0, received=1.0, sent=0.5)),
+    "it is not asked whether it answered": (True, ANYHOW, look(11.1, received=1.0, sent=0.5)),
+    "then the peer's bytes alone count": (True, ANYHOW, look(11.1, received=1.0, sent=11.0)),
+    "what is unread is the server's affair": (False, IDLE, look(100.0, received=1.0, sent=2.0, unread=1)),
+    "and anyhow": (False, ANYHOW, look(100.0, received=1.0, sent=2.0, unread=1)),
+    "a first question within the jiffy of the connect, and not one byte sent": (False, IDLE, look(50.0, received=0.0)),
+}
+
+
+@pytest.mark.parametrize(("theirs", "limits", "seen"), TURNS.values(), ids=TURNS)
+def test_a_peer_is_due_only_where_it_is_its_turn(theirs: bool, limits: Limits, seen: Snapshot) -> None:
+    verdict, _ = judge(seen, fresh(), limits)
+    assert (verdict.due, verdict.peers_turn) == (theirs, theirs)
+
+
+def test_a_server_at_work_is_looked_at_again_a_timeout_later() -> None:
     verdict, known = judge(look(500.0, received=1.0, sent=0.5), fresh(), IDLE)
-    assert (verdict.due, verdict.peers_turn, verdict.at) == (False, False, 510.0)
+    assert verdict.at == 510.0
     # The answer comes late; the peer has its whole timeout from there.
     verdict, known = judge(look(510.0, received=1.0, sent=505.0, acked=9), known, IDLE)
     assert (verdict.due, verdict.at) == (False, pytest.approx(515.0 + GRAIN))
     assert judge(look(515.0 + 2 * GRAIN, received=1.0, sent=505.0, acked=9), known, IDLE)[0].due
-
-
-def test_even_unanswered_counts_from_the_peers_last_byte_alone() -> None:
-    limits = Limits(idle=10.0, grain=GRAIN, even_unanswered=True)
-    assert judge(look(11.1, received=1.0, sent=0.5), fresh(), limits)[0].due
-    assert judge(look(11.1, received=1.0, sent=11.0), fresh(), limits)[0].due
-
-
-@pytest.mark.parametrize("even_unanswered", [False, True])
-def test_unread_bytes_are_the_servers_affair(even_unanswered: bool) -> None:
-    limits = Limits(idle=10.0, grain=GRAIN, even_unanswered=even_unanswered)
-    assert not judge(look(100.0, received=1.0, sent=2.0, unread=1), fresh(), limits)[0].due
 
 
 @pytest.mark.parametrize("limits", [IDLE, Limits(max_age=10.0, grain=GRAIN)])
@@ -74,12 +79,6 @@ def test_equal_stamps_are_the_peers_turn_only_where_the_socket_says_so(
     verdict, _ = judge(seen, fresh(), limits)
     assert (verdict.due and verdict.sure) == closes
     assert verdict.due or answered is False
-
-
-def test_a_question_to_which_not_one_byte_was_sent_is_the_servers_turn_whatever_the_stamps_say() -> None:
-    """The first question within the jiffy of the connect."""
-    verdict, _ = judge(look(50.0, received=0.0), fresh(), IDLE)
-    assert (verdict.due, verdict.peers_turn) == (False, False)
 
 
 def test_the_peers_turn_stays_so_until_something_comes() -> None:
@@ -206,10 +205,8 @@ def test_a_stopped_peer_whose_full_window_is_probed_twice_in_four_minutes_has_no
 
 def test_our_own_stop_in_the_middle_of_a_look_makes_nothing_due() -> None:
     """The kernel answered at 12, and we went on at 900."""
-    stopped = look(5.0, received=4.0, sent=4.0)._replace(after=900.0)
-    verdict, _ = judge(stopped, fresh(), IDLE)
-    assert not verdict.due
-    assert verdict.since >= 4.0
+    verdict, _ = judge(look(5.0, received=4.0, sent=4.0)._replace(after=900.0), fresh(), IDLE)
+    assert (verdict.due, verdict.since >= 4.0) == (False, True)
 
 
 @pytest.mark.parametrize("wrong", [{"idle": -1.0}, {"idle": float("nan")}, {"write": float("inf")}, {}])

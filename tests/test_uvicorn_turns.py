@@ -97,9 +97,7 @@ def test_a_handshake_that_waits_in_the_kernel_while_the_process_is_paused_is_ans
         def served(client, session):
             with client:
                 finish(client, session)
-                session.tls.write(get())
-                client.sendall(session.says())
-                return b"200 OK" in read(client, session)
+                return b"200 OK" in asks(client, session, get())
 
         with ThreadPoolExecutor(len(clients)) as pool:  # each answers at once: the time for a handshake runs again
             assert all(pool.map(served, clients, sessions))
@@ -117,8 +115,10 @@ def finish(client, session):
     client.sendall(session.says())
 
 
-def read(client, session):
-    """The first that *session* decrypts."""
+def asks(client, session, request):
+    """The first that *session* decrypts then."""
+    session.tls.write(request)
+    client.sendall(session.says())
     while True:
         with contextlib.suppress(ssl.SSLWantReadError):
             return session.tls.read(65536)
@@ -131,12 +131,8 @@ def test_after_its_408_a_client_that_says_no_goodbye_is_gone_soon(over_tls, cert
     with over_tls() as server, connect(server) as raw:
         raw.settimeout(15)  # asyncio would wait for the goodbye for 30 s
         session = TlsClient(certificate[0])
-        session.shake_hands()
-        raw.sendall(session.says())
         finish(raw, session)
-        session.tls.write(get()[:10])
-        raw.sendall(session.says())
-        assert b"408" in read(raw, session)
+        assert b"408" in asks(raw, session, get()[:10])
         until_closed(raw)
 
 
@@ -150,9 +146,7 @@ def test_a_stop_during_a_handshake_is_told_to_the_connection_that_comes_of_it(ov
             os.kill(server.pid, signal.SIGTERM)
             wait_until(lambda: "Shutting down" in server.log.read_text())
             finish(raw, session)
-            session.tls.write(get())
-            raw.sendall(session.says())
-            assert b"connection: close" in read(raw, session).lower()
+            assert b"connection: close" in asks(raw, session, get()).lower()
         wait_until(lambda: server.process.poll() is not None)
 
 
