@@ -15,7 +15,7 @@ import uvicorn
 import websockets.asyncio.client
 from server_process import wait_until
 from streams import TlsClient
-from test_uvicorn import KINDS, PATIENCE, UPGRADE, connect, get, serving, until, until_closed
+from test_uvicorn import KINDS, PATIENCE, connect, get, serving, until, until_closed
 
 import reaper.uvicorn
 from reaper.config import ReaperConfig
@@ -188,17 +188,5 @@ def test_a_handshake_is_cut_never_early_and_holds_a_stop_no_longer_than_the_drai
             assert time.monotonic() - start >= 1
         else:
             time.sleep(0.3)
-        os.kill(server.pid, signal.SIGTERM)
-        wait_until(lambda: server.process.poll() is not None)
-
-
-def test_a_websocket_whose_client_says_no_goodbye_holds_a_stop_no_longer_than_the_drain(tmp_path):
-    flags = ["--ws", "wsproto"]
-    with (
-        serving(tmp_path, "HttpTools", "asyncio", *flags, REAPER_TIMEOUTS_DRAIN="1s") as server,
-        connect(server) as client,
-    ):
-        client.sendall(UPGRADE)
-        until(client, b"101")
         os.kill(server.pid, signal.SIGTERM)
         wait_until(lambda: server.process.poll() is not None)

@@ -7,12 +7,11 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 
 import namespaces
 import pytest
-from test_uvicorn import open_at
+from test_uvicorn import UPGRADE, get, open_at
 
 from scripts.serving import tree
 
@@ -28,36 +27,30 @@ UVICORN = ["-m", "uvicorn", "tests.asgi:application", "--host", "0.0.0.0", "--ws
 EXAMPLE = ["--host=0.0.0.0", "--workers=1", "--min-in-rate=0", "--linger=0s", "--log-level=debug"]
 GUNICORN = ["-m", "gunicorn", "--no-control-socket", "-b"]
 PROGRAM = ["-m", "tests.guarded_programs"]
+UPLOAD = b"POST /upload HTTP/1.1\r\nhost: h\r\ncontent-length: 1000\r\n\r\n"
+ANSWERED = {"stream": get(b"/events"), "socket": UPGRADE, "idle": get()}
+REQUESTS = {"waits": get(b"/slow?300"), "upload": UPLOAD, "half": get()[:-2], **ANSWERED}
 CLIENT = """
-    import socket, ssl, sys, time
-    paths = {"stream": "/events", "waits": "/slow?300", "socket": "/ws"}
-    kept = []
-    for port, kinds, tls in (word.split(":") for word in sys.argv[2:]):
-        for kind in kinds.split(","):
-            while True:
-                try:
-                    client = socket.create_connection((sys.argv[1], int(port)), 10)
-                    break
-                except OSError:
-                    time.sleep(0.2)
-            if tls:
-                context = ssl.create_default_context()
-                context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-                client = context.wrap_socket(client)
-            head = f"GET {paths.get(kind, '/')} HTTP/1.1\\r\\nhost: h\\r\\n"
-            more = ""
-            if kind == "socket":
-                more = "connection: upgrade\\r\\nupgrade: websocket\\r\\nsec-websocket-version: 13\\r\\n"
-                more += "sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\\r\\n"
-            if kind == "upload":
-                head, more = "POST /upload HTTP/1.1\\r\\nhost: h\\r\\n", "content-length: 1000\\r\\n"
-            client.sendall((head if kind == "half" else f"{head}{more}\\r\\n").encode())
-            if kind not in ("waits", "upload", "half"):
-                client.settimeout(30)
-                assert client.recv(1000)
-            kept.append(client)
-    print("ready", flush=True)
-    time.sleep(3600)
+import ast, socket, ssl, sys, time
+kept = []
+for port, tls, request, is_answered in ast.literal_eval(sys.argv[2]):
+    while True:
+        try:
+            client = socket.create_connection((sys.argv[1], port), 10)
+            break
+        except OSError:
+            time.sleep(0.2)
+    if tls:
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        client = context.wrap_socket(client)
+    client.sendall(request)
+    if is_answered:
+        client.settimeout(30)
+        assert client.recv(1000)
+    kept.append(client)
+print("ready", flush=True)
+time.sleep(3600)
 """
 
 
@@ -102,8 +95,12 @@ def test_every_server_closes_the_clients_that_vanish_and_a_stock_one_keeps_them(
             log = stack.enter_context((tmp_path / name.replace(" ", "")).open("wb"))
             made = stack.enter_context(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
             stack.callback(end, made.pid)
-        words = [f"{port}:{','.join(kinds)}:{'TLS' * ('TLS' in name)}" for port, (name, _, kinds) in servers.items()]
-        command = [*link.client, sys.executable, "-c", textwrap.dedent(CLIENT), link.address, *words]
+        asks = [
+            (port, "TLS" in name, REQUESTS[kind], kind in ANSWERED)
+            for port, (name, _, kinds) in servers.items()
+            for kind in kinds
+        ]
+        command = [*link.client, sys.executable, "-c", CLIENT, link.address, repr(asks)]
         client = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
         stack.callback(client.kill)
         assert client.stdout is not None
