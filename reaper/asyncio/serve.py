@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import importlib
 import socket
 import ssl as ssl_module
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, Unpack
 
 from ..config.settings import ReaperConfig
@@ -184,7 +186,10 @@ def loop_factory(
     Raises:
         InvalidArgument: idle is NaN, negative or infinite.
     """
-    kind: Any = default_loop() if base is None else base
+    kind: Any = base or asyncio.SelectorEventLoop
+    if base is None:
+        with suppress(ImportError):
+            kind = importlib.import_module("uvloop").Loop
     check_idle(idle)
     seconds = (config or ReaperConfig()).timeouts.handshake if handshake is None else handshake
 
@@ -201,12 +206,3 @@ def loop_factory(
             return await super().create_server(protocol_factory, *arguments, **options)
 
     return Loop
-
-
-def default_loop() -> type[asyncio.AbstractEventLoop]:
-    """uvloop's if it is installed, else asyncio's."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.SelectorEventLoop
-    return uvloop.Loop

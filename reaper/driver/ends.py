@@ -26,7 +26,6 @@ class Books:
     Attributes:
         journal: Where the life of every connection is written, as *listener*'s; None: nowhere.
         reasons, lateness, lateness_lower, lateness_upper, late: As in `LoopStatistics`.
-        journaled: Whether there is a journal.
         log: Where a line per close goes, at INFO.
     """
 
@@ -34,7 +33,6 @@ class Books:
         self._core = core
         self._clock = clock
         self.journal: Journal | None = journal
-        self.journaled: bool = journal is not None
         self._keeper = None if journal is None else LeaseLog(core, journal, clock.real)
         self._listener = listener
         self.reasons: Counter[str] = Counter()

@@ -11,7 +11,7 @@ from aiohttp import web
 
 from ..asyncio.guards import LEAVING
 from ..asyncio.reaper import AsyncioReaper, reaper_of
-from ..asyncio.serve import default_loop, loop_factory
+from ..asyncio.serve import loop_factory
 from ..config.settings import ReaperConfig
 from ..policy import Phase
 from . import polled
@@ -72,5 +72,5 @@ def run_app(app: Any, *, config: ReaperConfig | None = None, **options: Any) -> 
             response.headers.setdefault("Keep-Alive", f"timeout={seconds}")
 
     app.on_response_prepare.append(prepare)
-    make = loop_factory(base=default_loop(), wrap=guarded, config=settings)
+    make = loop_factory(wrap=guarded, config=settings)
     web.run_app(app, loop=make(), **options)

@@ -170,7 +170,7 @@ class Guarded(Reapable):
         self.waiting = None
         since = None if before is None else before.lease
         self.lease = shared.driver.register(self, timeout, reason=reason, since=since)
-        if shared.driver.books.journaled:
+        if shared.driver.books.journal is not None:
             if since is None:
                 shared.driver.books.opened(self.lease, transports.socket_of(self.transport))
             else:
@@ -286,7 +286,7 @@ class Guarded(Reapable):
 
     def _left(self, *, by_peer: bool) -> None:
         if not self._over:
-            if self.shared.driver.books.journaled:
+            if self.shared.driver.books.journal is not None:
                 self.shared.driver.books.left(self.lease, by_peer=by_peer)
             self._let_go()
 

@@ -72,10 +72,8 @@ async def accept(
             await trio.sleep(ACCEPT_PAUSE)
 
 
-def accept_burst(
-    listening: socket.socket, most: int = ACCEPTS_PER_PASS
-) -> tuple[list[socket.socket], list[OSError], bool]:
-    """Accept what waits at *listening*, a non-blocking socket, but no more than *most*. Never waits.
+def accept_burst(listening: socket.socket) -> tuple[list[socket.socket], list[OSError], bool]:
+    """Accept what waits at *listening*, a non-blocking socket, but no more than `ACCEPTS_PER_PASS`. Never waits.
 
     Returns:
         The new connections, oldest first, non-blocking; what went wrong; and whether to pause before the next burst.
@@ -84,7 +82,7 @@ def accept_burst(
     """
     accepted: list[socket.socket] = []
     errors: list[OSError] = []
-    for _ in range(most):
+    for _ in range(ACCEPTS_PER_PASS):
         try:
             connection, _ = listening.accept()
         except BlockingIOError:
