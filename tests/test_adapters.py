@@ -40,9 +40,14 @@ def reaping(**options):
     return decorate
 
 
-def silent(loop, r, ends, name, idle=5.0, **options):
+def silent(loop, r, ends, name, idle=5.0, busy=0.0):
+    """A handler that is silent once it has been *busy* for so long, and says how that ended."""
+
     async def body():
-        with r.watch(None, idle, **options) as connection:
+        with r.watch(None, idle) as connection:
+            if busy:
+                with connection.in_use():
+                    await loop.sleep(busy)
             await loop.forever()
         ends[name] = (loop.now(), connection.reason)
 
@@ -190,16 +195,6 @@ async def test_an_answered_probe_spares_and_one_that_raises_is_logged_and_no_ans
 async def test_a_drain_ends_the_idle_at_once_the_busy_when_they_go_idle_and_the_rest_at_the_deadline(loop, r):
     ends: dict = {}
 
-    def busy_for(seconds, name):
-        async def handler():
-            with r.watch(None, idle=1000) as connection:
-                with connection.in_use():
-                    await loop.sleep(seconds)
-                await loop.forever()
-            ends[name] = (loop.now(), connection.reason)
-
-        return handler
-
     async def drain():
         await loop.sleep(1)
         await r.drain(10)
@@ -207,7 +202,8 @@ async def test_a_drain_ends_the_idle_at_once_the_busy_when_they_go_idle_and_the_
         await r.drain(30)  # of nothing: it returns at once
         assert loop.now() == pytest.approx(11.0, abs=0.01)
 
-    await loop.together(busy_for(0, "idle"), busy_for(4, "soon"), busy_for(1000, "never"), drain)
+    handlers = [silent(loop, r, ends, name, 1000, busy) for name, busy in (("idle", 0), ("soon", 4), ("never", 1000))]
+    await loop.together(*handlers, drain)
     assert len(r) == 0
     assert ends["idle"] == (pytest.approx(1.0, abs=0.01), "drain")
     assert ends["soon"] == (pytest.approx(4.0, abs=0.01), "drain")

@@ -136,21 +136,18 @@ async def test_an_unknown_option_is_a_type_error_that_names_the_known_ones() -> 
 
 
 def test_a_server_of_asyncio_is_watched_by_a_reaper_of_its_own_where_options_are_given() -> None:
-    def factories(tick: float) -> Callable[[], asyncio.BaseProtocol]:
-        return reaper.asyncio.guard(asyncio.Protocol, 0.2, tick=tick)
-
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        servers = [await reaper.asyncio.start_server(handler, "127.0.0.1", 0, idle=0.2, tick=0.05) for _ in range(2)]
-        servers.append(await loop.create_server(factories(0.05), "127.0.0.1", 0))
+        options: Any = {"idle": 0.2, "tick": 0.05}
+        servers = [await start_server(handler, "127.0.0.1", 0, **options) for _ in range(2)]
+        servers.append(await loop.create_server(reaper.asyncio.guard(asyncio.Protocol, **options), "127.0.0.1", 0))
         for server in servers:
             async with server, asyncio.timeout(SECONDS):
                 reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
                 assert await reader.read() == b""
                 writer.close()
-        own = reaper.asyncio.AsyncioReaper()
         with pytest.raises(InvalidArgument, match="reaper must be None where tick is given"):
-            reaper.asyncio.guard(asyncio.Protocol, reaper=own, tick=1)
+            reaper.asyncio.guard(asyncio.Protocol, reaper=reaper.asyncio.AsyncioReaper(), tick=1)
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         reapers.append(reader.connection._driver)  # type: ignore[attr-defined]
