@@ -31,13 +31,16 @@ class Running(HttpServer):
 
     Attributes:
         address: Where it listens.
+        clients: Those that have connected; closed at its end.
     """
 
     address: tuple[str, int]
+    clients: list[trio.SocketStream]
 
     async def connect(self, request: bytes = b"") -> trio.SocketStream:
         """A client that has said *request*."""
         stream = await trio.open_tcp_stream(*self.address)
+        self.clients.append(stream)
         if request:
             await stream.send_all(request)
         return stream
@@ -85,13 +88,17 @@ async def running(
         trio.open_nursery() as nursery,
     ):
         server = Running(config, watcher, routes)
-        server.address = listener.socket.getsockname()[:2]
+        server.address, server.clients = listener.socket.getsockname()[:2], []
         async with server.running() as admit:
             with socket.socket(fileno=os.dup(listener.socket.fileno())) as listening:
                 accept = partial(reaper.trio.accepting.accept, welcome=watcher.welcome, failed=server.not_accepted)
                 nursery.start_soon(accept, listening, admit)
                 await trio.testing.wait_all_tasks_blocked()
-                yield server
+                try:
+                    yield server
+                finally:
+                    for client in server.clients:
+                        client.socket.close()
                 assert server.counters.failures == 0
                 watcher.core.check()
                 nursery.cancel_scope.cancel()
@@ -118,6 +125,12 @@ async def rest(stream: trio.abc.Stream) -> bytes:
     except trio.BrokenResourceError:
         pass
     return data
+
+
+async def ask(stream: trio.abc.Stream, request: bytes) -> bytes:
+    """The head of its answer."""
+    await stream.send_all(request)
+    return await head_of(stream)
 
 
 async def head_of(stream: trio.abc.Stream) -> bytes:

@@ -53,6 +53,22 @@ def tasks(lot: ParkingLot) -> int:
     return trio.lowlevel.current_statistics().tasks_living - len(lot._kept)
 
 
+@contextmanager
+def steps() -> Iterator[Counter[str]]:
+    """How often each function was run for a step, as a task; as "living", how many tasks there were at most."""
+    counts: Counter[str] = Counter()
+
+    class Steps(trio.abc.Instrument):
+        def before_task_step(self, task: trio.lowlevel.Task) -> None:
+            counts[task.name.rpartition(".")[2]] += 1
+            counts["living"] = max(counts["living"], trio.lowlevel.current_statistics().tasks_living)
+
+    instrument = Steps()
+    trio.lowlevel.add_instrument(instrument)
+    yield counts
+    trio.lowlevel.remove_instrument(instrument)
+
+
 async def check_stream(pair: Callable[[], tuple[Any, Any]]) -> None:
     """All that trio demands of a stream, of the ends that *pair* makes: connected, on non-blocking sockets."""
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import ssl
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 import trio
-from http_world import Running, head_of, rest, running, until, will_reset
-from streams import TlsClient, tasks
+from http_world import ask, head_of, rest, running, until, will_reset
+from streams import TlsClient, steps, tasks
 from trio.testing import MockClock
 
 import server_example.http
@@ -47,17 +47,6 @@ async def shaken(client: TlsClient, stream: trio.abc.Stream) -> None:
         client.hear(bytes(data))
 
 
-def lives_in(journal: Path) -> list[list[str]]:
-    """The beginning and the end of each connection, sorted."""
-    parquet = pytest.importorskip("pyarrow.parquet")
-    rows = [row for path in journal.glob("*.parquet") for row in parquet.read_table(path).to_pylist()]
-    lives: dict[int, list[str]] = {}
-    for row in sorted(rows, key=lambda row: row["t"]):
-        if row["kind"] in ("open", "reap", "close_peer", "close_app"):
-            lives.setdefault(row["conn"], []).append(f"{row['kind']} {row['reason'] or ''}")
-    return sorted(lives.values())
-
-
 # ---- they cost no task -------------------------------------------------------------------------------------------
 
 
@@ -74,18 +63,14 @@ async def test_a_client_costs_no_task_until_it_has_sent_a_whole_head(clock: Mock
         await until(lambda: len(server.lot) == 20 + len(slow))
         assert (tasks(server.lot), len(server.connections)) == (before, 0)
         for stream, sent in streams:
-            await stream.send_all(REQUEST[sent:])
-            assert (await head_of(stream)).startswith(b"HTTP/1.1 404 ")
+            assert (await ask(stream, REQUEST[sent:])).startswith(b"HTTP/1.1 404 ")
         start = trio.current_time()
         for plain in slow:
             assert await rest(plain) == b""
-            await plain.aclose()
         assert trio.current_time() - start < 12
         await until(lambda: tasks(server.lot) == before)  # they do not linger for ever
         assert len(server.lot) == 20
         assert server.lot.reaped == ({"handshake": 2} if secured else {})
-        for stream, _ in streams:
-            await trio.aclose_forcefully(stream)
 
 
 @BEHIND_TLS
@@ -116,8 +101,7 @@ async def test_half_the_next_head_gives_its_task_up_and_its_limit_goes_on(
     async with running(headers=10) as server, await server.connect() as stream:
         await until(lambda: len(server.lot) == 1)
         before = tasks(server.lot)
-        await stream.send_all(REQUEST)
-        await head_of(stream)
+        await ask(stream, REQUEST)
         assert tasks(server.lot) == before + 1
         await stream.send_all(REQUEST[:9])  # its task lingers still
         start = trio.current_time()
@@ -132,41 +116,29 @@ async def test_half_the_next_head_gives_its_task_up_and_its_limit_goes_on(
 # ---- the law -----------------------------------------------------------------------------------------------------
 
 
-async def test_each_limit_ends_them_never_early_at_most_one_tick_late_and_exactly_once(
-    clock: MockClock, tmp_path
+@pytest.mark.parametrize("delay", [0.0, 0.37, 0.74])
+@pytest.mark.parametrize(
+    ("phase", "limit", "said", "answer"),
+    [("first_byte", 6, b"\r\n" * 6, rb""), ("headers", 7, REQUEST, rb"HTTP/1.1 408 (?s:.*)headers timed out\n")],
+    ids=["empty lines are no beginning", "headers"],
+)
+async def test_a_limit_ends_who_drips_never_early_at_most_one_tick_late_and_exactly_once(
+    clock: MockClock, phase: str, limit: float, said: bytes, answer: bytes, delay: float
 ) -> None:
-    took: dict[str, list[float]] = {"first_byte": [], "headers": []}
-
-    async def drip(stream: trio.SocketStream, said: bytes) -> None:
+    async def drip() -> None:
         for byte in said:
             await stream.send_all(bytes([byte]))
             await trio.sleep(1.7)
 
-    async def be_slow(server: Running, delay: float, phase: str) -> None:
-        half = phase == "headers"
+    async with running(first_byte=6, headers=7) as server, trio.open_nursery() as nursery:
         await trio.sleep(delay)
-        async with await server.connect() as stream, trio.open_nursery() as nursery:
-            await trio.sleep(delay if half else 0)
+        async with await server.connect() as stream:
             start = trio.current_time()
-            nursery.start_soon(drip, stream, REQUEST if half else b"\r\n" * 6)  # empty lines are no beginning
-            answer = await rest(stream)
-            took[phase].append(trio.current_time() - start)
+            nursery.start_soon(drip)
+            assert re.fullmatch(answer, await rest(stream))
+            assert limit <= trio.current_time() - start <= limit + TICK
             nursery.cancel_scope.cancel()
-        assert answer[:13] == (b"HTTP/1.1 408 " if half else b"")
-        assert answer[-18:] == (b"headers timed out\n" if half else b"")
-
-    with Journal(tmp_path, writer=1, tick=TICK, clock_ns=journal_clock(), background=False) as journal:
-        async with running(journal=journal, first_byte=6, headers=7) as server:
-            async with trio.open_nursery() as nursery:
-                for number in range(12):
-                    for phase in took:
-                        nursery.start_soon(be_slow, server, number * 0.37, phase)
-            assert server.lot.reaped == {"first_byte": 12, "headers": 12}
-            assert server.counters.responses == {408: 12}
-            assert server.counters.opened == server.counters.closed == 24
-    assert all(6 <= each <= 6 + TICK for each in took["first_byte"]), took
-    assert all(7 <= each <= 7 + TICK for each in took["headers"]), took
-    assert lives_in(tmp_path) == sorted([["open ", "reap first_byte"], ["open ", "reap headers"]] * 12)
+        assert await server.reaped() == {phase: 1}
 
 
 async def test_a_reload_reaches_them_by_what_they_wait_for(clock: MockClock, secured) -> None:
@@ -188,13 +160,10 @@ async def test_a_reload_reaches_them_by_what_they_wait_for(clock: MockClock, sec
             answer = await rest(client)
             assert answer[:13] == (b"" if secured or left == 20 else b"HTTP/1.1 408 ")
             assert left - 2 <= trio.current_time() - start <= left + TICK
-            await client.aclose()
         assert await rest(parked) == b""
         assert 66 <= trio.current_time() - start <= 70 + TICK  # counted from when it was opened
         assert b"connection: close" in (await head_of(busy)).lower()
         assert server.lot.reaped["max_age"] == 1
-        for stream in (parked, busy):
-            await trio.aclose_forcefully(stream)
 
 
 # ---- other ends --------------------------------------------------------------------------------------------------
@@ -230,12 +199,10 @@ async def test_bytes_behind_a_head_are_its_body_and_the_next_head(clock: MockClo
         await stream.send_all(post[:20])
         await trio.sleep(1)
         assert not server.connections
-        await stream.send_all(post[20:] + b"x" * 40_000 + REQUEST[:7])
-        assert (await head_of(stream)).startswith(b"HTTP/1.1 200 ")
+        assert (await ask(stream, post[20:] + b"x" * 40_000 + REQUEST[:7])).startswith(b"HTTP/1.1 200 ")
         await trio.sleep(5)
         assert (len(server.lot), len(server.connections)) == (1, 0)
-        await stream.send_all(REQUEST[7:])
-        assert (await head_of(stream)).startswith(b"HTTP/1.1 404 ")
+        assert (await ask(stream, REQUEST[7:])).startswith(b"HTTP/1.1 404 ")
 
 
 # ---- a drain -----------------------------------------------------------------------------------------------------
@@ -263,11 +230,9 @@ async def test_a_drain_closes_the_silent_answers_what_is_on_its_way_and_cuts_hea
             assert await rest(silent) == b""
             assert 3.9 <= trio.current_time() - start <= 4 + 2 * TICK
             assert (await rest(half)).startswith(b"HTTP/1.1 408 ")
-            await silent.aclose()
             await half.aclose()
             for stream in cut:
                 assert await rest(stream) == b""
-                await stream.aclose()
         assert 9 <= trio.current_time() - start <= 10 + 2 * TICK
         assert server.lot.reaped == {"drain": 1, "headers": 1, "drain_deadline": 2}
         assert server.counters.opened == server.counters.closed
@@ -331,8 +296,7 @@ async def test_a_connection_is_parked_woken_and_remembered(clock: MockClock, sec
     async with running(keep_alive=20, **secured) as server:
         stream = await server.dial()
         for count in range(1, 4):
-            await stream.send_all(REQUEST)
-            await head_of(stream)
+            await ask(stream, REQUEST)
             start = trio.current_time()
             await until(lambda: server.lot.parked)
             assert not server.connections
@@ -342,27 +306,30 @@ async def test_a_connection_is_parked_woken_and_remembered(clock: MockClock, sec
         assert await rest(stream) == b""
         assert 20 <= trio.current_time() - start <= 20 + TICK
         assert await server.reaped() == {"keep_alive": 1}
-        await trio.aclose_forcefully(stream)
 
 
 async def test_a_journal_has_one_life_of_a_connection_however_often_it_was_parked(clock: MockClock, tmp_path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
     with Journal(tmp_path, writer=1, tick=TICK, clock_ns=journal_clock(), background=False) as journal:
-        async with running(journal=journal, keep_alive=5) as server:
+        async with running(journal=journal, first_byte=20, headers=4, keep_alive=5) as server:
+            for said in (b"", REQUEST[:9]):
+                await server.ask(said)
             reaped, gone, drained = [await server.connect() for _ in range(3)]
             for _ in range(3):
                 for client in (reaped, gone):
-                    await client.send_all(REQUEST)
-                    await head_of(client)
+                    await ask(client, REQUEST)
                 await until(lambda: server.lot.parked == 3)
             await gone.aclose()
             assert await rest(reaped) == b""
-            await drained.send_all(REQUEST)
-            await head_of(drained)
+            await ask(drained, REQUEST)
             await server.drain()
-            for client in (reaped, drained):
-                await client.aclose()
-    lives = lives_in(tmp_path)
-    assert lives == [["open ", "close_app drain"], ["open ", "close_peer "], ["open ", "reap keep_alive"]]
+    rows = [row for path in tmp_path.glob("*.parquet") for row in parquet.read_table(path).to_pylist()]
+    lives: dict[int, list[str]] = {}
+    for row in sorted(rows, key=lambda row: row["t"]):
+        if row["kind"] in ("open", "reap", "close_peer", "close_app"):
+            lives.setdefault(row["conn"], []).append(f"{row['kind']} {row['reason'] or ''}")
+    ends = ["close_app drain", "close_peer ", "reap first_byte", "reap headers", "reap keep_alive"]
+    assert sorted(lives.values()) == [["open ", end] for end in ends]
 
 
 # ---- a body that came with the headers ---------------------------------------------------------------------------
@@ -379,11 +346,9 @@ async def test_bytes_that_come_with_the_headers_or_with_the_request_before_pay_f
     async with running(**secured) as server, await server.dial() as stream:
         await stream.send_all(most)
         await trio.sleep(9)
-        await stream.send_all(b"x" * 1_000 + most)
-        assert (await head_of(stream)).startswith(b"HTTP/1.1 200 ")
+        assert (await ask(stream, b"x" * 1_000 + most)).startswith(b"HTTP/1.1 200 ")
         await trio.sleep(9)
-        await stream.send_all(b"x" * 1_000)
-        assert (await head_of(stream)).startswith(b"HTTP/1.1 200 ")
+        assert (await ask(stream, b"x" * 1_000)).startswith(b"HTTP/1.1 200 ")
 
 
 @pytest.mark.parametrize(
@@ -427,7 +392,6 @@ async def test_an_end_of_file_leaves_a_request_in_flight_half_closeds_time(clock
         await until(lambda: server.counters.closed)
         assert 30 <= trio.current_time() - start <= 30 + 1.5
         assert server.lot.reaped == {"half_closed": 1}
-        await ghost.aclose()
         async with await server.connect(SLEEP.replace(b"200", b"29")) as stream:
             await stream.send_eof()  # it still wants its answer
             assert (await rest(stream)).startswith(b"HTTP/1.1 200 ")
@@ -502,20 +466,11 @@ async def test_one_byte_chunks_do_not_hold_the_loop() -> None:
     count = 10_000
     body = b"1\r\nx\r\n" * count + b"0\r\n\r\n"
     request = b"POST /upload HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
-    passes = 0
-
-    async def count_passes() -> None:
-        nonlocal passes
-        while True:
-            await trio.lowlevel.checkpoint()
-            passes += 1
-
-    async with running() as server, await server.connect(request) as stream, trio.open_nursery() as nursery:
-        nursery.start_soon(count_passes)
-        await stream.send_all(body)
-        assert b'"bytes": 10000' in await stream.receive_some(4096)
-        nursery.cancel_scope.cancel()
-    assert passes > count / 20  # one at least for every few chunks
+    async with running() as server, await server.connect(request) as stream:
+        with steps() as counts:
+            await stream.send_all(body)
+            assert b'"bytes": 10000' in await stream.receive_some(4096)
+    assert counts["_run"] > count / 20  # one at least for every few chunks
 
 
 async def test_what_comes_around_a_body_is_bounded(clock: MockClock) -> None:
@@ -545,10 +500,7 @@ async def test_empty_lines_without_end_are_refused_and_hold_nobody_up(clock: Moc
             while True:
                 await stream.send_all(b"\r\n" * 8192)
                 other = await server.dial()
-                await other.send_all(b"\r\n\r\nGET /nowhere HTTP/1.1\r\nHost: x\r\n\r\n")
-                assert (await head_of(other)).startswith(b"HTTP/1.1 404 ")
-                await trio.aclose_forcefully(other)
-        await trio.aclose_forcefully(stream)
+                assert (await ask(other, b"\r\n\r\n" + REQUEST)).startswith(b"HTTP/1.1 404 ")
         assert server.counters.responses[400] == 1
         assert server.lot.reaped == {}
 
@@ -564,7 +516,7 @@ async def test_what_a_client_sends_while_it_listens_is_bounded(clock: MockClock)
         assert len(connection.unread) <= server.config.limits.max_header_bytes + 65536
         assert b"data: " in await stream.receive_some()
         will_reset(stream)
-        await trio.aclose_forcefully(stream)
+        await stream.aclose()
         await until(lambda: server.counters.closed == 1)
 
 
@@ -588,8 +540,7 @@ async def test_linger_off_holds_no_connection_and_one_too_many_is_answered_503(c
             await trio.sleep(3)
             await until(lambda: len(server.watcher) == 1)  # the first: none is held although it does not close
             assert server.counters.refused == 1
-            await first.send_all(REQUEST)
-            assert (await head_of(first)).startswith(b"HTTP/1.1 404 ")
+            assert (await ask(first, REQUEST)).startswith(b"HTTP/1.1 404 ")
 
 
 @pytest.mark.parametrize(("user", "missing"), [(os.getuid(), []), (0, []), (os.getuid() + 1, [1]), (None, [1])])

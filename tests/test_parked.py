@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import ssl
-from collections import Counter
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from streams import TlsClient, tasks
+from streams import TlsClient, steps, tasks
 
 import reaper.trio
 from reaper.driver.sockets import reset_on_close
@@ -225,22 +224,6 @@ async def test_more_bytes_than_a_handler_read_wake_it_again():
     async with one(one_byte, b"abc"):
         await settle()
         assert got == [b"a", b"b", b"c"]
-
-
-@contextmanager
-def steps() -> Iterator[Counter[str]]:
-    """How often each function was run for a step, as a task; as "living", how many tasks there were at most."""
-    counts: Counter[str] = Counter()
-
-    class Steps(trio.abc.Instrument):
-        def before_task_step(self, task: trio.lowlevel.Task) -> None:
-            counts[task.name.rpartition(".")[2]] += 1
-            counts["living"] = max(counts["living"], trio.lowlevel.current_statistics().tasks_living)
-
-    instrument = Steps()
-    trio.lowlevel.add_instrument(instrument)
-    yield counts
-    trio.lowlevel.remove_instrument(instrument)
 
 
 async def test_a_handler_that_answers_at_once_takes_one_step_and_one_read(monkeypatch):
