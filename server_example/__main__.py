@@ -20,7 +20,7 @@ try:
         from . import serving
         from .listening import Listening, beside, tls_context
         from .notify import say, speak
-        from .planning import CannotFit, descriptors, plan
+        from .planning import descriptors, plan
         from .status import Doors
         from .workers import Supervisor
 except NotInstalled as error:
@@ -63,14 +63,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         configure(config.reaper.log_format, config.reaper.log_level)
         speak(config.reaper.log_format)
         if parsed.connections is not None and parsed.connections < 1:
-            raise CannotFit(f"--connections {parsed.connections}: must be an integer >= 1")
+            raise ConfigError(f"--connections {parsed.connections}: must be an integer >= 1")
         most = config.limits.max_connections if parsed.kind == "http" else None
         workers = plan(config.server.workers, parsed.connections, descriptors(), most)
         _check(config, parsed.journal, pressed=parsed.pressure)
         listening = Listening.activated() or Listening.open(
             config.server.host, config.server.port, workers, share=parsed.share_port
         )
-    except (ConfigError, CannotFit) as error:
+    except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
     except OSError as error:

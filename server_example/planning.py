@@ -10,16 +10,13 @@ import os
 import resource
 
 from reaper.config.settings import MOST_WORKERS
+from reaper.errors import ConfigError
 
 RESERVED_DESCRIPTORS = 256
 """Of each worker's descriptors: the loop's own, the standard streams, imports, log files."""
 
 SPREAD = 0.95
 """Share of a worker's descriptors to plan with: the kernel's hash fills some workers a little more than others."""
-
-
-class CannotFit(Exception):
-    """The connections asked for do not fit in the processes asked for."""
 
 
 def descriptors() -> int:
@@ -38,18 +35,18 @@ def plan(workers: int | str, connections: int | None, limit: int, most: int | No
         limit: Descriptors per process.
         most: Connections that a worker takes before it refuses more, `limits.max_connections`; None: all that fit.
     Raises:
-        CannotFit: with one line that says what would be needed.
+        ConfigError: they do not fit; one line says what would be needed.
     """
     room, bound, remedy = limit - RESERVED_DESCRIPTORS, f"{limit} descriptors", "`ulimit -n`"
     if room * SPREAD < 1:
-        raise CannotFit(f"{limit} descriptors per process leave none for connections; raise `ulimit -n` above 300")
+        raise ConfigError(f"{limit} descriptors per process leave none for connections; raise `ulimit -n` above 300")
     if most is not None and most < room:
         room, bound, remedy = most, f"limits.max_connections = {most}", "limits.max_connections"
     each = max(int(room * SPREAD), 1)
     needed = 1 if connections is None or connections <= room else -(-connections // each)
     count = max(needed, len(os.sched_getaffinity(0))) if workers == "auto" else int(workers)
     if needed > min(count, MOST_WORKERS):
-        raise CannotFit(
+        raise ConfigError(
             f"{connections} connections need {needed} workers of {bound} each ({each} connections per worker), and "
             f"--workers is {workers}, {MOST_WORKERS} at the most: raise it or {remedy}, or take fewer connections"
         )

@@ -389,15 +389,16 @@ def test_many_workers_together_wake_no_oftener_to_give_signs_of_life(workers, wa
 
 
 def test_workers_beyond_the_most_or_too_few_for_the_connections_are_refused_before_the_first_is_started():
-    from server_example.planning import CannotFit, plan
+    from reaper.errors import ConfigError
+    from server_example.planning import plan
 
     assert plan("auto", 1_000_000, 20_000) == 54
     for workers in ("auto", 4):
-        with pytest.raises(CannotFit, match="100000000 connections need 5332 workers"):
+        with pytest.raises(ConfigError, match="100000000 connections need 5332 workers"):
             plan(workers, 100_000_000, 20_000)
     assert plan(1, 10_000, 20_000, most=10_000) == 1
     assert plan(3, 20_000, 20_000, most=10_000) == 3
-    with pytest.raises(CannotFit, match=r"limits.max_connections = 10000 each \(9500 connections per worker\)"):
+    with pytest.raises(ConfigError, match=r"limits.max_connections = 10000 each \(9500 connections per worker\)"):
         plan(2, 20_000, 20_000, most=10_000)  # the kernel gives one of them 10,002
 
 

@@ -513,7 +513,7 @@ async def test_what_a_client_sends_while_it_listens_is_bounded(clock: MockClock)
                 await stream.send_all(bytes(1 << 20))
         assert sending.cancelled_caught
         (connection,) = server.connections
-        assert len(connection.unread) <= server.config.limits.max_header_bytes + 65536
+        assert len(connection.h11.trailing_data[0]) <= server.config.limits.max_header_bytes + 65536
         assert b"data: " in await stream.receive_some()
         will_reset(stream)
         await stream.aclose()

@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl, urlsplit
 import h11
 import trio
 
-from reaper.policy import IDLE_PHASES, IdlePolicy, Phase
+from reaper.policy import IdlePolicy, Phase
 
 from .transport import RECEIVE_BYTES, Transport
 
@@ -206,7 +206,7 @@ class HttpConnection:
         server: Whose routes and limits apply.
         transport: The TCP connection, or TLS on it.
         policy: Notes every wait.
-        unread: What has come of the next request.
+        h11: What has come of the next request is its `trailing_data`.
         blank: How many bytes of empty lines have come before it.
     """
 
@@ -420,15 +420,6 @@ class HttpConnection:
             await self.transport.read_away()
         else:
             self.transport.shut_down()
-
-    @property
-    def unread(self) -> bytes:
-        return bytes(self.h11.trailing_data[0])
-
-    @property
-    def idle(self) -> bool:
-        """Whether nothing has been asked for."""
-        return self.policy.phase in IDLE_PHASES
 
 
 def last_words(server: HttpServer, error: HttpError, head: bytes) -> bytes:

@@ -160,7 +160,8 @@ class HttpServer:
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             self.counters.lost += 1
         except Silent:
-            kept.requests, kept.head, kept.blank = policy.requests, connection.unread, connection.blank
+            kept.requests, kept.blank = policy.requests, connection.blank
+            kept.head = bytes(connection.h11.trailing_data[0])
             raise
         except Exception:
             self.counters.failures += 1

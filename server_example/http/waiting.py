@@ -18,7 +18,7 @@ import trio
 
 from reaper.core.lease import Lease
 from reaper.driver.sockets import TCP_NOTSENT_LOWAT
-from reaper.policy import ANSWERS, INSTANT, Phase
+from reaper.policy import ANSWERS, IDLE_PHASES, INSTANT, Phase
 from reaper.trio.parking import PARKED, READABLE, WRITABLE, Parked, ParkingLot
 
 from .connection import HttpConnection, HttpError, last_words, useful_of
@@ -67,7 +67,8 @@ class Kept(Parked):
     @property
     def busy(self) -> bool:
         """Whether anything has been asked for."""
-        return self.state is not PARKED and (self.connection is None or not self.connection.idle)
+        connection = self.connection
+        return self.state is not PARKED and (connection is None or connection.policy.phase not in IDLE_PHASES)
 
     @property
     def begun(self) -> bool:
