@@ -52,9 +52,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     flags = ("--pressure", "--journal", str(tmp_path_factory.mktemp("journal")), "--drain-idle", "0s")
     with server("http", *flags) as process:
         text = get(process.address, "/metrics")[1].decode()
-    return set(re.findall(r"^# TYPE (\S+)", text, re.MULTILINE)) | {
-        line.split("{")[0].split(" ")[0] for line in text.splitlines() if not line.startswith("#")
-    }
+    return set(re.findall(r"^(?:# TYPE )?([a-z]\w+)", text, re.MULTILINE))
 
 
 @pytest.mark.slow

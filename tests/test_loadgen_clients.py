@@ -9,7 +9,6 @@ import socket
 import ssl
 import subprocess
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -22,11 +21,10 @@ from namespaces import opened
 
 from loadgen.backend import Upstream, listen
 from loadgen.cli import main
-from loadgen.clients import ATTACKS, HTTP, Account, Ended, Speech, ask, attack, behaviour, keep_asking, play, play_all
+from loadgen.clients import ATTACKS, Account, Ended, Speech, ask, attack, behaviour, keep_asking, play, play_all
 from loadgen.drive.wire import Tls
 from loadgen.plan.behaviours import KINDS
 from loadgen.probe import QUESTIONS, as_text, checked, probe, summarise, write_junit
-from loadgen.race import Result, race
 from loadgen.units import Target, parse_target
 from loadgen.vanish import namespace, vanish
 
@@ -217,29 +215,20 @@ def test_a_backend_measures_how_long_a_pool_holds_its_connection_and_whether_it_
     assert found.row()[3:] == ("0/1" if stays else "1/1", "2")
 
 
-@pytest.mark.parametrize(("honour", "lost"), [(False, True), (True, False)])
-def test_a_race_counts_what_is_lost_on_a_connection_that_looked_open(honour: bool, lost: bool) -> None:
+@pytest.mark.parametrize(("honour", "lost"), [([], {"closed": 6}), (["--honour"], {})])
+def test_a_race_counts_what_is_lost_on_a_connection_that_looked_open(
+    honour: list[str], lost: dict[str, int], capsys: pytest.CaptureFixture[str]
+) -> None:
     async def once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(OK.replace(b"\r\n\r\n", b"\r\nKeep-Alive: timeout=0\r\n\r\n"))
         await reader.readuntil(b"\r\n\r\n")  # and no answer: it was about to close
 
-    found = against(once, lambda at: race(at, HTTP, 0.05, 6, spread=0.01, clients=3, honour=honour))
-    assert (found.reused, found.fresh) == ((6, 0) if not honour else (0, 6))
-    assert (found.lost.total() == 6, found.per_million == 1e6) == (lost, lost)
-    assert found.announced == "timeout=0"
-
-
-def test_a_race_that_lost_something_can_be_printed_as_json(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    async def lost(*_: object, **__: object) -> Result:
-        return Result(reused=2, lost=Counter(reset=1))
-
-    monkeypatch.setattr("loadgen.race.race", lost)
-    assert main(["race", "--target", "127.0.0.1:9", "--keep-alive", "1s", "--json"]) == 1
-    said = json.loads(capsys.readouterr().out)
-    assert (said["lost"], said["lost_per_million"]) == ({"reset": 1}, 500_000)
+    how = "race --keep-alive 50ms --spread 10ms --times 6 --clients 3 --json"
+    status = against(once, lambda at: asyncio.to_thread(main, [*how.split(), *honour, f"--target={at}"]))
+    found = json.loads(capsys.readouterr().out)
+    assert (status, found["lost"], found["lost_per_million"]) == (bool(lost), lost, 1e6 * bool(lost))
+    assert (found["reused"], found["fresh"], found["announced"]) == ((0, 6) if honour else (6, 0)) + ("timeout=0",)
 
 
 def test_the_tools_of_a_namespace_are_found_beside_the_path(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,32 +118,26 @@ def test_a_close_that_is_looked_at_long_after_the_loop_woke_up_for_it_is_not_tak
         assert category(worker) == "reaped"
 
 
-@pytest.mark.parametrize(("final", "verdict"), [(True, "early"), (False, "false")])
-def test_an_early_close_that_was_read_when_one_was_due_is_still_an_early_one(final: bool, verdict: str) -> None:
-    with one_worker() as worker, connected() as (near, far):
-        far.close()
-        client = held(worker, near, LAW.timeout - 0.1, final=final)
-        worker.looked = time.monotonic()
-        time.sleep(0.15)  # this program stands still
-        worker.closed(client, How.FIN, time.monotonic())
-        assert category(worker) == verdict
-
-
-def test_a_stall_while_the_kernel_is_asked_makes_no_punctual_close_an_early_one(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("early", "final", "verdict"), [(True, True, "early"), (True, False, "false"), (False, True, "reaped")]
+)
+def test_an_early_close_that_is_read_when_one_is_due_is_still_one_and_asking_the_kernel_late_makes_no_other_one(
+    early: bool, final: bool, verdict: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def waited_later(fd: int) -> float:
         time.sleep(0.15)
         return waited(fd)
 
+    monkeypatch.setattr(module, "waited", waited_later)
     with one_worker() as worker, connected() as (near, far):
-        client = held(worker, near, LAW.timeout - 0.1, final=True)
+        if early:
+            far.close()
+        client = held(worker, near, LAW.timeout - 0.1, final=final)
         worker.looked = time.monotonic()
-        time.sleep(0.12)
+        time.sleep(0.12)  # this program stands still
         far.close()
-        monkeypatch.setattr(module, "waited", waited_later)
         worker.closed(client, How.FIN, time.monotonic())
-        assert category(worker) == "reaped"
+        assert category(worker) == verdict
 
 
 @pytest.mark.parametrize("protocol", ["echo", "raw"])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.judge.records import How, Record, RecordTable
+from loadgen.judge.records import How, Record
 from loadgen.judge.stalls import BUCKET, Answers, Stalls
 from loadgen.judge.verdict import GRAIN, Finding, Verdict, judge, judge_all
 from loadgen.plan.behaviours import Behaviour
@@ -188,14 +188,3 @@ def test_only_the_process_that_held_a_connection_excuses_it() -> None:
 def test_a_run_that_showed_nothing_does_not_pass() -> None:
     assert not verdict_on().shown
     assert any("own lag" in doubt for doubt in verdict_on(record(103.0, final=False, overslept=True)).doubts())
-
-
-def test_a_table_gives_back_the_records_it_was_given() -> None:
-    table, more = RecordTable(), RecordTable()
-    rows = [record(104.0 + number, overslept=number % 2 == 0) for number in range(5)]
-    for row in rows[:2]:
-        table.append(row)
-    for row in rows[2:]:
-        more.append(row)
-    table.extend(more)
-    assert list(table) == rows

@@ -40,9 +40,7 @@ def of_peer(kind: type[peers.Peer], n: int) -> dict[str, float]:
     base = tracemalloc.get_traced_memory()[0]
     with closing(kind(keys, TIMEOUT)) as peer:
         peer.register(n, 0.0)
-        held = sys.getsizeof(peer.leases) if isinstance(peer, peers.LeaseTouch) else 0
-        if isinstance(peer, peers.AsyncioTimer):
-            held = sys.getsizeof(peer.protocols)
+        held = 0 if peer.held is keys else sys.getsizeof(peer.held)
         fresh = (tracemalloc.get_traced_memory()[0] - base - held) / n
         found = {"bytes_fresh": fresh}
         if n <= 100_000:

@@ -37,8 +37,11 @@ class Peer:
     """More connections than that it is not asked to hold: it would take minutes or gigabytes."""
     expires: ClassVar[bool] = True
 
+    held: Sequence[Any]
+    """What a server keeps of each connection, to touch it by: its key, unless `register` made something better."""
+
     def __init__(self, keys: Sequence[str], timeout: float) -> None:
-        self.keys = keys
+        self.keys = self.held = keys
         self.timeout = timeout
 
     def register(self, count: int, now: float) -> None:
@@ -47,7 +50,7 @@ class Peer:
 
     def handles(self, order: Sequence[int]) -> list[Any]:
         """What `touch_all` is given to touch these connections in this order."""
-        return [self.keys[i] for i in order]
+        return [self.held[i] for i in order]
 
     def touch_all(self, handles: list[Any], now: float) -> None:
         """Touch each once. What is timed."""
@@ -85,10 +88,7 @@ class EmptyCall(Peer):
             pass
 
     def register(self, count: int, now: float) -> None:
-        self.things = [self.Thing() for _ in range(count)]
-
-    def handles(self, order: Sequence[int]) -> list[Any]:
-        return [self.things[i] for i in order]
+        self.held = [self.Thing() for _ in range(count)]
 
     def touch_all(self, handles: list[Any], now: float) -> None:
         for thing in handles:
@@ -140,10 +140,7 @@ class LeaseTouch(Peer):
 
     def register(self, count: int, now: float) -> None:
         register, timeout = self.core.register, self.timeout
-        self.leases = [register(key, timeout, now) for key in self.keys[:count]]
-
-    def handles(self, order: Sequence[int]) -> list[Any]:
-        return [self.leases[i] for i in order]
+        self.held = [register(key, timeout, now) for key in self.keys[:count]]
 
     def touch_all(self, handles: list[Any], now: float) -> None:
         for lease in handles:
@@ -265,12 +262,9 @@ class AsyncioTimer(Peer):
 
     def register(self, count: int, now: float) -> None:
         self.now = now
-        self.protocols = [self.Protocol(key) for key in self.keys[:count]]
-        for protocol in self.protocols:
+        self.held = [self.Protocol(key) for key in self.keys[:count]]
+        for protocol in self.held:
             protocol.handle = self.loop.call_later(self.timeout, self.expired.append, protocol.key)
-
-    def handles(self, order: Sequence[int]) -> list[Any]:
-        return [self.protocols[i] for i in order]
 
     def touch_all(self, handles: list[Any], now: float) -> None:
         self.now = now
@@ -349,19 +343,16 @@ class TrioScope(Peer):
         self.thread = TrioThread()
 
     def register(self, count: int, now: float) -> None:
-        self.scopes: list[Any] = [None] * count
+        self.held: list[Any] = [None] * count
         self.thread.move(now, [partial(self.connection, number) for number in range(count)])
 
     async def connection(self, number: int) -> None:
         """One connection's task."""
         with trio.move_on_after(self.timeout) as scope:
-            self.scopes[number] = scope
+            self.held[number] = scope
             await trio.sleep_forever()
-        if self.scopes[number] is not None:
+        if self.held[number] is not None:
             self.expired.append(self.keys[number])
-
-    def handles(self, order: Sequence[int]) -> list[Any]:
-        return [self.scopes[i] for i in order]
 
     def touch_all(self, handles: list[Any], now: float) -> None:
         self.thread.call(self._touch_all, handles, now)
@@ -381,13 +372,13 @@ class TrioScope(Peer):
         return expired
 
     def release(self, handles: list[Any]) -> None:
-        for number, scope in enumerate(self.scopes):
+        for number, scope in enumerate(self.held):
             if scope in handles:
-                self.scopes[number] = None
+                self.held[number] = None
         self.thread.call(lambda: [scope.cancel() for scope in handles])
 
     def close(self) -> None:
-        self.scopes = [None] * len(self.scopes)
+        self.held = [None] * len(self.held)
         self.thread.close()
 
 
