@@ -170,24 +170,38 @@ def test_a_client_of_asyncio_that_is_slow_with_its_request_is_let_go(monkeypatch
     asyncio.run(program())
 
 
-@pytest.mark.trio
-async def test_a_trio_program_serves_its_status_and_its_metrics_in_one_line():
+@pytest.mark.parametrize("adapter", ["trio", "asyncio"])
+def test_a_program_serves_its_status_and_its_metrics_in_one_line(adapter) -> None:
     pressure = Pressure(Resources(connections=4))
     pressure.judge(Resources(connections=3))
-    async with open_reaper() as r, trio.open_nursery() as nursery:
-        (listener,) = await nursery.start(functools.partial(serve_status, r, 0, name="ours", pressure=pressure))
-        address = listener.socket.getsockname()
 
-        with r.watch(None, 5):
-            lost = await trio.open_tcp_stream(*address[:2])
-            await lost.aclose()
-            status = json.loads((await trio.to_thread.run_sync(get, address[:2], "/status"))[1])
-            _, metrics = await trio.to_thread.run_sync(get, address[:2], "/metrics")
-        assert (status["schema"], status["workers"][0]["connections"]) == (SCHEMA, 1)
-        assert (status["server"], status["workers"][0]["pressure"]["load"]) == ("ours", 0.75)
-        assert b"\nreaper_leases 1\n" in metrics
-        assert b"\nreaper_pressure 0.75\n" in metrics
-        nursery.cancel_scope.cancel()
+    def ask(listener: socket.socket) -> tuple[dict, bytes]:
+        address = listener.getsockname()[:2]
+        socket.create_connection(address).close()  # a client that is gone at once
+        return json.loads(get(address, "/status")[1]), get(address, "/metrics")[1]
+
+    async def trio_program():
+        async with open_reaper() as r, trio.open_nursery() as nursery:
+            (listener,) = await nursery.start(functools.partial(serve_status, r, 0, name="ours", pressure=pressure))
+            with r.watch(None, 3600):
+                asked = await trio.to_thread.run_sync(ask, listener.socket)
+            nursery.cancel_scope.cancel()
+        return asked
+
+    async def asyncio_program():
+        serve = functools.partial(reaper.asyncio.serve_status, port=0, pressure=pressure)
+        async with reaper.asyncio.open_reaper() as r, await serve(r) as server:
+            with r.watch(None, 3600):
+                return await asyncio.to_thread(ask, server.sockets[0])
+
+    status, metrics = trio.run(trio_program) if adapter == "trio" else asyncio.run(asyncio_program())
+    assert (status["schema"], status["workers"][0]["connections"]) == (SCHEMA, 1)
+    assert (status["server"], status["workers"][0]["pressure"]["load"]) == (
+        "ours" if adapter == "trio" else "asyncio",  # which is its name unless it is given one
+        0.75,
+    )
+    assert b"\nreaper_leases 1\n" in metrics
+    assert b"\nreaper_pressure 0.75\n" in metrics
 
 
 @pytest.mark.slow

@@ -44,10 +44,7 @@ def worker(index: int = 0, at: float = 100.0, **others) -> dict:
             {"phase": "keep_alive", "timeout_s": 95.0, "connections": 600, "idle": [100, 0, 0, 0, 500, 0, 0, 0]},
             {"phase": "in_flight", "timeout_s": 300.0, "connections": 100, "idle": [100, 0, 0, 0, 0, 0, 0, 0]},
         ],
-        "due_next": [
-            {"name": f"[2001:db8::{index}]:4000", "phase": "keep_alive", "idle_s": 90.0 - index, "timeout_s": 95.0,
-             "due_in_s": 5.0 + index},
-        ],
+        "due_next": [due(f"[2001:db8::{index}]:4000", idle_s=90.0 - index, due_in_s=5.0 + index)],
         "ring": [[5, 500], [60, 100]],
         "wheel": [[1, 100]],
         "leases": 700,
@@ -61,6 +58,11 @@ def worker(index: int = 0, at: float = 100.0, **others) -> dict:
         "journal": None,
         **others,
     }  # fmt: skip
+
+
+def due(name: str, **others) -> dict:
+    """A connection that is due next."""
+    return {"name": name, "phase": "keep_alive", "idle_s": 9.0, "timeout_s": 95.0, "due_in_s": 5.0, **others}
 
 
 def status(*workers: dict, **others) -> dict:
@@ -94,14 +96,12 @@ def test_the_workers_are_added_up_and_what_is_due_first_stands_first():
 
 def test_what_a_peer_chose_reaches_no_terminal_unescaped():
     evil = "\x1b]0;x\x07\u202e\n\x9b31m"
-    named = {"name": evil, "phase": evil, "idle_s": 1.0, "timeout_s": 9.0, "due_in_s": 1.0}
-    lines = drawn(status(worker(due_next=[named], closed={evil: 1}), server=evil), 300, None)
+    lines = drawn(status(worker(due_next=[due(evil, phase=evil)], closed={evil: 1}), server=evil), 300, None)
     assert all(line.isprintable() for line in lines)
 
 
 def test_equal_rows_fold_into_one_and_what_cannot_expire_has_no_timeout():
-    row = {"phase": "keep_alive", "idle_s": 9.0, "timeout_s": 95.0, "due_in_s": 5.0}
-    coming = [{**row, "name": f"127.0.0.1:{5000 + number}"} for number in range(6)]
+    coming = [due(f"127.0.0.1:{5000 + number}") for number in range(6)]
     busy = {"phase": "in_flight", "connections": 2, "idle": [2, *[0] * (COLUMNS - 1)]}
     phases = [{**busy, "timeout_s": 300.0}, {**busy, "timeout_s": 5.0}]
     lines = drawn(status(worker(due_next=coming, phases=phases)), 120, None)
@@ -127,8 +127,7 @@ def test_rates_are_per_second_and_unknown_after_a_worker_was_replaced():
 @pytest.mark.parametrize("width", [10, 33, 60, 80, 120, 300])
 @pytest.mark.parametrize("height", [1, 5, 24, 40])
 def test_no_line_is_wider_and_no_picture_higher_than_the_terminal(width, height):
-    many = [{"name": f"client {n}", "phase": "keep_alive", "idle_s": 1.0, "timeout_s": 95.0, "due_in_s": 9.0}
-            for n in range(40)]  # fmt: skip
+    many = [due(f"client {n}") for n in range(40)]
     rows = [{"phase": f"phase {n}", "timeout_s": None, "connections": 1, "idle": [1] * COLUMNS} for n in range(20)]
     pressure = {"load": 0.9, "of": "memory", "scale": 0.4, "accepting": False, "evicted": 10**9}
     picture = picture_of(
@@ -179,8 +178,7 @@ def test_of_several_workers_the_fullest_is_shown_and_before_it_one_that_accepts_
 
 def test_however_narrow_the_terminal_is_what_matters_is_still_in_the_picture():
     peers = ["127.0.0.1:50312", "[2001:db8:aaaa:bbbb:cccc:dddd:eeee:ffff]:65535"]
-    row = {"phase": "keep_alive", "timeout_s": 95.0, "due_in_s": 5.0}
-    coming = [{**row, "name": name, "idle_s": idle} for name, idle in zip(peers, (90.0, 89.0), strict=True)]
+    coming = [due(peers[0], idle_s=90.0), due(peers[1], idle_s=89.0)]
     for width in range(40, 161):
         lines = drawn(status(worker(due_next=coming, late=5)), width, None)
         assert any(line.startswith("late    beyond one tick (1s): 5") for line in lines), width

@@ -15,7 +15,6 @@ import pytest
 from server_process import PATIENCE, wait_until
 from test_uvicorn import connect, get, serving, until
 
-from reaper.asyncio import open_reaper, serve_status
 from reaper.driver.sockets import listen_as, names_of
 from reaper.servers import workers
 from reaper.servers.workers import Workers, _connected
@@ -119,21 +118,3 @@ def test_workers_ask_none_but_their_own_and_all_of_them_when_many_ask_at_once(mo
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
         asyncio.run(program(listening))
-
-
-def test_an_asyncio_program_serves_its_status_and_its_metrics_in_one_line() -> None:
-    async def program() -> None:
-        async with open_reaper() as r:
-            server = await serve_status(r, 0)
-            port = server.sockets[0].getsockname()[1]
-            loop = asyncio.get_running_loop()
-            lost = socket.create_connection(("127.0.0.1", port))
-            lost.close()
-            status = json.loads(await loop.run_in_executor(None, fetch, port, "/status"))
-            assert (status["schema"], status["server"]) == (SCHEMA, "asyncio")
-            assert status["workers"][0]["connections"] == 0
-            assert "\nreaper_leases 0\n" in await loop.run_in_executor(None, fetch, port, "/metrics")
-            server.close()
-            await server.wait_closed()
-
-    asyncio.run(program())
