@@ -156,10 +156,11 @@ def test_any_way_of_noting_activity_answers_a_probe(loop, way):
     assert (len(loop.probed), connection.reason) == (2, "unanswered")
 
 
-def test_a_grace_longer_than_the_timeout_sends_one_probe_and_then_reaps(loop):
-    connection = loop.watch(2, probe=ping, grace=7)
+def test_a_grace_longer_than_the_timeout_sends_one_probe_and_then_reaps_and_who_leaves_meanwhile_wakes_nobody(loop):
+    connection, leaves = (loop.watch(2, probe=ping, grace=grace) for grace in (7, 50))
     loop.run_until(9)
-    assert (loop.probed, connection.reaped) == ([connection], False)
+    assert (loop.probed, connection.reaped) == ([connection, leaves], False)
+    leaves.leave()
     loop.run_until(11)
     assert connection.reason == "unanswered"
     assert loop.driver.rest() == float("inf")
@@ -169,6 +170,9 @@ def test_a_timeout_of_zero_is_none(loop):
     connection = loop.watch(0)
     loop.run_until(10**4)
     assert (connection.lease.timeout, connection.reaped) == (None, False)
+    connection.leave()
+    loop.driver.core.check()
+    assert loop.run_until(10**5)[1:] == []
 
 
 def test_a_probe_made_while_time_goes_on_between_two_readings_does_not_turn_the_clock_back(loop):
