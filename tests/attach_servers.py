@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, contextmanager, redirect_stderr, 
 from pathlib import Path
 from typing import ClassVar
 
+import pytest
 from server_process import PATIENCE, ROOT
 from server_process import installed as tool
 from server_process import wait_until as until
@@ -209,12 +210,9 @@ def refused(*flags: str, prefix: tuple[str, ...] = ()) -> str:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False)
         found = done.returncode, done.stdout, done.stderr
     else:
-        with redirect_stdout(out), redirect_stderr(err):
-            try:
-                status = main(["attach", *flags])
-            except SystemExit as end:
-                status = end.code
-        found = status, out.getvalue(), err.getvalue()
+        with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as end:
+            sys.exit(main(["attach", *flags]))
+        found = end.value.code, out.getvalue(), err.getvalue()
     assert found[:2] == (2, ""), found
     (line,) = found[2].splitlines()
     return line

@@ -11,6 +11,7 @@ import socket
 import struct
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -160,9 +161,11 @@ class RealWorld:
     """Real connections over the loopback, both ends in this process, seen by the real kernel."""
 
     def __init__(self) -> None:
-        self._listening = socket.create_server(("127.0.0.1", 0))
+        self._kept = ExitStack()
+        self.close = self._kept.close
+        self._listening = self._kept.enter_context(socket.create_server(("127.0.0.1", 0)))
+        self.kernel = self._kept.enter_context(closing(Linux()))
         self.pairs: list[Pair] = []
-        self.kernel = Linux()
         self.look, self.dump = self.kernel.look, self.kernel.dump
 
     @property
@@ -174,8 +177,8 @@ class RealWorld:
         return time.monotonic()
 
     def connect(self) -> Pair:
-        client = socket.create_connection(self._listening.getsockname(), 20)
-        server, _ = self._listening.accept()
+        client = self._kept.enter_context(socket.create_connection(self._listening.getsockname(), 20))
+        server = self._kept.enter_context(self._listening.accept()[0])
         server.settimeout(20)
         self.pairs.append(Pair(client, server))
         return self.pairs[-1]
@@ -225,10 +228,3 @@ class RealWorld:
             if pair.server.fileno() >= 0 and cookie(pair.server.fileno()) == cookie_of(ident):
                 return end(os.dup(pair.server.fileno()), ident, again, time.monotonic)
         return "gone"
-
-    def close(self) -> None:
-        self.kernel.close()
-        for pair in self.pairs:
-            pair.client.close()
-            pair.server.close()
-        self._listening.close()

@@ -11,6 +11,7 @@ from reaper.errors import InvalidArgument
 JIFFY = 0.004
 GRAIN = JIFFIES_AGAINST_US * JIFFY
 IDLE = Limits(idle=10.0, grain=GRAIN)
+FRESH = Memory(0.0)
 
 
 def look(
@@ -33,15 +34,11 @@ def look(
     return Snapshot(ESTABLISHED, *ago, count, acked, unread, queued, now, after, sent=int(sent is not None))
 
 
-def fresh(opened: float = 0.0) -> Memory:
-    return Memory(opened)
-
-
 def test_a_peer_silent_since_the_answer_is_due_one_timeout_after_it_and_the_kernels_grain() -> None:
-    verdict, _ = judge(look(5.0, received=1.0, sent=1.0), fresh(), IDLE)
+    verdict, _ = judge(look(5.0, received=1.0, sent=1.0), FRESH, IDLE)
     assert (verdict.due, verdict.reason, verdict.at) == (False, "idle", pytest.approx(11.0 + GRAIN))
-    assert judge(look(verdict.at, received=1.0, sent=1.0), fresh(), IDLE)[0].due
-    assert not judge(look(verdict.at - GRAIN / 2, received=1.0, sent=1.0), fresh(), IDLE)[0].due
+    assert judge(look(verdict.at, received=1.0, sent=1.0), FRESH, IDLE)[0].due
+    assert not judge(look(verdict.at - GRAIN / 2, received=1.0, sent=1.0), FRESH, IDLE)[0].due
 
 
 ANYHOW = Limits(idle=10.0, grain=GRAIN, even_unanswered=True)
@@ -57,12 +54,12 @@ TURNS = {
 
 @pytest.mark.parametrize(("theirs", "limits", "seen"), TURNS.values(), ids=TURNS)
 def test_a_peer_is_due_only_where_it_is_its_turn(theirs: bool, limits: Limits, seen: Snapshot) -> None:
-    verdict, _ = judge(seen, fresh(), limits)
+    verdict, _ = judge(seen, FRESH, limits)
     assert (verdict.due, verdict.peers_turn) == (theirs, theirs)
 
 
 def test_a_server_at_work_is_looked_at_again_a_timeout_later() -> None:
-    verdict, known = judge(look(500.0, received=1.0, sent=0.5), fresh(), IDLE)
+    verdict, known = judge(look(500.0, received=1.0, sent=0.5), FRESH, IDLE)
     assert verdict.at == 510.0
     # The answer comes late; the peer has its whole timeout from there.
     verdict, known = judge(look(510.0, received=1.0, sent=505.0, acked=9), known, IDLE)
@@ -76,20 +73,20 @@ def test_equal_stamps_are_the_peers_turn_only_where_the_socket_says_so(
     answered: bool | None, closes: bool, limits: Limits
 ) -> None:
     seen = look(50.0, received=1.0, sent=1.0)._replace(answered=answered)
-    verdict, _ = judge(seen, fresh(), limits)
+    verdict, _ = judge(seen, FRESH, limits)
     assert (verdict.due and verdict.sure) == closes
     assert verdict.due or answered is False
 
 
 def test_the_peers_turn_stays_so_until_something_comes() -> None:
-    _, known = judge(look(5.0, received=1.0, sent=1.0)._replace(answered=True), fresh(), IDLE)
+    _, known = judge(look(5.0, received=1.0, sent=1.0)._replace(answered=True), FRESH, IDLE)
     later = look(50.0, received=1.0, sent=1.0)
     assert judge(later, known, IDLE)[0].peers_turn is True
     assert judge(later._replace(received=2), known, IDLE)[0].peers_turn is None
 
 
 def test_a_push_on_its_way_gives_the_peer_its_whole_timeout_and_more_of_them_to_no_avail_do_not() -> None:
-    _, known = judge(look(5.0, received=1.0, sent=2.0), fresh(), IDLE)
+    _, known = judge(look(5.0, received=1.0, sent=2.0), FRESH, IDLE)
     verdict, known = judge(look(12.1, received=1.0, sent=12.0, queued=7), known, IDLE)
     assert (verdict.due, verdict.at) == (False, pytest.approx(22.0 + GRAIN))
     for queued in (14, 7):  # another push, or the first one again
@@ -97,7 +94,7 @@ def test_a_push_on_its_way_gives_the_peer_its_whole_timeout_and_more_of_them_to_
 
 
 def test_a_download_that_the_peer_acknowledges_is_not_idle() -> None:
-    known = fresh()
+    known = FRESH
     for second in range(5, 100, 10):
         verdict, known = judge(look(float(second), received=1.0, sent=second - 0.1, acked=second), known, IDLE)
         assert not verdict.due
@@ -105,17 +102,17 @@ def test_a_download_that_the_peer_acknowledges_is_not_idle() -> None:
 
 def test_a_connection_without_a_byte_is_due_by_the_first_byte_limit() -> None:
     limits = Limits(idle=60.0, first_byte=10.0, grain=GRAIN)
-    verdict, _ = judge(look(3.0, opened=2.0), fresh(3.0), limits)
+    verdict, _ = judge(look(3.0, opened=2.0), Memory(3.0), limits)
     assert (verdict.reason, verdict.at) == ("first_byte", pytest.approx(12.0 + GRAIN))
-    verdict, _ = judge(look(12.1, opened=2.0), fresh(3.0), limits)
+    verdict, _ = judge(look(12.1, opened=2.0), Memory(3.0), limits)
     assert (verdict.due, verdict.reason) == (True, "first_byte")
-    assert not judge(look(12.1, opened=2.0, received=2.5, sent=2.6), fresh(3.0), limits)[0].due
-    assert not judge(look(12.1, opened=2.0, unread=1), fresh(3.0), limits)[0].due
+    assert not judge(look(12.1, opened=2.0, received=2.5, sent=2.6), Memory(3.0), limits)[0].due
+    assert not judge(look(12.1, opened=2.0, unread=1), Memory(3.0), limits)[0].due
 
 
 def test_age_counts_from_the_earliest_proof_of_the_opening_and_waits_for_the_answer() -> None:
     limits = Limits(max_age=100.0, grain=GRAIN)
-    _, known = judge(look(50.0, received=40.0, sent=30.0), fresh(50.0), limits)
+    _, known = judge(look(50.0, received=40.0, sent=30.0), Memory(50.0), limits)
     assert known.opened == pytest.approx(30.0 + GRAIN)
     verdict, known = judge(look(131.0, received=130.0, sent=129.0), known, limits)
     assert (verdict.due, verdict.at) == (False, 132.0)
@@ -125,7 +122,7 @@ def test_age_counts_from_the_earliest_proof_of_the_opening_and_waits_for_the_ans
 
 def test_a_peer_that_takes_nothing_is_due_once_that_has_been_seen_for_the_whole_limit() -> None:
     limits = Limits(write=10.0, grain=GRAIN)
-    verdict, known = judge(look(5.0, received=1.0, sent=1.0, queued=100, acked=50), fresh(), limits)
+    verdict, known = judge(look(5.0, received=1.0, sent=1.0, queued=100, acked=50), FRESH, limits)
     assert (verdict.due, verdict.at) == (False, 15.0)
     assert judge(look(15.0, received=1.0, sent=1.0, queued=100, acked=50), known, limits)[0].reason == "write"
     verdict, _ = judge(look(15.0, received=1.0, sent=1.0, queued=100, acked=51), known, limits)
@@ -136,7 +133,7 @@ def test_a_peer_that_takes_nothing_is_due_once_that_has_been_seen_for_the_whole_
 
 def test_a_request_that_drips_is_due_by_its_rate_and_a_server_at_work_is_not() -> None:
     limits = Limits(min_in_rate=240.0, min_in_grace=5.0, grain=GRAIN)
-    _, known = judge(look(1.0, received=1.0, count=200), fresh(), limits)
+    _, known = judge(look(1.0, received=1.0, count=200), FRESH, limits)
     _, known = judge(look(6.0, received=1.0, count=200), known, limits)
     at_work, _ = judge(look(60.0, received=1.0, count=200), known, limits)
     assert not at_work.due
@@ -161,13 +158,13 @@ def network(now: float, answered: float, **seen: float) -> Snapshot:
 
 @pytest.mark.parametrize("silent_since", [1.0, -10_000.0])
 def test_a_kernel_that_was_not_asked_has_not_vanished(silent_since: float) -> None:
-    verdict, _ = judge(network(100.0, silent_since), fresh(), VANISHED)
+    verdict, _ = judge(network(100.0, silent_since), FRESH, VANISHED)
     assert (verdict.due, verdict.at) == (False, 145.0)
 
 
 def test_a_peer_that_answers_no_keep_alive_is_due_a_limit_after_the_first_that_it_can_have_missed() -> None:
     """Its network went away up to `asks` seconds after it answered last: the time counts from there."""
-    known = fresh()._replace(asks=True)
+    known = FRESH._replace(asks=True)
     verdict, known = judge(network(160.0, 100.0, probes=3), known, VANISHED)
     assert not verdict.due
     assert 100.0 + VANISHED.asks + 60.0 <= verdict.at <= 100.0 + 60.0 * 1.25
@@ -177,14 +174,14 @@ def test_a_peer_that_answers_no_keep_alive_is_due_a_limit_after_the_first_that_i
 
 
 def test_without_keep_alives_of_ours_time_counts_from_the_first_look_that_shows_a_probe_unanswered() -> None:
-    verdict, known = judge(network(1000.0, 100.0, probes=1), fresh(), VANISHED)
+    verdict, known = judge(network(1000.0, 100.0, probes=1), FRESH, VANISHED)
     assert (verdict.due, verdict.at) == (False, 1060.0)
     assert not judge(network(1060.1, 100.0, probes=1), known, VANISHED)[0].due  # its answer may be on its way
     assert judge(network(1060.1, 100.0, probes=2), known, VANISHED)[0].due
 
 
 def test_data_that_is_retransmitted_in_vain_is_due_a_limit_after_it_was_sent_first() -> None:
-    verdict, known = judge(network(145.0, 10.0, in_vain=20.0)._replace(sent_ago=7.0, queued=9), fresh(), VANISHED)
+    verdict, known = judge(network(145.0, 10.0, in_vain=20.0)._replace(sent_ago=7.0, queued=9), FRESH, VANISHED)
     assert (verdict.due, verdict.at) == (False, 185.0)
     last = network(185.1, 10.0, in_vain=60.1)._replace(queued=9)
     assert judge(last._replace(sent_ago=20.0), known, VANISHED)[0].due
@@ -196,7 +193,7 @@ def test_data_that_is_retransmitted_in_vain_is_due_a_limit_after_it_was_sent_fir
 
 def test_a_stopped_peer_whose_full_window_is_probed_twice_in_four_minutes_has_not_vanished() -> None:
     limits = Limits(vanished=60.0, grain=GRAIN)
-    known = fresh()._replace(asks=True)
+    known = FRESH._replace(asks=True)
     for now in range(100, 1000, 4):
         answered = now - now % 120
         verdict, known = judge(network(now, answered, probes=int(not now % 120))._replace(queued=9), known, limits)
@@ -205,7 +202,7 @@ def test_a_stopped_peer_whose_full_window_is_probed_twice_in_four_minutes_has_no
 
 def test_our_own_stop_in_the_middle_of_a_look_makes_nothing_due() -> None:
     """The kernel answered at 12, and we went on at 900."""
-    verdict, _ = judge(look(5.0, received=4.0, sent=4.0)._replace(after=900.0), fresh(), IDLE)
+    verdict, _ = judge(look(5.0, received=4.0, sent=4.0)._replace(after=900.0), FRESH, IDLE)
     assert (verdict.due, verdict.since >= 4.0) == (False, True)
 
 

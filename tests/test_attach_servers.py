@@ -146,8 +146,7 @@ def test_a_request_in_flight_is_answered_although_the_server_spoke_first(end: st
 @pytest.mark.parametrize("stopped", ["attach", "server"])
 def test_a_stop_longer_than_the_timeout_closes_no_client_that_has_spoken(stopped: str, tmp_path: Path) -> None:
     port = free_port()
-    target = at(port)
-    with Redis.server(port, tmp_path) as server, Attach(*target, *LIMITS, "--close") as attach:
+    with Redis.server(port, tmp_path) as server, Attach(*at(port), *LIMITS, "--close") as attach:
         client = Redis(port)
         client.exchange()
         until(lambda: attach.of("found"), "the client is found")
@@ -177,9 +176,8 @@ def test_a_stop_longer_than_the_timeout_closes_no_client_that_has_spoken(stopped
 @pytest.mark.slow
 def test_the_server_restarts_and_its_new_connections_are_watched(tmp_path: Path) -> None:
     port = free_port()
-    target = at(port)
     with Redis.server(port, tmp_path):
-        attach = Attach(*target, *LIMITS, "--close")
+        attach = Attach(*at(port), *LIMITS, "--close")
         first = Redis(port)
         first.exchange()
         first.wait_for_the_end()

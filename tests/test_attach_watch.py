@@ -249,7 +249,6 @@ def test_a_watched_connection_costs_at_most_640_bytes() -> None:
         watch.add(struct.pack("=40xQ", (1 << 33) + number), 5000 + number, seen)
     used = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
-    print(used / 20_000)
     assert used / 20_000 <= 640
 
 

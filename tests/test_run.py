@@ -158,43 +158,31 @@ def heard(monkeypatch):
     return found
 
 
-def server(changes=lambda module, server: None, **options):
-    return Server("pytest", ("0.1", "0.2"), "odd", ("Config.load",), changes, **options)
+def fails(module, server):
+    raise RuntimeError("odd")
 
 
-def test_a_server_without_the_names_used_is_left_alone_or_refused(heard, capsys):
+@pytest.mark.parametrize(
+    ("has", "changes", "why", "refused"),
+    [
+        ([], fails, ["it has no Config.load; tested with 0.1 to 0.2"], "does not fit: it has no Config.load"),
+        (["load"], lambda module, server: setattr(module, "guarded", True), [], "tested with 0.1 to 0.2"),
+        (["load"], fails, ["RuntimeError: odd"], "tested with 0.1 to 0.2"),
+    ],
+    ids=["it lacks a name", "its version was not tested", "the change fails"],
+)
+def test_a_server_is_left_alone_or_where_only_its_version_is_new_guarded_and_refused_if_strict(
+    has, changes, why, refused, heard, capsys
+):
     module = ModuleType("odd")
-    server().guard(module, strict=False)
-    (message,) = heard
-    assert message["why"] == "it has no Config.load; tested with 0.1 to 0.2"
+    module.Config = type("Config", (), dict.fromkeys(has, fails))
+    server = Server("pytest", ("0.1", "0.2"), "odd", ("Config.load",), changes)
+    server.guard(module, strict=False)
+    assert ([message["why"] for message in heard], hasattr(module, "guarded")) == (why, not why)
     with pytest.raises(SystemExit) as error:
-        server().guard(module, strict=True)
+        server.guard(module, strict=True)
     assert error.value.code == 2
-    assert "does not fit: it has no Config.load" in capsys.readouterr().err
-
-
-def odd():
-    module = ModuleType("odd")
-    module.Config = type("Config", (), {"load": lambda self: None})  # type: ignore[attr-defined]
-    return module
-
-
-def test_a_version_that_was_not_tested_is_guarded_unless_strict(heard, capsys):
-    module = odd()
-    changed = []
-    server(lambda module, server: changed.append(module)).guard(module, strict=False)
-    assert (changed, heard) == ([module], [])
-    with pytest.raises(SystemExit):
-        server().guard(module, strict=True)
-    assert "tested with 0.1 to 0.2" in capsys.readouterr().err
-
-
-def test_a_change_that_fails_ends_nothing(heard):
-    def fails(module, server):
-        raise RuntimeError("odd")
-
-    server(fails).guard(odd(), strict=False)
-    assert [message["why"] for message in heard] == ["RuntimeError: odd"]
+    assert refused in capsys.readouterr().err
 
 
 def test_the_versions_installed_here_are_those_that_are_said_to_be_tested():

@@ -39,13 +39,9 @@ ATTACKS = [
     *("silent", "slow_upgrade"),
 ]
 
-SECOND = {
-    **dict.fromkeys(["FIRST_BYTE", "HEADERS", "BODY", "KEEP_ALIVE", "WRITE", "TUNNEL", "HALF_CLOSED"], "1s"),
-    "HANDSHAKE": "1s",
-    "LINGER": "1s",
-    "DRAIN_IDLE": "1s",
-}
-QUICK = {f"REAPER_TIMEOUTS_{name}": value for name, value in SECOND.items()} | {
+SECOND = ["FIRST_BYTE", "HEADERS", "BODY", "KEEP_ALIVE", "WRITE", "TUNNEL", "HALF_CLOSED"]
+SECOND += ["HANDSHAKE", "LINGER", "DRAIN_IDLE"]
+QUICK = {f"REAPER_TIMEOUTS_{name}": "1s" for name in SECOND} | {
     "REAPER_TICK": "250ms",
     "REAPER_LIMITS_MIN_IN_GRACE": "2s",  # counted from the head: more than a late client lets pass before its body
     "REAPER_LIMITS_MIN_OUT_GRACE": "1s",
