@@ -11,6 +11,7 @@ import socket
 import time
 from contextlib import asynccontextmanager
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import trio
@@ -40,7 +41,7 @@ async def test_start_hands_out_the_reaper_and_it_runs_only_once(autojump_clock):
 
 
 async def test_receiving_touches_by_itself_and_sending_does_not(autojump_clock):
-    async with open_reaper(tick=1.0) as r:
+    async with open_reaper(tick=1.0) as r, trio.open_nursery() as nursery:
         ours, theirs = trio.testing.memory_stream_pair()
         start = trio.current_time()
 
@@ -49,22 +50,20 @@ async def test_receiving_touches_by_itself_and_sending_does_not(autojump_clock):
                 await trio.sleep(4)
                 await theirs.send_all(b"x")
 
+        async def chatter(stream):
+            while True:
+                await trio.sleep(1)
+                await stream.send_all(b"are you there?")
+
         async def handler(stream):
-            async with trio.open_nursery() as nursery:
+            nursery.start_soon(chatter, stream)
+            async for _ in stream:
+                pass
 
-                async def chatter():
-                    while True:
-                        await trio.sleep(1)
-                        await stream.send_all(b"are you there?")
-
-                nursery.start_soon(chatter)
-                async for _ in stream:
-                    pass
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(peer)
-            await r.watched(handler, idle=5)(ours)
+        nursery.start_soon(peer)
+        await r.watched(handler, idle=5)(ours)
         assert 25.0 <= trio.current_time() - start <= 26.0
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_watched_stream_and_a_watched_socket_are_streams_like_any_other():
@@ -180,30 +179,23 @@ async def test_a_handler_that_is_cancelled_together_with_the_reaper_meets_only_i
 
 async def test_a_server_that_is_cancelled_in_the_moment_of_an_accept_harms_no_nursery_of_the_callers():
     """The handler takes its first step when the server has ended: the newcomer is closed, for nothing would reap it."""
-    begun = []
+    begun: list = []
+    tasks: list = []
 
     async def handler(stream) -> None:
         begun.append(stream)
 
-    class Later:
-        """A nursery that is slow to start its tasks."""
-
-        def __init__(self) -> None:
-            self.tasks: list = []
-
-        def start_soon(self, function, *args) -> None:
-            self.tasks.append(partial(function, *args))
-
-    later = Later()
+    # A nursery that is slow to start its tasks.
+    later = SimpleNamespace(start_soon=lambda function, *args: tasks.append(partial(function, *args)))
     async with trio.open_nursery() as nursery:
         serve = partial(reaper.trio.serve_tcp, handler, 0, host="127.0.0.1", handler_nursery=later)
         (listener,) = await nursery.start(serve)
         client = socket.create_connection(listener.socket.getsockname())
-        while not later.tasks:
+        while not tasks:
             await trio.sleep(0.01)
         nursery.cancel_scope.cancel()
     with client:
-        await later.tasks[0]()
+        await tasks[0]()
         assert client.recv(10) == b""
     assert begun == []
 
