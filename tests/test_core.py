@@ -216,7 +216,7 @@ class Moody:
     def __eq__(self, other):
         if self.mood == "eq":
             raise RuntimeError("no eq")
-        return self is other or self.mood == "equal"
+        return self is other or "equal" in (self.mood, getattr(other, "mood", None))
 
 
 @pytest.mark.parametrize("mood", ["hash", "eq", "other", "equal"])
