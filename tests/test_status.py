@@ -20,7 +20,6 @@ from reaper.core.reaper import IdleReaper
 from reaper.driver.status import survey
 from reaper.policy.pressure import Pressure, Resources
 from reaper.status import IDLE_BOUNDS, SCHEMA, answer, complete, document
-from reaper.status import PATIENCE as REQUEST_PATIENCE
 from reaper.trio import open_reaper, serve_status
 from scripts.tools import get
 
@@ -145,40 +144,8 @@ async def test_bad_requests_get_an_error_and_a_page_that_fails_a_500_and_a_recor
     assert (record.name, record.exc_info[0]) == ("reaper", ValueError)
 
 
-@pytest.mark.trio
-async def test_a_client_that_is_slow_with_its_request_is_let_go(autojump_clock):
-    ours, theirs = trio.testing.memory_stream_pair()
-    await theirs.send_all(b"GET /status HTTP/1.1\r\n")
-    with trio.fail_after(2 * REQUEST_PATIENCE):
-        await reaper.trio.status.answer(ours, {})
-        assert trio.current_time() == pytest.approx(REQUEST_PATIENCE, abs=0.1)
-        assert await theirs.receive_some() == b""
-
-
-def test_a_client_of_asyncio_that_is_slow_with_its_request_is_let_go(monkeypatch):
-    monkeypatch.setattr(reaper.status, "PATIENCE", 0.05)
-
-    async def program() -> None:
-        async with reaper.asyncio.open_reaper() as r:
-            server = await reaper.asyncio.serve_status(r, 0)
-            async with server, asyncio.timeout(PATIENCE):
-                reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
-                writer.write(b"GET /status HTTP/1.1\r\n")
-                assert await reader.read() == b""
-                writer.close()
-
-    asyncio.run(program())
-
-
-@pytest.mark.parametrize("adapter", ["trio", "asyncio"])
-def test_a_program_serves_its_status_and_its_metrics_in_one_line(adapter) -> None:
-    pressure = Pressure(Resources(connections=4))
-    pressure.judge(Resources(connections=3))
-
-    def ask(listener: socket.socket) -> tuple[dict, bytes]:
-        address = listener.getsockname()[:2]
-        socket.create_connection(address).close()  # a client that is gone at once
-        return json.loads(get(address, "/status")[1]), get(address, "/metrics")[1]
+def served(adapter, ask, pressure=None):
+    """What *ask* returns of a listening socket where a program on *adapter* with one connection serves its status."""
 
     async def trio_program():
         async with open_reaper() as r, trio.open_nursery() as nursery:
@@ -194,12 +161,33 @@ def test_a_program_serves_its_status_and_its_metrics_in_one_line(adapter) -> Non
             with r.watch(None, 3600):
                 return await asyncio.to_thread(ask, server.sockets[0])
 
-    status, metrics = trio.run(trio_program) if adapter == "trio" else asyncio.run(asyncio_program())
+    return trio.run(trio_program) if adapter == "trio" else asyncio.run(asyncio_program())
+
+
+@pytest.mark.parametrize("adapter", ["trio", "asyncio"])
+def test_a_client_that_is_slow_with_its_request_is_let_go(adapter, monkeypatch):
+    def ask(listener: socket.socket) -> bytes:
+        with socket.create_connection(listener.getsockname()[:2], timeout=PATIENCE) as client:
+            client.sendall(b"GET /status HTTP/1.1\r\n")
+            return client.recv(1)
+
+    monkeypatch.setattr(reaper.status, "PATIENCE", 0.05)
+    assert served(adapter, ask) == b""
+
+
+@pytest.mark.parametrize(("adapter", "name"), [("trio", "ours"), ("asyncio", "asyncio")])
+def test_a_program_serves_its_status_and_its_metrics_in_one_line(adapter, name) -> None:
+    pressure = Pressure(Resources(connections=4))
+    pressure.judge(Resources(connections=3))
+
+    def ask(listener: socket.socket) -> tuple[dict, bytes]:
+        address = listener.getsockname()[:2]
+        socket.create_connection(address).close()  # a client that is gone at once
+        return json.loads(get(address, "/status")[1]), get(address, "/metrics")[1]
+
+    status, metrics = served(adapter, ask, pressure)
     assert (status["schema"], status["workers"][0]["connections"]) == (SCHEMA, 1)
-    assert (status["server"], status["workers"][0]["pressure"]["load"]) == (
-        "ours" if adapter == "trio" else "asyncio",  # which is its name unless it is given one
-        0.75,
-    )
+    assert (status["server"], status["workers"][0]["pressure"]["load"]) == (name, 0.75)
     assert b"\nreaper_leases 1\n" in metrics
     assert b"\nreaper_pressure 0.75\n" in metrics
 
