@@ -132,8 +132,8 @@ def test_an_early_close_that_is_read_when_one_is_due_is_still_one_and_asking_the
     with one_worker() as worker, connected() as (near, far):
         if early:
             far.close()
+        worker.looked = time.monotonic()  # before it is due, however busy the machine
         client = held(worker, near, LAW.timeout - 0.1, final=final)
-        worker.looked = time.monotonic()
         time.sleep(0.12)  # this program stands still
         far.close()
         worker.closed(client, How.FIN, time.monotonic())

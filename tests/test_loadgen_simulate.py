@@ -23,13 +23,11 @@ from loadgen.simulate import Crowd, Faults, SimulatedClient, simulate_core
 LAW = Law(timeout=30.0, tick=1.0)
 
 
-def plan_of(
-    mix: str = "silent=4,chatty=3,bursty=2,drip=1,leave=1",
-    connections: int = 100,
-    seed: int = 1,
-    duration: float = 120.0,
-) -> Plan:
-    return make_plan(from_mix(mix), connections, LAW, duration, seed, rate=10.0)
+MIX = "silent=4,chatty=3,bursty=2,drip=1,leave=1"
+
+
+def plan_of(mix: str = MIX, connections: int = 100, seed: int = 1) -> Plan:
+    return make_plan(from_mix(mix), connections, LAW, 120.0, seed, rate=10.0)
 
 
 def judged(plan: Plan, seen: Observation) -> Verdict:

@@ -23,18 +23,10 @@ NONE = Stalls()
 AGED = replace(LAW, max_age=4.0)
 
 
-def record(
-    closed_by: float,
-    *,
-    how: How = How.FIN,
-    final: bool = True,
-    overslept: bool = False,
-    sent: float = 100.0,
-    seen: float = 100.0,
-    closed_after: float | None = None,
-) -> Record:
-    after = closed_by if closed_after is None else closed_after
-    return Record(0, 0, how, final, overslept, 1, 99.0, 99.0, sent, seen, after, closed_by)
+def record(closed_by: float, **more: Any) -> Record:
+    """One that the server read at 100 s and closed then, unless *more* says otherwise."""
+    closed = Record(0, 0, How.FIN, True, False, 1, 99.0, 99.0, 100.0, 100.0, closed_by, closed_by)
+    return closed._replace(**more)
 
 
 def judged(
