@@ -34,10 +34,8 @@ async def application(scope, receive, send):
 
 
 async def body_of(path, receive, query):
-    if path == "/some":
-        return BIG[: int(query)]
-    if path == "/big":
-        return BIG
+    if path in ("/big", "/some"):
+        return BIG[: int(query or len(BIG))]
     if path == "/slow":
         await asyncio.sleep(float(query or 2))
     if path == "/pid":

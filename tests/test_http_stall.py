@@ -15,8 +15,8 @@ from server_example.http.connection import Exchange
 from server_example.http.routes import ROUTES
 
 TICK = 0.05
-TIMEOUT = 0.4  # seconds, of every phase
-STALL = 1.2  # three timeouts
+TIMEOUT = 0.8  # seconds, of every phase
+STALL = 1.6  # two timeouts
 EACH = 10  # connections per phase
 SEED = 20240607
 

@@ -482,7 +482,7 @@ async def test_it_refuses_a_connection_while_it_does_not_run():
 
 async def test_serve_parked_serves_and_reaps_on_tcp():
     async with trio.open_nursery() as nursery:
-        (listener,) = await nursery.start(partial(reaper.trio.serve_parked, echo, 0, host="127.0.0.1", idle=0.5))
+        (listener,) = await nursery.start(partial(reaper.trio.serve_parked, echo, 0, host="127.0.0.1", idle=1))
         async with await trio.testing.open_stream_to_socket_listener(listener) as client:
             await client.send_all(b"hello")
             assert await client.receive_some() == b"hello"
