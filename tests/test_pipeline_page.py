@@ -5,69 +5,35 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pipeline_traffic import WALL, S, write
 
-pytest.importorskip("pyarrow")
-
-from reaper.pipeline.audit.verdicts import VERDICTS
+from reaper.pipeline.advise.run import Policy, advise
+from reaper.pipeline.audit.run import Settings, audit
 from reaper.pipeline.html.charts import Axis, Chart, count, percent, seconds
-from reaper.pipeline.report.run import Charted, mass_reaps, render
+from reaper.pipeline.read.inputs import check
+from reaper.pipeline.report.run import Charted, gather, mass_reaps, render
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
-def summary(**changes: Any) -> dict[str, Any]:
-    return {
-        "connections": 120,
-        "verdicts": {**dict.fromkeys(VERDICTS, 0), "ok_reaped": 90, "ok_closed": 30},
-        "averted": 2,
-        "reasons": [],
-        "result": "pass",
-        "offenders": [],
-        "listeners": {"echo": {"lateness_s": {"p99": 0.9}, "seen_lateness_s": {"p99": 0.95}}},
-        "settings_s": {"tick": [1.0], "grace": 0.25},
-        "clock": {"timeline": "Unix time", "wall_steps": 0},
-        "files": {"read": 2, "quarantined": []},
-        "dropped_rows": 0,
-        "stalls": {"count": 0, "total_s": 0.0},
-        "joined": {"pairs": 118},
-        **changes,
-    }
+Answers = tuple[dict[str, Any], dict[str, Any], Charted]
 
 
-ADVICE: dict[str, Any] = {
-    "config": {"timeouts": {"idle": {"timeout_s": 30.0, "listener": "<echo>"}}},
-    "policy": {"max_cut": 0.001},
-    "notes": ["a note"],
-    "listeners": {
-        "<echo>": {
-            "survival": [[1.0, 0.8, 0.7, 0.9], [10.0, 0.2, 0.1, 0.3]],
-            "trade_off": [
-                {"timeout_s": 5.0, "mean_open": 10.0, "silences_cut": 0.3, "beyond_what_was_seen": False},
-                {"timeout_s": 30.0, "mean_open": 50.0, "silences_cut": 0.0, "beyond_what_was_seen": False},
-            ],
-            "recommendation": {"timeout_s": 30.0, "tick_s": 0.5, "because": ["because & why"]},
-        }
-    },
-}
-
-CHARTED = Charted(
-    tick=1.0,
-    lateness=[(-0.1, 1), (0.0, 40), (0.9, 49), (2.0, 1)],
-    slice=0.1,
-    seen=True,
-    width=1.0,
-    opened={0: 100, 5: 20},
-    reaped={10: 90},
-    closed={11: 30},
-    mass=[(10.0, 90, 4)],
-    suspects=[
-        {"conn": 7, "listener": "echo", "activities": 9, "bytes": None, "idle_share": 0.9, "held_ns": 40 * 10**9}
-    ],
-)
+@pytest.fixture(scope="module")
+def answers(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Answers:
+    """Audit, advice and charts of a journal that kept the law; two of their tables have something to show."""
+    place = tmp_path_factory.mktemp("page")
+    write(place / "server", connections=120, listeners=("<echo>",))
+    inputs = check([place / "server"], now_ns=WALL)
+    audited = audit(spark, inputs, None, place / "out", Settings())
+    held = {"listener": "echo", "activities": 9, "bytes": None, "idle_share": 0.9, "held_ns": 40 * S}
+    charted = replace(gather(audited, inputs), mass=[(10.0, 90, 4)], suspects=[{"conn": 7, **held}])
+    return audited.summary, advise(spark, inputs, None, Policy(max_cut=0.5)), charted
 
 
 def loaded(page: str) -> list[str]:
@@ -75,8 +41,8 @@ def loaded(page: str) -> list[str]:
     return re.findall(r"<(?:script|iframe|object|embed|img)|src=|href=(?!\"data:,\")|url\(|@import|https?://", page)
 
 
-def test_the_page_loads_nothing_from_elsewhere() -> None:
-    page = render(summary(), ADVICE, CHARTED)
+def test_the_page_loads_nothing_from_elsewhere(answers: Answers) -> None:
+    page = render(*answers)
     assert (loaded(page), page.count("<svg")) == ([], 4)
 
 
@@ -88,23 +54,27 @@ def test_the_page_loads_nothing_from_elsewhere() -> None:
         ({"result": "inconclusive", "reasons": ["1 file(s) put aside"]}, "Inconclusive"),
     ],
 )
-def test_the_verdict_is_the_headline(changes: dict[str, Any], headline: str) -> None:
-    assert f"<h1>{headline}" in render(summary(**changes), ADVICE, CHARTED)
+def test_the_verdict_is_the_headline(answers: Answers, changes: dict[str, Any], headline: str) -> None:
+    summary, *more = answers
+    assert f"<h1>{headline}" in render({**summary, **changes}, *more)
 
 
-def test_offenders_and_names_are_shown_and_escaped() -> None:
+def test_offenders_and_names_are_shown_and_escaped(answers: Answers) -> None:
+    summary, advice, charted = answers
     offenders = [
         {"verdict": "early", "conn": 99 - i, "where": "server web-1", "story": f"on <b>echo</b>; reaped at +{i}.5 s"}
         for i in range(2)
     ]
-    page = render(summary(result="fail", reasons=["1 early: <why>"], offenders=offenders), ADVICE, CHARTED)
-    shown = ("99 and 1 like it", "on &lt;b&gt;echo&lt;/b&gt;; reaped", "1 early: &lt;why&gt;", "&lt;echo&gt;: 30 s")
-    assert [words for words in (*shown, "because &amp; why") if words not in page] == []
+    wrong = {**summary, "result": "fail", "reasons": ["1 early: <why>"], "offenders": offenders}
+    page = render(wrong, {**advice, "notes": ["a & b"]}, charted)
+    shown = ("99 and 1 like it", "on &lt;b&gt;echo&lt;/b&gt;; reaped", "1 early: &lt;why&gt;", "&lt;echo&gt;: 1 s")
+    assert [words for words in (*shown, "a &amp; b") if words not in page] == []
 
 
-def test_a_page_without_data_says_so() -> None:
+def test_a_page_without_data_says_so(answers: Answers) -> None:
     nothing = Charted(1.0, [], 0.1, False, 1.0, {}, {}, {}, [], [])
-    page = render(summary(connections=0, listeners={}), {**ADVICE, "config": {}, "listeners": {}}, nothing)
+    empty = {**answers[0], "connections": 0, "listeners": {}}
+    page = render(empty, {**answers[1], "config": {}, "listeners": {}}, nothing)
     wanted = ("Nothing was reaped.", "Nothing happened.", "nothing can be advised")
     assert [words for words in wanted if words not in page] == []
 
@@ -145,9 +115,11 @@ def test_a_step_line_holds_each_value_until_the_next() -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="needs chromium (Debian: apt-get install chromium)")
-def test_a_browser_without_a_network_shows_the_charts_and_complains_of_nothing(tmp_path: Path) -> None:
+def test_a_browser_without_a_network_shows_the_charts_and_complains_of_nothing(
+    answers: Answers, tmp_path: Path
+) -> None:
     page = tmp_path / "report.html"
-    page.write_text(render(summary(), ADVICE, CHARTED), encoding="utf-8")
+    page.write_text(render(*answers), encoding="utf-8")
     assert CHROMIUM is not None
     options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
     watching = ["--enable-logging=stderr", "--v=0", f"--log-net-log={tmp_path / 'net.json'}", "--dump-dom"]
