@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path, PurePath
 from typing import Any
@@ -58,6 +58,17 @@ def real_spark() -> Iterator[Any]:
             patch.undo()
             session.conf.set("spark.sql.shuffle.partitions", "1")
             yield session
+
+
+@pytest.fixture
+def pipeline(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Run a command of the pipeline: its status, what went to stdout, what went to stderr."""
+    from reaper.pipeline import cli
+
+    def run(*words: Any) -> tuple[int, str, str]:
+        return cli.main([*map(str, words), "--quiet"]), *capsys.readouterr()
+
+    return run
 
 
 @pytest.fixture

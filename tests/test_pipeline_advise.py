@@ -24,7 +24,6 @@ from hypothesis import strategies as st
 from pipeline_traffic import MS, WALL, S, journal
 
 from reaper.__main__ import main as check_file
-from reaper.pipeline import cli
 from reaper.pipeline.advise.run import CANDIDATES, Policy, _recommend, advise, as_toml
 from reaper.pipeline.advise.survival import LEAST_NS, Curve, kaplan_meier, width_sql
 from reaper.pipeline.read.inputs import Inputs, check
@@ -225,15 +224,12 @@ def exponential(directory: Path, timeouts: tuple[float, ...], mean: float = 3.0)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("timeout", [4.0, 10.0, 120.0])
-def test_the_timeout_that_cut_the_log_is_no_advice(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], timeout: float
-) -> None:
+def test_the_timeout_that_cut_the_log_is_no_advice(pipeline: Any, tmp_path: Path, timeout: float) -> None:
     exponential(tmp_path / "server", (timeout,), mean=57 / 6.9)  # one in a thousand lasts longer than 57 s
     (tmp_path / "out").mkdir()
     toml = tmp_path / "out" / "reaper.toml"
     toml.write_text("of an earlier answer")
-    told = ["advise", "--events", str(tmp_path / "server"), "--out", str(tmp_path / "out"), "--quiet"]
-    ended, text = cli.main(told), capsys.readouterr().out
+    ended, text, _ = pipeline("advise", "--events", tmp_path / "server", "--out", tmp_path / "out")
     found = json.loads((tmp_path / "out" / "advice.json").read_text())
     advice = found["listeners"]["echo"]["recommendation"]
     if timeout < 57:

@@ -18,7 +18,6 @@ import pyarrow.parquet as pq
 from pipeline_traffic import MS, WALL, Clock, S, journal, only, write
 
 from reaper.journal import ConnectionLog, Journal
-from reaper.pipeline import cli
 from reaper.pipeline.audit.run import Audit, Settings, as_text, audit
 from reaper.pipeline.audit.verdicts import VERDICTS
 from reaper.pipeline.read.frames import read_events
@@ -430,17 +429,14 @@ def test_two_uses_of_one_port_are_distinguished_by_time(spark: Any, tmp_path: Pa
     assert summary["listeners"]["echo"]["seen_lateness_s"]["max"] == pytest.approx(0.501)
 
 
-def test_the_audit_command_fails_on_a_violation_and_on_a_file_put_aside(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_audit_command_fails_on_a_violation_and_on_a_file_put_aside(pipeline: Any, tmp_path: Path) -> None:
     write(tmp_path / "good", connections=8)
     write(tmp_path / "bad", connections=8, faults={"late": 1})
 
     def run(name: str) -> tuple[int, dict[str, Any]]:
-        where = ["--events", str(tmp_path / name), "--out", str(tmp_path / "out")]
-        status, summary = cli.main(["audit", *where, "--json", "--quiet"]), json.loads(capsys.readouterr().out)
-        assert summary == json.loads((tmp_path / "out" / "audit.json").read_text())
-        return status, summary
+        status, said, _ = pipeline("audit", "--events", tmp_path / name, "--out", tmp_path / "out", "--json")
+        assert said == (tmp_path / "out" / "audit.json").read_text()
+        return status, json.loads(said)
 
     assert run("good")[0] == 0
     assert run("bad")[0] == 1

@@ -14,7 +14,6 @@ from pipeline_traffic import WALL, Clock, S, journal
 from reaper.journal.layout import ANY
 from reaper.journal.places import Place
 from reaper.journal.ship import Shipper
-from reaper.pipeline import cli
 from reaper.pipeline.read.expected import server_names, silent
 from reaper.pipeline.read.inputs import Inputs, check
 from reaper.pipeline.read.span import Span, instant_ns
@@ -172,46 +171,35 @@ def test_names_come_from_a_file_or_from_the_argument(tmp_path: Path) -> None:
 # ---- the commands ---------------------------------------------------------------------------------------------------
 
 
-def answer(
-    capsys: pytest.CaptureFixture[str], words: str, events: Path, out: Path, *argv: str
-) -> tuple[int, dict[str, Any]]:
-    status = cli.main([*words.split(), "--events", str(events), "--out", str(out), "--quiet", "--json", *argv])
-    return status, json.loads(capsys.readouterr().out)
-
-
-def test_an_audit_of_an_hour_of_the_lake_misses_a_server_and_does_not_pass(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_audit_of_an_hour_of_the_lake_misses_a_server_and_does_not_pass(pipeline: Any, tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     for server, minutes in (("web-1", (0, 10, 20, 180, 700)), ("web-2", (0, 10, 180))):  # on two days
         opened(tmp_path / server, server, *minutes)
         shipped(tmp_path / server, lake)
-    hour = ["--from", "2026-09-21T14:10", "--to", "2026-09-21T14:38", "--expect"]
-    status, passed = answer(capsys, "audit", lake, tmp_path / "out", *hour, "web-1,web-2")
+    asked = ["audit", "--events", lake, "--out", tmp_path / "out", "--json"]
+    asked += ["--from", "2026-09-21T14:10", "--to", "2026-09-21T14:38", "--expect"]
+    status, said, _ = pipeline(*asked, "web-1,web-2")
+    passed = json.loads(said)
     assert (status, passed["connections"], passed["files"]["read"], passed["silent_servers"]) == (0, 15, 5, [])
-    status, failed = answer(
-        capsys, "audit", lake, tmp_path / "out", *hour, "web-1,web-2,web-3", "--expect-within", "12m"
-    )
+    status, said, _ = pipeline(*asked, "web-1,web-2,web-3", "--expect-within", "12m")
     assert status == 1
-    assert failed["reasons"] == [
+    assert json.loads(said)["reasons"] == [
         "server web-2 was expected: no row from 2026-09-21 14:25:21 UTC to 2026-09-21 14:38:00 UTC, 12.7 min",
         "server web-3 was expected: no file of it",
     ]
 
 
-def test_every_answer_names_the_servers_it_misses_and_the_rows_that_were_dropped(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_answer_names_the_servers_it_misses_and_the_rows_that_were_dropped(pipeline: Any, tmp_path: Path) -> None:
     opened(tmp_path / "lake", "web-1", 0)
-
     for words in ("what-if --timeouts 2s", "advise"):
         if words == "advise":
             with journal(tmp_path / "lake", 7, Clock(), queue_rows=2) as ours:
                 for connection in range(3):
                     ours.open(connection * S, 5000, "echo")
         out = tmp_path / words.split()[0]
-        status, summary = answer(capsys, words, tmp_path / "lake", out, "--expect", "web-1,web-3")
-        text = next(out.glob("*.txt")).read_text()
+        given = ("--events", tmp_path / "lake", "--out", out, "--expect", "web-1,web-3", "--json")
+        status, said, _ = pipeline(*words.split(), *given)
+        summary, text = json.loads(said), next(out.glob("*.txt")).read_text()
         assert (status, summary["silent_servers"]) == (1, [{"server": "web-3", "reason": "no file of it"}])
         assert "server web-3 was expected: no file of it" in text
     assert summary["dropped_rows"] == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from pipeline_traffic import WALL, S, journal, on_spark, only, write
 from test_pipeline_audit import write_traps
 from test_pipeline_inputs import HOSTILE, write_judged
 
-from reaper.pipeline import cli, places
+from reaper.pipeline import places
 from reaper.pipeline.places import Remote, Unreachable, files_below, pattern, place, uri, write_text
 from reaper.pipeline.read import file as read_file
 from reaper.pipeline.read.command import read_inputs
@@ -87,15 +87,9 @@ def mounted(real_spark: Any, tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def run(commands_on_spark: None, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
-    """Run a command in the session of all tests: status, what went to stdout, what went to stderr."""
-
-    def command(*words: Any) -> tuple[int, str, str]:
-        status = cli.main([*map(str, words), "--quiet"])
-        said = capsys.readouterr()
-        return status, said.out, said.err
-
-    return command
+def run(commands_on_spark: None, pipeline: Any) -> Any:
+    """Run a command in the session of all tests."""
+    return pipeline
 
 
 @on_spark

@@ -13,7 +13,6 @@ import pytest
 from pipeline_traffic import WALL, Clock, journal
 
 from reaper import IdleReaper
-from reaper.pipeline import cli
 from reaper.pipeline.arguments import Fault
 from reaper.pipeline.read.inputs import Inputs, check
 from reaper.pipeline.read.runs import Timeline
@@ -259,16 +258,14 @@ def test_the_replay_of_journals_is_what_the_real_reaper_would_have_done(
             assert figure["low"] <= never[key] <= back[key] <= figure["high"]
 
 
-def test_what_the_log_cannot_know_is_bounded_and_the_truth_lies_within(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_the_log_cannot_know_is_bounded_and_the_truth_lies_within(pipeline: Any, tmp_path: Path) -> None:
     script = traffic(12, 150, longest=20 * 512)
     log = run(script, 5 * 512, 512, sentinel=False)
     record(tmp_path / "server", log, 5000, mode="gaps")
-    arguments = ["what-if", "--events", str(tmp_path / "server"), "--out", str(tmp_path / "out"), "--timeouts"]
-    assert cli.main([*arguments, "999ms,3300ms,12s", "--json", "--quiet"]) == 0
-    summary = json.loads(capsys.readouterr().out)
-    assert summary == json.loads((tmp_path / "out" / "what-if.json").read_text())
+    arguments = ["what-if", "--events", tmp_path / "server", "--out", tmp_path / "out", "--timeouts"]
+    status, said, _ = pipeline(*arguments, "999ms,3300ms,12s", "--json")
+    assert (status, said) == (0, (tmp_path / "out" / "what-if.json").read_text())
+    summary = json.loads(said)
     as_it_was, refused, off_grid, longer = summary["rows"]
     assert refused["refused"].startswith("echo: timeout 999 ms is below 1 s")
 
@@ -299,5 +296,5 @@ def test_what_the_log_cannot_know_is_bounded_and_the_truth_lies_within(
     never, back = off_grid["never_come_back"]["reaps"], off_grid["come_back"]["reaps"]
     assert shown["timeout=3300ms"][1:3] == [f"{never:,}", f"{back:,}"]
     assert shown["timeout=12s"][1:3] == ["?", "?"]
-    assert cli.main([*arguments, "10ms", "--quiet"]) == 2
-    assert "the log cannot tell: echo: timeout 10 ms is below 1 s" in capsys.readouterr().err
+    status, _, said = pipeline(*arguments, "10ms")
+    assert (status, "the log cannot tell: echo: timeout 10 ms is below 1 s" in said) == (2, True)
