@@ -12,10 +12,8 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from reaper.config import ReaperConfig
-from reaper.config.lint import lint
 from reaper.pipeline.advise.access_logs import FORMATS
-from reaper.pipeline.advise.run import Policy, advise, as_toml
+from reaper.pipeline.advise.run import Policy, advise
 from reaper.pipeline.read.inputs import Inputs
 
 S = 10**9
@@ -220,16 +218,6 @@ def test_visits_days_apart_are_no_silences(spark: Any, tmp_path: Path) -> None:
     # At most 75 s of a visit's end are counted as open: days between visits are not.
     assert max(row["mean_open"] for row in entry["trade_off"]) < 0.01
     assert any("may be too short or too long" in note for note in summary["notes"])
-
-
-def test_the_advised_tick_is_one_that_check_finds_fine_enough(spark: Any, tmp_path: Path) -> None:
-    log, found = tmp_path / "access.log", tmp_path / "reaper.toml"
-    requests = [(SECOND + 50 * turn, connection, turn) for turn in range(1, 30) for connection in (1, 2)]
-    log.write_text("".join(f"{at}.000 {connection} {turn} 0.01\n" for at, connection, turn in requests))
-    summary = advice_from(spark, "nginx", log)
-    assert summary["config"]["timeouts"]["keep_alive"]["timeout_s"] > 45
-    found.write_text(as_toml(summary))
-    assert [finding for finding in lint(ReaperConfig.load(found, environ={})) if finding.path == "reaper.tick"] == []
 
 
 def test_an_nginx_connection_whose_lines_have_a_hole_is_not_taken_for_a_long_silence(

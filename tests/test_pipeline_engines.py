@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
-from contextlib import redirect_stdout
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -241,14 +237,12 @@ def test_java_compiles_every_method_that_spark_writes_for_audit_and_advice(
     from pyspark.sql.classic.dataframe import DataFrame
 
     sizes: list[int] = []
-    asking = threading.Lock()
     asked = {name: getattr(DataFrame, name) for name in ("collect", "toArrow", "observe")}
 
     def noting(name: str) -> Any:
         def ask(frame: Any, *args: Any, **options: Any) -> Any:
-            with asking, redirect_stdout(StringIO()) as said:  # of the whole process
-                frame.explain("codegen")
-            sizes.extend(map(int, re.findall(r"maxMethodCodeSize:(\d+)", said.getvalue())))
+            codes = frame._jdf.queryExecution().debug().codegenToSeq()
+            sizes.extend(codes.apply(i)._3().maxMethodCodeSize() for i in range(codes.size()))
             return asked[name](frame, *args, **options)
 
         return ask

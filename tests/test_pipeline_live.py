@@ -12,10 +12,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack
 from html import escape
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
@@ -495,13 +496,11 @@ def test_killed_in_the_middle_of_a_batch_while_servers_write_nothing_is_lost_or_
 ) -> None:
     servers, out, stop = [tmp_path / "server1", tmp_path / "server2"], tmp_path / "out", Event()
     said = tmp_path / "stderr"
-    sides = zip(servers, ("full", "gaps"), strict=True)
-    writers = [Thread(target=serve, args=(server, mode, stop)) for server, mode in sides]
-    for writer in writers:
-        writer.start()
-    try:
+    with ThreadPoolExecutor() as pool, ExitStack() as ending:
+        ending.callback(stop.set)
         for server in servers:
-            server.mkdir(parents=True, exist_ok=True)
+            server.mkdir()
+        writing = [pool.submit(serve, *side, stop) for side in zip(servers, ("full", "gaps"), strict=True)]
         with started_live(servers, out) as live:
             until(lambda: step_of(out) > 1 and begun(out), live, said)
         assert begun(out)
@@ -512,10 +511,7 @@ def test_killed_in_the_middle_of_a_batch_while_servers_write_nothing_is_lost_or_
                 follow(real_spark, servers, out, Settings())
             os.killpg(live.pid, signal.SIGINT)  # as a terminal does
             assert live.wait(LONG) == 0
-    finally:
-        stop.set()
-        for writer in writers:
-            writer.join(60)
+    assert [each.result() for each in writing] == [None, None]
     assert "Traceback" not in said.read_text()
     last = follow(real_spark, servers, out, Settings(window_ns=S, delay_ns=60 * S, drain=True))
     assert (last["complete"], last["dropped_by_watermark"]) == (True, 0), last
