@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
+import re
 import socket
 
 import pytest
@@ -216,14 +217,10 @@ def test_one_address_answers_for_all_workers(kind) -> None:
         for where, more in [(address, 0)] + [(process.address, 1)] * (kind == "http"):
 
             def all_counted(where=where, more=more) -> bool:
-                leases = _leases(where)
-                return set(leases) == {"0", "1"} and sum(leases.values()) == len(clients) + more
+                metrics = get(where, "/metrics")[1].decode()
+                leases = dict(re.findall(r'^reaper_leases\{worker="(\d)"\} (\d+)$', metrics, re.MULTILINE))
+                return set(leases) == {"0", "1"} and sum(map(int, leases.values())) == len(clients) + more
 
             wait_until(all_counted)
         for client in clients:
             client.close()
-
-
-def _leases(address: tuple[str, int]) -> dict[str, int]:
-    lines = [line for line in get(address, "/metrics")[1].decode().splitlines() if line.startswith("reaper_leases{")]
-    return {line.split('"')[1]: int(line.split()[1]) for line in lines}

@@ -65,21 +65,21 @@ def test_a_handle_tells_its_state() -> None:
     assert "cancelled" in repr(other)
 
 
-BAD_WHEELS: list[tuple[dict[str, Any], str]] = [
-    ({"tick": 0}, "tick must be .* got 0"),
-    ({"tick": 1.0}, "tick must be .* got 1.0"),
-    ({"tick": True}, "tick must be .* got True"),
-    ({"wheel_size": 1}, "wheel_size must be .* got 1"),
-    ({"wheel_size": "60"}, "wheel_size.* got '60?'"),
-    ({"wheel_size": ()}, r"wheel_size must be .* got \(\)"),
-    ({"wheel_size": (60, 1)}, r"wheel_size\[1\] must be .* got 1"),
-    ({"wheel_size": None}, "wheel_size must be .* got None"),
-    ({"start": -1}, "start must be .* got -1"),
-    ({"start": float("nan")}, "start must be .* got nan"),
-]
-
-
-@pytest.mark.parametrize(("arguments", "message"), BAD_WHEELS)
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"tick": 0}, "tick must be .* got 0"),
+        ({"tick": 1.0}, "tick must be .* got 1.0"),
+        ({"tick": True}, "tick must be .* got True"),
+        ({"wheel_size": 1}, "wheel_size must be .* got 1"),
+        ({"wheel_size": "60"}, "wheel_size.* got '60?'"),
+        ({"wheel_size": ()}, r"wheel_size must be .* got \(\)"),
+        ({"wheel_size": (60, 1)}, r"wheel_size\[1\] must be .* got 1"),
+        ({"wheel_size": None}, "wheel_size must be .* got None"),
+        ({"start": -1}, "start must be .* got -1"),
+        ({"start": float("nan")}, "start must be .* got nan"),
+    ],
+)
 def test_a_wheel_refuses_bad_arguments_by_name_and_value(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidArgument, match=message):
         TimingWheel(**arguments)
