@@ -242,11 +242,11 @@ async def test_drains_end_who_waits_for_bytes_at_once_and_who_works_when_it_has_
         works[1].write(b"x")
         await begun.wait()
         await eventually(lambda: len(r) == 2)
-        drains = asyncio.gather(r.drain(30), r.drain(30))
+        drains = asyncio.gather(r.drain(600), r.drain(600))
         assert await idle[0].read() == b""
         await eventually(lambda: len(r) == 1)
         done.set()
-        await drains
+        await asyncio.wait_for(drains, 60)
         assert await works[0].read() == b"x"
         assert r.statistics().reasons == {"drain": 2}
         for _, writer in (idle, works):
