@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import re
+from functools import partial
 
 import pyarrow.parquet
 import pytest
@@ -240,6 +241,24 @@ async def test_a_stall_of_the_loop_is_charged_to_no_connection_nor_to_one_that_b
     assert r.statistics().stalled == pytest.approx(100, abs=1)
     assert 105 <= ends["peer"][0] <= 107  # 5 s of silence that was its own, a tick, and what of the stall is noticed
     assert "stalled" in caplog.text
+
+
+@reaping()
+async def test_what_a_late_loop_has_yet_to_do_it_does_before_a_connection_is_closed(loop, r):
+    """Late by less than a tick, which is no stall. No socket here, so no final check helps."""
+
+    async def speaks(at):
+        with r.watch(None, idle=5) as connection:
+            await loop.sleep(at)
+            connection.touch()
+            await loop.sleep(1)
+        assert not connection.reaped
+
+    async def staller():
+        await loop.sleep(4.9)
+        loop.stall(0.9)
+
+    await loop.together(staller, *(partial(speaks, 5 + hundredths / 100) for hundredths in range(80)))
 
 
 @reaping()
