@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import pytest
 from server_process import PATIENCE, ROOT
@@ -66,6 +66,13 @@ class Client:
         self.sock = socket.create_connection(("127.0.0.1", self.port), PATIENCE, (self.host, 0))
         self.made.append(self.sock)
         self.spoke = time.monotonic()
+
+    @classmethod
+    def answered(cls, port: int) -> Self:
+        """One that has asked, and has its answer."""
+        made = cls(port)
+        made.exchange()
+        return made
 
     @property
     def name(self) -> str:

@@ -60,19 +60,33 @@ def real_spark() -> Iterator[Any]:
             yield session
 
 
-@pytest.fixture
-def pipeline(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Run a command of the pipeline: its status, what went to stdout, what went to stderr."""
-    from reaper.pipeline import cli
+Ran = Callable[..., tuple[int, str, str]]
 
-    def run(*words: Any) -> tuple[int, str, str]:
-        return cli.main([*map(str, words), "--quiet"]), *capsys.readouterr()
+
+@pytest.fixture
+def call(capsys) -> Ran:
+    """Call the `main` of a command with words: its status, what went to stdout, what went to stderr."""
+
+    def run(main: Callable[[list[str]], int], *words: Any) -> tuple[int, str, str]:
+        try:
+            status: Any = main([*map(str, words)])
+        except SystemExit as stopped:
+            status = stopped.code
+        return status, *capsys.readouterr()
 
     return run
 
 
 @pytest.fixture
-def commands_on_spark(real_spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def pipeline(call: Ran) -> Ran:
+    """The same of a command of the pipeline."""
+    from reaper.pipeline import cli
+
+    return lambda *words: call(cli.main, *words, "--quiet")
+
+
+@pytest.fixture
+def commands_on_spark(real_spark: Any, monkeypatch) -> None:
     """Commands ask the Spark of all tests: left to themselves they would end it with their own."""
     monkeypatch.setattr("reaper.pipeline.read.command.asked_session", lambda *_: nullcontext(real_spark))
 
@@ -152,7 +166,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 @pytest.fixture(scope="session")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+def certificate(tmp_path_factory) -> tuple[str, str]:
     """A self-signed certificate for 127.0.0.1 and localhost, made by openssl."""
     from scripts import tools
 
@@ -162,8 +176,16 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
         pytest.skip(str(missing))
 
 
+@pytest.fixture
+def port() -> int:
+    """Where nothing listens."""
+    from scripts.serving import free_port
+
+    return free_port()
+
+
 @pytest.fixture(params=["still", "moving"])
-def autojump_clock(request: pytest.FixtureRequest) -> Any:
+def autojump_clock(request) -> Any:
     """What holds in virtual time holds under a clock that moves between two readings, too."""
     from tests.loops import autojump
 
@@ -171,7 +193,7 @@ def autojump_clock(request: pytest.FixtureRequest) -> Any:
 
 
 @pytest.fixture(params=["plain", "tls"])
-def secured(request: pytest.FixtureRequest) -> dict[str, str]:
+def secured(request) -> dict[str, str]:
     """The settings of an HTTP server without TLS, and with it."""
     if request.param == "plain":
         return {}

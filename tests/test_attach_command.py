@@ -11,7 +11,6 @@ import sys
 import time
 import urllib.request
 from contextlib import suppress
-from pathlib import Path
 
 import psutil
 import pyarrow.parquet as pq
@@ -32,11 +31,9 @@ def descriptors(pid: int) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_it_stops_cleanly_on_a_signal_and_leaves_nothing_behind(number: int) -> None:
-    port = free_port()
+def test_it_stops_cleanly_on_a_signal_and_leaves_nothing_behind(number: int, port: int) -> None:
     with Echo.server(port) as server:
-        client = Echo(port)
-        client.exchange()
+        client = Echo.answered(port)
         client.exchange()  # by now whoever tried whether it listens has been closed
         before = descriptors(server.pid)
         attach = Attach(*at(port), "--idle", "30s", "--close")
@@ -48,9 +45,8 @@ def test_it_stops_cleanly_on_a_signal_and_leaves_nothing_behind(number: int) -> 
 
 
 @pytest.mark.slow
-def test_connections_of_every_worker_are_closed_and_those_of_a_stranger_on_the_same_port_never() -> None:
+def test_connections_of_every_worker_are_closed_and_those_of_a_stranger_on_the_same_port_never(port: int) -> None:
     """Three workers share a listening socket; another process listens on the same address by SO_REUSEPORT."""
-    port = free_port()
     with Echo.server(port, workers=3) as ours, Echo.server(port) as stranger:
         process = psutil.Process(stranger.pid)
         until(lambda: process.net_connections("tcp"), "the stranger listens")  # not only has a socket
@@ -100,8 +96,7 @@ def test_listening_sockets_outgoing_connections_and_unix_sockets_are_never_touch
 
 
 @pytest.mark.slow
-def test_networks_say_whose_clients_are_meant() -> None:
-    port = free_port()
+def test_networks_say_whose_clients_are_meant(port: int) -> None:
     with Echo.server(port):
         _, far = Echo(port), Echo(port, "127.9.9.9")
         for flags in (("--only", "127.9.0.0/16"), ("--except", "127.0.0.0/24")):
@@ -112,14 +107,13 @@ def test_networks_say_whose_clients_are_meant() -> None:
 
 
 @pytest.mark.slow
-def test_metrics_and_a_configuration_file(tmp_path: Path) -> None:
+def test_metrics_and_a_configuration_file(tmp_path) -> None:
     pytest.importorskip("prometheus_client")
     port, metrics = free_port(), free_port()
     settings = '[reaper]\nlog_format = "json"\n[attach]\nidle = "1s"\ntick = "100ms"\njitter = 0.2\n'
     (tmp_path / "reaper.toml").write_text(settings)
     with Echo.server(port):
-        client = Echo(port)
-        client.exchange()
+        Echo.answered(port)
         flags = ("--config", str(tmp_path / "reaper.toml"), "--metrics", f"127.0.0.1:{metrics}", "--close")
         with Attach(*at(port), *flags, json=()) as attach:
             until(lambda: attach.of("closed"), "the client is closed")
@@ -131,12 +125,10 @@ def test_metrics_and_a_configuration_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_terminal_shows_a_live_table() -> None:
+def test_a_terminal_shows_a_live_table(port: int) -> None:
     pytest.importorskip("rich")
-    port = free_port()
     with Echo.server(port):
-        client = Echo(port)
-        client.exchange()
+        client = Echo.answered(port)
         ours, theirs = pty.openpty()
         command = [sys.executable, "-m", "reaper", "attach", *at(port), *LIMITS]
         wide = {**os.environ, "COLUMNS": "160", "TERM": "xterm"}
@@ -157,27 +149,23 @@ def test_a_terminal_shows_a_live_table() -> None:
 
 
 @pytest.mark.slow
-def test_a_server_that_ignores_the_end_of_file_is_ended_all_the_same_for_its_client() -> None:
-    port = free_port()
+def test_a_server_that_ignores_the_end_of_file_is_ended_all_the_same_for_its_client(port: int) -> None:
     with Echo.server(port, "deaf"), Attach(*at(port), *LIMITS, "--close"):
-        client = Echo(port)
-        client.exchange()
+        client = Echo.answered(port)
         assert client.wait_for_the_end() >= 1.0
 
 
 @pytest.mark.slow
-def test_without_rights_it_shows_and_refuses_to_close_in_one_line(tmp_path: Path) -> None:
+def test_without_rights_it_shows_and_refuses_to_close_in_one_line(tmp_path, port: int) -> None:
     """The kernel says to each user when a connection last spoke, but only a user's own processes may be traced."""
     if os.getuid():
         pytest.skip("only root can start a server as another user")
-    port = free_port()
     other = {"user": 65534, "group": 65534, "extra_groups": [], "cwd": "/"}
     command = (tool("redis-server"), "--port", str(port), "--save", "", "--dir", "/tmp")
     no_rights = (tool("setpriv"), "--bounding-set=-all", "--inh-caps=-all")
     flags = (*at(port), *LIMITS)
     with running(*command, port=port, **other):
-        client = Redis(port)
-        client.exchange()
+        client = Redis.answered(port)
         assert "needs CAP_SYS_PTRACE" in refused(*flags, "--close", prefix=no_rights)
         assert "needs CAP_NET_ADMIN" in refused(*flags, "--close", "--how", "destroy", prefix=no_rights)
         with Attach(*flags, prefix=no_rights) as attach:
@@ -187,8 +175,7 @@ def test_without_rights_it_shows_and_refuses_to_close_in_one_line(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_what_cannot_be_is_refused_in_one_line_that_says_what_would_be_right(tmp_path: Path) -> None:
-    port = free_port()
+def test_what_cannot_be_is_refused_in_one_line_that_says_what_would_be_right(tmp_path, port: int) -> None:
     with Echo.server(port) as server, subprocess.Popen(["sleep", "60"]) as bystander:
         here = at(port)
         assert "no limit is on: give --idle 5m" in refused(*here)
@@ -211,8 +198,7 @@ def test_what_cannot_be_is_refused_in_one_line_that_says_what_would_be_right(tmp
 
 
 @pytest.mark.slow
-def test_the_silences_of_a_foreign_servers_client_are_learned_until_a_signal(tmp_path: Path) -> None:
-    port = free_port()
+def test_the_silences_of_a_foreign_servers_client_are_learned_until_a_signal(tmp_path, port: int) -> None:
     command = [sys.executable, "-m", "reaper", "attach", *at(port), "--gap", "400ms"]
     with Echo.server(port), subprocess.Popen([*command, "--learn", str(tmp_path)], cwd=ROOT, stdout=-1) as learner:
         assert b"learning" in learner.stdout.readline()

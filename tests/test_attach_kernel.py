@@ -113,9 +113,7 @@ def test_an_end_that_the_final_check_allows_is_seen_by_the_peer_and_happens_once
 
 @pytest.mark.parametrize("most", [1, 2, netlink.MOST_PLACES])
 @pytest.mark.parametrize("info", [False, True])
-def test_the_connections_of_several_listeners_are_found_in_one_dump_or_more(
-    monkeypatch: pytest.MonkeyPatch, most: int, info: bool
-) -> None:
+def test_the_connections_of_several_listeners_are_found_in_one_dump_or_more(monkeypatch, most: int, info: bool) -> None:
     monkeypatch.setattr(netlink, "MOST_PLACES", most)
     with contextlib.ExitStack() as stack:
         servers = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
@@ -192,7 +190,7 @@ with socket.socket(fileno=0) as channel:
 """
 
 
-def test_a_listening_socket_that_is_handed_over_later_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_listening_socket_that_is_handed_over_later_is_watched(monkeypatch) -> None:
     ours, theirs = socket.socketpair()
     with (
         subprocess.Popen([sys.executable, "-c", TAKES_OVER], stdin=theirs) as child,  # ends when its channel is closed
@@ -208,9 +206,7 @@ def test_a_listening_socket_that_is_handed_over_later_is_watched(monkeypatch: py
 
 
 @pytest.mark.parametrize(("code", "said"), [(errno.EOPNOTSUPP, "CONFIG_INET_DIAG_DESTROY"), (errno.EPERM, "NET_ADMIN")])
-def test_a_destroy_that_the_kernel_refuses_is_said_in_words(
-    code: int, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_destroy_that_the_kernel_refuses_is_said_in_words(code: int, said: str, monkeypatch) -> None:
     with closing(Linux()) as kernel:
         assert kernel.destroy(struct.pack("=40xQ", 1)) is False
         monkeypatch.setattr(kernel, "_acknowledged", lambda sequence: netlink.Answer(sequence, code))
@@ -262,9 +258,7 @@ def forbidden(pid: int, fd: int) -> int:
         ("closing.take", forbidden, r"needs CAP_SYS_PTRACE, and .*ptrace_scope below 3: run as .*--how destroy"),
     ],
 )
-def test_what_the_kernel_lacks_or_forbids_is_said_in_words(
-    name: str, value: object, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_kernel_lacks_or_forbids_is_said_in_words(name: str, value: object, said: str, monkeypatch) -> None:
     monkeypatch.setattr(f"reaper.attach.{name}", value)
     with pytest.raises(Refusal, match=said), closing(Linux()):
         check_shutdown(os.getpid(), 0)

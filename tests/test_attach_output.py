@@ -13,7 +13,7 @@ import sys
 import threading
 
 import pytest
-from attach_servers import PATIENCE, ROOT, Echo, free_port, until
+from attach_servers import PATIENCE, ROOT, Echo, until
 
 from reaper.attach.output import Output
 
@@ -35,9 +35,7 @@ def read_all(descriptor: int) -> list[str]:
         return file.read().splitlines()
 
 
-def test_lines_come_out_whole_and_in_order_although_they_are_taken_in_pieces(
-    pipe, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lines_come_out_whole_and_in_order_although_they_are_taken_in_pieces(pipe, monkeypatch) -> None:
     write = os.write
     monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:3]))
     output = Output(pipe[1])
@@ -82,9 +80,8 @@ def test_an_output_whose_reader_has_gone_is_a_broken_pipe(pipe) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ends", ["is read at last", "is never read"])
-def test_a_full_pipe_stops_no_close(pipe, ends: str) -> None:
+def test_a_full_pipe_stops_no_close(pipe, ends: str, port: int) -> None:
     ours, theirs = pipe
-    port = free_port()
     command = [sys.executable, "-m", "reaper", "attach", "--listen", f"127.0.0.1:{port}", "--json", "--close"]
     with (
         Echo.server(port),

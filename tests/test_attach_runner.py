@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -96,7 +95,7 @@ def test_a_tick_is_compared_with_the_limits_that_are_on() -> None:
     assert limits_of(Attach(idle=300.0, tick=10.0)).shortest() == 300.0
 
 
-def test_the_silences_that_are_learned_are_those_that_were(target: FakeTarget, tmp_path: Path) -> None:
+def test_the_silences_that_are_learned_are_those_that_were(target: FakeTarget, tmp_path) -> None:
     """Random traffic in virtual time, sampled: each silence beyond the gap is written, and is as long as it was."""
     chance, gap, world = random.Random(3), 5.0, target.world
     ago = [chance.lognormvariate(1.0, 1.2) for _ in range(400)]

@@ -13,7 +13,6 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from attach_servers import PATIENCE, SERVERS, Attach, Client, Nginx, Redis, at, free_port, tool, until
@@ -41,8 +40,7 @@ def live_on(clients: list[Client], done: Callable[[], bool]) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", SERVERS, ids=lambda kind: kind.__name__.lower())
-def test_silent_clients_of_a_foreign_server_are_closed_and_live_ones_never(kind, tmp_path: Path) -> None:
-    port = free_port()
+def test_silent_clients_of_a_foreign_server_are_closed_and_live_ones_never(kind, tmp_path, port: int) -> None:
     with kind.server(port, tmp_path), Attach(*at(port), *LIMITS, "--close") as attach:
         silent, live = [kind(port) for _ in range(4)], [kind(port) for _ in range(3)]
         for client in silent:
@@ -53,8 +51,7 @@ def test_silent_clients_of_a_foreign_server_are_closed_and_live_ones_never(kind,
         assert min(ages) >= IDLE
         until(lambda: sorted(attach.clients("closed")) == sorted([*names, *late]), "only those are closed")
         assert all(event["silent_s"] >= IDLE and event["reason"] == "idle" for event in attach.of("closed"))
-        another = kind(port)
-        another.exchange()  # the server is as well as before
+        kind.answered(port)  # the server is as well as before
         assert attach.stop()[0] == 0
         (end,) = attach.of("end")
         assert (end["closed"], end["unreachable"]) == (len(attach.of("closed")), 0)
@@ -62,11 +59,9 @@ def test_silent_clients_of_a_foreign_server_are_closed_and_live_ones_never(kind,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("who", ["--pid", "--listen"])
-def test_without_close_nothing_is_closed_and_each_that_would_be_is_named_once(who: str, tmp_path: Path) -> None:
-    port = free_port()
+def test_without_close_nothing_is_closed_and_each_that_would_be_is_named_once(who: str, tmp_path, port: int) -> None:
     with Redis.server(port, tmp_path) as server:
-        silent = Redis(port)
-        silent.exchange()
+        silent = Redis.answered(port)
         target = str(server.pid) if who == "--pid" else f"127.0.0.1:{port}"
         with Attach(who, target, *LIMITS) as attach:
             until(lambda: attach.of("due"), "the silent client is reported")
@@ -86,7 +81,7 @@ def preface_of_http2(path: str) -> bytes:
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["shutdown", "destroy", "destroy without the socket"])
 @pytest.mark.parametrize("how", ["right after connect", "after an answer", "in two segments"])
-def test_a_client_that_waits_for_its_answer_is_not_idle(end: str, how: str, tmp_path: Path) -> None:
+def test_a_client_that_waits_for_its_answer_is_not_idle(end: str, how: str, tmp_path) -> None:
     """BLPOP: the server owes the answer, and the question came in the jiffy of what was before it."""
     port, prefix = free_port(), ()
     if end != "shutdown" and os.getuid():
@@ -117,9 +112,8 @@ def test_a_client_that_waits_for_its_answer_is_not_idle(end: str, how: str, tmp_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["shutdown", "destroy"])
-def test_a_request_in_flight_is_answered_although_the_server_spoke_first(end: str, tmp_path: Path) -> None:
+def test_a_request_in_flight_is_answered_although_the_server_spoke_first(end: str, tmp_path, port: int) -> None:
     """HTTP/2: nginx greets with its settings; its upstream takes three times the limit. SMTP and MySQL are alike."""
-    port = free_port()
     if end == "destroy" and os.getuid():
         pytest.skip("SOCK_DESTROY needs CAP_NET_ADMIN")
     flags = (*at(port), *LIMITS, "--close", "--how", end)
@@ -144,11 +138,9 @@ def test_a_request_in_flight_is_answered_although_the_server_spoke_first(end: st
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stopped", ["attach", "server"])
-def test_a_stop_longer_than_the_timeout_closes_no_client_that_has_spoken(stopped: str, tmp_path: Path) -> None:
-    port = free_port()
+def test_a_stop_longer_than_the_timeout_closes_no_client_that_has_spoken(stopped: str, tmp_path, port: int) -> None:
     with Redis.server(port, tmp_path) as server, Attach(*at(port), *LIMITS, "--close") as attach:
-        client = Redis(port)
-        client.exchange()
+        client = Redis.answered(port)
         until(lambda: attach.of("found"), "the client is found")
         victim = attach.process if stopped == "attach" else server
         victim.send_signal(signal.SIGSTOP)
@@ -174,26 +166,22 @@ def test_a_stop_longer_than_the_timeout_closes_no_client_that_has_spoken(stopped
 
 
 @pytest.mark.slow
-def test_the_server_restarts_and_its_new_connections_are_watched(tmp_path: Path) -> None:
-    port = free_port()
+def test_the_server_restarts_and_its_new_connections_are_watched(tmp_path, port: int) -> None:
     with Redis.server(port, tmp_path):
         attach = Attach(*at(port), *LIMITS, "--close")
-        first = Redis(port)
-        first.exchange()
+        first = Redis.answered(port)
         first.wait_for_the_end()
     with attach:
         until(lambda: any("not served" in event["text"] for event in attach.of("say")), "the end is noticed")
         with Redis.server(port, tmp_path):
-            second = Redis(port)
-            second.exchange()
+            second = Redis.answered(port)
             second.wait_for_the_end()
             until(lambda: len(attach.of("closed")) == 2, "both are closed")
             assert attach.stop()[0] == 0
 
 
 @pytest.mark.slow
-def test_a_watched_process_that_dies_ends_the_watch(tmp_path: Path) -> None:
-    port = free_port()
+def test_a_watched_process_that_dies_ends_the_watch(tmp_path, port: int) -> None:
     with Redis.server(port, tmp_path) as server:
         attach = Attach("--pid", str(server.pid), *LIMITS, "--close")
         server.kill()
@@ -204,8 +192,7 @@ def test_a_watched_process_that_dies_ends_the_watch(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_slow_header_attack_ends(tmp_path: Path) -> None:
-    port = free_port()
+def test_a_slow_header_attack_ends(tmp_path, port: int) -> None:
     with Nginx.server(port, tmp_path):
         limits = ("--min-in-rate", "240", "--min-in-grace", "1s", "--first-byte", "5s", "--tick", "100ms")
         with Attach(*at(port), *limits, "--close") as attach:
@@ -217,5 +204,4 @@ def test_a_slow_header_attack_ends(tmp_path: Path) -> None:
             assert re.search(r"Exit status:.*No open connections left", attack.stdout), attack.stdout[-600:]
             until(lambda: len(attach.of("closed")) >= 40, "all of the attack is closed")
             assert {event["reason"] for event in attach.of("closed")} == {"min_in_rate"}
-            client = Nginx(port)
-            client.exchange()
+            Nginx.answered(port)

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -67,7 +66,7 @@ def test_every_trial_names_trouble_and_clients_that_there_are() -> None:
         assert trial.share or trial.interop
 
 
-def test_the_page_has_the_figures_of_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_has_the_figures_of_the_report(tmp_path, monkeypatch) -> None:
     page = tmp_path / "reliability.md"
     page.write_text(f"before\n{campaign.BEGIN}\nold\n{campaign.END}\nafter\n")
     monkeypatch.setattr(campaign, "PAGE", page)
@@ -89,7 +88,7 @@ SLOW = {"attackers": 200}
     ("name", "smaller"),
     [("slow headers", SLOW), ("slow bodies", SLOW), ("slow readers", SLOW), ("behind nginx", {"bursts": 2})],
 )
-def test_a_foreign_tool_finds_that(name: str, smaller: dict[str, int], tmp_path: Path) -> None:
+def test_a_foreign_tool_finds_that(name: str, smaller: dict[str, int], tmp_path) -> None:
     trial = Trial.all()[name]
     try:
         outcome = played(replace(trial, meanwhile=trial.meanwhile | smaller), tmp_path, 0.0)
@@ -100,7 +99,7 @@ def test_a_foreign_tool_finds_that(name: str, smaller: dict[str, int], tmp_path:
 
 
 @pytest.mark.slow
-def test_curl_reuses_the_connection_and_uploads_after_100_continue(tmp_path: Path) -> None:
+def test_curl_reuses_the_connection_and_uploads_after_100_continue(tmp_path) -> None:
     curl = installed("curl")
     with serving(example("http", "--workers", "1"), tmp_path / "log") as server:
         url = f"http://{server.target}"
@@ -113,7 +112,7 @@ def test_curl_reuses_the_connection_and_uploads_after_100_continue(tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_ab_sees_no_failure_though_it_asks_http_1_0_for_keep_alive(tmp_path: Path) -> None:
+def test_ab_sees_no_failure_though_it_asks_http_1_0_for_keep_alive(tmp_path) -> None:
     ab = [installed("ab", "apache2-utils"), "-q", "-k", "-n", "2000", "-c", "50"]
     with serving(example("http", "--workers", "1"), tmp_path / "log") as server:
         url = f"http://{server.target}/sleep?s=0"

@@ -72,7 +72,7 @@ def test_without_any_source_everything_is_at_its_default() -> None:
     assert {config.origin(path) for path in OPTIONS} == {DEFAULT}
 
 
-def test_file_beats_default_environment_beats_file_command_line_beats_environment(tmp_path: Path) -> None:
+def test_file_beats_default_environment_beats_file_command_line_beats_environment(tmp_path) -> None:
     toml = tmp_path / "reaper.toml"
     toml.write_text('[reaper]\ntick = "250ms"\n[timeouts]\nidle = "5s"\nkeep_alive = "0s"\n[server]\nworkers = 3\n')
     environ = {"REAPER_TIMEOUTS_IDLE": "6s", "REAPER_TIMEOUTS_BODY": "7s", "HOME": "/"}
@@ -94,7 +94,7 @@ def test_the_reaper_section_need_not_be_said_twice_in_the_environment() -> None:
     assert (both.reaper.tick, both.origin("reaper.tick")) == (3.0, "environment REAPER_REAPER_TICK")
 
 
-def test_every_fault_is_reported_with_path_value_origin_and_what_would_be_right(tmp_path: Path) -> None:
+def test_every_fault_is_reported_with_path_value_origin_and_what_would_be_right(tmp_path) -> None:
     path = tmp_path / "bad.toml"
     off = "; 0s switches it off"
     path.write_text(
@@ -144,7 +144,7 @@ def test_every_fault_is_reported_with_path_value_origin_and_what_would_be_right(
     ],
 )
 def test_a_file_that_cannot_be_used_or_a_setting_that_is_wrong_or_misplaced_is_one_fault(
-    tmp_path: Path, content: bytes | None, said: str
+    tmp_path, content: bytes | None, said: str
 ) -> None:
     path = tmp_path / "x.toml"
     if content is not None:
@@ -235,7 +235,7 @@ def test_a_signal_that_comes_in_the_middle_of_a_wait_is_noted_all_the_same() -> 
 
 
 def test_progress_is_a_line_with_the_seconds_before_it_unless_it_is_not_wanted(
-    capsys: pytest.CaptureFixture[str],
+    capsys,
 ) -> None:
     progress_on_stderr(True)("hidden")
     progress_on_stderr(False)("shown")

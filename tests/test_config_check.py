@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture(autouse=True)
-def _no_variables_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_variables_of_the_machine(monkeypatch) -> None:
     for found in OPTIONS.values():
         for name in found.environment:
             monkeypatch.delenv(name, raising=False)
@@ -135,89 +135,77 @@ def test_a_reload_names_every_change_and_applies_only_the_live_ones() -> None:
 
 
 def test_check_prints_values_with_their_origin_and_passes_and_says_the_same_as_json(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path, call, monkeypatch
 ) -> None:
     path = tmp_path / "good.toml"
     path.write_text('[timeouts]\nidle = "7s"\n')
     monkeypatch.setenv("REAPER_TIMEOUTS_BODY", "8s")
-    assert main(["check", str(path), "--write", "9s"]) == 0
-    said, _, attach = capsys.readouterr().out.partition("[attach]")  # whose keys have the names of others
+    status, out, _ = call(main, "check", path, "--write", "9s")
+    said, _, attach = out.partition("[attach]")  # whose keys have the names of others
     lines = {line.split()[0]: line.split(maxsplit=2)[1:] for line in said.splitlines() if line}
     assert lines["idle"] == ["7s", str(path)]
     assert lines["body"] == ["8s", "environment REAPER_TIMEOUTS_BODY"]
     assert lines["write"] == ["9s", "command line"]
     assert lines["tunnel"] == ["10m", "default"]
-    assert "verdict: pass" in attach
-    assert main(["check", str(path), "--tick", "30s", "--json"]) == 1
-    report = json.loads(capsys.readouterr().out)
-    assert (report["schema"], report["verdict"]) == ("reaper-check/1", "fail")
+    assert (status, "verdict: pass" in attach) == (0, True)
+    status, out, _ = call(main, "check", path, "--tick", "30s", "--json")
+    report = json.loads(out)
+    assert (status, report["schema"], report["verdict"]) == (1, "reaper-check/1", "fail")
     assert report["values"]["timeouts.idle"] == {"value": 7.0, "text": "7s", "origin": str(path)}
     assert set(report["values"]) == set(OPTIONS)
     assert report["findings"][0]["path"] == "reaper.tick"
 
 
-def test_check_of_an_unusable_file_says_every_fault_on_stderr(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_of_an_unusable_file_says_every_fault_on_stderr(tmp_path, call) -> None:
     path = tmp_path / "bad.toml"
     path.write_text('[timeouts]\nidle = 3\nbody = "x"\n')
-    assert main(["check", str(path), "--json"]) == 2
-    out, err = capsys.readouterr()
-    assert json.loads(out)["errors"] == err.splitlines()
+    status, out, err = call(main, "check", path, "--json")
+    assert (status, json.loads(out)["errors"]) == (2, err.splitlines())
     assert [line.split(":")[0] for line in err.splitlines()] == ["timeouts.idle", "timeouts.body"]
 
 
-def test_check_needs_no_file_and_reads_the_one_that_the_servers_would(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_check_needs_no_file_and_reads_the_one_that_the_servers_would(tmp_path, call, monkeypatch) -> None:
     monkeypatch.setenv("REAPER_TIMEOUTS_BODY", "8s")
     monkeypatch.setenv("REAPER_IDLE", "3s")
-    assert main(["check", "--changed"]) == 0
-    said = capsys.readouterr().out
+    status, said, _ = call(main, "check", "--changed")
     assert [line.split() for line in said.splitlines()[:2]] == [
         ["[timeouts]"],
         ["body", "8s", "environment", "REAPER_TIMEOUTS_BODY;", "default", "30s"],
     ]
-    assert "keep_alive" not in said
+    assert (status, "keep_alive" in said) == (0, False)
     monkeypatch.delenv("REAPER_TIMEOUTS_BODY")
-    assert main(["check", "--changed", "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
+    status, said, _ = call(main, "check", "--changed", "--json")
+    report = json.loads(said)
     (note,) = report["findings"]  # a variable that sets nothing
-    assert (report["values"], note["severity"], note["path"]) == ({}, "note", "REAPER_IDLE")
+    assert (status, report["values"], note["severity"], note["path"]) == (0, {}, "note", "REAPER_IDLE")
     assert note["text"].endswith("did you mean REAPER_TIMEOUTS_IDLE?")
     for seconds, named in ((7, "named.toml"), (8, "given.toml")):
         (tmp_path / named).write_text(f'[timeouts]\nidle = "{seconds}s"\n')
         monkeypatch.setenv("REAPER_CONFIG", str(tmp_path / "named.toml"))
-        assert main(["check", "--changed", *([str(tmp_path / named)] if seconds == 8 else [])]) == 0
-        assert f"{seconds}s           {tmp_path / named}" in capsys.readouterr().out
+        status, said, _ = call(main, "check", "--changed", *([tmp_path / named] if seconds == 8 else []))
+        assert (status, f"{seconds}s           {tmp_path / named}" in said) == (0, True)
 
 
 @pytest.mark.parametrize("arguments", [[], ["chekc", "x"], ["check", "x", "--ilde", "3s"]])
-def test_bad_arguments_are_one_line_and_status_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main(arguments)
-    assert caught.value.code == 2
-    assert len(capsys.readouterr().err.splitlines()) == 1
+def test_bad_arguments_are_one_line_and_status_2(arguments: list[str], call) -> None:
+    status, _, err = call(main, *arguments)
+    assert (status, len(err.splitlines())) == (2, 1)
 
 
-def test_help_of_check_explains_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="0"):
-        main(["check", "--help"])
-    said = capsys.readouterr().out
-    assert [found.flag for found in OPTIONS.values() if found.flag not in said] == []
+def test_help_of_check_explains_every_setting(call) -> None:
+    status, said, _ = call(main, "check", "--help")
+    assert (status, [found.flag for found in OPTIONS.values() if found.flag not in said]) == (0, [])
 
 
-def test_rewriting_keeps_what_is_around_the_table_and_a_page_without_markers_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rewriting_keeps_what_is_around_the_table_and_a_page_without_markers_is_refused(tmp_path, call) -> None:
     path = tmp_path / "page.md"
     path.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
     assert main(["table", str(path)]) == 0
     assert path.read_text() == f"before\n{BEGIN}\n\n{markdown()}\n{END}\nafter\n" == rewrite(path.read_text())
     path.write_text("nothing")
     for page, why in ((path, f"no line {BEGIN}"), (tmp_path, "Is a directory")):
-        assert main(["table", str(page)]) == 2
-        assert capsys.readouterr().err.startswith(f"{page}: {why}: expected")
+        status, _, err = call(main, "table", page)
+        assert (status, err.startswith(f"{page}: {why}: expected")) == (2, True)
 
 
 def test_the_documentation_has_not_drifted() -> None:

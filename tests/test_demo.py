@@ -11,7 +11,6 @@ import sys
 import time
 from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
@@ -73,9 +72,7 @@ def test_each_limit_that_is_too_low_is_named_with_what_is_needed(limit: str, val
     assert words in line
 
 
-def test_what_cannot_fit_is_refused_with_status_2(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_fit_is_refused_with_status_2(monkeypatch, capsys) -> None:
     monkeypatch.setattr(Machine, "here", lambda: replace(ROOMY, memory=1 << 30))
     monkeypatch.setattr("sys.argv", ["demo", "--connections", "1000000"])
     assert demo.main() == 2
@@ -83,7 +80,7 @@ def test_what_cannot_fit_is_refused_with_status_2(
 
 
 @pytest.mark.slow
-def test_a_small_demo_passes_on_real_connections(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_small_demo_passes_on_real_connections(tmp_path, capfd) -> None:
     plan = Plan(60, 2, 4, 4000, "silent=50,chatty=40,drip=10", 2, 1)
     assert demo.run(plan, tmp_path) == 0
     report = json.loads((tmp_path / "report.json").read_text())
@@ -99,13 +96,13 @@ def test_a_small_demo_passes_on_real_connections(tmp_path: Path, capfd: pytest.C
     assert (tmp_path / "report.html").exists()
 
 
-def test_a_server_that_does_not_start_is_an_error_with_its_last_words(tmp_path: Path) -> None:
+def test_a_server_that_does_not_start_is_an_error_with_its_last_words(tmp_path) -> None:
     command = ["sh", "-c", "echo no such thing; exit 3"]
     with pytest.raises(DidNotStart, match="ended with status 3: no such thing"), serving(command, tmp_path / "log"):
         pass
 
 
-def test_a_server_is_found_listening_without_a_connection_of_which_it_would_hear(tmp_path: Path) -> None:
+def test_a_server_is_found_listening_without_a_connection_of_which_it_would_hear(tmp_path) -> None:
     program = (
         "import select, signal, socket, sys; signal.pthread_sigmask(signal.SIG_BLOCK, [15]); "
         "listening = socket.create_server(('127.0.0.1', int(sys.argv[1]))); "
@@ -119,7 +116,7 @@ def test_a_server_is_found_listening_without_a_connection_of_which_it_would_hear
 
 @pytest.mark.parametrize("taken", [False, True])
 def test_a_server_that_never_listens_is_ended_and_another_on_its_port_does_not_pass_for_it(
-    taken: bool, tmp_path: Path
+    taken: bool, tmp_path
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1] if taken else free_port()
@@ -131,7 +128,7 @@ def test_a_server_that_never_listens_is_ended_and_another_on_its_port_does_not_p
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_a_demo_with_what_was_seen(tmp_path: Path) -> None:
+def test_ctrl_c_ends_a_demo_with_what_was_seen(tmp_path) -> None:
     command = [sys.executable, "-m", "scripts.demo", "--connections", "40", "--out", str(tmp_path)]
     log = tmp_path / "said"
     with log.open("wb") as output:
@@ -151,9 +148,7 @@ def test_ctrl_c_before_the_clients_have_begun_is_an_interruption_too() -> None:
     assert demo.call([sys.executable, "-c", "raise SystemExit(3)"]) == 3
 
 
-def test_a_run_without_a_report_does_not_show_that_of_the_run_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_without_a_report_does_not_show_that_of_the_run_before(tmp_path, monkeypatch, capsys) -> None:
     said = "stopped: open 0, accepted 100000, reaped 50764, averted 0, worst loop lag 90 ms, stalls 0, reaper task 1 s"
     server = SimpleNamespace(target="127.0.0.1:9", pid=1, status=0, said=lambda: f"listening\n{said}\n")
     monkeypatch.setattr(demo, "serving", lambda *_, **__: nullcontext(server))
@@ -174,7 +169,7 @@ def test_a_run_without_a_report_does_not_show_that_of_the_run_before(
     ],
 )
 def test_the_pipeline_demo_refuses_in_one_line_and_deletes_nothing(
-    given: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    given: list[str], said: str, tmp_path, monkeypatch, capsys
 ) -> None:
     pytest.importorskip("pyarrow")
     from scripts import pipeline_demo

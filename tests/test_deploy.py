@@ -45,7 +45,7 @@ def rules() -> list[dict]:
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+def exported(tmp_path_factory) -> set[str]:
     """Names of all metrics that a real server exports, with everything switched on."""
     pytest.importorskip("psutil")
     pytest.importorskip("pyarrow")
@@ -84,7 +84,7 @@ def test_promtool_accepts_configuration_and_rules_and_every_rule_fires_when_it_s
 
 
 @pytest.mark.slow
-def test_a_real_prometheus_scrapes_a_real_server_and_answers_every_query(tmp_path: Path) -> None:
+def test_a_real_prometheus_scrapes_a_real_server_and_answers_every_query(tmp_path) -> None:
     prometheus, port = installed("prometheus", "prometheus"), free_port()
     flags = ("--pressure", "--journal", str(tmp_path / "journal"), "--idle", "100ms", "--keep-alive", "100ms")
     quick = ("--first-byte", "100ms", "--tick", "50ms", "--drain-idle", "0s", "--status", "127.0.0.1:0")
@@ -138,7 +138,7 @@ def value(text: str, key: str) -> str:
 
 
 @pytest.mark.slow
-def test_systemd_accepts_the_units(tmp_path: Path) -> None:
+def test_systemd_accepts_the_units(tmp_path) -> None:
     for name, source in UNITS.items():
         text = unit(source)
         for folder in ("/opt/reaper", "/srv/app"):
@@ -155,7 +155,7 @@ def test_the_unit_outlasts_the_drain_and_the_servers_own_watchdog() -> None:
     assert float(value(text, "WatchdogSec")) / 2 > OPTIONS["server.watchdog"].default / 2 + 5
 
 
-def accepts(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> bool:
+def accepts(arguments: list[str], capsys) -> bool:
     """Whether the server's command line knows all of *arguments*: with one too many it names that one only."""
     with pytest.raises(SystemExit):
         server_main([*arguments, "--one-too-many"])
@@ -303,7 +303,7 @@ SETTINGS = '[timeouts]\nkeep_alive = "1s"\nkeep_alive_margin = "0s"\ndrain_idle 
 
 
 @pytest.mark.slow
-def test_the_units_start_and_serve_under_a_real_systemd(tmp_path: Path) -> None:
+def test_the_units_start_and_serve_under_a_real_systemd(tmp_path) -> None:
     files = {"reaper.toml": SETTINGS, "app.py": APP}
     said = booted(tmp_path, {name: unit(source) for name, source in UNITS.items()}, ASK, files).splitlines()
     assert {"8080 200 b''", "8000 200 b''", "active active active"} <= set(said), "\n".join(said)

@@ -42,7 +42,7 @@ def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", PAGES[page], re.MULTILINE | re.DOTALL)
 
 
-def test_the_program_about_the_journal_writes_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_program_about_the_journal_writes_one(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     (program,) = blocks("docs/journal.md", "python")
     exec(program, {})
@@ -52,7 +52,7 @@ def test_the_program_about_the_journal_writes_one(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize("page", SETTINGS)
-def test_the_settings_on_a_page_pass_check(page: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_settings_on_a_page_pass_check(page: str, tmp_path, capsys) -> None:
     path = tmp_path / "reaper.toml"
     (text,) = blocks(page, "toml")
     path.write_text(text)
@@ -82,14 +82,14 @@ def test_every_reason_of_a_close_is_explained() -> None:
     assert explained >= set(REASONS)
 
 
-def test_the_scenario_on_the_page_is_one(tmp_path: Path) -> None:
+def test_the_scenario_on_the_page_is_one(tmp_path) -> None:
     path = tmp_path / "storm.toml"
     (text,) = blocks("docs/loadgen.md", "toml")
     path.write_text(text)
     assert [client.kind for client in load_scenario(str(path)).clients] == ["silent", "chatty"]
 
 
-def test_nginx_accepts_what_the_page_about_proxies_shows(tmp_path: Path) -> None:
+def test_nginx_accepts_what_the_page_about_proxies_shows(tmp_path) -> None:
     nginx = shutil.which("nginx")
     if nginx is None:
         pytest.skip("needs nginx (Debian: apt-get install nginx)")
@@ -139,7 +139,7 @@ def test_each_command_on_the_page_about_attach_is_one_that_attach_takes(flags: s
 
 
 @pytest.mark.slow
-def test_the_program_on_the_page_about_attach_ends_a_silent_connection(tmp_path: Path) -> None:
+def test_the_program_on_the_page_about_attach_ends_a_silent_connection(tmp_path) -> None:
     (program,) = blocks("docs/attach.md", "python")
     script = program.replace("8000", str(port := free_port())).replace("idle=30.0", "idle=0.5, tick=0.1")
     with (

@@ -39,7 +39,7 @@ WEB = {
 
 
 @contextlib.contextmanager
-def started(tmp_path: Path, *words: str) -> Iterator[Server]:
+def started(tmp_path, *words: str) -> Iterator[Server]:
     port = free_port()
     command = [sys.executable, "-m", *(word.format(port=port) for word in words)]
     settings = {"REAPER_TICK": "100ms", "REAPER_TIMEOUTS_FIRST_BYTE": "500ms", "PYTHONPATH": os.getcwd()}
@@ -47,12 +47,12 @@ def started(tmp_path: Path, *words: str) -> Iterator[Server]:
         yield server
 
 
-def example(tmp_path: Path, name: str, *arguments: str) -> contextlib.AbstractContextManager[Server]:
+def example(tmp_path, name: str, *arguments: str) -> contextlib.AbstractContextManager[Server]:
     return started(tmp_path, f"examples.{name}", "{port}", *arguments)
 
 
 @pytest.mark.parametrize("name", WEB)
-def test_a_web_server_answers_who_asks_and_closes_who_says_nothing(tmp_path: Path, name: str) -> None:
+def test_a_web_server_answers_who_asks_and_closes_who_says_nothing(tmp_path, name: str) -> None:
     with started(tmp_path, *WEB[name].split()) as server:
         start = time.monotonic()
         with connect(server) as silent:
@@ -79,9 +79,7 @@ OWN = [("asyncio_lines",), ("anyio_echo", "asyncio"), ("anyio_echo", "trio"), ("
 
 
 @pytest.mark.parametrize("words", OWN, ids=" ".join)
-def test_a_server_of_ones_own_ends_who_goes_or_is_silent_and_keeps_who_speaks(
-    tmp_path: Path, words: tuple[str, ...]
-) -> None:
+def test_a_server_of_ones_own_ends_who_goes_or_is_silent_and_keeps_who_speaks(tmp_path, words: tuple[str, ...]) -> None:
     with example(tmp_path, *words) as server:
         trial(server, 1.9)
         if words == ("attach_leaky",):
@@ -91,7 +89,7 @@ def test_a_server_of_ones_own_ends_who_goes_or_is_silent_and_keeps_who_speaks(
         assert "Traceback" not in server.said() or words == ("threads",)  # socketserver prints one for each reset
 
 
-def test_prometheus_counts_every_close(tmp_path: Path) -> None:
+def test_prometheus_counts_every_close(tmp_path) -> None:
     metrics = free_port()
     with example(tmp_path, "prometheus_metrics", str(metrics)) as server:
         trial(server, 1.9)
@@ -99,7 +97,7 @@ def test_prometheus_counts_every_close(tmp_path: Path) -> None:
             assert 'reaper_reaped_total{reason="idle"} 1.0' in page.read().decode().splitlines()
 
 
-def test_the_chat_asks_a_silent_client_and_closes_one_that_does_not_answer(tmp_path: Path) -> None:
+def test_the_chat_asks_a_silent_client_and_closes_one_that_does_not_answer(tmp_path) -> None:
     with example(tmp_path, "chat") as server:
         silent = time.monotonic()
         talker, listener, deaf, closes, resets = (connect(server) for _ in range(5))
@@ -125,9 +123,7 @@ def test_the_chat_asks_a_silent_client_and_closes_one_that_does_not_answer(tmp_p
         wait_until(lambda: connections(server) == 0)
 
 
-def test_a_tls_handshake_that_drips_is_ended_and_a_whole_one_is_served(
-    tmp_path: Path, certificate: tuple[str, str]
-) -> None:
+def test_a_tls_handshake_that_drips_is_ended_and_a_whole_one_is_served(tmp_path, certificate: tuple[str, str]) -> None:
     trust = ssl.create_default_context(cafile=certificate[0])
     with example(tmp_path, "tls_echo", *certificate) as server:
         begun = time.monotonic()
@@ -142,7 +138,7 @@ def test_a_tls_handshake_that_drips_is_ended_and_a_whole_one_is_served(
         wait_until(lambda: connections(server) == 0)
 
 
-def test_a_websocket_lives_while_pings_are_answered(tmp_path: Path) -> None:
+def test_a_websocket_lives_while_pings_are_answered(tmp_path) -> None:
     with example(tmp_path, "websocket_trio") as server:
         key = b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
         shake = b"GET / HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n" + key + b"\r\n"
@@ -166,7 +162,7 @@ def test_a_websocket_lives_while_pings_are_answered(tmp_path: Path) -> None:
         wait_until(lambda: connections(server) == 0)
 
 
-def test_at_sigterm_the_idle_go_the_busy_are_answered_and_the_server_ends(tmp_path: Path) -> None:
+def test_at_sigterm_the_idle_go_the_busy_are_answered_and_the_server_ends(tmp_path) -> None:
     with example(tmp_path, "graceful_shutdown") as server:
         idle, busy = connect(server), connect(server)
         wait_until(lambda: connections(server) == 2)
@@ -183,7 +179,7 @@ def test_at_sigterm_the_idle_go_the_busy_are_answered_and_the_server_ends(tmp_pa
             client.close()
 
 
-def test_the_example_of_a_test_passes_and_fails_where_it_should(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_of_a_test_passes_and_fails_where_it_should(monkeypatch) -> None:
     from examples import testing_my_server
 
     testing_my_server.test_a_silent_client_is_closed_after_its_timeout_and_at_most_a_tick_later()

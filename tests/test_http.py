@@ -171,7 +171,7 @@ async def test_an_unwanted_body_is_read_away_if_it_is_little() -> None:
         assert (await ask(stream)).status == 200
 
 
-async def test_a_route_that_raises_is_answered_500_and_hurts_no_other_request(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_route_that_raises_is_answered_500_and_hurts_no_other_request(caplog) -> None:
     async def broken(exchange: Exchange) -> None:
         raise LookupError("on purpose")
 
@@ -209,7 +209,7 @@ async def test_events_end_when_the_client_goes_and_pings_come_when_nothing_else_
 # ---- what is shown -----------------------------------------------------------------------------------------------
 
 
-async def test_who_is_connected_is_for_this_machine_and_for_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_is_connected_is_for_this_machine_and_for_no_cache(monkeypatch) -> None:
     async with running() as run, await run.connect() as stream:
         for target in ("/status", "/metrics", "/ready"):
             response = await ask(stream, target)
@@ -329,7 +329,7 @@ async def test_a_slow_but_living_download_is_never_idle_though_no_send_returns()
 
 
 async def test_a_reload_reaches_open_connections_and_a_bad_file_changes_nothing(
-    caplog: pytest.LogCaptureFixture,
+    caplog,
 ) -> None:
     def load(**overrides: object) -> Callable[[], ReaperConfig]:
         return lambda: ReaperConfig.load(environ={}, overrides={"reaper.tick": TICK, **overrides})

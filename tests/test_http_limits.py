@@ -94,9 +94,7 @@ async def test_what_comes_with_the_end_of_a_handshake_is_not_lost(clock: MockClo
         assert heard.startswith(b"HTTP/1.1 404 ")
 
 
-async def test_half_the_next_head_gives_its_task_up_and_its_limit_goes_on(
-    clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_half_the_next_head_gives_its_task_up_and_its_limit_goes_on(clock: MockClock, monkeypatch) -> None:
     monkeypatch.setattr(server_example.http.server, "LINGER", 2.0)
     async with running(headers=10) as server, await server.connect() as stream:
         await until(lambda: len(server.lot) == 1)
@@ -545,7 +543,7 @@ async def test_linger_off_holds_no_connection_and_one_too_many_is_answered_503(c
 
 @pytest.mark.parametrize(("user", "missing"), [(os.getuid(), []), (0, []), (os.getuid() + 1, [1]), (None, [1])])
 async def test_workers_answer_their_own_user_and_root_and_one_that_does_not_answer_is_named(
-    clock: MockClock, monkeypatch: pytest.MonkeyPatch, user: int | None, missing: list[int]
+    clock: MockClock, monkeypatch, user: int | None, missing: list[int]
 ) -> None:
     monkeypatch.setattr(sockets, "credentials", lambda _: sockets.Credentials(1, user))
     async with running() as server, trio.open_nursery() as nursery:

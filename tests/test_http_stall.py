@@ -34,7 +34,7 @@ ANSWERED_FIRST = ("keep_alive", "tunnel")  # phases that begin with an answer
 
 @pytest.mark.slow
 @pytest.mark.trio
-async def test_a_stalled_loop_loses_no_request_in_any_phase(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_stalled_loop_loses_no_request_in_any_phase(caplog) -> None:
     async def block(exchange: Exchange) -> None:
         """Hold the loop, as a careless route would; the clients go on meanwhile."""
         for phase, client in clients:

@@ -72,7 +72,7 @@ def test_a_cut_or_damaged_file_is_taken_with_the_rows_it_had_or_put_aside(data: 
 
 
 @pytest.mark.parametrize("name", ["t", "kind", "listener", "wall_offset_ns"])
-def test_a_name_of_a_column_that_is_no_text_puts_its_file_aside(tmp_path: Path, name: str) -> None:
+def test_a_name_of_a_column_that_is_no_text_puts_its_file_aside(tmp_path, name: str) -> None:
     content = journal_file()
     footer = len(content) - int.from_bytes(content[-8:-4], "little") - 8
     size = bytes([len(name)])

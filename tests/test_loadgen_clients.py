@@ -12,7 +12,6 @@ import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from pathlib import Path
 from typing import Any, TypeVar
 from xml.etree import ElementTree
 
@@ -141,7 +140,7 @@ def server_tls(certificate: tuple[str, str], *protocols: str) -> ssl.SSLContext:
     [("right", ""), (Tls("localhost"), "connect: CERTIFICATE_VERIFY_FAILED"), (Tls("x", insecure=True), "")],
 )
 def test_tls_is_spoken_and_the_certificate_checked(
-    tls: Tls | str, lost: str, certificate: tuple[str, str], caplog: pytest.LogCaptureFixture
+    tls: Tls | str, lost: str, certificate: tuple[str, str], caplog
 ) -> None:
     speech = Speech(tls=tls if isinstance(tls, Tls) else Tls("localhost", certificate[0]))
     assert against(answer, lambda at: ask(at, speech), ssl=server_tls(certificate)).lost == lost
@@ -159,7 +158,7 @@ def test_a_server_of_http_2_alone_is_named_in_one_line(certificate: tuple[str, s
     assert as_text(found).splitlines()[-1].startswith("the server speaks HTTP/2 only")
 
 
-def test_what_was_expected_is_said_in_a_line_each_and_as_junit(tmp_path: Path) -> None:
+def test_what_was_expected_is_said_in_a_line_each_and_as_junit(tmp_path) -> None:
     idle, drip = QUESTIONS["echo"][1:]
     closed = summarise(idle, [Ended("silent", "closed", at=5.001)], 9.0, 5.0)
     early = summarise(drip, [Ended("drip", "closed", at=2.0)], 9.0, 5.0)
@@ -217,7 +216,7 @@ def test_a_backend_measures_how_long_a_pool_holds_its_connection_and_whether_it_
 
 @pytest.mark.parametrize(("honour", "lost"), [([], {"closed": 6}), (["--honour"], {})])
 def test_a_race_counts_what_is_lost_on_a_connection_that_looked_open(
-    honour: list[str], lost: dict[str, int], capsys: pytest.CaptureFixture[str]
+    honour: list[str], lost: dict[str, int], capsys
 ) -> None:
     async def once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -231,7 +230,7 @@ def test_a_race_counts_what_is_lost_on_a_connection_that_looked_open(
     assert (found["reused"], found["fresh"], found["announced"]) == ((0, 6) if honour else (6, 0)) + ("timeout=0",)
 
 
-def test_the_tools_of_a_namespace_are_found_beside_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tools_of_a_namespace_are_found_beside_the_path(monkeypatch) -> None:
     ran: list[list[str]] = []
     monkeypatch.setattr("shutil.which", lambda name, path=None: f"/sbin/{name}" if path else None)
     monkeypatch.setattr(

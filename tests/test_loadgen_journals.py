@@ -37,7 +37,7 @@ def rows_of(directory: Path) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module", params=["full", "gaps"])
-def right(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+def right(request, tmp_path_factory) -> tuple[Path, dict[str, Any]]:
     """A right pair of journals of two writers, with stalls."""
     out = tmp_path_factory.mktemp("right")
     return out, write_journals(
@@ -83,7 +83,7 @@ def test_both_sides_tell_of_the_same_connections(right: tuple[Path, dict[str, An
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ahead", [0.0, 2.0])
-def test_an_audit_finds_what_is_planted_by_number(ahead: float, tmp_path: Path) -> None:
+def test_an_audit_finds_what_is_planted_by_number(ahead: float, tmp_path) -> None:
     planted = Planted(EVERY_FAULT, ahead)
     summary = write_journals(plan_of(), tmp_path / "s", tmp_path / "c", span=SPAN, planted=planted, writers=3)
     command = [sys.executable, "-m", "reaper.pipeline", "audit", "--engine", "embedded", "--out", str(tmp_path / "out")]
@@ -94,7 +94,7 @@ def test_an_audit_finds_what_is_planted_by_number(ahead: float, tmp_path: Path) 
     assert {name: count for name, count in found.items() if count} == summary["verdicts"]
 
 
-def test_the_same_arguments_give_the_same_rows_and_another_seed_others(tmp_path: Path) -> None:
+def test_the_same_arguments_give_the_same_rows_and_another_seed_others(tmp_path) -> None:
     def rows(name: str, seed: int) -> list[dict[str, Any]]:
         write_journals(plan_of(60, seed=seed), tmp_path / name, span=SPAN)
         return rows_of(tmp_path / name)
@@ -102,7 +102,7 @@ def test_the_same_arguments_give_the_same_rows_and_another_seed_others(tmp_path:
     assert rows("a", 1) == rows("b", 1) != rows("c", 2)
 
 
-def test_memory_holds_what_is_open_and_not_what_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_holds_what_is_open_and_not_what_was_written(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(journals, "FLUSHED_ROWS", 100)
     waiting = []
     flush = Journal.flush
@@ -112,10 +112,10 @@ def test_memory_holds_what_is_open_and_not_what_was_written(tmp_path: Path, monk
 
 
 @pytest.mark.slow
-def test_as_many_rows_as_wanted_by_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_as_many_rows_as_wanted_by_the_command(tmp_path, call) -> None:
     arguments = ["--events", "20k", "--scenario", "week", "--duration", "6h", "--side", "server", "--json"]
-    assert main(["simulate", "--journal", str(tmp_path), *arguments]) == 0
-    assert json.loads(capsys.readouterr().out)["events"] == pytest.approx(20_000, rel=0.05)
+    _, said, _ = call(main, "simulate", "--journal", tmp_path, *arguments)
+    assert json.loads(said)["events"] == pytest.approx(20_000, rel=0.05)
     assert not (tmp_path / "client").exists()
-    assert main(["simulate", "--journal", str(tmp_path), *arguments]) == 2
-    assert "holds Parquet files already" in capsys.readouterr().err
+    status, _, err = call(main, "simulate", "--journal", tmp_path, *arguments)
+    assert (status, "holds Parquet files already" in err) == (2, True)

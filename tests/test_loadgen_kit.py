@@ -110,7 +110,7 @@ Stops = list[tuple[float, float]]
 
 
 def judged(
-    server: Server, monkeypatch: pytest.MonkeyPatch, server_stops: Stops | None = None, own_stops: Stops | None = None
+    server: Server, monkeypatch, server_stops: Stops | None = None, own_stops: Stops | None = None
 ) -> dict[str, Any]:
     """The report on *server*, reached in virtual time by the load generator's own loop, over real sockets."""
     clock = Clock()
@@ -151,7 +151,7 @@ def judged(
 
 
 @pytest.mark.parametrize("name", KIT)
-def test_a_broken_server_fails_for_its_sin_and_a_right_one_passes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_server_fails_for_its_sin_and_a_right_one_passes(name: str, monkeypatch) -> None:
     sin = KIT[name].reason
     report = judged(KIT[name], monkeypatch)
     assert report["verdict"] == ("fail" if sin else "pass"), report["reasons"]
@@ -176,7 +176,7 @@ LONG = [(0.2, 2.5), (1.2, 2.6), (1.4, 5.0)]
     [*(([stop], "pass") for stop in SHORT), (BUSY, "pass"), *(([stop], "inconclusive") for stop in LONG)],
 )
 def test_a_right_server_passes_on_a_machine_that_stalls_and_is_accused_of_nothing_if_for_long(
-    stops: Stops, verdict: str, side: str, monkeypatch: pytest.MonkeyPatch
+    stops: Stops, verdict: str, side: str, monkeypatch
 ) -> None:
     report = judged(KIT["right"], monkeypatch, **{side: stops})
     assert report["verdict"] == verdict, report["reasons"]

@@ -122,7 +122,7 @@ def test_a_close_that_is_looked_at_long_after_the_loop_woke_up_for_it_is_not_tak
     ("early", "final", "verdict"), [(True, True, "early"), (True, False, "false"), (False, True, "reaped")]
 )
 def test_an_early_close_that_is_read_when_one_is_due_is_still_one_and_asking_the_kernel_late_makes_no_other_one(
-    early: bool, final: bool, verdict: str, monkeypatch: pytest.MonkeyPatch
+    early: bool, final: bool, verdict: str, monkeypatch
 ) -> None:
     def waited_later(fd: int) -> float:
         time.sleep(0.15)
@@ -165,7 +165,7 @@ def test_the_words_say_whose_the_late_closes_are() -> None:
     assert beyond({"observed": 5, "late_raw": 0, "late_raw_own": 0}) == "0 beyond one tick before any allowance"
 
 
-def test_memory_in_use_counts_what_the_kernel_holds_of_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_in_use_counts_what_the_kernel_holds_of_sockets(monkeypatch) -> None:
     free = {"MemTotal": 100, "MemFree": 60, "Buffers": 5, "Cached": 15, "MemAvailable": 80}
     monkeypatch.setattr(machine, "meminfo", lambda: free)
     watch = MachineWatch([])
@@ -181,7 +181,7 @@ def test_memory_in_use_counts_what_the_kernel_holds_of_sockets(monkeypatch: pyte
     assert watch.result(0.0)["process_bytes"] == {"server": None, "generator": None}
 
 
-def test_handshakes_that_wait_make_no_step_late(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_handshakes_that_wait_make_no_step_late(monkeypatch) -> None:
     now, late, waiting = 1000.0, [], list(range(10, 510))
 
     class Sockets:
@@ -212,7 +212,7 @@ def test_handshakes_that_wait_make_no_step_late(monkeypatch: pytest.MonkeyPatch)
     assert 0 < max(late) <= 2 * module.CONNECTING_SLICE
 
 
-def test_a_process_that_leaves_many_connections_gives_signs_of_life_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_leaves_many_connections_gives_signs_of_life_meanwhile(monkeypatch) -> None:
     monkeypatch.setattr(module, "LEFT_PER_BEAT", 3)
     beats: list[int] = []
     with one_worker() as worker, connected() as (near, _):
@@ -224,7 +224,7 @@ def test_a_process_that_leaves_many_connections_gives_signs_of_life_meanwhile(mo
         assert not worker.clients
 
 
-def test_a_send_that_finds_the_kernel_full_is_tried_again_and_no_step_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_send_that_finds_the_kernel_full_is_tried_again_and_no_step_is_lost(monkeypatch) -> None:
     full, real = [BlockingIOError()], os.write
 
     def write(fd: int, data: bytes) -> int:

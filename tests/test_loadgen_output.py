@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,7 +40,7 @@ LINE = progress(10.0, 10.0, [Counters(established=40, open=30, closed=10)])
 
 
 @pytest.mark.slow
-def test_the_journal_holds_every_connection_and_every_close_the_client_saw(tmp_path: Path) -> None:
+def test_the_journal_holds_every_connection_and_every_close_the_client_saw(tmp_path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     with faulty_server() as server:
         status, seen = run(
@@ -152,7 +151,7 @@ def test_the_headline_of_a_run_that_was_ended_early_says_why_and_many_lost_proce
     assert len(report["reasons"]) == 8
 
 
-def test_the_lateness_is_drawn_in_at_most_ten_bars_that_fit_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_lateness_is_drawn_in_at_most_ten_bars_that_fit_the_terminal(monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "70")
     lines = drawn({"width_s": 0.02, "bars": [[0.02 * number, number] for number in range(1, 31)]})
     assert len(lines) == 10

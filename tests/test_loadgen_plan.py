@@ -149,7 +149,7 @@ def test_a_target_may_be_a_url(text: str, target: str, protocol: str | None, pat
     assert (str(found.target), found.protocol, found.path, found.target.loopback) == (target, protocol, path, loopback)
 
 
-def test_shares_fit_descriptors_and_ports_and_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shares_fit_descriptors_and_ports_and_add_up(monkeypatch) -> None:
     monkeypatch.setattr(capacity, "raise_descriptor_limit", lambda: 20_000)
     shares = capacity.plan_shares(units.parse_target("127.0.0.1:80"), 100_000)
     assert len(shares) == 6
@@ -169,7 +169,7 @@ def test_shares_fit_descriptors_and_ports_and_add_up(monkeypatch: pytest.MonkeyP
     ],
 )
 def test_what_the_machine_cannot_hold_is_refused(
-    target: str, connections: int, kernel_bytes: int, complaint: str, monkeypatch: pytest.MonkeyPatch
+    target: str, connections: int, kernel_bytes: int, complaint: str, monkeypatch
 ) -> None:
     monkeypatch.setattr(capacity, "raise_descriptor_limit", lambda: 20_000)
     monkeypatch.setattr(capacity, "KERNEL_BYTES", kernel_bytes)

@@ -36,7 +36,7 @@ def server(name: str, folder: Path) -> AbstractContextManager[Server]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["nginx", "uvicorn"])
-def test_probe_finds_the_keep_alive_timeout_of_servers_we_did_not_write(name: str, tmp_path: Path) -> None:
+def test_probe_finds_the_keep_alive_timeout_of_servers_we_did_not_write(name: str, tmp_path) -> None:
     with server(name, tmp_path) as running:
         done = loadgen("probe", "--target", running.target, "--wait", "2s", "--trials", "4", "--json")
     found = {finding["name"]: finding for finding in json.loads(done.stdout)}
@@ -49,7 +49,7 @@ def test_probe_finds_the_keep_alive_timeout_of_servers_we_did_not_write(name: st
 
 
 @pytest.mark.slow
-def test_a_foreign_server_is_judged_over_http(tmp_path: Path) -> None:
+def test_a_foreign_server_is_judged_over_http(tmp_path) -> None:
     with server("nginx", tmp_path) as running:
         status, report = run(running.port, "--scenario", "http-everyday", *ROOMY, "--tolerance", "2ms", connections=100)
     passes(status, report)

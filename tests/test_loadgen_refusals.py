@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from loadgen.cli import main
@@ -12,15 +10,17 @@ RUN = ["run", "--target=127.0.0.1:9", "--timeout=1s"]
 DURATIONS, TARGET = "250ms, 30s, 5m or 1h", "HOST:PORT"
 
 
-def refused(arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
-    try:
-        status = main(arguments)
-    except SystemExit as end:
-        status = int(str(end.code))
-    out, err = capsys.readouterr()
-    assert (status, out, err.count("\n")) == (2, "", 1)
-    assert complaint in err
-    assert len(err) < 800
+@pytest.fixture
+def refused(call):
+    """See that a command with these arguments is refused by a complaint."""
+
+    def run(arguments: list[str], complaint: str) -> None:
+        status, out, err = call(main, *arguments)
+        assert (status, out, err.count("\n")) == (2, "", 1)
+        assert complaint in err
+        assert len(err) < 800
+
+    return run
 
 
 @pytest.mark.parametrize(
@@ -54,24 +54,22 @@ def refused(arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[
         ("--protocol=quic", "quic"),
     ],
 )  # fmt: skip
-def test_a_bad_argument_of_run(arguments: str, complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bad_argument_of_run(arguments: str, complaint: str, refused) -> None:
     first, *more = arguments.split(" --")
-    refused([*RUN, first, *(f"--{each}" for each in more)], complaint, capsys)
+    refused([*RUN, first, *(f"--{each}" for each in more)], complaint)
 
 
 @pytest.mark.parametrize("argument", ["--expect=tea=5s", "--expect=idle", "--wait=0", "--trials=x"])
-def test_a_bad_argument_of_probe(argument: str, capsys: pytest.CaptureFixture[str]) -> None:
-    refused(["probe", "--target=127.0.0.1:9", argument], argument[:6], capsys)
+def test_a_bad_argument_of_probe(argument: str, refused) -> None:
+    refused(["probe", "--target=127.0.0.1:9", argument], argument[:6])
 
 
 @pytest.mark.parametrize("command", [RUN, ["simulate"]])
 @pytest.mark.parametrize("option", ["--report", "--html"])
-def test_a_file_that_cannot_be_written(
-    option: str, command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_that_cannot_be_written(option: str, command: list[str], tmp_path, refused) -> None:
     (tmp_path / "file").write_text("")
     for path in (tmp_path, tmp_path / "file" / "inside"):
-        refused([*command, "--connections=10", f"{option}={path}"], option, capsys)
+        refused([*command, "--connections=10", f"{option}={path}"], option)
 
 
 CLIENT = "[[client]]\nkind = "
@@ -103,11 +101,11 @@ CLIENT = "[[client]]\nkind = "
         ("\xff\xfe", "codec can't decode"),
     ],
 )
-def test_a_bad_scenario(text: str, complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bad_scenario(text: str, complaint: str, tmp_path, refused) -> None:
     path = tmp_path / "bad.toml"
     path.write_bytes(text.encode("latin-1"))
-    refused(["simulate", "--connections=10", f"--scenario={path}"], complaint, capsys)
-    refused(["simulate", f"--scenario={tmp_path}"], "Is a directory", capsys)
+    refused(["simulate", "--connections=10", f"--scenario={path}"], complaint)
+    refused(["simulate", f"--scenario={tmp_path}"], "Is a directory")
 
 
 @pytest.mark.parametrize(
@@ -120,9 +118,9 @@ def test_a_bad_scenario(text: str, complaint: str, tmp_path: Path, capsys: pytes
         ("[faults]\nbackward = 1", "give --mode full"),
     ],
 )
-def test_a_bad_file_of_faults(text: str, complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bad_file_of_faults(text: str, complaint: str, tmp_path, refused) -> None:
     pytest.importorskip("pyarrow")
     path = tmp_path / "faults.toml"
     path.write_text(text)
     out = f"--journal={tmp_path / 'out'}"
-    refused(["simulate", out, f"--faults={path}", "--mode=gaps", "--connections=5"], complaint, capsys)
+    refused(["simulate", out, f"--faults={path}", "--mode=gaps", "--connections=5"], complaint)

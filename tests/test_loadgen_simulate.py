@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -65,7 +64,7 @@ def test_a_deadline_ends_a_client_however_it_drips() -> None:
     assert judged(plan, simulate_core(plan, Faults())).categories == {"reaped": 50, "alive": 50}
 
 
-def test_shards_are_judged_as_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shards_are_judged_as_one_run(monkeypatch) -> None:
     plan = plan_of()
     whole = judged(plan, simulate_core(plan, Faults()))
     monkeypatch.setattr(simulate, "SHARD", 40)
@@ -104,7 +103,7 @@ class Coarse(simulate.CoreSystem):
     [(Coarse, "silent", {"late"}), (Hasty, "silent", {"early"}), (Forgetful, "drip", {"false", "own_lag"})],
 )
 def test_a_system_that_breaks_the_law_is_caught(
-    system: type[simulate.CoreSystem], mix: str, categories: set[str], monkeypatch: pytest.MonkeyPatch
+    system: type[simulate.CoreSystem], mix: str, categories: set[str], monkeypatch
 ) -> None:
     monkeypatch.setattr(simulate, "CoreSystem", system)
     plan = plan_of(mix)
@@ -121,9 +120,7 @@ def test_faults_are_drawn_from_the_seed_and_never_touch() -> None:
         assert after.start >= before.start + before.length + simulate.BREATHER
 
 
-def test_two_reports_with_one_seed_differ_only_in_wall_time_and_another_seed_gives_others(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_two_reports_with_one_seed_differ_only_in_wall_time_and_another_seed_gives_others(tmp_path, capsys) -> None:
     reports: list[dict[str, Any]] = []
     for seed in (5, 5, 6):
         out = [f"--seed={seed}", f"--report={tmp_path / 'report.json'}", f"--html={tmp_path / 'page.html'}", "--quiet"]
@@ -138,10 +135,10 @@ def test_two_reports_with_one_seed_differ_only_in_wall_time_and_another_seed_giv
     assert (page.count("<svg"), page.count("http://"), page.count("<script")) == (3, 0, 0)
 
 
-def test_a_broken_threshold_fails_a_good_run(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_broken_threshold_fails_a_good_run(call) -> None:
     arguments = "simulate --connections=20 --duration=10m --mix=silent --quiet --threshold=lateness.p50<1ms"
-    assert main(arguments.split()) == 1
-    assert "threshold lateness.p50<1ms broken" in capsys.readouterr().out
+    status, said, _ = call(main, *arguments.split())
+    assert (status, "threshold lateness.p50<1ms broken" in said) == (1, True)
 
 
 def test_a_crowd_closes_each_connection_once() -> None:

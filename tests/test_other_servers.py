@@ -14,8 +14,9 @@ import aiohttp.web
 import pytest
 import websockets.asyncio.client
 import websockets.asyncio.server
+from program_trials import heard as until
 from server_process import wait_until
-from test_uvicorn import PATIENCE, UPGRADE, a_pause_loses_no_request, all_end_and_none_early, connect, get, until
+from test_uvicorn import PATIENCE, UPGRADE, a_pause_loses_no_request, all_end_and_none_early, answered, connect, get
 
 import reaper.aiohttp
 import reaper.asyncio
@@ -69,11 +70,6 @@ def ask(server):
     with contextlib.suppress(OSError), connect(server) as client:
         return answered(client)
     return b""
-
-
-def answered(client):
-    client.sendall(get())
-    return until(client)
 
 
 @pytest.mark.parametrize("server", ["ASGIWorker", "ThreadWorker"], indirect=True)

@@ -30,15 +30,13 @@ SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())
 MADE = {".git", ".venv", "out", "build", "dist", ".hypothesis", "spark-warehouse", "metastore_db", "derby.log", "site"}
 
 
-def test_the_version_is_the_same_everywhere(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_is_the_same_everywhere(call) -> None:
     assert SETTINGS["project"]["version"] == reaper.__version__
     releases = [line for line in (ROOT / "CHANGELOG.md").read_text().splitlines() if line.startswith("## ")]
     releases = [line for line in releases if line != "## Unreleased"]
     assert all(re.fullmatch(r"## \d+\.\d+\.\d+ \(\d{4}-\d\d-\d\d\)", line) for line in releases)
     assert releases[0].split()[1] == reaper.__version__
-    with pytest.raises(SystemExit) as caught:
-        main(["--version"])
-    assert (caught.value.code, capsys.readouterr().out) == (0, f"reaper {reaper.__version__}\n")
+    assert call(main, "--version")[:2] == (0, f"reaper {reaper.__version__}\n")
 
 
 def test_what_is_installed_for_everything_is_what_the_single_extras_install() -> None:
@@ -72,10 +70,9 @@ def test_the_pinned_versions_agree_with_each_other() -> None:
 
 
 @pytest.mark.slow
-def test_a_shell_completes_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_shell_completes_every_command(call) -> None:
     pytest.importorskip("shtab")
-    assert main(["completion", "bash"]) == 0
-    script = capsys.readouterr().out
+    _, script, _ = call(main, "completion", "bash")
     assert {"check", "attach", "top", "journal", "pipeline", "completion"} <= set(re.findall(r"[a-z]+", script))
     assert "--min-in-rate" in script
     assert "--client" in script  # of `pipeline audit`
@@ -127,7 +124,7 @@ def _build(hook: str, tree: Path, into: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+def installed(tmp_path_factory) -> Installed:
     pytest.importorskip("setuptools", minversion="77")
     return Installed(tmp_path_factory.mktemp("installed"))
 
@@ -210,9 +207,7 @@ def test_a_door_that_lacks_a_package_says_how_to_install_it(installed: Installed
 
 
 @pytest.mark.slow
-def test_the_installed_load_generator_passes_the_asyncio_server_of_the_guide(
-    installed: Installed, tmp_path: Path
-) -> None:
+def test_the_installed_load_generator_passes_the_asyncio_server_of_the_guide(installed: Installed, tmp_path) -> None:
     """With no other package, and a timeout of a second."""
     programs = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "guide.md").read_text(), re.DOTALL)
     (text,) = (text for text in programs if "reaper.asyncio" in text)

@@ -190,7 +190,7 @@ def test_at_every_candidate_the_curve_is_that_of_lifelines(
 # ---- of journals, and of a real log ----------------------------------------------------------------------------------
 
 
-def check_config(tmp_path: Path, toml: str) -> None:
+def check_config(tmp_path, toml: str) -> None:
     """What is advised must be what `python -m reaper check` accepts."""
     (tmp_path / "reaper.toml").write_text(toml)
     assert check_file(["check", str(tmp_path / "reaper.toml")]) == 0
@@ -218,7 +218,7 @@ def exponential(directory: Path, timeouts: tuple[float, ...], mean: float = 3.0)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("timeout", [4.0, 10.0, 120.0])
-def test_the_timeout_that_cut_the_log_is_no_advice(pipeline: Any, tmp_path: Path, timeout: float) -> None:
+def test_the_timeout_that_cut_the_log_is_no_advice(pipeline: Any, tmp_path, timeout: float) -> None:
     exponential(tmp_path / "server", (timeout,), mean=57 / 6.9)  # one in a thousand lasts longer than 57 s
     (tmp_path / "out").mkdir()
     toml = tmp_path / "out" / "reaper.toml"
@@ -242,7 +242,7 @@ def test_the_timeout_that_cut_the_log_is_no_advice(pipeline: Any, tmp_path: Path
 
 
 @pytest.mark.slow
-def test_the_advice_from_a_journal_with_a_known_truth(spark: Any, tmp_path: Path) -> None:
+def test_the_advice_from_a_journal_with_a_known_truth(spark: Any, tmp_path) -> None:
     # A fifth of the fleet runs with a long timeout: without those, nothing beyond 4 s could be known.
     exponential(tmp_path / "server", (60.0, 4.0, 4.0, 4.0, 4.0))
     result = advise(spark, check([tmp_path / "server"], now_ns=WALL), None, Policy(max_cut=0.01))
@@ -265,7 +265,7 @@ server {{ access_log {log} reaper; listen 127.0.0.1:{port}; location / {{ return
 
 
 @pytest.mark.slow
-def test_a_real_nginx_under_the_load_generator_is_advised_from_the_log_it_wrote(spark: Any, tmp_path: Path) -> None:
+def test_a_real_nginx_under_the_load_generator_is_advised_from_the_log_it_wrote(spark: Any, tmp_path) -> None:
     port, log = free_port(), tmp_path / "reaper.log"
     tool("nginx")
     with running(*tools.nginx(tmp_path, NGINX.format(log=log, port=port)), port=port):

@@ -54,7 +54,7 @@ def asked(url: str) -> Any:
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+def cluster(tmp_path_factory) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """The URL of a master with two workers of a core and a gigabyte each, and one of them."""
     directory, port, ui = tmp_path_factory.mktemp("cluster"), free_port(), free_port()
     log, url = directory / "daemons.log", f"spark://127.0.0.1:{port}"
@@ -74,7 +74,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, sub
 
 
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def reference(tmp_path_factory) -> Path:
     """A journal with faults in it, in `server`, and in `out` what the embedded engine makes of it."""
     directory = tmp_path_factory.mktemp("reference")
     write(directory / "server", connections=400, faults=FAULTS)
@@ -96,7 +96,7 @@ def check_answer(out: Path, reference: Path, name: str = "audit") -> None:
 
 
 def test_an_audit_survives_the_loss_of_a_worker_in_its_middle(
-    cluster: tuple[str, subprocess.Popen[bytes]], reference: Path, tmp_path: Path
+    cluster: tuple[str, subprocess.Popen[bytes]], reference: Path, tmp_path
 ) -> None:
     (url, worker), ui = cluster, free_port()
     size = only(reference / "server").stat().st_size
@@ -130,7 +130,7 @@ def wheel(directory: Path) -> Path:
 
 
 def test_spark_submit_needs_the_wheel_and_no_checkout(
-    cluster: tuple[str, subprocess.Popen[bytes]], reference: Path, tmp_path: Path
+    cluster: tuple[str, subprocess.Popen[bytes]], reference: Path, tmp_path
 ) -> None:
     # -S: no .pth file of the environment is read, so what it has installed from a checkout cannot be found.
     python = tmp_path / "python"
@@ -158,7 +158,7 @@ def test_spark_submit_needs_the_wheel_and_no_checkout(
 
 
 @pytest.fixture(scope="module")
-def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def connect(tmp_path_factory) -> Iterator[str]:
     """The URL of a Connect server."""
     directory, port = tmp_path_factory.mktemp("connect"), free_port()
     settings = {
@@ -176,7 +176,7 @@ def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(("name", "by"), [("audit", "--master"), ("advice", "SPARK_REMOTE")])
-def test_spark_connect_needs_no_java_here(connect: str, reference: Path, tmp_path: Path, name: str, by: str) -> None:
+def test_spark_connect_needs_no_java_here(connect: str, reference: Path, tmp_path, name: str, by: str) -> None:
     pytest.importorskip("grpc", reason="Spark Connect needs the extra: pip install 'idle-reaper[connect]'")
     command = [sys.executable, "-W", "error", "-m", "reaper.pipeline", name.replace("advice", "advise")]
     command += ["--events", str(reference / "server"), "--out", str(tmp_path)]
@@ -187,9 +187,7 @@ def test_spark_connect_needs_no_java_here(connect: str, reference: Path, tmp_pat
     check_answer(tmp_path, reference, name)
 
 
-def test_what_another_machine_has_kept_for_itself_is_named_in_one_line(
-    real_spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_another_machine_has_kept_for_itself_is_named_in_one_line(real_spark: Any, tmp_path, monkeypatch) -> None:
     whole = DataFrameReader.parquet
 
     def without_one_machine(self: DataFrameReader, target: str) -> Any:

@@ -70,7 +70,7 @@ def answers(session: Any, server: Inputs, client: Inputs | None, out: Path, whol
     return found
 
 
-def same(both: Any, tmp_path: Path, whole: bool = True) -> dict[str, Any]:
+def same(both: Any, tmp_path, whole: bool = True) -> dict[str, Any]:
     """What both engines answer of the journals below *tmp_path*; fails where they differ."""
     server, client = (check([tmp_path / side], now_ns=WALL) for side in ("server", "client"))
     embedded, spark = both(lambda session: answers(session, server, client, tmp_path / "out", whole))
@@ -81,7 +81,7 @@ def same(both: Any, tmp_path: Path, whole: bool = True) -> dict[str, Any]:
 
 
 @on_spark
-def test_every_trap_of_the_audit_is_answered_alike(both: Any, tmp_path: Path) -> None:
+def test_every_trap_of_the_audit_is_answered_alike(both: Any, tmp_path) -> None:
     write_both(tmp_path, 3 * S)
     write_traps(tmp_path / "server", writer=5)
     found = same(both, tmp_path)["audit"]
@@ -98,7 +98,7 @@ def test_every_trap_of_the_audit_is_answered_alike(both: Any, tmp_path: Path) ->
 )
 @example(seed=1, faults=dict.fromkeys(FAULTS, 2), mode="full", ahead=0)
 def test_any_traffic_with_any_faults_is_answered_alike(
-    both: Any, tmp_path_factory: pytest.TempPathFactory, seed: int, faults: dict[str, int], mode: str, ahead: int
+    both: Any, tmp_path_factory, seed: int, faults: dict[str, int], mode: str, ahead: int
 ) -> None:
     place = tmp_path_factory.mktemp("traffic")
     planted = {name: count for name, count in faults.items() if mode == "full" or name != "backward"}
@@ -109,7 +109,7 @@ def test_any_traffic_with_any_faults_is_answered_alike(
 
 @on_spark
 @pytest.mark.parametrize("name", LOGS)
-def test_every_format_of_access_logs_is_read_alike(both: Any, tmp_path: Path, name: str) -> None:
+def test_every_format_of_access_logs_is_read_alike(both: Any, tmp_path, name: str) -> None:
     path = tmp_path / f"{name}.log"
     path.write_bytes("\n".join([*LOGS[name], "no line", *HOSTILE[name], ""]).encode() + b"\xff\xfe\r\n")
     logs = (name, [path], 75 * 10**9)
@@ -231,7 +231,7 @@ def test_every_function_that_spark_has_and_duckdb_has_not_gives_sparks_answer(bo
 
 @on_spark
 def test_java_compiles_every_method_that_spark_writes_for_audit_and_advice(
-    real_spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    real_spark: Any, tmp_path, monkeypatch
 ) -> None:
     """A longer method than this Java only interprets: one of them took as long as all the rest of an advice."""
     from pyspark.sql.classic.dataframe import DataFrame
@@ -264,9 +264,7 @@ def test_java_compiles_every_method_that_spark_writes_for_audit_and_advice(
 # ---- the choice -----------------------------------------------------------------------------------------------------
 
 
-def test_files_of_this_machine_are_asked_here_and_the_reason_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_of_this_machine_are_asked_here_and_the_reason_is_said(tmp_path, monkeypatch) -> None:
     (tmp_path / "a.parquet").write_bytes(b"x" * 1_500_000)
     assert choose("auto", None, [tmp_path], tmp_path) == ("embedded", "1.5 MB of files on this machine")
     assert choose("spark", None, [tmp_path], tmp_path) == ("spark", "as asked")
@@ -285,7 +283,7 @@ def test_files_of_this_machine_are_asked_here_and_the_reason_is_said(
     ],
 )
 def test_what_the_embedded_engine_cannot_is_sparks_and_is_refused_with_its_name(
-    tmp_path: Path, master: str | None, place: str | None, only: str | None, why: str
+    tmp_path, master: str | None, place: str | None, only: str | None, why: str
 ) -> None:
     inputs: list[Any] = [Remote(place) if place else tmp_path]
     assert choose("auto", master, inputs, tmp_path, only_spark=only) == ("spark", why)
@@ -295,7 +293,7 @@ def test_what_the_embedded_engine_cannot_is_sparks_and_is_refused_with_its_name(
 
 @pytest.mark.parametrize(("without", "engine"), [(None, "spark"), ("no Java", "embedded")])
 def test_more_than_memory_bears_is_sparks_where_spark_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, without: str | None, engine: str
+    tmp_path, monkeypatch, without: str | None, engine: str
 ) -> None:
     (tmp_path / "a.parquet").write_bytes(b"x" * 1000)
     monkeypatch.setattr("reaper.pipeline.engine.embedded.memory_bytes", lambda: 100)
@@ -305,7 +303,7 @@ def test_more_than_memory_bears_is_sparks_where_spark_is(
 
 
 @pytest.mark.slow
-def test_the_embedded_engine_imports_no_spark_and_reads_files_of_any_name(tmp_path: Path) -> None:
+def test_the_embedded_engine_imports_no_spark_and_reads_files_of_any_name(tmp_path) -> None:
     write(tmp_path / "raw", connections=8)
     odd = tmp_path / "of [any] {name}, it's*"
     (tmp_path / "raw").rename(odd)
@@ -325,7 +323,7 @@ EMBEDDED = OURS | {"spark.ui.enabled", "spark.driver.memory"}
 
 
 @pytest.fixture
-def no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def no_settings(monkeypatch, tmp_path) -> Path:
     """A user who has configured nothing; their SPARK_CONF_DIR."""
     for name in ("SPARK_REMOTE", "PYSPARK_SUBMIT_ARGS", "PYSPARK_GATEWAY_PORT", "SPARK_DRIVER_MEMORY", "MASTER"):
         monkeypatch.delenv(name, raising=False)
@@ -338,7 +336,7 @@ def no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 @pytest.mark.usefixtures("no_settings")
 @pytest.mark.parametrize("master", [None, "local", "local[2]"])
 def test_an_embedded_driver_gets_memory_and_quiet_and_a_cluster_keeps_its_page_and_its_memory(
-    tmp_path: Path, master: str | None
+    tmp_path, master: str | None
 ) -> None:
     given = _of_driver(tmp_path, master)
     assert set(given) == EMBEDDED
@@ -347,7 +345,7 @@ def test_an_embedded_driver_gets_memory_and_quiet_and_a_cluster_keeps_its_page_a
         assert set(_of_driver(tmp_path, cluster)) == OURS
 
 
-def test_settings_of_the_user_are_kept(no_settings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_of_the_user_are_kept(no_settings: Path, tmp_path, monkeypatch) -> None:
     defaults = no_settings / "spark-defaults.conf"
     defaults.write_text("# spark.ui.enabled true\nspark.sql.warehouse.dir=/data\nspark.driver.memory 2g\n")
     assert set(_of_driver(tmp_path, None)) == EMBEDDED - {"spark.sql.warehouse.dir", "spark.driver.memory"}
@@ -393,7 +391,7 @@ def test_a_cluster_that_does_not_answer_is_one_line_at_once_and_one_master_of_se
     ],
 )
 def test_a_master_that_is_none_or_contradicts_the_environment_is_refused(
-    monkeypatch: pytest.MonkeyPatch, master: str, remote: str | None, reason: str
+    monkeypatch, master: str, remote: str | None, reason: str
 ) -> None:
     if remote:
         monkeypatch.setenv("SPARK_REMOTE", remote)

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from pipeline_traffic import WALL, S, journal, only
 
 from reaper.pipeline.arguments import aside_lines, whole
-from reaper.pipeline.cli import _full, main
+from reaper.pipeline.cli import _full
 from reaper.pipeline.engine.spark import NoJava, check_java
 from reaper.pipeline.places import write_text
 from reaper.pipeline.read.inputs import check
@@ -36,7 +36,7 @@ def test_many_files_put_aside_are_one_line_and_few_are_each_their_own() -> None:
     assert aside_lines(entries) == ["put aside: 0.parquet: empty; and 9,553 more, see put-aside.txt"]
 
 
-def test_a_command_that_fails_leaves_nothing_that_was_not_there_before(tmp_path: Path) -> None:
+def test_a_command_that_fails_leaves_nothing_that_was_not_there_before(tmp_path) -> None:
     def fail(out: Path) -> None:
         with pytest.raises(OSError, match="full"), whole(out):
             (out / "connections").mkdir(parents=True)
@@ -51,7 +51,7 @@ def test_a_command_that_fails_leaves_nothing_that_was_not_there_before(tmp_path:
     assert [str(path.relative_to(tmp_path)) for path in sorted(tmp_path.rglob("*"))] == ["old", "old/mine"]
 
 
-def test_a_full_disk_is_named_and_leaves_no_half_written_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_named_and_leaves_no_half_written_file(tmp_path, monkeypatch) -> None:
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -73,7 +73,7 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-def test_a_directory_without_journals_is_named(tmp_path: Path) -> None:
+def test_a_directory_without_journals_is_named(tmp_path) -> None:
     assert check([tmp_path]).nothing == [str(tmp_path)]
     assert check([tmp_path], span=Span(0, 1)).nothing == []
 
@@ -89,7 +89,7 @@ def write_judged(directory: Path, writer: int = 0) -> Path:
 
 
 @pytest.fixture
-def good(tmp_path: Path) -> Path:
+def good(tmp_path) -> Path:
     """A directory with one good file."""
     return write_judged(tmp_path / "events", 3).parent
 
@@ -122,7 +122,7 @@ def test_rows_that_were_lost_after_the_last_stream_was_begun_count(good: Path) -
     assert (found.dropped_rows, [run.whole for run in found.runs]) == (7, [False])
 
 
-def test_a_directory_that_is_linked_into_a_journal_is_read_once(good: Path, tmp_path: Path) -> None:
+def test_a_directory_that_is_linked_into_a_journal_is_read_once(good: Path, tmp_path) -> None:
     with journal(tmp_path / "elsewhere", 4) as other:
         other.open(S, 5000, "echo")
     for name in ("linked", "again"):
@@ -132,9 +132,7 @@ def test_a_directory_that_is_linked_into_a_journal_is_read_once(good: Path, tmp_
     assert ([run.writer for run in found.runs], found.quarantined) == ([3, 4], [])
 
 
-def test_a_directory_that_cannot_be_read_is_no_empty_one_and_one_that_has_gone_is(
-    good: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_directory_that_cannot_be_read_is_no_empty_one_and_one_that_has_gone_is(good: Path, monkeypatch) -> None:
     (good / "closed").mkdir()
     scan, error = os.scandir, PermissionError(13, "Permission denied", "closed")
 
@@ -151,7 +149,7 @@ def test_a_directory_that_cannot_be_read_is_no_empty_one_and_one_that_has_gone_i
 
 
 def test_streams_that_still_grow_are_counted_and_one_that_gets_its_name_meanwhile_stops_nothing(
-    good: Path, monkeypatch: pytest.MonkeyPatch
+    good: Path, monkeypatch
 ) -> None:
     (good / ".growing.arrows").write_bytes(b"")
     (good / ".half.parquet.tmp").write_bytes(b"PAR1")
@@ -168,9 +166,7 @@ def test_streams_that_still_grow_are_counted_and_one_that_gets_its_name_meanwhil
     assert len(check([good], now_ns=WALL).files) == 1
 
 
-def test_a_missing_or_old_java_is_one_line_that_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_or_old_java_is_one_line_that_says_what_to_install(tmp_path, monkeypatch) -> None:
     java = tmp_path / "bin" / "java"
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(NoJava, match=r"needs Java 17.*install.*found none"):
@@ -231,14 +227,10 @@ WHAT_IF = "what-if --events . --out o"
     ],
 )
 def test_bad_arguments_are_one_line_and_status_2_and_leave_nothing(
-    words: str, reason: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: str, reason: str, pipeline, tmp_path, monkeypatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    try:
-        status: Any = main([*words.split(), "--quiet"])
-    except SystemExit as stop:
-        status = stop.code
-    printed = capsys.readouterr().err
+    status, _, printed = pipeline(*words.split())
     assert (status, printed.count("\n"), list(tmp_path.iterdir())) == (2, 1, [])
     assert reason in printed
 
@@ -309,7 +301,7 @@ HOSTILE: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("reason", HOSTILE)
 def test_a_file_that_cannot_be_judged_is_put_aside_whole_and_a_good_one_stays(
-    good: Path, tmp_path: Path, reason: str
+    good: Path, tmp_path, reason: str
 ) -> None:
     path = write_judged(tmp_path / "events" / "more")
     HOSTILE[reason](path)
@@ -321,7 +313,7 @@ def test_a_file_that_cannot_be_judged_is_put_aside_whole_and_a_good_one_stays(
 
 
 def test_two_hosts_with_one_writer_id_are_named_and_a_writer_that_was_started_again_is_not_taken_for_two(
-    tmp_path: Path,
+    tmp_path,
 ) -> None:
     for host, sequence in (("a", 100), ("b", 103), ("c", 111)):
         with journal(tmp_path / host, 5, sequence=sequence) as ours:
@@ -339,7 +331,7 @@ def test_two_hosts_with_one_writer_id_are_named_and_a_writer_that_was_started_ag
 # ---- what the check keeps of the rows --------------------------------------------------------------------------------
 
 
-def test_the_check_keeps_what_a_writer_says_of_itself_and_how_overdue_the_worst_silence_is(tmp_path: Path) -> None:
+def test_the_check_keeps_what_a_writer_says_of_itself_and_how_overdue_the_worst_silence_is(tmp_path) -> None:
     with journal(tmp_path, 3, sequence=100) as ours:
         ours.config(0, "tick=1s")
         ours.stall(4 * S, 2 * S)
@@ -359,13 +351,13 @@ def test_the_check_keeps_what_a_writer_says_of_itself_and_how_overdue_the_worst_
     assert (facts.averted, facts.overdue_ns) == (1, 14 * S)
 
 
-def test_a_reap_long_after_it_was_due_is_overdue_without_a_timeout(tmp_path: Path) -> None:
+def test_a_reap_long_after_it_was_due_is_overdue_without_a_timeout(tmp_path) -> None:
     with journal(tmp_path, 3) as ours:
         ours.open(S, 0, "echo").reap(12 * S, 5 * S)
     assert check([tmp_path], now_ns=WALL).files[0].overdue_ns == 7 * S
 
 
-def test_a_drain_and_a_stall_belong_to_the_run_whose_numbers_they_bear(tmp_path: Path) -> None:
+def test_a_drain_and_a_stall_belong_to_the_run_whose_numbers_they_bear(tmp_path) -> None:
     with journal(tmp_path, 3, sequence=100) as ours:
         ours.stall(4 * S, 2 * S)
         ours.drain(5 * S)

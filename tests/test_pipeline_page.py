@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,7 +24,7 @@ Answers = tuple[dict[str, Any], dict[str, Any], Charted]
 
 
 @pytest.fixture(scope="module")
-def answers(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Answers:
+def answers(spark: Any, tmp_path_factory) -> Answers:
     """Audit, advice and charts of a journal that kept the law; two of their tables have something to show."""
     place = tmp_path_factory.mktemp("page")
     write(place / "server", connections=120, listeners=("<echo>",))
@@ -115,9 +114,7 @@ def test_a_step_line_holds_each_value_until_the_next() -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="needs chromium (Debian: apt-get install chromium)")
-def test_a_browser_without_a_network_shows_the_charts_and_complains_of_nothing(
-    answers: Answers, tmp_path: Path
-) -> None:
+def test_a_browser_without_a_network_shows_the_charts_and_complains_of_nothing(answers: Answers, tmp_path) -> None:
     page = tmp_path / "report.html"
     page.write_text(render(*answers), encoding="utf-8")
     assert CHROMIUM is not None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from itertools import accumulate, groupby
-from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -75,14 +74,13 @@ def weighed(journal: Inputs) -> list[Any]:
 
 @pytest.mark.slow
 def test_the_answers_are_those_of_sql_written_by_hand_and_an_obvious_count_and_tell_what_was_planted(
-    spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    spark: Any, tmp_path, call
 ) -> None:
     """Every fault, by the command that users have, among stalls that excuse what would be a violation."""
     faults = tmp_path / "faults.toml"
     faults.write_text("[faults]\n" + "".join(f"{name} = {i + 1}\n" for i, name in enumerate(NAMES)))
     plan = "--side server --writers 2 --events 60k --seed 5 --duration 20m --timeout 30s --stalls 5 --quiet --json"
-    assert main(["simulate", "--journal", str(tmp_path), "--faults", str(faults), *plan.split()]) == 0
-    made = json.loads(capsys.readouterr().out)
+    made = json.loads(call(main, "simulate", "--journal", tmp_path, "--faults", faults, *plan.split())[1])
     journal = check([tmp_path / "server"])
     summary = audit(spark, journal, None, tmp_path / "out", Settings()).summary
     assert counts(summary) == counts(made)

@@ -66,7 +66,7 @@ def survives(text: str, directory: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def trials(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Future[None]]]:
+def trials(tmp_path_factory) -> Iterator[list[Future[None]]]:
     """All programs at once, for they spend their time waiting."""
     with ThreadPoolExecutor(len(ECHOES)) as pool:
         yield [
@@ -83,7 +83,7 @@ def test_a_program_of_the_documentation_survives_its_clients_and_closes_the_sile
 
 
 @pytest.mark.slow
-def test_the_websocket_server_keeps_a_client_that_answers_pings_and_closes_one_that_does_not(tmp_path: Path) -> None:
+def test_the_websocket_server_keeps_a_client_that_answers_pings_and_closes_one_that_does_not(tmp_path) -> None:
     (text,) = (text for _, text in SERVERS if "wsproto" in text)
     with (
         started(text, tmp_path) as server,
@@ -101,7 +101,7 @@ def test_the_websocket_server_keeps_a_client_that_answers_pings_and_closes_one_t
 
 
 @pytest.mark.slow
-def test_the_tutorial_leaks_then_holds_then_leaves_a_journal(tmp_path: Path) -> None:
+def test_the_tutorial_leaks_then_holds_then_leaves_a_journal(tmp_path) -> None:
     """Its servers and its load generator, as its reader starts them; only the port is another."""
     page = PAGES["docs/tutorial.md"]
     (line,) = set(re.findall(r"^    reaper-loadgen (run .*)$", page, re.MULTILINE))
@@ -129,7 +129,7 @@ def test_the_page_about_proxies_knows_what_check_knows() -> None:
     assert seconds == {name: balancer.idle for name, balancer in BALANCERS.items()}
 
 
-def test_the_core_needs_no_framework_and_prints_what_the_comment_says(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_core_needs_no_framework_and_prints_what_the_comment_says(capsys) -> None:
     (text,) = (text for page, text in SNIPPETS if page == "docs/guide.md" and "8080" not in text)
     exec(text, {})
     said = re.search(r"<!-- prints: (.*?) -->", PAGES["docs/guide.md"])

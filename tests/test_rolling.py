@@ -62,7 +62,7 @@ def proxy(name: str, folder: Path, one: int, two: int) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("name", ["nginx", "haproxy"])
-def test_a_rolling_restart_behind_a_proxy_loses_no_request(tmp_path: Path, name: str) -> None:
+def test_a_rolling_restart_behind_a_proxy_loses_no_request(tmp_path, name: str) -> None:
     ports = free_port(), free_port()
     pods = [Process("http", "--port", str(port), *LEAVING) for port in ports]
     try:

@@ -54,25 +54,27 @@ def there(to: Path) -> dict[str, str]:
     return {str(path.relative_to(to)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def run(here: Path, to: object, *options: str) -> int:
-    """Ship the journal in *here*; the exit status."""
-    try:
-        return main(["journal", "ship", "--journal", str(here), "--to", str(to), *options])
-    except SystemExit as stopped:
-        return int(stopped.code or 0)
-
-
 @pytest.fixture
-def here(tmp_path: Path) -> Path:
+def here(tmp_path) -> Path:
     """The directory of a journal."""
     (tmp_path / "journal").mkdir()
     return tmp_path / "journal"
 
 
 @pytest.fixture
-def to(tmp_path: Path) -> Path:
+def to(tmp_path) -> Path:
     """Where it is shipped to."""
     return tmp_path / "lake"
+
+
+@pytest.fixture
+def ship(call: Any, here: Path, to: Path) -> Any:
+    """Ship a journal: the exit status, what went to stdout, what went to stderr."""
+
+    def run(*options: str, here: Path = here, to: object = to) -> tuple[int, str, str]:
+        return call(main, "journal", "ship", "--journal", here, "--to", to, *options)
+
+    return run
 
 
 # ---- the layout -----------------------------------------------------------------------------------------------------
@@ -118,36 +120,32 @@ def test_names_that_are_no_part_of_the_layout_rule_nothing_out(names: list[str])
 # ---- shipping -------------------------------------------------------------------------------------------------------
 
 
-def test_every_file_arrives_in_its_hour_with_the_bytes_it_had_and_is_deleted_here(
-    here: Path, to: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_file_arrives_in_its_hour_with_the_bytes_it_had_and_is_deleted_here(here: Path, to: Path, ship) -> None:
     first, second = write(here, 0, 3600)
     (long,) = write(here, 7200, apart=1800)
     sent = there(here)
     growing = Journal(here, background=False)
     growing.open(0, 1)
     growing.flush()
-    assert run(here, to, "--json") == 0
-    said = capsys.readouterr()
+    status, out, err = ship("--json")
     assert there(to) == {
         f"{HOUR}/{first}": sent[first],
         f"{HOUR[:-2]}15/{second}": sent[second],
         f"{ANY}/{long}": sent[long],
     }
-    summary = json.loads(said.out)
-    assert (summary["files"], summary["waiting"], summary["growing"], summary["failed"]) == (3, 0, 1, [])
+    summary = json.loads(out)
+    assert (status, summary["files"], summary["waiting"], summary["growing"], summary["failed"]) == (0, 3, 0, 1, [])
     assert summary["bytes"] == sum(path.stat().st_size for path in to.rglob("*.parquet"))
-    assert "3 of 3 files" in said.err
+    assert "3 of 3 files" in err
     assert list(here.glob("*.parquet")) == []
     (stream,) = here.glob(".*.arrows")
     left = stream.read_bytes()
     growing.close()
-    assert run(here, f"file://{to}", "--keep", "--quiet") == 0
-    assert len(list(here.glob("*.parquet"))) == 1
-    assert capsys.readouterr().out.startswith("1 file(s) arrived")
+    status, out, _ = ship("--keep", "--quiet", to=f"file://{to}")
+    assert (status, len(list(here.glob("*.parquet")))) == (0, 1)
+    assert out.startswith("1 file(s) arrived")
     stream.with_name(".reaper-0-w0000001-dead-000001.arrows").write_bytes(left)  # of a writer that died
-    assert run(here, to, "--quiet") == 0
-    assert capsys.readouterr().out.startswith("2 file(s) arrived, 0.0 MB; 1 of them were there")
+    assert ship("--quiet")[1].startswith("2 file(s) arrived, 0.0 MB; 1 of them were there")
     assert list(here.iterdir()) == [here / LOCK]
 
 
@@ -184,7 +182,7 @@ for left in range(0, 3000, 3):  # lines of the shipper and of its place until th
 what has arrived in `DIR/l<n>`."""
 
 
-def test_killed_at_any_step_no_file_is_lost_or_half_and_the_next_run_ends_it(tmp_path: Path, here: Path) -> None:
+def test_killed_at_any_step_no_file_is_lost_or_half_and_the_next_run_ends_it(tmp_path, here: Path, ship) -> None:
     names = write(here, 0, 60)
     sent = there(here)
     subprocess.run([sys.executable, "-c", KILLED, tmp_path], check=True, cwd=ROOT, timeout=120)
@@ -196,21 +194,19 @@ def test_killed_at_any_step_no_file_is_lost_or_half_and_the_next_run_ends_it(tmp
         left = {path.name for path in rest.glob("*.parquet")}
         assert all(sent[name] == digest for name, digest in visible.items())
         assert left | visible.keys() == set(names)
-        assert run(rest, to, "--quiet") == 0
+        assert ship("--quiet", here=rest, to=to)[0] == 0
         assert there(to) == {f"{HOUR}/{name}": sent[name] for name in names}
         assert list(rest.glob("*.parquet")) == []
 
 
-def test_what_arrived_damaged_is_deleted_there_and_kept_here(
-    here: Path, to: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_arrived_damaged_is_deleted_there_and_kept_here(here: Path, to: Path, ship, monkeypatch) -> None:
     (name,) = write(here, 0)
     whole = Place.write
     monkeypatch.setattr(
         Place, "write", lambda place, path, source: whole(place, path, io.BytesIO(flipped(source.read())))
     )
-    assert run(here, to) == 1
-    assert f"not shipped: {name}: it arrived damaged" in capsys.readouterr().err
+    status, _, err = ship()
+    assert (status, f"not shipped: {name}: it arrived damaged" in err) == (1, True)
     assert there(to) == {}
     assert (here / name).exists()
 
@@ -220,7 +216,7 @@ def flipped(content: bytes) -> bytes:
 
 
 def test_a_file_that_is_there_already_is_deleted_here_only_if_it_is_the_same_and_what_is_no_parquet_stops_no_other(
-    here: Path, to: Path, capsys: pytest.CaptureFixture[str]
+    here: Path, to: Path, ship
 ) -> None:
     same, other, longer = write(here, 0, 60, 120)
     (to / HOUR).mkdir(parents=True)
@@ -229,19 +225,16 @@ def test_a_file_that_is_there_already_is_deleted_here_only_if_it_is_the_same_and
     before = there(to)
     (to / HOUR / f".{same}.shipping").touch()
     (here / "reaper-0-half.parquet").write_bytes(b"PAR1")
-    assert run(here, to, "--json") == 1
-    said = capsys.readouterr()
+    status, out, err = ship("--json")
     assert sorted(path.name for path in here.glob("*.parquet")) == ["reaper-0-half.parquet", other, longer]
     assert there(to) == before  # without what a kill between a store's copy and deletion had left
-    assert json.loads(said.out)["already_there"] == 1
+    assert (status, json.loads(out)["already_there"]) == (1, 1)
     for name in (other, longer):
-        assert f"not shipped: {name}: another file of that name is at" in said.err
-    assert "not shipped: reaper-0-half.parquet: no Parquet file" in said.err
+        assert f"not shipped: {name}: another file of that name is at" in err
+    assert "not shipped: reaper-0-half.parquet: no Parquet file" in err
 
 
-def test_a_place_that_fails_stops_the_pass_and_the_next_one_goes_on(
-    here: Path, to: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_place_that_fails_stops_the_pass_and_the_next_one_goes_on(here: Path, to: Path, monkeypatch) -> None:
     names = write(here, 0, 60, 120)
     shipper = Shipper(here, Place(str(to)))
     move, moves = Place.rename, []
@@ -268,7 +261,7 @@ def test_a_pass_that_is_asked_to_stop_ends_after_the_file_under_way(here: Path, 
 
 
 def test_a_place_that_goes_on_failing_is_tried_ever_more_seldom_and_complained_of_once(
-    here: Path, to: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    here: Path, to: Path, ship, monkeypatch
 ) -> None:
     (name,) = write(here, 0)
     pauses: list[float] = []
@@ -286,22 +279,20 @@ def test_a_place_that_goes_on_failing_is_tried_ever_more_seldom_and_complained_o
     size = Place.size
     monkeypatch.setattr(Place, "size", down)
     monkeypatch.setattr("reaper.journal.command.stoppable", lambda: nullcontext(Stop()))
-    assert run(here, to, "--watch", "--quiet") == 0
+    status, _, err = ship("--watch", "--quiet")
     assert pauses == [10, 20, 40, 60, 60, 10, 10]
-    assert capsys.readouterr().err.splitlines() == ["stopped: the network is down"]
+    assert (status, err.splitlines()) == (0, ["stopped: the network is down"])
     assert there(to).keys() == {f"{HOUR}/{name}"}
 
 
-def test_a_file_that_retention_deletes_meanwhile_is_no_failure(
-    here: Path, to: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_retention_deletes_meanwhile_is_no_failure(here: Path, to: Path, monkeypatch) -> None:
     write(here, 0, 60)
     monkeypatch.setattr("reaper.journal.ship.partition_of", lambda path: (path.unlink(), HOUR)[1])
     shipped = Shipper(here, Place(str(to))).once()
     assert (shipped.files, shipped.waiting, shipped.failed) == (0, 0, {})
 
 
-def test_files_without_the_wall_clock_lie_where_any_time_may_be(tmp_path: Path) -> None:
+def test_files_without_the_wall_clock_lie_where_any_time_may_be(tmp_path) -> None:
     (name,) = write(tmp_path, 0)
     assert partition_of(tmp_path / name) == HOUR
     table = pq.ParquetFile(tmp_path / name).read()
@@ -340,11 +331,11 @@ def test_watching_ships_what_a_living_server_writes_until_it_is_asked_to_stop(he
     assert sorted(arrived) == sorted(conns)
 
 
-def test_one_journal_has_one_shipper(here: Path, to: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_journal_has_one_shipper(here: Path, ship) -> None:
     with alone(here / LOCK, OSError):
-        assert run(here, to) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert f"process {os.getpid()} ships {here} already" in line
+        status, _, err = ship()
+    (line,) = err.splitlines()
+    assert (status, f"process {os.getpid()} ships {here} already" in line) == (2, True)
 
 
 HOSTLESS = ("hdfs:/lake/log", "viewfs:/log", "s3:/lake/log", "GS:/lake")
@@ -358,7 +349,7 @@ WITHIN = ("{}/journal/lake", "file://{}", "file://{}/journal/lake")
 
 
 @pytest.mark.parametrize(
-    ("journal", "to", "options", "said"),
+    ("journal", "lake", "options", "said"),
     [
         ("{}/none", "{}/lake", "", "is not a directory"),
         ("{}/journal", "ftp://lake/x", "", "--to 'ftp://lake/x' is not a directory, or a URI with"),
@@ -372,20 +363,13 @@ WITHIN = ("{}/journal/lake", "file://{}", "file://{}/journal/lake")
     ],
 )
 def test_bad_arguments_are_refused_in_one_line(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    journal: str,
-    to: str,
-    options: str,
-    said: str,
+    tmp_path, monkeypatch, ship, journal: str, lake: str, options: str, said: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "journal").mkdir()
     (tmp_path / "a.file").touch()
-    assert run(Path(journal.format(tmp_path)), to.format(tmp_path), *options.split()) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert said in line
+    status, _, err = ship(*options.split(), here=Path(journal.format(tmp_path)), to=lake.format(tmp_path))
+    (line,) = err.splitlines()
+    assert (status, said in line) == (2, True), line
     assert "secret" not in line
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["a.file", "journal"]  # nothing was made on the way
 
@@ -404,7 +388,7 @@ def test_a_library_that_ends_the_process_for_lack_of_credentials_is_one_line_and
 
 
 @pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def bucket(monkeypatch) -> Iterator[Any]:
     """Options of the URIs of an S3 server on loopback, which has a bucket `lake`."""
     server = pytest.importorskip("moto.server", reason="needs moto, from the extra `dev`")
     import logging
@@ -426,7 +410,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         store.stop()
 
 
-def test_a_journal_is_shipped_to_an_object_store(here: Path, bucket: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_journal_is_shipped_to_an_object_store(here: Path, bucket: Any, ship) -> None:
     from pyarrow import fs
 
     files, options = bucket
@@ -434,12 +418,12 @@ def test_a_journal_is_shipped_to_an_object_store(here: Path, bucket: Any, capsys
     sent = {name: (here / name).read_bytes() for name in (first, second)}
     with files.open_output_stream(f"lake/log/{HOUR}/.{first}.shipping") as stream:
         stream.write(b"what a kill left")
-    assert run(here, f"s3a://lake/log?{options}", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["files"] == 2
+    status, out, _ = ship("--json", to=f"s3a://lake/log?{options}")
+    assert (status, json.loads(out)["files"]) == (0, 2)
     found = [info.path for info in files.get_file_info(fs.FileSelector("lake", recursive=True)) if info.is_file]
     assert sorted(found) == [f"lake/log/{HOUR}/{first}", f"lake/log/{HOUR[:-2]}15/{second}"]
     for path in found:
         assert files.open_input_stream(path).read() == sent[path.rpartition("/")[2]]
     assert list(here.glob("*.parquet")) == []
-    assert run(here, f"s3://none/log?{options}") == 2
-    assert "there is no none" in capsys.readouterr().err
+    status, _, err = ship(to=f"s3://none/log?{options}")
+    assert (status, "there is no none" in err) == (2, True)

@@ -40,7 +40,7 @@ const measure = async (page, width) => {
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def site(tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("site")
     flags = re.search(r"-m sphinx (.*?) -d ", (ROOT / "Makefile").read_text())
     assert flags is not None
@@ -70,7 +70,7 @@ def test_the_reference_has_every_public_name(site: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="needs chromium (Debian: apt-get install chromium)")
-def test_no_page_is_wider_than_a_desk_or_a_phone_and_every_picture_is_there(site: Path, tmp_path: Path) -> None:
+def test_no_page_is_wider_than_a_desk_or_a_phone_and_every_picture_is_there(site: Path, tmp_path) -> None:
     pages = sorted(path.relative_to(site).as_posix() for path in site.rglob("*.html") if path.name != "index.html")
     pages.append("docs/reference/index.html")
     script = MEASURE.replace("PAGES", json.dumps(pages)).replace("WIDTHS", json.dumps(WIDTHS))

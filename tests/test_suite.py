@@ -21,7 +21,7 @@ TESTS = {
 
 
 @pytest.mark.slow
-def test_a_skip_fails_a_run_that_allows_none(tmp_path: Path) -> None:
+def test_a_skip_fails_a_run_that_allows_none(tmp_path) -> None:
     shutil.copy(HERE / "conftest.py", tmp_path)
     for name, text in TESTS.items():
         (tmp_path / f"test_{name}.py").write_text(text)

@@ -72,6 +72,12 @@ def get(path=b"/", *more):
     return b"\r\n".join([b"GET " + path + b" HTTP/1.1", b"host: h", *more, b"", b""])
 
 
+def answered(client, path=b"/", end=b"hello"):
+    """What *client* hears up to *end* when it has asked for *path*."""
+    client.sendall(get(path))
+    return until(client, end)
+
+
 UPGRADE = get(
     *(b"/ws", b"connection: upgrade", b"upgrade: websocket", b"sec-websocket-version: 13"),
     b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==",
@@ -96,8 +102,7 @@ def a_pause_loses_no_request(server, count):
             clients = [stack.enter_context(connect(server)) for _ in range(count)]
             with contextlib.suppress(AssertionError, ConnectionError):
                 for client in clients:
-                    client.sendall(get())
-                    until(client)
+                    answered(client)
             pids = tree(server.pid)
             for pid in pids:
                 os.kill(pid, signal.SIGSTOP)
@@ -141,8 +146,7 @@ def test_slowhttptest_is_got_rid_of_while_a_healthy_client_is_served(tmp_path, a
 
         def nearly_all_are_gone():
             with connect(server) as client:
-                client.sendall(get())
-                until(client)
+                answered(client)
             said = len(re.findall(f"closed: (?:{reasons})", server.log.read_text()))
             return said >= 45 and open_at().count(server.port) <= 5
 
@@ -154,10 +158,8 @@ def test_slowhttptest_is_got_rid_of_while_a_healthy_client_is_served(tmp_path, a
 
 def test_a_request_that_takes_longer_than_every_timeout_is_answered(guarded):
     with connect(guarded) as client:
-        client.sendall(get(b"/slow?3"))
-        until(client)
-        client.sendall(get())
-        until(client)
+        answered(client, b"/slow?3")
+        answered(client)
 
 
 def test_a_body_that_comes_slowly_but_comes_is_waited_for(guarded):
@@ -189,8 +191,7 @@ def test_a_response_that_is_taken_slowly_but_taken_arrives_whole(guarded):
             count += len(data)
             if time.monotonic() - start < 3:
                 time.sleep(0.05)
-        client.sendall(get())
-        until(client)
+        answered(client)
 
 
 def test_the_last_response_of_a_connection_is_waited_for_no_longer_than_any_other(tmp_path):
@@ -233,8 +234,7 @@ def test_a_connection_at_its_maximum_age_is_closed_after_a_response_that_says_so
         assert ended.borne is not None
         assert ended.at - ended.connected >= 1.7  # max_age is shortened by up to a tenth
         with connect(server) as client:
-            client.sendall(get(b"/slow?3"))
-            assert b"connection: close" in until(client)
+            assert b"connection: close" in answered(client, b"/slow?3")
             assert client.recv(1) == b""
 
 
@@ -250,15 +250,13 @@ def test_a_stop_answers_the_request_that_is_on_its_way_and_says_that_it_is_the_l
     settings = {f"REAPER_TIMEOUTS_{name}": value for name, value in patient.items()}
     with serving(tmp_path, protocol, **settings) as server:
         with connect(server) as idle, connect(server) as slow, connect(server) as silent:
-            idle.sendall(get())
-            until(idle)
+            answered(idle)
             slow.sendall(get(b"/slow?2"))
             time.sleep(0.3)
             os.kill(server.pid, signal.SIGTERM)
             wait_until(lambda: "Shutting down" in server.log.read_text())
             time.sleep(0.2)
-            idle.sendall(get())
-            assert b"connection: close" in until(idle)
+            assert b"connection: close" in answered(idle)
             assert b"connection: close" in until(slow)
             assert silent.recv(1) == b""
         assert server.process.wait(PATIENCE) in (0, -signal.SIGTERM)
@@ -344,5 +342,4 @@ if hasattr(asyncio, "eager_task_factory"):  # Python 3.12
             asyncio.run(all_end_and_none_early(ATTACKS[:4], server.address))
             with connect(server) as client:
                 for _ in range(3):
-                    client.sendall(get())
-                    until(client)
+                    answered(client)

@@ -13,7 +13,7 @@ from contextlib import suppress
 
 import pytest
 from server_process import PATIENCE, wait_until
-from test_uvicorn import connect, get, serving, until
+from test_uvicorn import answered, connect, serving
 
 from reaper.driver.sockets import listen_as, names_of
 from reaper.servers import workers
@@ -43,8 +43,7 @@ def test_the_workers_of_one_server_answer_for_each_other_and_not_for_another_ser
         clients = [connect(server) for _ in range(12)]
         clients.append(connect(other))
         for client in clients:
-            client.sendall(get())
-            until(client)
+            answered(client)
 
         pids: set[int] = set()
 

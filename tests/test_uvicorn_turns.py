@@ -15,7 +15,7 @@ import uvicorn
 import websockets.asyncio.client
 from server_process import wait_until
 from streams import TlsClient
-from test_uvicorn import KINDS, PATIENCE, connect, get, serving, until, until_closed
+from test_uvicorn import KINDS, PATIENCE, answered, connect, get, serving, until_closed
 
 import reaper.uvicorn
 from reaper.config import ReaperConfig
@@ -102,8 +102,7 @@ def test_a_handshake_that_waits_in_the_kernel_while_the_process_is_paused_is_ans
         with ThreadPoolExecutor(len(clients)) as pool:  # each answers at once: the time for a handshake runs again
             assert all(pool.map(served, clients, sessions))
         with trust.wrap_socket(connect(server), server_hostname="127.0.0.1") as client:
-            client.sendall(get())
-            until(client)
+            answered(client)
 
 
 def finish(client, session):
@@ -154,14 +153,12 @@ def test_a_stop_during_a_handshake_is_told_to_the_connection_that_comes_of_it(ov
 def test_a_delayed_stop_serves_newcomers_says_that_it_is_the_last_and_is_not_ready(tmp_path, protocol, loop):
     with serving(tmp_path, protocol, loop, REAPER_TIMEOUTS_DRAIN_DELAY="3s") as server:
         with connect(server) as client:
-            client.sendall(get(b"/ready"))
-            assert b"200 OK" in until(client, b"ready\n")
+            assert b"200 OK" in answered(client, b"/ready", b"ready\n")
             os.kill(server.pid, signal.SIGTERM)
             wait_until(lambda: "Shutting down in 3 s" in server.log.read_text())
         for path, status, end in ((b"/", b"200 OK", b"hello"), (b"/ready", b"503", b"stopping\n")):
             with connect(server) as newcomer:
-                newcomer.sendall(get(path))
-                said = until(newcomer, end)
+                said = answered(newcomer, path, end)
                 assert status in said
                 assert b"connection: close" in said
                 assert newcomer.recv(1) == b""
@@ -174,8 +171,7 @@ def test_a_response_names_less_than_the_keep_alive_that_is_enforced(tmp_path, pr
     given = {"REAPER_TIMEOUTS_KEEP_ALIVE": "9s", "REAPER_TIMEOUTS_KEEP_ALIVE_MARGIN": margin}
     with serving(tmp_path, protocol, loop, **given) as server, connect(server) as client:
         for _ in range(2):
-            client.sendall(get())
-            assert (b"keep-alive: timeout=7\r\n" in until(client)) == (margin == "2s")
+            assert (b"keep-alive: timeout=7\r\n" in answered(client)) == (margin == "2s")
 
 
 @pytest.mark.parametrize(("handshake", "drain"), [("1s", "300s"), ("300s", "1s")])
