@@ -78,7 +78,7 @@ def call(capsys) -> Ran:
 
 
 @pytest.fixture
-def pipeline(call: Ran) -> Ran:
+def pipeline(call) -> Ran:
     """The same of a command of the pipeline."""
     from reaper.pipeline import cli
 
@@ -86,7 +86,7 @@ def pipeline(call: Ran) -> Ran:
 
 
 @pytest.fixture
-def commands_on_spark(real_spark: Any, monkeypatch) -> None:
+def commands_on_spark(real_spark, monkeypatch) -> None:
     """Commands ask the Spark of all tests: left to themselves they would end it with their own."""
     monkeypatch.setattr("reaper.pipeline.read.command.asked_session", lambda *_: nullcontext(real_spark))
 

@@ -31,7 +31,7 @@ def descriptors(pid: int) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_it_stops_cleanly_on_a_signal_and_leaves_nothing_behind(number: int, port: int) -> None:
+def test_it_stops_cleanly_on_a_signal_and_leaves_nothing_behind(number: int, port) -> None:
     with Echo.server(port) as server:
         client = Echo.answered(port)
         client.exchange()  # by now whoever tried whether it listens has been closed
@@ -45,7 +45,7 @@ def test_it_stops_cleanly_on_a_signal_and_leaves_nothing_behind(number: int, por
 
 
 @pytest.mark.slow
-def test_connections_of_every_worker_are_closed_and_those_of_a_stranger_on_the_same_port_never(port: int) -> None:
+def test_connections_of_every_worker_are_closed_and_those_of_a_stranger_on_the_same_port_never(port) -> None:
     """Three workers share a listening socket; another process listens on the same address by SO_REUSEPORT."""
     with Echo.server(port, workers=3) as ours, Echo.server(port) as stranger:
         process = psutil.Process(stranger.pid)
@@ -96,7 +96,7 @@ def test_listening_sockets_outgoing_connections_and_unix_sockets_are_never_touch
 
 
 @pytest.mark.slow
-def test_networks_say_whose_clients_are_meant(port: int) -> None:
+def test_networks_say_whose_clients_are_meant(port) -> None:
     with Echo.server(port):
         _, far = Echo(port), Echo(port, "127.9.9.9")
         for flags in (("--only", "127.9.0.0/16"), ("--except", "127.0.0.0/24")):
@@ -125,7 +125,7 @@ def test_metrics_and_a_configuration_file(tmp_path) -> None:
 
 
 @pytest.mark.slow
-def test_a_terminal_shows_a_live_table(port: int) -> None:
+def test_a_terminal_shows_a_live_table(port) -> None:
     pytest.importorskip("rich")
     with Echo.server(port):
         client = Echo.answered(port)
@@ -149,14 +149,14 @@ def test_a_terminal_shows_a_live_table(port: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_server_that_ignores_the_end_of_file_is_ended_all_the_same_for_its_client(port: int) -> None:
+def test_a_server_that_ignores_the_end_of_file_is_ended_all_the_same_for_its_client(port) -> None:
     with Echo.server(port, "deaf"), Attach(*at(port), *LIMITS, "--close"):
         client = Echo.answered(port)
         assert client.wait_for_the_end() >= 1.0
 
 
 @pytest.mark.slow
-def test_without_rights_it_shows_and_refuses_to_close_in_one_line(tmp_path, port: int) -> None:
+def test_without_rights_it_shows_and_refuses_to_close_in_one_line(tmp_path, port) -> None:
     """The kernel says to each user when a connection last spoke, but only a user's own processes may be traced."""
     if os.getuid():
         pytest.skip("only root can start a server as another user")
@@ -175,7 +175,7 @@ def test_without_rights_it_shows_and_refuses_to_close_in_one_line(tmp_path, port
 
 
 @pytest.mark.slow
-def test_what_cannot_be_is_refused_in_one_line_that_says_what_would_be_right(tmp_path, port: int) -> None:
+def test_what_cannot_be_is_refused_in_one_line_that_says_what_would_be_right(tmp_path, port) -> None:
     with Echo.server(port) as server, subprocess.Popen(["sleep", "60"]) as bystander:
         here = at(port)
         assert "no limit is on: give --idle 5m" in refused(*here)
@@ -198,7 +198,7 @@ def test_what_cannot_be_is_refused_in_one_line_that_says_what_would_be_right(tmp
 
 
 @pytest.mark.slow
-def test_the_silences_of_a_foreign_servers_client_are_learned_until_a_signal(tmp_path, port: int) -> None:
+def test_the_silences_of_a_foreign_servers_client_are_learned_until_a_signal(tmp_path, port) -> None:
     command = [sys.executable, "-m", "reaper", "attach", *at(port), "--gap", "400ms"]
     with Echo.server(port), subprocess.Popen([*command, "--learn", str(tmp_path)], cwd=ROOT, stdout=-1) as learner:
         assert b"learning" in learner.stdout.readline()

@@ -113,7 +113,7 @@ def test_a_damaged_answer_is_read_or_refused(data: st.DataObject) -> None:
     port=st.integers(0, 65535),
     cookie=st.integers(0, 2**64 - 1),
 )
-def test_addresses_and_cookies_survive_the_way_to_the_kernel_and_back(host, port: int, cookie: int) -> None:
+def test_addresses_and_cookies_survive_the_way_to_the_kernel_and_back(host, port, cookie: int) -> None:
     packed = host.packed.ljust(16, b"\0")
     ident = struct.pack("!HH16s16s", port, port, packed, packed) + struct.pack("=IQ", 0, cookie)
     (answer,) = netlink.parse(message(ident, family=netlink.family_of(ident)))

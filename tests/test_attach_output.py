@@ -80,7 +80,7 @@ def test_an_output_whose_reader_has_gone_is_a_broken_pipe(pipe) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ends", ["is read at last", "is never read"])
-def test_a_full_pipe_stops_no_close(pipe, ends: str, port: int) -> None:
+def test_a_full_pipe_stops_no_close(pipe, ends: str, port) -> None:
     ours, theirs = pipe
     command = [sys.executable, "-m", "reaper", "attach", "--listen", f"127.0.0.1:{port}", "--json", "--close"]
     with (

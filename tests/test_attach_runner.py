@@ -52,7 +52,7 @@ def target():
 
 
 @pytest.fixture
-def watched(target: FakeTarget):
+def watched(target):
     """Makes a discovery; how many connections are watched then."""
     runner = Runner(target, Attach(idle=10.0), view=lambda watch: Lines(watch, print), clock=lambda: target.world.now)
 
@@ -95,7 +95,7 @@ def test_a_tick_is_compared_with_the_limits_that_are_on() -> None:
     assert limits_of(Attach(idle=300.0, tick=10.0)).shortest() == 300.0
 
 
-def test_the_silences_that_are_learned_are_those_that_were(target: FakeTarget, tmp_path) -> None:
+def test_the_silences_that_are_learned_are_those_that_were(target, tmp_path) -> None:
     """Random traffic in virtual time, sampled: each silence beyond the gap is written, and is as long as it was."""
     chance, gap, world = random.Random(3), 5.0, target.world
     ago = [chance.lognormvariate(1.0, 1.2) for _ in range(400)]

@@ -40,7 +40,7 @@ def live_on(clients: list[Client], done: Callable[[], bool]) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", SERVERS, ids=lambda kind: kind.__name__.lower())
-def test_silent_clients_of_a_foreign_server_are_closed_and_live_ones_never(kind, tmp_path, port: int) -> None:
+def test_silent_clients_of_a_foreign_server_are_closed_and_live_ones_never(kind, tmp_path, port) -> None:
     with kind.server(port, tmp_path), Attach(*at(port), *LIMITS, "--close") as attach:
         silent, live = [kind(port) for _ in range(4)], [kind(port) for _ in range(3)]
         for client in silent:
@@ -59,7 +59,7 @@ def test_silent_clients_of_a_foreign_server_are_closed_and_live_ones_never(kind,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("who", ["--pid", "--listen"])
-def test_without_close_nothing_is_closed_and_each_that_would_be_is_named_once(who: str, tmp_path, port: int) -> None:
+def test_without_close_nothing_is_closed_and_each_that_would_be_is_named_once(who: str, tmp_path, port) -> None:
     with Redis.server(port, tmp_path) as server:
         silent = Redis.answered(port)
         target = str(server.pid) if who == "--pid" else f"127.0.0.1:{port}"
@@ -112,7 +112,7 @@ def test_a_client_that_waits_for_its_answer_is_not_idle(end: str, how: str, tmp_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["shutdown", "destroy"])
-def test_a_request_in_flight_is_answered_although_the_server_spoke_first(end: str, tmp_path, port: int) -> None:
+def test_a_request_in_flight_is_answered_although_the_server_spoke_first(end: str, tmp_path, port) -> None:
     """HTTP/2: nginx greets with its settings; its upstream takes three times the limit. SMTP and MySQL are alike."""
     if end == "destroy" and os.getuid():
         pytest.skip("SOCK_DESTROY needs CAP_NET_ADMIN")
@@ -138,7 +138,7 @@ def test_a_request_in_flight_is_answered_although_the_server_spoke_first(end: st
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stopped", ["attach", "server"])
-def test_a_stop_longer_than_the_timeout_closes_no_client_that_has_spoken(stopped: str, tmp_path, port: int) -> None:
+def test_a_stop_longer_than_the_timeout_closes_no_client_that_has_spoken(stopped: str, tmp_path, port) -> None:
     with Redis.server(port, tmp_path) as server, Attach(*at(port), *LIMITS, "--close") as attach:
         client = Redis.answered(port)
         until(lambda: attach.of("found"), "the client is found")
@@ -166,7 +166,7 @@ def test_a_stop_longer_than_the_timeout_closes_no_client_that_has_spoken(stopped
 
 
 @pytest.mark.slow
-def test_the_server_restarts_and_its_new_connections_are_watched(tmp_path, port: int) -> None:
+def test_the_server_restarts_and_its_new_connections_are_watched(tmp_path, port) -> None:
     with Redis.server(port, tmp_path):
         attach = Attach(*at(port), *LIMITS, "--close")
         first = Redis.answered(port)
@@ -181,7 +181,7 @@ def test_the_server_restarts_and_its_new_connections_are_watched(tmp_path, port:
 
 
 @pytest.mark.slow
-def test_a_watched_process_that_dies_ends_the_watch(tmp_path, port: int) -> None:
+def test_a_watched_process_that_dies_ends_the_watch(tmp_path, port) -> None:
     with Redis.server(port, tmp_path) as server:
         attach = Attach("--pid", str(server.pid), *LIMITS, "--close")
         server.kill()
@@ -192,7 +192,7 @@ def test_a_watched_process_that_dies_ends_the_watch(tmp_path, port: int) -> None
 
 
 @pytest.mark.slow
-def test_a_slow_header_attack_ends(tmp_path, port: int) -> None:
+def test_a_slow_header_attack_ends(tmp_path, port) -> None:
     with Nginx.server(port, tmp_path):
         limits = ("--min-in-rate", "240", "--min-in-grace", "1s", "--first-byte", "5s", "--tick", "100ms")
         with Attach(*at(port), *limits, "--close") as attach:

@@ -123,7 +123,7 @@ def test_the_chat_asks_a_silent_client_and_closes_one_that_does_not_answer(tmp_p
         wait_until(lambda: connections(server) == 0)
 
 
-def test_a_tls_handshake_that_drips_is_ended_and_a_whole_one_is_served(tmp_path, certificate: tuple[str, str]) -> None:
+def test_a_tls_handshake_that_drips_is_ended_and_a_whole_one_is_served(tmp_path, certificate) -> None:
     trust = ssl.create_default_context(cafile=certificate[0])
     with example(tmp_path, "tls_echo", *certificate) as server:
         begun = time.monotonic()

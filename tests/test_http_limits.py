@@ -50,7 +50,7 @@ async def shaken(client: TlsClient, stream: trio.abc.Stream) -> None:
 # ---- they cost no task -------------------------------------------------------------------------------------------
 
 
-async def test_a_client_costs_no_task_until_it_has_sent_a_whole_head(clock: MockClock, secured) -> None:
+async def test_a_client_costs_no_task_until_it_has_sent_a_whole_head(clock, secured) -> None:
     async with running(**secured) as server:
         before = tasks(server.lot)
         slow = [await server.connect(said) for said in (b"", TLS_HELLO)] if secured else []
@@ -75,7 +75,7 @@ async def test_a_client_costs_no_task_until_it_has_sent_a_whole_head(clock: Mock
 
 @BEHIND_TLS
 @pytest.mark.parametrize("said", [REQUEST, REQUEST[:9]], ids=["a request", "half a head"])
-async def test_what_comes_with_the_end_of_a_handshake_is_not_lost(clock: MockClock, secured, said: bytes) -> None:
+async def test_what_comes_with_the_end_of_a_handshake_is_not_lost(clock, secured, said: bytes) -> None:
     async with running(**secured) as server, await server.connect() as plain:
         client = TlsClient(secured["server__tls_cert"])
         await shaken(client, plain)
@@ -94,7 +94,7 @@ async def test_what_comes_with_the_end_of_a_handshake_is_not_lost(clock: MockClo
         assert heard.startswith(b"HTTP/1.1 404 ")
 
 
-async def test_half_the_next_head_gives_its_task_up_and_its_limit_goes_on(clock: MockClock, monkeypatch) -> None:
+async def test_half_the_next_head_gives_its_task_up_and_its_limit_goes_on(clock, monkeypatch) -> None:
     monkeypatch.setattr(server_example.http.server, "LINGER", 2.0)
     async with running(headers=10) as server, await server.connect() as stream:
         await until(lambda: len(server.lot) == 1)
@@ -121,7 +121,7 @@ async def test_half_the_next_head_gives_its_task_up_and_its_limit_goes_on(clock:
     ids=["empty lines are no beginning", "headers"],
 )
 async def test_a_limit_ends_who_drips_never_early_at_most_one_tick_late_and_exactly_once(
-    clock: MockClock, phase: str, limit: float, said: bytes, answer: bytes, delay: float
+    clock, phase: str, limit: float, said: bytes, answer: bytes, delay: float
 ) -> None:
     async def drip() -> None:
         for byte in said:
@@ -139,7 +139,7 @@ async def test_a_limit_ends_who_drips_never_early_at_most_one_tick_late_and_exac
         assert await server.reaped() == {phase: 1}
 
 
-async def test_a_reload_reaches_them_by_what_they_wait_for(clock: MockClock, secured) -> None:
+async def test_a_reload_reaches_them_by_what_they_wait_for(clock, secured) -> None:
     limits = dict.fromkeys(("first_byte", "headers", "handshake", "keep_alive"), 300)
     async with running(**limits, drain_idle=0, limits__max_age_jitter=0, **secured) as server:
         half = TLS_HELLO if secured else REQUEST[:9]
@@ -168,7 +168,7 @@ async def test_a_reload_reaches_them_by_what_they_wait_for(clock: MockClock, sec
 
 
 @pytest.mark.parametrize("said", [b"", REQUEST[:9], SLEEP], ids=["silent", "half", "in flight"])
-async def test_a_reset_ends_it_at_once_and_is_no_reap(clock: MockClock, said: bytes) -> None:
+async def test_a_reset_ends_it_at_once_and_is_no_reap(clock, said: bytes) -> None:
     async with running() as server:
         stream = await server.connect(said)
         await until(lambda: len(server.lot) == 1 and server.counters.requests == (said == SLEEP))
@@ -179,7 +179,7 @@ async def test_a_reset_ends_it_at_once_and_is_no_reap(clock: MockClock, said: by
         assert server.lot.reaped == {}
 
 
-async def test_an_end_of_file_after_half_a_head_is_answered_400_and_after_nothing_not_at_all(clock: MockClock) -> None:
+async def test_an_end_of_file_after_half_a_head_is_answered_400_and_after_nothing_not_at_all(clock) -> None:
     async with running() as server:
         start = trio.current_time()
         for said, status in ((b"", b""), (b"\r\n", b""), (REQUEST[:9], b"HTTP/1.1 400 ")):
@@ -191,7 +191,7 @@ async def test_an_end_of_file_after_half_a_head_is_answered_400_and_after_nothin
         assert server.lot.reaped == {}
 
 
-async def test_bytes_behind_a_head_are_its_body_and_the_next_head(clock: MockClock) -> None:
+async def test_bytes_behind_a_head_are_its_body_and_the_next_head(clock) -> None:
     post = b"POST /upload HTTP/1.1\r\nhost: x\r\ncontent-length: 40000\r\n\r\n"
     async with running() as server, await server.connect() as stream:
         await stream.send_all(post[:20])
@@ -207,7 +207,7 @@ async def test_bytes_behind_a_head_are_its_body_and_the_next_head(clock: MockClo
 
 
 async def test_a_drain_closes_the_silent_answers_what_is_on_its_way_and_cuts_heads_and_requests_at_its_deadline(
-    clock: MockClock,
+    clock,
 ) -> None:
     async with running(headers=8, drain_idle=4, drain=10) as server:
         said = b"", REQUEST, REQUEST[:9], SLEEP.replace(b"200", b"3"), REQUEST[:9], SLEEP, b""
@@ -240,7 +240,7 @@ async def test_a_drain_closes_the_silent_answers_what_is_on_its_way_and_cuts_hea
 @pytest.mark.parametrize("asks", [True, False])
 @pytest.mark.parametrize("reloads", [True, False])
 async def test_a_handshake_that_a_drain_meets_may_end_and_ask_but_not_wait(
-    clock: MockClock, secured, asks: bool, reloads: bool
+    clock, secured, asks: bool, reloads: bool
 ) -> None:
     async with running(**secured, drain_idle=3, drain=60) as server:
         client = TlsClient(secured["server__tls_cert"])
@@ -269,7 +269,7 @@ async def test_a_handshake_that_a_drain_meets_may_end_and_ask_but_not_wait(
 
 
 async def test_an_age_limit_spares_half_a_head_makes_its_answer_the_last_and_goes_with_its_connection(
-    clock: MockClock,
+    clock,
 ) -> None:
     async with running(max_age=20, headers=60, first_byte=0) as server:
         silent, half, leaves = [await server.connect(said) for said in (b"", REQUEST[:9], b"")]
@@ -289,7 +289,7 @@ async def test_an_age_limit_spares_half_a_head_makes_its_answer_the_last_and_goe
 # ---- parked between two requests -----------------------------------------------------------------------------------
 
 
-async def test_a_connection_is_parked_woken_and_remembered(clock: MockClock, secured) -> None:
+async def test_a_connection_is_parked_woken_and_remembered(clock, secured) -> None:
     """And its silence is counted from its last activity, not from the parking."""
     async with running(keep_alive=20, **secured) as server:
         stream = await server.dial()
@@ -306,7 +306,7 @@ async def test_a_connection_is_parked_woken_and_remembered(clock: MockClock, sec
         assert await server.reaped() == {"keep_alive": 1}
 
 
-async def test_a_journal_has_one_life_of_a_connection_however_often_it_was_parked(clock: MockClock, tmp_path) -> None:
+async def test_a_journal_has_one_life_of_a_connection_however_often_it_was_parked(clock, tmp_path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     with Journal(tmp_path, writer=1, tick=TICK, clock_ns=journal_clock(), background=False) as journal:
         async with running(journal=journal, first_byte=20, headers=4, keep_alive=5) as server:
@@ -337,9 +337,7 @@ def upload(length: int) -> bytes:
     return b"POST /upload HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % length
 
 
-async def test_bytes_that_come_with_the_headers_or_with_the_request_before_pay_for_a_pause(
-    clock: MockClock, secured
-) -> None:
+async def test_bytes_that_come_with_the_headers_or_with_the_request_before_pay_for_a_pause(clock, secured) -> None:
     most = upload(13_000) + b"x" * 12_000
     async with running(**secured) as server, await server.dial() as stream:
         await stream.send_all(most)
@@ -360,7 +358,7 @@ async def test_bytes_that_come_with_the_headers_or_with_the_request_before_pay_f
     ids=["too slow", "fast enough", "bytes of an earlier request pay for nothing", "nor do those of the headers"],
 )
 async def test_a_body_that_drips_is_ended_below_the_least_rate_and_not_above(
-    clock: MockClock, earlier: bytes, headers: bytes, bytes_per_second: int, status: int
+    clock, earlier: bytes, headers: bytes, bytes_per_second: int, status: int
 ) -> None:
     async with running(body="3s") as server, await server.connect(earlier) as stream:
         assert not earlier or (await head_of(stream)).startswith(b"HTTP/1.1 200 ")
@@ -381,7 +379,7 @@ async def test_a_body_that_drips_is_ended_below_the_least_rate_and_not_above(
 # ---- a peer that goes while its request is in flight ---------------------------------------------------------------
 
 
-async def test_an_end_of_file_leaves_a_request_in_flight_half_closeds_time(clock: MockClock) -> None:
+async def test_an_end_of_file_leaves_a_request_in_flight_half_closeds_time(clock) -> None:
     async with running() as server:
         ghost = await server.connect(SLEEP)
         await until(lambda: server.counters.requests)
@@ -395,7 +393,7 @@ async def test_an_end_of_file_leaves_a_request_in_flight_half_closeds_time(clock
             assert (await rest(stream)).startswith(b"HTTP/1.1 200 ")
 
 
-async def test_a_drain_waits_for_a_peer_that_shut_its_side_but_for_none_that_closed(clock: MockClock) -> None:
+async def test_a_drain_waits_for_a_peer_that_shut_its_side_but_for_none_that_closed(clock) -> None:
     async with running(drain_idle="0s") as server, await server.connect(SLEEP.replace(b"200", b"20")) as waiting:
         before = await server.connect(SLEEP)
         after = await server.connect(SLEEP)
@@ -427,7 +425,7 @@ async def test_a_drain_waits_for_a_peer_that_shut_its_side_but_for_none_that_clo
     ],
     ids=["in flight", "in flight, and without a body", "in flight, with more unread", "without end"],
 )
-async def test_a_request_ends_at_its_limit(clock: MockClock, request_bytes: bytes, begins: bytes) -> None:
+async def test_a_request_ends_at_its_limit(clock, request_bytes: bytes, begins: bytes) -> None:
     async with running(request="60s") as server:
         start = trio.current_time()
         answer = await server.ask(request_bytes)
@@ -438,7 +436,7 @@ async def test_a_request_ends_at_its_limit(clock: MockClock, request_bytes: byte
         assert server.lot.reaped == {"request": 1}
 
 
-async def test_a_tunnel_stays_open_under_pings_until_its_age(clock: MockClock) -> None:
+async def test_a_tunnel_stays_open_under_pings_until_its_age(clock) -> None:
     async with running(tunnel="10s", tunnel_age="60s") as server:
         upgrade = b"GET /tunnel HTTP/1.1\r\nHost: x\r\nConnection: keep-alive, Upgrade\r\nUpgrade: foo, Echo\r\n\r\n"
         async with await server.connect(upgrade) as stream:
@@ -471,7 +469,7 @@ async def test_one_byte_chunks_do_not_hold_the_loop() -> None:
     assert counts["_run"] > count / 20  # one at least for every few chunks
 
 
-async def test_what_comes_around_a_body_is_bounded(clock: MockClock) -> None:
+async def test_what_comes_around_a_body_is_bounded(clock) -> None:
     chunk = b"1;" + b"e" * 8000 + b"\r\nx\r\n"
     request = b"POST /upload HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
     async with running(limits__max_body_bytes=100_000) as server, await server.connect(request) as stream:
@@ -491,7 +489,7 @@ async def test_what_comes_around_a_body_is_bounded(clock: MockClock) -> None:
 # ---- odd clients ----------------------------------------------------------------------------------------------------
 
 
-async def test_empty_lines_without_end_are_refused_and_hold_nobody_up(clock: MockClock, secured) -> None:
+async def test_empty_lines_without_end_are_refused_and_hold_nobody_up(clock, secured) -> None:
     async with running(first_byte="1h", linger="1h", **secured) as server:
         stream = await server.dial()
         with pytest.raises((trio.BrokenResourceError, trio.ClosedResourceError)):
@@ -503,7 +501,7 @@ async def test_empty_lines_without_end_are_refused_and_hold_nobody_up(clock: Moc
         assert server.lot.reaped == {}
 
 
-async def test_what_a_client_sends_while_it_listens_is_bounded(clock: MockClock) -> None:
+async def test_what_a_client_sends_while_it_listens_is_bounded(clock) -> None:
     async with running() as server, await server.connect(b"GET /events?every=1 HTTP/1.1\r\nHost: x\r\n\r\n") as stream:
         assert (await head_of(stream)).startswith(b"HTTP/1.1 200 ")
         with trio.move_on_after(30) as sending:
@@ -518,7 +516,7 @@ async def test_what_a_client_sends_while_it_listens_is_bounded(clock: MockClock)
         await until(lambda: server.counters.closed == 1)
 
 
-async def test_a_peer_that_goes_on_sending_after_its_last_answer_is_reset(clock: MockClock) -> None:
+async def test_a_peer_that_goes_on_sending_after_its_last_answer_is_reset(clock) -> None:
     async with running(linger="1h") as server, await server.connect(CLOSE) as stream:
         with pytest.raises((trio.BrokenResourceError, trio.ClosedResourceError)):
             while True:
@@ -526,7 +524,7 @@ async def test_a_peer_that_goes_on_sending_after_its_last_answer_is_reset(clock:
         assert server.lot.reaped == {}
 
 
-async def test_linger_off_holds_no_connection_and_one_too_many_is_answered_503(clock: MockClock) -> None:
+async def test_linger_off_holds_no_connection_and_one_too_many_is_answered_503(clock) -> None:
     async with running(linger="0s", limits__max_connections=1) as server:
         async with await server.connect(CLOSE) as stream:
             start = trio.current_time()
@@ -543,7 +541,7 @@ async def test_linger_off_holds_no_connection_and_one_too_many_is_answered_503(c
 
 @pytest.mark.parametrize(("user", "missing"), [(os.getuid(), []), (0, []), (os.getuid() + 1, [1]), (None, [1])])
 async def test_workers_answer_their_own_user_and_root_and_one_that_does_not_answer_is_named(
-    clock: MockClock, monkeypatch, user: int | None, missing: list[int]
+    clock, monkeypatch, user: int | None, missing: list[int]
 ) -> None:
     monkeypatch.setattr(sockets, "credentials", lambda _: sockets.Credentials(1, user))
     async with running() as server, trio.open_nursery() as nursery:

@@ -39,24 +39,22 @@ def exchanged() -> dict[str, dict[str, Any]]:
     return exchanges.count([PLAIN, WATCHED, PARKED, HTTP, HTTP_PARKED], CONNECTIONS, ROUNDS)
 
 
-def test_a_touch_is_an_empty_call_and_one_store(counts: dict[str, float]) -> None:
+def test_a_touch_is_an_empty_call_and_one_store(counts) -> None:
     assert 1.0 < counts["lease.touch()"] / counts["empty call"] <= 1.3
 
 
 @pytest.mark.parametrize(
     ("few", "many"), [("lease.touch()", "lease.touch() of many"), ("idle tick small", "idle tick large")]
 )
-def test_a_touch_and_an_idle_tick_cost_the_same_however_many_leases_there_are(
-    few: str, many: str, counts: dict[str, float]
-) -> None:
+def test_a_touch_and_an_idle_tick_cost_the_same_however_many_leases_there_are(few: str, many: str, counts) -> None:
     assert counts[many] == pytest.approx(counts[few], rel=0.02)
 
 
-def test_a_touch_by_uid_is_a_call_a_look_up_and_one_store(counts: dict[str, float]) -> None:
+def test_a_touch_by_uid_is_a_call_a_look_up_and_one_store(counts) -> None:
     assert counts["core.touch(uid)"] / counts["dict store"] <= 3.0
 
 
-def test_a_lease_that_was_touched_is_moved_on_for_less_than_another_call(counts: dict[str, float]) -> None:
+def test_a_lease_that_was_touched_is_moved_on_for_less_than_another_call(counts) -> None:
     assert counts["beat"] - counts["lease.touch()"] < counts["empty call"]
 
 
@@ -74,14 +72,14 @@ def calls(found: dict[str, Any]) -> float:
     ],
 )
 def test_what_an_exchange_costs_compared(
-    kind: str, other: str, instructions: float, more_calls: float, exchanged: dict[str, dict[str, Any]]
+    kind: str, other: str, instructions: float, more_calls: float, exchanged
 ) -> None:
     assert exchanged[kind]["instructions"] <= instructions * exchanged[other]["instructions"]
     assert calls(exchanged[kind]) <= more_calls * calls(exchanged[other])
 
 
 def test_an_http_exchange_makes_four_calls_with_a_task_and_six_when_its_connection_is_parked(
-    exchanged: dict[str, dict[str, Any]],
+    exchanged,
 ) -> None:
     assert calls(exchanged[HTTP]) <= 4.5  # one more call would be 5
     assert calls(exchanged[HTTP_PARKED]) <= 6.5

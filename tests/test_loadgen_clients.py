@@ -139,14 +139,12 @@ def server_tls(certificate: tuple[str, str], *protocols: str) -> ssl.SSLContext:
     ("tls", "lost"),
     [("right", ""), (Tls("localhost"), "connect: CERTIFICATE_VERIFY_FAILED"), (Tls("x", insecure=True), "")],
 )
-def test_tls_is_spoken_and_the_certificate_checked(
-    tls: Tls | str, lost: str, certificate: tuple[str, str], caplog
-) -> None:
+def test_tls_is_spoken_and_the_certificate_checked(tls: Tls | str, lost: str, certificate, caplog) -> None:
     speech = Speech(tls=tls if isinstance(tls, Tls) else Tls("localhost", certificate[0]))
     assert against(answer, lambda at: ask(at, speech), ssl=server_tls(certificate)).lost == lost
 
 
-def test_a_server_of_http_2_alone_is_named_in_one_line(certificate: tuple[str, str]) -> None:
+def test_a_server_of_http_2_alone_is_named_in_one_line(certificate) -> None:
     async def settings(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(bytes(3) + b"\x04" + bytes(5))
         await reader.read()

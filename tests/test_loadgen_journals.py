@@ -45,7 +45,7 @@ def right(request, tmp_path_factory) -> tuple[Path, dict[str, Any]]:
     )
 
 
-def test_every_connection_keeps_the_law_on_the_servers_side(right: tuple[Path, dict[str, Any]]) -> None:
+def test_every_connection_keeps_the_law_on_the_servers_side(right) -> None:
     out, summary = right
     found = check([out / "server", out / "client"])
     assert found.quarantined == []
@@ -72,7 +72,7 @@ def test_every_connection_keeps_the_law_on_the_servers_side(right: tuple[Path, d
     assert reaped == summary["verdicts"]["ok_reaped"] > 50
 
 
-def test_both_sides_tell_of_the_same_connections(right: tuple[Path, dict[str, Any]]) -> None:
+def test_both_sides_tell_of_the_same_connections(right) -> None:
     out, _ = right
     server, client = (
         {row["peer"]: row["t"] for row in rows_of(out / side) if row["kind"] == "open"} for side in ("server", "client")

@@ -130,7 +130,7 @@ def installed(tmp_path_factory) -> Installed:
 
 
 @pytest.mark.slow
-def test_the_source_distribution_is_the_whole_checkout(installed: Installed) -> None:
+def test_the_source_distribution_is_the_whole_checkout(installed) -> None:
     tree = installed.directory / "tree"
     for made in ("idle_reaper.egg-info", "build"):
         shutil.rmtree(tree / made, ignore_errors=True)
@@ -141,7 +141,7 @@ def test_the_source_distribution_is_the_whole_checkout(installed: Installed) -> 
 
 
 @pytest.mark.slow
-def test_the_wheel_holds_the_library_and_the_load_generator_and_nothing_else(installed: Installed) -> None:
+def test_the_wheel_holds_the_library_and_the_load_generator_and_nothing_else(installed) -> None:
     with zipfile.ZipFile(installed.wheel) as archive:
         files = {name for name in archive.namelist() if ".dist-info/" not in name}
     ours = {str(path.relative_to(ROOT)) for path in (ROOT / "reaper").rglob("*.py")}
@@ -177,7 +177,7 @@ def test_the_wheel_holds_the_library_and_the_load_generator_and_nothing_else(ins
     ],
 )
 def test_without_any_other_package_it_does_what_needs_none_and_says_in_one_line_what_the_rest_needs(
-    installed: Installed, status: int, command: str, said: str
+    installed, status: int, command: str, said: str
 ) -> None:
     done = installed.command(*shlex.split(command), cwd=installed.unpacked if "server_example" in command else None)
     assert (done.returncode, done.stderr if status == 0 else done.stdout) == (status, "")
@@ -199,7 +199,7 @@ DOORS = {
 
 
 @pytest.mark.slow
-def test_a_door_that_lacks_a_package_says_how_to_install_it(installed: Installed) -> None:
+def test_a_door_that_lacks_a_package_says_how_to_install_it(installed) -> None:
     for door, package in DOORS.items():
         line = installed.command("python", "-c", door).stderr.splitlines()[-1]
         assert line.startswith("reaper.errors.NotInstalled: "), door
@@ -207,7 +207,7 @@ def test_a_door_that_lacks_a_package_says_how_to_install_it(installed: Installed
 
 
 @pytest.mark.slow
-def test_the_installed_load_generator_passes_the_asyncio_server_of_the_guide(installed: Installed, tmp_path) -> None:
+def test_the_installed_load_generator_passes_the_asyncio_server_of_the_guide(installed, tmp_path) -> None:
     """With no other package, and a timeout of a second."""
     programs = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "guide.md").read_text(), re.DOTALL)
     (text,) = (text for text in programs if "reaper.asyncio" in text)

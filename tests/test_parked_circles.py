@@ -42,7 +42,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize("end", ENDS)
-async def test_an_http_connection_leaves_no_circle(clock: MockClock, secured, end: str) -> None:
+async def test_an_http_connection_leaves_no_circle(clock, secured, end: str) -> None:
     async with running(keep_alive="5s", headers="5s", request="20s", linger="0s", **secured) as server:
         with no_circles(*KINDS):
             streams = [await server.dial() for _ in range(CLIENTS)]

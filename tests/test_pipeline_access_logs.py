@@ -188,7 +188,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize(("name", "requests"), [*LOGS.items(), ("envoy", ISTIOS)])
-def test_a_log_gives_the_silences_that_are_in_it(spark: Any, tmp_path, name: str, requests: list[str]) -> None:
+def test_a_log_gives_the_silences_that_are_in_it(spark, tmp_path, name: str, requests: list[str]) -> None:
     # Two connections: silences of 2.0 s and 4.0 s on the first, none on the second.
     path = tmp_path / f"{name}.log"
     bad = ["not a line of any format", *HOSTILE[name], "\udcff\udcfe no text"]
@@ -207,7 +207,7 @@ def test_a_log_gives_the_silences_that_are_in_it(spark: Any, tmp_path, name: str
     assert any("do not show" in note for note in summary["notes"])
 
 
-def test_visits_days_apart_are_no_silences(spark: Any, tmp_path) -> None:
+def test_visits_days_apart_are_no_silences(spark, tmp_path) -> None:
     visits = [
         f'10.0.0.1 - - [{day}/May/2026:10:00:{at} +0000] "GET / HTTP/1.1" 200 9' for day in (17, 19) for at in (10, 20)
     ]
@@ -220,7 +220,7 @@ def test_visits_days_apart_are_no_silences(spark: Any, tmp_path) -> None:
     assert any("may be too short or too long" in note for note in summary["notes"])
 
 
-def test_an_nginx_connection_whose_lines_have_a_hole_is_not_taken_for_a_long_silence(spark: Any, tmp_path) -> None:
+def test_an_nginx_connection_whose_lines_have_a_hole_is_not_taken_for_a_long_silence(spark, tmp_path) -> None:
     path = tmp_path / "access.log"
     path.write_text("1790000000.000 1 1 0.000\n1790000001.000 1 2 0.000\n1790000060.000 1 9 0.000\n")
     (entry,) = advice_from(spark, "nginx", path)["listeners"].values()

@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -87,7 +86,7 @@ def curve() -> Curve:
     return kaplan_meier(sample(60_000, 11, 1e9))
 
 
-def test_the_recommended_timeout_keeps_the_policy_in_truth(curve: Curve) -> None:
+def test_the_recommended_timeout_keeps_the_policy_in_truth(curve) -> None:
     advice = _recommend(curve, Policy(max_cut=0.02), 0.0)
     right = next(t for t in range(1, 3600) if true_survival(t) <= 0.02)
     assert right <= advice["timeout_s"] <= right * 1.15
@@ -98,7 +97,7 @@ def test_the_recommended_timeout_keeps_the_policy_in_truth(curve: Curve) -> None
 @pytest.mark.parametrize(
     ("behind", "least", "most"), [("alb", 65, 65), ("nginx", 80, 80), ("gorouter", 95, 95), ("nlb", 0, 345)]
 )
-def test_a_load_balancer_in_front_has_its_rule(curve: Curve, behind: str, least: float, most: float) -> None:
+def test_a_load_balancer_in_front_has_its_rule(curve, behind: str, least: float, most: float) -> None:
     advice = _recommend(curve, Policy(max_cut=0.05 if behind != "nlb" else 1e-9, behind=behind), 0.0)
     assert least <= advice["timeout_s"] <= most
     assert any("raised" in reason or "lowered" in reason for reason in advice["because"])
@@ -111,7 +110,7 @@ def test_peers_that_never_speak_again_leave_the_advice_where_the_others_end() ->
 
 
 def test_a_timeout_has_an_interval_with_a_width_is_of_hours_where_silences_are_and_never_below_what_the_log_can_tell(
-    curve: Curve,
+    curve,
 ) -> None:
     assert _recommend(kaplan_meier([(1.0, 100_000, 0), (9000.0, 1000, 0)]), Policy(), 0.0)["timeout_s"] == 9000.0
     one_bucket = kaplan_meier([(2.0, 100_000, 0), (3.0, 100_000, 0), (4.0, 3, 0)])
@@ -218,7 +217,7 @@ def exponential(directory: Path, timeouts: tuple[float, ...], mean: float = 3.0)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("timeout", [4.0, 10.0, 120.0])
-def test_the_timeout_that_cut_the_log_is_no_advice(pipeline: Any, tmp_path, timeout: float) -> None:
+def test_the_timeout_that_cut_the_log_is_no_advice(pipeline, tmp_path, timeout: float) -> None:
     exponential(tmp_path / "server", (timeout,), mean=57 / 6.9)  # one in a thousand lasts longer than 57 s
     (tmp_path / "out").mkdir()
     toml = tmp_path / "out" / "reaper.toml"
@@ -242,7 +241,7 @@ def test_the_timeout_that_cut_the_log_is_no_advice(pipeline: Any, tmp_path, time
 
 
 @pytest.mark.slow
-def test_the_advice_from_a_journal_with_a_known_truth(spark: Any, tmp_path) -> None:
+def test_the_advice_from_a_journal_with_a_known_truth(spark, tmp_path) -> None:
     # A fifth of the fleet runs with a long timeout: without those, nothing beyond 4 s could be known.
     exponential(tmp_path / "server", (60.0, 4.0, 4.0, 4.0, 4.0))
     result = advise(spark, check([tmp_path / "server"], now_ns=WALL), None, Policy(max_cut=0.01))
@@ -265,7 +264,7 @@ server {{ access_log {log} reaper; listen 127.0.0.1:{port}; location / {{ return
 
 
 @pytest.mark.slow
-def test_a_real_nginx_under_the_load_generator_is_advised_from_the_log_it_wrote(spark: Any, tmp_path) -> None:
+def test_a_real_nginx_under_the_load_generator_is_advised_from_the_log_it_wrote(spark, tmp_path) -> None:
     port, log = free_port(), tmp_path / "reaper.log"
     tool("nginx")
     with running(*tools.nginx(tmp_path, NGINX.format(log=log, port=port)), port=port):

@@ -151,7 +151,7 @@ def counts(summary: dict[str, Any]) -> dict[str, int]:
     return {verdict: count for verdict, count in summary["verdicts"].items() if count}
 
 
-def test_each_trap_gets_its_verdict_and_every_row_is_accounted_for(spark: Any, tmp_path) -> None:
+def test_each_trap_gets_its_verdict_and_every_row_is_accounted_for(spark, tmp_path) -> None:
     names = write_traps(tmp_path / "server")
     found = audited(spark, tmp_path)
     assert named_verdicts(found, names) == EXPECTED
@@ -164,7 +164,7 @@ def test_each_trap_gets_its_verdict_and_every_row_is_accounted_for(spark: Any, t
     assert set(summary["verdicts"]) == set(VERDICTS)
 
 
-def test_alone_in_its_journal_each_trap_gets_the_same_verdict(spark: Any, tmp_path) -> None:
+def test_alone_in_its_journal_each_trap_gets_the_same_verdict(spark, tmp_path) -> None:
     for name, verdict in EXPECTED.items():
         names = write_traps(tmp_path / name / "server", [name])
         assert named_verdicts(audited(spark, tmp_path / name), names) == {name: verdict}
@@ -182,7 +182,7 @@ IN_GAPS_MODE = {
 
 @pytest.mark.parametrize("drains", [False, True])
 def test_in_gaps_mode_the_verdicts_are_the_same_but_where_no_row_could_tell_before_the_writer_has_drained(
-    spark: Any, tmp_path, drains: bool
+    spark, tmp_path, drains: bool
 ) -> None:
     names = write_traps(tmp_path / "server", mode="gaps", drains=drains)
     left = {"open_at_end": "lost"} if drains else {}
@@ -231,7 +231,7 @@ def write_both(directory: Path, ahead: int = 0, mode: str = "gaps") -> dict[int,
 
 
 @pytest.mark.parametrize(("ahead", "mode"), [(0, "gaps"), (3 * S, "full")], ids=["one clock", "a clock 3 s ahead"])
-def test_what_both_sides_tell_together_gets_its_verdict(spark: Any, tmp_path, ahead: int, mode: str) -> None:
+def test_what_both_sides_tell_together_gets_its_verdict(spark, tmp_path, ahead: int, mode: str) -> None:
     names = write_both(tmp_path, ahead, mode)
     result = audited(spark, tmp_path)
     wanted = dict(EXPECTED_JOINED)
@@ -263,9 +263,7 @@ def one_sided(directory: Path, writer: int, peers: range, **options: Any) -> Non
     ],
     ids=["no file", "another server's", "one more", "one less"],
 )
-def test_a_joined_audit_that_did_not_join_is_inconclusive(
-    spark: Any, tmp_path, clients: range | None, reason: str
-) -> None:
+def test_a_joined_audit_that_did_not_join_is_inconclusive(spark, tmp_path, clients: range | None, reason: str) -> None:
     one_sided(tmp_path / "server", 1, range(1, 41))
     (tmp_path / "client").mkdir()
     if clients is not None:
@@ -278,7 +276,7 @@ def test_a_joined_audit_that_did_not_join_is_inconclusive(
     assert "audit: INCONCLUSIVE" in as_text(summary)
 
 
-def test_a_file_without_anchors_leaves_every_other_run_on_its_clock(spark: Any, tmp_path) -> None:
+def test_a_file_without_anchors_leaves_every_other_run_on_its_clock(spark, tmp_path) -> None:
     names = write_both(tmp_path, 3 * S)
     one_sided(tmp_path / "server", 5, range(500, 501))
     (lone,) = (tmp_path / "server").glob("*w0000005*.parquet")
@@ -307,7 +305,7 @@ def three_files(directory: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("how", ["gone", "put aside"])
-def test_a_file_missing_between_others_is_named_and_accuses_no_server(spark: Any, tmp_path, how: str) -> None:
+def test_a_file_missing_between_others_is_named_and_accuses_no_server(spark, tmp_path, how: str) -> None:
     middle = three_files(tmp_path / "server")[1]
     if how == "gone":
         middle.unlink()
@@ -332,7 +330,7 @@ def test_oldest_files_that_retention_took_are_no_hole(tmp_path) -> None:
     assert check([tmp_path / "server"], now_ns=WALL).holes == []
 
 
-def test_rows_that_belong_to_no_known_run_leave_the_audit_inconclusive(spark: Any, tmp_path) -> None:
+def test_rows_that_belong_to_no_known_run_leave_the_audit_inconclusive(spark, tmp_path) -> None:
     for writer in (5, 6):
         with journal(tmp_path / "server", writer) as ours:
             ours.open(S, 5000, "echo").reap(7 * S, 6 * S)
@@ -348,9 +346,7 @@ def test_rows_that_belong_to_no_known_run_leave_the_audit_inconclusive(spark: An
 # ---- which files are looked through ----------------------------------------------------------------------------------
 
 
-def test_an_audit_looks_through_the_files_that_have_overdue_silences_and_no_other(
-    spark: Any, tmp_path, monkeypatch
-) -> None:
+def test_an_audit_looks_through_the_files_that_have_overdue_silences_and_no_other(spark, tmp_path, monkeypatch) -> None:
     looked_through: list[Inputs] = []
     monkeypatch.setattr(
         "reaper.pipeline.audit.silences.read_events",
@@ -372,7 +368,7 @@ def test_an_audit_looks_through_the_files_that_have_overdue_silences_and_no_othe
     assert [facts.writer for facts in chosen.files] == [1, 3]
 
 
-def test_a_final_check_in_an_earlier_file_spares_the_silence_that_ends_in_a_later_one(spark: Any, tmp_path) -> None:
+def test_a_final_check_in_an_earlier_file_spares_the_silence_that_ends_in_a_later_one(spark, tmp_path) -> None:
     with journal(tmp_path / "server", 1, rotate_bytes=1) as ours:
         log = ours.open(LATER, 5000, "echo")
         log.averted(LATER + 5 * S + 500 * MS)
@@ -387,7 +383,7 @@ def test_a_final_check_in_an_earlier_file_spares_the_silence_that_ends_in_a_late
 # ---- simulated traffic -----------------------------------------------------------------------------------------------
 
 
-def test_traffic_that_kept_the_law_passes_and_its_lateness_is_within_one_tick(spark: Any, tmp_path) -> None:
+def test_traffic_that_kept_the_law_passes_and_its_lateness_is_within_one_tick(spark, tmp_path) -> None:
     wanted = write(tmp_path / "server", tmp_path / "client", connections=120, listeners=("echo", "http"))
     summary = audited(spark, tmp_path).summary
     assert summary["reasons"] == []
@@ -399,7 +395,7 @@ def test_traffic_that_kept_the_law_passes_and_its_lateness_is_within_one_tick(sp
         assert 0 < entry["seen_lateness_s"]["max"] < 1.02
 
 
-def test_a_row_that_was_removed_or_doubled_is_found_without_sorting(spark: Any, tmp_path) -> None:
+def test_a_row_that_was_removed_or_doubled_is_found_without_sorting(spark, tmp_path) -> None:
     with journal(tmp_path / "server", 1) as ours:
         for _ in range(5):
             log = ours.open(S, 5000, "echo")
@@ -417,7 +413,7 @@ def test_a_row_that_was_removed_or_doubled_is_found_without_sorting(spark: Any, 
     assert summary["lost_without_a_row"] == 1
 
 
-def test_two_uses_of_one_port_are_distinguished_by_time(spark: Any, tmp_path) -> None:
+def test_two_uses_of_one_port_are_distinguished_by_time(spark, tmp_path) -> None:
     with journal(tmp_path / "server", 1) as ours, journal(tmp_path / "client", 2) as theirs:
         for turn in range(5):
             script = "c.open 0 5; open 0.001 5; reap 5.5 5.5; c.close_peer 5.501"
@@ -427,7 +423,7 @@ def test_two_uses_of_one_port_are_distinguished_by_time(spark: Any, tmp_path) ->
     assert summary["listeners"]["echo"]["seen_lateness_s"]["max"] == pytest.approx(0.501)
 
 
-def test_the_audit_command_fails_on_a_violation_and_on_a_file_put_aside(pipeline: Any, tmp_path) -> None:
+def test_the_audit_command_fails_on_a_violation_and_on_a_file_put_aside(pipeline, tmp_path) -> None:
     write(tmp_path / "good", connections=8)
     write(tmp_path / "bad", connections=8, faults={"late": 1})
 
@@ -444,7 +440,7 @@ def test_the_audit_command_fails_on_a_violation_and_on_a_file_put_aside(pipeline
     assert "truncated" in summary["files"]["quarantined"][0]["reason"]
 
 
-def test_a_demo_is_judged_by_its_load_generator_by_its_guard_and_by_both_journals_joined(spark: Any, tmp_path) -> None:
+def test_a_demo_is_judged_by_its_load_generator_by_its_guard_and_by_both_journals_joined(spark, tmp_path) -> None:
     assert attach_demo.run(200, 3, tmp_path) == 0
     server, client = check([tmp_path / "attach"]), check([tmp_path / "client"])
     summary = audit(spark, server, client, tmp_path / "audit", Settings()).summary

@@ -95,9 +95,7 @@ def check_answer(out: Path, reference: Path, name: str = "audit") -> None:
         assert theirs.to_pydict() == ours.to_pydict()
 
 
-def test_an_audit_survives_the_loss_of_a_worker_in_its_middle(
-    cluster: tuple[str, subprocess.Popen[bytes]], reference: Path, tmp_path
-) -> None:
+def test_an_audit_survives_the_loss_of_a_worker_in_its_middle(cluster, reference, tmp_path) -> None:
     (url, worker), ui = cluster, free_port()
     size = only(reference / "server").stat().st_size
     pieces = {"spark.sql.files.openCostInBytes": "1", "spark.sql.files.maxPartitionBytes": str(size // SPLITS)}
@@ -129,9 +127,7 @@ def wheel(directory: Path) -> Path:
     return built
 
 
-def test_spark_submit_needs_the_wheel_and_no_checkout(
-    cluster: tuple[str, subprocess.Popen[bytes]], reference: Path, tmp_path
-) -> None:
+def test_spark_submit_needs_the_wheel_and_no_checkout(cluster, reference, tmp_path) -> None:
     # -S: no .pth file of the environment is read, so what it has installed from a checkout cannot be found.
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
@@ -176,7 +172,7 @@ def connect(tmp_path_factory) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(("name", "by"), [("audit", "--master"), ("advice", "SPARK_REMOTE")])
-def test_spark_connect_needs_no_java_here(connect: str, reference: Path, tmp_path, name: str, by: str) -> None:
+def test_spark_connect_needs_no_java_here(connect, reference, tmp_path, name: str, by: str) -> None:
     pytest.importorskip("grpc", reason="Spark Connect needs the extra: pip install 'idle-reaper[connect]'")
     command = [sys.executable, "-W", "error", "-m", "reaper.pipeline", name.replace("advice", "advise")]
     command += ["--events", str(reference / "server"), "--out", str(tmp_path)]
@@ -187,7 +183,7 @@ def test_spark_connect_needs_no_java_here(connect: str, reference: Path, tmp_pat
     check_answer(tmp_path, reference, name)
 
 
-def test_what_another_machine_has_kept_for_itself_is_named_in_one_line(real_spark: Any, tmp_path, monkeypatch) -> None:
+def test_what_another_machine_has_kept_for_itself_is_named_in_one_line(real_spark, tmp_path, monkeypatch) -> None:
     whole = DataFrameReader.parquet
 
     def without_one_machine(self: DataFrameReader, target: str) -> Any:

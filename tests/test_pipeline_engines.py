@@ -36,7 +36,7 @@ ROUNDS = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 
 
 @pytest.fixture
-def both(real_spark: Any, spark: Any) -> Callable[[Callable[[Any], Any]], tuple[Any, Any]]:
+def both(real_spark, spark) -> Callable[[Callable[[Any], Any]], tuple[Any, Any]]:
     """What a question is answered, by the embedded engine and by Spark."""
 
     def ask(question: Callable[[Any], Any]) -> tuple[Any, Any]:
@@ -81,7 +81,7 @@ def same(both: Any, tmp_path, whole: bool = True) -> dict[str, Any]:
 
 
 @on_spark
-def test_every_trap_of_the_audit_is_answered_alike(both: Any, tmp_path) -> None:
+def test_every_trap_of_the_audit_is_answered_alike(both, tmp_path) -> None:
     write_both(tmp_path, 3 * S)
     write_traps(tmp_path / "server", writer=5)
     found = same(both, tmp_path)["audit"]
@@ -98,7 +98,7 @@ def test_every_trap_of_the_audit_is_answered_alike(both: Any, tmp_path) -> None:
 )
 @example(seed=1, faults=dict.fromkeys(FAULTS, 2), mode="full", ahead=0)
 def test_any_traffic_with_any_faults_is_answered_alike(
-    both: Any, tmp_path_factory, seed: int, faults: dict[str, int], mode: str, ahead: int
+    both, tmp_path_factory, seed: int, faults: dict[str, int], mode: str, ahead: int
 ) -> None:
     place = tmp_path_factory.mktemp("traffic")
     planted = {name: count for name, count in faults.items() if mode == "full" or name != "backward"}
@@ -109,7 +109,7 @@ def test_any_traffic_with_any_faults_is_answered_alike(
 
 @on_spark
 @pytest.mark.parametrize("name", LOGS)
-def test_every_format_of_access_logs_is_read_alike(both: Any, tmp_path, name: str) -> None:
+def test_every_format_of_access_logs_is_read_alike(both, tmp_path, name: str) -> None:
     path = tmp_path / f"{name}.log"
     path.write_bytes("\n".join([*LOGS[name], "no line", *HOSTILE[name], ""]).encode() + b"\xff\xfe\r\n")
     logs = (name, [path], 75 * 10**9)
@@ -216,7 +216,7 @@ def of_shapes(frame: Any) -> list[Any]:
 @example(
     given=[(0, (1 << 62) - 1, None, "x" * 40, [1], None), (0, None, 0, None, [0, 0], []), (1, 1, -7, "7", [3], [])]
 )
-def test_every_function_that_spark_has_and_duckdb_has_not_gives_sparks_answer(both: Any, given: list[Any]) -> None:
+def test_every_function_that_spark_has_and_duckdb_has_not_gives_sparks_answer(both, given: list[Any]) -> None:
     found = [(key, serial, *rest) for serial, (key, *rest) in enumerate(given)]
 
     def ask(session: Any) -> list[Any]:
@@ -230,9 +230,7 @@ def test_every_function_that_spark_has_and_duckdb_has_not_gives_sparks_answer(bo
 
 
 @on_spark
-def test_java_compiles_every_method_that_spark_writes_for_audit_and_advice(
-    real_spark: Any, tmp_path, monkeypatch
-) -> None:
+def test_java_compiles_every_method_that_spark_writes_for_audit_and_advice(real_spark, tmp_path, monkeypatch) -> None:
     """A longer method than this Java only interprets: one of them took as long as all the rest of an advice."""
     from pyspark.sql.classic.dataframe import DataFrame
 
@@ -345,7 +343,7 @@ def test_an_embedded_driver_gets_memory_and_quiet_and_a_cluster_keeps_its_page_a
         assert set(_of_driver(tmp_path, cluster)) == OURS
 
 
-def test_settings_of_the_user_are_kept(no_settings: Path, tmp_path, monkeypatch) -> None:
+def test_settings_of_the_user_are_kept(no_settings, tmp_path, monkeypatch) -> None:
     defaults = no_settings / "spark-defaults.conf"
     defaults.write_text("# spark.ui.enabled true\nspark.sql.warehouse.dir=/data\nspark.driver.memory 2g\n")
     assert set(_of_driver(tmp_path, None)) == EMBEDDED - {"spark.sql.warehouse.dir", "spark.driver.memory"}

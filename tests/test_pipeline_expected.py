@@ -171,7 +171,7 @@ def test_names_come_from_a_file_or_from_the_argument(tmp_path) -> None:
 # ---- the commands ---------------------------------------------------------------------------------------------------
 
 
-def test_an_audit_of_an_hour_of_the_lake_misses_a_server_and_does_not_pass(pipeline: Any, tmp_path) -> None:
+def test_an_audit_of_an_hour_of_the_lake_misses_a_server_and_does_not_pass(pipeline, tmp_path) -> None:
     lake = tmp_path / "lake"
     for server, minutes in (("web-1", (0, 10, 20, 180, 700)), ("web-2", (0, 10, 180))):  # on two days
         opened(tmp_path / server, server, *minutes)
@@ -189,7 +189,7 @@ def test_an_audit_of_an_hour_of_the_lake_misses_a_server_and_does_not_pass(pipel
     ]
 
 
-def test_every_answer_names_the_servers_it_misses_and_the_rows_that_were_dropped(pipeline: Any, tmp_path) -> None:
+def test_every_answer_names_the_servers_it_misses_and_the_rows_that_were_dropped(pipeline, tmp_path) -> None:
     opened(tmp_path / "lake", "web-1", 0)
     for words in ("what-if --timeouts 2s", "advise"):
         if words == "advise":

@@ -104,7 +104,7 @@ def told(**values: str) -> Callable[[Path], None]:
     return rewritten(lambda table: table.replace_schema_metadata({**table.schema.metadata, **given}))
 
 
-def test_a_good_file_is_taken_whole_and_once_whatever_its_copy_is_called(good: Path) -> None:
+def test_a_good_file_is_taken_whole_and_once_whatever_its_copy_is_called(good) -> None:
     found = check([good], now_ns=WALL)
     assert (len(found.files), found.quarantined, found.files[0].rows) == (1, [], 4)
     (run,) = found.runs
@@ -116,13 +116,13 @@ def test_a_good_file_is_taken_whole_and_once_whatever_its_copy_is_called(good: P
     assert found.files[0].path.name in found.quarantined[0]["reason"]
 
 
-def test_rows_that_were_lost_after_the_last_stream_was_begun_count(good: Path) -> None:
+def test_rows_that_were_lost_after_the_last_stream_was_begun_count(good) -> None:
     told(dropped_before="2", dropped="7")(only(good))
     found = check([good], now_ns=WALL)
     assert (found.dropped_rows, [run.whole for run in found.runs]) == (7, [False])
 
 
-def test_a_directory_that_is_linked_into_a_journal_is_read_once(good: Path, tmp_path) -> None:
+def test_a_directory_that_is_linked_into_a_journal_is_read_once(good, tmp_path) -> None:
     with journal(tmp_path / "elsewhere", 4) as other:
         other.open(S, 5000, "echo")
     for name in ("linked", "again"):
@@ -132,7 +132,7 @@ def test_a_directory_that_is_linked_into_a_journal_is_read_once(good: Path, tmp_
     assert ([run.writer for run in found.runs], found.quarantined) == ([3, 4], [])
 
 
-def test_a_directory_that_cannot_be_read_is_no_empty_one_and_one_that_has_gone_is(good: Path, monkeypatch) -> None:
+def test_a_directory_that_cannot_be_read_is_no_empty_one_and_one_that_has_gone_is(good, monkeypatch) -> None:
     (good / "closed").mkdir()
     scan, error = os.scandir, PermissionError(13, "Permission denied", "closed")
 
@@ -149,7 +149,7 @@ def test_a_directory_that_cannot_be_read_is_no_empty_one_and_one_that_has_gone_i
 
 
 def test_streams_that_still_grow_are_counted_and_one_that_gets_its_name_meanwhile_stops_nothing(
-    good: Path, monkeypatch
+    good, monkeypatch
 ) -> None:
     (good / ".growing.arrows").write_bytes(b"")
     (good / ".half.parquet.tmp").write_bytes(b"PAR1")
@@ -300,9 +300,7 @@ HOSTILE: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("reason", HOSTILE)
-def test_a_file_that_cannot_be_judged_is_put_aside_whole_and_a_good_one_stays(
-    good: Path, tmp_path, reason: str
-) -> None:
+def test_a_file_that_cannot_be_judged_is_put_aside_whole_and_a_good_one_stays(good, tmp_path, reason: str) -> None:
     path = write_judged(tmp_path / "events" / "more")
     HOSTILE[reason](path)
     found = check([good], now_ns=WALL)

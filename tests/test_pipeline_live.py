@@ -396,7 +396,7 @@ def fleet(root: Path) -> list[Path]:
 
 
 @on_spark
-def test_live_equals_batch_whether_it_ran_through_or_was_stopped_between(real_spark: Any, tmp_path) -> None:
+def test_live_equals_batch_whether_it_ran_through_or_was_stopped_between(real_spark, tmp_path) -> None:
     servers = fleet(tmp_path)
     leftover = tmp_path / "once" / "checkpoint" / "idle" / "offsets"
     leftover.mkdir(parents=True)
@@ -425,9 +425,7 @@ def test_live_equals_batch_whether_it_ran_through_or_was_stopped_between(real_sp
 
 
 @on_spark
-def test_rows_that_come_too_late_are_kept_apart_and_the_rest_equals_batch_without_them(
-    real_spark: Any, tmp_path
-) -> None:
+def test_rows_that_come_too_late_are_kept_apart_and_the_rest_equals_batch_without_them(real_spark, tmp_path) -> None:
     opened(tmp_path / "a", 1, *(t * S for t in range(100, 200, 10)))
     settings = Settings(delay_ns=DELAY)
     assert follow(real_spark, [tmp_path / "a", tmp_path / "b"], tmp_path / "out", settings)["complete"]
@@ -483,9 +481,7 @@ def serve(directory: Path, mode: str, stop: Event) -> None:
 
 
 @on_spark
-def test_killed_in_the_middle_of_a_batch_while_servers_write_nothing_is_lost_or_doubled(
-    real_spark: Any, tmp_path
-) -> None:
+def test_killed_in_the_middle_of_a_batch_while_servers_write_nothing_is_lost_or_doubled(real_spark, tmp_path) -> None:
     servers, out, stop = [tmp_path / "server1", tmp_path / "server2"], tmp_path / "out", Event()
     said = tmp_path / "stderr"
     with ThreadPoolExecutor() as pool, ExitStack() as ending:

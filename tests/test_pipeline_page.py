@@ -24,7 +24,7 @@ Answers = tuple[dict[str, Any], dict[str, Any], Charted]
 
 
 @pytest.fixture(scope="module")
-def answers(spark: Any, tmp_path_factory) -> Answers:
+def answers(spark, tmp_path_factory) -> Answers:
     """Audit, advice and charts of a journal that kept the law; two of their tables have something to show."""
     place = tmp_path_factory.mktemp("page")
     write(place / "server", connections=120, listeners=("<echo>",))
@@ -40,7 +40,7 @@ def loaded(page: str) -> list[str]:
     return re.findall(r"<(?:script|iframe|object|embed|img)|src=|href=(?!\"data:,\")|url\(|@import|https?://", page)
 
 
-def test_the_page_loads_nothing_from_elsewhere(answers: Answers) -> None:
+def test_the_page_loads_nothing_from_elsewhere(answers) -> None:
     page = render(*answers)
     assert (loaded(page), page.count("<svg")) == ([], 4)
 
@@ -53,12 +53,12 @@ def test_the_page_loads_nothing_from_elsewhere(answers: Answers) -> None:
         ({"result": "inconclusive", "reasons": ["1 file(s) put aside"]}, "Inconclusive"),
     ],
 )
-def test_the_verdict_is_the_headline(answers: Answers, changes: dict[str, Any], headline: str) -> None:
+def test_the_verdict_is_the_headline(answers, changes: dict[str, Any], headline: str) -> None:
     summary, *more = answers
     assert f"<h1>{headline}" in render({**summary, **changes}, *more)
 
 
-def test_offenders_and_names_are_shown_and_escaped(answers: Answers) -> None:
+def test_offenders_and_names_are_shown_and_escaped(answers) -> None:
     summary, advice, charted = answers
     offenders = [
         {"verdict": "early", "conn": 99 - i, "where": "server web-1", "story": f"on <b>echo</b>; reaped at +{i}.5 s"}
@@ -70,7 +70,7 @@ def test_offenders_and_names_are_shown_and_escaped(answers: Answers) -> None:
     assert [words for words in (*shown, "a &amp; b") if words not in page] == []
 
 
-def test_a_page_without_data_says_so(answers: Answers) -> None:
+def test_a_page_without_data_says_so(answers) -> None:
     nothing = Charted(1.0, [], 0.1, False, 1.0, {}, {}, {}, [], [])
     empty = {**answers[0], "connections": 0, "listeners": {}}
     page = render(empty, {**answers[1], "config": {}, "listeners": {}}, nothing)
@@ -114,7 +114,7 @@ def test_a_step_line_holds_each_value_until_the_next() -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="needs chromium (Debian: apt-get install chromium)")
-def test_a_browser_without_a_network_shows_the_charts_and_complains_of_nothing(answers: Answers, tmp_path) -> None:
+def test_a_browser_without_a_network_shows_the_charts_and_complains_of_nothing(answers, tmp_path) -> None:
     page = tmp_path / "report.html"
     page.write_text(render(*answers), encoding="utf-8")
     assert CHROMIUM is not None

@@ -71,7 +71,7 @@ def test_without_a_driver_here_a_uri_is_one_line(monkeypatch) -> None:
 
 
 @pytest.fixture
-def mounted(real_spark: Any, tmp_path) -> Iterator[str]:
+def mounted(real_spark, tmp_path) -> Iterator[str]:
     """`viewfs://reaper-tests/data`, a mount of the test's directory; and the default file system is that `viewfs:`."""
     settings = real_spark.sparkContext._jsc.hadoopConfiguration()
     root = f"fs.viewfs.mounttable.{NAME}.link./data"
@@ -87,13 +87,13 @@ def mounted(real_spark: Any, tmp_path) -> Iterator[str]:
 
 
 @pytest.fixture
-def run(commands_on_spark: None, pipeline: Any) -> Any:
+def run(commands_on_spark, pipeline) -> Any:
     """Run a command in the session of all tests."""
     return pipeline
 
 
 @on_spark
-def test_audit_advice_and_page_are_the_same_through_a_mount(mounted: str, run: Any, tmp_path) -> None:
+def test_audit_advice_and_page_are_the_same_through_a_mount(mounted, run, tmp_path) -> None:
     write(tmp_path / "raw" / "a b%20{c}", connections=60, faults={"early": 2})
     for out, events in ((tmp_path / "here", tmp_path / "raw"), (f"{mounted}/there", f"{mounted}/raw")):
         status, printed, _ = run("report", "--events", events, "--out", out)
@@ -111,7 +111,7 @@ def test_audit_advice_and_page_are_the_same_through_a_mount(mounted: str, run: A
 
 
 @on_spark
-def test_access_logs_are_read_through_a_mount_and_bad_lines_are_shown(mounted: str, run: Any, tmp_path) -> None:
+def test_access_logs_are_read_through_a_mount_and_bad_lines_are_shown(mounted, run, tmp_path) -> None:
     lines = [f"{1_700_000_000 + 3 * i}.000 1 {i + 1} 0.001" for i in range(20)]
     (tmp_path / "access.log").write_text("\n".join([*lines, "no request", ""]))
     words = ("advise", "--logs", f"{mounted}/access.log", "--format", "nginx", "--out", f"{mounted}/out")
@@ -133,7 +133,7 @@ def test_access_logs_are_read_through_a_mount_and_bad_lines_are_shown(mounted: s
     ],
 )
 def test_what_cannot_be_reached_is_one_line_and_status_2(
-    run: Any, real_spark: Any, mounted: str, tmp_path, monkeypatch, where: str, reason: str
+    run, real_spark, mounted, tmp_path, monkeypatch, where: str, reason: str
 ) -> None:
     real_spark.sparkContext._jsc.hadoopConfiguration().set("ipc.client.connect.max.retries", "0")
     if "silent" in where:
@@ -147,7 +147,7 @@ def test_what_cannot_be_reached_is_one_line_and_status_2(
 
 
 @on_spark
-def test_files_below_a_mount_are_those_below_the_directory(mounted: str, tmp_path) -> None:
+def test_files_below_a_mount_are_those_below_the_directory(mounted, tmp_path) -> None:
     for name in ("a/b/c.parquet", "a/.hidden", "x%20y.parquet"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name)
@@ -172,7 +172,7 @@ def facts_of(inputs: Inputs) -> Any:
 
 
 @on_spark
-def test_spark_finds_in_every_hostile_file_what_is_found_here(real_spark: Any, tmp_path) -> None:
+def test_spark_finds_in_every_hostile_file_what_is_found_here(real_spark, tmp_path) -> None:
     hostile = [harm for reason, harm in HOSTILE.items() if reason != "corrupted"]  # each names what it met
     for number, harm in enumerate(hostile):
         harm(write_judged(tmp_path / f"{number:02d} hostile%20"))
@@ -191,9 +191,7 @@ def test_spark_finds_in_every_hostile_file_what_is_found_here(real_spark: Any, t
 
 @on_spark
 @pytest.mark.usefixtures("looking")
-def test_pages_that_fail_their_checksum_are_put_aside_by_name_and_the_rest_is_asked(
-    run: Any, tmp_path, mounted: str
-) -> None:
+def test_pages_that_fail_their_checksum_are_put_aside_by_name_and_the_rest_is_asked(run, tmp_path, mounted) -> None:
     for writer, name in enumerate(("good", "bad", "worse")):
         with journal(tmp_path / "raw" / name, writer) as ours:
             for _ in range(40):
@@ -217,7 +215,7 @@ def test_pages_that_fail_their_checksum_are_put_aside_by_name_and_the_rest_is_as
 
 @on_spark
 @pytest.mark.usefixtures("looking")
-def test_a_failure_that_passes_is_not_held_against_the_file(real_spark: Any, tmp_path, monkeypatch) -> None:
+def test_a_failure_that_passes_is_not_held_against_the_file(real_spark, tmp_path, monkeypatch) -> None:
     write(tmp_path, connections=5)
     count, asked = read_file._counted, []
 
@@ -231,7 +229,7 @@ def test_a_failure_that_passes_is_not_held_against_the_file(real_spark: Any, tmp
 
 
 @on_spark
-def test_a_page_damaged_after_the_check_is_one_line_and_status_2(run: Any, tmp_path, monkeypatch) -> None:
+def test_a_page_damaged_after_the_check_is_one_line_and_status_2(run, tmp_path, monkeypatch) -> None:
     write(tmp_path / "raw", connections=40)
 
     def read_and_damaged(*given: Any) -> Any:

@@ -74,7 +74,7 @@ def weighed(journal: Inputs) -> list[Any]:
 
 @pytest.mark.slow
 def test_the_answers_are_those_of_sql_written_by_hand_and_an_obvious_count_and_tell_what_was_planted(
-    spark: Any, tmp_path, call
+    spark, tmp_path, call
 ) -> None:
     """Every fault, by the command that users have, among stalls that excuse what would be a violation."""
     faults = tmp_path / "faults.toml"

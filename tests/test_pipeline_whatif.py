@@ -220,7 +220,7 @@ def most_at_once(truths: list[Truth]) -> int:
     return max(sum(life.opened <= at.opened <= (life.ended or NEVER) for life in lives) for at in lives)
 
 
-def test_the_replay_of_journals_is_what_the_real_reaper_would_have_done(spark: Any, tmp_path, monkeypatch) -> None:
+def test_the_replay_of_journals_is_what_the_real_reaper_would_have_done(spark, tmp_path, monkeypatch) -> None:
     scripts = [traffic(11, 120, longest=12 * 512), traffic(12, 50, longest=12 * 512)]
     logs = [run(script, LONG, 512) for script in scripts]
     record(tmp_path, logs[0], LONG * UNIT // 10**6)
@@ -256,7 +256,7 @@ def test_the_replay_of_journals_is_what_the_real_reaper_would_have_done(spark: A
             assert figure["low"] <= never[key] <= back[key] <= figure["high"]
 
 
-def test_what_the_log_cannot_know_is_bounded_and_the_truth_lies_within(pipeline: Any, tmp_path) -> None:
+def test_what_the_log_cannot_know_is_bounded_and_the_truth_lies_within(pipeline, tmp_path) -> None:
     script = traffic(12, 150, longest=20 * 512)
     log = run(script, 5 * 512, 512, sentinel=False)
     record(tmp_path / "server", log, 5000, mode="gaps")

@@ -76,9 +76,7 @@ def trials(tmp_path_factory) -> Iterator[list[Future[None]]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(ECHOES)), ids=[f"{page}-{n}" for n, (page, _) in enumerate(ECHOES)])
-def test_a_program_of_the_documentation_survives_its_clients_and_closes_the_silent(
-    trials: list[Future[None]], number: int
-) -> None:
+def test_a_program_of_the_documentation_survives_its_clients_and_closes_the_silent(trials, number: int) -> None:
     trials[number].result()
 
 

@@ -68,7 +68,7 @@ def to(tmp_path) -> Path:
 
 
 @pytest.fixture
-def ship(call: Any, here: Path, to: Path) -> Any:
+def ship(call, here, to) -> Any:
     """Ship a journal: the exit status, what went to stdout, what went to stderr."""
 
     def run(*options: str, here: Path = here, to: object = to) -> tuple[int, str, str]:
@@ -120,7 +120,7 @@ def test_names_that_are_no_part_of_the_layout_rule_nothing_out(names: list[str])
 # ---- shipping -------------------------------------------------------------------------------------------------------
 
 
-def test_every_file_arrives_in_its_hour_with_the_bytes_it_had_and_is_deleted_here(here: Path, to: Path, ship) -> None:
+def test_every_file_arrives_in_its_hour_with_the_bytes_it_had_and_is_deleted_here(here, to, ship) -> None:
     first, second = write(here, 0, 3600)
     (long,) = write(here, 7200, apart=1800)
     sent = there(here)
@@ -182,7 +182,7 @@ for left in range(0, 3000, 3):  # lines of the shipper and of its place until th
 what has arrived in `DIR/l<n>`."""
 
 
-def test_killed_at_any_step_no_file_is_lost_or_half_and_the_next_run_ends_it(tmp_path, here: Path, ship) -> None:
+def test_killed_at_any_step_no_file_is_lost_or_half_and_the_next_run_ends_it(tmp_path, here, ship) -> None:
     names = write(here, 0, 60)
     sent = there(here)
     subprocess.run([sys.executable, "-c", KILLED, tmp_path], check=True, cwd=ROOT, timeout=120)
@@ -199,7 +199,7 @@ def test_killed_at_any_step_no_file_is_lost_or_half_and_the_next_run_ends_it(tmp
         assert list(rest.glob("*.parquet")) == []
 
 
-def test_what_arrived_damaged_is_deleted_there_and_kept_here(here: Path, to: Path, ship, monkeypatch) -> None:
+def test_what_arrived_damaged_is_deleted_there_and_kept_here(here, to, ship, monkeypatch) -> None:
     (name,) = write(here, 0)
     whole = Place.write
     monkeypatch.setattr(
@@ -216,7 +216,7 @@ def flipped(content: bytes) -> bytes:
 
 
 def test_a_file_that_is_there_already_is_deleted_here_only_if_it_is_the_same_and_what_is_no_parquet_stops_no_other(
-    here: Path, to: Path, ship
+    here, to, ship
 ) -> None:
     same, other, longer = write(here, 0, 60, 120)
     (to / HOUR).mkdir(parents=True)
@@ -234,7 +234,7 @@ def test_a_file_that_is_there_already_is_deleted_here_only_if_it_is_the_same_and
     assert "not shipped: reaper-0-half.parquet: no Parquet file" in err
 
 
-def test_a_place_that_fails_stops_the_pass_and_the_next_one_goes_on(here: Path, to: Path, monkeypatch) -> None:
+def test_a_place_that_fails_stops_the_pass_and_the_next_one_goes_on(here, to, monkeypatch) -> None:
     names = write(here, 0, 60, 120)
     shipper = Shipper(here, Place(str(to)))
     move, moves = Place.rename, []
@@ -253,7 +253,7 @@ def test_a_place_that_fails_stops_the_pass_and_the_next_one_goes_on(here: Path, 
     assert sorted(Path(name).name for name in there(to)) == names
 
 
-def test_a_pass_that_is_asked_to_stop_ends_after_the_file_under_way(here: Path, to: Path) -> None:
+def test_a_pass_that_is_asked_to_stop_ends_after_the_file_under_way(here, to) -> None:
     write(here, 0, 60, 120)
     stop = Event()
     shipped = Shipper(here, Place(str(to)), progress=lambda _: stop.set()).once(stop)
@@ -261,7 +261,7 @@ def test_a_pass_that_is_asked_to_stop_ends_after_the_file_under_way(here: Path, 
 
 
 def test_a_place_that_goes_on_failing_is_tried_ever_more_seldom_and_complained_of_once(
-    here: Path, to: Path, ship, monkeypatch
+    here, to, ship, monkeypatch
 ) -> None:
     (name,) = write(here, 0)
     pauses: list[float] = []
@@ -285,7 +285,7 @@ def test_a_place_that_goes_on_failing_is_tried_ever_more_seldom_and_complained_o
     assert there(to).keys() == {f"{HOUR}/{name}"}
 
 
-def test_a_file_that_retention_deletes_meanwhile_is_no_failure(here: Path, to: Path, monkeypatch) -> None:
+def test_a_file_that_retention_deletes_meanwhile_is_no_failure(here, to, monkeypatch) -> None:
     write(here, 0, 60)
     monkeypatch.setattr("reaper.journal.ship.partition_of", lambda path: (path.unlink(), HOUR)[1])
     shipped = Shipper(here, Place(str(to))).once()
@@ -306,7 +306,7 @@ def test_files_without_the_wall_clock_lie_where_any_time_may_be(tmp_path) -> Non
     assert partition_of(tmp_path / name) == ANY
 
 
-def test_watching_ships_what_a_living_server_writes_until_it_is_asked_to_stop(here: Path, to: Path) -> None:
+def test_watching_ships_what_a_living_server_writes_until_it_is_asked_to_stop(here, to) -> None:
     command = [sys.executable, "-m", "reaper", "journal", "ship", "--watch", "--every", "20ms", "--json"]
     command += ["--journal", str(here), "--to", str(to)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -331,7 +331,7 @@ def test_watching_ships_what_a_living_server_writes_until_it_is_asked_to_stop(he
     assert sorted(arrived) == sorted(conns)
 
 
-def test_one_journal_has_one_shipper(here: Path, ship) -> None:
+def test_one_journal_has_one_shipper(here, ship) -> None:
     with alone(here / LOCK, OSError):
         status, _, err = ship()
     (line,) = err.splitlines()
@@ -374,7 +374,7 @@ def test_bad_arguments_are_refused_in_one_line(
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["a.file", "journal"]  # nothing was made on the way
 
 
-def test_a_library_that_ends_the_process_for_lack_of_credentials_is_one_line_and_status_2(here: Path) -> None:
+def test_a_library_that_ends_the_process_for_lack_of_credentials_is_one_line_and_status_2(here) -> None:
     uri = "abfs://lake@127.0.0.1:1/log?enable_tls=false"  # no network is asked: its tokens are for TLS alone
     command = [sys.executable, "-m", "reaper", "journal", "ship", "--journal", str(here), "--to", uri]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -410,7 +410,7 @@ def bucket(monkeypatch) -> Iterator[Any]:
         store.stop()
 
 
-def test_a_journal_is_shipped_to_an_object_store(here: Path, bucket: Any, ship) -> None:
+def test_a_journal_is_shipped_to_an_object_store(here, bucket, ship) -> None:
     from pyarrow import fs
 
     files, options = bucket

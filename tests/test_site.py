@@ -54,7 +54,7 @@ def site(tmp_path_factory) -> Path:
 
 
 @pytest.mark.slow
-def test_the_reference_has_every_public_name(site: Path) -> None:
+def test_the_reference_has_every_public_name(site) -> None:
     import reaper
     import reaper.asyncio
     import reaper.trio
@@ -70,7 +70,7 @@ def test_the_reference_has_every_public_name(site: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="needs chromium (Debian: apt-get install chromium)")
-def test_no_page_is_wider_than_a_desk_or_a_phone_and_every_picture_is_there(site: Path, tmp_path) -> None:
+def test_no_page_is_wider_than_a_desk_or_a_phone_and_every_picture_is_there(site, tmp_path) -> None:
     pages = sorted(path.relative_to(site).as_posix() for path in site.rglob("*.html") if path.name != "index.html")
     pages.append("docs/reference/index.html")
     script = MEASURE.replace("PAGES", json.dumps(pages)).replace("WIDTHS", json.dumps(WIDTHS))
