@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path, PurePath
@@ -174,6 +175,27 @@ def certificate(tmp_path_factory) -> tuple[str, str]:
         return tools.certificate(tmp_path_factory.mktemp("tls"))
     except tools.Missing as missing:
         pytest.skip(str(missing))
+
+
+@pytest.fixture
+def browse(tmp_path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Show a page in a browser without a network; on its stdout is what the page became."""
+    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if browser is None:
+        pytest.skip("needs chromium (Debian: apt-get install chromium)")
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--host-resolver-rules=MAP * ~NOTFOUND", "--dump-dom"]
+
+    def show(page: Path, *more: str) -> subprocess.CompletedProcess[str]:
+        command = [browser, *options, f"--user-data-dir={tmp_path / 'profile'}", *more, page.as_uri()]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+
+    return show
+
+
+@pytest.fixture
+def anyio_backend() -> Any:
+    """The loop of tests on asyncio, unless their file says otherwise."""
+    return "asyncio"
 
 
 @pytest.fixture

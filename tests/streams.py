@@ -48,6 +48,11 @@ class TlsClient:
         return self._outgoing.read()
 
 
+async def settle() -> None:
+    """Wait until every task does."""
+    await trio.testing.wait_all_tasks_blocked(0.001)
+
+
 def tasks(lot: ParkingLot) -> int:
     """All that live now, without those that *lot* keeps for the next connection that speaks."""
     return trio.lowlevel.current_statistics().tasks_living - len(lot._kept)

@@ -107,12 +107,7 @@ def test_the_reapers_and_their_doors_have_the_same_names_and_take_the_same_argum
     assert taken(reaper.asyncio.open_reaper, {"tame_gc"}) == wanted
     options = taken(Driver, {"clock", "wake", "probe", "config", "idle"})
     assert set(options) == set(Options.__annotations__)
-    for door in (
-        reaper.trio.serve_tcp,
-        reaper.trio.serve_parked,
-        reaper.asyncio.start_server,
-        reaper.asyncio.guard,
-    ):
+    for door in (serve_tcp, serve_parked, start_server, reaper.asyncio.guard):
         assert {"config", "idle"} <= set(taken(door, set()))
         assert options.items() <= taken(door, set()).items(), door
     names = [set(adapter.__all__) for adapter in (reaper.trio, reaper.asyncio)]

@@ -234,9 +234,7 @@ def test_a_signal_that_comes_in_the_middle_of_a_wait_is_noted_all_the_same() -> 
         assert stop.wait(20.0)
 
 
-def test_progress_is_a_line_with_the_seconds_before_it_unless_it_is_not_wanted(
-    capsys,
-) -> None:
+def test_progress_is_a_line_with_the_seconds_before_it_unless_it_is_not_wanted(capsys) -> None:
     progress_on_stderr(True)("hidden")
     progress_on_stderr(False)("shown")
     said = capsys.readouterr()

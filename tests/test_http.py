@@ -328,9 +328,7 @@ async def test_a_slow_but_living_download_is_never_idle_though_no_send_returns()
 # ---- reloading -------------------------------------------------------------------------------------------------------
 
 
-async def test_a_reload_reaches_open_connections_and_a_bad_file_changes_nothing(
-    caplog,
-) -> None:
+async def test_a_reload_reaches_open_connections_and_a_bad_file_changes_nothing(caplog) -> None:
     def load(**overrides: object) -> Callable[[], ReaperConfig]:
         return lambda: ReaperConfig.load(environ={}, overrides={"reaper.tick": TICK, **overrides})
 

@@ -268,9 +268,7 @@ async def test_a_handshake_that_a_drain_meets_may_end_and_ask_but_not_wait(
                     assert 1 <= trio.current_time() - start <= 2 + TICK
 
 
-async def test_an_age_limit_spares_half_a_head_makes_its_answer_the_last_and_goes_with_its_connection(
-    clock,
-) -> None:
+async def test_an_age_limit_spares_half_a_head_makes_its_answer_the_last_and_goes_with_its_connection(clock) -> None:
     async with running(max_age=20, headers=60, first_byte=0) as server:
         silent, half, leaves = [await server.connect(said) for said in (b"", REQUEST[:9], b"")]
         await until(lambda: len(server.watcher.core) == 6)  # each has two leases

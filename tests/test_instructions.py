@@ -78,8 +78,6 @@ def test_what_an_exchange_costs_compared(
     assert calls(exchanged[kind]) <= more_calls * calls(exchanged[other])
 
 
-def test_an_http_exchange_makes_four_calls_with_a_task_and_six_when_its_connection_is_parked(
-    exchanged,
-) -> None:
+def test_an_http_exchange_makes_four_calls_with_a_task_and_six_when_its_connection_is_parked(exchanged) -> None:
     assert calls(exchanged[HTTP]) <= 4.5  # one more call would be 5
     assert calls(exchanged[HTTP_PARKED]) <= 6.5

@@ -17,6 +17,7 @@ import websockets.asyncio.server
 from program_trials import heard as until
 from server_process import wait_until
 from test_uvicorn import PATIENCE, UPGRADE, a_pause_loses_no_request, all_end_and_none_early, answered, connect, get
+from test_uvicorn_quiet import until as eventually
 
 import reaper.aiohttp
 import reaper.asyncio
@@ -29,11 +30,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.anyio]
 
 ATTACKS = ["mute", "slow_headers", "slow_second_headers", "stalled_body", "unread", "silent"]
 SETTINGS = {f"timeouts.{name}": "500ms" for name in ("first_byte", "headers", "body", "keep_alive", "write", "tunnel")}
-
-
-@pytest.fixture
-def anyio_backend():
-    return "asyncio"
 
 
 def config():
@@ -149,9 +145,7 @@ async def test_aiohttp_bounds_a_body_whatever_upgrade_was_asked_for(upgrade):
     async with aiohttp_server() as (port, r):
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(f"POST /echo HTTP/1.1\r\nhost: h\r\n{upgrade}content-length: 9\r\n\r\nabc".encode())
-        async with asyncio.timeout(PATIENCE):
-            while not r.statistics().reasons:
-                await asyncio.sleep(0.05)
+        await eventually(lambda: r.statistics().reasons)
         assert r.statistics().reasons == {"body": 1}
         writer.close()
 

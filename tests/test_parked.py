@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from streams import TlsClient, steps, tasks
+from streams import TlsClient, settle, steps, tasks
 
 import reaper.trio
 from reaper.driver.sockets import reset_on_close
@@ -78,10 +78,6 @@ def dial(lot: ParkingLot) -> tuple[Any, socket.socket]:
         client.setblocking(False)
         peers.append(client)
         return lot.add(listening.accept()[0]), client
-
-
-async def settle() -> None:
-    await trio.testing.wait_all_tasks_blocked(0.001)
 
 
 @asynccontextmanager

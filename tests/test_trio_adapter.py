@@ -17,7 +17,7 @@ import pytest
 import trio
 import trio.testing
 from pyarrow import parquet
-from streams import check_stream, no_circles
+from streams import check_stream, no_circles, settle
 
 import reaper.trio
 from reaper import InvalidArgument
@@ -129,10 +129,6 @@ async def test_a_drain_knows_whose_turn_it_is_by_the_stream_and_says_what_it_wai
         assert [line["reason"] for line in lines if "reason" in line] == ["drain", "drain", "drain_deadline"]
         with r.watch(None, 5) as connection, pytest.raises(InvalidArgument, match="a stream to receive by, got None"):
             connection.stream  # noqa: B018
-
-
-async def settle() -> None:
-    await trio.testing.wait_all_tasks_blocked(0.001)
 
 
 async def test_all_of_several_drains_return(autojump_clock):

@@ -25,11 +25,6 @@ REQUEST = b"GET / HTTP/1.1\r\nhost: h\r\n\r\n"
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend():
-    return "asyncio"
-
-
 @pytest.fixture(params=["HttpTools", "H11"])
 def protocol(request):
     return request.param

@@ -16,6 +16,7 @@ import websockets.asyncio.client
 from server_process import wait_until
 from streams import TlsClient
 from test_uvicorn import KINDS, PATIENCE, answered, connect, get, serving, until_closed
+from test_uvicorn_quiet import until as eventually
 
 import reaper.uvicorn
 from reaper.config import ReaperConfig
@@ -57,8 +58,7 @@ def test_a_websocket_client_that_only_listens_lives_and_one_that_takes_nothing_d
         config = uvicorn.Config(application, **where, http=kind, ws=ws, ws_ping_interval=600, lifespan="off")
         server = uvicorn.Server(config)
         serving = asyncio.create_task(server.serve())
-        while not server.started:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: server.started)
         client = websockets.asyncio.client
         if unix:
             connecting = client.unix_connect(where["uds"], uri="ws://localhost/push", ping_interval=None)
@@ -71,8 +71,8 @@ def test_a_websocket_client_that_only_listens_lives_and_one_that_takes_nothing_d
                 await listening.recv()
             assert reasons == {}
             listening.transport.pause_reading()
-            while unix and not reasons:  # by TCP the kernel takes the first megabytes for it
-                await asyncio.sleep(0.05)
+            if unix:  # by TCP the kernel takes the first megabytes for it
+                await eventually(lambda: reasons)
             listening.transport.abort()
         server.should_exit = True
         await serving
