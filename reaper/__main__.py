@@ -63,7 +63,7 @@ def make_parser(name: str, *, pipeline: bool) -> Parser:
         "journal", help=ABOUT_JOURNAL[0].lower() + ABOUT_JOURNAL[1:-1], description=ABOUT_JOURNAL
     )
     add_journal(journal.add_subparsers(required=True, metavar="COMMAND"))
-    summary = "questions to journals and access logs, answered with Spark"
+    summary = "questions to journals and access logs"
     inner = commands.add_parser("pipeline", help=summary, description=summary)
     if pipeline:
         # By its name: nothing imports the pipeline.

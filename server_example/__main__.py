@@ -1,4 +1,4 @@
-"""`python -m server_example echo|http`: the command line of the example servers."""
+"""`python -m server_example [echo|http]`: the command line of the example servers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status: 0 good, 1 a worker failed, 2 bad arguments."""
     parser = Parser(prog="python -m server_example", description="Example servers with the idle reaper embedded.")
     add_version(parser)
-    commands = parser.add_subparsers(required=True, metavar="echo|http", dest="kind")
+    commands = parser.add_subparsers(required=True, metavar="[echo|http]", dest="kind")
     for name, does in SERVERS.items():
         command = commands.add_parser(name, help=f"a server that {does}", description=f"A TCP server that {does}.")
         command.add_argument("--config", metavar="FILE", help="a reaper.toml")
@@ -53,7 +53,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             help="start although a server of ours listens on the port, and accept from its sockets: then stop that one",
         )
         add_settings(command, ("server", "reaper", "timeouts", "limits"))
-    parsed = parser.parse_args(arguments)
+    words = sys.argv[1:] if arguments is None else [*arguments]
+    if not words or (words[0].startswith("-") and words[0] not in ("-h", "--help", "--version")):
+        words = ["echo", *words]
+    parsed = parser.parse_args(words)
 
     def load() -> ReaperConfig:
         return ReaperConfig.load(parsed.config, overrides=settings(parsed))

@@ -356,11 +356,12 @@ def test_settings_of_the_user_are_kept(no_settings, tmp_path, monkeypatch) -> No
     assert set(_of_driver(tmp_path, None)) == OURS - {"spark.driver.extraJavaOptions"}
 
 
-def test_what_spark_says_whenever_it_starts_stays_off_the_screen() -> None:
+def test_what_spark_says_whenever_it_starts_or_ends_a_stream_stays_off_the_screen() -> None:
     program = (
         "import subprocess, sys, time; from reaper.pipeline.engine.spark import _without_noise\n"
         "with _without_noise(): java = subprocess.Popen(['sh', '-c', "
-        "'echo Setting default log level to WARN >&2; echo kept >&2'])\n"
+        "'echo Setting default log level to WARN >&2; echo kept >&2; "
+        "echo spark: WARN DAGScheduler: Failed to cancel job group 1. Cannot find active jobs for it. >&2'])\n"
         "java.wait(); time.sleep(0.2); print('mine', file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

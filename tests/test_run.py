@@ -73,6 +73,7 @@ def test_a_signal_reaches_the_command_itself(inside):
     [
         ([], 2, "no command: expected `reaper run -- COMMAND...`"),
         (["--", "no-such-thing"], 127, "no-such-thing: no such command"),
+        (["--", __file__], 126, "test_run.py: Permission denied"),
         (["--keep-alive", "5", "--", "true"], 2, "timeouts.keep_alive: '5' (from command line): expected"),
         (["--config", "/no/such.toml", "--", "true"], 2, "/no/such.toml: cannot be read"),
     ],

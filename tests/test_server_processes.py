@@ -388,3 +388,4 @@ def test_sockets_of_a_service_manager_are_taken_over(tmp_path, unix: bool) -> No
 )
 def test_what_cannot_be_used_is_one_line_and_status_2(flags: str, named: str) -> None:
     assert named in refused("http", *flags.split())
+    assert named in refused(*re.sub(" (?!--)", "=", flags).split())  # without a kind: echo

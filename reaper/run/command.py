@@ -63,7 +63,7 @@ def _run(parsed: argparse.Namespace) -> int:
         for line in str(error).splitlines():
             print(f"reaper run: {line}", file=sys.stderr)
         return UNUSABLE
-    program = shutil.which(parsed.command[0])
+    program = shutil.which(parsed.command[0]) or shutil.which(parsed.command[0], os.F_OK)  # there, but cannot be run
     if program is None:
         return _refuse(f"{parsed.command[0]}: no such command", NOT_FOUND)
     given = {OPTIONS[path].environment[0]: value for path, value in settings(parsed).items()}

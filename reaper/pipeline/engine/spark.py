@@ -63,8 +63,9 @@ _NOISE = (
     b"Setting default log level to",
     b"To adjust logging level use",
     b"Picked up JAVA_TOOL_OPTIONS",
+    b"spark: WARN DAGScheduler: Failed to cancel job group",
 )
-"""What Java and Spark say whenever they start: nothing that anyone could act on."""
+"""What Java and Spark say whenever they start, or end a stream: nothing that anyone could act on."""
 
 _ALSO_SET_BY = {"spark.driver.memory": "--driver-memory", "spark.driver.extraJavaOptions": "--driver-java-options"}
 """Other words for a property among the arguments of spark-submit."""
