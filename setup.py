@@ -3,9 +3,10 @@
 server_example, scripts and benchmarks are not installed: they run from the checkout.
 """
 
-from setuptools import find_packages, setup
+from setuptools import find_namespace_packages, setup
 
-library = find_packages(include=["reaper", "reaper.*"])
-load_generator = [f"reaper_{name}" for name in find_packages(include=["loadgen", "loadgen.*"])]
+ours = ["reaper", "reaper.*", "loadgen", "loadgen.*"]
+found = find_namespace_packages(include=ours, exclude=["*.__pycache__"])  # folders of data are packages, too
+packages = [f"reaper_{name}" if name.startswith("loadgen") else name for name in found]
 
-setup(packages=library + load_generator, package_dir={"reaper_loadgen": "loadgen"})
+setup(packages=packages, package_dir={"reaper_loadgen": "loadgen"})

@@ -129,7 +129,7 @@ def top(found: dict[str, Any]) -> str:
 def _of(part: dict[str, Any], peer: str, size: str | None = None) -> tuple[str, dict[str, Any]]:
     """(size, figures) of *peer* at *size*, or at the largest that was measured."""
     by_size = part["results"][peer]
-    key = size if size in by_size else max(by_size, key=int)
+    key = size if size and size in by_size else max(by_size, key=int)
     return key, by_size[key]
 
 

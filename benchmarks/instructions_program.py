@@ -75,9 +75,9 @@ def parts() -> dict[str, Callable[[int], None]]:
         ("idle tick large", "it.tick()", Beat(LARGE, 1e6)),
         ("beat", "it.beat()", Beat(BEATING, 1.0)),
     ):
-        space = {"it": thing}
-        exec(TEMPLATE.format(what=what), space)  # a function each: the interpreter specialises it by what it has seen
-        found[name] = space["part"]
+        # A function each: the interpreter specialises it by what it has seen.
+        exec(TEMPLATE.format(what=what), {"it": thing}, found)
+        found[name] = found.pop("part")
     return found
 
 

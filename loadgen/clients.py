@@ -324,14 +324,6 @@ async def play(
     return await Client(kind, target, speech).play(patience=patience)
 
 
-async def play_all(
-    kinds: list[str], target: Target | tuple[str, int], speech: Speech = HTTP, patience: float = FOREVER, each: int = 1
-) -> dict[str, list[Ended]]:
-    """Every one of *kinds*, *each* times, all at once."""
-    found = await asyncio.gather(*(play(kind, target, speech, patience) for kind in kinds for _ in range(each)))
-    return {kind: list(found[i * each : (i + 1) * each]) for i, kind in enumerate(kinds)}
-
-
 async def attack(
     kind: str | Behaviour, target: Target | tuple[str, int], until: Until, speech: Speech = HTTP, pause: float = 0.2
 ) -> list[Ended]:

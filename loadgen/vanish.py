@@ -53,13 +53,10 @@ class Kept:
 def namespace() -> Iterator[tuple[str, str, Callable[[], None]]]:
     """A network namespace at the end of a cable: its name, the address of our end of it, and what takes the link down.
     Raises BadArgument: iproute2 is missing, or the right to do it."""
-    ip = shutil.which("ip") or shutil.which("ip", path="/usr/sbin:/sbin")
-    if ip is None:
-        raise BadArgument("--vanish needs iproute2: apt-get install iproute2")
     name, link, net = f"loadgen{os.getpid()}", f"lg{os.getpid()}", f"10.213.{os.getpid() % 250}"
 
     def run(words: str, check: bool = True) -> None:
-        done = subprocess.run([ip, *words.split()], capture_output=True, text=True)
+        done = subprocess.run([_tool("ip"), *words.split()], capture_output=True, text=True)
         if check and done.returncode:
             raise BadArgument(f"--vanish: {done.stderr.strip()}: it takes root, and network namespaces")
 
@@ -125,8 +122,15 @@ def vanish(target: Target, speech: Speech, wait: float, trials: int) -> list[Kep
     return [Kept(question, [kept[p] for p, asked in ports.items() if asked == question]) for question in questions]
 
 
+def _tool(name: str) -> str:
+    """Where a program of iproute2 is, root's folders included. Raises BadArgument: nowhere."""
+    if found := shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"):
+        return found
+    raise BadArgument("--vanish needs iproute2: apt-get install iproute2")
+
+
 def _established(port: int) -> set[int]:
     """The peers' ports of the connections that are established at *port* of this machine."""
-    command = ["ss", "-Htn", "state", "established", f"sport = :{port}"]
+    command = [_tool("ss"), "-Htn", "state", "established", f"sport = :{port}"]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     return {int(line.split()[3].rpartition(":")[2]) for line in lines}

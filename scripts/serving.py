@@ -6,6 +6,7 @@ if that does not help - and what it says goes to a file, so that no full pipe ca
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import signal
@@ -42,9 +43,6 @@ def load(target: str, flags: str, *more: str) -> list[str]:
     return [sys.executable, "-m", "loadgen", "run", "--target", target, *flags.split(), *more]
 
 
-_KEPT: list[socket.socket] = []
-
-
 def free_port() -> int:
     """A port for a server that cannot choose one by itself; the kernel gives it to nobody else while we run.
 
@@ -53,7 +51,7 @@ def free_port() -> int:
     kept = socket.socket()
     kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     kept.bind(("127.0.0.1", 0))
-    _KEPT.append(kept)
+    atexit.register(kept.close)
     port: int = kept.getsockname()[1]
     return port
 

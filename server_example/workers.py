@@ -229,6 +229,7 @@ class Supervisor:
             self._watch(serve)
         finally:
             self._listening.close()
+            self._doors.close()
         say(f"stopped: {self._line()}", event="stopped", status=self._status, **self._figures())
         return self._status
 

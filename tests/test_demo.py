@@ -114,6 +114,11 @@ def test_a_server_is_found_listening_without_a_connection_of_which_it_would_hear
     assert (server.status, server.said()) == (0, "waiting: []\n")
 
 
+def test_a_port_is_kept_until_the_end_of_the_process_and_given_back_there() -> None:
+    command = [sys.executable, "-X", "dev", "-c", "import scripts.serving as s; assert s.free_port() != s.free_port()"]
+    assert subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stderr == b""
+
+
 @pytest.mark.parametrize("taken", [False, True])
 def test_a_server_that_never_listens_is_ended_and_another_on_its_port_does_not_pass_for_it(
     taken: bool, tmp_path

@@ -20,12 +20,12 @@ from namespaces import opened
 
 from loadgen.backend import Upstream, listen
 from loadgen.cli import main
-from loadgen.clients import ATTACKS, Account, Ended, Speech, ask, attack, behaviour, keep_asking, play, play_all
+from loadgen.clients import ATTACKS, Account, Ended, Speech, ask, attack, behaviour, keep_asking, play
 from loadgen.drive.wire import Tls
 from loadgen.plan.behaviours import KINDS
 from loadgen.probe import QUESTIONS, as_text, checked, probe, summarise, write_junit
 from loadgen.units import Target, parse_target
-from loadgen.vanish import namespace, vanish
+from loadgen.vanish import _established, namespace, vanish
 
 T = TypeVar("T")
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -67,10 +67,14 @@ async def answer_500(reader: asyncio.StreamReader, writer: asyncio.StreamWriter)
     writer.write(OK.replace(b"200", b"500"))
 
 
+def play_all(kinds: list[str], at: Target, *speech: Speech) -> Awaitable[list[Ended]]:
+    return asyncio.gather(*(play(kind, at, *speech, patience=PATIENCE) for kind in kinds))
+
+
 def test_whatever_a_client_does_it_learns_that_the_server_has_ended_it() -> None:
     kinds = [kind for kind, cls in KINDS.items() if "ws" not in cls.protocols]
-    found = against(close_at_once, lambda at: play_all(kinds, at, patience=PATIENCE))
-    ends = {kind: each[0] for kind, each in found.items()}
+    found = against(close_at_once, lambda at: play_all(kinds, at))
+    ends = dict(zip(kinds, found, strict=True))
     assert {kind for kind, ended in ends.items() if ended.borne is None} <= {"reset", "leave"}
     assert ends["reset"].how == "left"
     assert set(ATTACKS) <= set(KINDS)
@@ -182,8 +186,7 @@ def test_a_websocket_is_upgraded_before_its_clock_starts() -> None:
         await asyncio.sleep(0.1)
 
     kinds = ["pong_only", "chatty"]
-    found = against(upgrade, lambda at: play_all(kinds, at, Speech("ws", timeout=60.0), PATIENCE))
-    (silent,), (chatty,) = found.values()
+    silent, chatty = against(upgrade, lambda at: play_all(kinds, at, Speech("ws", timeout=60.0)))
     assert (silent.how, chatty.how) == ("closed", "closed")
     assert silent.since >= silent.connected
     assert chatty.asked == 1
@@ -232,11 +235,11 @@ def test_the_tools_of_a_namespace_are_found_beside_the_path(monkeypatch) -> None
     ran: list[list[str]] = []
     monkeypatch.setattr("shutil.which", lambda name, path=None: f"/sbin/{name}" if path else None)
     monkeypatch.setattr(
-        "subprocess.run", lambda command, **_: ran.append(command) or subprocess.CompletedProcess(command, 0)
+        "subprocess.run", lambda command, **_: ran.append(command) or subprocess.CompletedProcess(command, 0, "")
     )
     with namespace():
-        pass
-    assert {command[0] for command in ran} == {"/sbin/ip"}
+        assert _established(1) == set()
+    assert {command[0] for command in ran} == {"/sbin/ip", "/sbin/ss"}
 
 
 @pytest.mark.slow

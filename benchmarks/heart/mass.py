@@ -53,10 +53,10 @@ async def sockets(count: int, idle: float, parks: bool) -> dict[str, float]:
                 clients.append(socket.create_connection(listening.getsockname()))
                 lot.add(listening.accept()[0])
         await trio.sleep(idle / 2)
-        passes.noting = True
+        passes.noting, began = True, time.perf_counter()
         while len(lot) == count:
+            began = time.perf_counter()
             await trio.sleep(0.005)
-        began = time.perf_counter()
         while len(lot):
             await trio.sleep(0.005)
         took = time.perf_counter() - began
@@ -70,7 +70,7 @@ async def tasks(count: int, idle: float, watched: bool) -> dict[str, float]:
     passes = Passes()
     trio.lowlevel.add_instrument(passes)
     deadline = trio.current_time() + 2 * idle  # of those that are not watched: one instant for all
-    begun, ended = [], []
+    begun, ended = list[Any](), list[None]()
     async with reaper.trio.open_reaper(tick=1.0) as r, trio.open_nursery() as nursery:
 
         async def body() -> None:
@@ -93,10 +93,10 @@ async def tasks(count: int, idle: float, watched: bool) -> dict[str, float]:
         for connection in begun if watched else ():
             connection.touch()
         await trio.sleep(idle / 4)
-        passes.noting = True
-        while len(ended) == 0:
+        passes.noting, began = True, time.perf_counter()
+        while not ended:
+            began = time.perf_counter()
             await trio.sleep(0.01)
-        began = time.perf_counter()
         while len(ended) < count:
             await trio.sleep(0.01)
         took = time.perf_counter() - began

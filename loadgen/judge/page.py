@@ -33,7 +33,7 @@ def page(report: dict[str, Any]) -> str:
     )
     lines = escape("\n".join(verdict_lines(report)))
     body = [
-        header(report["verdict"] == "pass", "partial run" if report["partial"] else "run", headline(report), about),
+        header(report["verdict"], "partial run" if report["partial"] else "run", headline(report), about),
         tiles((name, f"{report['reaps'][name]:,}", "", "bad" * bool(report["reaps"][name])) for name in BAD),
         card("Figures", "", f'<div class="scroll"><pre>{lines}</pre></div>'),
         grid([

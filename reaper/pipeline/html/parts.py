@@ -26,10 +26,10 @@ def document(title: str, body: Iterable[str], *, refresh: int | None = None) -> 
     )
 
 
-def header(good: bool, eyebrow: str, headline: str, subtitle: str) -> str:
-    """The coloured box at the top: green when *good*."""
+def header(verdict: str, eyebrow: str, headline: str, subtitle: str) -> str:
+    """The box at the top: green for the *verdict* `pass`, red for `fail`, amber for `inconclusive`."""
     return (
-        f'<header class="{"pass" if good else "fail"}"><p class="eyebrow">{escape(eyebrow)}</p>'
+        f'<header class="{verdict}"><p class="eyebrow">{escape(eyebrow)}</p>'
         f"<h1>{escape(headline)}</h1><p>{escape(subtitle)}</p></header>"
     )
 
@@ -90,6 +90,7 @@ body{margin:0;background:var(--bg);color:var(--ink);font:16px/1.5 system-ui,"Seg
 main{max-width:1120px;margin:0 auto;padding:28px 20px 48px}
 header{color:#fff;border-radius:14px;padding:26px 32px}
 header.pass{background:linear-gradient(120deg,#0b6a49,#12906a)}
+header.inconclusive{background:linear-gradient(120deg,#7d4c10,#9c6014)}
 header.fail{background:linear-gradient(120deg,#9f2420,#cf4a3a)}
 header h1{margin:2px 0 4px;font-size:38px;line-height:1.15;letter-spacing:-.02em}
 header p{margin:0;font-size:18px;opacity:.94}

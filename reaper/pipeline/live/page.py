@@ -25,8 +25,8 @@ def render(summary: dict[str, Any], out: Path, every_ns: int) -> str:
     width_us = round(summary["window_s"] * 1e6)
     rows = windows(out, width_us)
     title = _title(summary)
-    body = [header(summary["complete"], "reaper live", title, _subtitle(summary)), _tiles(summary, rows)]
-    body.append(_kept_apart(summary))
+    verdict = "pass" if summary["complete"] else "fail"
+    body = [header(verdict, "reaper live", title, _subtitle(summary)), _tiles(summary, rows), _kept_apart(summary)]
     if rows:
         body += [grid(_charts(summary, rows, gone_silent(out, width_us))), _listeners(summary)]
     begun = "Open connections count from where the log begins: what was open before it is not in them."

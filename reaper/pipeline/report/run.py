@@ -166,7 +166,7 @@ def render(summary: dict[str, Any], advice: dict[str, Any], charted: Charted) ->
     whose = "its client" if charted.seen else "the server"
     late = f"How long after its timeout each connection was closed, as {whose} saw it. One tick is allowed."
     body = [
-        header(passed, "reaper audit", title, _subtitle(summary)),
+        header("pass" if passed else "fail", "reaper audit", title, _subtitle(summary)),
         _tiles(summary, advice),
         _violations(summary),
         grid(
