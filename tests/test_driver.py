@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from reaper.core.ticks import ms_to_seconds, seconds_to_ms_deadline, seconds_to_ms_now
 from reaper.driver.driver import REAPS_PER_SLICE, Driver, fair_slice
-from reaper.driver.sockets import peer_name, queued, unread
+from reaper.driver.sockets import peer_has_shut, peer_name, queued, tcp_info_of, unread
 from reaper.driver.stall_clock import StallClock
 from reaper.driver.watched import Watched
 from reaper.trio.accepting import accept_burst, after
@@ -230,6 +230,8 @@ def test_bytes_are_unread_also_behind_an_urgent_one_and_an_end_of_file_is_none()
         assert unread([served.fileno()]) == []
         client.send(b"request")
         assert unread([served.fileno()]) == [served.fileno()]
+        descriptor = served.fileno()
+    assert (tcp_info_of(descriptor), peer_has_shut(served)) == (None, False)  # it is closed
 
 
 def test_a_mass_expiry_lets_the_loop_run_between_slices_and_a_busy_loop_starves_no_reaper(loop):

@@ -8,12 +8,16 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
+from types import SimpleNamespace
 
 import aiohttp.web
 import pytest
 import websockets.asyncio.client
 import websockets.asyncio.server
+from gunicorn import glogging, sock
+from gunicorn.config import Config
 from program_trials import heard as until
 from server_process import wait_until
 from test_uvicorn import PATIENCE, UPGRADE, a_pause_loses_no_request, all_end_and_none_early, answered, connect, get
@@ -21,9 +25,11 @@ from test_uvicorn_quiet import until as eventually
 
 import reaper.aiohttp
 import reaper.asyncio
+import reaper.gunicorn
 import reaper.websockets
 from reaper.config import ReaperConfig
 from scripts.serving import free_port, serving, tree
+from tests import asgi, wsgi
 from tests.guarded_programs import aiohttp_app
 
 pytestmark = [pytest.mark.slow, pytest.mark.anyio]
@@ -68,9 +74,30 @@ def ask(server):
     return b""
 
 
-@pytest.mark.parametrize("server", ["ASGIWorker", "ThreadWorker"], indirect=True)
-def test_every_kind_of_idleness_ends_and_none_early_while_who_waits_for_an_answer_has_it(server):
-    with server() as running, connect(running) as patient:
+@contextlib.contextmanager
+def worker(kind, application):
+    """A worker of gunicorn's in a thread of this process, which is sent no signal."""
+    settings = Config()
+    settings.set("threads", 16)
+    log = glogging.Logger(settings)
+    listening = sock.TCPSocket(("127.0.0.1", 0), settings, log)
+    made = kind(1, os.getppid(), [listening], SimpleNamespace(wsgi=lambda: application), 30, settings, log)
+    made.init_signals = lambda: None
+    thread = threading.Thread(target=made.init_process)
+    thread.start()
+    try:
+        yield SimpleNamespace(address=listening.getsockname())
+    finally:
+        made.alive = False
+        thread.join()
+        made.tmp.close()
+
+
+@pytest.mark.parametrize(("kind", "app"), [("ASGIWorker", asgi), ("ThreadWorker", wsgi)])
+def test_every_kind_of_idleness_ends_and_none_early_while_who_waits_for_an_answer_has_it(monkeypatch, kind, app):
+    for name, value in {"REAPER_TICK": "250ms", **{f"REAPER_TIMEOUTS_{name}": "1s" for name in LIMITS}}.items():
+        monkeypatch.setenv(name, value)
+    with worker(getattr(reaper.gunicorn, kind), app.application) as running, connect(running) as patient:
         patient.sendall(get(b"/slow?4"))
         asyncio.run(all_end_and_none_early(ATTACKS, running.address))
         until(patient)

@@ -165,6 +165,14 @@ async def test_the_silent_is_reaped_within_a_tick_and_the_touched_is_not(autojum
         assert lot.reaped == {"idle": 2}
 
 
+async def test_another_timeout_is_in_force_at_once_for_who_is_there_and_for_who_comes(autojump_clock):
+    async with several(1) as (lot, (silent,)):
+        lot.retime(5)
+        _, later = dial(lot)
+        assert await heard(silent) == await heard(later) == b""
+        assert (lot.reaped, trio.current_time() <= 6) == ({"idle": 2}, True)
+
+
 async def test_in_use_is_neither_reaped_nor_parked(autojump_clock):
     async def working(stream: ParkableStream) -> None:
         question = await stream.receive_some()

@@ -10,8 +10,10 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import uvicorn
@@ -30,6 +32,7 @@ from reaper.servers.configured import kept_alive
 from scripts.serving import free_port, tree
 from scripts.serving import serving as start
 from scripts.uvicorn_demo.__main__ import HANDSHAKE
+from tests.asgi import application
 
 pytestmark = pytest.mark.slow
 
@@ -63,9 +66,17 @@ def serving(tmp_path, protocol="HttpTools", loop="asyncio", *flags, python=sys.e
 
 
 @pytest.fixture(scope="module", params=KINDS, ids="-".join)
-def guarded(request, tmp_path_factory):
-    with serving(tmp_path_factory.mktemp("uvicorn"), *request.param) as server:
-        yield server
+def guarded(request):
+    """A server in a thread of this process."""
+    protocol, loop = request.param
+    kind = getattr(reaper.uvicorn, protocol).configured(ReaperConfig.load(environ=QUICK))
+    server = uvicorn.Server(uvicorn.Config(application, port=0, http=kind, loop=loop, log_level="error"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    wait_until(lambda: server.started)
+    yield SimpleNamespace(address=server.servers[0].sockets[0].getsockname())
+    server.should_exit = True
+    thread.join()
 
 
 def get(path=b"/", *more):
@@ -182,7 +193,7 @@ def test_a_response_that_is_taken_slowly_but_taken_arrives_whole(guarded):
     with socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 200_000)
         client.settimeout(PATIENCE)
-        client.connect(("127.0.0.1", guarded.port))
+        client.connect(guarded.address)
         client.sendall(get(b"/big"))
         start, count = time.monotonic(), 0
         while count < 20_000_000:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import socket
+import struct
 
 import pytest
-from test_driver import Connection, Loop
+from test_driver import Connection, Loop, connected
 
 from reaper.config import ReaperConfig
 from reaper.driver.driver import REAPS_PER_SLICE
@@ -45,8 +47,6 @@ class Peers:
         self.loop = Loop(config=config)
         self.silent_since: dict[int, float] = {}
         monkeypatch.setattr("reaper.driver.sockets.tcp_info_of", self.tcp_info_of)
-        monkeypatch.setattr("reaper.driver.vanished._have_it_asked", lambda link, after: None)
-        monkeypatch.setattr("reaper.driver.vanished._end", lambda owner, link: owner.reap("vanished"))
 
     def tcp_info_of(self, link: int) -> TcpInfo | None:
         if link == UNIX:
@@ -59,16 +59,16 @@ class Peers:
         return driver.watch(lambda uid: Connection(driver, uid, link), object(), 0.0)  # type: ignore[no-any-return]
 
 
-UNIX = 9
-"""The descriptor of no TCP socket."""
+GONE, THERE, UNIX, MANY = 1_000_005, 1_000_006, 1_000_009, 1_000_010
+"""Descriptors that no process has; that of no TCP socket, and the first of thousands."""
 
 
 @pytest.mark.parametrize("lost", [0.0, 7.0, 33.3, 59.9])
 def test_a_vanished_peer_is_closed_within_a_quarter(monkeypatch: pytest.MonkeyPatch, lost: float) -> None:
     peers = Peers(monkeypatch)
-    gone, there = peers.watch(5), peers.watch(6)
+    gone, there = peers.watch(GONE), peers.watch(THERE)
     gone.suspend()  # in flight or not
-    peers.silent_since[5] = lost
+    peers.silent_since[GONE] = lost
     peers.loop.run_until(lost + 60.0)
     assert not gone.reaped
     peers.loop.run_until(lost + 76.0)
@@ -77,21 +77,36 @@ def test_a_vanished_peer_is_closed_within_a_quarter(monkeypatch: pytest.MonkeyPa
 
 def test_a_stall_of_the_loop_closes_nobody_who_then_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     peers = Peers(monkeypatch)
-    connection = peers.watch(5)
-    peers.silent_since[5] = 0.0
+    connection = peers.watch(GONE)
+    peers.silent_since[GONE] = 0.0
     peers.loop.run_until(10.0)
     peers.loop.time += 300.0
-    peers.loop.wake()
+    peers.loop.run_until(317.0)
     assert not connection.reaped  # it looks bad, and is looked at again
-    del peers.silent_since[5]
+    del peers.silent_since[GONE]
     peers.loop.run_until(1000.0)
     assert not connection.reaped
 
 
+def test_the_kernel_is_told_to_ask_and_the_close_of_a_vanished_peer_is_a_reset(monkeypatch: pytest.MonkeyPatch) -> None:
+    with connected() as (client, served):
+        peers = Peers(monkeypatch)
+        connection = peers.watch(served.fileno())
+        peers.silent_since[served.fileno()] = 0.0
+        peers.loop.run_until(30.0)
+        assert served.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 15
+        assert served.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        peers.loop.run_until(76.0)
+        assert connection.reason == "vanished"
+        assert served.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8) == struct.pack("ii", 1, 0)
+        client.settimeout(10)
+        assert client.recv(1) == b""
+
+
 def test_no_step_looks_at_many_and_each_is_looked_at_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     peers = Peers(monkeypatch)
-    connections = [peers.watch(10 + number) for number in range(5000)]
-    peers.silent_since = {10 + number: 0.0 for number in range(0, 5000, 2)}  # half a site at once
+    connections = [peers.watch(MANY + number) for number in range(5000)]
+    peers.silent_since = {MANY + number: 0.0 for number in range(0, 5000, 2)}  # half a site at once
     judge, most = peers.loop.driver.vanished, 0
     while (rest := peers.loop.driver.rest()) <= 76.0:
         peers.loop.time = max(peers.loop.time, rest)
@@ -104,11 +119,11 @@ def test_no_step_looks_at_many_and_each_is_looked_at_in_time(monkeypatch: pytest
 
 def test_where_no_peer_can_vanish_the_loop_rests(monkeypatch: pytest.MonkeyPatch) -> None:
     off = Peers(monkeypatch, after=0.0)
-    off.watch(5).suspend()
+    off.watch(GONE).suspend()
     local = Peers(monkeypatch)
     local.watch(UNIX).suspend()
     for peers in (off, local):
         peers.loop.run_until(20.0)
         assert peers.loop.driver.rest() == math.inf
-    local.watch(5)
+    local.watch(GONE)
     assert local.loop.driver.rest() < math.inf

@@ -255,10 +255,7 @@ class Driver:
             uid = uid.uid
         if isinstance(uid, Reapable):
             return uid
-        try:
-            return self.connections.get(uid)
-        except TypeError:
-            return None
+        return self.connections.get(uid)
 
     def _final_check(self, leases: Sequence[Lease]) -> Mapping[Lease, bool]:
         """Those of *leases* that must not be reaped now, because bytes are unread or a probe has yet to be answered;
