@@ -166,13 +166,9 @@ class Attach:
     """`python -m reaper attach ... --json`, with what it said so far."""
 
     def __init__(self, *flags: str, prefix: tuple[str, ...] = (), json: tuple[str, ...] = ("--json",)) -> None:
-        self.process = subprocess.Popen(
-            [*prefix, sys.executable, "-m", "reaper", "attach", *json, *flags],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        command = [*prefix, sys.executable, "-m", "reaper", "attach", *json, *flags]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        self.process = subprocess.Popen(command, cwd=ROOT, text=True, **pipes)
         self.events: list[dict] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()

@@ -9,13 +9,14 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.request
 from contextlib import suppress
 
 import psutil
 import pyarrow.parquet as pq
 import pytest
 from attach_servers import ROOT, Attach, Echo, Redis, accepts, at, free_port, refused, running, tool, until
+
+from scripts.tools import metrics
 
 LIMITS = ("--idle", "1s", "--tick", "100ms")
 
@@ -107,20 +108,19 @@ def test_networks_say_whose_clients_are_meant(port) -> None:
 
 
 @pytest.mark.slow
-def test_metrics_and_a_configuration_file(tmp_path) -> None:
+def test_metrics_and_a_configuration_file(tmp_path, port) -> None:
     pytest.importorskip("prometheus_client")
-    port, metrics = free_port(), free_port()
+    exported = "127.0.0.1", free_port()
     settings = '[reaper]\nlog_format = "json"\n[attach]\nidle = "1s"\ntick = "100ms"\njitter = 0.2\n'
     (tmp_path / "reaper.toml").write_text(settings)
     with Echo.server(port):
         Echo.answered(port)
-        flags = ("--config", str(tmp_path / "reaper.toml"), "--metrics", f"127.0.0.1:{metrics}", "--close")
+        flags = ("--config", str(tmp_path / "reaper.toml"), "--metrics", "{}:{}".format(*exported), "--close")
         with Attach(*at(port), *flags, json=()) as attach:
             until(lambda: attach.of("closed"), "the client is closed")
-            with urllib.request.urlopen(f"http://127.0.0.1:{metrics}/") as page:
-                lines = page.read().decode().splitlines()
-            assert 'reaper_attach_closed_total{reason="idle"} 1.0' in lines
-            assert "reaper_attach_connections 0.0" in lines
+            found = metrics(exported)
+            assert found['reaper_attach_closed_total{reason="idle"}'] == 1
+            assert found["reaper_attach_connections"] == 0
             assert attach.stop() == (0, "")
 
 

@@ -29,14 +29,8 @@ class Harness:
     def __init__(self, limits: Limits, *, closes: bool = True, **options: float) -> None:
         self.world = FakeWorld()
         self.events: list[Event] = []
-        self.watch = Watch(
-            self.world.look,
-            limits,
-            tick=TICK,
-            end=self.world.end if closes else None,
-            on=self.events.append,
-            **options,
-        )
+        end = self.world.end if closes else None
+        self.watch = Watch(self.world.look, limits, tick=TICK, end=end, on=self.events.append, **options)
 
     def discover(self, info: bool = False) -> None:
         for _ in self.watch.discover(self.world.dump([self.world.listener], info), lambda found: True):

@@ -115,9 +115,7 @@ def test_a_real_prometheus_scrapes_a_real_server_and_answers_every_query(tmp_pat
 
 
 def api(port: int, path: str, **query: str) -> dict:
-    url = f"http://127.0.0.1:{port}/api/v1/{path}?{urllib.parse.urlencode(query)}"
-    with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
-        return json.load(answer)["data"]
+    return json.loads(get(("127.0.0.1", port), f"/api/v1/{path}?{urllib.parse.urlencode(query)}")[1])["data"]
 
 
 UNITS = {

@@ -97,11 +97,8 @@ def test_nginx_accepts_what_the_page_about_proxies_shows(tmp_path) -> None:
     assert "listen 80;" in text
     inner = text.replace("listen 80;", f"listen unix:{tmp_path / 'socket'};")
     (tmp_path / "nginx.conf").write_text(f"pid {tmp_path / 'pid'};\nevents {{}}\nhttp {{\n{inner}}}\n")
-    done = subprocess.run(
-        [nginx, "-t", "-e", tmp_path / "errors", "-p", tmp_path, "-c", tmp_path / "nginx.conf"],
-        capture_output=True,
-        text=True,
-    )
+    command = [nginx, "-t", "-e", tmp_path / "errors", "-p", tmp_path, "-c", tmp_path / "nginx.conf"]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 

@@ -12,7 +12,6 @@ import signal
 import ssl
 import sys
 import time
-import urllib.request
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -23,6 +22,7 @@ from program_trials import PATIENCE, connect, connections, heard, reset, rest, t
 from server_process import wait_until
 
 from scripts.serving import Server, free_port, serving
+from scripts.tools import metrics
 
 pytestmark = pytest.mark.slow
 
@@ -76,25 +76,22 @@ def test_a_web_server_answers_who_asks_and_closes_who_says_nothing(tmp_path, nam
 
 
 OWN = [("asyncio_lines",), ("anyio_echo", "asyncio"), ("anyio_echo", "trio"), ("threads",), ("attach_leaky",)]
+OWN += [("prometheus_metrics", "{metrics}")]
 
 
 @pytest.mark.parametrize("words", OWN, ids=" ".join)
-def test_a_server_of_ones_own_ends_who_goes_or_is_silent_and_keeps_who_speaks(tmp_path, words: tuple[str, ...]) -> None:
-    with example(tmp_path, *words) as server:
+def test_a_server_of_ones_own_ends_who_goes_or_is_silent_and_keeps_who_speaks(
+    tmp_path, port, words: tuple[str, ...]
+) -> None:
+    with example(tmp_path, *(word.replace("{metrics}", str(port)) for word in words)) as server:
         trial(server, 1.9)
         if words == ("attach_leaky",):
             os.kill(server.pid, signal.SIGTERM)
             assert server.end() == 0
             assert "closed" in server.said()
+        if words[0] == "prometheus_metrics":
+            assert metrics(("127.0.0.1", port))['reaper_reaped_total{reason="idle"}'] == 1
         assert "Traceback" not in server.said() or words == ("threads",)  # socketserver prints one for each reset
-
-
-def test_prometheus_counts_every_close(tmp_path) -> None:
-    metrics = free_port()
-    with example(tmp_path, "prometheus_metrics", str(metrics)) as server:
-        trial(server, 1.9)
-        with urllib.request.urlopen(f"http://127.0.0.1:{metrics}/metrics", timeout=PATIENCE) as page:
-            assert 'reaper_reaped_total{reason="idle"} 1.0' in page.read().decode().splitlines()
 
 
 def test_the_chat_asks_a_silent_client_and_closes_one_that_does_not_answer(tmp_path) -> None:

@@ -103,11 +103,9 @@ def test_a_lost_process_costs_its_own_connections_only(blow: signal.Signals, mon
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_is_inconclusive_with_status_130(number: signal.Signals, whole_group: bool) -> None:
     with faulty_server() as server:
+        words = f"run --target {server.target} --timeout 1s --duration 50s --connections 10 --json"
         process = subprocess.Popen(
-            [
-                sys.executable, "-m", "loadgen", "run", "--target", f"127.0.0.1:{server.port}", "--timeout", "1s",
-                "--duration", "50s", "--connections", "10", "--json",
-            ],
+            [sys.executable, "-m", "loadgen", *words.split()],
             cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
         )  # fmt: skip
         assert process.stderr is not None

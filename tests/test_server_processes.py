@@ -19,6 +19,7 @@ import trio
 from server_process import PATIENCE, ROOT, Process, answer, ask, load, server, wait_until
 
 from scripts.serving import example
+from scripts.tools import metrics
 from server_example.listening import Listening
 from server_example.status import Doors
 from server_example.workers import RELOAD, Counters, Worker
@@ -36,11 +37,7 @@ def in_flight(process: Process, seconds: str = "1s") -> list[http.client.HTTPCon
     def begun() -> bool:
         nonlocal looks
         looks += 1  # each is a request, too
-        client = ask(process.address, "/metrics")
-        text = client.getresponse().read().decode()
-        client.close()
-        (requests,) = re.findall(r"^http_requests_total (\d+)", text, re.MULTILINE)
-        return int(requests) >= FLIGHTS + looks
+        return metrics(process.address)["http_requests_total"] >= FLIGHTS + looks
 
     wait_until(begun, "the requests")
     return clients

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import http.client
 import json
 import os
 import signal
 import socket
-import time
 from contextlib import suppress
 
 import pytest
@@ -20,20 +18,14 @@ from reaper.servers import workers
 from reaper.servers.workers import Workers, _connected
 from reaper.status import SCHEMA
 from reaper.top.picture import picture_of
-
-
-def fetch(port: int, path: str, patience: float = PATIENCE) -> str:
-    client = http.client.HTTPConnection("127.0.0.1", port, timeout=patience)
-    try:
-        client.request("GET", path)
-        return client.getresponse().read().decode()
-    finally:
-        client.close()
+from scripts.tools import get, metrics
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-def test_the_workers_of_one_server_answer_for_each_other_and_not_for_another_server(tmp_path, loop) -> None:
+def test_the_workers_of_one_server_answer_for_each_other_and_not_for_another_server(
+    tmp_path, monkeypatch, loop
+) -> None:
     slow = {"REAPER_TIMEOUTS_KEEP_ALIVE": "60s"}
     (tmp_path / "other").mkdir()
     with (
@@ -48,8 +40,8 @@ def test_the_workers_of_one_server_answer_for_each_other_and_not_for_another_ser
         pids: set[int] = set()
 
         def all_in_the_status() -> bool:
-            fetch(server.port, "/")
-            status = json.loads(fetch(server.port, "/status"))
+            get(server.address, "/")
+            status = json.loads(get(server.address, "/status")[1])
             assert status["schema"] == SCHEMA
             phases = {row["phase"] for worker in status["workers"] for row in worker["phases"]}
             pids.update(worker["pid"] for worker in status["workers"])
@@ -57,26 +49,26 @@ def test_the_workers_of_one_server_answer_for_each_other_and_not_for_another_ser
             return whole and picture_of(status).connections in (12, 13)  # the one that asks may be among them
 
         def all_in_the_metrics() -> bool:
-            lines = [line for line in fetch(server.port, "/metrics").splitlines() if line.startswith("reaper_leases{")]
-            whole = {int(line.split('"')[1]) for line in lines} == pids
-            return whole and sum(int(line.split()[1]) for line in lines) in (12, 13)
+            leases = {name: n for name, n in metrics(server.address).items() if name.startswith("reaper_leases{")}
+            return {int(name.split('"')[1]) for name in leases} == pids and sum(leases.values()) in (12, 13)
 
         wait_until(all_in_the_status)
         wait_until(all_in_the_metrics)
-        alone = fetch(other.port, "/metrics")
-        assert "worker=" not in alone
+        alone = metrics(other.address)
+        assert not [name for name in alone if "worker=" in name]
         assert 'reaper_lateness_seconds_bucket{le="+Inf"}' in alone
         stopped = min(pids)
         os.kill(stopped, signal.SIGSTOP)
+        monkeypatch.setattr("scripts.tools.PATIENCE", 4)
+
+        def left_out() -> bool:
+            with suppress(OSError):  # the kernel gave this one to the worker that is stopped
+                assert json.loads(get(server.address, "/status")[1])["missing"] == [stopped]
+                return True
+            return False
+
         try:
-            until_left_out = time.monotonic() + PATIENCE
-            while time.monotonic() < until_left_out:
-                try:
-                    half = json.loads(fetch(server.port, "/status", 4))
-                except OSError:
-                    continue  # the kernel gave this one to the worker that is stopped
-                assert half["missing"] == [stopped]
-                break
+            wait_until(left_out)
         finally:
             os.kill(stopped, signal.SIGCONT)
         for client in clients:
