@@ -121,6 +121,26 @@ async def test_a_peer_hears_of_its_close_before_the_loop_goes_on(how):
                 pass
 
 
+async def test_the_log_names_a_peer_that_is_gone_as_soon_as_its_connection_is_shut(caplog):
+    """Whose address the kernel forgets with the acknowledgement of the end."""
+
+    kept = []  # uvloop frees a transport that reads no more, unless someone holds it
+
+    class Waits(Echo):
+        def eof_received(self):
+            kept.append(self)
+            return True
+
+    caplog.set_level("INFO", "reaper")
+    async with serving(Waits) as (r, address):
+        with socket.create_connection(address) as client:
+            client.shutdown(socket.SHUT_WR)
+            await eventually(lambda: r.statistics().reasons)
+            host, port = client.getsockname()
+    [closed] = (record for record in caplog.records if hasattr(record, "reason"))
+    assert closed.peer == f"{host}:{port}"
+
+
 @SERVERS
 async def test_silence_counts_from_the_last_byte_or_the_opening_and_is_closed_never_early(served):
     async with serving(served) as (r, address):

@@ -356,8 +356,9 @@ async def test_bytes_that_come_with_the_headers_or_with_the_request_before_pay_f
     ids=["too slow", "fast enough", "bytes of an earlier request pay for nothing", "nor do those of the headers"],
 )
 async def test_a_body_that_drips_is_ended_below_the_least_rate_and_not_above(
-    clock, earlier: bytes, headers: bytes, bytes_per_second: int, status: int
+    clock, caplog, earlier: bytes, headers: bytes, bytes_per_second: int, status: int
 ) -> None:
+    caplog.set_level("INFO", "reaper")
     async with running(body="3s") as server, await server.connect(earlier) as stream:
         assert not earlier or (await head_of(stream)).startswith(b"HTTP/1.1 200 ")
         await trio.sleep(1)
@@ -371,6 +372,7 @@ async def test_a_body_that_drips_is_ended_below_the_least_rate_and_not_above(
                     break
         assert (await head_of(stream)).startswith(b"HTTP/1.1 %d " % status)
         assert server.lot.reaped == ({"min_in_rate": 1} if status == 408 else {})
+        assert ("closed: min_in_rate, silent for" in caplog.text) == (status == 408)  # a rate is no limit in seconds
         assert trio.current_time() - start < (8 if status == 408 else 21)
 
 

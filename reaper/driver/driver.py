@@ -218,6 +218,7 @@ class Driver:
             if self._bucket is not None:
                 self._bucket.spend(len(expired))
             owners = [(owner, expiry) for expiry in expired if (owner := self.owner_of(expiry.uid)) is not None]
+            self.books.about_to_reap(owner for owner, _ in owners)
             for owner, _ in owners:
                 owner.shut()
             self.books.expired(
@@ -225,6 +226,7 @@ class Driver:
             )
             for owner, expiry in owners:
                 owner.reap(expiry.reason, expiry)
+            self.books.names.clear()
             if self._checked < room:
                 break
             limit -= room

@@ -16,6 +16,7 @@ from ..journal.leases import LeaseLog, peer_of
 from ..metrics import Histogram
 from .sockets import peer_name
 from .stall_clock import StallClock
+from .watched import Reapable
 
 log: logging.Logger = logging.getLogger("reaper")
 
@@ -27,6 +28,7 @@ class Books:
         journal: Where the life of every connection is written, as *listener*'s; None: nowhere.
         reasons, lateness, lateness_lower, lateness_upper, late: As in `LoopStatistics`.
         log: Where a line per close goes, at INFO.
+        names: What it calls the peers of these leases.
     """
 
     def __init__(self, core: IdleReaper, clock: StallClock, journal: Journal | None, listener: str | None) -> None:
@@ -41,6 +43,7 @@ class Books:
         self.lateness_upper: Histogram = Histogram()
         self.late: int = 0
         self.log: logging.Logger = log
+        self.names: dict[Lease, str] = {}
         self._judged = float("-inf")
 
     def moved(self, old: Lease, new: Lease) -> None:
@@ -58,6 +61,11 @@ class Books:
         if self._keeper is not None:
             self._keeper.ended(lease, self._clock.read(), None, by_peer=by_peer)
 
+    def about_to_reap(self, owners: Iterable[Reapable]) -> None:
+        """Ask who the peers of *owners* are, for the log: once a connection is shut, the kernel may have forgotten."""
+        if self.log.isEnabledFor(logging.INFO):
+            self.names = {owner.lease: peer_name(owner.link) for owner in owners}
+
     def reaped(self, lease: Lease, what: object, reason: str, expiry: Expiry | None) -> None:
         """The reaper ends the connection of *lease*, because *expiry* was due, or at will. Before it is released.
         *what* is the connection, which has a `link`; or what the log is to call it."""
@@ -72,20 +80,21 @@ class Books:
 
     def _say(self, lease: Lease, what: Any, reason: str, expiry: Expiry | None) -> None:
         """One line that answers an operator who is asked why a connection was closed."""
-        peer = (what if isinstance(what, str) else peer_name(what.link)) or "a client"
+        name = what if isinstance(what, str) else self.names.get(lease) or peer_name(what.link)
+        peer = name or "a client"
         silence = max(self._clock.now() - lease.active_from, 0.0)
-        limit = "" if expiry is None else f" limit {format_duration(round(expiry.timeout, 3))},"
+        limit = expiry and (round(expiry.timeout, 3) or None)  # what a least rate decides is due at once
         self.log.info(
             "%s - closed: %s,%s silent for %.1f s",
             peer,
             reason,
-            limit,
+            "" if limit is None else f" limit {format_duration(limit)},",
             silence,
             extra={
                 "peer": peer,
                 "uid": getattr(what, "uid", None),
                 "reason": reason,
-                "limit": expiry and expiry.timeout,
+                "limit": limit,
                 "silence": silence,
                 "lateness": 0.0 if expiry is None else expiry.lateness,
                 "due": expiry and expiry.due,
