@@ -7,6 +7,7 @@ import gc
 import math
 import os
 import select
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -181,6 +182,13 @@ def test_a_right_server_passes_on_a_machine_that_stalls_and_is_accused_of_nothin
     report = judged(KIT["right"], monkeypatch, **{side: stops})
     assert report["verdict"] == verdict, report["reasons"]
     assert all("too many to say anything" in reason or "undecided" in reason for reason in report["reasons"])
+
+
+def test_an_answer_that_a_client_does_not_wait_for_is_not_lost_where_the_server_stood_still(monkeypatch) -> None:
+    leaving = replace(KIT["right"], mix="silent=2,chatty=4,leave=9")
+    report = judged(leaving, monkeypatch, server_stops=[(0.2, 1.4)])
+    assert report["actions"]["unanswered"] == 0 < report["actions"]["underway"]
+    assert report["verdict"] != "fail", report["reasons"]
 
 
 def test_the_kit_is_as_large_as_is_said() -> None:

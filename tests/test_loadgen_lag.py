@@ -256,4 +256,5 @@ def test_an_answer_is_not_lost_that_a_close_cut_or_that_lags_of_this_program_in_
         for instant in lags:
             worker.stalls.add(instant, 0.4)
         worker.account(Client(0, 0, 1, behaviour, asked=1, owed_since=1000.0 - owed_for), How.RST, 1000.0)
+        worker.account_left()
         assert (worker.counters.cut, worker.counters.lost_answers) == (1 - lost, lost)

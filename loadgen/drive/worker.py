@@ -56,6 +56,7 @@ class Worker:
         self.counters, self.records, self.failures = seen.counters, seen.records, seen.failures
         self.stalls, self.server_stalls = seen.stalls, seen.server_stalls
         self.lag, self.latency = seen.lag, seen.latency
+        self.owing: list[tuple[int, float, float, float]] = []  # answers, seconds beyond patience, and the wait's ends
         self.end = float("inf")
         self.connect_until = 0.0  # of this turn
         self.looked = 0.0  # the previous return of poll: what it did not show had not arrived yet
@@ -73,6 +74,7 @@ class Worker:
         self.poller.register(self.control.fileno(), select.EPOLLIN)
         self.looked = monotonic()
         self.loop()
+        self.account_left()
         self.note_dialect()
         if self.journal is not None:
             self.counters.journal_dropped = self.journal.finish(monotonic())
@@ -439,13 +441,22 @@ class Worker:
         window = client.owed_since, by
         own = max(self.stalls.between(*window), self.stalls.total(*window))  # one long lag, or several in a row
         patience = min(ANSWER_TIME, share * client.behaviour.timeout) + own
-        if by - client.owed_since > patience and not client.overslept:
-            self.counters.lost_answers += owed
-            self.counters.unanswered += 1
+        waited_for = by - client.owed_since
+        if waited_for > patience and not client.overslept:
+            self.owing.append((owed, 0.0 if closed else waited_for - patience, *window))
         elif closed:
             self.counters.cut += owed
         else:
             self.counters.underway += owed
+
+    def account_left(self) -> None:
+        """Say it of those that left: only what came later shows whether the server stood still for all just then."""
+        for owed, beyond, *window in self.owing:
+            if beyond and beyond <= self.server_stalls.total(*window):
+                self.counters.underway += owed
+            else:
+                self.counters.lost_answers += owed
+                self.counters.unanswered += 1
 
     def forget(self, client: Client) -> None:
         del self.clients[client.fd]
