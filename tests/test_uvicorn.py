@@ -70,7 +70,8 @@ def guarded(request):
     """A server in a thread of this process."""
     protocol, loop = request.param
     kind = getattr(reaper.uvicorn, protocol).configured(ReaperConfig.load(environ=QUICK))
-    server = uvicorn.Server(uvicorn.Config(application, port=0, http=kind, loop=loop, log_level="error"))
+    settings = {"http": kind, "loop": loop, "ws": "websockets-sansio", "log_level": "error"}
+    server = uvicorn.Server(uvicorn.Config(application, port=0, **settings))
     thread = threading.Thread(target=server.run)
     thread.start()
     wait_until(lambda: server.started)
