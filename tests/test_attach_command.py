@@ -203,7 +203,9 @@ def test_the_silences_of_a_foreign_servers_client_are_learned_until_a_signal(tmp
     with Echo.server(port), subprocess.Popen([*command, "--learn", str(tmp_path)], cwd=ROOT, stdout=-1) as learner:
         assert b"learning" in learner.stdout.readline()
         client = Echo(port)
+        start = client.spoke
         time.sleep(0.5)
+        first = time.monotonic() - start > 0.85  # this machine may make a long silence of it
         for _ in range(3):
             client.exchange()
             time.sleep(1.0)
@@ -214,5 +216,5 @@ def test_the_silences_of_a_foreign_servers_client_are_learned_until_a_signal(tmp
         assert learner.returncode == 0
     rows = [row for file in tmp_path.glob("*.parquet") for row in pq.read_table(file).to_pylist()]
     silences = [row["idle_ns"] / 1e9 for row in rows if row["kind"] in ("activity", "close_peer")]
-    assert len([silence for silence in silences if silence >= 0.9]) == 3
+    assert 3 <= len([silence for silence in silences if silence >= 0.9]) <= 3 + first
     assert {row["timeout_ms"] for row in rows if row["kind"] == "activity"} == {None}
