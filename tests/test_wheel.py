@@ -153,13 +153,15 @@ def test_a_timer_that_is_rescheduled_counts_as_scheduled_anew_among_equal_deadli
         lambda wheel: setattr(wheel, "_live", 9),
         lambda wheel: setattr(next(iter(wheel._heap[0][2])), "_deadline", 8),
         lambda wheel: setattr(wheel, "_now_ticks", 50),
+        lambda wheel: setattr(wheel, "_now_ticks", 0),
+        lambda wheel: setattr(wheel._heap[0][2].chunks[0], "dead", 1),
         lambda wheel: setattr(next(iter(wheel._due_at_once)), "_deadline", 99),
     ],
-    ids=["heap", "count", "deadline", "clock", "due at once"],
+    ids=["heap", "count", "deadline", "clock", "clock, by a tick", "slot", "due at once"],
 )
 def test_check_finds_a_fault_in_the(fault: Any) -> None:
-    wheel = TimingWheel[None](wheel_size=8)
-    for deadline in (0, 5, 6, 40, 300):
+    wheel = TimingWheel[None](wheel_size=8, start=1)
+    for deadline in (0, 5, 6, 8, 300):
         wheel.schedule(deadline, None)
     wheel.check()
     fault(wheel)
