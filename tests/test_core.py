@@ -88,7 +88,7 @@ def test_explain_is_a_sentence_for_people():
     lease = core.register("a", timeout=5.0, now=0.0)
     assert "last active between 0.000 and now, due at 6.000" in str(core.explain("a"))
     core.close_epoch(1.25)
-    assert "due at 6.250 (idle, timeout 5 s), in ring" in str(core.explain("a"))
+    assert "between 0.000 and 1.250, due at 6.250 (idle, timeout 5 s), in ring" in str(core.explain("a"))
     lease.suspend()
     assert core.explain("a").place == "suspended"
     assert str(core.explain("a")).endswith("cannot be reaped; timeout 5 s when it resumes")

@@ -156,8 +156,9 @@ def test_a_timer_that_is_rescheduled_counts_as_scheduled_anew_among_equal_deadli
         lambda wheel: setattr(wheel, "_now_ticks", 0),
         lambda wheel: setattr(wheel._heap[0][2].chunks[0], "dead", 1),
         lambda wheel: setattr(next(iter(wheel._due_at_once)), "_deadline", 99),
+        lambda wheel: setattr(wheel._due_at_once.chunks[0], "dead", 1),
     ],
-    ids=["heap", "count", "deadline", "clock", "clock, by a tick", "slot", "due at once"],
+    ids=["heap", "count", "deadline", "clock", "clock, by a tick", "slot", "due at once", "slot of these"],
 )
 def test_check_finds_a_fault_in_the(fault: Any) -> None:
     wheel = TimingWheel[None](wheel_size=8, start=1)
