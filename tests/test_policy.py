@@ -100,7 +100,7 @@ class World:
 def begun(phase: Phase, cut: Callable[[str], object] | None = None, **overrides: Any) -> tuple[World, IdlePolicy]:
     """A connection that waits for *phase*."""
     world = World(**overrides)
-    world.now += 0.75  # it was watched before, in its handshake
+    world.run(0.75)  # it was watched before, in its handshake
     return world, IdlePolicy(world.config, world, world.now, world.sweep, world.progress, phase, cut)
 
 
