@@ -185,8 +185,7 @@ def test_a_right_server_passes_on_a_machine_that_stalls_and_is_accused_of_nothin
 
 
 def test_an_answer_that_a_client_does_not_wait_for_is_not_lost_where_the_server_stood_still(monkeypatch) -> None:
-    leaving = replace(KIT["right"], mix="silent=2,chatty=4,leave=9")
-    report = judged(leaving, monkeypatch, server_stops=[(0.2, 1.4)])
+    report = judged(replace(KIT["right"], mix="silent=2,chatty=4,leave=9"), monkeypatch, server_stops=[(0.2, 1.4)])
     assert report["actions"]["unanswered"] == 0 < report["actions"]["underway"]
     assert report["verdict"] != "fail", report["reasons"]
 
