@@ -9,7 +9,7 @@ import math
 import os
 import pydoc
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -89,9 +89,7 @@ def of_asyncio(**wrong: Any) -> None:
         ("idle", reaper.asyncio.loop_factory, {"idle": -1}),
     ],
 )
-def test_a_reaper_or_a_guard_refuses_a_wrong_argument_before_a_connection_comes(
-    name: str, make: Callable[..., object], wrong: dict[str, Any]
-) -> None:
+def test_a_reaper_or_a_guard_refuses_a_wrong_argument_before_a_connection_comes(name, make, wrong) -> None:
     refused(name, lambda: make(**wrong))
 
 
@@ -225,9 +223,7 @@ def test_a_reaper_that_does_not_run_refuses_what_it_would_never_close(kind: type
         (start_server, "reaper", {"reaper": 3}),
     ],
 )
-def test_a_server_refuses_a_wrong_argument_before_it_listens(
-    serve: Callable[..., Awaitable[object]], name: str, wrong: dict[str, Any]
-) -> None:
+def test_a_server_refuses_a_wrong_argument_before_it_listens(serve, name, wrong) -> None:
     of_trio = serve is not start_server
     arguments = {"handler" if of_trio else "client_connected_cb": handler, "port": 0, "host": "127.0.0.1", **wrong}
 

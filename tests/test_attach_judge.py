@@ -69,9 +69,7 @@ def test_a_server_at_work_is_looked_at_again_a_timeout_later() -> None:
 
 @pytest.mark.parametrize("limits", [IDLE, Limits(max_age=10.0, grain=GRAIN)])
 @pytest.mark.parametrize(("answered", "closes"), [(True, True), (False, False), (None, False)])
-def test_equal_stamps_are_the_peers_turn_only_where_the_socket_says_so(
-    answered: bool | None, closes: bool, limits: Limits
-) -> None:
+def test_equal_stamps_are_the_peers_turn_only_where_the_socket_says_so(answered, closes, limits) -> None:
     seen = look(50.0, received=1.0, sent=1.0)._replace(answered=answered)
     verdict, _ = judge(seen, FRESH, limits)
     assert (verdict.due and verdict.sure) == closes

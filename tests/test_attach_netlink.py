@@ -47,9 +47,7 @@ def test_an_error_is_an_errno() -> None:
 @pytest.mark.parametrize(
     ("packed", "written"), [(bytes(10) + b"\xff\xff\n\0\0\7", "10.0.0.7:81"), (bytes(15) + b"\1", "[::1]:81")]
 )
-def test_a_dual_stack_socket_stays_ipv6_and_its_peer_is_written_as_ipv4_and_ipv6_in_brackets(
-    packed: bytes, written: str
-) -> None:
+def test_a_dual_stack_socket_stays_ipv6_and_its_peer_is_written_as_ipv4_and_ipv6_in_brackets(packed, written) -> None:
     ident = struct.pack("!HH16s16s", 80, 81, packed, packed) + struct.pack("=IQ", 0, 1)
     assert netlink.family_of(ident) == socket.AF_INET6
     assert str(netlink.addresses_of(ident)[1]) == written
@@ -81,9 +79,7 @@ def test_whoever_opened_the_connection_had_its_syn_acknowledged(acked: int, unse
     ("retransmits", "unacked", "ack_ago", "in_vain"),
     [(3, 1, 90_000, 5.0 + 0.8 * 7 / 8), (3, 1, 4_000, 0.0), (3, 0, 90_000, 0.0), (0, 1, 90_000, 0.0)],
 )
-def test_retransmissions_tell_how_long_they_have_been_in_vain(
-    retransmits: int, unacked: int, ack_ago: int, in_vain: float
-) -> None:
+def test_retransmissions_tell_how_long_they_have_been_in_vain(retransmits, unacked, ack_ago, in_vain) -> None:
     """The timeout is 0.8 s after three of them; the last was 5 s ago."""
     info = struct.pack("=2xBx4xI12xI16xIIII156x", retransmits, 800_000, unacked, 5_000, 0, ack_ago, ack_ago)
     assert tcpinfo.parse(info, 1, 0, 9, 0.0, 0.0).in_vain == pytest.approx(in_vain)

@@ -38,9 +38,7 @@ def faults(**sources: object) -> list[str]:
         *(("5m", 300.0, "5m"), ("60m", 3600.0, "1h"), ("1.5h", 5400.0, "90m"), ("1.5s", 1.5, "1500ms")),
     ],
 )
-def test_a_duration_means_these_seconds_and_is_shown_in_the_largest_unit_that_divides_it(
-    text: str, seconds: float, shown: str
-) -> None:
+def test_a_duration_means_these_seconds_and_is_shown_in_the_largest_unit_that_divides_it(text, seconds, shown) -> None:
     assert parse_duration(text) == seconds
     assert format_duration(seconds) == shown
 

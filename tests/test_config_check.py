@@ -104,9 +104,7 @@ DOORS = ("first_byte", "headers", "keep_alive", "write", "request", "vanished", 
         ({"timeouts__drain_delay": "1s"}, "timeouts.drain_delay"),
     ],
 )
-def test_doors_left_open_and_settings_that_defeat_each_other_are_a_warning(
-    overrides: dict[str, object], path: str
-) -> None:
+def test_doors_left_open_and_settings_that_defeat_each_other_are_a_warning(overrides, path) -> None:
     assert graves(lint(config(**overrides))) == [("warning", path)]
 
 

@@ -121,9 +121,7 @@ def test_a_port_is_kept_until_the_end_of_the_process_and_given_back_there() -> N
 
 
 @pytest.mark.parametrize("taken", [False, True])
-def test_a_server_that_never_listens_is_ended_and_another_on_its_port_does_not_pass_for_it(
-    taken: bool, tmp_path
-) -> None:
+def test_a_server_that_never_listens_is_ended_and_another_on_its_port_does_not_pass_for_it(taken, tmp_path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1] if taken else free_port()
         with (
@@ -174,9 +172,7 @@ def test_a_run_without_a_report_does_not_show_that_of_the_run_before(tmp_path, m
         (["--out", __file__], f"{__file__} is not a directory"),
     ],
 )
-def test_the_pipeline_demo_refuses_in_one_line_and_deletes_nothing(
-    given: list[str], said: str, tmp_path, monkeypatch, capsys
-) -> None:
+def test_the_pipeline_demo_refuses_in_one_line_and_deletes_nothing(given, said, tmp_path, monkeypatch, capsys) -> None:
     pytest.importorskip("pyarrow")
     from scripts import pipeline_demo
 

@@ -262,9 +262,7 @@ SHORT = 0.2
         ("linger", b"GET /nowhere HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", b"404"),
     ],
 )
-async def test_silence_in_each_phase_ends_the_connection_for_its_own_reason(
-    phase: str, sent: bytes, status: bytes
-) -> None:
+async def test_silence_in_each_phase_ends_the_connection_for_its_own_reason(phase, sent, status) -> None:
     async with running(**{phase: SHORT}) as run:
         start = trio.current_time()  # before the server can begin to count
         stream = await run.connect()
@@ -296,9 +294,7 @@ async def run_download(run: Running) -> AsyncIterator[socket.socket]:
     ],
     ids=["takes nothing", "takes too little", "has shut its side and takes nothing"],
 )
-async def test_a_peer_that_does_not_take_its_response_is_reset(
-    reads: int, shuts: bool, limits: dict[str, object], reason: str
-) -> None:
+async def test_a_peer_that_does_not_take_its_response_is_reset(reads, shuts, limits, reason) -> None:
     async with running(**{"limits__min_out_rate": 0} | limits) as run, run_download(run) as client:
         if shuts:
             client.shutdown(socket.SHUT_WR)

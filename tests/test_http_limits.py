@@ -239,9 +239,7 @@ async def test_a_drain_closes_the_silent_answers_what_is_on_its_way_and_cuts_hea
 @BEHIND_TLS
 @pytest.mark.parametrize("asks", [True, False])
 @pytest.mark.parametrize("reloads", [True, False])
-async def test_a_handshake_that_a_drain_meets_may_end_and_ask_but_not_wait(
-    clock, secured, asks: bool, reloads: bool
-) -> None:
+async def test_a_handshake_that_a_drain_meets_may_end_and_ask_but_not_wait(clock, secured, asks, reloads) -> None:
     async with running(**secured, drain_idle=3, drain=60) as server:
         client = TlsClient(secured["server__tls_cert"])
         assert not client.shake_hands()

@@ -93,9 +93,7 @@ def test_gaps_mode_writes_only_silences_beyond_the_threshold_and_counts_the_othe
 
 
 @pytest.mark.parametrize(("mode", "changes"), [("full", [0, 60_000, 5000]), ("gaps", [])])
-def test_a_change_of_the_timeout_has_a_row_in_full_mode_and_none_in_gaps_mode(
-    tmp_path, mode: str, changes: list[int]
-) -> None:
+def test_a_change_of_the_timeout_has_a_row_in_full_mode_and_none_in_gaps_mode(tmp_path, mode, changes) -> None:
     with make(tmp_path, mode=mode) as journal:
         log = journal.open(0, 5000, "echo")
         log.touch(2 * S)

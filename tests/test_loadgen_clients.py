@@ -216,9 +216,7 @@ def test_a_backend_measures_how_long_a_pool_holds_its_connection_and_whether_it_
 
 
 @pytest.mark.parametrize(("honour", "lost"), [([], {"closed": 6}), (["--honour"], {})])
-def test_a_race_counts_what_is_lost_on_a_connection_that_looked_open(
-    honour: list[str], lost: dict[str, int], capsys
-) -> None:
+def test_a_race_counts_what_is_lost_on_a_connection_that_looked_open(honour, lost, capsys) -> None:
     async def once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(OK.replace(b"\r\n\r\n", b"\r\nKeep-Alive: timeout=0\r\n\r\n"))

@@ -142,9 +142,7 @@ def test_an_early_close_that_is_read_when_one_is_due_is_still_one_and_asking_the
 
 @pytest.mark.parametrize("protocol", ["echo", "raw"])
 @pytest.mark.parametrize(("answered", "verdict"), [(False, "own_lag"), (True, "false")])
-def test_steps_made_up_for_after_a_stall_accuse_no_server_that_closed_meanwhile(
-    protocol: str, answered: bool, verdict: str
-) -> None:
+def test_steps_made_up_for_after_a_stall_accuse_no_server_that_closed_meanwhile(protocol, answered, verdict) -> None:
     with one_worker("chatty", protocol) as worker, connected() as (near, far):
         client = held(worker, near, LAW.timeout + TICK, number=1)
         now = time.monotonic()

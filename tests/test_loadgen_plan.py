@@ -168,9 +168,7 @@ def test_shares_fit_descriptors_and_ports_and_add_up(monkeypatch) -> None:
         ("127.0.0.1:80", 1000, 1 << 40, "of memory needed"),
     ],
 )
-def test_what_the_machine_cannot_hold_is_refused(
-    target: str, connections: int, kernel_bytes: int, complaint: str, monkeypatch
-) -> None:
+def test_what_the_machine_cannot_hold_is_refused(target, connections, kernel_bytes, complaint, monkeypatch) -> None:
     monkeypatch.setattr(capacity, "raise_descriptor_limit", lambda: 20_000)
     monkeypatch.setattr(capacity, "KERNEL_BYTES", kernel_bytes)
     with pytest.raises(BadArgument, match=complaint):

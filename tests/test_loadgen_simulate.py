@@ -102,9 +102,7 @@ class Coarse(simulate.CoreSystem):
     ("system", "mix", "categories"),
     [(Coarse, "silent", {"late"}), (Hasty, "silent", {"early"}), (Forgetful, "drip", {"false", "own_lag"})],
 )
-def test_a_system_that_breaks_the_law_is_caught(
-    system: type[simulate.CoreSystem], mix: str, categories: set[str], monkeypatch
-) -> None:
+def test_a_system_that_breaks_the_law_is_caught(system, mix, categories, monkeypatch) -> None:
     monkeypatch.setattr(simulate, "CoreSystem", system)
     plan = plan_of(mix)
     verdict = judged(plan, simulate_core(plan, Faults(jumps=2 * (system is Forgetful))))

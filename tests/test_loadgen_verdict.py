@@ -119,9 +119,7 @@ def test_a_tolerated_early_close_keeps_its_raw_figure() -> None:
     start=st.floats(0, 500),
     length=st.floats(0, 500),
 )
-def test_a_window_of_any_length_holds_what_its_tenths_of_a_second_hold(
-    lags: list[tuple[float, float]], start: float, length: float
-) -> None:
+def test_a_window_of_any_length_holds_what_its_tenths_of_a_second_hold(lags, start, length) -> None:
     stalls = stalled(*lags)
     first, last = int(start / BUCKET), int((start + length) / BUCKET) + 1
     inside = [lag for instant, lag in lags if first <= int(instant / BUCKET) <= last]
@@ -147,9 +145,7 @@ def test_one_slow_answer_among_many_is_no_stall_of_the_server() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 50), st.floats(0.05, 5)), max_size=8), st.floats(0, 30), st.floats(0, 30))
-def test_stalls_that_overlap_count_each_second_once(
-    pieces: list[tuple[float, float]], start: float, length: float
-) -> None:
+def test_stalls_that_overlap_count_each_second_once(pieces, start, length) -> None:
     stalls = stalled(*pieces)
     spans = [((b + 0.5) * BUCKET - lag, (b + 0.5) * BUCKET) for b, lag in stalls.worst.items()]
     grid = [start + length * (number + 0.5) / 2000 for number in range(2000)]

@@ -9,7 +9,6 @@ import math
 import random
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -167,9 +166,7 @@ def of_any_length(chance: random.Random, timeout: float) -> tuple[int, bool]:
 @pytest.mark.slow  # the first import of lifelines takes seconds
 @pytest.mark.parametrize("draw", [of_whole_seconds, of_any_length])
 @pytest.mark.parametrize("timeouts", [(75.0,), (5.0, 30.0, 4000.0)], ids=["one timeout", "three"])
-def test_at_every_candidate_the_curve_is_that_of_lifelines(
-    draw: Callable[[random.Random, float], tuple[int, bool]], timeouts: tuple[float, ...]
-) -> None:
+def test_at_every_candidate_the_curve_is_that_of_lifelines(draw, timeouts) -> None:
     lifelines = pytest.importorskip("lifelines")
     chance = random.Random(7)
     silences = [draw(chance, timeouts[i % len(timeouts)]) for i in range(20_000)]

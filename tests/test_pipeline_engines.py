@@ -97,9 +97,7 @@ def test_every_trap_of_the_audit_is_answered_alike(both, tmp_path) -> None:
     ahead=st.sampled_from([0, 400 * MS, -3000 * MS]),
 )
 @example(seed=1, faults=dict.fromkeys(FAULTS, 2), mode="full", ahead=0)
-def test_any_traffic_with_any_faults_is_answered_alike(
-    both, tmp_path_factory, seed: int, faults: dict[str, int], mode: str, ahead: int
-) -> None:
+def test_any_traffic_with_any_faults_is_answered_alike(both, tmp_path_factory, seed, faults, mode, ahead) -> None:
     place = tmp_path_factory.mktemp("traffic")
     planted = {name: count for name, count in faults.items() if mode == "full" or name != "backward"}
     options = {"connections": 60, "server_clock_ahead": ahead, "listeners": ("echo", "http", "alt")}
@@ -290,9 +288,7 @@ def test_what_the_embedded_engine_cannot_is_sparks_and_is_refused_with_its_name(
 
 
 @pytest.mark.parametrize(("without", "engine"), [(None, "spark"), ("no Java", "embedded")])
-def test_more_than_memory_bears_is_sparks_where_spark_is(
-    tmp_path, monkeypatch, without: str | None, engine: str
-) -> None:
+def test_more_than_memory_bears_is_sparks_where_spark_is(tmp_path, monkeypatch, without, engine) -> None:
     (tmp_path / "a.parquet").write_bytes(b"x" * 1000)
     monkeypatch.setattr("reaper.pipeline.engine.embedded.memory_bytes", lambda: 100)
     monkeypatch.setattr("reaper.pipeline.engine.choice.no_spark", lambda: without)
@@ -333,9 +329,7 @@ def no_settings(monkeypatch, tmp_path) -> Path:
 
 @pytest.mark.usefixtures("no_settings")
 @pytest.mark.parametrize("master", [None, "local", "local[2]"])
-def test_an_embedded_driver_gets_memory_and_quiet_and_a_cluster_keeps_its_page_and_its_memory(
-    tmp_path, master: str | None
-) -> None:
+def test_an_embedded_driver_gets_memory_and_quiet_and_a_cluster_keeps_its_page_and_its_memory(tmp_path, master) -> None:
     given = _of_driver(tmp_path, master)
     assert set(given) == EMBEDDED
     assert 1024 <= int(given["spark.driver.memory"].removesuffix("m")) <= EMBEDDED_HEAP_MB
@@ -389,9 +383,7 @@ def test_a_cluster_that_does_not_answer_is_one_line_at_once_and_one_master_of_se
         ("local", "sc://somewhere", "--master local contradicts SPARK_REMOTE=sc://somewhere"),
     ],
 )
-def test_a_master_that_is_none_or_contradicts_the_environment_is_refused(
-    monkeypatch, master: str, remote: str | None, reason: str
-) -> None:
+def test_a_master_that_is_none_or_contradicts_the_environment_is_refused(monkeypatch, master, remote, reason) -> None:
     if remote:
         monkeypatch.setenv("SPARK_REMOTE", remote)
     with pytest.raises(NoSpark, match=reason), open_session("test", master):

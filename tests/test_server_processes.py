@@ -69,7 +69,7 @@ def test_sigterm_long_after_the_first_still_loses_nothing_but_ctrl_c_does_end_it
         process.says("ending at once")
 
 
-def test_a_worker_that_ends_early_in_a_drain_is_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_ends_early_in_a_drain_is_not_replaced(monkeypatch) -> None:
     monkeypatch.setenv("PYTHONDEVMODE", "1")  # in which Python warns of sockets that nobody closed
     with server("http", "--workers", "2", "--drain-idle", "100ms", "--status", "127.0.0.1:0") as process:
         client = ask(process.address, "/sleep?s=1s")  # one worker is busy with it, the other ends at once

@@ -362,9 +362,7 @@ WITHIN = ("{}/journal/lake", "file://{}", "file://{}/journal/lake")
         *(pytest.param("journal", uri, "", "//lake", marks=pytest.mark.slow) for uri in SECRET),
     ],
 )
-def test_bad_arguments_are_refused_in_one_line(
-    tmp_path, monkeypatch, ship, journal: str, lake: str, options: str, said: str
-) -> None:
+def test_bad_arguments_are_refused_in_one_line(tmp_path, monkeypatch, ship, journal, lake, options, said) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.file").touch()
     status, _, err = ship(*options.split(), here=Path(journal.format(tmp_path)), to=lake.format(tmp_path))

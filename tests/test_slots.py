@@ -4,7 +4,6 @@ its chunks hold: one epoch, many, the silent, the released."""
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -108,9 +107,7 @@ def test_check_notices_a_broken(broken: str, value: object) -> None:
 )
 @pytest.mark.parametrize("holes", [False, True])
 @pytest.mark.parametrize("limit", [None, 100])
-def test_leases_keep_the_order_of_their_arrival_whether_their_chunk_moved_or_they_did(
-    limit: int | None, holes: bool, silent: Sequence[int]
-) -> None:
+def test_leases_keep_the_order_of_their_arrival_whether_their_chunk_moved_or_they_did(limit, holes, silent) -> None:
     core = IdleReaper(tick=1.0)
     leases = [core.register(uid, 10.0, now=0.0) for uid in range(3 * CHUNK)]
     if holes:  # in the first chunk; next to nothing is left in the second
