@@ -108,6 +108,14 @@ def test_a_connection_without_a_byte_is_due_by_the_first_byte_limit() -> None:
     assert not judge(look(12.1, opened=2.0, unread=1), Memory(3.0), limits)[0].due
 
 
+@pytest.mark.parametrize("limits", [Limits(first_byte=10.0, grain=GRAIN), Limits(max_age=10.0, grain=GRAIN)])
+def test_nothing_is_due_before_its_limit_after_the_opening_that_was_first_reported(limits: Limits) -> None:
+    _, known = judge(look(3.0, opened=2.0, took=0.07), Memory(3.07), limits)  # one look at many: known to 70 ms
+    later = look(12.0 + 2 * GRAIN, opened=1.95)
+    assert judge(later, known, limits)[0].at == known.opened + 10.0
+    assert judge(later, known, limits)[1].opened == known.opened
+
+
 def test_age_counts_from_the_earliest_proof_of_the_opening_and_waits_for_the_answer() -> None:
     limits = Limits(max_age=100.0, grain=GRAIN)
     _, known = judge(look(50.0, received=40.0, sent=30.0), Memory(50.0), limits)

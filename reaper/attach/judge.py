@@ -103,7 +103,7 @@ class Memory(NamedTuple):
     """What is remembered of a connection between two looks. Instants, seconds; `NONE`: has not come about."""
 
     opened: float
-    """The latest instant at which it can have been opened."""
+    """The latest instant at which it can have been opened, by the first look: as the journal says."""
     received: int = -1
     """Bytes received when it was looked at last."""
     turn: float = NONE
@@ -178,7 +178,7 @@ def judge(seen: Snapshot, known: Memory, limits: Limits) -> tuple[Verdict, Memor
     heard = seen.since(seen.received_ago, grain)
     spoke = seen.since(seen.sent_ago, grain)
     theirs = peers_turn(seen, known, limits)
-    opened = min(known.opened, heard, spoke)
+    opened = min(known.opened, heard, spoke) if known.received < 0 else known.opened
     turn = NONE
     at, reason = float("inf"), ""
     look = float("inf")
@@ -199,7 +199,7 @@ def judge(seen: Snapshot, known: Memory, limits: Limits) -> tuple[Verdict, Memor
         look = after + limits.idle
 
     if limits.first_byte and not seen.received and not seen.unread:
-        until = before + limits.first_byte - seen.silent(grain)
+        until = max(opened, before - seen.silent(grain)) + limits.first_byte
         if until < at:
             at, reason = until, "first_byte"
 
