@@ -49,6 +49,15 @@ def test_a_dump_shows_each_open_connection_of_the_listener_once_and_with_info_wh
     assert seen.before <= seen.after
 
 
+def test_who_listens_may_be_asked_while_a_dump_is_half_read() -> None:
+    with closing(RealWorld()) as world:
+        ends = [world.connect() for _ in range(300)]
+        dump = world.dump([world.listener], True)
+        next(dump)
+        assert world.listener.address in {one.address for one in world.kernel.listeners()}
+        assert len(list(dump)) == len(ends) - 1
+
+
 def test_a_look_answers_in_the_order_of_the_question_and_none_for_what_is_gone_or_has_another_cookie(world) -> None:
     first, gone, last = (world.connect() for _ in range(3))
     world.send(first, 1)

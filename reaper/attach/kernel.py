@@ -114,7 +114,7 @@ class Linux:
         return [
             Listener(addresses_of(answer.ident, answer.family)[0], answer.family, answer.inode)
             for family in (socket.AF_INET, socket.AF_INET6)
-            for answer in self._dump(family, 1 << LISTEN, (), False)
+            for answer in self._dump(self._looks, family, 1 << LISTEN, (), False)  # a `dump` may be half read
         ]
 
     def dump(self, listeners: Sequence[Listener], info: bool) -> Iterator[Found]:
@@ -128,7 +128,7 @@ class Linux:
             for start in range(0, len(places), netlink.MOST_PLACES):
                 some = places[start : start + netlink.MOST_PLACES]
                 before = self._clock()
-                for answer in self._dump(family, OPEN_STATES, some, info):
+                for answer in self._dump(self._dumps, family, OPEN_STATES, some, info):
                     snapshot = self._snapshot(answer, before) if answer.info else None
                     yield Found(answer.ident, answer.inode, answer.queued, snapshot)
 
@@ -185,11 +185,13 @@ class Linux:
         while True:
             yield from netlink.parse(sock.recv(MOST_BYTES))
 
-    def _dump(self, family: int, states: int, places: Sequence[tuple[int, bytes]], info: bool) -> Iterator[Answer]:
+    def _dump(
+        self, sock: socket.socket, family: int, states: int, places: Sequence[tuple[int, bytes]], info: bool
+    ) -> Iterator[Answer]:
         self._sequence += 1
         sequence = self._sequence
-        self._dumps.send(netlink.dump_request(sequence, family, states, places, info))
-        for answer in self._answers(self._dumps):
+        sock.send(netlink.dump_request(sequence, family, states, places, info))
+        for answer in self._answers(sock):
             if answer.sequence != sequence:
                 continue
             if answer.error:
