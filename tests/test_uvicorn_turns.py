@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import ssl
@@ -78,6 +79,13 @@ def test_a_websocket_client_that_only_listens_lives_and_one_that_takes_nothing_d
         await serving
 
     asyncio.run(main())
+    said = []
+
+    async def send(message):
+        said.append(message)
+
+    asyncio.run(reaper.uvicorn.status({"type": "http", "method": "GET"}, None, send))
+    assert json.loads(said[1]["body"])["workers"] == []  # a server that has ended has nothing to report
 
 
 def test_a_handshake_that_waits_in_the_kernel_while_the_process_is_paused_is_answered(over_tls, certificate):

@@ -648,7 +648,7 @@ def loop() -> asyncio.AbstractEventLoop:
     return loop_factory(config=ReaperConfig.load(os.environ.get("REAPER_CONFIG")))()
 
 
-REPORTS = Reports(lambda: [shared.reaper for shared in _SHARED.values()])
+REPORTS = Reports(lambda: [it.reaper for it in _SHARED.values() if not it.reaper.loop.is_closed()])  # not of the ended
 metrics: Application = REPORTS.metrics
 status: Application = REPORTS.status
 """ASGI applications to mount, `app.mount("/metrics", reaper.uvicorn.metrics)`: what all workers of the server know."""
