@@ -80,9 +80,7 @@ OWN += [("prometheus_metrics", "{metrics}")]
 
 
 @pytest.mark.parametrize("words", OWN, ids=" ".join)
-def test_a_server_of_ones_own_ends_who_goes_or_is_silent_and_keeps_who_speaks(
-    tmp_path, port, words: tuple[str, ...]
-) -> None:
+def test_a_server_of_ones_own_ends_who_goes_or_is_silent_and_keeps_who_speaks(tmp_path, port, words) -> None:
     with example(tmp_path, *(word.replace("{metrics}", str(port)) for word in words)) as server:
         trial(server, 1.9)
         if words == ("attach_leaky",):

@@ -71,9 +71,7 @@ def calls(found: dict[str, Any]) -> float:
         pytest.param(HTTP_PARKED, HTTP, 1.17, 1.7, id="a request that wakes its connection a sixth more"),
     ],
 )
-def test_what_an_exchange_costs_compared(
-    kind: str, other: str, instructions: float, more_calls: float, exchanged
-) -> None:
+def test_what_an_exchange_costs_compared(kind, other, instructions, more_calls, exchanged) -> None:
     assert exchanged[kind]["instructions"] <= instructions * exchanged[other]["instructions"]
     assert calls(exchanged[kind]) <= more_calls * calls(exchanged[other])
 

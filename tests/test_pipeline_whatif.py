@@ -186,9 +186,7 @@ def group(**changes: Any) -> SimpleNamespace:
     ],
     ids=["all equally far", "spread over an epoch", "over a tick", "too few to tell", "none"],
 )
-def test_self_logging_leases_are_recognised_by_the_distance_of_their_reaps(
-    changes: dict[str, Any], blur: int, epochs: int
-) -> None:
+def test_self_logging_leases_are_recognised_by_the_distance_of_their_reaps(changes, blur, epochs) -> None:
     rows = [group(**changes), group(timeout_ms=None, reaps=0, slack=None, opened=None, first=10)]
     facts = whatif_replay.facts_of_runs(rows, {0: 1000})
     assert facts == {0: {"origin_ns": 70, "epochs": epochs, "blur_ns": blur}}

@@ -147,9 +147,7 @@ def test_each_phase_ends_after_its_own_timeout_which_only_bytes_that_count_start
         (0, 250, 1.0, 300.0, math.inf),  # just above the least rate it lives
     ],
 )
-def test_a_body_slower_than_the_least_rate_ends_after_the_grace(
-    burst: int, count: int, every: float, least: float, most: float
-) -> None:
+def test_a_body_slower_than_the_least_rate_ends_after_the_grace(burst, count, every, least, most) -> None:
     world, policy = requested(Phase.BODY, pytest.fail, body="30s")
     policy.bytes_in(burst, world.now)
 
@@ -169,17 +167,13 @@ def test_a_body_slower_than_the_least_rate_ends_after_the_grace(
     ("rate", "accepted", "reason", "least", "most"),
     [(0, 0, "write", 10.0, 11.0), (240, 1, "min_out_rate", 5.0, 6.5)],
 )
-def test_a_peer_that_accepts_nothing_or_too_little_ends(
-    rate: int, accepted: int, reason: str, least: float, most: float
-) -> None:
+def test_a_peer_that_accepts_nothing_or_too_little_ends(rate, accepted, reason, least, most) -> None:
     world, _ = requested(Phase.WRITE, write="10s", limits__min_out_rate=rate)
     world.ends(reason, least, most, every=0.1, act=lambda: world.accept(accepted))
 
 
 @pytest.mark.parametrize(("hang_up", "reason", "least"), [(None, "request", 300.0), (50.0, "half_closed", 80.0)])
-def test_a_request_in_flight_is_cut_after_its_time_or_that_of_a_client_that_has_hung_up(
-    hang_up: float | None, reason: str, least: float
-) -> None:
+def test_a_request_in_flight_is_cut_after_its_time_or_that_of_a_client_that_has_hung_up(hang_up, reason, least) -> None:
     cuts: list[tuple[str, float]] = []
     world, policy = begun(
         Phase.FIRST_BYTE,
@@ -328,9 +322,7 @@ def test_an_empty_sweep_is_not_scheduled() -> None:
 
 
 @pytest.mark.parametrize(("keep_alive", "drain_idle", "reason"), [(60, 2, "drain"), (3, 50, "keep_alive")])
-def test_retiring_an_idle_connection_waits_for_a_request_that_may_be_on_its_way(
-    keep_alive: int, drain_idle: int, reason: str
-) -> None:
+def test_retiring_an_idle_connection_waits_for_a_request_that_may_be_on_its_way(keep_alive, drain_idle, reason) -> None:
     world, policy = begun(Phase.KEEP_ALIVE, keep_alive=f"{keep_alive}s", drain_idle=f"{drain_idle}s")
     policy.retire("drain", world.now)
     soon = min(keep_alive, drain_idle)  # it does not prolong a shorter timeout
@@ -360,9 +352,7 @@ def test_retiring_a_request_in_flight_lets_it_finish() -> None:
 
 @pytest.mark.parametrize("phase", [Phase.KEEP_ALIVE, Phase.TUNNEL])
 @pytest.mark.parametrize("silent", [10.0, 30.0])
-def test_a_reload_counts_from_the_last_activity_and_what_it_ends_at_once_is_not_late(
-    phase: Phase, silent: float
-) -> None:
+def test_a_reload_counts_from_the_last_activity_and_what_it_ends_at_once_is_not_late(phase, silent) -> None:
     world, policy = begun(phase, **{phase.value: "60s"})
     world.run(silent)
     policy.reload(World(**{phase.value: "12s"}).config, world.now)

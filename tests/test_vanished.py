@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import socket
 import struct
+from contextlib import nullcontext
 
 import pytest
 from test_driver import Connection, Loop, connected
@@ -33,9 +34,7 @@ def heard_of(silence: float, unanswered: int, resent: float | None = None) -> Tc
         (72.0, 28.0, 8, True),  # ...a little
     ],
 )
-def test_a_peer_is_gone_when_it_owes_an_answer(
-    silence: float, resent: float | None, unanswered: int, gone: bool
-) -> None:
+def test_a_peer_is_gone_when_it_owes_an_answer(silence, resent, unanswered, gone) -> None:
     assert heard_of(silence, unanswered, resent).gone(60.0) is gone
 
 
@@ -94,13 +93,41 @@ def test_the_kernel_is_told_to_ask_and_the_close_of_a_vanished_peer_is_a_reset(m
         connection = peers.watch(served.fileno())
         peers.silent_since[served.fileno()] = 0.0
         peers.loop.run_until(30.0)
-        assert served.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 15
+        assert served.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 7
         assert served.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         peers.loop.run_until(76.0)
         assert connection.reason == "vanished"
         assert served.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8) == struct.pack("ii", 1, 0)
         client.settimeout(10)
         assert client.recv(1) == b""
+
+
+class Asked(list[int]):
+    """In place of a socket: the seconds of silence after which the kernel was made to ask, each time that it was."""
+
+    def getsockopt(self, level: int, name: int) -> int:
+        return min([7200, *self])
+
+    def setsockopt(self, level: int, name: int, value: int) -> None:
+        if (level, name) == (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE):
+            self.append(value)
+
+
+def test_the_silent_are_asked_at_each_look_and_no_more_at_once_than_a_queue_holds(monkeypatch) -> None:
+    """The kernel's own timers ask those of half a second in one instant: a loopback drops all but a thousand."""
+    peers, asked = Peers(monkeypatch), [Asked() for _ in range(5000)]
+    monkeypatch.setattr("reaper.driver.sockets.borrowed", lambda link, kind: nullcontext(asked[link - MANY]))
+    for number in range(5000):
+        peers.watch(MANY + number)
+        peers.silent_since[MANY + number] = 0.0
+    before, driver = 0, peers.loop.driver
+    while (rest := driver.rest()) < 45.0:  # then they look bad
+        peers.loop.time = max(peers.loop.time, rest)
+        peers.loop.wake()
+        now = sum(map(len, asked))
+        assert now - before <= LOOKS_PER_STEP
+        before = now
+    assert set(map(len, asked)) <= {2, 3, 4}
 
 
 def test_no_step_looks_at_many_and_each_is_looked_at_in_time(monkeypatch: pytest.MonkeyPatch) -> None:

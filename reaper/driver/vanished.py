@@ -5,8 +5,8 @@ response, it reads slowly, its process is stopped. Its kernel answers all the sa
 `vanished` only when its peer was asked more than once and nothing has come back for `timeouts.vanished` seconds.
 
     who asks         the kernel. Where data is on its way, by sending it again; where the peer's window is full, by
-                     probing it; where nothing is on its way, by keep-alive, four times within `vanished`; the options
-                     for that are set at the first look at a silent connection
+                     probing it; where nothing is on its way, by a keep-alive at each look at a silent connection: its
+                     own timers send those of thousands in one instant, more than a queue holds, each time the same
     what is heard    any segment at all: data, or an acknowledgement; tcp_info knows how long ago
     who judges       `Vanished`: it looks at every connection the driver knows five times within `vanished`, and more
                      closely at those that look bad
@@ -102,7 +102,7 @@ class Vanished:
                 continue
             self._wanted = True
             if seen.silence >= self.after / 8:
-                _have_it_asked(owner.link, self.after)
+                _ask(owner.link, self.after)
             if owner not in self._bad and self._looks_bad(seen):
                 self._bad.add(owner)
                 self._driver.after(self._pause, partial(self._look_again, owner))
@@ -115,6 +115,7 @@ class Vanished:
             self._bad.discard(owner)
             _end(owner, owner.link)
         else:
+            _ask(owner.link, self.after)
             self._driver.after(self._pause, partial(self._look_again, owner))
 
     def _looks_bad(self, seen: sockets.TcpInfo) -> bool:
@@ -126,16 +127,20 @@ class Vanished:
         return sockets.tcp_info_of(link) if link >= 0 else None
 
 
-def _have_it_asked(link: int, after: float) -> None:
-    """Have the kernel ask the peer of *link* four times within *after* seconds, unless it does so more often."""
-    quarter = max(int(after / 4), 1)
+def _ask(link: int, after: float) -> None:
+    """Have the kernel ask the peer of *link*, which has been silent for an eighth of *after* seconds, and go on with it
+    while the loop stalls.
+    """
+    eighth, half = max(int(after / 8), 1), max(int(after / 2), 1)
     with contextlib.suppress(OSError), sockets.borrowed(link, sockets.TCP) as connected:
-        if connected.getsockopt(socket.IPPROTO_TCP, sockets.TCP_KEEPIDLE) > quarter:
+        idle = connected.getsockopt(socket.IPPROTO_TCP, sockets.TCP_KEEPIDLE)
+        if idle > eighth:
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            connected.setsockopt(socket.IPPROTO_TCP, sockets.TCP_KEEPIDLE, quarter)
-            connected.setsockopt(socket.IPPROTO_TCP, sockets.TCP_KEEPINTVL, quarter)
-            connected.setsockopt(socket.IPPROTO_TCP, sockets.TCP_KEEPCNT, 16)  # so that it never ends it before us
-            connected.setsockopt(socket.IPPROTO_TCP, sockets.TCP_RTO_MAX_MS, min(quarter * 1000, 120_000))
+            connected.setsockopt(socket.IPPROTO_TCP, sockets.TCP_KEEPINTVL, half)
+            connected.setsockopt(socket.IPPROTO_TCP, sockets.TCP_KEEPCNT, 127)  # so that it never ends it before us
+            connected.setsockopt(socket.IPPROTO_TCP, sockets.TCP_RTO_MAX_MS, min(max(int(after / 4), 1), 120) * 1000)
+        # Whoever has been silent for as long is asked as this is set, the same value or not.
+        connected.setsockopt(socket.IPPROTO_TCP, sockets.TCP_KEEPIDLE, min(idle, eighth))
 
 
 def _end(owner: Reapable, link: int) -> None:
