@@ -10,6 +10,7 @@ import signal
 import ssl
 import time
 from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import AsyncMock
 
 import pytest
 import uvicorn
@@ -79,13 +80,9 @@ def test_a_websocket_client_that_only_listens_lives_and_one_that_takes_nothing_d
         await serving
 
     asyncio.run(main())
-    said = []
-
-    async def send(message):
-        said.append(message)
-
+    send = AsyncMock()
     asyncio.run(reaper.uvicorn.status({"type": "http", "method": "GET"}, None, send))
-    assert json.loads(said[1]["body"])["workers"] == []  # a server that has ended has nothing to report
+    assert json.loads(send.await_args.args[0]["body"])["workers"] == []  # a server that has ended has nothing to report
 
 
 def test_a_handshake_that_waits_in_the_kernel_while_the_process_is_paused_is_answered(over_tls, certificate):
