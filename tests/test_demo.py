@@ -40,7 +40,7 @@ def test_every_connection_is_open_before_the_first_is_closed_and_all_fit_their_p
 
 def test_a_million_is_planned_for_less_than_25_minutes_and_what_it_was_seen_to_take() -> None:
     plan = make_plan(1_000_000, 20_000, processors=2)
-    assert (plan.rate, plan.workers, plan.generators) == (4000, 54, 51)
+    assert (plan.rate, plan.workers, plan.generators, plan.vanished) == (4000, 54, 51, 380)
     assert 8 * 60 <= plan.timeout < plan.expected < 25 * 60
     assert plan.timeout < make_plan(1_000_000, 20_000, processors=1).timeout
     assert shortages(plan, ROOMY) == shortages(plan, Machine(20_000)) == []  # the latter's limits cannot be read

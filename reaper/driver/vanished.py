@@ -24,7 +24,7 @@ A stall charges nobody: the kernel goes on asking meanwhile, and whoever looks b
 `vanished` of the stall clock later, before it is closed. Then what is queued is thrown away.
 
 Every `Reapable` that the driver knows is judged, in flight or not, by its `link`. Not one on a UNIX socket: a process
-that ends closes it. Cost: no memory, but for those that look bad; about 2 us per look.
+that ends closes it. Cost: no memory, but for those that look bad; about 4 us per look, 15 with a keep-alive.
 """
 
 from __future__ import annotations

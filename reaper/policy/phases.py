@@ -341,7 +341,6 @@ class IdlePolicy:
             if self._inbound is None and limits.min_in_rate:
                 self._inbound = Allowance(limits.min_in_rate, limits.min_in_grace, timeouts.body, step)
                 self._inbound.earn(self._ahead, self.active)
-                self._ahead = 0
             return self._inbound
         if self._outbound is None and limits.min_out_rate:
             self._outbound = Allowance(limits.min_out_rate, limits.min_out_grace, timeouts.write, step)
