@@ -196,7 +196,7 @@ def _idle(part: dict[str, Any]) -> list[str]:
 
 def _accuracy(part: dict[str, Any]) -> list[str]:
     reaps = [demo["reaps"] for demo in part["results"].values()]
-    early, late, total = (sum(each[key] for each in reaps) for key in ("early", "late", "observed"))
+    early, late, total = (sum(each[key] for each in reaps) for key in ("early", "late_raw", "observed"))
     return [f"{early} of {total:,} early, {late} late", "after a stall, closes clients that had sent something"]
 
 

@@ -60,7 +60,7 @@ def described(plan: Plan) -> list[str]:
     """What will be run and what it takes, in lines of at most 80 columns."""
     return [
         f"{plan.connections:,} connections, about {seconds(plan.expected)}, {size(plan.memory())} of memory",
-        f"server: {plan.workers} workers; timeout {plan.timeout} s, vanished {plan.vanished} s, tick {TICK}",
+        f"server: {plan.workers} workers; timeout {plan.timeout} s, tick {TICK}",
         f"clients: at least {plan.generators} process{'es' if plan.generators > 1 else ''}, {plan.mix}",
         *([f"they act together, every {plan.beat * 1e3:g} ms"] if plan.beat else []),
     ]
@@ -70,7 +70,7 @@ def run(plan: Plan, out: Path) -> int:
     """Server, load, verdict. Returns the exit status."""
     for name in ("report.json", "report.html"):
         (out / name).unlink(missing_ok=True)  # of a run before: this one may end without any
-    flags = f"--idle {plan.timeout}s --vanished {plan.vanished}s --tick {TICK} --connections {plan.connections}"
+    flags = f"--idle {plan.timeout}s --vanished {max(60, plan.timeout)}s --tick {TICK} --connections {plan.connections}"
     command = example("echo", *flags.split(), "--workers", str(plan.workers))
     # A session of its own: Ctrl-C reaches the generator alone, and the server is stopped when it has ended.
     with serving(command, out / "server.log", session=True) as server:
