@@ -131,18 +131,20 @@ def tls_context(config: ReaperConfig) -> ssl.SSLContext | None:
 
 
 def empty(listening: socket.socket, admit: Callable[[socket.socket], object]) -> None:
-    """Accept what waits in the backlog, then close *listening*.
+    """Accept what waits in the backlog, close *listening* at once, and only then admit them.
 
     What the kernel completes between the last accept and the close is reset where this was the last copy.
     """
+    waiting: list[socket.socket] = []
     with listening:
         listening.setblocking(False)
         for _ in range(2 * BACKLOG // ACCEPTS_PER_PASS):
             accepted, errors, _ = accept_burst(listening)
-            for connected in accepted:
-                admit(connected)
+            waiting += accepted
             if len(accepted) + len(errors) < ACCEPTS_PER_PASS:
                 break  # nothing waits, or there is nothing to accept it with
+    for connected in waiting:
+        admit(connected)
 
 
 def _opened(host: str, port: int, count: int, *, share: bool) -> list[socket.socket]:
