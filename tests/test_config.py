@@ -141,9 +141,7 @@ def test_every_fault_is_reported_with_path_value_origin_and_what_would_be_right(
         (b'[server]\nwatchdog = "10ms"', "at least 1s; 0s switches it off"),
     ],
 )
-def test_a_file_that_cannot_be_used_or_a_setting_that_is_wrong_or_misplaced_is_one_fault(
-    tmp_path, content: bytes | None, said: str
-) -> None:
+def test_a_file_that_cannot_be_used_or_a_setting_that_is_wrong_or_misplaced_is_one_fault(tmp_path, content, said):
     path = tmp_path / "x.toml"
     if content is not None:
         path.write_bytes(content)

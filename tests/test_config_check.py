@@ -132,9 +132,7 @@ def test_a_reload_names_every_change_and_applies_only_the_live_ones() -> None:
     assert after.origins == dict.fromkeys(("timeouts.idle", "limits.max_requests", "server.port"), "command line")
 
 
-def test_check_prints_values_with_their_origin_and_passes_and_says_the_same_as_json(
-    tmp_path, call, monkeypatch
-) -> None:
+def test_check_prints_values_with_their_origin_and_passes_and_says_the_same_as_json(tmp_path, call, monkeypatch):
     path = tmp_path / "good.toml"
     path.write_text('[timeouts]\nidle = "7s"\n')
     monkeypatch.setenv("REAPER_TIMEOUTS_BODY", "8s")

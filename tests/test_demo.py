@@ -28,9 +28,7 @@ ROOMY = Machine(20_000, 3_000_000, 1_500_000, 64 << 30)
 
 
 @given(st.integers(1, 2_000_000), st.sampled_from([1024, 4096, 20_000, 1 << 20]))
-def test_every_connection_is_open_before_the_first_is_closed_and_all_fit_their_processes(
-    connections: int, descriptors: int
-) -> None:
+def test_every_connection_is_open_before_the_first_is_closed_and_all_fit_their_processes(connections, descriptors):
     plan = make_plan(connections, descriptors)
     assert connections / plan.rate <= plan.timeout
     assert plan.duration >= plan.timeout * 1.1 + 1

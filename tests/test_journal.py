@@ -218,9 +218,7 @@ def test_a_stream_cut_anywhere_gives_back_every_whole_batch(tmp_path) -> None:
     assert set(counts) == {0, 10, 20, 30}
 
 
-def test_a_stream_that_a_living_process_holds_is_not_recovered_and_one_that_is_parquet_already_only_goes(
-    tmp_path,
-) -> None:
+def test_a_stream_that_a_living_process_holds_is_not_recovered_and_one_that_is_parquet_already_only_goes(tmp_path):
     journal = make(tmp_path)
     journal.open(0, 1)
     journal.flush()

@@ -20,7 +20,7 @@ from server_process import PATIENCE, ROOT, Process, answer, ask, load, server, w
 
 from scripts.serving import example
 from scripts.tools import metrics
-from server_example.listening import Listening
+from server_example.listening import Listening, empty
 from server_example.status import Doors
 from server_example.workers import RELOAD, Counters, Worker
 
@@ -387,3 +387,10 @@ def test_sockets_of_a_service_manager_are_taken_over(tmp_path, unix: bool) -> No
 def test_what_cannot_be_used_is_one_line_and_status_2(flags: str, named: str) -> None:
     assert named in refused("http", *flags.split())
     assert named in refused(*re.sub(" (?!--)", "=", flags).split())  # without a kind: echo
+
+
+def test_what_waits_at_a_listener_is_admitted_once_that_is_closed():
+    with socket.create_server(("127.0.0.1", 0)) as listening, socket.create_connection(listening.getsockname()):
+        seen = []
+        empty(listening, lambda connected: (seen.append(listening.fileno()), connected.close()))
+    assert seen == [-1]

@@ -98,7 +98,7 @@ class TcpInfo(NamedTuple):
         """Whether the peer has owed an answer for *after* seconds, and none can be on its way.
 
         The last question must be older than a sixteenth of that; where it is older than a quarter, the next one is
-        waited for a little. Keep-alives come every quarter.
+        waited for a little. Keep-alives come every fifth.
         """
         late, early = after / 4, after / 16
         waited = self.silence - after
