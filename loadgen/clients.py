@@ -74,8 +74,7 @@ class Ended:
     Attributes:
         how: "closed" (by the server), "reset" (by it), "left" (by itself, or `until`), "refused" (never established).
         connected: the instant of the call to connect, on the monotonic clock; `ready`: that from which the server may
-            take the connection for ready (TLS and upgrade are through); `since`: that from which it counts; `at`: that
-            of the end.
+            take the connection for ready (TLS, upgrade are through); `since`: when its time began; `at`: when it ended.
         failure: of a refused one, why: "ECONNREFUSED", "CERTIFICATE_VERIFY_FAILED", ...
         asked, answered: units of answer. overslept: it was itself so late that the server may have closed before.
         slowest: seconds that the slowest answer took. wrong: unexpected statuses, and how often each came.

@@ -1,8 +1,7 @@
 """`loadgen probe`: find out how a server treats idle connections, by waiting.
 
 One rule: every figure is the time a client waited, between bounds that it can prove. Nothing is asked of the server but
-patience; a handful of connections per question, started at uneven instants so that a server's tick shows as a pattern
-of closes.
+patience; a few connections per question, begun at uneven instants so that a tick shows as a pattern of closes.
 """
 
 from __future__ import annotations

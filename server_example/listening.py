@@ -3,7 +3,7 @@
 One rule: *a connection that the kernel has completed is accepted*. Closing a listening socket resets what waits in its
 backlog, so a socket outlives its worker: the supervisor holds it for the next one. A server that is started on the same
 port with `--share-port` is given copies of the very sockets, and opens none of its own. The backlog is emptied
-before the last copy is closed.
+before the last copy is closed, and first the kernel is told to let no one else in (`turn_away`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ import errno
 import os
 import socket
 import ssl
+import struct
 import time
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
@@ -28,6 +30,7 @@ IN_USE_PATIENCE = 1.0
 """Seconds for which a port in use is asked for again: a server that was just told to stop lets go of it soon."""
 
 FIRST_ACTIVATED = 3  # sd_listen_fds(3)
+SO_ATTACH_FILTER = 26  # asm-generic/socket.h
 MOST_SOCKETS = 250  # of one port, so that one message carries all to a successor (SCM_MAX_FD is 253)
 
 
@@ -37,14 +40,16 @@ class Listening:
     Attributes:
         host, port: Where they listen.
         sockets: They.
+        alone: Whether no server but this one has ever had them.
     """
 
-    def __init__(self, sockets: Sequence[socket.socket], counter: socket.socket | None) -> None:
+    def __init__(self, sockets: Sequence[socket.socket], counter: socket.socket | None, *, alone: bool = False) -> None:
         self.sockets = list(sockets)
         address = sockets[0].getsockname()
         # A service manager may have opened a Unix socket, which has a path and no port.
         self.host, self.port = address[:2] if isinstance(address, tuple) else (printable(os.fsdecode(address)), 0)
         self._counter = counter  # where successors ask for copies
+        self.alone = alone
 
     @classmethod
     def open(cls, host: str, port: int, count: int, *, share: bool = False) -> Listening:
@@ -62,7 +67,7 @@ class Listening:
             if inherited is not None:
                 return inherited
         sockets = _opened(host, port, min(count, MOST_SOCKETS), share=share)
-        return cls(sockets, listen_as(_family(*sockets[0].getsockname()[:2])))
+        return cls(sockets, listen_as(_family(*sockets[0].getsockname()[:2])), alone=True)
 
     @classmethod
     def activated(cls, environ: Mapping[str, str] = os.environ) -> Listening | None:
@@ -90,6 +95,7 @@ class Listening:
             with asking:
                 asking.settimeout(1.0)
                 if credentials(asking).user in (0, os.getuid()):
+                    self.alone = False
                     socket.send_fds(asking, [b"!"], [each.fileno() for each in (self._counter, *self.sockets)])
 
     def close(self, *, but: Sequence[socket.socket] = ()) -> None:
@@ -130,10 +136,22 @@ def tls_context(config: ReaperConfig) -> ssl.SSLContext | None:
     return context
 
 
+def turn_away(listening: socket.socket) -> None:
+    """Have the kernel drop every question for a new connection (SYN); those half made are completed.
+
+    Who asked does so again a second later, of whoever listens then, instead of being reset with a request under way as
+    *listening* is closed. It holds for every copy of the socket, so not where another server goes on to accept.
+    """
+    load_flags, if_syn, drop, keep = (0x30, 0, 0, 13), (0x45, 0, 1, 0x02), (0x06, 0, 0, 0), (0x06, 0, 0, 0xFFFFFFFF)
+    steps = array("B", b"".join(struct.pack("=HBBI", *step) for step in (load_flags, if_syn, drop, keep)))
+    with suppress(OSError):  # a kernel without: closed as it is
+        listening.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, struct.pack("HP", 4, steps.buffer_info()[0]))
+
+
 def empty(listening: socket.socket, admit: Callable[[socket.socket], object]) -> None:
     """Accept what waits in the backlog, close *listening* at once, and only then admit them.
 
-    What the kernel completes between the last accept and the close is reset where this was the last copy.
+    What the kernel completes between the two is reset where this was the last copy: see `turn_away`.
     """
     waiting: list[socket.socket] = []
     with listening:

@@ -21,11 +21,14 @@ from reaper.policy.pressure import Pressure, limits_here
 
 from .echo import EchoServer
 from .http import HttpServer
-from .listening import empty
+from .listening import empty, turn_away
 from .status import Desk
 from .workers import Worker
 
 log = logging.getLogger("server_example")
+
+HANDSHAKE = 0.1
+"""Seconds in which connections that are half made as the server leaves are completed."""
 
 
 Server = EchoServer | HttpServer
@@ -82,6 +85,10 @@ async def serve(
             await worker.stop.wait()
             server.leaving = True
             await trio.sleep(server.config.timeouts.drain_delay)
+            if worker.last:
+                for each in worker.listening:
+                    turn_away(each)
+                await trio.sleep(HANDSHAKE)
             accepting.cancel_scope.cancel()
         for each in worker.listening:
             empty(each, admit)

@@ -63,8 +63,8 @@ DEATHS_WITHIN = 60.0  # seconds
 FIRST_DELAY, LONGEST_DELAY = 0.1, 5.0
 """Seconds until a worker that died again is replaced: doubled with each death, none for the first."""
 
-DRAIN, RELOAD, END = b"d", b"r", b"e"
-"""The supervisor's words."""
+DRAIN, LAST, RELOAD, END = b"d", b"l", b"r", b"e"
+"""The supervisor's words. The second goes with the first where no other server accepts on the port."""
 
 
 Admit = Callable[[socket.socket], object]
@@ -114,6 +114,7 @@ class Worker:
         publish: Writes the counters; called with every sign of life.
         reload: Reads the configuration anew; called when the supervisor says so.
         stop: Set when it is to accept no more, and to drain.
+        last: Whether no one accepts from *listening* after that.
     """
 
     index: int
@@ -126,6 +127,7 @@ class Worker:
     publish: Callable[[], object] = int
     reload: Callable[[], Awaitable[object]] | None = None
     stop: trio.Event = field(default_factory=trio.Event)
+    last: bool = False
 
     @property
     def phase(self) -> float:
@@ -158,6 +160,7 @@ class Worker:
             words = os.read(self.orders, 64)
             if END in words:
                 life.cancel()
+            self.last |= LAST in words
             if DRAIN in words or not words:
                 self.stop.set()
             elif RELOAD in words:
@@ -305,7 +308,7 @@ class Supervisor:
                 self._draining = True
                 self._notify.send("STOPPING=1")
                 self._listening.close()  # the workers' copies are the last ones now
-                self._tell(DRAIN)
+                self._tell(DRAIN + LAST if self._listening.alone else DRAIN)
             if self._reload and not self._draining:
                 self._tell(RELOAD)
             self._reload = False

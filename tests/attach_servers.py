@@ -10,9 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, redirect_stderr, redirect_stdout, suppress
-from pathlib import Path
 from typing import ClassVar, Self
 
 import pytest
@@ -37,7 +35,7 @@ def accepts(port: int) -> bool:
 
 
 @contextmanager
-def running(*command: str, port: int, **options) -> Iterator[subprocess.Popen[bytes]]:
+def running(*command: str, port: int, **options):
     """A server process that listens on *port*; ended by its pid, and its clients are closed."""
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **options) as process:
         try:
@@ -101,7 +99,7 @@ class Client:
 
 class Redis(Client):
     @staticmethod
-    def server(port: int, folder: Path) -> Running:
+    def server(port: int, folder) -> Running:
         command = (tool("redis-server"), "--port", str(port), "--save", "", "--dir", str(folder), "--timeout", "0")
         return running(*command, port=port)
 
@@ -148,7 +146,7 @@ class Nginx(Client):
     question, answer_ends = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"hello"
 
     @staticmethod
-    def server(port: int, folder: Path, listen: str = "", location: str = 'return 200 "hello";') -> Running:
+    def server(port: int, folder, listen: str = "", location: str = 'return 200 "hello";') -> Running:
         tool("nginx")
         http = NGINX.format(port=port, listen=listen, location=location)
         return running(*tools.nginx(folder, http, main="worker_processes 2;"), port=port)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 
 import pyarrow.parquet as pq
 import pytest
 from attach_worlds import FakeWorld
 
-from reaper.attach.kernel import Found, Listener
 from reaper.attach.learn import Learner
 from reaper.attach.runner import Runner, limits_of
 from reaper.attach.show import Lines
@@ -28,13 +26,13 @@ class FakeTarget(Target):
         self.held: set[int] = set()
         self.accepts_during_the_dump = False
 
-    def listeners(self) -> list[Listener]:
+    def listeners(self):
         return [self.world.listener]
 
     def pids(self) -> list[int]:
         return []
 
-    def dump(self, info: bool) -> Iterator[Found]:
+    def dump(self, info: bool):
         for found in list(super().dump(info)):
             yield found
             if self.accepts_during_the_dump:

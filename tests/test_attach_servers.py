@@ -12,7 +12,6 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable
 
 import pytest
 from attach_servers import PATIENCE, SERVERS, Attach, Client, Nginx, Redis, at, free_port, tool, until
@@ -21,7 +20,7 @@ IDLE = 1.5
 LIMITS = ("--idle", "1500ms", "--tick", "100ms")
 
 
-def live_on(clients: list[Client], done: Callable[[], bool]) -> list[str]:
+def live_on(clients: list[Client], done) -> list[str]:
     """Have each of *clients* ask something every third of the timeout; which were closed, since we were late."""
     lost, end = [], time.monotonic() + PATIENCE
     while not done():

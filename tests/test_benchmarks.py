@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 from contextlib import closing
-from typing import Any
 
 import pytest
 
@@ -29,7 +28,7 @@ EXPIRING = [kind for kind in peers.ALL if kind.expires]
 @pytest.mark.parametrize("kind", EXPIRING, ids=lambda kind: kind.name)
 def test_each_peer_expires_the_silent_and_no_other_and_forgets_the_released(kind: type[peers.Peer]) -> None:
     keys = [f"client {i}" for i in range(12)]
-    died: dict[Any, float] = {}
+    died = {}
     with closing(kind(keys, 20.0)) as peer:
         peer.register(12, 0.0)
         for second in range(1, 51):

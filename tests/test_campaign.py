@@ -14,7 +14,6 @@ import sys
 import time
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from server_process import installed
@@ -28,12 +27,12 @@ from scripts.serving import example, serving
 from scripts.tools import Missing, metrics
 
 
-async def talked(answer: Any, until: float) -> Outcome:
+async def talked(answer, until: float) -> Outcome:
     """What a talker makes of a server that treats its connections with *answer*."""
     outcome, end = Outcome(), time.monotonic() + until
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as listening:
         server = SimpleNamespace(address=listening.sockets[0].getsockname())
-        given: Any = SimpleNamespace(server=server, outcome=outcome)
+        given = SimpleNamespace(server=server, outcome=outcome)
         await talk(given, HTTP, lambda: time.monotonic() > end, shortest="400ms", longest="800ms")
         await asyncio.sleep(0.05)
     return outcome

@@ -12,7 +12,6 @@ import signal
 import ssl
 import sys
 import time
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -39,7 +38,7 @@ WEB = {
 
 
 @contextlib.contextmanager
-def started(tmp_path, *words: str) -> Iterator[Server]:
+def started(tmp_path, *words: str):
     port = free_port()
     command = [sys.executable, "-m", *(word.format(port=port) for word in words)]
     settings = {"REAPER_TICK": "100ms", "REAPER_TIMEOUTS_FIRST_BYTE": "500ms", "PYTHONPATH": os.getcwd()}

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 import socket
-from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import NamedTuple
 
@@ -20,7 +19,6 @@ from http_world import PATIENCE, Running, head_of, rest
 
 from reaper.config import ReaperConfig
 from reaper.metrics import families as library_families
-from server_example.http.connection import Exchange, Route
 from server_example.http.routes import ROUTES
 from server_example.http.transport import Transport
 from server_example.serving import reload_from
@@ -31,7 +29,7 @@ TICK = 0.05
 
 
 @asynccontextmanager
-async def running(routes: Mapping[str, Route] = ROUTES, /, **overrides: object) -> AsyncIterator[Running]:
+async def running(routes=ROUTES, /, **overrides: object):
     """A server whose books balance at the end."""
     async with http_world.running(routes, reaper__tick=TICK, **overrides) as server:
         with trio.fail_after(PATIENCE):
@@ -172,7 +170,7 @@ async def test_an_unwanted_body_is_read_away_if_it_is_little() -> None:
 
 
 async def test_a_route_that_raises_is_answered_500_and_hurts_no_other_request(caplog) -> None:
-    async def broken(exchange: Exchange) -> None:
+    async def broken(exchange) -> None:
         raise LookupError("on purpose")
 
     async with running({**ROUTES, "/broken": broken}) as run:
@@ -275,7 +273,7 @@ async def test_silence_in_each_phase_ends_the_connection_for_its_own_reason(phas
 
 
 @asynccontextmanager
-async def run_download(run: Running) -> AsyncIterator[socket.socket]:
+async def run_download(run: Running):
     """A client that lets the server send little ahead, and has asked for much."""
     with socket.socket() as made:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -325,7 +323,7 @@ async def test_a_slow_but_living_download_is_never_idle_though_no_send_returns()
 
 
 async def test_a_reload_reaches_open_connections_and_a_bad_file_changes_nothing(caplog) -> None:
-    def load(**overrides: object) -> Callable[[], ReaperConfig]:
+    def load(**overrides: object):
         return lambda: ReaperConfig.load(environ={}, overrides={"reaper.tick": TICK, **overrides})
 
     async with running(keep_alive="1h") as run, await run.connect() as stream:

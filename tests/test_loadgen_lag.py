@@ -7,10 +7,8 @@ import os
 import select
 import socket
 import time
-from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -33,7 +31,7 @@ LAW = Law(timeout=10.0, tick=TICK)
 
 
 @contextmanager
-def connected() -> Iterator[tuple[socket.socket, socket.socket]]:
+def connected():
     """A client's socket and the server's."""
     with (
         socket.create_server(("127.0.0.1", 0)) as listener,
@@ -59,9 +57,7 @@ def test_the_kernel_says_for_how_long_the_end_of_a_stream_was_not_read() -> None
 
 
 @contextmanager
-def one_worker(
-    mix: str = "silent", protocol: str = "echo", processes: int = 1, beat: float = 0.0
-) -> Iterator[module.Worker]:
+def one_worker(mix: str = "silent", protocol: str = "echo", processes: int = 1, beat: float = 0.0):
     plan = make_plan(from_mix(mix), 1, LAW, 30.0, 1, 1, beat)
     ours, theirs = multiprocessing.Pipe()
     worker = module.Worker(
@@ -71,7 +67,7 @@ def one_worker(
         yield worker
 
 
-def held(worker: module.Worker, near: socket.socket, ago: float = 0.0, **more: Any) -> Client:
+def held(worker: module.Worker, near: socket.socket, ago: float = 0.0, **more) -> Client:
     """A client of *worker* on a copy of *near*, established and last heard *ago* seconds ago."""
     since = time.monotonic() - ago
     client = Client(0, 0, worker.plan.key(0), worker.plan.behaviour(0), fd=os.dup(near.fileno()))

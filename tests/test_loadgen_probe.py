@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from pathlib import Path
-from typing import Any
 
 import pytest
 from test_loadgen_run import ROOMY, ROOT, faulty_server, loadgen, passes, run
 
 from loadgen.clients import Ended
 from loadgen.probe import QUESTIONS, as_text, granularity, summarise
-from scripts.serving import Server, free_port, serving
+from scripts.serving import free_port, serving
 from scripts.tools import Missing, nginx
 
 NGINX = """keepalive_timeout 1s; client_header_timeout 1s; keepalive_requests 100000;
@@ -22,7 +18,7 @@ server {{ listen 127.0.0.1:{port} backlog=1024; location / {{ return 200 "hello"
 """
 
 
-def server(name: str, folder: Path) -> AbstractContextManager[Server]:
+def server(name: str, folder):
     """A server we did not write, up and answering."""
     port = free_port()
     if name == "nginx":
@@ -78,7 +74,7 @@ def test_closes_in_common_instants_show_a_tick_and_others_none() -> None:
     assert granularity([]) is None
 
 
-def finding_of(closes: Sequence[float], **more: Any) -> Any:
+def finding_of(closes, **more):
     trials = [Ended("silent", "closed", at=at) for at in closes]
     return summarise(QUESTIONS["echo"][1], trials, 30.0, more.get("expected"))
 

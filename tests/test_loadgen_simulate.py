@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 from itertools import pairwise
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +12,6 @@ from hypothesis import strategies as st
 
 from loadgen import simulate
 from loadgen.cli import main
-from loadgen.judge.observation import Observation
 from loadgen.judge.verdict import Verdict, judge_all
 from loadgen.plan.plan import Law, Plan, make_plan
 from loadgen.plan.scenario import from_mix, load_scenario
@@ -29,7 +27,7 @@ def plan_of(mix: str = MIX, connections: int = 100, seed: int = 1) -> Plan:
     return make_plan(from_mix(mix), connections, LAW, 120.0, seed, rate=10.0)
 
 
-def judged(plan: Plan, seen: Observation) -> Verdict:
+def judged(plan: Plan, seen) -> Verdict:
     return judge_all(plan, seen.records, seen.own_stalls, seen.server_stalls)
 
 
@@ -119,7 +117,7 @@ def test_faults_are_drawn_from_the_seed_and_never_touch() -> None:
 
 
 def test_two_reports_with_one_seed_differ_only_in_wall_time_and_another_seed_gives_others(tmp_path, capsys) -> None:
-    reports: list[dict[str, Any]] = []
+    reports = []
     for seed in (5, 5, 6):
         out = [f"--seed={seed}", f"--report={tmp_path / 'report.json'}", f"--html={tmp_path / 'page.html'}", "--quiet"]
         plan = "--connections=200 --duration=10m --stalls=2 --jumps=1 --storms=1 --mix=silent,chatty=9,bursty"

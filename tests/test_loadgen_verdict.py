@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,26 +11,23 @@ from hypothesis import strategies as st
 from loadgen.judge.records import How, Record
 from loadgen.judge.stalls import BUCKET, Answers, Stalls
 from loadgen.judge.verdict import GRAIN, Finding, Verdict, judge, judge_all
-from loadgen.plan.behaviours import Behaviour
 from loadgen.plan.plan import Law, make_plan
 from loadgen.plan.scenario import from_mix
 
 LAW = Law(timeout=5.0, tick=1.0)
-SILENT: Behaviour = from_mix("silent").clients[0].behaviour(LAW.timeout, 100.0)
-UNREAD: Behaviour = from_mix("unread").clients[0].behaviour(LAW.timeout, 100.0)
+SILENT = from_mix("silent").clients[0].behaviour(LAW.timeout, 100.0)
+UNREAD = from_mix("unread").clients[0].behaviour(LAW.timeout, 100.0)
 NONE = Stalls()
 AGED = replace(LAW, max_age=4.0)
 
 
-def record(closed_by: float, **more: Any) -> Record:
+def record(closed_by: float, **more) -> Record:
     """One that the server read at 100 s and closed then, unless *more* says otherwise."""
     closed = Record(0, 0, How.FIN, True, False, 1, 99.0, 99.0, 100.0, 100.0, closed_by, closed_by)
     return closed._replace(**more)
 
 
-def judged(
-    seen: Record, own: Stalls = NONE, server: Stalls = NONE, law: Law = LAW, behaviour: Behaviour = SILENT
-) -> Finding:
+def judged(seen: Record, own: Stalls = NONE, server: Stalls = NONE, law: Law = LAW, behaviour=SILENT) -> Finding:
     return judge(seen, behaviour, law, own, server)
 
 
@@ -51,7 +47,7 @@ def verdict_on(*seen: Record, own: Stalls = NONE, server: Stalls = NONE) -> Verd
 
 LATE, LONG_LATE = record(106.3), record(5107.0, sent=5000.0, seen=5000.0)
 MIDDLE = stalled((103.0, 1.5))
-CLAIMS: dict[str, list[tuple[Record, dict[str, Any], str]]] = {
+CLAIMS = {
     "the law ends where it says": [
         (record(104.999), {}, "early"), (record(105.0), {}, "reaped"), (record(106.0), {}, "reaped"),
         (record(106.0 + GRAIN / 2), {}, "reaped"), (record(106.1), {}, "late"),

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -122,7 +119,7 @@ def test_an_entry_of_a_load_balancer_of_aws_gives_its_connection(trace: str) -> 
 # ---- on Spark -------------------------------------------------------------------------------------------------------
 
 
-def advice_from(spark: Any, name: str, path: Path, timeout_s: int = 75, max_cut: float = 0.3) -> dict[str, Any]:
+def advice_from(spark, name: str, path, timeout_s: int = 75, max_cut: float = 0.3):
     return advise(spark, Inputs(), (name, [path], timeout_s * S), Policy(max_cut=max_cut))
 
 
@@ -142,7 +139,7 @@ ISTIO = (
     '"downstream_remote_address":"10.244.1.3:%s","method":"GET","protocol":"HTTP/1.1","response_flags":"-",'
     '"start_time":"2026-09-21T14:13:%sZ","upstream_host":"10.244.1.5:8000"}'
 )
-LINES: dict[str, Callable[[int, int, float], str]] = {
+LINES = {
     "nginx": lambda conn, turn, at: f"{SECOND + at + 0.5:.3f} {conn} {turn} 0.500",
     "haproxy": lambda conn, turn, at: (
         f"{HEAD}10.0.0.{conn}:4000 [21/Sep/2026:14:13:{20 + at:.3f}] web~ app/s1 0/0/0/1/500 200 99 - - ----"

@@ -9,9 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -22,7 +20,7 @@ from websockets.sync.client import connect as open_websocket
 
 from reaper.config import OPTIONS
 from reaper.config.balancers import BALANCERS
-from scripts.serving import Server, free_port, serving
+from scripts.serving import free_port, serving
 
 ROOT = Path(__file__).parent.parent
 MARKDOWN = (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "examples" / "README.md")
@@ -38,7 +36,7 @@ SERVERS = [(page, text) for page, text in SNIPPETS if "8080" in text]
 ECHOES = [(page, text) for page, text in SERVERS if "import reaper" in text and "wsproto" not in text]
 
 
-def started(text: str, directory: Path, *, idle: int = 1) -> AbstractContextManager[Server]:
+def started(text: str, directory: Path, *, idle: int = 1):
     """A program of the documentation, with a timeout of one second, where nothing else listens."""
     port = free_port()
     text = re.sub(r"idle=(30|2)\b", f"idle={idle}", text.replace("8080", str(port)))
@@ -66,7 +64,7 @@ def survives(text: str, directory: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def trials(tmp_path_factory) -> Iterator[list[Future[None]]]:
+def trials(tmp_path_factory):
     """All programs at once, for they spend their time waiting."""
     with ThreadPoolExecutor(len(ECHOES)) as pool:
         yield [

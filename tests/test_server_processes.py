@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import http.client
 import os
 import re
@@ -11,6 +12,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 
@@ -20,7 +22,7 @@ from server_process import PATIENCE, ROOT, Process, answer, ask, load, server, w
 
 from scripts.serving import example
 from scripts.tools import metrics
-from server_example.listening import Listening, empty
+from server_example.listening import Listening, empty, turn_away
 from server_example.status import Doors
 from server_example.workers import RELOAD, Counters, Worker
 
@@ -237,6 +239,7 @@ async def serve(worker):
         raise LookupError("on purpose")
     os.kill(os.getppid(), 15)
     await worker.stop.wait()
+    print("nobody accepts after it:", worker.last, flush=True)
 before = len(os.listdir("/proc/self/fd"))
 status = workers.Supervisor(Listening.open("127.0.0.1", 0, 1), 1).run(serve)
 raise SystemExit(status or len(os.listdir("/proc/self/fd")) - before)
@@ -252,6 +255,7 @@ def supervised(failing: set[int], good: int) -> subprocess.CompletedProcess[str]
 def test_a_fork_that_fails_is_tried_again_and_costs_nothing() -> None:
     done = supervised({2, 3}, good=4)
     assert done.stdout.count("worker 0 cannot be started: Resource temporarily unavailable; starting it again") == 2
+    assert "nobody accepts after it: True" in done.stdout
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -394,3 +398,29 @@ def test_what_waits_at_a_listener_is_admitted_once_that_is_closed():
         seen = []
         empty(listening, lambda connected: (seen.append(listening.fileno()), connected.close()))
     assert seen == [-1]
+
+
+def test_who_asks_as_a_listener_leaves_is_answered_by_the_next_one():
+    with socket.create_server(("127.0.0.1", 0)) as leaving, socket.socket() as asking:
+        address = leaving.getsockname()
+        with socket.create_connection(address) as before:
+            turn_away(leaving)
+            asking.settimeout(0.05)
+            assert asking.connect_ex(address) == errno.EAGAIN, "nothing was heard"
+            leaving.accept()[0].close()
+            assert before.recv(1) == b"", "who came before is let in"
+        leaving.close()
+        with socket.create_server(address) as following:
+            following.settimeout(PATIENCE)
+            with following.accept()[0] as answered:
+                assert answered.getpeername() == asking.getsockname()
+
+
+def test_no_one_is_turned_away_from_sockets_that_another_server_has_too():
+    first = Listening.open("127.0.0.1", 0, 1)
+    assert first.alone
+    threading.Thread(target=lambda: select.select([first], [], []) and first.answer()).start()
+    second = Listening.open("127.0.0.1", first.port, 1, share=True)
+    assert (first.alone, second.alone) == (False, False)
+    first.close()
+    second.close()

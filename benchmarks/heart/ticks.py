@@ -1,5 +1,4 @@
-"""What else a peer does: register, release, a tick with nothing due, with one in a hundred due, with all due, and under
-traffic.
+"""What else a peer does: register, release, a tick with nothing due, one in a hundred due, or all, and under traffic.
 
 Virtual time, one peer at a time, the collector off: its pauses are `mass.py`'s subject.
 """

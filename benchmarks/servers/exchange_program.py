@@ -108,9 +108,7 @@ async def watching(wrap: Callable[[reaper.trio.TrioReaper], Any]) -> AsyncIterat
 
 @asynccontextmanager
 async def http(linger: float) -> AsyncIterator[int]:
-    """The port of the example's HTTP server. *linger*: how many seconds a task waits for more before its connection is
-    parked.
-    """
+    """The port of the example's HTTP server. *linger*: seconds for which a task waits for more before it is parked."""
     import server_example.http.server as example
 
     example.LINGER = linger

@@ -45,8 +45,7 @@ class Histogram:
         self.max = max(self.max, other.max)
 
     def percentile(self, percent: float) -> float | None:
-        """The upper edge in seconds of the bucket that holds that share of the values (at most `max`); None when
-        empty."""
+        """The upper edge in seconds of the bucket with that share of the values (at most `max`); None when empty."""
         if not self.total:
             return None
         seen = 0

@@ -1,8 +1,7 @@
 """What one client saw of one connection, and a compact table of many of them.
 
 One rule: instants are bounds, not points. A byte was read by the server somewhere between `sent` and `seen`; a close
-happened somewhere between `closed_after` and `closed_by`. What follows from the bounds is proof, what does not is not
-claimed.
+happened somewhere between `closed_after` and `closed_by`. What follows from the bounds is proof; no more is claimed.
 """
 
 from __future__ import annotations

@@ -42,8 +42,7 @@ class Finding(NamedTuple):
     Attributes:
         category: reaped, alive, closed_itself, announced (live, and of the age that the scenario names), unjudged: all
             good; early, late, missed, false: each a broken promise; own_lag: the client itself broke the plan, which
-            proves nothing; undecided: still open, and a stall or the end of the run may be why; failed: never
-            established.
+            proves nothing; undecided: still open, perhaps by a stall or the end of the run; failed: never established.
         lateness: closed_by minus (sent + timeout), seconds; None unless the server closed an expected reap.
         excused: within the law only because the server, or this program, was seen to be stalled.
     """

@@ -1,7 +1,6 @@
 """Ports, descriptors, processes and memory, reckoned before the start.
 
-One rule: refuse before the first packet, and say what would be needed. A run that hits a limit half way measures the
-limit.
+One rule: refuse before the first packet, and say what would be needed. A run that hits a limit half way measures that.
 """
 
 from __future__ import annotations

@@ -140,8 +140,7 @@ class AsyncioReaper(Reaper):
         """Watch a connection for the length of a `with` block in a task.
 
         Args:
-            transport: Its transport, `StreamWriter` or socket, or None; bytes that are unread in its socket are a sign
-                of life.
+            transport: Its transport, `StreamWriter` or socket, or None; unread bytes in its socket are a sign of life.
             idle: Seconds of silence allowed; 0 switches the timeout off; None takes the reaper's own `idle`.
             reason: What `connection.reason` says after a reap.
             probe: Called, as a task, with the connection when it has been silent for *idle*: it sends something that

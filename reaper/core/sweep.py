@@ -3,8 +3,7 @@
 At a million connections nearly all of the time here is spent waiting for memory: every lease is a cache line that has
 not been looked at for a timeout. So each chunk is read twice. The first pass only asks for the epochs, which lets the
 processor wait for many lines at once and leaves them in its nearest cache; the second does the work. Where all leases
-of a chunk share one epoch, as those of clients with one heartbeat come to do, the chunk itself moves and no lease is
-written.
+of a chunk share one epoch, as those of clients with one heartbeat come to do, the chunk moves and no lease is written.
 """
 
 from __future__ import annotations

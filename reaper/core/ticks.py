@@ -64,8 +64,7 @@ def check_instant(name: str, value: float) -> float:
 
 
 def check_timeout(name: str, value: float, also: str = "") -> float:
-    """Return *value* as a float. Raises InvalidArgument: it is no finite number of seconds > 0; *also* says what else
-    would do."""
+    """*value* as a float. Raises InvalidArgument: it is no finite number of seconds > 0; *also*: what else would do."""
     wanted = f"a finite number of seconds > 0{also}" if also else "a finite number of seconds > 0"
     number = _finite(name, value, wanted)
     if number <= 0:

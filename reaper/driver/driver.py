@@ -348,8 +348,7 @@ class Driver:
         return next(self._numbers)
 
     def retime(self, lease: Lease, idle: float, reason: str | None = None) -> bool:
-        """Put another timeout in force for *lease*, counted from its last activity; 0 switches it off. False if it has
-        ended."""
+        """Put another timeout in force for *lease*, counted from its last activity; 0: none. False if it has ended."""
         retimed = lease.retime(check_idle(idle), self.now(), reason)
         self.poke()
         return retimed

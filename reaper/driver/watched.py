@@ -272,8 +272,7 @@ def check_watch(idle: float | None, reason: str, probe: Probe | None, grace: flo
 
 
 def check_idle(idle: float | None, name: str = "idle") -> float | None:
-    """*idle*, seconds of silence allowed, as the core takes it: None, which is off, for 0. Raises InvalidArgument, by
-    *name*."""
+    """*idle*, seconds of silence allowed, as the core takes it: None, off, for 0. Raises InvalidArgument, by *name*."""
     return None if idle is None or is_off(idle) else check_timeout(name, idle, ", or 0 for none")
 
 

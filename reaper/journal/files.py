@@ -97,8 +97,7 @@ def convert(stream: Path, *, recovered: bool = False) -> Path | None:
     Returns:
         The new file, or None if not one row could be read.
     Raises:
-        OSError, pyarrow.ArrowException, ValueError: writing failed, or names of columns are damaged. The stream is
-            still there.
+        OSError, pyarrow.ArrowException, ValueError: writing failed, or column names are damaged. The stream remains.
     Cost: one stream in memory; `rotate_bytes` bounds it.
     """
     batches: list[pa.RecordBatch] = []

@@ -2,8 +2,7 @@
 
 Full is answered before it hurts, a step at a time, and taken back the same way. Below the low watermark nothing
 happens. Between the two, silence is borne for a shrinking share of its timeout (Envoy's scaled timers). Above the high
-one, the longest silent go, down to the watermark. At the limit no connection is accepted until it is left again by a
-margin.
+one, the longest silent go, down to the watermark. At the limit none is accepted until it is left again by a margin.
 """
 
 from __future__ import annotations

@@ -49,8 +49,7 @@ def run_app(app: Any, *, config: ReaperConfig | None = None, **options: Any) -> 
     Args:
         app: As there.
         config: None: the file that REAPER_CONFIG names, and the variables REAPER_*.
-        options: As there, but for `loop`. A `keepalive_timeout` holds where *config* leaves `timeouts.keep_alive` at
-            its default.
+        options: As there, but for `loop`. A `keepalive_timeout` holds where *config* leaves the default `keep_alive`.
     Raises:
         ConfigError: there is no *config*, and the one found cannot be used.
     """

@@ -88,8 +88,7 @@ class Shared:
     """What the guarded connections of one uvicorn server share.
 
     Args:
-        uvicorn: The server's own settings; its keep-alive is used where *settings* leave `timeouts.keep_alive` at its
-            default.
+        uvicorn: The server's own settings; its keep-alive holds where *settings* leave the default `keep_alive`.
         settings: What is in force; None: the file that REAPER_CONFIG names, and the variables REAPER_*.
         journal: Where the life of every connection is written; None: nowhere.
     Attributes:

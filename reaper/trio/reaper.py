@@ -120,8 +120,7 @@ class TrioReaper(Reaper):
             idle: Seconds of silence allowed; 0 switches the timeout off; None takes the reaper's own `idle`.
             reason: What `connection.reason` says after a reap.
             probe: An async function, run as a task of the reaper's with the connection when that has been silent for
-                *idle*: it sends something that the peer must answer. Any activity is an answer. What it raises is
-                logged.
+                *idle*: it sends what the peer must answer. Any activity is an answer. What it raises is logged.
             grace: Seconds, > 0, that the peer then has; after that it is reaped.
         Returns:
             The `Connection`, watched from now on. Enter it at once.

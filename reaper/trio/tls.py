@@ -16,8 +16,7 @@ EARLY_BYTES = 16384
 
 
 class TlsSession:
-    """The server's side of TLS on *fd*, a non-blocking descriptor that stays its owner's, who calls `detach` before he
-    closes it.
+    """The server's side of TLS on *fd*, a non-blocking descriptor of its owner's, who calls `detach` before closing it.
 
     Attributes:
         socket: The `ssl.SSLSocket`.

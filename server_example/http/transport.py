@@ -133,8 +133,7 @@ class Transport(ParkableStream):
     async def read_away(self) -> None:
         """Shut our side, then read what still comes until the end of file, `AWAY_BYTES` of it at the most.
 
-        Closing with bytes unread makes the kernel send a reset, and a reset may overtake the last answer (RFC 9112
-        section 9.6).
+        Closing with bytes unread makes the kernel send a reset, which may overtake the last answer (RFC 9112, 9.6).
         """
         self.shut_down()
         until = self.received + AWAY_BYTES

@@ -190,8 +190,7 @@ def _counts(ends: DataFrame, begin: int, width: int, beyond: int) -> dict[tuple[
     """(listener_hash, i) -> bin -> connections. i: a candidate, whose ends are counted; then openings. Bins from
     *beyond* on are one.
 
-    Where all candidates end a connection in one bin, as they do most of them, that is one row to count and not one a
-    candidate.
+    Where all candidates end a connection in one bin, as they mostly do, that is one row to count, not one a candidate.
     """
     opened, alike = range(len(CANDIDATES), len(CANDIDATES) + 2)
     bits = alike.bit_length()

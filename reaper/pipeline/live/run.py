@@ -65,8 +65,7 @@ def follow(
     """Process what is there and what comes; go on later from where *out* stopped, whatever stopped it.
 
     Below *out*: `windows/` and `idle/` (Parquet, plain files: what is visible counts, each row once),
-    `live.html`, `live.json` (the summary, after each step); and for itself `feed/`, `checkpoint/`, `ledger.json`,
-    `.lock`.
+    `live.html`, `live.json` (the summary, after each step); its own: `feed/`, `checkpoint/`, `ledger.json`, `.lock`.
 
     Args:
         stop: Set it to end after the step that is being done.

@@ -66,8 +66,7 @@ def status(
 
     `complete` is false where rows are missing from the tables: they came too late, their file was put aside or gone,
     their writer dropped them, or an expected server is *silent*. Instants are Unix seconds, null before
-    the first row. Windows that end at or before `final_until` do not change any more; sessions are written once they
-    cannot change.
+    the first row. Windows that end at or before `final_until` no longer change; sessions are written once they cannot.
     """
     ledger = feed.ledger
     totals = {row.pop("listener"): row for row in _asked(out / "windows", _TOTALS)}

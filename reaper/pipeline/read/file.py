@@ -204,8 +204,7 @@ def _anchors(metadata: dict[str, str]) -> list[list[int]]:
 
 
 def believe(facts: Facts, counts: Iterable[Count], now: int) -> None:
-    """Complete *facts*, which are those of the footer, with what all *counts* of the file say together. *now*: Unix
-    time, ns.
+    """Complete *facts*, those of the footer, with what all *counts* of the file say together. *now*: Unix time, ns.
 
     Raises:
         Refused: a row cannot be judged, or is impossible, or cannot be read; or the file is not of this time.
