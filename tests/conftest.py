@@ -1,5 +1,4 @@
-"""What every test run shares: Hypothesis profiles, `--no-skips`, one Spark session, and which tests must run in the
-same process.
+"""What every test run shares: Hypothesis profiles, `--no-skips`, one Spark session, which tests share a process.
 
 Under pytest-xdist the tests of one file stay together, for they share fixtures that cost more than the tests. The files
 that start a Spark stay together as well: each process that runs one keeps a JVM of its own until it ends. The sets

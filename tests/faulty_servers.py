@@ -163,7 +163,9 @@ class Connection(asyncio.Protocol):
             self.timer = self.loop.call_later(0, self.end, goodbye, sin)
             return
         if not self.transport.is_closing():
-            self.sins[sin or ("false" if self.requests > 1 else "early")] += 1
+            sin = sin or ("false" if self.requests + bool(unread(self.transport)) > 1 else "early")
+            over = self.loop.time() - self.touched >= self.timeout  # this process did not run for so long
+            self.sins["closed" if over and sin == "early" else sin] += 1
         self.transport.write(goodbye)
         self.transport.close()
 

@@ -1,5 +1,4 @@
-"""The plan: a pure function of the seed, exact shares, no gap that both ends could be right about; what is refused, and
-how."""
+"""The plan: a pure function of the seed, exact shares, no gap that both ends could be right about; what is refused."""
 
 from __future__ import annotations
 
