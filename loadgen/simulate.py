@@ -198,7 +198,7 @@ class Crowd:
 
 
 class CoreSystem:
-    """The library's core, driven as an adapter drives it: read what has come, then judge as of the waking."""
+    """The library's core, driven as an adapter drives it: read what has come, then judge as of its waking."""
 
     def __init__(self, tick: float, closed: Callable[[SimulatedClient, float], None] | None = None) -> None:
         self.core = reaper.IdleReaper(tick=tick, wheel_size=WHEEL_SIZE)

@@ -1,6 +1,7 @@
 """`reaper`, or `python -m reaper`: one command per subject. Exit status: 0 good, 1 a check failed, 2 bad arguments.
 
-The rule of this door: *a command costs what it imports, and says what it lacks*. Nobody else imports the pipeline.
+The rule of this door: *a command costs what it imports, and says what it lacks*. The pipeline is imported only where it
+is asked for.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -126,12 +125,12 @@ class FakeWorld:
         j = self.jiffy
         return (int(self.now / j) - int(instant / j)) * j if j else self.now - instant
 
-    def dump(self, listeners: Sequence[Listener], info: bool) -> Iterator[Found]:
+    def dump(self, listeners, info: bool):
         for sock in list(self.sockets):
             if sock.open:
                 yield Found(sock.ident, sock.inode, sock.queued, self._snapshot(sock) if info else None)
 
-    def look(self, idents: Sequence[bytes]) -> list[Snapshot | None]:
+    def look(self, idents) -> list[Snapshot | None]:
         self.looks += len(idents)
         by_ident = {sock.ident: sock for sock in self.sockets}
         return [self._snapshot(by_ident[ident]) if ident in by_ident else None for ident in idents]

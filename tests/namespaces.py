@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 import pytest
@@ -53,7 +52,7 @@ def run(*command: str) -> None:
 
 
 @contextmanager
-def _holder(*command: str) -> Iterator[int]:
+def _holder(*command: str):
     """A process that keeps a namespace alive: its id. *command* runs another command in a new one."""
     with subprocess.Popen([*command, "sh", "-c", "echo $$; exec sleep 3600"], stdout=subprocess.PIPE, text=True) as own:
         try:
@@ -67,7 +66,7 @@ def _holder(*command: str) -> Iterator[int]:
 
 
 @contextmanager
-def opened() -> Iterator[Link]:
+def opened():
     """A `Link` for the length of the block; the test is skipped, and says why, where there can be none."""
     root = os.geteuid() == 0
     with ExitStack() as stack:

@@ -9,7 +9,6 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -72,7 +71,7 @@ class Process(Server):
 
 
 @contextmanager
-def server(*arguments: str) -> Iterator[Process]:
+def server(*arguments: str):
     """A server with one worker unless told otherwise, ended at the end of the block."""
     process = Process(*arguments, *(["--workers", "1"] if "--workers" not in arguments else []))
     try:
@@ -101,7 +100,7 @@ def answer(client: http.client.HTTPConnection) -> int | str:
 
 
 @contextmanager
-def load(address: tuple[str, int], clients: int, *, keeps: bool) -> Iterator[list[object]]:
+def load(address: tuple[str, int], clients: int, *, keeps: bool):
     """Clients that upload, which no proxy may send twice, again and again meanwhile, on connections that each *keeps*.
 
     What is yielded grows: the status of each answer, or what went wrong instead.

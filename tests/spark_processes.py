@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 @contextmanager
-def started(command: list[str], log: Path, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+def started(command: list[str], log: Path, **options: Any):
     """In the end it is killed with all that it has started, as by a power cut, if it still runs."""
     with log.open("ab") as file:
         process = subprocess.Popen(
@@ -47,7 +46,7 @@ def started(command: list[str], log: Path, **options: Any) -> Iterator[subproces
         process.wait()
 
 
-def until(condition: Callable[[], Any], process: subprocess.Popen[bytes], log: Path) -> Any:
+def until(condition, process: subprocess.Popen[bytes], log: Path) -> Any:
     """What *condition* returns once it is true; fails if *process*, which writes *log*, ends before."""
     deadline = time.monotonic() + LONG
     while not (found := condition()):

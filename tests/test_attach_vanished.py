@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 import namespaces
@@ -96,7 +95,7 @@ class Trial:
 
 
 @contextmanager
-def trial(*prefix: str, how: str = "shutdown", guarded: bool = False, after: float = AFTER) -> Iterator[Trial]:
+def trial(*prefix: str, how: str = "shutdown", guarded: bool = False, after: float = AFTER):
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with ExitStack() as stack:
         link = stack.enter_context(namespaces.opened())

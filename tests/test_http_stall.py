@@ -11,7 +11,6 @@ import trio
 from http_world import PATIENCE, running
 
 from scripts.campaign.fuzz import cases, run
-from server_example.http.connection import Exchange
 from server_example.http.routes import ROUTES
 
 TICK = 0.05
@@ -35,7 +34,7 @@ ANSWERED_FIRST = ("keep_alive", "tunnel")  # phases that begin with an answer
 @pytest.mark.slow
 @pytest.mark.trio
 async def test_a_stalled_loop_loses_no_request_in_any_phase(caplog) -> None:
-    async def block(exchange: Exchange) -> None:
+    async def block(exchange) -> None:
         """Hold the loop, as a careless route would; the clients go on meanwhile."""
         for phase, client in clients:
             os.write(client.socket.fileno(), SAID[phase][1])

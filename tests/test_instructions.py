@@ -9,7 +9,6 @@ one with a task.
 from __future__ import annotations
 
 import shutil
-from typing import Any
 
 import pytest
 
@@ -35,7 +34,7 @@ def counts() -> dict[str, float]:
 
 
 @pytest.fixture(scope="module")
-def exchanged() -> dict[str, dict[str, Any]]:
+def exchanged():
     return exchanges.count([PLAIN, WATCHED, PARKED, HTTP, HTTP_PARKED], CONNECTIONS, ROUNDS)
 
 
@@ -58,7 +57,7 @@ def test_a_lease_that_was_touched_is_moved_on_for_less_than_another_call(counts)
     assert counts["beat"] - counts["lease.touch()"] < counts["empty call"]
 
 
-def calls(found: dict[str, Any]) -> float:
+def calls(found) -> float:
     """Those that each exchange makes by itself: in how many passes a round is worked off is not always the same."""
     return sum(n for n in found["calls"].values() if n > 0.5)
 

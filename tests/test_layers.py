@@ -6,7 +6,6 @@ An import counts wherever it stands: at the top, in a function, under TYPE_CHECK
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Mapping
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -18,7 +17,7 @@ CORE = {"errors", "core"}
 PARTS = CORE | {"journal", "config", "metrics", "testing"}
 ADAPTER = PARTS - {"testing"} | {"policy", "driver", "status"}
 SERVER = ADAPTER | {"asyncio", "servers"}
-ARROWS: Mapping[str, Collection[str]] = {
+ARROWS = {
     "errors": (),
     "core": {"errors"},
     "journal": CORE | {"config"},
@@ -78,7 +77,7 @@ FRAMEWORKS = {
     *("uvicorn", "gunicorn", "aiohttp", "websockets", "hypercorn", "httptools", "starlette", "django", "anyio"),
 }
 ASYNCIO = {"asyncio", "uvloop"}
-MAY: Mapping[str, Collection[str]] = {
+MAY = {
     "trio": {"trio"},
     "asyncio": ASYNCIO,
     "servers": FRAMEWORKS - {"trio", "pyspark", "psutil", "pyarrow", "pandas", "numpy", "rich"},
@@ -105,7 +104,7 @@ def name_of(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imported(path: Path, known: Collection[str] = (), *, types: bool = True, calls: bool = True) -> set[str]:
+def imported(path: Path, known=(), *, types: bool = True, calls: bool = True) -> set[str]:
     """Absolute names of the modules that *path* imports, anywhere in it; submodules by name if *known*.
 
     Without *types* none that is imported for the type checker only, without *calls* none within a function.

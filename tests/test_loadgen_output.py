@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from typing import Any
 
 import pytest
 from test_loadgen_run import ROOMY, faulty_server, run
@@ -22,7 +21,7 @@ PLAN = make_plan(from_mix("silent,chatty"), 40, Law(timeout=0.5, tick=0.5), 2.0,
 SILENT = [index for index in range(40) if PLAN.behaviour(index).kind == "silent"]
 
 
-def report_of(seen: Observation | None = None, *records: Record, plan: Plan = PLAN) -> dict[str, Any]:
+def report_of(seen: Observation | None = None, *records: Record, plan: Plan = PLAN):
     """The report on what was *seen* (a right server), and *records* besides."""
     seen = seen or simulate_core(plan, Faults())
     for record in records:

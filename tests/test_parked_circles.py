@@ -9,7 +9,6 @@ import pytest
 import trio
 from http_world import head_of, rest, running, until, will_reset
 from streams import no_circles
-from trio.testing import MockClock
 
 import reaper.trio
 from reaper.core.lease import Lease
@@ -27,7 +26,7 @@ CLIENTS = 5
 
 
 @pytest.fixture
-def clock() -> MockClock:
+def clock():
     return autojump("still")
 
 

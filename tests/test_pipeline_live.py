@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
 from html import escape
@@ -310,7 +309,7 @@ def test_a_batch_of_sessions_counts_once_and_files_stay_few(tmp_path, monkeypatc
 # ---- the page: no Spark ---------------------------------------------------------------------------------------------
 
 
-def drawn(tmp_path, one: Feed, silent: Mapping[str, str] = MappingProxyType({})) -> tuple[dict[str, Any], str]:
+def drawn(tmp_path, one: Feed, silent=MappingProxyType({})) -> tuple[dict[str, Any], str]:
     summary = status(one, tmp_path / "out", 10 * S, lambda: WALL + 700 * S, silent)
     return summary, render(summary, tmp_path / "out", 5 * S)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +70,7 @@ def test_without_a_driver_here_a_uri_is_one_line(monkeypatch) -> None:
 
 
 @pytest.fixture
-def mounted(real_spark, tmp_path) -> Iterator[str]:
+def mounted(real_spark, tmp_path):
     """`viewfs://reaper-tests/data`, a mount of the test's directory; and the default file system is that `viewfs:`."""
     settings = real_spark.sparkContext._jsc.hadoopConfiguration()
     root = f"fs.viewfs.mounttable.{NAME}.link./data"

@@ -1,4 +1,4 @@
-"""A rolling restart behind nginx and HAProxy, under load, as docs/howto/kubernetes.md has it."""
+"""A rolling restart behind nginx and HAProxy, under load, as docs/howto/kubernetes.md has it: nothing is lost."""
 
 from __future__ import annotations
 

@@ -20,9 +20,11 @@ import pytest
 import trio
 from server_process import PATIENCE, ROOT, Process, answer, ask, load, server, wait_until
 
+from reaper.config import ReaperConfig
 from scripts.serving import example
 from scripts.tools import metrics
-from server_example.listening import Listening, empty, turn_away
+from server_example.listening import Listening, empty
+from server_example.serving import serve
 from server_example.status import Doors
 from server_example.workers import RELOAD, Counters, Worker
 
@@ -196,11 +198,15 @@ def test_a_stalled_worker_is_killed_and_replaced_but_a_pause_of_all_kills_none()
         assert process.workers() != [worker]
 
 
+def worker_of(orders: int, *listening: socket.socket) -> Worker:
+    counters = Counters(memoryview(bytearray(8 * len(Counters.NAMES))).cast("d"))
+    return Worker(0, 1, 30.0, [*listening], counters, Doors(1), orders)
+
+
 @pytest.mark.trio
 async def test_a_reload_that_comes_before_there_is_anything_to_reload_is_not_lost(autojump_clock) -> None:
     orders, supervisor = os.pipe()
-    counters = Counters(memoryview(bytearray(8 * len(Counters.NAMES))).cast("d"))
-    worker = Worker(0, 1, 30.0, [], counters, Doors(1), orders)
+    worker = worker_of(orders)
 
     async def serve(worker: Worker) -> None:
         reloaded = trio.Event()
@@ -400,16 +406,22 @@ def test_what_waits_at_a_listener_is_admitted_once_that_is_closed():
     assert seen == [-1]
 
 
-def test_who_asks_as_a_listener_leaves_is_answered_by_the_next_one():
+@pytest.mark.trio
+async def test_who_asks_as_a_server_leaves_is_answered_by_the_next_one(mock_clock):
     with socket.create_server(("127.0.0.1", 0)) as leaving, socket.socket() as asking:
         address = leaving.getsockname()
-        with socket.create_connection(address) as before:
-            turn_away(leaving)
+        worker = worker_of(-1, leaving)
+        worker.last = True
+        worker.stop.set()
+        before = socket.create_connection(address)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(serve, "echo", ReaperConfig(), ReaperConfig, None, False, worker)
+            await trio.testing.wait_all_tasks_blocked(0.01)
             asking.settimeout(0.05)
             assert asking.connect_ex(address) == errno.EAGAIN, "nothing was heard"
-            leaving.accept()[0].close()
-            assert before.recv(1) == b"", "who came before is let in"
-        leaving.close()
+            mock_clock.autojump_threshold = 0
+        with before:
+            assert (before.recv(1), leaving.fileno()) == (b"", -1), "who came before is let in"
         with socket.create_server(address) as following:
             following.settimeout(PATIENCE)
             with following.accept()[0] as answered:

@@ -507,7 +507,7 @@ class IdleReaper:
                 gives False, limits that activity does not move: such a one stays due, and is checked again one epoch
                 later. A lease touched or ended during the check is not reaped. If it raises, nothing is reaped.
         Returns:
-            A new list, earliest due first, ties as they came into their slot; may be empty. Their leases ended.
+            A new list, earliest due first, ties as they came into their slot; may be empty. Their leases have ended.
         Raises:
             InvalidArgument, ClockWentBackwards: State unchanged.
             HookErrors: hooks raised and there is no on_error. All hooks have run; `.expired` has the list.
