@@ -29,7 +29,13 @@ def measure(program: Program, scale: Scale, out: Path) -> str:
     about, began = machine(), time.monotonic()
     module = program.load()
     found: dict[str, Any] = module.run(scale, lambda text: print(f"# {text}", flush=True))
-    head = {"schema": SCHEMA, "part": program.name, "scale": scale, "about": about, "seconds": time.monotonic() - began}
+    head = {
+        "schema": SCHEMA,
+        "part": program.name,
+        "scale": scale,
+        "about": about,
+        "seconds": time.monotonic() - began,
+    }
     whole = out / f"{program.name}.json"
     partial = whole.with_suffix(".json.part")
     partial.write_text(json.dumps({**head, **found}) + "\n")
@@ -42,8 +48,22 @@ def run_all(programs: Sequence[Program], scale: Scale, out: Path) -> list[str]:
     out.mkdir(parents=True, exist_ok=True)
     failed = []
     for index, program in enumerate(programs):
-        print(f"[{index + 1}/{len(programs)}] {program.name}: {program.title.lower()}", file=sys.stderr, flush=True)
-        command = [sys.executable, "-m", "benchmarks", "measure", program.name, "--scale", scale, "--out", str(out)]
+        print(
+            f"[{index + 1}/{len(programs)}] {program.name}: {program.title.lower()}",
+            file=sys.stderr,
+            flush=True,
+        )
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks",
+            "measure",
+            program.name,
+            "--scale",
+            scale,
+            "--out",
+            str(out),
+        ]
         with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             for line in process.stdout:
@@ -61,13 +81,22 @@ def run_all(programs: Sequence[Program], scale: Scale, out: Path) -> list[str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status: 0 good, 1 a program failed, 2 bad arguments, 130 interrupted."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure, and write docs/performance.md.")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description="Measure, and write docs/performance.md."
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="measure: about 25 minutes; with --quick five")
-    run.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(PROGRAMS)}; default: all but {SLOW[0]}")
+    run.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help=f"of {', '.join(PROGRAMS)}; default: all but {SLOW[0]}",
+    )
     run.add_argument("--quick", action="store_true", help="small sizes: is it about right?")
     run.add_argument("--tiny", action="store_true", help="smallest sizes: does it run?")
-    run.add_argument("--out", type=Path, default=RESULTS, metavar="DIR", help="where the JSON files go")
+    run.add_argument(
+        "--out", type=Path, default=RESULTS, metavar="DIR", help="where the JSON files go"
+    )
     write = commands.add_parser("document", help="write the page from the JSON files")
     write.add_argument("--results", type=Path, default=RESULTS, metavar="DIR")
     write.add_argument("--out", type=Path, default=ROOT / "docs" / "performance.md", metavar="FILE")

@@ -66,7 +66,18 @@ def by_ss(ss: str) -> float:
 
 def attached(parent: int, idle: float, seconds: float, folder: Path) -> tuple[float, int]:
     """(share of a core, bytes that it has grown by) of `attach` on *parent*'s children."""
-    command = [sys.executable, "-m", "reaper", "attach", "--pid", str(parent), "--idle", f"{idle:g}s", "--tick", "1s"]
+    command = [
+        sys.executable,
+        "-m",
+        "reaper",
+        "attach",
+        "--pid",
+        str(parent),
+        "--idle",
+        f"{idle:g}s",
+        "--tick",
+        "1s",
+    ]
     with serving([*command, "--close"], folder / "attach", says=re.compile("watching")) as guard:
         process = psutil.Process(guard.pid)
         empty = process.memory_info().rss
@@ -74,25 +85,43 @@ def attached(parent: int, idle: float, seconds: float, folder: Path) -> tuple[fl
         begun, before = time.monotonic(), process.cpu_times()
         time.sleep(seconds)
         after = process.cpu_times()
-        share = (after.user + after.system - before.user - before.system) / (time.monotonic() - begun)
+        share = (after.user + after.system - before.user - before.system) / (
+            time.monotonic() - begun
+        )
         return share, process.memory_info().rss - empty
 
 
 def run(scale: Scale, note: Note) -> dict[str, Any]:
     """Shares of a core: `attach`, and `ss` per tick (None: not installed); bytes per connection."""
-    connections, idle, seconds = by_scale(scale, (200, 2.0, 2.0), (10_000, 20.0, 30.0), (100_000, 60.0, 120.0))
+    connections, idle, seconds = by_scale(
+        scale, (200, 2.0, 2.0), (10_000, 20.0, 30.0), (100_000, 60.0, 120.0)
+    )
     full_holders, rest = divmod(connections, PAIRS)
     counts = [PAIRS] * full_holders + [rest] * (rest > 0)
     ss = shutil.which("ss")
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
         folder = Path(scratch)
-        note(f"{connections:,} connections in {len(counts)} processes, timeout {idle:g} s, tick 1 s")
+        note(
+            f"{connections:,} connections in {len(counts)} processes, timeout {idle:g} s, tick 1 s"
+        )
         for number, count in enumerate(counts):
-            me = [sys.executable, "-m", "benchmarks.attach", str(count), str(idle * 0.75), str(number)]
+            me = [
+                sys.executable,
+                "-m",
+                "benchmarks.attach",
+                str(count),
+                str(idle * 0.75),
+                str(number),
+            ]
             stack.enter_context(serving(me, folder / f"holder-{number}", says=re.compile("ready")))
         share, grown = attached(os.getpid(), idle, seconds, folder)
         cores = {"attach": share, "ss": by_ss(ss) if ss else None}
-    return {"connections": connections, "idle_s": idle, "cores": cores, "bytes": grown / connections}
+    return {
+        "connections": connections,
+        "idle_s": idle,
+        "cores": cores,
+        "bytes": grown / connections,
+    }
 
 
 def table(found: dict[str, Any]) -> str:
@@ -101,7 +130,11 @@ def table(found: dict[str, Any]) -> str:
     rows = []
     for name, what in (("attach", "**`reaper attach`**"), ("ss", "`ss -tni`")):
         share = found["cores"].get(name)
-        rows.append([what, "-", "-"] if share is None else [what, f"{share:.1%}", f"{share / max(ours, 1e-4):.1f}x"])
+        rows.append(
+            [what, "-", "-"]
+            if share is None
+            else [what, f"{share:.1%}", f"{share / max(ours, 1e-4):.1f}x"]
+        )
     head = [f"{found['connections']:,} connections, none due, tick 1 s", "of a core", "x attach"]
     grown = f"{figure(found['bytes'])} bytes more resident per connection; the list of sockets was there before."
     return markdown(head, rows) + f"\n\n{grown}"

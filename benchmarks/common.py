@@ -30,7 +30,18 @@ Scale = Literal["tiny", "quick", "full"]
 Note = Callable[[str], None]
 """Called now and then with what is being done: one short line."""
 
-PACKAGES = ("trio", "h11", "uvloop", "numpy", "pyarrow", "pyspark", "duckdb", "uvicorn", "aiohttp", "hypercorn")
+PACKAGES = (
+    "trio",
+    "h11",
+    "uvloop",
+    "numpy",
+    "pyarrow",
+    "pyspark",
+    "duckdb",
+    "uvicorn",
+    "aiohttp",
+    "hypercorn",
+)
 
 LONGEST = 600
 """Seconds that one run under valgrind or strace may take."""
@@ -142,7 +153,9 @@ def under(tool: list[str], program: list[str], cwd: Path = ROOT) -> str:
     run must be the same. Raises RuntimeError: it failed; the message is its output."""
     environment = {"PATH": os.environ["PATH"], "PYTHONHASHSEED": "0"}
     command = [*tool, sys.executable, *program]
-    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=LONGEST)
+    done = subprocess.run(
+        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=LONGEST
+    )
     if done.returncode:
         raise RuntimeError(f"{tool[0]} failed: {done.stderr[-2000:]}")
     return done.stderr
@@ -150,7 +163,9 @@ def under(tool: list[str], program: list[str], cwd: Path = ROOT) -> str:
 
 def callgrind(program: list[str], cwd: Path = ROOT, *flags: str) -> int:
     """Machine instructions of a Python *program*. Raises RuntimeError as `under`, or nothing was counted."""
-    said = under(["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", *flags], program, cwd)
+    said = under(
+        ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", *flags], program, cwd
+    )
     found = re.search(r"Collected : (\d+)", said)
     if found is None:
         raise RuntimeError(f"callgrind counted nothing: {said[-2000:]}")
@@ -158,13 +173,17 @@ def callgrind(program: list[str], cwd: Path = ROOT, *flags: str) -> int:
 
 
 def _cpu_model() -> str:
-    found = re.search(r"^model name\s*:\s*(.*?)\s*$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    found = re.search(
+        r"^model name\s*:\s*(.*?)\s*$", Path("/proc/cpuinfo").read_text(), re.MULTILINE
+    )
     return found[1] if found else platform.processor() or platform.machine()
 
 
 def _git(*arguments: str) -> str:
     try:
-        done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True
+        )
     except (OSError, subprocess.CalledProcessError):
         return ""
     return done.stdout.strip()

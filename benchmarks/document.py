@@ -85,7 +85,11 @@ code twice: its distance from 1.00 is the error of its neighbours. `make bench` 
 
 def page(results: Path) -> str:
     """The whole page."""
-    found = {name: json.loads(path.read_text()) for name in PROGRAMS if (path := results / f"{name}.json").exists()}
+    found = {
+        name: json.loads(path.read_text())
+        for name in PROGRAMS
+        if (path := results / f"{name}.json").exists()
+    }
     if (demos := results / "scale" / "demos.json").exists():
         found["demos"] = json.loads(demos.read_text())
     parts = [HEAD, top(found), "", ADVICE, BELOW.format(machines=machines(found))]
@@ -96,7 +100,9 @@ def page(results: Path) -> str:
         elif "absent" in found[name]:
             parts.append(f"Not measured: {found[name]['absent']}.\n")
         else:
-            parts.append(program.load().table(found[name]) + f"\n\n<sub>{measured(found[name])}</sub>\n")
+            parts.append(
+                program.load().table(found[name]) + f"\n\n<sub>{measured(found[name])}</sub>\n"
+            )
     return "\n".join(parts)
 
 
@@ -107,7 +113,9 @@ def measured(part: dict[str, Any]) -> str:
     load = about["load_before"]
     busy = f" **Busy machine: load {load:.1f}.**" if load > about["cpus"] else ""
     dirty = " with changes" if about["dirty"] else ""
-    return f"`{part['part']}`, {about['commit'][:12]}{dirty}, {about['date'].split()[0]}.{size}{busy}"
+    return (
+        f"`{part['part']}`, {about['commit'][:12]}{dirty}, {about['date'].split()[0]}.{size}{busy}"
+    )
 
 
 def machines(found: dict[str, Any]) -> str:
@@ -136,19 +144,31 @@ def _of(part: dict[str, Any], peer: str, size: str | None = None) -> tuple[str, 
 def _packet(part: dict[str, Any]) -> list[str]:
     size, ours = _of(part, "lease.touch()", "100000")
     said = []
-    for peer, name in (("asyncio call_later + cancel", "asyncio"), ("trio scope, deadline set anew", "trio")):
+    for peer, name in (
+        ("asyncio call_later + cancel", "asyncio"),
+        ("trio scope, deadline set anew", "trio"),
+    ):
         theirs = part["results"][peer].get(size)
         if theirs:
             inverse = theirs["lease_to_it"]
-            ratio = {key: 1 / inverse[other] for key, other in (("median", "median"), ("p10", "p90"), ("p90", "p10"))}
+            ratio = {
+                key: 1 / inverse[other]
+                for key, other in (("median", "median"), ("p10", "p90"), ("p90", "p10"))
+            }
             said.append(f"{name} {figure(theirs['touch_ns']['median'])} ns, {times(ratio, 1)}")
-    return [f"{figure(ours['touch_ns']['median'])} ns ({short(size)} open)", f"re-arming a timer: {'; '.join(said)}"]
+    return [
+        f"{figure(ours['touch_ns']['median'])} ns ({short(size)} open)",
+        f"re-arming a timer: {'; '.join(said)}",
+    ]
 
 
 def _memory(part: dict[str, Any]) -> list[str]:
     _, ours = _of(part, "lease.touch()", "100000")
     _, theirs = _of(part, "asyncio call_later + cancel", "100000")
-    return [f"{figure(ours['bytes_fresh'])} bytes", f"asyncio's timer: {figure(theirs['bytes_fresh'])} bytes"]
+    return [
+        f"{figure(ours['bytes_fresh'])} bytes",
+        f"asyncio's timer: {figure(theirs['bytes_fresh'])} bytes",
+    ]
 
 
 def _idle_tick(part: dict[str, Any]) -> list[str]:
@@ -162,9 +182,18 @@ def _idle_tick(part: dict[str, Any]) -> list[str]:
 
 def _traffic(part: dict[str, Any]) -> list[str]:
     size, ours = _of(part, "lease.touch()", "100000")
-    peers = {"asyncio's timers": "asyncio call_later + cancel", "a heap": "heapq, re-armed when it comes up"}
-    rest = (f"{name} {figure(_of(part, peer, size)[1]['steady_mean_ms']['median'])} ms" for name, peer in peers.items())
-    return [f"{figure(ours['steady_mean_ms']['median'])} ms ({short(size)}, each every 10 s)", "; ".join(rest)]
+    peers = {
+        "asyncio's timers": "asyncio call_later + cancel",
+        "a heap": "heapq, re-armed when it comes up",
+    }
+    rest = (
+        f"{name} {figure(_of(part, peer, size)[1]['steady_mean_ms']['median'])} ms"
+        for name, peer in peers.items()
+    )
+    return [
+        f"{figure(ours['steady_mean_ms']['median'])} ms ({short(size)}, each every 10 s)",
+        "; ".join(rest),
+    ]
 
 
 def _pause(part: dict[str, Any]) -> list[str]:
@@ -175,13 +204,22 @@ def _pause(part: dict[str, Any]) -> list[str]:
         f"{figure(parked['worst_ms'])} ms ({short(parked['connections'])} parked), "
         f"{figure(tasks['worst_ms'])} ms ({short(tasks['connections'])} tasks)"
     )
-    return [ours, f"`trio.move_on_at` in each task: {figure(theirs['worst_ms'])} ms" if theirs else "not measured"]
+    return [
+        ours,
+        f"`trio.move_on_at` in each task: {figure(theirs['worst_ms'])} ms"
+        if theirs
+        else "not measured",
+    ]
 
 
 def _exchange(part: dict[str, Any]) -> list[str]:
     counts = {kind: each["instructions"] for kind, each in part["results"].items()}
     ratio = {kind: f"{n / counts['plain']:.2f}x" for kind, n in counts.items()}
-    names = {"`serve_tcp`": "serve_tcp(idle=30)", "parked": "serve_parked()", "`watch()`": "watch() and touch()"}
+    names = {
+        "`serve_tcp`": "serve_tcp(idle=30)",
+        "parked": "serve_parked()",
+        "`watch()`": "watch() and touch()",
+    }
     return [
         ", ".join(f"{name} {ratio[kind]}" for name, kind in names.items()),
         f"`trio.move_on_after` per read: {ratio['move_on_after per read']}",
@@ -189,15 +227,26 @@ def _exchange(part: dict[str, Any]) -> list[str]:
 
 
 def _idle(part: dict[str, Any]) -> list[str]:
-    each = {name: figure(found["burst"]) for name, found in part["results"].items() if "burst" in found}
-    rest = "; ".join(f"{name} {each[name]}" for name in ("nginx", "uvicorn", "aiohttp", "hypercorn") if name in each)
+    each = {
+        name: figure(found["burst"]) for name, found in part["results"].items() if "burst" in found
+    }
+    rest = "; ".join(
+        f"{name} {each[name]}"
+        for name in ("nginx", "uvicorn", "aiohttp", "hypercorn")
+        if name in each
+    )
     return [f"{each['ours-parked']} bytes", rest]
 
 
 def _accuracy(part: dict[str, Any]) -> list[str]:
     reaps = [demo["reaps"] for demo in part["results"].values()]
-    early, late, total = (sum(each[key] for each in reaps) for key in ("early", "late_raw", "observed"))
-    return [f"{early} of {total:,} early, {late} late", "after a stall, closes clients that had sent something"]
+    early, late, total = (
+        sum(each[key] for each in reaps) for key in ("early", "late_raw", "observed")
+    )
+    return [
+        f"{early} of {total:,} early, {late} late",
+        "after a stall, closes clients that had sent something",
+    ]
 
 
 ROWS = {

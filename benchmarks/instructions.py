@@ -48,16 +48,25 @@ def count(wanted: Sequence[str], note: Callable[[str], None] = lambda _: None) -
     # In a folder of its own: the import system lists folders, and what is listed in the checkout may change meanwhile.
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(2) as pool:
         home = Path(folder)
-        shutil.copytree(ROOT / "reaper", home / "reaper", ignore=shutil.ignore_patterns("__pycache__", "pipeline"))
+        shutil.copytree(
+            ROOT / "reaper",
+            home / "reaper",
+            ignore=shutil.ignore_patterns("__pycache__", "pipeline"),
+        )
         shutil.copy(PROGRAM, home)
         compileall.compile_dir(home, quiet=1, invalidation_mode=PycInvalidationMode.UNCHECKED_HASH)
         runs = [("none", 0), ("loop", MANY), *((part, EXTRA.get(part, MANY)) for part in wanted)]
         base, loop, *found = pool.map(lambda each: collect(home, *each), runs)
     each_loop = (loop - base) / MANY
-    each = {part: (total - base) / EXTRA.get(part, MANY) for part, total in zip(wanted, found, strict=True)}
+    each = {
+        part: (total - base) / EXTRA.get(part, MANY)
+        for part, total in zip(wanted, found, strict=True)
+    }
     if "beat" in each:
         each["beat"] /= BEATING
-    return {part: round(cost - (0 if part in EXTRA else each_loop), 1) for part, cost in each.items()}
+    return {
+        part: round(cost - (0 if part in EXTRA else each_loop), 1) for part, cost in each.items()
+    }
 
 
 def run(_scale: str = "full", note: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
@@ -75,7 +84,9 @@ def table(found: dict[str, Any]) -> str:
 
 def main() -> int:
     """Count and print. Exit status: 0, or 2 without valgrind."""
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
     found = run(note=lambda text: print(text, file=sys.stderr))
     print(found["absent"] if "absent" in found else table(found))
     return 2 if "absent" in found else 0

@@ -44,7 +44,16 @@ def kept(report: dict[str, Any]) -> dict[str, Any]:
         "elapsed_s": report["elapsed_s"],
         "reaps": {
             key: report["reaps"].get(key)
-            for key in ("expected", "observed", "early", "late", "missed", "false", "late_raw", "late_raw_own")
+            for key in (
+                "expected",
+                "observed",
+                "early",
+                "late",
+                "missed",
+                "false",
+                "late_raw",
+                "late_raw_own",
+            )
         },
         "lateness_s": report["lateness_s"],
         "server": report["server"],
@@ -57,7 +66,10 @@ def table(demos: dict[str, Any]) -> str:
     """A column per demo, in Markdown."""
     sizes = sorted(demos, key=int)
     rows = [[name, *(shown(demos[each]) for each in sizes)] for name, shown in ROWS.items()]
-    return markdown(["`make demo CONNECTIONS=`", *(f"**{int(each):,}**" for each in sizes)], rows) + "\n"
+    return (
+        markdown(["`make demo CONNECTIONS=`", *(f"**{int(each):,}**" for each in sizes)], rows)
+        + "\n"
+    )
 
 
 def _late(demo: dict[str, Any]) -> str:
@@ -79,9 +91,13 @@ ROWS: dict[str, Any] = {
             seconds(demo["elapsed_s"]),
         )
     ),
-    "server workers, client processes": lambda demo: f"{demo['server']['workers']}, {demo['processes']}",
+    "server workers, client processes": lambda demo: (
+        f"{demo['server']['workers']}, {demo['processes']}"
+    ),
     "all open after": lambda demo: f"{demo['connect_s']:.0f} s",
-    "closes expected, seen": lambda demo: f"{demo['reaps']['expected']:,}, {demo['reaps']['observed']:,}",
+    "closes expected, seen": lambda demo: (
+        f"{demo['reaps']['expected']:,}, {demo['reaps']['observed']:,}"
+    ),
     "early, late, missed, false": lambda demo: ", ".join(
         str(demo["reaps"][name]) for name in ("early", "late", "missed", "false")
     ),
@@ -103,7 +119,9 @@ ROWS: dict[str, Any] = {
 def picture(report: dict[str, Any]) -> str:
     """The histogram of a demo's own page, with what it says above it. Raises ValueError as `kept` does."""
     late, reaps = report["lateness_s"], kept(report)["reaps"]
-    closed = f"{reaps['observed']:,} silent clients of {report['connections']['requested']:,} closed"
+    closed = (
+        f"{reaps['observed']:,} silent clients of {report['connections']['requested']:,} closed"
+    )
     wrong = f"{reaps['early'] or 'none'} early, {reaps['late'] or 'none'} more than a tick late"
     half, most = seconds(late["p50"]), seconds(late["max"])
     text = "<text x='20' y='{}' style='font:{}px system-ui,sans-serif'>{}</text>"
@@ -112,16 +130,24 @@ def picture(report: dict[str, Any]) -> str:
         "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 640 378'>"
         f"<style>{CSS}</style><rect width='640' height='378' fill='var(--card)'/>"
         + text.format(24, "600 14", f"{closed}: {wrong}")
-        + text.format(44, 13, f"Lateness of each close, as its client saw it; median {half}, at most {most}")
+        + text.format(
+            44, 13, f"Lateness of each close, as its client saw it; median {half}, at most {most}"
+        )
         + f"<svg y='58' width='640' height='320'{drawn.removeprefix('<svg')}</svg>\n"
     )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Take reports in, write table and picture. Exit status 0; 2 for a report that cannot be shown."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--add", type=Path, action="append", default=[], metavar="REPORT", help="of a `make demo`")
-    parser.add_argument("--picture", type=Path, metavar="REPORT", help="draw README's picture of this one")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.scale", description=(__doc__ or "").splitlines()[0]
+    )
+    parser.add_argument(
+        "--add", type=Path, action="append", default=[], metavar="REPORT", help="of a `make demo`"
+    )
+    parser.add_argument(
+        "--picture", type=Path, metavar="REPORT", help="draw README's picture of this one"
+    )
     parser.add_argument("--results", type=Path, default=RESULTS, metavar="DIR")
     parser.add_argument("--page", type=Path, default=PAGE, metavar="FILE")
     options = parser.parse_args(arguments)
@@ -140,7 +166,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.add:
         ordered = {each: demos[each] for each in sorted(demos, key=int)}
         store.parent.mkdir(exist_ok=True)
-        store.write_text(json.dumps({"schema": SCHEMA, "part": "demos", "results": ordered}, indent=1) + "\n")
+        store.write_text(
+            json.dumps({"schema": SCHEMA, "part": "demos", "results": ordered}, indent=1) + "\n"
+        )
     text = options.page.read_text()
     options.page.write_text(TABLE.sub(lambda match: match[1] + table(demos) + match[2], text))
     return 0

@@ -94,7 +94,9 @@ python_maximum_signature_line_length = 100
 copybutton_exclude = ".linenos, .gp, .go"
 
 
-def set_apart(app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
+def set_apart(
+    app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: list[str]
+) -> None:
     """Our docstrings end in lines such as "Cost: one lease."; for the reference each is a paragraph of its own.
 
     Of a module the reference shows the first paragraph.
@@ -108,7 +110,9 @@ def set_apart(app: Sphinx, what: str, name: str, thing: Any, options: Any, lines
         if said:
             told += ["", f"**{said[1]}:** {said[2]}"]
         else:
-            told += ([""] if within and line and line[0] != " " else []) + [line.strip() if within else line]
+            told += ([""] if within and line and line[0] != " " else []) + [
+                line.strip() if within else line
+            ]
         within = bool(said) or (within and line.startswith(" "))
     lines[:] = told
 

@@ -29,13 +29,24 @@ def serve(port: int) -> None:
 
 
 def main(port: int) -> int:
-    with subprocess.Popen([sys.executable, __file__, "serve", str(port)], stdout=subprocess.PIPE) as server:
+    with subprocess.Popen(
+        [sys.executable, __file__, "serve", str(port)], stdout=subprocess.PIPE
+    ) as server:
         assert server.stdout is not None
         server.stdout.readline()
-        attach = [sys.executable, "-m", "reaper", "attach", "--pid", str(server.pid)]  # any process will do
+        attach = [
+            sys.executable,
+            "-m",
+            "reaper",
+            "attach",
+            "--pid",
+            str(server.pid),
+        ]  # any process will do
         limits = ["--idle", "2s", "--first-byte", "2s", "--tick", "500ms", "--close"]
         with subprocess.Popen(attach + limits) as watch:
-            signal.signal(signal.SIGTERM, lambda *_: watch.terminate())  # it says what it did, and ends
+            signal.signal(
+                signal.SIGTERM, lambda *_: watch.terminate()
+            )  # it says what it did, and ends
             status = watch.wait()
         server.terminate()
     return status

@@ -19,7 +19,9 @@ async def main(port: int) -> None:
 
         async def tell(text: bytes | bytearray, stream: trio.SocketStream) -> None:
             # It may have gone, or not have taken yet what it was sent before.
-            with suppress(trio.BrokenResourceError, trio.ClosedResourceError, trio.BusyResourceError):
+            with suppress(
+                trio.BrokenResourceError, trio.ClosedResourceError, trio.BusyResourceError
+            ):
                 await stream.send_all(text)
 
         async def chat(stream: trio.SocketStream) -> None:

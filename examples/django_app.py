@@ -10,7 +10,9 @@ from django.core.asgi import get_asgi_application
 from django.http import HttpRequest, JsonResponse
 from django.urls import path
 
-settings.configure(SECRET_KEY="an example has no secrets", ALLOWED_HOSTS=["*"], ROOT_URLCONF=__name__)
+settings.configure(
+    SECRET_KEY="an example has no secrets", ALLOWED_HOSTS=["*"], ROOT_URLCONF=__name__
+)
 
 
 async def hello(request: HttpRequest) -> JsonResponse:

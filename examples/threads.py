@@ -16,7 +16,9 @@ from reaper.attach import Guard
 class Shout(socketserver.StreamRequestHandler):
     def handle(self) -> None:
         try:
-            while line := self.rfile.readline():  # an end of file, when the guard has ended the connection
+            while (
+                line := self.rfile.readline()
+            ):  # an end of file, when the guard has ended the connection
                 self.wfile.write(line.upper())
         except ConnectionError:
             pass  # the client has gone

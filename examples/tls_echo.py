@@ -19,7 +19,9 @@ async def main(port: int, context: ssl.SSLContext) -> None:
         async def echo(plain: trio.SocketStream) -> None:
             try:
                 with r.watch(plain, idle=3) as connection:
-                    stream = trio.SSLStream(connection.stream, context, server_side=True, https_compatible=True)
+                    stream = trio.SSLStream(
+                        connection.stream, context, server_side=True, https_compatible=True
+                    )
                     handshake = connection.deadline(2, "handshake")  # bytes do not extend it
                     await stream.do_handshake()
                     handshake.release()

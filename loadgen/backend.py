@@ -47,7 +47,11 @@ class Upstream:
     @property
     def idles(self) -> list[float]:
         """How long each connection that it closed after an answer was idle, seconds, ascending."""
-        return sorted(held.closed - held.answered for held in self.connections if held.closed and held.answered)
+        return sorted(
+            held.closed - held.answered
+            for held in self.connections
+            if held.closed and held.answered
+        )
 
     def reused(self) -> str:
         """The longest silence after which a connection was used again, for people."""
@@ -58,13 +62,19 @@ class Upstream:
         """Under HEADINGS."""
         idles = self.idles
         used = [held for held in self.connections if held.requests]
-        observed = f"{idles[0]:.3f}-{idles[-1]:.3f}s" if idles else f"still open after {seconds(self.waited)}"
+        observed = (
+            f"{idles[0]:.3f}-{idles[-1]:.3f}s"
+            if idles
+            else f"still open after {seconds(self.waited)}"
+        )
         ends = "/".join(sorted({held.how for held in used if held.how})) or "-"
         closed = f"{sum(bool(held.closed) for held in used)}/{len(used)}"
         return observed, self.reused(), ends, closed, f"{sum(held.requests for held in used)}"
 
 
-async def _serve(held: Held, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answer: bytes) -> None:
+async def _serve(
+    held: Held, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answer: bytes
+) -> None:
     try:
         while True:
             head = await reader.readuntil(b"\r\n\r\n")
@@ -84,7 +94,10 @@ async def _serve(held: Held, reader: asyncio.StreamReader, writer: asyncio.Strea
 
 
 async def listen(
-    target: Target, wait: float, keep_alive: float | None = None, ready: Callable[[Target], None] = lambda where: None
+    target: Target,
+    wait: float,
+    keep_alive: float | None = None,
+    ready: Callable[[Target], None] = lambda where: None,
 ) -> Upstream:
     """Be the backend at *target* (port 0: any) until every connection that was used has been closed, or has been idle
     for *wait* seconds; at the latest *wait* seconds after the latest request. *keep_alive*: seconds to announce.

@@ -70,7 +70,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{name} {options.command}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print(f"{name} {options.command}: interrupted before there was anything to report", file=sys.stderr)
+        print(
+            f"{name} {options.command}: interrupted before there was anything to report",
+            file=sys.stderr,
+        )
         return 130
     return status
 
@@ -78,16 +81,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def make_parser(name: str) -> Parser:
     """The parser of the program *name*."""
     parser = Parser(
-        prog=name, description="Expects to be closed: measures when a server hangs up against when it should."
+        prog=name,
+        description="Expects to be closed: measures when a server hangs up against when it should.",
     )
     parser.add_argument("--version", action="version", version=f"{name} {version()}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
+    commands = parser.add_subparsers(
+        dest="command", required=True, metavar="COMMAND", parser_class=Parser
+    )
     add_run(commands)
     add_simulate(commands)
     add_probe(commands)
     words = "print the script by which a shell completes this command"
     completion = command(commands, "completion", run_completion, words)
-    completion.add_argument("shell", choices=("bash", "zsh", "tcsh"), help="whose script; needs shtab")
+    completion.add_argument(
+        "shell", choices=("bash", "zsh", "tcsh"), help="whose script; needs shtab"
+    )
     return parser
 
 
@@ -113,7 +121,11 @@ def add_run(commands: Any) -> None:
     """The command `run` and its options."""
     about = "Opens real TCP connections, plays the planned behaviours and compares every close with the plan."
     run = command(
-        commands, "run", run_command, "drive a server with real connections and judge when it closes them", about
+        commands,
+        "run",
+        run_command,
+        "drive a server with real connections and judge when it closes them",
+        about,
     )
     add_target(run, "echo, or the scenario's")
     option(run, "--connections", COUNT, "default 1000", 1000)
@@ -127,7 +139,9 @@ def add_run(commands: Any) -> None:
     option(run, "--seed", int, "same seed, same plan; default: drawn and reported")
     words = "of answers that are as expected; default 2xx, or the scenario's"
     option(run, "--statuses", reading(parse_statuses), words, metavar="2xx,...")
-    words = "from this age on even a client that talks may be closed; default: never, or the scenario's"
+    words = (
+        "from this age on even a client that talks may be closed; default: never, or the scenario's"
+    )
     option(run, "--max-age", DURATION, words)
     option(run, "--connect-rate", COUNT, "connections per second; default 4000", 4000)
     words = "all clients act at multiples of this, at most 0.01 of the timeout; default 0: each at its own instant"
@@ -135,7 +149,14 @@ def add_run(commands: Any) -> None:
     option(run, "--processes", COUNT, "default: as few as descriptors and ports allow")
     words = "how long an overdue close is waited for at the end; default 2 ticks, at least 1s"
     option(run, "--patience", DURATION, words)
-    option(run, "--server-pid", int, "watch this process and its children; repeatable", [], metavar="PID")
+    option(
+        run,
+        "--server-pid",
+        int,
+        "watch this process and its children; repeatable",
+        [],
+        metavar="PID",
+    )
     add_reports(run)
     option(run, "--csv", Path, "write a row for each connection here")
     option(run, "--hgrm", Path, "write the latencies as HdrHistogram's tools read them")
@@ -158,11 +179,15 @@ def run_command(options: argparse.Namespace) -> int:
     law = Law(options.timeout, options.tick, options.tolerance, max_age)
     duration = options.duration or 3 * law.timeout + law.tick
     protocol = spoken or scenario.protocol or "echo"
-    plan = make_plan(scenario, options.connections, law, duration, seed, options.connect_rate, options.beat)
+    plan = make_plan(
+        scenario, options.connections, law, duration, seed, options.connect_rate, options.beat
+    )
     for behaviour in plan.behaviours:
         if behaviour.protocols and protocol not in behaviour.protocols:
             spoken = " or ".join(behaviour.protocols)
-            raise BadArgument(f"--protocol {protocol}: a {behaviour.kind} client needs --protocol {spoken}")
+            raise BadArgument(
+                f"--protocol {protocol}: a {behaviour.kind} client needs --protocol {spoken}"
+            )
     if options.journal:
         # complains here rather than in a child process, and recovers what a crash left there
         ClientJournal(options.journal, target, law).journal.close()
@@ -196,7 +221,9 @@ def run_command(options: argparse.Namespace) -> int:
         write_csv(plan, observation, options.csv)
     if options.hgrm:
         options.hgrm.write_text(observation.latency.hgrm())
-    report["machine"] = machine.result(sum(outcome.user_seconds for outcome in observation.outcomes))
+    report["machine"] = machine.result(
+        sum(outcome.user_seconds for outcome in observation.outcomes)
+    )
     return deliver(report, options)
 
 
@@ -216,11 +243,22 @@ def add_simulate(commands: Any) -> None:
     option(simulate, "--storms", COUNT, "how often a tenth of the clients reconnects at once", 0)
     words = "write journals instead: of a server that keeps the law (DIR/server) and of its clients (DIR/client)"
     option(simulate, "--journal", Path, words, metavar="DIR")
-    option(simulate, "--events", COUNT, "rows of the server's, about; with --journal, instead of --connections")
-    option(simulate, "--mode", str, "of the journals; default full", "full", choices=("full", "gaps"))
+    option(
+        simulate,
+        "--events",
+        COUNT,
+        "rows of the server's, about; with --journal, instead of --connections",
+    )
+    option(
+        simulate, "--mode", str, "of the journals; default full", "full", choices=("full", "gaps")
+    )
     option(simulate, "--writers", COUNT, "server processes, with --journal; default 1", 1)
-    option(simulate, "--side", str, "of the journals; default both", "both", choices=("both", "server"))
-    option(simulate, "--faults", Path, "TOML: what the server did wrong, and how often; with --journal")
+    option(
+        simulate, "--side", str, "of the journals; default both", "both", choices=("both", "server")
+    )
+    option(
+        simulate, "--faults", Path, "TOML: what the server did wrong, and how often; with --journal"
+    )
     add_reports(simulate)
 
 
@@ -272,7 +310,9 @@ def run_journals(options: argparse.Namespace) -> int:
     try:
         from .journals import Planted, connections_for, load_planted, write_journals
     except ImportError as error:
-        raise BadArgument(f"--journal needs pyarrow ({error}): pip install 'idle-reaper[journal]'") from None
+        raise BadArgument(
+            f"--journal needs pyarrow ({error}): pip install 'idle-reaper[journal]'"
+        ) from None
     law = Law(options.timeout, options.tick)
     scenario = asked_scenario(options)
     longest = max(client.behaviour(law.timeout, 0.0).timeout for client in scenario.clients)
@@ -283,7 +323,11 @@ def run_journals(options: argparse.Namespace) -> int:
         return make_plan(scenario, connections, law, duration, options.seed, rate)
 
     planted = load_planted(options.faults) if options.faults else Planted()
-    count = connections_for(make, options.events, options.duration) if options.events else options.connections
+    count = (
+        connections_for(make, options.events, options.duration)
+        if options.events
+        else options.connections
+    )
     started = perf_counter()
     summary = write_journals(
         make(count), options.journal / "server", options.journal / "client" if options.side == "both" else None,
@@ -303,7 +347,9 @@ def run_journals(options: argparse.Namespace) -> int:
 def add_probe(commands: Any) -> None:
     """The commands `probe`, `race`, `behaviours` and `schema`, and their options."""
     about = "Opens a few connections per question, waits, and prints when and how the server closed them."
-    probe = command(commands, "probe", run_probe, "find out a server's idle timeouts by waiting for them", about)
+    probe = command(
+        commands, "probe", run_probe, "find out a server's idle timeouts by waiting for them", about
+    )
     add_target(probe, "http")
     option(probe, "--wait", DURATION, "how long to wait for a close; default 30s", 30.0)
     option(probe, "--trials", COUNT, "connections per question; default 12", 12)
@@ -313,27 +359,48 @@ def add_probe(commands: Any) -> None:
     option(probe, "--tolerance", DURATION, "how early a close may be; default 0", 0.0)
     words = "let clients vanish in a network namespace, and watch how long the server keeps them; needs root"
     option(probe, "--vanish", bool, words)
-    words = "be the backend of a proxy or a pool instead, and measure when it closes an idle connection"
+    words = (
+        "be the backend of a proxy or a pool instead, and measure when it closes an idle connection"
+    )
     option(probe, "--listen", ADDRESS, words, metavar="HOST:PORT")
-    option(probe, "--through", ADDRESS, "with --listen: ask through this proxy; without it something else has to")
+    option(
+        probe,
+        "--through",
+        ADDRESS,
+        "with --listen: ask through this proxy; without it something else has to",
+    )
     option(probe, "--keep-alive", DURATION, "with --listen: announce it as Keep-Alive: timeout=")
     option(probe, "--json", bool, "print the findings as JSON")
     option(probe, "--markdown", bool, "print the table as Markdown")
 
     words = "reuse connections at the edge of the keep-alive, and count the requests that are lost"
-    about = "Asks twice on each connection, the keep-alive apart: how many second requests are lost?"
+    about = (
+        "Asks twice on each connection, the keep-alive apart: how many second requests are lost?"
+    )
     race = command(commands, "race", run_race, words, about)
     add_target(race, "http")
     option(race, "--keep-alive", DURATION, "the server's, such as 5s", required=True)
     option(race, "--spread", DURATION, "reuse from so much before to after; default 50ms", 0.05)
     option(race, "--times", COUNT, "pairs; default 1000", 1000)
     option(race, "--clients", COUNT, "at once; default 100", 100)
-    option(race, "--method", str, "a proxy repeats a GET; default GET", "GET", choices=("GET", "POST"))
+    option(
+        race, "--method", str, "a proxy repeats a GET; default GET", "GET", choices=("GET", "POST")
+    )
     option(race, "--honour", bool, "believe what the server announces in Keep-Alive")
-    option(race, "--anew", bool, "each request on a connection of its own: what a proxy in between reuses")
+    option(
+        race,
+        "--anew",
+        bool,
+        "each request on a connection of its own: what a proxy in between reuses",
+    )
     option(race, "--json", bool, "print the result as JSON")
 
-    command(commands, "behaviours", run_behaviours, "list the behaviours, their parameters, and the shipped scenarios")
+    command(
+        commands,
+        "behaviours",
+        run_behaviours,
+        "list the behaviours, their parameters, and the shipped scenarios",
+    )
     command(commands, "schema", run_schema, "print the JSON Schema of a report")
 
 
@@ -356,7 +423,9 @@ def run_race(options: argparse.Namespace) -> int:
     else:
         how = "".join(f", {count:,} {what}" for what, count in found.lost.most_common())
         announced = found.announced or "nothing announced"
-        print(f"pairs        {found.reused:,} reused, {found.fresh:,} on a new connection: {announced}")
+        print(
+            f"pairs        {found.reused:,} reused, {found.fresh:,} on a new connection: {announced}"
+        )
         print(f"lost         {lost:,}{how}: {found.per_million:,.0f} of a million")
         if found.primes_lost:
             print(f"             {found.primes_lost:,} first requests failed, and are not counted")
@@ -369,7 +438,9 @@ def parse_expectation(text: str) -> tuple[str, float]:
 
     name, _, duration = text.partition("=")
     if name not in NAMES:
-        raise BadArgument(f"{text!r}: {name!r} is no question: write QUESTION=DURATION with one of {', '.join(NAMES)}")
+        raise BadArgument(
+            f"{text!r}: {name!r} is no question: write QUESTION=DURATION with one of {', '.join(NAMES)}"
+        )
     return name, parse_positive_duration(duration)
 
 
@@ -392,9 +463,15 @@ def run_probe(options: argparse.Namespace) -> int:
     if options.junit:
         write_junit(findings, options.tolerance, str(target), options.junit)
     if options.json:
-        print(json.dumps([asdict(finding) | {"words": finding.words()} for finding in findings], indent=1))
+        print(
+            json.dumps(
+                [asdict(finding) | {"words": finding.words()} for finding in findings], indent=1
+            )
+        )
     else:
-        print("\n".join([as_text(findings, options.markdown), *checked(findings, options.tolerance)]))
+        print(
+            "\n".join([as_text(findings, options.markdown), *checked(findings, options.tolerance)])
+        )
     broken = any(found.broken(options.tolerance) for found in findings)
     return 1 if broken or all(found.failures for found in findings) else 0
 
@@ -411,7 +488,11 @@ def run_vanish(target: Target, speech: Any, options: argparse.Namespace) -> int:
     table = [("question", "kept for", "closed")]
     for kept in found:
         ended = sorted(each for each in kept.seconds if each is not None)
-        spent = f"{ended[0]:.1f}-{ended[-1]:.1f}s" if ended else f"still held after {seconds(options.wait)}"
+        spent = (
+            f"{ended[0]:.1f}-{ended[-1]:.1f}s"
+            if ended
+            else f"still held after {seconds(options.wait)}"
+        )
         table.append((kept.name, spent, f"{len(ended)}/{len(kept.seconds)}"))
     print("\n".join(aligned(table, options.markdown)))
     return 0
@@ -426,7 +507,9 @@ def run_listen(options: argparse.Namespace) -> int:
     if options.target or options.url:
         raise BadArgument("--listen: the backend has no target: name the proxy with --through")
     if not options.listen.target.loopback and not options.allow_remote:
-        raise BadArgument(f"--listen {options.listen.target} is not on the loopback: give --allow-remote")
+        raise BadArgument(
+            f"--listen {options.listen.target} is not on the loopback: give --allow-remote"
+        )
 
     where, tasks = options.listen.target, []
 
@@ -446,7 +529,9 @@ def run_listen(options: argparse.Namespace) -> int:
         return asyncio.run(listen(where, wait, options.keep_alive, ready))
 
     found = [held(options.wait, 0.0)]
-    if options.through and (idles := found[0].idles):  # ask once more, and again just before it would be closed
+    if options.through and (
+        idles := found[0].idles
+    ):  # ask once more, and again just before it would be closed
         found.append(held(EDGE * idles[0] + 2.0, 0.0, EDGE * idles[0]))
     if options.json:
         print(json.dumps([[asdict(one) for one in each.connections] for each in found]))
@@ -480,7 +565,9 @@ def run_behaviours(options: argparse.Namespace) -> int:
 
     for name, cls in KINDS.items():
         print("\n".join(row(name, " ".join((cls.__doc__ or "").split("\n\n")[0].split()))))
-        parameters = [f"{f.name} ({f.metadata['default']})" for f in fields(cls) if "default" in f.metadata]
+        parameters = [
+            f"{f.name} ({f.metadata['default']})" for f in fields(cls) if "default" in f.metadata
+        ]
         if parameters:
             print("\n".join(row("", f"parameters: {', '.join(parameters)}")))
     print("\nshipped scenarios:")

@@ -16,7 +16,14 @@ from .judge.thresholds import parse_threshold
 from .judge.words import verdict_lines
 from .plan.plan import DEFAULT_MIX
 from .plan.scenario import PROTOCOL_NAMES, Scenario, from_mix, load_scenario
-from .units import BadArgument, Target, parse_address, parse_count, parse_duration, parse_positive_duration
+from .units import (
+    BadArgument,
+    Target,
+    parse_address,
+    parse_count,
+    parse_duration,
+    parse_positive_duration,
+)
 
 T = TypeVar("T")
 INTERRUPTED = 130
@@ -37,17 +44,27 @@ def reading(parse: Callable[[str], T]) -> Callable[[str], T]:
 
 DURATION, COUNT = reading(parse_positive_duration), reading(parse_count)
 DURATION_OR_0, ADDRESS = reading(parse_duration), reading(parse_address)
-METAVARS: dict[Any, str] = {DURATION: "DURATION", DURATION_OR_0: "DURATION", COUNT: "N", Path: "FILE", ADDRESS: "URL"}
+METAVARS: dict[Any, str] = {
+    DURATION: "DURATION",
+    DURATION_OR_0: "DURATION",
+    COUNT: "N",
+    Path: "FILE",
+    ADDRESS: "URL",
+}
 
 
-def command(commands: Any, name: str, run: Callable[[argparse.Namespace], int], words: str, about: str = "") -> Any:
+def command(
+    commands: Any, name: str, run: Callable[[argparse.Namespace], int], words: str, about: str = ""
+) -> Any:
     """The command *name*, which *run* carries out; *about* it, in one sentence, where *words* are not enough."""
     made = commands.add_parser(name, help=words, description=about or words)
     made.set_defaults(run=run)
     return made
 
 
-def option(command: Any, name: str, kind: Any, words: str, default: Any = None, **more: Any) -> None:
+def option(
+    command: Any, name: str, kind: Any, words: str, default: Any = None, **more: Any
+) -> None:
     """The option *name* of *command*: a flag if *kind* is bool, repeatable if *default* is a list."""
     if kind is bool:
         command.add_argument(name, action="store_true", help=words)
@@ -61,22 +78,49 @@ def option(command: Any, name: str, kind: Any, words: str, default: Any = None, 
 
 def add_target(command: Any, default: str) -> None:
     """The options that say whom a command talks to, and how."""
-    examples = "such as 127.0.0.1:8080, [::1]:8080, https://127.0.0.1:8443/path or ws://127.0.0.1:8080/ws"
+    examples = (
+        "such as 127.0.0.1:8080, [::1]:8080, https://127.0.0.1:8443/path or ws://127.0.0.1:8080/ws"
+    )
     option(command, "--target", ADDRESS, examples, metavar="HOST:PORT|URL")
     command.add_argument("url", nargs="?", type=ADDRESS, metavar="URL", help="instead of --target")
     option(command, "--protocol", str, f"default {default}", choices=PROTOCOL_NAMES)
-    option(command, "--path", str, "what an HTTP or WebSocket client asks for; default /, or the URL's")
+    option(
+        command, "--path", str, "what an HTTP or WebSocket client asks for; default /, or the URL's"
+    )
     option(command, "--tls", bool, "speak TLS; https:// and wss:// mean it")
-    option(command, "--ca", str, "PEM file of trusted authorities; default the system's", metavar="FILE")
+    option(
+        command,
+        "--ca",
+        str,
+        "PEM file of trusted authorities; default the system's",
+        metavar="FILE",
+    )
     option(command, "--insecure", bool, "take any certificate")
-    option(command, "--server-name", str, "to ask for and to check; default the target's host", metavar="NAME")
-    option(command, "--allow-remote", bool, "permit a target that is not on the loopback: ask its owner first")
+    option(
+        command,
+        "--server-name",
+        str,
+        "to ask for and to check; default the target's host",
+        metavar="NAME",
+    )
+    option(
+        command,
+        "--allow-remote",
+        bool,
+        "permit a target that is not on the loopback: ask its owner first",
+    )
 
 
 def add_plan(command: Any) -> None:
     """The options that say what clients do."""
     option(command, "--mix", str, f"behaviours and weights; default {DEFAULT_MIX}", DEFAULT_MIX)
-    option(command, "--scenario", str, "TOML file, or the name of a shipped scenario; instead of --mix", metavar="FILE")
+    option(
+        command,
+        "--scenario",
+        str,
+        "TOML file, or the name of a shipped scenario; instead of --mix",
+        metavar="FILE",
+    )
 
 
 def add_reports(command: Any) -> None:
@@ -101,11 +145,17 @@ def take_target(options: argparse.Namespace) -> tuple[Target, str | None, Paths,
         raise BadArgument("give one target: --target HOST:PORT, or a URL")
     target, protocol, path, host, tls = options.target or options.url
     if protocol and options.protocol not in (None, protocol):
-        raise BadArgument(f"--protocol {options.protocol}: the target is a URL of {protocol}: leave one of them out")
+        raise BadArgument(
+            f"--protocol {options.protocol}: the target is a URL of {protocol}: leave one of them out"
+        )
     if path and options.path not in (None, path):
-        raise BadArgument(f"--path {options.path}: the target's URL says {path}: leave one of them out")
+        raise BadArgument(
+            f"--path {options.path}: the target's URL says {path}: leave one of them out"
+        )
     if not target.loopback and not options.allow_remote:
-        raise BadArgument(f"--target {target} is not on the loopback: give --allow-remote if its owner agrees")
+        raise BadArgument(
+            f"--target {target} is not on the loopback: give --allow-remote if its owner agrees"
+        )
     spoken = None
     if tls or options.tls:
         spoken = Tls(options.server_name or host, options.ca, options.insecure)
@@ -113,9 +163,16 @@ def take_target(options: argparse.Namespace) -> tuple[Target, str | None, Paths,
     else:
         for name in ("ca", "insecure", "server-name"):
             if getattr(options, name.replace("-", "_")):
-                raise BadArgument(f"--{name}: the target speaks no TLS: give --tls as well, or a URL of https or wss")
+                raise BadArgument(
+                    f"--{name}: the target speaks no TLS: give --tls as well, or a URL of https or wss"
+                )
     authority = "" if host == target.host else f"{host}:{target.port}"
-    return target, protocol or options.protocol, Paths(path or options.path or "/", host=authority), spoken
+    return (
+        target,
+        protocol or options.protocol,
+        Paths(path or options.path or "/", host=authority),
+        spoken,
+    )
 
 
 def check_files(options: argparse.Namespace) -> None:
@@ -124,7 +181,13 @@ def check_files(options: argparse.Namespace) -> None:
         if path := getattr(options, name, None):
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                why = "is a directory" if path.is_dir() else "" if os.access(path.parent, os.W_OK) else "no permission"
+                why = (
+                    "is a directory"
+                    if path.is_dir()
+                    else ""
+                    if os.access(path.parent, os.W_OK)
+                    else "no permission"
+                )
             except OSError as error:
                 why = str(error.strerror)
             if why:

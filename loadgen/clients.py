@@ -144,15 +144,23 @@ class Account:
 def behaviour(kind: str, timeout: float = 1.0, **parameters: str) -> Behaviour:
     """The behaviour called *kind*, where T is *timeout* seconds; *parameters* as a scenario has them: `every="200ms"`.
     Raises BadArgument: a parameter that it does not have; KeyError: no such kind."""
-    return ClientSpec(KINDS[kind].kind, kind, 1.0, tuple(parameters.items())).behaviour(timeout, 1e9)
+    return ClientSpec(KINDS[kind].kind, kind, 1.0, tuple(parameters.items())).behaviour(
+        timeout, 1e9
+    )
 
 
 class Client(Player):
     """One client, one connection. `port` is its own, once it has connected; `ended` grows while it plays."""
 
-    def __init__(self, kind: str | Behaviour, target: Target | tuple[str, int], speech: Speech = HTTP) -> None:
-        super().__init__(0, 0, 1, behaviour(kind, speech.timeout) if isinstance(kind, str) else kind)
-        self.target = target if isinstance(target, Target) else parse_target(f"{target[0]}:{target[1]}")
+    def __init__(
+        self, kind: str | Behaviour, target: Target | tuple[str, int], speech: Speech = HTTP
+    ) -> None:
+        super().__init__(
+            0, 0, 1, behaviour(kind, speech.timeout) if isinstance(kind, str) else kind
+        )
+        self.target = (
+            target if isinstance(target, Target) else parse_target(f"{target[0]}:{target[1]}")
+        )
         self.speech = speech
         spoken = self.behaviour.protocols
         protocol = speech.protocol if not spoken or speech.protocol in spoken else spoken[0]
@@ -308,7 +316,9 @@ class Client(Player):
 async def readiness(fd: int, writing: bool = False) -> None:
     """Returns when *fd* can be read, or written."""
     loop, ready = asyncio.get_running_loop(), asyncio.Event()
-    add, remove = (loop.add_writer, loop.remove_writer) if writing else (loop.add_reader, loop.remove_reader)
+    add, remove = (
+        (loop.add_writer, loop.remove_writer) if writing else (loop.add_reader, loop.remove_reader)
+    )
     add(fd, ready.set)
     try:
         await ready.wait()
@@ -317,14 +327,21 @@ async def readiness(fd: int, writing: bool = False) -> None:
 
 
 async def play(
-    kind: str | Behaviour, target: Target | tuple[str, int], speech: Speech = HTTP, patience: float = FOREVER
+    kind: str | Behaviour,
+    target: Target | tuple[str, int],
+    speech: Speech = HTTP,
+    patience: float = FOREVER,
 ) -> Ended:
     """One client, once; given up after *patience* seconds (`Ended.how` is "left" then)."""
     return await Client(kind, target, speech).play(patience=patience)
 
 
 async def attack(
-    kind: str | Behaviour, target: Target | tuple[str, int], until: Until, speech: Speech = HTTP, pause: float = 0.2
+    kind: str | Behaviour,
+    target: Target | tuple[str, int],
+    until: Until,
+    speech: Speech = HTTP,
+    pause: float = 0.2,
 ) -> list[Ended]:
     """One client, who connects again *pause* seconds after each end, until *until()* is true."""
     ends: list[Ended] = []
@@ -334,7 +351,9 @@ async def attack(
     return ends
 
 
-async def ask(target: Target | tuple[str, int], speech: Speech = HTTP, patience: float = PATIENCE) -> Ended:
+async def ask(
+    target: Target | tuple[str, int], speech: Speech = HTTP, patience: float = PATIENCE
+) -> Ended:
     """One request on a connection of its own; `Ended.lost` is empty if it was answered as expected."""
     client = Client("silent", target, speech)
     client.ended.kind = "ask"
@@ -348,7 +367,11 @@ async def ask(target: Target | tuple[str, int], speech: Speech = HTTP, patience:
 
 
 async def keep_asking(
-    target: Target | tuple[str, int], until: Until, account: Account, pause: float = 0.0, speech: Speech = HTTP
+    target: Target | tuple[str, int],
+    until: Until,
+    account: Account,
+    pause: float = 0.0,
+    speech: Speech = HTTP,
 ) -> None:
     """Requests one after the other, each on a connection of its own, until *until()* is true."""
     while not until():

@@ -37,7 +37,16 @@ UP_NS = 10**5 * S
 FLUSHED_ROWS = 50_000
 SAMPLE = 10_000
 """Connections from which the number is reckoned that makes so many rows."""
-NAMES = ("early", "late", "missed", "lost", "duplicate", "activity_after_end", "missing_touch", "backward")
+NAMES = (
+    "early",
+    "late",
+    "missed",
+    "lost",
+    "duplicate",
+    "activity_after_end",
+    "missing_touch",
+    "backward",
+)
 """What can be planted, named like the verdict of an audit; a `backward` clock makes it `unknown`."""
 WRITTEN = ("events", "client_events", "rows", "connections", "files", "reaped")
 """What a writer counts; `rows`: of the server's side, had they all been in full mode."""
@@ -56,7 +65,9 @@ class Planted:
     def __post_init__(self) -> None:
         for name, count in self.faults.items():
             if name not in NAMES or type(count) is not int or count < 0:
-                raise BadArgument(f"faults.{name} = {count!r}: write a count of one of {', '.join(NAMES)}")
+                raise BadArgument(
+                    f"faults.{name} = {count!r}: write a count of one of {', '.join(NAMES)}"
+                )
 
 
 def load_planted(path: Path) -> Planted:
@@ -109,7 +120,9 @@ class Clock:
 class Server(CoreSystem):
     """The core as a server that keeps a journal, and its clients' beside it. `rows`: in full mode."""
 
-    def __init__(self, plan: Plan, clock: Clock, far: Clock, ours: Journal, theirs: Journal) -> None:
+    def __init__(
+        self, plan: Plan, clock: Clock, far: Clock, ours: Journal, theirs: Journal
+    ) -> None:
         super().__init__(plan.law.tick)
         self.clock, self.far, self.ours, self.theirs = clock, far, ours, theirs
         self.rows = self.connections = self.reaped = 0
@@ -147,7 +160,11 @@ class Server(CoreSystem):
 
     def _hang_up(self, client: SimulatedClient, now: float) -> None:
         self.rows += 1
-        end, why = (client.log[0].close_app, "done") if _app_closes(client) else (client.log[0].close_peer, "eof")
+        end, why = (
+            (client.log[0].close_app, "done")
+            if _app_closes(client)
+            else (client.log[0].close_peer, "eof")
+        )
         end(self.clock.up(now), why)
         super()._hang_up(client, now)
 
@@ -197,7 +214,11 @@ def wrong(
     last = at + 2 * piece + LATENCY_NS
     due = -(-(last - UP_NS) // tick) * tick + UP_NS + timeout
     early = last + timeout - max(timeout // 20, 300 * MS if timeout > S else 0)
-    others = {"early": early, "late": due + 3 * tick + 2 * timeout, "missed": due + 30 * tick + 2 * timeout}
+    others = {
+        "early": early,
+        "late": due + 3 * tick + 2 * timeout,
+        "missed": due + 30 * tick + 2 * timeout,
+    }
     over = others.get(name, due + MS)
     yield over
     end = over + ahead
@@ -244,18 +265,28 @@ def write_journals(
     """
     planted = planted or Planted()
     if mode == "gaps" and planted.faults.get("backward"):
-        raise BadArgument("faults.backward: a journal in gaps mode writes no such silence: give --mode full")
+        raise BadArgument(
+            "faults.backward: a journal in gaps mode writes no such silence: give --mode full"
+        )
     if not 1 <= writers < 1 << 19:
         raise BadArgument(f"--writers {writers}: must be from 1 to {(1 << 19) - 1}")
     sides = [side for side in (server, client) if side is not None]
     for directory in sides:
         if directory.exists() and any(directory.rglob("*.parquet")):
-            raise BadArgument(f"--journal {directory}: holds Parquet files already: give a new directory")
+            raise BadArgument(
+                f"--journal {directory}: holds Parquet files already: give a new directory"
+            )
     # Whatever a client does to its end is seen: no horizon cuts it.
-    plan = replace(plan, behaviours=tuple(replace(each, horizon=math.inf) for each in plan.behaviours))
+    plan = replace(
+        plan, behaviours=tuple(replace(each, horizon=math.inf) for each in plan.behaviours)
+    )
     names = [name for name in NAMES for _ in range(planted.faults.get(name, 0))]
-    work = partial(_write, plan, writers, server, client, span, mode, names, round(planted.ahead * S), stalls)
-    written = {name: sum(counts) for name, *counts in zip(WRITTEN, *at_once(work, writers), strict=True)}
+    work = partial(
+        _write, plan, writers, server, client, span, mode, names, round(planted.ahead * S), stalls
+    )
+    written = {
+        name: sum(counts) for name, *counts in zip(WRITTEN, *at_once(work, writers), strict=True)
+    }
     reaped = written.pop("reaped")
     faults = {name: planted.faults.get(name, 0) for name in NAMES}
     verdicts = {"ok_reaped": reaped, "ok_closed": written["connections"] - reaped, **faults}
@@ -281,8 +312,13 @@ def _write(
     tick, timeout = round(plan.law.tick * S), round(plan.behaviours[0].timeout * S)
     with ExitStack() as stack:
         ours, theirs = (
-            stack.enter_context(side.journal(where or Path(), writer, plan.law.tick, mode if where else "off"))
-            for side, where, writer in ((clock, server, number + 1), (far, client, (1 << 19) + number))
+            stack.enter_context(
+                side.journal(where or Path(), writer, plan.law.tick, mode if where else "off")
+            )
+            for side, where, writer in (
+                (clock, server, number + 1),
+                (far, client, (1 << 19) + number),
+            )
         )
         system = Server(plan, clock, far, ours, theirs)
         crowd = Unrecorded(plan, system, range(number, plan.connections, writers))
@@ -291,12 +327,18 @@ def _write(
         waiting: list[tuple[int, int, Iterator[int]]] = []
 
         def open_one(t: int, sent: int, peer: int) -> tuple[ConnectionLog, ConnectionLog]:
-            opening = (timeout // MS, plan.behaviours[0].listener, key_of(plan.seed, peer, 1 << 33) >> 1)
+            opening = (
+                timeout // MS,
+                plan.behaviours[0].listener,
+                key_of(plan.seed, peer, 1 << 33) >> 1,
+            )
             return ours.open(t, *opening), theirs.open(sent, *opening)
 
         for serial, name in enumerate(mine):
             at = UP_NS + round(room * S * (serial + 1) / (len(mine) + 1))
-            one = wrong(name, at, timeout, tick, ahead, partial(open_one, peer=number + serial * writers))
+            one = wrong(
+                name, at, timeout, tick, ahead, partial(open_one, peer=number + serial * writers)
+            )
             heappush(waiting, (at, serial, one))
         flushed = 0
 
@@ -316,13 +358,31 @@ def _write(
             ours.stall(clock.up(instant), math.ceil(lag * S))
 
         ours.config(clock.mono(), "settings tick")
-        play(crowd, system, Faults(stalls=stalls).schedule(plan.seed + number, span), noted, span, each)
-        last = max([span, *((at - UP_NS) / S for at, _, _ in waiting)]) + 4 * timeout / S + 40 * plan.law.tick
+        play(
+            crowd,
+            system,
+            Faults(stalls=stalls).schedule(plan.seed + number, span),
+            noted,
+            span,
+            each,
+        )
+        last = (
+            max([span, *((at - UP_NS) / S for at, _, _ in waiting)])
+            + 4 * timeout / S
+            + 40 * plan.law.tick
+        )
         each(last)
         ours.drain(clock.mono(), "drain")
         theirs.drain(far.mono(), "end of run")
     seen, heard = ours.statistics(), theirs.statistics()
-    return seen.rows, heard.rows, system.rows, system.connections, seen.files + heard.files, system.reaped
+    return (
+        seen.rows,
+        heard.rows,
+        system.rows,
+        system.connections,
+        seen.files + heard.files,
+        system.reaped,
+    )
 
 
 def connections_for(make: Callable[[int], Plan], events: int, span: float) -> int:

@@ -47,20 +47,32 @@ class Question:
 
 FIRST_BYTE = Question("first_byte", "connected, nothing sent", "mute")
 TLS_QUESTIONS = (
-    Question("handshake", "the beginning of a TLS handshake, then silence", "stalled_handshake", HEAD_DELAY),
+    Question(
+        "handshake",
+        "the beginning of a TLS handshake, then silence",
+        "stalled_handshake",
+        HEAD_DELAY,
+    ),
     Question("handshake_drip", "a byte of it every 500ms", "slow_handshake", HEAD_DELAY),
 )
 QUESTIONS = {
     "http": (
         FIRST_BYTE,
         Question("headers", "part of the headers, then silence", "stalled_headers", HEAD_DELAY),
-        Question("headers_drip", "a header line every 500ms, never the end", "slow_headers", HEAD_DELAY),
+        Question(
+            "headers_drip", "a header line every 500ms, never the end", "slow_headers", HEAD_DELAY
+        ),
         Question("body", "headers, no body, then silence", "no_body"),
         Question("body_drip", "a byte of body every 500ms", "slow_body"),
         Question("keep_alive", "one request, its response, then silence", "silent"),
     ),
     "ws": (
-        Question("upgrade_drip", "the handshake of a WebSocket, a line every 500ms", "slow_upgrade", HEAD_DELAY),
+        Question(
+            "upgrade_drip",
+            "the handshake of a WebSocket, a line every 500ms",
+            "slow_upgrade",
+            HEAD_DELAY,
+        ),
         Question("silent", "upgraded, then silence, no pongs either", "silent_upgrade"),
         Question("pongs", "upgraded, then nothing but pongs", "pong_only"),
         Question("listens", "one message, then nothing but pongs", "listener"),
@@ -125,7 +137,11 @@ class Finding:
 
 
 def probe(
-    target: Target, speech: Speech, wait: float, expected: dict[str, float] | None = None, trials: int = TRIALS
+    target: Target,
+    speech: Speech,
+    wait: float,
+    expected: dict[str, float] | None = None,
+    trials: int = TRIALS,
 ) -> list[Finding]:
     """Ask every question of the protocol at once; one finding each, in their order.
 
@@ -146,7 +162,11 @@ async def _ask(
     async def trial(question: Question, asked: int, number: int) -> Ended:
         await asyncio.sleep(min(STAGGER, wait / 2) * (number + draw(number, asked)) / trials)
         parameters = {"every": DRIP_EVERY, "delay": f"{question.delay}s"}
-        known = {name: text for name, text in parameters.items() if name in KINDS[question.kind].__dataclass_fields__}
+        known = {
+            name: text
+            for name, text in parameters.items()
+            if name in KINDS[question.kind].__dataclass_fields__
+        }
         client = Client(behaviour(question.kind, LONG, **known), target, speech)
         return await client.play(patience=wait + question.delay)
 
@@ -158,7 +178,9 @@ async def _ask(
     )
 
 
-def summarise(question: Question, trials: Sequence[Ended], wait: float, expected: float | None) -> Finding:
+def summarise(
+    question: Question, trials: Sequence[Ended], wait: float, expected: float | None
+) -> Finding:
     """Add up the trials of one question."""
     closed = [trial for trial in trials if trial.borne is not None]
     finding = Finding(question.name, question.meaning, len(trials), len(closed), waited=wait)
@@ -219,24 +241,53 @@ def _keep_alive_hint(answer: bytes) -> str:
 
 def _first_line(data: bytes) -> str:
     line = data.split(b"\r\n", 1)[0][:40]
-    return line.decode("ascii") if line.isascii() and line.decode("ascii").isprintable() else f"{len(data)} bytes"
+    return (
+        line.decode("ascii")
+        if line.isascii() and line.decode("ascii").isprintable()
+        else f"{len(data)} bytes"
+    )
 
 
-HEADINGS = ("question", "timeout", "observed", "counted from", "early or late", "tick", "ends with", "closed")
+HEADINGS = (
+    "question",
+    "timeout",
+    "observed",
+    "counted from",
+    "early or late",
+    "tick",
+    "ends with",
+    "closed",
+)
 
 
 def as_text(findings: Sequence[Finding], markdown: bool = False) -> str:
     """The table, aligned for a terminal or as Markdown. `~` marks a timeout that was guessed from the observation."""
     table: list[tuple[str, ...]] = [HEADINGS]
     for found in findings:
-        timeout = "?" if found.expected is None else ("~" if found.guessed else "") + seconds(found.expected)
+        timeout = (
+            "?"
+            if found.expected is None
+            else ("~" if found.guessed else "") + seconds(found.expected)
+        )
         tick = "" if found.granularity is None else seconds(found.granularity)
         ending = " + ".join(part for part in (found.goodbye, found.how) if part)
         counts = f"{found.closed}/{found.trials}"
-        row = (found.name, timeout, found.observed(), found.since, found.words(), tick, ending, counts)
+        row = (
+            found.name,
+            timeout,
+            found.observed(),
+            found.since,
+            found.words(),
+            tick,
+            ending,
+            counts,
+        )
         table.append(tuple(cell or "-" for cell in row))
     hints = {f"the server says: {found.hint}" for found in findings if found.hint}
-    return "\n".join(aligned(table, markdown) + sorted(hints | {found.remark for found in findings if found.remark}))
+    return "\n".join(
+        aligned(table, markdown)
+        + sorted(hints | {found.remark for found in findings if found.remark})
+    )
 
 
 def aligned(table: Sequence[Sequence[str]], markdown: bool = False) -> list[str]:
@@ -244,7 +295,11 @@ def aligned(table: Sequence[Sequence[str]], markdown: bool = False) -> list[str]
     widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
     lines = [
         ("| {} |" if markdown else "{}")
-        .format((" | " if markdown else "  ").join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)))
+        .format(
+            (" | " if markdown else "  ").join(
+                cell.ljust(width) for cell, width in zip(row, widths, strict=True)
+            )
+        )
         .rstrip()
         for row in table
     ]
@@ -256,7 +311,9 @@ def aligned(table: Sequence[Sequence[str]], markdown: bool = False) -> list[str]
 def checked(findings: Sequence[Finding], tolerance: float) -> list[str]:
     """One line for each question that something was expected of, for CI."""
     return [
-        f"not ok {found.name}: {why}" if (why := found.broken(tolerance)) else f"ok {found.name}: {found.observed()}"
+        f"not ok {found.name}: {why}"
+        if (why := found.broken(tolerance))
+        else f"ok {found.name}: {found.observed()}"
         for found in findings
         if not found.guessed
     ]
@@ -275,4 +332,6 @@ def write_junit(findings: Sequence[Finding], tolerance: float, target: str, path
         cases.append(f"  <testcase classname={quoteattr(target)} name={quoteattr(found.name)} time='{spent:.3f}'>"
                      f"{inside}</testcase>")  # fmt: skip
     head = f"<testsuite name='reaper-loadgen probe' tests='{len(cases)}' failures='{failures}'>"
-    path.write_text("\n".join(["<?xml version='1.0' encoding='utf-8'?>", head, *cases, "</testsuite>", ""]))
+    path.write_text(
+        "\n".join(["<?xml version='1.0' encoding='utf-8'?>", head, *cases, "</testsuite>", ""])
+    )

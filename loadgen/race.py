@@ -52,7 +52,9 @@ class _Line:
         self.target, self.speech = target, speech
         host = speech.paths.host or str(target)
         body = "" if method in ("GET", "HEAD") else "Content-Length: 0\r\n"
-        self.request = f"{method} {speech.paths.get} HTTP/1.1\r\nHost: {host}\r\n{body}\r\n".encode()
+        self.request = (
+            f"{method} {speech.paths.get} HTTP/1.1\r\nHost: {host}\r\n{body}\r\n".encode()
+        )
         self.reader: asyncio.StreamReader | None = None
         self.writer: asyncio.StreamWriter | None = None
         self.timeout: float | None = None  # what the server has announced
@@ -99,7 +101,11 @@ class _Line:
     @property
     def open(self) -> bool:
         """Whether it is, as far as this side has seen."""
-        return self.writer is not None and not (self.reader and self.reader.at_eof()) and not self.writer.is_closing()
+        return (
+            self.writer is not None
+            and not (self.reader and self.reader.at_eof())
+            and not self.writer.is_closing()
+        )
 
 
 async def race(
@@ -136,7 +142,9 @@ async def race(
         result.announced = "" if timeout is None else f"timeout={timeout:g}"
         if anew:
             line.drop("")
-        await asyncio.sleep(max(answered + keep_alive + spread * (2 * chance.random() - 1) - monotonic(), 0.0))
+        await asyncio.sleep(
+            max(answered + keep_alive + spread * (2 * chance.random() - 1) - monotonic(), 0.0)
+        )
         if not line.open or (honour and timeout is not None and monotonic() - answered >= timeout):
             line.drop("")
             result.fresh += 1

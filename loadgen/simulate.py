@@ -64,11 +64,17 @@ class Faults:
         """Draw them, the latest first, none nearer than BREATHER to the one before: stalls that touch are one stall."""
         key = key_of(seed, 1 << 32)
         faults: list[Fault] = []
-        for count, longest in ((self.stalls, LONGEST_STALL), (self.jumps, LONGEST_JUMP), (self.storms, 0.0)):
+        for count, longest in (
+            (self.stalls, LONGEST_STALL),
+            (self.jumps, LONGEST_JUMP),
+            (self.storms, 0.0),
+        ):
             for _ in range(count):
                 number = 2 * len(faults)
                 length = longest * draw(key, number + 1)
-                faults.append(Fault(draw(key, number) * max(end - length, 0.0), length, not longest))
+                faults.append(
+                    Fault(draw(key, number) * max(end - length, 0.0), length, not longest)
+                )
         free, spaced = 0.0, []
         for start, length, storm in sorted(faults):
             spaced.append(Fault(max(start, free), length, storm))
@@ -100,7 +106,11 @@ class Crowd:
 
     def _arrives(self) -> float:
         """When the next connection is opened."""
-        return self.plan.connect_offset(self.indices[self.arrived]) if self.arrived < len(self.indices) else FOREVER
+        return (
+            self.plan.connect_offset(self.indices[self.arrived])
+            if self.arrived < len(self.indices)
+            else FOREVER
+        )
 
     def next(self) -> float:
         """When the next action is due."""
@@ -141,7 +151,9 @@ class Crowd:
             self._record(client, How.OPEN, now)
 
     def _client(self, index: int, incarnation: int) -> SimulatedClient:
-        return SimulatedClient(index, incarnation, self.plan.key(index, incarnation), self.plan.behaviour(index))
+        return SimulatedClient(
+            index, incarnation, self.plan.key(index, incarnation), self.plan.behaviour(index)
+        )
 
     def _push(self, when: float, client: SimulatedClient) -> None:
         self.sequence += 1
@@ -185,7 +197,9 @@ class Crowd:
         client.final = client.final or (behaviour.deadline and client.number > behaviour.counted)
         self._plan_next(client, now)
 
-    def _end(self, client: SimulatedClient, how: How, now: float, comes_back: float | None = None) -> None:
+    def _end(
+        self, client: SimulatedClient, how: How, now: float, comes_back: float | None = None
+    ) -> None:
         self._record(client, how, now)
         client.open = False
         del self.present[client.index]
@@ -200,7 +214,9 @@ class Crowd:
 class CoreSystem:
     """The library's core, driven as an adapter drives it: read what has come, then judge as of its waking."""
 
-    def __init__(self, tick: float, closed: Callable[[SimulatedClient, float], None] | None = None) -> None:
+    def __init__(
+        self, tick: float, closed: Callable[[SimulatedClient, float], None] | None = None
+    ) -> None:
         self.core = reaper.IdleReaper(tick=tick, wheel_size=WHEEL_SIZE)
         self.closed = closed
         self.stalled = False
@@ -215,7 +231,9 @@ class CoreSystem:
     def left(self, client: SimulatedClient, now: float) -> None:
         self._arrived(self._hang_up, client, now)
 
-    def _arrived(self, read: Callable[[SimulatedClient, float], None], client: SimulatedClient, now: float) -> None:
+    def _arrived(
+        self, read: Callable[[SimulatedClient, float], None], client: SimulatedClient, now: float
+    ) -> None:
         if self.stalled:
             self.unread.append((read, client))
         else:
@@ -256,7 +274,9 @@ class CoreSystem:
             client.handle = None
 
 
-def simulate_core(plan: Plan, faults: Faults, progress: Callable[[str], None] | None = None) -> Observation:
+def simulate_core(
+    plan: Plan, faults: Faults, progress: Callable[[str], None] | None = None
+) -> Observation:
     """Play *plan*, in virtual seconds, against the core alone; returns what the clients saw, as of a run with sockets.
 
     *faults* are drawn from the plan's seed. *progress* is called now and then with a line that says how far it is.
@@ -268,20 +288,28 @@ def simulate_core(plan: Plan, faults: Faults, progress: Callable[[str], None] | 
 
     def played(count: int) -> None:
         if progress is not None:
-            progress(f"{min(count * SHARD, plan.connections):,} of {plan.connections:,} connections played")
+            progress(
+                f"{min(count * SHARD, plan.connections):,} of {plan.connections:,} connections played"
+            )
 
     outcomes, cpu, grown = zip(*at_once(work, shards, played), strict=True)
-    return Observation(0.0, ramped, ramped + plan.duration, list(outcomes), cost=(sum(cpu), sum(grown)))
+    return Observation(
+        0.0, ramped, ramped + plan.duration, list(outcomes), cost=(sum(cpu), sum(grown))
+    )
 
 
-def at_once(work: Callable[[int], T], count: int, done: Callable[[int], None] = lambda count: None) -> list[T]:
+def at_once(
+    work: Callable[[int], T], count: int, done: Callable[[int], None] = lambda count: None
+) -> list[T]:
     """`work(0)` to `work(count - 1)`: in processes of their own, as many at a time as there are processors. *done* is
     called with the number of those that have ended."""
     if count == 1:
         return [work(0)]
     results: list[T] = []
     forks, most = multiprocessing.get_context("forkserver"), min(count, os.cpu_count() or 1)
-    with ProcessPoolExecutor(most, forks, max_tasks_per_child=1) as pool:  # what one has grown by is its own
+    with ProcessPoolExecutor(
+        most, forks, max_tasks_per_child=1
+    ) as pool:  # what one has grown by is its own
         for result in pool.map(work, range(count)):
             results.append(result)
             done(len(results))
@@ -313,7 +341,12 @@ def _shard(
 
 
 def play(
-    crowd: Crowd, system: CoreSystem, coming: list[Fault], stalled: Stalled, end: float, each: Callable[[float], None]
+    crowd: Crowd,
+    system: CoreSystem,
+    coming: list[Fault],
+    stalled: Stalled,
+    end: float,
+    each: Callable[[float], None],
 ) -> None:
     """Let *crowd* meet *system* until *end*, with the faults *coming* (the latest first). *stalled* is called after a
     stall, *each* after every turn, with its instant."""

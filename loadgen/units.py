@@ -39,7 +39,11 @@ class Target(NamedTuple):
         return ipaddress.ip_address(self.host).is_loopback
 
     def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if self.family == socket.AF_INET6 else f"{self.host}:{self.port}"
+        return (
+            f"[{self.host}]:{self.port}"
+            if self.family == socket.AF_INET6
+            else f"{self.host}:{self.port}"
+        )
 
 
 def parse_duration(text: str) -> float:
@@ -55,7 +59,9 @@ def parse_duration(text: str) -> float:
 def within(value: float) -> float:
     """*value* seconds, if a program can wait that long. Raises BadArgument."""
     if not value <= LONGEST:
-        raise BadArgument(f"a duration must be at most {LONGEST / 86400:.0f}d: write {DURATION_FORMS}")
+        raise BadArgument(
+            f"a duration must be at most {LONGEST / 86400:.0f}d: write {DURATION_FORMS}"
+        )
     return value
 
 
@@ -70,9 +76,13 @@ def parse_positive_duration(text: str) -> float:
 def parse_count(text: str) -> int:
     """An integer > 0; `100_000` and `100k` are read too."""
     match = re.fullmatch(r"([\d_]+)([kM]?)", text.strip())
-    value = int(match[1].strip("_") or 0) * {"": 1, "k": 1000, "M": 1_000_000}[match[2]] if match else 0
+    value = (
+        int(match[1].strip("_") or 0) * {"": 1, "k": 1000, "M": 1_000_000}[match[2]] if match else 0
+    )
     if value < 1:
-        raise BadArgument(f"{text!r} is not a count: write a whole number of at least 1, such as 1000 or 100k")
+        raise BadArgument(
+            f"{text!r} is not a count: write a whole number of at least 1, such as 1000 or 100k"
+        )
     return value
 
 
@@ -94,13 +104,19 @@ def parse_address(text: str) -> Address:
     if not separator:
         return Address(parse_target(text), host=_host(text))
     if scheme.lower() not in SCHEMES:
-        raise BadArgument(f"{text!r}: {scheme} is not spoken: write {', '.join(SCHEMES)} before ://HOST:PORT/PATH")
+        raise BadArgument(
+            f"{text!r}: {scheme} is not spoken: write {', '.join(SCHEMES)} before ://HOST:PORT/PATH"
+        )
     protocol, port = SCHEMES[scheme.lower()]
     authority, slash, path = rest.partition("/")
     if "@" in authority or not (slash + path).isprintable() or any(sign in path for sign in " #"):
-        raise BadArgument(f"{text!r} is not a URL that can be asked for: write {scheme}://HOST:PORT/PATH")
+        raise BadArgument(
+            f"{text!r} is not a URL that can be asked for: write {scheme}://HOST:PORT/PATH"
+        )
     with_port = authority if re.search(r":\d+$", authority) else f"{authority}:{port}"
-    return Address(parse_target(with_port), protocol, slash + path or None, _host(with_port), port == 443)
+    return Address(
+        parse_target(with_port), protocol, slash + path or None, _host(with_port), port == 443
+    )
 
 
 def _host(text: str) -> str:
@@ -142,7 +158,9 @@ def seconds(value: float) -> str:
     minutes, rest = divmod(tenths, 600)
     hours, minutes = divmod(minutes, 60)
     parts = ((hours, "h"), (minutes, "m"), (rest / 10, "s"))
-    return ("-" if value < 0 else "") + "".join(f"{number:g}{unit}" for number, unit in parts if number)
+    return ("-" if value < 0 else "") + "".join(
+        f"{number:g}{unit}" for number, unit in parts if number
+    )
 
 
 def share(part: int, whole: int) -> str:

@@ -58,7 +58,9 @@ def namespace() -> Iterator[tuple[str, str, Callable[[], None]]]:
     def run(words: str, check: bool = True) -> None:
         done = subprocess.run([_tool("ip"), *words.split()], capture_output=True, text=True)
         if check and done.returncode:
-            raise BadArgument(f"--vanish: {done.stderr.strip()}: it takes root, and network namespaces")
+            raise BadArgument(
+                f"--vanish: {done.stderr.strip()}: it takes root, and network namespaces"
+            )
 
     run(f"netns add {name}")
     try:
@@ -84,9 +86,14 @@ def vanish(target: Target, speech: Speech, wait: float, trials: int) -> list[Kep
         there = Target(ours, target.port, target.family)
         done = threading.Event()
         plain = replace(speech, timeout=3600.0)
-        slow = replace(plain, paths=replace(speech.paths, get=speech.paths.slow or speech.paths.get))
+        slow = replace(
+            plain, paths=replace(speech.paths, get=speech.paths.slow or speech.paths.get)
+        )
         clients = [
-            (question, Client("silent", there, slow) if kind == "ask_slow" else Client(kind, there, plain))
+            (
+                question,
+                Client("silent", there, slow) if kind == "ask_slow" else Client(kind, there, plain),
+            )
             for question, kind in questions.items()
             for _ in range(trials)
         ]
@@ -103,23 +110,34 @@ def vanish(target: Target, speech: Speech, wait: float, trials: int) -> list[Kep
         thread = threading.Thread(target=away, daemon=True)
         thread.start()
         until = monotonic() + CONNECTING
-        while thread.is_alive() and monotonic() < until and not all(client.established for _, client in clients):
+        while (
+            thread.is_alive()
+            and monotonic() < until
+            and not all(client.established for _, client in clients)
+        ):
             sleep(LOOK)
         sleep(BEFORE)
         ports = {client.port: question for question, client in clients if client.established}
         if not ports:
-            raise BadArgument(f"--vanish: nobody answers at {there}: the server must listen on all addresses (0.0.0.0)")
+            raise BadArgument(
+                f"--vanish: nobody answers at {there}: the server must listen on all addresses (0.0.0.0)"
+            )
         go()
         gone = monotonic()
         kept: dict[int, float | None] = dict.fromkeys(ports)
         while monotonic() < gone + wait and None in kept.values():
             sleep(LOOK)
             still = _established(target.port)
-            for port in [port for port, ended in kept.items() if ended is None and port not in still]:
+            for port in [
+                port for port, ended in kept.items() if ended is None and port not in still
+            ]:
                 kept[port] = monotonic() - gone
         done.set()
         thread.join(2.0)
-    return [Kept(question, [kept[p] for p, asked in ports.items() if asked == question]) for question in questions]
+    return [
+        Kept(question, [kept[p] for p, asked in ports.items() if asked == question])
+        for question in questions
+    ]
 
 
 def _tool(name: str) -> str:

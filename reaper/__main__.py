@@ -46,7 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def make_parser(name: str, *, pipeline: bool) -> Parser:
     """The parser of the program *name*, in half a second with the commands of the *pipeline*. Raises NotInstalled."""
     parser = Parser(
-        prog=name, description="Explain a configuration of reaper; guard any running server; read journals."
+        prog=name,
+        description="Explain a configuration of reaper; guard any running server; read journals.",
     )
     add_version(parser)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")

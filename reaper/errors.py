@@ -34,7 +34,11 @@ def printable(text: str) -> str:
 
     So no peer moves the operator's cursor, forges a line of the log, or turns what follows around. Backslashes stay.
     """
-    return text if text.isprintable() else "".join(each if each.isprintable() else _escaped(each) for each in text)
+    return (
+        text
+        if text.isprintable()
+        else "".join(each if each.isprintable() else _escaped(each) for each in text)
+    )
 
 
 def _escaped(character: str) -> str:

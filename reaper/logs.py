@@ -63,7 +63,11 @@ class JsonFormatter(logging.Formatter):
             "message": record.getMessage(),
             "pid": record.process,
         }
-        found |= {name: _plain(value) for name, value in vars(record).items() if name not in _USUAL | found.keys()}
+        found |= {
+            name: _plain(value)
+            for name, value in vars(record).items()
+            if name not in _USUAL | found.keys()
+        }
         if record.exc_info:
             found["exception"] = self.formatException(record.exc_info)
         if record.stack_info:
@@ -72,7 +76,11 @@ class JsonFormatter(logging.Formatter):
 
 
 def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return (
+        datetime.fromtimestamp(seconds, UTC)
+        .isoformat(timespec="milliseconds")
+        .replace("+00:00", "Z")
+    )
 
 
 def _plain(value: Any) -> Any:
@@ -87,7 +95,9 @@ def line(logger: str, message: str, **fields: Any) -> str:
     return JsonFormatter().format(record)
 
 
-def configure(log_format: str = "text", level: str = "warning", stream: IO[str] | None = None) -> None:
+def configure(
+    log_format: str = "text", level: str = "warning", stream: IO[str] | None = None
+) -> None:
     """Have this process log to *stream*, standard error unless told otherwise, in place of what was configured before.
 
     Args:

@@ -36,7 +36,9 @@ Page = Callable[[], Awaitable[tuple[str, bytes]]]
 """Makes an answer when it is asked for: content type and body."""
 
 
-def document(server: str, workers: Iterable[Mapping[str, Any]], missing: Iterable[int] = ()) -> bytes:
+def document(
+    server: str, workers: Iterable[Mapping[str, Any]], missing: Iterable[int] = ()
+) -> bytes:
     """The status of *server*: what its *workers* said (`reaper.driver.status`), and which of them said nothing."""
     found = {"schema": SCHEMA, "server": server, "workers": list(workers), "missing": list(missing)}
     return json.dumps(found).encode() + b"\n"

@@ -32,7 +32,9 @@ def __getattr__(name: str) -> Any:
         raise SystemExit(2) from None
     if lost := uvicorn_names.missing():
         lowest, latest = uvicorn_names.TESTED
-        _refuse(f"uvicorn {uvicorn.__version__} has no {', '.join(lost)}; install uvicorn >={lowest}, <={latest}")
+        _refuse(
+            f"uvicorn {uvicorn.__version__} has no {', '.join(lost)}; install uvicorn >={lowest}, <={latest}"
+        )
     try:
         ReaperConfig.load(os.environ.get("REAPER_CONFIG"))
     except ConfigError as error:

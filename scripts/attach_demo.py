@@ -62,7 +62,11 @@ def foreign(connections: int, port: int, out: Path) -> tuple[str, str, list[str]
     """(what it is, what it speaks, its command): a server that closes nothing by itself."""
     permitted = [sys.executable, "-c", PERMIT]
     workers = -(-connections // PER_WORKER)
-    main = "master_process off;" if workers == 1 else f"worker_processes {workers}; worker_rlimit_nofile 20000;"
+    main = (
+        "master_process off;"
+        if workers == 1
+        else f"worker_processes {workers}; worker_rlimit_nofile 20000;"
+    )
     try:
         command = nginx(out, NGINX.format(port=port), main=main, most=19000)
     except Missing:
@@ -81,7 +85,9 @@ def run(connections: int, timeout: int, out: Path) -> int:
         print(f"1. {what}, listens on {server.target}", flush=True)
         attach = f"attach --pid {server.pid} --idle {timeout}s --tick {TICK} --close"
         command = [sys.executable, "-m", "reaper", *attach.split(), *journal(out / "attach")]
-        guard = stack.enter_context(serving(command, out / "attach.log", says=WATCHING, session=True))
+        guard = stack.enter_context(
+            serving(command, out / "attach.log", says=WATCHING, session=True)
+        )
         print(f"2. reaper {attach}", flush=True)
         print(f"3. {connections:,} clients, half of which go silent: {MIX}", flush=True)
         flags = f"--protocol {protocol} --connections {connections} --timeout {timeout}s --tick {TICK} --mix {MIX}"
@@ -96,7 +102,9 @@ def run(connections: int, timeout: int, out: Path) -> int:
         print(f"attach ended with status {guard.status}: {last}", file=sys.stderr)
     print(f"report: {os.path.relpath(out / 'report.json')}")
     if journal(out):
-        sides = "--events {0}/attach --client {0}/client --out {0}/audit".format(os.path.relpath(out))
+        sides = "--events {0}/attach --client {0}/client --out {0}/audit".format(
+            os.path.relpath(out)
+        )
         print(f"both sides joined: python -m reaper.pipeline audit {sides}")
     return status or (1 if guard.status else 0)
 

@@ -28,7 +28,9 @@ def main() -> int:
     """Run the demo. Exit status: 0 the law held, 1 it did not or something broke, 2 it cannot be run here."""
     parser = Parser(prog="make demo", description=__doc__)
     option(parser, "--connections", COUNT, "how many real TCP connections; default 10000", 10_000)
-    parser.add_argument("--plan", action="store_true", help="say what would be run and what it takes, and stop")
+    parser.add_argument(
+        "--plan", action="store_true", help="say what would be run and what it takes, and stop"
+    )
     parser.add_argument("--out", type=Path, default=ROOT / "out" / "demo")
     options = parser.parse_args()
     machine = Machine.here()
@@ -75,7 +77,10 @@ def run(plan: Plan, out: Path) -> int:
     # A session of its own: Ctrl-C reaches the generator alone, and the server is stopped when it has ended.
     with serving(command, out / "server.log", session=True) as server:
         print(f"1. the server listens on {server.target}", flush=True)
-        print(f"2. {plan.connections:,} clients that behave as planned, most of them badly", flush=True)
+        print(
+            f"2. {plan.connections:,} clients that behave as planned, most of them badly",
+            flush=True,
+        )
         status = call(
             load(
                 server.target,
@@ -100,7 +105,9 @@ def call(command: list[str]) -> int:
         while True:
             with suppress(KeyboardInterrupt):
                 status = process.wait()
-                return INTERRUPTED if status == -signal.SIGINT else status  # it had not begun to listen for it
+                return (
+                    INTERRUPTED if status == -signal.SIGINT else status
+                )  # it had not begun to listen for it
 
 
 if __name__ == "__main__":

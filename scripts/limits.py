@@ -86,7 +86,12 @@ class Plan:
     def memory(self) -> int:
         """Bytes, kernel included."""
         each = KERNEL_BYTES + CLIENT_BYTES + PARKED_BYTES
-        return self.connections * each + self.workers * WORKER_BYTES + self.generators * CLIENTS_BYTES + COMMON_BYTES
+        return (
+            self.connections * each
+            + self.workers * WORKER_BYTES
+            + self.generators * CLIENTS_BYTES
+            + COMMON_BYTES
+        )
 
 
 @dataclass(frozen=True)
@@ -102,7 +107,9 @@ class Machine:
     def here(cls) -> Machine:
         """This one."""
         memory = min(filter(None, (cgroup_memory(), psutil.virtual_memory().available)))
-        return cls(raise_descriptor_limit(), _free("fs/file-max", "fs/file-nr"), _conntrack(), memory)
+        return cls(
+            raise_descriptor_limit(), _free("fs/file-max", "fs/file-nr"), _conntrack(), memory
+        )
 
 
 def make_plan(connections: int, descriptors: int, processors: int | None = None) -> Plan:
@@ -121,10 +128,14 @@ def make_plan(connections: int, descriptors: int, processors: int | None = None)
     # What falls silent is closed at the pace at which it came, whatever the timeout.
     used = (workers + generators) * RESTING + SILENT * rate * CLOSE
     room = max(BUDGET * processors - used, BUDGET * processors / 4)
-    timeout = max(LEISURE * connections / RATE, connections * (SPEAKING * EXCHANGE + ROUNDS * ASK) / room)
+    timeout = max(
+        LEISURE * connections / RATE, connections * (SPEAKING * EXCHANGE + ROUNDS * ASK) / room
+    )
     timeout = GRAIN * -(-int(timeout) // GRAIN) or GRAIN
     duration = max(timeout * 9 // 8, timeout + 30)
-    return Plan(connections, timeout, duration, rate, MIX_OF_MANY, workers, generators, timeout * BEAT)
+    return Plan(
+        connections, timeout, duration, rate, MIX_OF_MANY, workers, generators, timeout * BEAT
+    )
 
 
 def shortages(plan: Plan, machine: Machine) -> list[str]:

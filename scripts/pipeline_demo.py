@@ -31,7 +31,9 @@ def main() -> int:
     """Run the demo."""
     parser = Parser(prog="pipeline_demo", description=__doc__.splitlines()[0] if __doc__ else None)
     option(parser, "--connections", COUNT, "default 2000", 2000)
-    parser.add_argument("--out", type=Path, default=ROOT / "out" / "pipeline", metavar="DIR", help="out/pipeline")
+    parser.add_argument(
+        "--out", type=Path, default=ROOT / "out" / "pipeline", metavar="DIR", help="out/pipeline"
+    )
     options = parser.parse_args()
     try:
         require((), options.out)
@@ -48,28 +50,55 @@ def main() -> int:
         print(f"server: {server.said()}", end="", flush=True)
         flags = f"--connections {options.connections} --connect-rate 2000 --timeout 5s --tick 1s --duration 20s"
         files = ["--report", str(out / "loadgen.json"), "--journal", str(client)]
-        loaded = subprocess.call(load(server.target, f"{flags} --mix silent=50,chatty=40,drip=10", *files), cwd=ROOT)
+        loaded = subprocess.call(
+            load(server.target, f"{flags} --mix silent=50,chatty=40,drip=10", *files), cwd=ROOT
+        )
     judged, took, answers = 0, {}, []
     missing = no_spark()
     for engine, folder in (("embedded", out), *(() if missing else (("spark", out / "spark"),))):
         before = time.monotonic()
-        given = ["--events", str(events), "--client", str(client), "--out", str(folder), "--engine", engine]
+        given = [
+            "--events",
+            str(events),
+            "--client",
+            str(client),
+            "--out",
+            str(folder),
+            "--engine",
+            engine,
+        ]
         judged = max(judged, subprocess.call([*PIPELINE, "report", *given], cwd=ROOT))
         took[engine] = time.monotonic() - before
         paths = [folder / name for name in ANSWERS]
-        answers.append([json.loads(path.read_text(encoding="utf-8")) if path.exists() else None for path in paths])
+        answers.append(
+            [
+                json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+                for path in paths
+            ]
+        )
     for name in ("audit.txt", "advice.txt"):
         if (out / name).exists():
             print((out / name).read_text(encoding="utf-8"))
     print(f"page: {out / 'report.html'}")
     if (advised := out / "reaper.toml").exists():
         print(f"advised configuration: {advised}")
-    differ = [name for name, one, other in zip(ANSWERS, answers[0], answers[-1], strict=True) if one != other]
+    differ = [
+        name
+        for name, one, other in zip(ANSWERS, answers[0], answers[-1], strict=True)
+        if one != other
+    ]
     if missing is not None:
         print(f"left out: the same once more on Spark: {missing}")
     else:
-        print(f"the two engines differ in {', '.join(differ)}" if differ else "the same answers from both engines")
-    print(", ".join(f"{engine}: {seconds:.1f} s" for engine, seconds in took.items()) + " to judge and to advise")
+        print(
+            f"the two engines differ in {', '.join(differ)}"
+            if differ
+            else "the same answers from both engines"
+        )
+    print(
+        ", ".join(f"{engine}: {seconds:.1f} s" for engine, seconds in took.items())
+        + " to judge and to advise"
+    )
     return judged or loaded or bool(differ)
 
 

@@ -25,20 +25,37 @@ from loadgen.probe import aligned
 from .serving import ROOT, free_port, serving
 from .tools import Missing, certificate, nginx, tool
 
-LIMITS = {"HANDSHAKE": "3s", "FIRST_BYTE": "3s", "HEADERS": "3s", "BODY": "4s", "KEEP_ALIVE": "5s", "TUNNEL": "6s"}
+LIMITS = {
+    "HANDSHAKE": "3s",
+    "FIRST_BYTE": "3s",
+    "HEADERS": "3s",
+    "BODY": "4s",
+    "KEEP_ALIVE": "5s",
+    "TUNNEL": "6s",
+}
 
 
-def started(stack: ExitStack, table: dict[str, Any], server: dict[str, Any], http: str | None) -> dict[str, Any]:
+def started(
+    stack: ExitStack, table: dict[str, Any], server: dict[str, Any], http: str | None
+) -> dict[str, Any]:
     """Start *server* as it is described; what its texts are filled with. Raises Missing."""
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
     given = {"port": free_port(), "backend": free_port(), "dir": folder}
-    environment = os.environ | {f"REAPER_TIMEOUTS_{limit}": value for limit, value in LIMITS.items()}
-    environment |= {"HOME": str(folder), "REAPER_REAPER_TICK": "100ms", "REAPER_TIMEOUTS_MAX_AGE": "0s"}
+    environment = os.environ | {
+        f"REAPER_TIMEOUTS_{limit}": value for limit, value in LIMITS.items()
+    }
+    environment |= {
+        "HOME": str(folder),
+        "REAPER_REAPER_TICK": "100ms",
+        "REAPER_TIMEOUTS_MAX_AGE": "0s",
+    }
     if http is not None:
         environment["REAPER_TIMEOUTS_KEEP_ALIVE"] = "3s"
         words = table["backend"].format(http=http, port=given["backend"]).split()
         command = [sys.executable, "-m", *words, "--no-access-log"]
-        stack.enter_context(serving(command, folder / "backend", port=given["backend"], environment=environment))
+        stack.enter_context(
+            serving(command, folder / "backend", port=given["backend"], environment=environment)
+        )
     if server["tables"] == ["tls"]:
         certificate(folder)
     (folder / "conf").write_text(server.get("conf", "").format(**given))
@@ -51,7 +68,9 @@ def started(stack: ExitStack, table: dict[str, Any], server: dict[str, Any], htt
         command = [tool(binary), *flags]
     else:
         return given | {"port": given["backend"]}
-    stack.enter_context(serving(command, folder / "log", port=given["port"], environment=environment))
+    stack.enter_context(
+        serving(command, folder / "log", port=given["port"], environment=environment)
+    )
     return given
 
 
@@ -64,7 +83,9 @@ def asked(words: str, given: dict[str, Any]) -> str:
     return done.stdout
 
 
-def in_rounds(table: dict[str, Any], lanes: dict[str, tuple[dict[str, Any], str]], pairs: int) -> list[list[str]]:
+def in_rounds(
+    table: dict[str, Any], lanes: dict[str, tuple[dict[str, Any], str]], pairs: int
+) -> list[list[str]]:
     """The race in every lane, in turn, added up."""
     sums: dict[str, Counter[str]] = {name: Counter() for name in lanes}
     for turn in range(-(-pairs // 250)):
@@ -77,7 +98,15 @@ def in_rounds(table: dict[str, Any], lanes: dict[str, tuple[dict[str, Any], str]
     rows = [["server", "pairs", "on a new connection", "lost", "of a million"]]
     for name, each in sums.items():
         total = each["reused"] + each["fresh"]
-        rows.append([name, *(f"{n:,.0f}" for n in (total, each["fresh"], each["lost"], 1e6 * each["lost"] / total))])
+        rows.append(
+            [
+                name,
+                *(
+                    f"{n:,.0f}"
+                    for n in (total, each["fresh"], each["lost"], 1e6 * each["lost"] / total)
+                ),
+            ]
+        )
     return rows
 
 
@@ -85,9 +114,13 @@ def main() -> int:
     """Print what was measured."""
     tables = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
     servers = tables.pop("server")
-    parser = argparse.ArgumentParser(prog="python -m scripts.proxies", description="Measure proxies and pools.")
+    parser = argparse.ArgumentParser(
+        prog="python -m scripts.proxies", description="Measure proxies and pools."
+    )
     parser.add_argument("table", choices=tables)
-    parser.add_argument("much", nargs="?", type=int, help="seconds to wait, or pairs; default 130, 10000, 12")
+    parser.add_argument(
+        "much", nargs="?", type=int, help="seconds to wait, or pairs; default 130, 10000, 12"
+    )
     options = parser.parse_args()
     table = tables[options.table]
     much = options.much or table["much"]
@@ -105,7 +138,9 @@ def main() -> int:
                     if "rounds" in table:
                         lanes[name] = given, server.get("more", "")
                     else:
-                        found = "\n".join(asked(f"{words} --markdown", given) for words in table["ask"])
+                        found = "\n".join(
+                            asked(f"{words} --markdown", given) for words in table["ask"]
+                        )
                         print(f"\n{name}:\n\n{found.rstrip()}", flush=True)
         if lanes:
             print("\n".join(aligned(in_rounds(table, lanes, much), markdown=True)))

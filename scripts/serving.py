@@ -138,9 +138,13 @@ class Server:
         until = time.monotonic() + patience
         while not self._listens():
             if self.status is not None:
-                raise DidNotStart(f"{self._name} ended with status {self.status}: {self.said()[-500:]}")
+                raise DidNotStart(
+                    f"{self._name} ended with status {self.status}: {self.said()[-500:]}"
+                )
             if time.monotonic() > until:
-                raise DidNotStart(f"{self._name} did not listen within {patience:g} s: {self.said()[-500:]}")
+                raise DidNotStart(
+                    f"{self._name} did not listen within {patience:g} s: {self.said()[-500:]}"
+                )
             time.sleep(LOOK)
 
     def stop(self) -> None:
@@ -172,11 +176,16 @@ class Server:
                 self.host, self.port = found[1], int(found[2])
             return found is not None
         # Not by a connection: the server would count that one, and hold it as long as it holds a silent client.
-        return any(each.status == psutil.CONN_LISTEN and each.laddr.port == self.port for each in self.sockets())
+        return any(
+            each.status == psutil.CONN_LISTEN and each.laddr.port == self.port
+            for each in self.sockets()
+        )
 
 
 @contextmanager
-def serving(command: Sequence[str], log: Path, *, patience: float = PATIENCE, **options: Any) -> Iterator[Server]:
+def serving(
+    command: Sequence[str], log: Path, *, patience: float = PATIENCE, **options: Any
+) -> Iterator[Server]:
     """A server that listens, for the length of the block. *options* as those of `Server`; raises DidNotStart."""
     server = Server(command, log, **options)
     try:

@@ -26,13 +26,17 @@ class Missing(RuntimeError):
 
 def tool(name: str, package: str = "") -> str:
     """Where the command *name* is; daemons are not on every PATH. Raises Missing."""
-    found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin:/usr/bin:/usr/local/sbin")
+    found = shutil.which(name) or shutil.which(
+        name, path="/usr/sbin:/sbin:/usr/bin:/usr/local/sbin"
+    )
     if found is None:
         raise Missing(f"{name} is not installed (Debian: apt-get install {package or name})")
     return found
 
 
-def nginx(folder: Path, http: str, *, main: str = "master_process off;", most: int = 4096) -> list[str]:
+def nginx(
+    folder: Path, http: str, *, main: str = "master_process off;", most: int = 4096
+) -> list[str]:
     """The command of an nginx that serves *http* and writes below *folder* alone. Raises Missing."""
     command = tool("nginx")
     config = folder / "nginx.conf"
@@ -43,8 +47,24 @@ def nginx(folder: Path, http: str, *, main: str = "master_process off;", most: i
 def certificate(folder: Path) -> tuple[str, str]:
     """(certificate, key): files in *folder*, self-signed for 127.0.0.1 and localhost. Raises Missing."""
     cert, key = str(folder / "cert.pem"), str(folder / "key.pem")
-    command = [tool("openssl"), "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    command += ["-days", "2", "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"]
+    command = [
+        tool("openssl"),
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+    ]
+    command += [
+        "-days",
+        "2",
+        "-subj",
+        "/CN=127.0.0.1",
+        "-addext",
+        "subjectAltName=IP:127.0.0.1,DNS:localhost",
+    ]
     subprocess.run([*command, "-out", cert, "-keyout", key], check=True, capture_output=True)
     return cert, key
 

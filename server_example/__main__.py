@@ -27,21 +27,34 @@ except NotInstalled as error:
     print(error, file=sys.stderr)
     raise SystemExit(2) from None
 
-SERVERS = {"echo": "sends back what comes", "http": "speaks HTTP/1.1 and limits every kind of idleness"}
+SERVERS = {
+    "echo": "sends back what comes",
+    "http": "speaks HTTP/1.1 and limits every kind of idleness",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status: 0 good, 1 a worker failed, 2 bad arguments."""
-    parser = Parser(prog="python -m server_example", description="Example servers with the idle reaper embedded.")
+    parser = Parser(
+        prog="python -m server_example",
+        description="Example servers with the idle reaper embedded.",
+    )
     add_version(parser)
     commands = parser.add_subparsers(required=True, metavar="[echo|http]", dest="kind")
     for name, does in SERVERS.items():
-        command = commands.add_parser(name, help=f"a server that {does}", description=f"A TCP server that {does}.")
+        command = commands.add_parser(
+            name, help=f"a server that {does}", description=f"A TCP server that {does}."
+        )
         command.add_argument("--config", metavar="FILE", help="a reaper.toml")
         command.add_argument(
-            "--connections", type=int, metavar="N", help="how many must fit at once; sizes `--workers auto`"
+            "--connections",
+            type=int,
+            metavar="N",
+            help="how many must fit at once; sizes `--workers auto`",
         )
-        command.add_argument("--journal", metavar="DIR", help="log every connection there, for reaper.pipeline")
+        command.add_argument(
+            "--journal", metavar="DIR", help="log every connection there, for reaper.pipeline"
+        )
         command.add_argument(
             "--pressure",
             action="store_true",
@@ -77,20 +90,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     except OSError as error:
-        asked = " (--share-port to take its place)" if error.errno == errno.EADDRINUSE and not parsed.share_port else ""
-        print(f"cannot listen on {config.server.host}:{config.server.port}: {error.strerror}{asked}", file=sys.stderr)
+        asked = (
+            " (--share-port to take its place)"
+            if error.errno == errno.EADDRINUSE and not parsed.share_port
+            else ""
+        )
+        print(
+            f"cannot listen on {config.server.host}:{config.server.port}: {error.strerror}{asked}",
+            file=sys.stderr,
+        )
         return 2
     try:
-        status = beside(config.server.status, share=parsed.share_port) if config.server.status else None
+        status = (
+            beside(config.server.status, share=parsed.share_port) if config.server.status else None
+        )
     except (OSError, ValueError) as error:
         listening.close()
         print(f"server.status: cannot listen on {config.server.status}: {error}", file=sys.stderr)
         return 2
-    say(f"{parsed.kind}: idle {config.timeouts.idle:g} s, tick {config.reaper.tick:g} s", event="starting")
+    say(
+        f"{parsed.kind}: idle {config.timeouts.idle:g} s, tick {config.reaper.tick:g} s",
+        event="starting",
+    )
     if status is not None:
         host, port = status.getsockname()[:2]
         shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        say(f"status on http://{shown}/status, metrics on http://{shown}/metrics", event="status", host=host, port=port)
+        say(
+            f"status on http://{shown}/status, metrics on http://{shown}/metrics",
+            event="status",
+            host=host,
+            port=port,
+        )
     serve = partial(serving.serve, parsed.kind, config, load, parsed.journal, parsed.pressure)
     return Supervisor(listening, workers, config.server.watchdog, Doors(workers, status)).run(serve)
 
@@ -107,7 +137,9 @@ def _check(config: ReaperConfig, directory: str | None, *, pressed: bool) -> Non
         except OSError as error:
             raise ConfigError(f"--journal {directory}: cannot be made: {error.strerror}") from error
         except ImportError:
-            raise ConfigError("--journal needs pyarrow: pip install 'idle-reaper[pipeline]'") from None
+            raise ConfigError(
+                "--journal needs pyarrow: pip install 'idle-reaper[pipeline]'"
+            ) from None
 
 
 if __name__ == "__main__":

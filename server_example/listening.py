@@ -31,7 +31,9 @@ IN_USE_PATIENCE = 1.0
 
 FIRST_ACTIVATED = 3  # sd_listen_fds(3)
 SO_ATTACH_FILTER = 26  # asm-generic/socket.h
-MOST_SOCKETS = 250  # of one port, so that one message carries all to a successor (SCM_MAX_FD is 253)
+MOST_SOCKETS = (
+    250  # of one port, so that one message carries all to a successor (SCM_MAX_FD is 253)
+)
 
 
 class Listening:
@@ -43,11 +45,19 @@ class Listening:
         alone: Whether no server but this one has ever had them.
     """
 
-    def __init__(self, sockets: Sequence[socket.socket], counter: socket.socket | None, *, alone: bool = False) -> None:
+    def __init__(
+        self,
+        sockets: Sequence[socket.socket],
+        counter: socket.socket | None,
+        *,
+        alone: bool = False,
+    ) -> None:
         self.sockets = list(sockets)
         address = sockets[0].getsockname()
         # A service manager may have opened a Unix socket, which has a path and no port.
-        self.host, self.port = address[:2] if isinstance(address, tuple) else (printable(os.fsdecode(address)), 0)
+        self.host, self.port = (
+            address[:2] if isinstance(address, tuple) else (printable(os.fsdecode(address)), 0)
+        )
         self._counter = counter  # where successors ask for copies
         self.alone = alone
 
@@ -72,7 +82,10 @@ class Listening:
     @classmethod
     def activated(cls, environ: Mapping[str, str] = os.environ) -> Listening | None:
         """The sockets that a service manager opened for this process (LISTEN_FDS); None: it did not."""
-        if environ.get("LISTEN_PID") != str(os.getpid()) or not environ.get("LISTEN_FDS", "").isdecimal():
+        if (
+            environ.get("LISTEN_PID") != str(os.getpid())
+            or not environ.get("LISTEN_FDS", "").isdecimal()
+        ):
             return None
         descriptors = range(FIRST_ACTIVATED, FIRST_ACTIVATED + int(environ["LISTEN_FDS"]))
         sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
@@ -96,7 +109,9 @@ class Listening:
                 asking.settimeout(1.0)
                 if credentials(asking).user in (0, os.getuid()):
                     self.alone = False
-                    socket.send_fds(asking, [b"!"], [each.fileno() for each in (self._counter, *self.sockets)])
+                    socket.send_fds(
+                        asking, [b"!"], [each.fileno() for each in (self._counter, *self.sockets)]
+                    )
 
     def close(self, *, but: Sequence[socket.socket] = ()) -> None:
         """Close this process's copies of all of them except *but*; any number of times."""
@@ -132,7 +147,9 @@ def tls_context(config: ReaperConfig) -> ssl.SSLContext | None:
     try:
         context.load_cert_chain(cert, key)
     except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"server.tls_cert, server.tls_key: {cert!r}, {key!r}: cannot be used: {error}") from error
+        raise ConfigError(
+            f"server.tls_cert, server.tls_key: {cert!r}, {key!r}: cannot be used: {error}"
+        ) from error
     return context
 
 
@@ -142,10 +159,19 @@ def turn_away(listening: socket.socket) -> None:
     Who asked does so again a second later, of whoever listens then, instead of being reset with a request under way as
     *listening* is closed. It holds for every copy of the socket, so not where another server goes on to accept.
     """
-    load_flags, if_syn, drop, keep = (0x30, 0, 0, 13), (0x45, 0, 1, 0x02), (0x06, 0, 0, 0), (0x06, 0, 0, 0xFFFFFFFF)
-    steps = array("B", b"".join(struct.pack("=HBBI", *step) for step in (load_flags, if_syn, drop, keep)))
+    load_flags, if_syn, drop, keep = (
+        (0x30, 0, 0, 13),
+        (0x45, 0, 1, 0x02),
+        (0x06, 0, 0, 0),
+        (0x06, 0, 0, 0xFFFFFFFF),
+    )
+    steps = array(
+        "B", b"".join(struct.pack("=HBBI", *step) for step in (load_flags, if_syn, drop, keep))
+    )
     with suppress(OSError):  # a kernel without: closed as it is
-        listening.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, struct.pack("HP", 4, steps.buffer_info()[0]))
+        listening.setsockopt(
+            socket.SOL_SOCKET, SO_ATTACH_FILTER, struct.pack("HP", 4, steps.buffer_info()[0])
+        )
 
 
 def empty(listening: socket.socket, admit: Callable[[socket.socket], object]) -> None:
@@ -207,12 +233,16 @@ def _family(host: str, port: int) -> str:
 def _ask_for_copies(host: str, port: int) -> Listening | None:
     """The sockets of the server of this user's that listens there; None: there is none."""
     with suppress(OSError):
-        address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][4]
+        address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
+            0
+        ][4]
         for name in names_of(_family(str(address[0]), port)):
             with suppress(OSError), socket.socket(socket.AF_UNIX) as asking:
                 asking.settimeout(5.0)
                 asking.connect(f"\0{name}")
-                if credentials(asking).user != os.getuid():  # any process may take a name of this kind
+                if (
+                    credentials(asking).user != os.getuid()
+                ):  # any process may take a name of this kind
                     continue
                 _, descriptors, _, _ = socket.recv_fds(asking, 1, MOST_SOCKETS + 1)
                 copies = [socket.socket(fileno=descriptor) for descriptor in descriptors]

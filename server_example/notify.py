@@ -27,7 +27,11 @@ def speak(log_format: str) -> None:
 
 def say(text: str, **fields: Any) -> None:
     """Print *text* at once, also into a pipe; in JSON with *fields*."""
-    print(line("server_example", text, **fields) if _Format.json else text, flush=True, file=sys.stdout)
+    print(
+        line("server_example", text, **fields) if _Format.json else text,
+        flush=True,
+        file=sys.stdout,
+    )
 
 
 class Notify:

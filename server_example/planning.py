@@ -39,7 +39,9 @@ def plan(workers: int | str, connections: int | None, limit: int, most: int | No
     """
     room, bound, remedy = limit - RESERVED_DESCRIPTORS, f"{limit} descriptors", "`ulimit -n`"
     if room * SPREAD < 1:
-        raise ConfigError(f"{limit} descriptors per process leave none for connections; raise `ulimit -n` above 300")
+        raise ConfigError(
+            f"{limit} descriptors per process leave none for connections; raise `ulimit -n` above 300"
+        )
     if most is not None and most < room:
         room, bound, remedy = most, f"limits.max_connections = {most}", "limits.max_connections"
     each = max(int(room * SPREAD), 1)

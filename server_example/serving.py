@@ -62,13 +62,19 @@ async def serve(
         journal = None
         if directory is not None:
             # Here and not before the fork: its writer is a thread.
-            journal = Journal(directory, tick=config.reaper.tick, clock_ns=reaper.trio.journal_clock())
+            journal = Journal(
+                directory, tick=config.reaper.tick, clock_ns=reaper.trio.journal_clock()
+            )
             stack.enter_context(journal)
-        watcher = await stack.enter_async_context(reaper.trio.open_reaper(config, journal=journal, listener=kind))
+        watcher = await stack.enter_async_context(
+            reaper.trio.open_reaper(config, journal=journal, listener=kind)
+        )
         helpers = await stack.enter_async_context(trio.open_nursery())
         watcher.driver.phase = worker.phase
         pressure = Pressure(limits_here()) if pressed else None
-        server: Server = EchoServer(config, watcher) if kind == "echo" else HttpServer(config, watcher)
+        server: Server = (
+            EchoServer(config, watcher) if kind == "echo" else HttpServer(config, watcher)
+        )
         server.desk = Desk(server, worker.doors, worker.index, pressure)
         admit = await stack.enter_async_context(server.running())
         worker.publish = partial(_publish, worker, server)
@@ -77,7 +83,9 @@ async def serve(
         if pressure is not None:
             helpers.start_soon(reaper.trio.relieve, watcher, pressure)
 
-        accept = partial(reaper.trio.accepting.accept, welcome=watcher.welcome, failed=server.not_accepted)
+        accept = partial(
+            reaper.trio.accepting.accept, welcome=watcher.welcome, failed=server.not_accepted
+        )
         async with trio.open_nursery() as accepting:
             for each in worker.listening:
                 accepting.start_soon(accept, each, admit)
@@ -115,5 +123,10 @@ async def reload_from(server: Server, load: Callable[[], ReaperConfig]) -> bool:
 
 def _publish(worker: Worker, server: Server) -> None:
     now = server.watcher.statistics()
-    loop = {"averted": now.core.averted, "max_lag": now.max_lag, "stalls": now.stalls, "reaper_cpu": now.cpu}
+    loop = {
+        "averted": now.core.averted,
+        "max_lag": now.max_lag,
+        "stalls": now.stalls,
+        "reaper_cpu": now.cpu,
+    }
     worker.counters.publish({**server.figures(), **loop})

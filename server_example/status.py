@@ -61,11 +61,19 @@ class Desk:
     """
 
     def __init__(
-        self, server: Server, doors: Doors | None = None, worker: int = 0, pressure: Pressure | None = None
+        self,
+        server: Server,
+        doors: Doors | None = None,
+        worker: int = 0,
+        pressure: Pressure | None = None,
     ) -> None:
         self._server, self._worker, self._pressure = server, worker, pressure
         self._doors = Doors(1) if doors is None else doors
-        self.pages = {"/status": self.show_status, "/metrics": self.show_metrics, "/ready": self.show_ready}
+        self.pages = {
+            "/status": self.show_status,
+            "/metrics": self.show_metrics,
+            "/ready": self.show_ready,
+        }
 
     async def run(self) -> None:
         """Answer the other workers, and everyone at the public door if there is one, until cancelled."""
@@ -74,7 +82,9 @@ class Desk:
                 nursery.start_soon(serve_pages, self._doors.public, self.pages)
             if self._doors.inner:
                 inner = trio.socket.from_stdlib_socket(self._doors.inner[self._worker])
-                await trio.serve_listeners(self._tell, [trio.SocketListener(inner)], handler_nursery=nursery)
+                await trio.serve_listeners(
+                    self._tell, [trio.SocketListener(inner)], handler_nursery=nursery
+                )
 
     async def _tell(self, asking: trio.SocketStream) -> None:
         if same_user(asking.socket):
@@ -86,7 +96,9 @@ class Desk:
     async def _own(self) -> dict[str, Any]:
         watcher, pressure = self._server.watcher, self._pressure
         more = () if pressure is None else pressure.families()
-        metrics = exposition([({}, (*self._server.families(), *families(watcher.statistics()), *more))])
+        metrics = exposition(
+            [({}, (*self._server.families(), *families(watcher.statistics()), *more))]
+        )
         return {"status": await survey(watcher, pressure, self._worker), "metrics": metrics}
 
     async def _all(self) -> dict[int, dict[str, Any]]:
@@ -125,4 +137,6 @@ class Desk:
         """The status of all workers; those that do not answer are named."""
         found = await self._all()
         missing = [number for number in range(len(self._doors.inner)) if number not in found]
-        return JSON, document(self._server.kind, [said["status"] for said in found.values()], missing)
+        return JSON, document(
+            self._server.kind, [said["status"] for said in found.values()], missing
+        )

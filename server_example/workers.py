@@ -137,7 +137,9 @@ class Worker:
     @property
     def beat(self) -> float:
         """Seconds between two signs of life."""
-        return min(BEAT * max(self.workers / FEW, 1.0), self.patience / BEATS_OF_PATIENCE or math.inf)
+        return min(
+            BEAT * max(self.workers / FEW, 1.0), self.patience / BEATS_OF_PATIENCE or math.inf
+        )
 
     async def run(self, serve: Serve) -> None:
         """Run *serve*, and give signs of life meanwhile. Ends with it, or when the supervisor says so."""
@@ -164,7 +166,9 @@ class Worker:
             if DRAIN in words or not words:
                 self.stop.set()
             elif RELOAD in words:
-                while self.reload is None:  # what was read when the worker began may have changed since
+                while (
+                    self.reload is None
+                ):  # what was read when the worker began may have changed since
                     await trio.sleep(self.beat)
                 await self.reload()
             if not words:
@@ -209,13 +213,17 @@ class Supervisor:
         doors: Where they are asked how they are; None: they ask each other only.
     """
 
-    def __init__(self, listening: Listening, workers: int, watchdog: float = 30.0, doors: Doors | None = None) -> None:
+    def __init__(
+        self, listening: Listening, workers: int, watchdog: float = 30.0, doors: Doors | None = None
+    ) -> None:
         self._listening = listening
         self._watchdog = watchdog
         length = len(Counters.NAMES)
         shared = memoryview(mmap.mmap(-1, length * 8 * workers)).cast("d")
         self._doors = Doors(workers) if doors is None else doors
-        self._slots = [_Slot(i, Counters(shared[i * length : (i + 1) * length])) for i in range(workers)]
+        self._slots = [
+            _Slot(i, Counters(shared[i * length : (i + 1) * length])) for i in range(workers)
+        ]
         self._asked: float | None = None  # when the drain was asked for
         self._reload = self._end = self._draining = False
         self._announced = False
@@ -254,7 +262,9 @@ class Supervisor:
         except OSError as error:  # no descriptors, no memory, no room for one more process
             for end in ends:
                 os.close(end)
-            self._lost(slot, f"worker {slot.index} cannot be started: {error.strerror}", time.monotonic())
+            self._lost(
+                slot, f"worker {slot.index} cannot be started: {error.strerror}", time.monotonic()
+            )
             return
         if pid == 0:
             status = 1
@@ -283,7 +293,9 @@ class Supervisor:
             gc.freeze()
             gc.set_threshold(50_000, 20, 100)
             patience = self._watchdog or self._notify.every
-            worker = Worker(slot.index, len(self._slots), patience, mine, slot.counters, self._doors, orders)
+            worker = Worker(
+                slot.index, len(self._slots), patience, mine, slot.counters, self._doors, orders
+            )
             trio.run(worker.run, serve)
         except BaseException:
             log.critical("worker %d failed", slot.index, exc_info=True)
@@ -294,7 +306,9 @@ class Supervisor:
         said, next_line = "", 0.0
         looked = time.monotonic()
         while any(slot.pid or not self._draining for slot in self._slots):
-            if select.select([self._listening] if self._listening.fileno() >= 0 else [], [], [], LOOK)[0]:
+            if select.select(
+                [self._listening] if self._listening.fileno() >= 0 else [], [], [], LOOK
+            )[0]:
                 self._listening.answer()
             now = time.monotonic()
             # A pause of the whole machine, or of the whole group, is no worker's fault.
@@ -302,7 +316,9 @@ class Supervisor:
             for slot in self._slots:
                 if slot.pid:
                     self._look_at(slot, now, paused)
-                elif not self._draining and (now >= slot.due or (self._asked and slot.due < math.inf)):
+                elif not self._draining and (
+                    now >= slot.due or (self._asked and slot.due < math.inf)
+                ):
                     self._start(slot, serve)  # also for a drain: its backlog is waiting
             if self._asked is not None and not self._draining:
                 self._draining = True
@@ -349,7 +365,9 @@ class Supervisor:
         elif paused:
             slot.counters["beat"] = now
         elif self._watchdog and now - slot.counters["beat"] > self._watchdog:
-            say(f"worker {slot.index} (pid {slot.pid}) has stalled for {self._watchdog:g} s; killing it")
+            say(
+                f"worker {slot.index} (pid {slot.pid}) has stalled for {self._watchdog:g} s; killing it"
+            )
             os.kill(slot.pid, signal.SIGUSR2)  # it writes where it stalled to stderr, if it can
             time.sleep(LOOK)
             os.kill(slot.pid, signal.SIGKILL)
@@ -371,7 +389,10 @@ class Supervisor:
         slot.deaths = [then for then in slot.deaths if now - then < DEATHS_WITHIN] + [now]
         times = len(slot.deaths)
         if not self._announced or times > DEATHS:
-            say(f"{what}; stopping" + (f", for it was the {times}th time in a minute" if self._announced else ""))
+            say(
+                f"{what}; stopping"
+                + (f", for it was the {times}th time in a minute" if self._announced else "")
+            )
             self._status = 1
             self._asked = now
             slot.due = math.inf
@@ -382,7 +403,10 @@ class Supervisor:
 
     def _figures(self) -> dict[str, float]:
         """Of all workers, those that are gone included."""
-        found = {name: sum(slot.counters[name] for slot in self._slots) for name in ("open", *Counters.SUMS)}
+        found = {
+            name: sum(slot.counters[name] for slot in self._slots)
+            for name in ("open", *Counters.SUMS)
+        }
         found["max_lag"] = max(slot.counters["max_lag"] for slot in self._slots)
         return found
 

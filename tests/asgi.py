@@ -58,7 +58,13 @@ async def respond(send, body):
 
 
 async def events(receive, send):
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
+    await send(
+        {
+            "type": "http.response.start",
+            "status": 200,
+            "headers": [(b"content-type", b"text/event-stream")],
+        }
+    )
     await receive()  # the request
     gone = asyncio.create_task(receive())
     while not gone.done():

@@ -10,7 +10,13 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import AbstractContextManager, contextmanager, redirect_stderr, redirect_stdout, suppress
+from contextlib import (
+    AbstractContextManager,
+    contextmanager,
+    redirect_stderr,
+    redirect_stdout,
+    suppress,
+)
 from typing import ClassVar, Self
 
 import pytest
@@ -37,7 +43,9 @@ def accepts(port: int) -> bool:
 @contextmanager
 def running(*command: str, port: int, **options):
     """A server process that listens on *port*; ended by its pid, and its clients are closed."""
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **options) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **options
+    ) as process:
         try:
             until(lambda: accepts(port) or process.poll() is not None, f"{command[0]} listens")
             assert process.poll() is None, f"{command[0]} ended with status {process.returncode}"
@@ -100,7 +108,17 @@ class Client:
 class Redis(Client):
     @staticmethod
     def server(port: int, folder) -> Running:
-        command = (tool("redis-server"), "--port", str(port), "--save", "", "--dir", str(folder), "--timeout", "0")
+        command = (
+            tool("redis-server"),
+            "--port",
+            str(port),
+            "--save",
+            "",
+            "--dir",
+            str(folder),
+            "--timeout",
+            "0",
+        )
         return running(*command, port=port)
 
 
@@ -146,7 +164,9 @@ class Nginx(Client):
     question, answer_ends = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"hello"
 
     @staticmethod
-    def server(port: int, folder, listen: str = "", location: str = 'return 200 "hello";') -> Running:
+    def server(
+        port: int, folder, listen: str = "", location: str = 'return 200 "hello";'
+    ) -> Running:
         tool("nginx")
         http = NGINX.format(port=port, listen=listen, location=location)
         return running(*tools.nginx(folder, http, main="worker_processes 2;"), port=port)
@@ -163,7 +183,9 @@ def at(port: int) -> tuple[str, str]:
 class Attach:
     """`python -m reaper attach ... --json`, with what it said so far."""
 
-    def __init__(self, *flags: str, prefix: tuple[str, ...] = (), json: tuple[str, ...] = ("--json",)) -> None:
+    def __init__(
+        self, *flags: str, prefix: tuple[str, ...] = (), json: tuple[str, ...] = ("--json",)
+    ) -> None:
         command = [*prefix, sys.executable, "-m", "reaper", "attach", *json, *flags]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         self.process = subprocess.Popen(command, cwd=ROOT, text=True, **pipes)
@@ -208,7 +230,9 @@ def refused(*flags: str, prefix: tuple[str, ...] = ()) -> str:
     out, err = io.StringIO(), io.StringIO()
     if prefix:
         command = [*prefix, sys.executable, "-m", "reaper", "attach", *flags]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        done = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
         found = done.returncode, done.stdout, done.stderr
     else:
         with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as end:

@@ -64,7 +64,9 @@ class FakeWorld:
 
     def connect(self) -> FakeSocket:
         number = len(self.sockets) + 1
-        ident = struct.pack("!HH4s12x4s12x", self.port, 20000 + number % 40000, b"\x7f\0\0\1", b"\x7f\0\0\2")
+        ident = struct.pack(
+            "!HH4s12x4s12x", self.port, 20000 + number % 40000, b"\x7f\0\0\1", b"\x7f\0\0\2"
+        )
         made = FakeSocket(ident + struct.pack("=IQ", 0, number), 5000 + number, *[self.now] * 3)
         self.sockets.append(made)
         return made
@@ -128,7 +130,9 @@ class FakeWorld:
     def dump(self, listeners, info: bool):
         for sock in list(self.sockets):
             if sock.open:
-                yield Found(sock.ident, sock.inode, sock.queued, self._snapshot(sock) if info else None)
+                yield Found(
+                    sock.ident, sock.inode, sock.queued, self._snapshot(sock) if info else None
+                )
 
     def look(self, idents) -> list[Snapshot | None]:
         self.looks += len(idents)
@@ -176,7 +180,9 @@ class RealWorld:
         return time.monotonic()
 
     def connect(self) -> Pair:
-        client = self._kept.enter_context(socket.create_connection(self._listening.getsockname(), 20))
+        client = self._kept.enter_context(
+            socket.create_connection(self._listening.getsockname(), 20)
+        )
         server = self._kept.enter_context(self._listening.accept()[0])
         server.settimeout(20)
         self.pairs.append(Pair(client, server))

@@ -88,7 +88,9 @@ def pipeline(call) -> Ran:
 @pytest.fixture
 def commands_on_spark(real_spark, monkeypatch) -> None:
     """Commands ask the Spark of all tests: left to themselves they would end it with their own."""
-    monkeypatch.setattr("reaper.pipeline.read.command.asked_session", lambda *_: nullcontext(real_spark))
+    monkeypatch.setattr(
+        "reaper.pipeline.read.command.asked_session", lambda *_: nullcontext(real_spark)
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -120,7 +122,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """With `-m inside` the other files are not even imported: that takes longer than the tests."""
     name = collection_path.name
     inside = name.removeprefix("test_").removesuffix(".py") in INSIDE
-    return True if config.option.markexpr == "inside" and name.startswith("test_") and not inside else None
+    return (
+        True
+        if config.option.markexpr == "inside" and name.startswith("test_") and not inside
+        else None
+    )
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
@@ -139,7 +145,11 @@ ON_SPARK = {"cluster", "engines", "live", "places"}
 def together(path: str) -> str:
     """The name of the set of tests that must run in the same process as the tests of the file *path*."""
     name = PurePath(path).name
-    return "test_pipeline" if name.removeprefix("test_pipeline_").removesuffix(".py") in ON_SPARK else name
+    return (
+        "test_pipeline"
+        if name.removeprefix("test_pipeline_").removesuffix(".py") in ON_SPARK
+        else name
+    )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -179,13 +189,27 @@ def certificate(tmp_path_factory) -> tuple[str, str]:
 @pytest.fixture
 def browse(tmp_path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Show a page in a browser without a network; on its stdout is what the page became."""
-    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    browser = next(
+        filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+    )
     if browser is None:
         pytest.skip("needs chromium (Debian: apt-get install chromium)")
-    options = ["--headless", "--no-sandbox", "--disable-gpu", "--host-resolver-rules=MAP * ~NOTFOUND", "--dump-dom"]
+    options = [
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--host-resolver-rules=MAP * ~NOTFOUND",
+        "--dump-dom",
+    ]
 
     def show(page: Path, *more: str) -> subprocess.CompletedProcess[str]:
-        command = [browser, *options, f"--user-data-dir={tmp_path / 'profile'}", *more, page.as_uri()]
+        command = [
+            browser,
+            *options,
+            f"--user-data-dir={tmp_path / 'profile'}",
+            *more,
+            page.as_uri(),
+        ]
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
 
     return show

@@ -125,7 +125,11 @@ class Connection(asyncio.Protocol):
     sins: ClassVar[Counter[str]] = Counter()
 
     def __init__(
-        self, server: Server, numbers: Iterator[int], all_: set[Connection], loop: asyncio.AbstractEventLoop
+        self,
+        server: Server,
+        numbers: Iterator[int],
+        all_: set[Connection],
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.server, self.number, self.all, self.loop = server, next(numbers), all_, loop
         self.touched = loop.time()
@@ -159,12 +163,16 @@ class Connection(asyncio.Protocol):
         self.timer = self.loop.call_later(self.timeout + late, self.end, b"", sin)
 
     def end(self, goodbye: bytes, sin: str) -> None:
-        if sin and unread(self.transport):  # it spoke while this process was not run: that is read before the next look
+        if sin and unread(
+            self.transport
+        ):  # it spoke while this process was not run: that is read before the next look
             self.timer = self.loop.call_later(0, self.end, goodbye, sin)
             return
         if not self.transport.is_closing():
             sin = sin or ("false" if self.requests + bool(unread(self.transport)) > 1 else "early")
-            over = self.loop.time() - self.touched >= self.timeout  # this process did not run for so long
+            over = (
+                self.loop.time() - self.touched >= self.timeout
+            )  # this process did not run for so long
             self.sins["closed" if over and sin == "early" else sin] += 1
         self.transport.write(goodbye)
         self.transport.close()
@@ -214,7 +222,9 @@ async def main(name: str, timeout: float) -> None:
     """Serve in real time until the end of standard input."""
     Connection.timeout = timeout
     loop, all_, numbers = asyncio.get_running_loop(), set[Connection](), itertools.count()
-    server = await loop.create_server(lambda: Connection(KIT[name], numbers, all_, loop), "127.0.0.1", 0, backlog=4096)
+    server = await loop.create_server(
+        lambda: Connection(KIT[name], numbers, all_, loop), "127.0.0.1", 0, backlog=4096
+    )
     print(f"listening on 127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
     await loop.run_in_executor(None, sys.stdin.read)
     for connection in all_:

@@ -37,7 +37,9 @@ async def answer(request):
             await asyncio.sleep(0.2)
     if request.path == "/slow":
         await asyncio.sleep(float(request.query_string or 2))
-    return aiohttp.web.Response(body=BIG if request.path == "/big" else await request.read() or b"hello")
+    return aiohttp.web.Response(
+        body=BIG if request.path == "/big" else await request.read() or b"hello"
+    )
 
 
 def aiohttp_app():

@@ -79,7 +79,10 @@ async def running(
     routes: Mapping[str, Any] = ROUTES, /, *, journal: Journal | None = None, **overrides: object
 ) -> AsyncIterator[Running]:
     """A server at its defaults, but for `section__key=value`; a bare key is one of `timeouts`."""
-    named = {name.replace("__", ".") if "__" in name else f"timeouts.{name}": overrides[name] for name in overrides}
+    named = {
+        name.replace("__", ".") if "__" in name else f"timeouts.{name}": overrides[name]
+        for name in overrides
+    }
     config = ReaperConfig.load(environ={}, overrides=named)
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     async with (
@@ -91,7 +94,11 @@ async def running(
         server.address, server.clients = listener.socket.getsockname()[:2], []
         async with server.running() as admit:
             with socket.socket(fileno=os.dup(listener.socket.fileno())) as listening:
-                accept = partial(reaper.trio.accepting.accept, welcome=watcher.welcome, failed=server.not_accepted)
+                accept = partial(
+                    reaper.trio.accepting.accept,
+                    welcome=watcher.welcome,
+                    failed=server.not_accepted,
+                )
                 nursery.start_soon(accept, listening, admit)
                 await trio.testing.wait_all_tasks_blocked()
                 try:

@@ -28,10 +28,18 @@ class Link:
     peer = "10.77.0.2"
 
     def __init__(self, server: int, client: int) -> None:
-        enter = ["nsenter", *([] if os.geteuid() == 0 else ["--user", "--preserve-credentials"]), "--net", "--target"]
+        enter = [
+            "nsenter",
+            *([] if os.geteuid() == 0 else ["--user", "--preserve-credentials"]),
+            "--net",
+            "--target",
+        ]
         self.server, self.client = [*enter, str(server)], [*enter, str(client)]
         run(*self.server, *f"ip link add s type veth peer name c netns {client}".split())
-        for prefix, name, address in ((self.server, "s", self.address), (self.client, "c", self.peer)):
+        for prefix, name, address in (
+            (self.server, "s", self.address),
+            (self.client, "c", self.peer),
+        ):
             run(*prefix, *f"ip address add {address}/24 dev {name}".split())
             run(*prefix, *["ip", "link", "set", "lo", "up"])
             run(*prefix, *f"ip link set {name} up".split())
@@ -54,7 +62,9 @@ def run(*command: str) -> None:
 @contextmanager
 def _holder(*command: str):
     """A process that keeps a namespace alive: its id. *command* runs another command in a new one."""
-    with subprocess.Popen([*command, "sh", "-c", "echo $$; exec sleep 3600"], stdout=subprocess.PIPE, text=True) as own:
+    with subprocess.Popen(
+        [*command, "sh", "-c", "echo $$; exec sleep 3600"], stdout=subprocess.PIPE, text=True
+    ) as own:
         try:
             assert own.stdout is not None
             line = own.stdout.readline()
@@ -73,9 +83,17 @@ def opened():
         try:
             if missing := [tool for tool in TOOLS if shutil.which(tool) is None]:
                 raise OSError(f"no {', '.join(missing)}")
-            server = stack.enter_context(_holder("unshare", "--net", *([] if root else ["--map-root-user"])))
-            enter = [] if root else ["nsenter", "--user", "--preserve-credentials", "--target", str(server)]
+            server = stack.enter_context(
+                _holder("unshare", "--net", *([] if root else ["--map-root-user"]))
+            )
+            enter = (
+                []
+                if root
+                else ["nsenter", "--user", "--preserve-credentials", "--target", str(server)]
+            )
             link = Link(server, stack.enter_context(_holder(*enter, "unshare", "--net")))
         except (OSError, subprocess.SubprocessError) as error:
-            pytest.skip(f"a vanished client needs network namespaces (root, or unshare -rn): {error}")
+            pytest.skip(
+                f"a vanished client needs network namespaces (root, or unshare -rn): {error}"
+            )
         yield link

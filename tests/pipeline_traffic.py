@@ -44,7 +44,14 @@ class Clock:
 def journal(directory: Path, writer: int, clock: Clock | None = None, **options: Any) -> Journal:
     clock = clock or Clock()
     options = {"mode": "full", "tick": 1.0, "sequence": 1, **options}
-    return Journal(directory, writer=writer, background=False, clock_ns=clock.mono, wall_ns=clock.wall, **options)
+    return Journal(
+        directory,
+        writer=writer,
+        background=False,
+        clock_ns=clock.mono,
+        wall_ns=clock.wall,
+        **options,
+    )
 
 
 def only(directory: Path) -> Path:
@@ -66,11 +73,17 @@ def write(
 ) -> dict[str, int]:
     """Simulate a run with a timeout of 5 s. Returns how many *connections* an audit must come to, by verdict."""
     right = connections - sum((faults or {}).values())
-    plan = make_plan(from_mix("bursty=3,leave=1"), right, Law(5.0, 1.0), SPAN_S, seed, connections / 20)
-    behaviours = tuple(replace(each, listener=name) for name in listeners for each in plan.behaviours)
+    plan = make_plan(
+        from_mix("bursty=3,leave=1"), right, Law(5.0, 1.0), SPAN_S, seed, connections / 20
+    )
+    behaviours = tuple(
+        replace(each, listener=name) for name in listeners for each in plan.behaviours
+    )
     of = len(plan.behaviours)
     kinds = bytes(kind + index % len(listeners) * of for index, kind in enumerate(plan.kinds))
     plan = replace(plan, behaviours=behaviours, kinds=kinds)
     planted = Planted(faults or {}, server_clock_ahead / S)
-    verdicts: dict[str, int] = write_journals(plan, server, client, span=SPAN_S, mode=mode, planted=planted)["verdicts"]
+    verdicts: dict[str, int] = write_journals(
+        plan, server, client, span=SPAN_S, mode=mode, planted=planted
+    )["verdicts"]
     return verdicts

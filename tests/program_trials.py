@@ -47,7 +47,10 @@ def rest(client: socket.socket) -> bytes:
 
 def connections(server: Server) -> int:
     """TCP connections that the server holds, and has not shut by itself."""
-    return sum(each.status in (psutil.CONN_ESTABLISHED, psutil.CONN_CLOSE_WAIT) for each in server.sockets())
+    return sum(
+        each.status in (psutil.CONN_ESTABLISHED, psutil.CONN_CLOSE_WAIT)
+        for each in server.sockets()
+    )
 
 
 def cpu(server: Server) -> float:
@@ -74,7 +77,9 @@ def trial(
     began = time.monotonic()
     silent.sendall(says)
     assert silent.recv(1000)
-    while not select.select([silent], [], [], least / 8)[0] or silent.recv(1000):  # it may be asked before it is closed
+    while not select.select([silent], [], [], least / 8)[0] or silent.recv(
+        1000
+    ):  # it may be asked before it is closed
         talker.sendall(says)
         assert talker.recv(1000)
         assert time.monotonic() - began < PATIENCE

@@ -17,7 +17,17 @@ import pytest
 from scripts.serving import PATIENCE, ROOT, Server, example, tree
 from scripts.tools import Missing, tool
 
-__all__ = ["PATIENCE", "ROOT", "Process", "answer", "ask", "installed", "load", "server", "wait_until"]
+__all__ = [
+    "PATIENCE",
+    "ROOT",
+    "Process",
+    "answer",
+    "ask",
+    "installed",
+    "load",
+    "server",
+    "wait_until",
+]
 
 
 class Process(Server):

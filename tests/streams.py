@@ -66,7 +66,9 @@ def steps() -> Iterator[Counter[str]]:
     class Steps(trio.abc.Instrument):
         def before_task_step(self, task: trio.lowlevel.Task) -> None:
             counts[task.name.rpartition(".")[2]] += 1
-            counts["living"] = max(counts["living"], trio.lowlevel.current_statistics().tasks_living)
+            counts["living"] = max(
+                counts["living"], trio.lowlevel.current_statistics().tasks_living
+            )
 
     instrument = Steps()
     trio.lowlevel.add_instrument(instrument)

@@ -174,7 +174,9 @@ async def test_a_deadline_ends_the_connection_whatever_comes(loop, r):
 
 
 @reaping()
-async def test_an_answered_probe_spares_and_one_that_raises_is_logged_and_no_answer(loop, r, caplog):
+async def test_an_answered_probe_spares_and_one_that_raises_is_logged_and_no_answer(
+    loop, r, caplog
+):
     pings = []
 
     async def ping(connection):
@@ -193,7 +195,9 @@ async def test_an_answered_probe_spares_and_one_that_raises_is_logged_and_no_ans
 
 
 @reaping()
-async def test_a_drain_ends_the_idle_at_once_the_busy_when_they_go_idle_and_the_rest_at_the_deadline(loop, r):
+async def test_a_drain_ends_the_idle_at_once_the_busy_when_they_go_idle_and_the_rest_at_the_deadline(
+    loop, r
+):
     ends: dict = {}
 
     async def drain():
@@ -203,7 +207,10 @@ async def test_a_drain_ends_the_idle_at_once_the_busy_when_they_go_idle_and_the_
         await r.drain(30)  # of nothing: it returns at once
         assert loop.now() == pytest.approx(11.0, abs=0.01)
 
-    handlers = [silent(loop, r, ends, name, 1000, busy) for name, busy in (("idle", 0), ("soon", 4), ("never", 1000))]
+    handlers = [
+        silent(loop, r, ends, name, 1000, busy)
+        for name, busy in (("idle", 0), ("soon", 4), ("never", 1000))
+    ]
     await loop.together(*handlers, drain)
     assert len(r) == 0
     assert ends["idle"] == (pytest.approx(1.0, abs=0.01), "drain")
@@ -212,7 +219,9 @@ async def test_a_drain_ends_the_idle_at_once_the_busy_when_they_go_idle_and_the_
 
 
 @reaping()
-async def test_a_stall_of_the_loop_is_charged_to_no_connection_nor_to_one_that_begins_right_after_it(loop, r, caplog):
+async def test_a_stall_of_the_loop_is_charged_to_no_connection_nor_to_one_that_begins_right_after_it(
+    loop, r, caplog
+):
     """A peer that speaks only when it is spoken to is silent while we are; another speaks in the middle of the stall.
 
     No socket here, so no final check helps. What a loop does late it does in its next pass, next to the reaper.
@@ -239,7 +248,9 @@ async def test_a_stall_of_the_loop_is_charged_to_no_connection_nor_to_one_that_b
     assert len(ends) == 101
     assert r.statistics().stalls == 1
     assert r.statistics().stalled == pytest.approx(100, abs=1)
-    assert 105 <= ends["peer"][0] <= 107  # 5 s of silence that was its own, a tick, and what of the stall is noticed
+    assert (
+        105 <= ends["peer"][0] <= 107
+    )  # 5 s of silence that was its own, a tick, and what of the stall is noticed
     assert "stalled" in caplog.text
 
 
@@ -258,7 +269,9 @@ async def test_what_a_late_loop_has_yet_to_do_it_does_before_a_connection_is_clo
         await loop.sleep(4.9)
         loop.stall(0.9)
 
-    await loop.together(staller, *(partial(speaks, 5 + hundredths / 100) for hundredths in range(80)))
+    await loop.together(
+        staller, *(partial(speaks, 5 + hundredths / 100) for hundredths in range(80))
+    )
 
 
 @reaping()
@@ -269,7 +282,9 @@ async def test_a_close_is_one_line_of_the_log_with_who_why_and_how_long(loop, r,
         connection.touch()
         await loop.forever()
     (closed,) = (record for record in caplog.records if hasattr(record, "reason"))
-    assert re.fullmatch(r"a client - closed: idle, limit 5s, silent for [56]\.\d s", closed.getMessage())
+    assert re.fullmatch(
+        r"a client - closed: idle, limit 5s, silent for [56]\.\d s", closed.getMessage()
+    )
     assert (closed.levelname, closed.reason, closed.limit) == ("INFO", "idle", 5.0)
     assert 5.0 <= closed.silence <= 7.0
 
@@ -301,7 +316,9 @@ async def test_under_pressure_a_connection_that_has_just_spoken_is_heard_first(l
 
 
 @reaping()
-async def test_under_pressure_the_silent_go_and_newcomers_are_welcome_again_once_it_is_no_longer_watched(loop, r):
+async def test_under_pressure_the_silent_go_and_newcomers_are_welcome_again_once_it_is_no_longer_watched(
+    loop, r
+):
     seen = []
     ends: dict = {}
 
@@ -338,12 +355,23 @@ def test_the_journal_has_one_life_per_connection_and_why_it_ended(loop, tmp_path
         clock = loop.adapter.journal_clock()
         with Journal(tmp_path, writer=1, tick=1.0, clock_ns=clock, background=False) as journal:
             async with loop.adapter.open_reaper(tick=1.0, journal=journal, listener="test") as r:
-                await loop.together(life(99), life(1), life(99, age=3.0), life(99, idle=1000), drain)
+                await loop.together(
+                    life(99), life(1), life(99, age=3.0), life(99, idle=1000), drain
+                )
 
     loop.run(body)
-    rows = [row for path in tmp_path.glob("*.parquet") for row in pyarrow.parquet.read_table(path).to_pylist()]
+    rows = [
+        row
+        for path in tmp_path.glob("*.parquet")
+        for row in pyarrow.parquet.read_table(path).to_pylist()
+    ]
     ends = sorted((row["kind"], row["reason"] or "") for row in rows if row["n"] is not None)
-    assert ends == [("close_app", ""), ("close_app", "drain"), ("reap", "idle"), ("reap", "max_age")]
+    assert ends == [
+        ("close_app", ""),
+        ("close_app", "drain"),
+        ("reap", "idle"),
+        ("reap", "max_age"),
+    ]
     assert [row["listener"] for row in rows if row["kind"] == "open"] == ["test"] * 4
     (reap,) = [row for row in rows if row["reason"] == "idle"]
     assert reap["timeout_ms"] == 5000

@@ -81,7 +81,11 @@ def of_asyncio(**wrong: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "make", "wrong"),
     [
-        *((name, make, wrong) for make in (reaper.trio.TrioReaper, of_asyncio) for name, wrong in MADE),
+        *(
+            (name, make, wrong)
+            for make in (reaper.trio.TrioReaper, of_asyncio)
+            for name, wrong in MADE
+        ),
         ("protocol_factory", reaper.asyncio.guard, {"protocol_factory": None}),
         ("idle", reaper.asyncio.guard, {"protocol_factory": asyncio.Protocol, "idle": -5}),
         ("busy", reaper.asyncio.guard, {"protocol_factory": asyncio.Protocol, "busy": 3}),
@@ -89,7 +93,9 @@ def of_asyncio(**wrong: Any) -> None:
         ("idle", reaper.asyncio.loop_factory, {"idle": -1}),
     ],
 )
-def test_a_reaper_or_a_guard_refuses_a_wrong_argument_before_a_connection_comes(name, make, wrong) -> None:
+def test_a_reaper_or_a_guard_refuses_a_wrong_argument_before_a_connection_comes(
+    name, make, wrong
+) -> None:
     refused(name, lambda: make(**wrong))
 
 
@@ -110,7 +116,13 @@ def test_the_reapers_and_their_doors_have_the_same_names_and_take_the_same_argum
         assert options.items() <= taken(door, set()).items(), door
     names = [set(adapter.__all__) for adapter in (reaper.trio, reaper.asyncio)]
     assert max(map(len, names)) <= 14  # no more than a reader holds
-    assert {"open_reaper", "Connection", "Probe", "LoopStatistics", "journal_clock"} <= set.intersection(*names)
+    assert {
+        "open_reaper",
+        "Connection",
+        "Probe",
+        "LoopStatistics",
+        "journal_clock",
+    } <= set.intersection(*names)
 
 
 @pytest.mark.parametrize("kind", [reaper.trio.Connection, reaper.asyncio.Connection])
@@ -123,7 +135,10 @@ def test_help_says_what_each_attribute_of_a_connection_is(kind: type) -> None:
 @pytest.mark.trio
 async def test_an_unknown_option_is_a_type_error_that_names_the_known_ones() -> None:
     wrong: dict[str, Any] = {"ticks": 1}
-    for make in (reaper.trio.TrioReaper, lambda **wrong: reaper.asyncio.guard(asyncio.Protocol, **wrong)):
+    for make in (
+        reaper.trio.TrioReaper,
+        lambda **wrong: reaper.asyncio.guard(asyncio.Protocol, **wrong),
+    ):
         with pytest.raises(TypeError, match="'ticks'; the options are tick, "):
             make(**wrong)
 
@@ -133,7 +148,11 @@ def test_a_server_of_asyncio_is_watched_by_a_reaper_of_its_own_where_options_are
         loop = asyncio.get_running_loop()
         options: Any = {"idle": 0.2, "tick": 0.05}
         servers = [await start_server(handler, "127.0.0.1", 0, **options) for _ in range(2)]
-        servers.append(await loop.create_server(reaper.asyncio.guard(asyncio.Protocol, **options), "127.0.0.1", 0))
+        servers.append(
+            await loop.create_server(
+                reaper.asyncio.guard(asyncio.Protocol, **options), "127.0.0.1", 0
+            )
+        )
         for server in servers:
             async with server, asyncio.timeout(SECONDS):
                 reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
@@ -154,7 +173,9 @@ def test_a_server_of_asyncio_is_watched_by_a_reaper_of_its_own_where_options_are
 
 @pytest.mark.parametrize(("name", "wrong"), [*WATCH, (None, {})])
 @pytest.mark.parametrize("kind", [Trio, Asyncio])
-def test_a_watch_refuses_a_wrong_argument(kind: type[Trio | Asyncio], name: str | None, wrong: dict[str, Any]) -> None:
+def test_a_watch_refuses_a_wrong_argument(
+    kind: type[Trio | Asyncio], name: str | None, wrong: dict[str, Any]
+) -> None:
     loop = kind()
 
     async def body() -> None:
@@ -164,7 +185,10 @@ def test_a_watch_refuses_a_wrong_argument(kind: type[Trio | Asyncio], name: str 
             else:
                 refused(name, lambda: r.watch(None, **wrong))
             assert len(r) == 0
-            if kind is Trio and name in ("probe", "grace"):  # at once, and not at the first connection
+            if kind is Trio and name in (
+                "probe",
+                "grace",
+            ):  # at once, and not at the first connection
                 refused(name, lambda: r.watched(handler, 5, **wrong))
                 refused("handler", lambda: r.watched(None, 5))
 
@@ -175,7 +199,9 @@ class Pinging:
     async def __call__(self, connection: object) -> None: ...
 
 
-@pytest.mark.parametrize("probe", [handler, partial(handler), Pinging(), lambda connection: handler(connection)])
+@pytest.mark.parametrize(
+    "probe", [handler, partial(handler), Pinging(), lambda connection: handler(connection)]
+)
 def test_whatever_gives_an_awaitable_is_a_probe(probe: Any) -> None:
     check_probe(probe)
 
@@ -186,7 +212,11 @@ async def test_a_watch_takes_every_kind_of_socket_and_finds_its_descriptor() -> 
         ours, theirs = socket.socketpair()
         with ours, theirs:
             trios = trio.socket.from_stdlib_socket(ours.dup())
-            with r.watch(ours) as one, r.watch(trios) as two, r.watch(trio.SocketStream(trios)) as three:
+            with (
+                r.watch(ours) as one,
+                r.watch(trios) as two,
+                r.watch(trio.SocketStream(trios)) as three,
+            ):
                 assert one.descriptor == ours.fileno()
                 assert two.descriptor == three.descriptor == trios.fileno()
             trios.close()
@@ -196,12 +226,17 @@ async def test_a_watch_takes_every_kind_of_socket_and_finds_its_descriptor() -> 
 
 
 @pytest.mark.parametrize("kind", [Trio, Asyncio])
-def test_a_reaper_that_does_not_run_refuses_what_it_would_never_close(kind: type[Trio | Asyncio]) -> None:
+def test_a_reaper_that_does_not_run_refuses_what_it_would_never_close(
+    kind: type[Trio | Asyncio],
+) -> None:
     async def body() -> None:
         async with loop.adapter.open_reaper() as ended:
             pass
         made = reaper.trio.TrioReaper() if kind is Trio else reaper.asyncio.AsyncioReaper()
-        for r, hint in ((made, "start"), (ended, "its block is over" if kind is Trio else "it was stopped")):
+        for r, hint in (
+            (made, "start"),
+            (ended, "its block is over" if kind is Trio else "it was stopped"),
+        ):
             for call in (lambda r=r: r.watch(None, 5), lambda r=r: r.register("uid", 5.0)):
                 with pytest.raises(RuntimeError, match=rf"would never close anything: {hint}"):
                     call()
@@ -213,7 +248,11 @@ def test_a_reaper_that_does_not_run_refuses_what_it_would_never_close(kind: type
 @pytest.mark.parametrize(
     ("serve", "name", "wrong"),
     [
-        *((serve, name, wrong) for serve in (serve_tcp, start_server) for name, wrong in WATCH[:-1]),
+        *(
+            (serve, name, wrong)
+            for serve in (serve_tcp, start_server)
+            for name, wrong in WATCH[:-1]
+        ),
         (serve_tcp, "handler", {"handler": None}),
         (serve_tcp, "tick", {"tick": 0}),
         (serve_parked, "idle", {"idle": -1}),
@@ -225,10 +264,18 @@ def test_a_reaper_that_does_not_run_refuses_what_it_would_never_close(kind: type
 )
 def test_a_server_refuses_a_wrong_argument_before_it_listens(serve, name, wrong) -> None:
     of_trio = serve is not start_server
-    arguments = {"handler" if of_trio else "client_connected_cb": handler, "port": 0, "host": "127.0.0.1", **wrong}
+    arguments = {
+        "handler" if of_trio else "client_connected_cb": handler,
+        "port": 0,
+        "host": "127.0.0.1",
+        **wrong,
+    }
 
     async def main() -> None:
-        with refusal(name), trio.fail_after(SOON) if of_trio else nullcontext():  # it would serve for ever
+        with (
+            refusal(name),
+            trio.fail_after(SOON) if of_trio else nullcontext(),
+        ):  # it would serve for ever
             await serve(**arguments)
 
     if of_trio:
@@ -240,7 +287,11 @@ def test_a_server_refuses_a_wrong_argument_before_it_listens(serve, name, wrong)
 @pytest.mark.trio
 @pytest.mark.parametrize("serve", [serve_tcp, serve_parked])
 async def test_a_port_that_cannot_be_had_is_an_os_error_in_no_group(serve: Any) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="in use"), trio.fail_after(SOON):
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        pytest.raises(OSError, match="in use"),
+        trio.fail_after(SOON),
+    ):
         await serve(handler, taken.getsockname()[1], host="127.0.0.1")
 
 
@@ -267,7 +318,14 @@ def test_a_server_probes_before_it_closes(kind: type[Trio | Asyncio]) -> None:
             assert client.recv(9) == b""
 
     async def body() -> None:
-        options: Any = {"host": "127.0.0.1", "port": 0, "idle": 10, "tick": 1, "probe": ping, "grace": 5}
+        options: Any = {
+            "host": "127.0.0.1",
+            "port": 0,
+            "idle": 10,
+            "tick": 1,
+            "probe": ping,
+            "grace": 5,
+        }
         if kind is Trio:
             async with trio.open_nursery() as nursery:
                 (listener,) = await nursery.start(partial(serve_tcp, reads, **options))

@@ -88,14 +88,18 @@ async def test_a_task_group_whose_child_fails_while_it_is_ended_raises_that(loop
 
 
 @reaping()
-async def test_a_handler_that_was_cancelled_before_it_began_to_watch_is_reaped_like_any_other(loop, r):
+async def test_a_handler_that_was_cancelled_before_it_began_to_watch_is_reaped_like_any_other(
+    loop, r
+):
     said = []
 
     async def handler():
         try:
             await loop.forever()
         except asyncio.CancelledError:
-            with r.watch(None, idle=5) as connection:  # says goodbye, to a peer that does not listen
+            with r.watch(
+                None, idle=5
+            ) as connection:  # says goodbye, to a peer that does not listen
                 await loop.forever()
             said.append((connection.reason, asyncio.current_task().cancelling()))
             raise
@@ -109,7 +113,9 @@ async def test_a_handler_that_was_cancelled_before_it_began_to_watch_is_reaped_l
 
 
 @reaping()
-async def test_a_task_that_ends_its_own_connection_is_cancelled_where_it_waits_and_nowhere_else(loop, r):
+async def test_a_task_that_ends_its_own_connection_is_cancelled_where_it_waits_and_nowhere_else(
+    loop, r
+):
     with r.watch(None, idle=5) as connection:
         connection.reap("mine")
     await loop.sleep(1)  # nothing is left that would be raised here

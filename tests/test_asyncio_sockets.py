@@ -74,7 +74,9 @@ class WatchedEcho(Echo, reaper.asyncio.Protocol):
 
 
 ENDED: list = []
-SERVERS = pytest.mark.parametrize("served", [echo, Echo, WatchedEcho], ids=["streams", "guard", "mixin"])
+SERVERS = pytest.mark.parametrize(
+    "served", [echo, Echo, WatchedEcho], ids=["streams", "guard", "mixin"]
+)
 
 
 @contextlib.asynccontextmanager
@@ -86,7 +88,9 @@ async def serving(served, config=None, idle=IDLE, journal=None, **options):
     """
     async with reaper.asyncio.open_reaper(config, tick=TICK, journal=journal) as r:
         if inspect.iscoroutinefunction(served):
-            server = await reaper.asyncio.start_server(served, "127.0.0.1", 0, idle=idle, reaper=r, **options)
+            server = await reaper.asyncio.start_server(
+                served, "127.0.0.1", 0, idle=idle, reaper=r, **options
+            )
         else:
             if not isinstance(served, type):
                 factory = served(r)
@@ -94,7 +98,9 @@ async def serving(served, config=None, idle=IDLE, journal=None, **options):
                 factory, served.reaper = served, r
             else:
                 factory = reaper.asyncio.guard(served, idle, reaper=r)
-            server = await asyncio.get_running_loop().create_server(factory, "127.0.0.1", 0, **options)
+            server = await asyncio.get_running_loop().create_server(
+                factory, "127.0.0.1", 0, **options
+            )
         with contextlib.closing(server):
             yield r, server.sockets[0].getsockname()
 
@@ -163,7 +169,9 @@ async def test_silence_counts_from_the_last_byte_or_the_opening_and_is_closed_ne
 
 
 @SERVERS
-async def test_with_tls_it_is_the_same_and_whoever_serves_hears_of_the_end_although_nobody_holds_it(served, tls):
+async def test_with_tls_it_is_the_same_and_whoever_serves_hears_of_the_end_although_nobody_holds_it(
+    served, tls
+):
     ENDED.clear()
     async with serving(served, ssl=tls[0]) as (r, address):
         start = time.monotonic()
@@ -232,7 +240,9 @@ async def test_a_client_that_takes_a_long_response_is_not_idle_for_the_guard():
 
 async def test_the_guard_asks_whether_the_server_is_busy():
     busy = True
-    async with serving(lambda r: reaper.asyncio.guard(Echo, IDLE, busy=lambda _: busy, reaper=r)) as (_, address):
+    async with serving(
+        lambda r: reaper.asyncio.guard(Echo, IDLE, busy=lambda _: busy, reaper=r)
+    ) as (_, address):
         reader, writer = await asyncio.open_connection(*address)
         await asyncio.sleep(4 * IDLE)
         writer.write(b"x")
@@ -260,7 +270,10 @@ async def test_drains_end_who_waits_for_bytes_at_once_and_who_works_when_it_has_
             self.answering = asyncio.create_task(answer(data, self.transport))
 
     async with serving(slow if kind == "streams" else Slow, idle=60) as (r, address):
-        idle, works = await asyncio.open_connection(*address), await asyncio.open_connection(*address)
+        idle, works = (
+            await asyncio.open_connection(*address),
+            await asyncio.open_connection(*address),
+        )
         works[1].write(b"x")
         await begun.wait()
         await eventually(lambda: len(r) == 2)
@@ -317,7 +330,9 @@ def no_collector():
 
 @pytest.mark.usefixtures("no_collector")
 @pytest.mark.parametrize("closes", ["client", "server"])
-@pytest.mark.parametrize("base", [WatchedEcho, Echo, Picky, None], ids=["mixin", "guard", "picky", "streams"])
+@pytest.mark.parametrize(
+    "base", [WatchedEcho, Echo, Picky, None], ids=["mixin", "guard", "picky", "streams"]
+)
 async def test_the_journal_says_at_once_who_has_closed(base, closes, tmp_path):
     ends = {"client": lambda self, data: None, "server": lambda self, data: self.transport.close()}
 
@@ -339,8 +354,14 @@ async def test_the_journal_says_at_once_who_has_closed(base, closes, tmp_path):
                 writer.close()
             await eventually(lambda: len(r) == 0)
             writer.close()
-    kinds = [row["kind"] for file in tmp_path.glob("**/*.parquet") for row in parquet.read_table(file).to_pylist()]
-    assert [kind for kind in kinds if kind.startswith("close")] == ["close_peer" if closes == "client" else "close_app"]
+    kinds = [
+        row["kind"]
+        for file in tmp_path.glob("**/*.parquet")
+        for row in parquet.read_table(file).to_pylist()
+    ]
+    assert [kind for kind in kinds if kind.startswith("close")] == [
+        "close_peer" if closes == "client" else "close_app"
+    ]
 
 
 async def test_after_an_answer_that_was_taken_slowly_the_keep_alive_is_in_force():
@@ -359,7 +380,9 @@ async def test_after_an_answer_that_was_taken_slowly_the_keep_alive_is_in_force(
         with socket.create_connection(address) as client:
             client.setblocking(False)
             await loop.sock_sendall(client, b"x")
-            await eventually(lambda: any("write" in one._reason() for one in r.driver.connections.values()))
+            await eventually(
+                lambda: any("write" in one._reason() for one in r.driver.connections.values())
+            )
             while await loop.sock_recv(client, 1_000_000):
                 pass
         assert r.statistics().reasons == {"keep_alive": 1}

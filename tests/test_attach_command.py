@@ -14,7 +14,19 @@ from contextlib import suppress
 import psutil
 import pyarrow.parquet as pq
 import pytest
-from attach_servers import ROOT, Attach, Echo, Redis, accepts, at, free_port, refused, running, tool, until
+from attach_servers import (
+    ROOT,
+    Attach,
+    Echo,
+    Redis,
+    accepts,
+    at,
+    free_port,
+    refused,
+    running,
+    tool,
+    until,
+)
 
 from scripts.tools import metrics
 
@@ -46,11 +58,15 @@ def test_it_stops_cleanly_on_a_signal_and_leaves_nothing_behind(number: int, por
 
 
 @pytest.mark.slow
-def test_connections_of_every_worker_are_closed_and_those_of_a_stranger_on_the_same_port_never(port) -> None:
+def test_connections_of_every_worker_are_closed_and_those_of_a_stranger_on_the_same_port_never(
+    port,
+) -> None:
     """Three workers share a listening socket; another process listens on the same address by SO_REUSEPORT."""
     with Echo.server(port, workers=3) as ours, Echo.server(port) as stranger:
         process = psutil.Process(stranger.pid)
-        until(lambda: process.net_connections("tcp"), "the stranger listens")  # not only has a socket
+        until(
+            lambda: process.net_connections("tcp"), "the stranger listens"
+        )  # not only has a socket
         clients = [Echo(port) for _ in range(40)]
         for client in clients:
             client.exchange()
@@ -82,7 +98,10 @@ def test_listening_sockets_outgoing_connections_and_unix_sockets_are_never_touch
         "server.settimeout(20)\n"
         "server.accept()\n"
     )
-    with Echo.server(other), subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE) as server:
+    with (
+        Echo.server(other),
+        subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE) as server,
+    ):
         until(lambda: accepts(port), "the server listens")
         client = Echo(port)
         with Attach("--pid", str(server.pid), *LIMITS, "--close") as attach:
@@ -111,11 +130,19 @@ def test_networks_say_whose_clients_are_meant(port) -> None:
 def test_metrics_and_a_configuration_file(tmp_path, port) -> None:
     pytest.importorskip("prometheus_client")
     exported = "127.0.0.1", free_port()
-    settings = '[reaper]\nlog_format = "json"\n[attach]\nidle = "1s"\ntick = "100ms"\njitter = 0.2\n'
+    settings = (
+        '[reaper]\nlog_format = "json"\n[attach]\nidle = "1s"\ntick = "100ms"\njitter = 0.2\n'
+    )
     (tmp_path / "reaper.toml").write_text(settings)
     with Echo.server(port):
         Echo.answered(port)
-        flags = ("--config", str(tmp_path / "reaper.toml"), "--metrics", "{}:{}".format(*exported), "--close")
+        flags = (
+            "--config",
+            str(tmp_path / "reaper.toml"),
+            "--metrics",
+            "{}:{}".format(*exported),
+            "--close",
+        )
         with Attach(*at(port), *flags, json=()) as attach:
             until(lambda: attach.of("closed"), "the client is closed")
             found = metrics(exported)
@@ -167,7 +194,9 @@ def test_without_rights_it_shows_and_refuses_to_close_in_one_line(tmp_path, port
     with running(*command, port=port, **other):
         client = Redis.answered(port)
         assert "needs CAP_SYS_PTRACE" in refused(*flags, "--close", prefix=no_rights)
-        assert "needs CAP_NET_ADMIN" in refused(*flags, "--close", "--how", "destroy", prefix=no_rights)
+        assert "needs CAP_NET_ADMIN" in refused(
+            *flags, "--close", "--how", "destroy", prefix=no_rights
+        )
         with Attach(*flags, prefix=no_rights) as attach:
             until(lambda: attach.of("due") + attach.of("unsure"), "the client is reported")
             assert attach.clients("due") + attach.clients("unsure") == [client.name]
@@ -175,13 +204,17 @@ def test_without_rights_it_shows_and_refuses_to_close_in_one_line(tmp_path, port
 
 
 @pytest.mark.slow
-def test_what_cannot_be_is_refused_in_one_line_that_says_what_would_be_right(tmp_path, port) -> None:
+def test_what_cannot_be_is_refused_in_one_line_that_says_what_would_be_right(
+    tmp_path, port
+) -> None:
     with Echo.server(port) as server, subprocess.Popen(["sleep", "60"]) as bystander:
         here = at(port)
         assert "no limit is on: give --idle 5m" in refused(*here)
         assert "longer than the shortest limit" in refused(*here, "--idle", "1s", "--tick", "2s")
         assert "'soon'" in refused(*here, "--idle", "soon")
-        assert "nothing listens there" in refused("--listen", f"127.0.0.1:{free_port()}", "--idle", "1m")
+        assert "nothing listens there" in refused(
+            "--listen", f"127.0.0.1:{free_port()}", "--idle", "1m"
+        )
         assert "not HOST:PORT" in refused("--listen", "6379", "--idle", "1m")
         assert "there is no such process" in refused("--pid", "4194304", "--idle", "1m")
         assert "listens on a TCP port" in refused("--pid", str(bystander.pid), "--idle", "1m")
@@ -198,9 +231,14 @@ def test_what_cannot_be_is_refused_in_one_line_that_says_what_would_be_right(tmp
 
 
 @pytest.mark.slow
-def test_the_silences_of_a_foreign_servers_client_are_learned_until_a_signal(tmp_path, port) -> None:
+def test_the_silences_of_a_foreign_servers_client_are_learned_until_a_signal(
+    tmp_path, port
+) -> None:
     command = [sys.executable, "-m", "reaper", "attach", *at(port), "--gap", "400ms"]
-    with Echo.server(port), subprocess.Popen([*command, "--learn", str(tmp_path)], cwd=ROOT, stdout=-1) as learner:
+    with (
+        Echo.server(port),
+        subprocess.Popen([*command, "--learn", str(tmp_path)], cwd=ROOT, stdout=-1) as learner,
+    ):
         assert b"learning" in learner.stdout.readline()
         client = Echo(port)
         time.sleep(0.5)

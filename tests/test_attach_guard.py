@@ -45,7 +45,9 @@ def test_a_guard_is_driven_by_any_loop_that_asks_it_when(world) -> None:
     assert guard.next_wakeup() is None
 
 
-def test_a_socket_that_was_closed_or_discarded_is_forgotten_and_its_descriptor_is_not_touched(world) -> None:
+def test_a_socket_that_was_closed_or_discarded_is_forgotten_and_its_descriptor_is_not_touched(
+    world,
+) -> None:
     guard = Guard(idle=0.1, tick=0.1)
     (_, closed), (_, discarded) = world.connect(), world.connect()
     guard.add(closed)
@@ -113,7 +115,9 @@ def test_a_guard_that_is_left_while_its_thread_clears_its_signal_ends_all_the_sa
 
 
 @pytest.mark.slow
-def test_threads_that_open_and_close_all_the_time_lose_no_connection_to_the_descriptor_of_an_earlier_one(world) -> None:
+def test_threads_that_open_and_close_all_the_time_lose_no_connection_to_the_descriptor_of_an_earlier_one(
+    world,
+) -> None:
     """Descriptors are used again at once, and the interpreter switches threads as often as it can."""
     events: list[Event] = []
     lived: list[int] = []
@@ -129,14 +133,21 @@ def test_threads_that_open_and_close_all_the_time_lose_no_connection_to_the_desc
                 began, heard = time.monotonic(), b""
                 with socket.create_connection(listener.getsockname(), timeout=20) as client:
                     server, _ = listener.accept()
-                    with server, suppress(ConnectionError, InvalidArgument):  # ended already: judged below
+                    with (
+                        server,
+                        suppress(ConnectionError, InvalidArgument),
+                    ):  # ended already: judged below
                         guard.add(server)
                         client.sendall(b"x")
                         heard = server.recv(1)
                     assert heard == b"x" or time.monotonic() - began >= 0.3
                     lived.append(1)
-                if len(unguarded) < min(len(lived) // 10, 200):  # gets a descriptor that the guard remembers
-                    client = stack.enter_context(socket.create_connection(listener.getsockname(), timeout=20))
+                if len(unguarded) < min(
+                    len(lived) // 10, 200
+                ):  # gets a descriptor that the guard remembers
+                    client = stack.enter_context(
+                        socket.create_connection(listener.getsockname(), timeout=20)
+                    )
                     unguarded.append((client, stack.enter_context(listener.accept()[0])))
 
     sys.setswitchinterval(1e-6)
@@ -149,7 +160,10 @@ def test_threads_that_open_and_close_all_the_time_lose_no_connection_to_the_desc
             wanted = {guard.add(server) for _, server in silent}
             for done in [pool.submit(churn) for _ in range(4)]:
                 done.result()
-            until(lambda: wanted <= {event.ident for event in events if event.kind == "closed"}, "the silent ones end")
+            until(
+                lambda: wanted <= {event.ident for event in events if event.kind == "closed"},
+                "the silent ones end",
+            )
             for client, server in unguarded:
                 server.settimeout(20)
                 client.sendall(b"z")

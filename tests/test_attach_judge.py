@@ -31,7 +31,9 @@ def look(
     count = 0 if received is None else count
     after = now + took
     ago = after - heard, after - spoke
-    return Snapshot(ESTABLISHED, *ago, count, acked, unread, queued, now, after, sent=int(sent is not None))
+    return Snapshot(
+        ESTABLISHED, *ago, count, acked, unread, queued, now, after, sent=int(sent is not None)
+    )
 
 
 def test_a_peer_silent_since_the_answer_is_due_one_timeout_after_it_and_the_kernels_grain() -> None:
@@ -46,14 +48,24 @@ TURNS = {
     "the server is at work": (False, IDLE, look(500.0, received=1.0, sent=0.5)),
     "it is not asked whether it answered": (True, ANYHOW, look(11.1, received=1.0, sent=0.5)),
     "then the peer's bytes alone count": (True, ANYHOW, look(11.1, received=1.0, sent=11.0)),
-    "what is unread is the server's affair": (False, IDLE, look(100.0, received=1.0, sent=2.0, unread=1)),
+    "what is unread is the server's affair": (
+        False,
+        IDLE,
+        look(100.0, received=1.0, sent=2.0, unread=1),
+    ),
     "and anyhow": (False, ANYHOW, look(100.0, received=1.0, sent=2.0, unread=1)),
-    "a first question within the jiffy of the connect, and not one byte sent": (False, IDLE, look(50.0, received=0.0)),
+    "a first question within the jiffy of the connect, and not one byte sent": (
+        False,
+        IDLE,
+        look(50.0, received=0.0),
+    ),
 }
 
 
 @pytest.mark.parametrize(("theirs", "limits", "seen"), TURNS.values(), ids=TURNS)
-def test_a_peer_is_due_only_where_it_is_its_turn(theirs: bool, limits: Limits, seen: Snapshot) -> None:
+def test_a_peer_is_due_only_where_it_is_its_turn(
+    theirs: bool, limits: Limits, seen: Snapshot
+) -> None:
     verdict, _ = judge(seen, FRESH, limits)
     assert (verdict.due, verdict.peers_turn) == (theirs, theirs)
 
@@ -69,7 +81,9 @@ def test_a_server_at_work_is_looked_at_again_a_timeout_later() -> None:
 
 @pytest.mark.parametrize("limits", [IDLE, Limits(max_age=10.0, grain=GRAIN)])
 @pytest.mark.parametrize(("answered", "closes"), [(True, True), (False, False), (None, False)])
-def test_equal_stamps_are_the_peers_turn_only_where_the_socket_says_so(answered, closes, limits) -> None:
+def test_equal_stamps_are_the_peers_turn_only_where_the_socket_says_so(
+    answered, closes, limits
+) -> None:
     seen = look(50.0, received=1.0, sent=1.0)._replace(answered=answered)
     verdict, _ = judge(seen, FRESH, limits)
     assert (verdict.due and verdict.sure) == closes
@@ -83,7 +97,9 @@ def test_the_peers_turn_stays_so_until_something_comes() -> None:
     assert judge(later._replace(received=2), known, IDLE)[0].peers_turn is None
 
 
-def test_a_push_on_its_way_gives_the_peer_its_whole_timeout_and_more_of_them_to_no_avail_do_not() -> None:
+def test_a_push_on_its_way_gives_the_peer_its_whole_timeout_and_more_of_them_to_no_avail_do_not() -> (
+    None
+):
     _, known = judge(look(5.0, received=1.0, sent=2.0), FRESH, IDLE)
     verdict, known = judge(look(12.1, received=1.0, sent=12.0, queued=7), known, IDLE)
     assert (verdict.due, verdict.at) == (False, pytest.approx(22.0 + GRAIN))
@@ -94,7 +110,9 @@ def test_a_push_on_its_way_gives_the_peer_its_whole_timeout_and_more_of_them_to_
 def test_a_download_that_the_peer_acknowledges_is_not_idle() -> None:
     known = FRESH
     for second in range(5, 100, 10):
-        verdict, known = judge(look(float(second), received=1.0, sent=second - 0.1, acked=second), known, IDLE)
+        verdict, known = judge(
+            look(float(second), received=1.0, sent=second - 0.1, acked=second), known, IDLE
+        )
         assert not verdict.due
 
 
@@ -108,9 +126,15 @@ def test_a_connection_without_a_byte_is_due_by_the_first_byte_limit() -> None:
     assert not judge(look(12.1, opened=2.0, unread=1), Memory(3.0), limits)[0].due
 
 
-@pytest.mark.parametrize("limits", [Limits(first_byte=10.0, grain=GRAIN), Limits(max_age=10.0, grain=GRAIN)])
-def test_nothing_is_due_before_its_limit_after_the_opening_that_was_first_reported(limits: Limits) -> None:
-    _, known = judge(look(3.0, opened=2.0, took=0.07), Memory(3.07), limits)  # one look at many: known to 70 ms
+@pytest.mark.parametrize(
+    "limits", [Limits(first_byte=10.0, grain=GRAIN), Limits(max_age=10.0, grain=GRAIN)]
+)
+def test_nothing_is_due_before_its_limit_after_the_opening_that_was_first_reported(
+    limits: Limits,
+) -> None:
+    _, known = judge(
+        look(3.0, opened=2.0, took=0.07), Memory(3.07), limits
+    )  # one look at many: known to 70 ms
     later = look(12.0 + 2 * GRAIN, opened=1.95)
     assert judge(later, known, limits)[0].at == known.opened + 10.0
     assert judge(later, known, limits)[1].opened == known.opened
@@ -130,7 +154,10 @@ def test_a_peer_that_takes_nothing_is_due_once_that_has_been_seen_for_the_whole_
     limits = Limits(write=10.0, grain=GRAIN)
     verdict, known = judge(look(5.0, received=1.0, sent=1.0, queued=100, acked=50), FRESH, limits)
     assert (verdict.due, verdict.at) == (False, 15.0)
-    assert judge(look(15.0, received=1.0, sent=1.0, queued=100, acked=50), known, limits)[0].reason == "write"
+    assert (
+        judge(look(15.0, received=1.0, sent=1.0, queued=100, acked=50), known, limits)[0].reason
+        == "write"
+    )
     verdict, _ = judge(look(15.0, received=1.0, sent=1.0, queued=100, acked=51), known, limits)
     assert (verdict.due, verdict.at) == (False, 25.0)
     verdict, known = judge(look(15.0, received=1.0, sent=1.0, acked=150), known, limits)
@@ -168,7 +195,9 @@ def test_a_kernel_that_was_not_asked_has_not_vanished(silent_since: float) -> No
     assert (verdict.due, verdict.at) == (False, 145.0)
 
 
-def test_a_peer_that_answers_no_keep_alive_is_due_a_limit_after_the_first_that_it_can_have_missed() -> None:
+def test_a_peer_that_answers_no_keep_alive_is_due_a_limit_after_the_first_that_it_can_have_missed() -> (
+    None
+):
     """Its network went away up to `asks` seconds after it answered last: the time counts from there."""
     known = FRESH._replace(asks=True)
     verdict, known = judge(network(160.0, 100.0, probes=3), known, VANISHED)
@@ -179,15 +208,21 @@ def test_a_peer_that_answers_no_keep_alive_is_due_a_limit_after_the_first_that_i
     assert not judge(network(verdict.at + 0.01, 170.0, probes=1), known, VANISHED)[0].due
 
 
-def test_without_keep_alives_of_ours_time_counts_from_the_first_look_that_shows_a_probe_unanswered() -> None:
+def test_without_keep_alives_of_ours_time_counts_from_the_first_look_that_shows_a_probe_unanswered() -> (
+    None
+):
     verdict, known = judge(network(1000.0, 100.0, probes=1), FRESH, VANISHED)
     assert (verdict.due, verdict.at) == (False, 1060.0)
-    assert not judge(network(1060.1, 100.0, probes=1), known, VANISHED)[0].due  # its answer may be on its way
+    assert not judge(network(1060.1, 100.0, probes=1), known, VANISHED)[
+        0
+    ].due  # its answer may be on its way
     assert judge(network(1060.1, 100.0, probes=2), known, VANISHED)[0].due
 
 
 def test_data_that_is_retransmitted_in_vain_is_due_a_limit_after_it_was_sent_first() -> None:
-    verdict, known = judge(network(145.0, 10.0, in_vain=20.0)._replace(sent_ago=7.0, queued=9), FRESH, VANISHED)
+    verdict, known = judge(
+        network(145.0, 10.0, in_vain=20.0)._replace(sent_ago=7.0, queued=9), FRESH, VANISHED
+    )
     assert (verdict.due, verdict.at) == (False, 185.0)
     last = network(185.1, 10.0, in_vain=60.1)._replace(queued=9)
     assert judge(last._replace(sent_ago=20.0), known, VANISHED)[0].due
@@ -197,12 +232,16 @@ def test_data_that_is_retransmitted_in_vain_is_due_a_limit_after_it_was_sent_fir
     assert not judge(last._replace(ack_ago=1.0), known, VANISHED)[0].due
 
 
-def test_a_stopped_peer_whose_full_window_is_probed_twice_in_four_minutes_has_not_vanished() -> None:
+def test_a_stopped_peer_whose_full_window_is_probed_twice_in_four_minutes_has_not_vanished() -> (
+    None
+):
     limits = Limits(vanished=60.0, grain=GRAIN)
     known = FRESH._replace(asks=True)
     for now in range(100, 1000, 4):
         answered = now - now % 120
-        verdict, known = judge(network(now, answered, probes=int(not now % 120))._replace(queued=9), known, limits)
+        verdict, known = judge(
+            network(now, answered, probes=int(not now % 120))._replace(queued=9), known, limits
+        )
         assert not verdict.due
 
 
@@ -212,7 +251,9 @@ def test_our_own_stop_in_the_middle_of_a_look_makes_nothing_due() -> None:
     assert (verdict.due, verdict.since >= 4.0) == (False, True)
 
 
-@pytest.mark.parametrize("wrong", [{"idle": -1.0}, {"idle": float("nan")}, {"write": float("inf")}, {}])
+@pytest.mark.parametrize(
+    "wrong", [{"idle": -1.0}, {"idle": float("nan")}, {"write": float("inf")}, {}]
+)
 def test_limits_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(InvalidArgument):
         Limits(**wrong)

@@ -34,7 +34,9 @@ def world(request):
     made.close()
 
 
-def test_a_dump_shows_each_open_connection_of_the_listener_once_and_with_info_what_a_look_says(world) -> None:
+def test_a_dump_shows_each_open_connection_of_the_listener_once_and_with_info_what_a_look_says(
+    world,
+) -> None:
     ends = [world.connect() for _ in range(5)]
     found = list(world.dump([world.listener], False))
     assert sorted(one.ident for one in found) == sorted(map(world.ident, ends))
@@ -58,7 +60,9 @@ def test_who_listens_may_be_asked_while_a_dump_is_half_read() -> None:
         assert len(list(dump)) == len(ends) - 1
 
 
-def test_a_look_answers_in_the_order_of_the_question_and_none_for_what_is_gone_or_has_another_cookie(world) -> None:
+def test_a_look_answers_in_the_order_of_the_question_and_none_for_what_is_gone_or_has_another_cookie(
+    world,
+) -> None:
     first, gone, last = (world.connect() for _ in range(3))
     world.send(first, 1)
     world.send(last, 3)
@@ -122,7 +126,9 @@ def test_an_end_that_the_final_check_allows_is_seen_by_the_peer_and_happens_once
 
 @pytest.mark.parametrize("most", [1, 2, netlink.MOST_PLACES])
 @pytest.mark.parametrize("info", [False, True])
-def test_the_connections_of_several_listeners_are_found_in_one_dump_or_more(monkeypatch, most: int, info: bool) -> None:
+def test_the_connections_of_several_listeners_are_found_in_one_dump_or_more(
+    monkeypatch, most: int, info: bool
+) -> None:
     monkeypatch.setattr(netlink, "MOST_PLACES", most)
     with contextlib.ExitStack() as stack:
         servers = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
@@ -147,7 +153,9 @@ def test_an_outgoing_connection_from_the_listening_port_is_known_as_such() -> No
         out.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         out.bind(server.getsockname())
         out.connect(elsewhere.getsockname())
-        (listener,) = (one for one in kernel.listeners() if one.address.port == server.getsockname()[1])
+        (listener,) = (
+            one for one in kernel.listeners() if one.address.port == server.getsockname()[1]
+        )
         inodes = {os.fstat(sock.fileno()).st_ino: sock is out for sock in (accepted, out)}
         with elsewhere.accept()[0]:
             for much in (1, 10_000_000, 1):
@@ -170,7 +178,9 @@ sys.stdin.read()
 
 def test_a_server_of_every_address_is_found_by_each_of_them() -> None:
     with (
-        subprocess.Popen([sys.executable, "-c", SERVES_ALL], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child,
+        subprocess.Popen(
+            [sys.executable, "-c", SERVES_ALL], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as child,
         closing(Linux()) as kernel,
     ):
         port = int(child.stdout.readline())
@@ -214,11 +224,17 @@ def test_a_listening_socket_that_is_handed_over_later_is_watched(monkeypatch) ->
         ours.send(b"!")
 
 
-@pytest.mark.parametrize(("code", "said"), [(errno.EOPNOTSUPP, "CONFIG_INET_DIAG_DESTROY"), (errno.EPERM, "NET_ADMIN")])
-def test_a_destroy_that_the_kernel_refuses_is_said_in_words(code: int, said: str, monkeypatch) -> None:
+@pytest.mark.parametrize(
+    ("code", "said"), [(errno.EOPNOTSUPP, "CONFIG_INET_DIAG_DESTROY"), (errno.EPERM, "NET_ADMIN")]
+)
+def test_a_destroy_that_the_kernel_refuses_is_said_in_words(
+    code: int, said: str, monkeypatch
+) -> None:
     with closing(Linux()) as kernel:
         assert kernel.destroy(struct.pack("=40xQ", 1)) is False
-        monkeypatch.setattr(kernel, "_acknowledged", lambda sequence: netlink.Answer(sequence, code))
+        monkeypatch.setattr(
+            kernel, "_acknowledged", lambda sequence: netlink.Answer(sequence, code)
+        )
         with pytest.raises(Refusal, match=said):
             kernel.destroy(struct.pack("=40xQ", 1))
 
@@ -233,12 +249,16 @@ def test_what_is_no_connection_is_refused_by_the_library(what: str, tmp_path) ->
 
 @pytest.mark.parametrize("exchanges", [1, 2, 7])
 @pytest.mark.parametrize("asks_again", [False, True])
-def test_a_socket_in_hand_tells_whether_the_last_question_was_answered(exchanges: int, asks_again: bool) -> None:
+def test_a_socket_in_hand_tells_whether_the_last_question_was_answered(
+    exchanges: int, asks_again: bool
+) -> None:
     """Both stamps fall into one jiffy; only how the kernel acknowledges differs."""
     if not acks_tell():
         pytest.skip("this kernel wants more than one quick answer")
     with closing(RealWorld()) as world:
-        for _ in range(5):  # until question, answer and the next question of one of them share a jiffy
+        for _ in range(
+            5
+        ):  # until question, answer and the next question of one of them share a jiffy
             fresh = [world.connect() for _ in range(20)]
             for one in fresh:
                 for _ in range(exchanges):
@@ -262,12 +282,26 @@ def forbidden(pid: int, fd: int) -> int:
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("kernel.NETLINK_SOCK_DIAG", 30, r"no sock_diag netlink .* CONFIG_INET_DIAG"),  # a protocol that no kernel has
-        ("closing.SYS_PIDFD_GETFD", 100_000, r"no pidfd_getfd: it needs Linux 5\.6"),  # a call that no kernel has
-        ("closing.take", forbidden, r"needs CAP_SYS_PTRACE, and .*ptrace_scope below 3: run as .*--how destroy"),
+        (
+            "kernel.NETLINK_SOCK_DIAG",
+            30,
+            r"no sock_diag netlink .* CONFIG_INET_DIAG",
+        ),  # a protocol that no kernel has
+        (
+            "closing.SYS_PIDFD_GETFD",
+            100_000,
+            r"no pidfd_getfd: it needs Linux 5\.6",
+        ),  # a call that no kernel has
+        (
+            "closing.take",
+            forbidden,
+            r"needs CAP_SYS_PTRACE, and .*ptrace_scope below 3: run as .*--how destroy",
+        ),
     ],
 )
-def test_what_the_kernel_lacks_or_forbids_is_said_in_words(name: str, value: object, said: str, monkeypatch) -> None:
+def test_what_the_kernel_lacks_or_forbids_is_said_in_words(
+    name: str, value: object, said: str, monkeypatch
+) -> None:
     monkeypatch.setattr(f"reaper.attach.{name}", value)
     with pytest.raises(Refusal, match=said), closing(Linux()):
         check_shutdown(os.getpid(), 0)
@@ -291,7 +325,9 @@ def test_the_connections_of_another_network_namespace_are_seen_through_its_proce
     )
     with (
         namespaces.opened() as link,
-        subprocess.Popen([*link.server, sys.executable, "-c", script], stdin=-1, stdout=-1) as child,
+        subprocess.Popen(
+            [*link.server, sys.executable, "-c", script], stdin=-1, stdout=-1
+        ) as child,
         closing(Linux()) as ours,
     ):
         assert child.stdout.readline() == b"ready\n"

@@ -16,16 +16,23 @@ from reaper.attach.netlink import BadAnswer
 from reaper.errors import ReaperError
 
 INFO = struct.pack("=44xIIII60xQQ64xQQ", 148, 0, 48, 40, 17, 21, 17, 0)
-IDENT4 = struct.pack("!HH4s12x4s12x", 6379, 40000, bytes([127, 0, 0, 1]), bytes([127, 0, 0, 2])) + struct.pack(
-    "=IQ", 0, 77
-)
+IDENT4 = struct.pack(
+    "!HH4s12x4s12x", 6379, 40000, bytes([127, 0, 0, 1]), bytes([127, 0, 0, 2])
+) + struct.pack("=IQ", 0, 77)
 
 
-def message(ident: bytes = IDENT4, state: int = 1, family: int = 2, info: bytes = INFO, sequence: int = 5) -> bytes:
+def message(
+    ident: bytes = IDENT4, state: int = 1, family: int = 2, info: bytes = INFO, sequence: int = 5
+) -> bytes:
     attributes = struct.pack("=HHB3x", 5, 8, 1)
     if info:
         attributes += struct.pack("=HH", 4 + len(info), netlink.INET_DIAG_INFO) + info
-    body = struct.pack("=BBBB", family, state, 0, 0) + ident + struct.pack("=IIIII", 0, 3, 9, 1000, 4242) + attributes
+    body = (
+        struct.pack("=BBBB", family, state, 0, 0)
+        + ident
+        + struct.pack("=IIIII", 0, 3, 9, 1000, 4242)
+        + attributes
+    )
     return struct.pack("=IHHII", 16 + len(body), netlink.SOCK_DIAG_BY_FAMILY, 2, sequence, 1) + body
 
 
@@ -33,9 +40,17 @@ def test_a_socket_is_read_with_its_queues_owner_and_stamps() -> None:
     (answer,) = netlink.parse(message())
     assert (answer.sequence, answer.state, answer.unread, answer.queued) == (5, 1, 3, 9)
     assert (answer.inode, netlink.cookie_of(answer.ident)) == (4242, 77)
-    assert [str(address) for address in netlink.addresses_of(answer.ident)] == ["127.0.0.1:6379", "127.0.0.2:40000"]
+    assert [str(address) for address in netlink.addresses_of(answer.ident)] == [
+        "127.0.0.1:6379",
+        "127.0.0.2:40000",
+    ]
     found = tcpinfo.parse(answer.info, answer.state, answer.unread, answer.queued, 10.0, 10.1)
-    assert (found.sent_ago, found.received_ago, found.acked, found.received) == (0.148, 0.048, 17, 21)
+    assert (found.sent_ago, found.received_ago, found.acked, found.received) == (
+        0.148,
+        0.048,
+        17,
+        21,
+    )
 
 
 def test_an_error_is_an_errno() -> None:
@@ -45,15 +60,20 @@ def test_an_error_is_an_errno() -> None:
 
 
 @pytest.mark.parametrize(
-    ("packed", "written"), [(bytes(10) + b"\xff\xff\n\0\0\7", "10.0.0.7:81"), (bytes(15) + b"\1", "[::1]:81")]
+    ("packed", "written"),
+    [(bytes(10) + b"\xff\xff\n\0\0\7", "10.0.0.7:81"), (bytes(15) + b"\1", "[::1]:81")],
 )
-def test_a_dual_stack_socket_stays_ipv6_and_its_peer_is_written_as_ipv4_and_ipv6_in_brackets(packed, written) -> None:
+def test_a_dual_stack_socket_stays_ipv6_and_its_peer_is_written_as_ipv4_and_ipv6_in_brackets(
+    packed, written
+) -> None:
     ident = struct.pack("!HH16s16s", 80, 81, packed, packed) + struct.pack("=IQ", 0, 1)
     assert netlink.family_of(ident) == socket.AF_INET6
     assert str(netlink.addresses_of(ident)[1]) == written
 
 
-def test_the_kernels_count_of_an_end_of_file_is_no_byte_and_one_that_counts_none_is_refused() -> None:
+def test_the_kernels_count_of_an_end_of_file_is_no_byte_and_one_that_counts_none_is_refused() -> (
+    None
+):
     assert tcpinfo.parse(INFO, tcpinfo.CLOSE_WAIT, 0, 0, 0.0, 0.0).received == 20
     with pytest.raises(tcpinfo.NoCounters, match=r"120 bytes.*Linux 4\.19"):
         tcpinfo.parse(INFO[:120], 1, 0, 0, 0.0, 0.0)
@@ -68,7 +88,9 @@ def test_a_message_cut_off_anywhere_is_refused(cut: int) -> None:
 @pytest.mark.parametrize(
     ("acked", "unsent", "outgoing"), [(17, 0, False), (18, 0, True), (10, 2, False), (11, 2, True)]
 )
-def test_whoever_opened_the_connection_had_its_syn_acknowledged(acked: int, unsent: int, outgoing: bool) -> None:
+def test_whoever_opened_the_connection_had_its_syn_acknowledged(
+    acked: int, unsent: int, outgoing: bool
+) -> None:
     """17 bytes were sent, 3 of them twice; what is not acknowledged is queued, as is what was not sent yet."""
     info = struct.pack("=120xQQ8xI52xQQ", acked + outgoing, 0, unsent, 20, 3)
     queued = 17 - acked + unsent
@@ -77,11 +99,20 @@ def test_whoever_opened_the_connection_had_its_syn_acknowledged(acked: int, unse
 
 @pytest.mark.parametrize(
     ("retransmits", "unacked", "ack_ago", "in_vain"),
-    [(3, 1, 90_000, 5.0 + 0.8 * 7 / 8), (3, 1, 4_000, 0.0), (3, 0, 90_000, 0.0), (0, 1, 90_000, 0.0)],
+    [
+        (3, 1, 90_000, 5.0 + 0.8 * 7 / 8),
+        (3, 1, 4_000, 0.0),
+        (3, 0, 90_000, 0.0),
+        (0, 1, 90_000, 0.0),
+    ],
 )
-def test_retransmissions_tell_how_long_they_have_been_in_vain(retransmits, unacked, ack_ago, in_vain) -> None:
+def test_retransmissions_tell_how_long_they_have_been_in_vain(
+    retransmits, unacked, ack_ago, in_vain
+) -> None:
     """The timeout is 0.8 s after three of them; the last was 5 s ago."""
-    info = struct.pack("=2xBx4xI12xI16xIIII156x", retransmits, 800_000, unacked, 5_000, 0, ack_ago, ack_ago)
+    info = struct.pack(
+        "=2xBx4xI12xI16xIIII156x", retransmits, 800_000, unacked, 5_000, 0, ack_ago, ack_ago
+    )
     assert tcpinfo.parse(info, 1, 0, 9, 0.0, 0.0).in_vain == pytest.approx(in_vain)
 
 
@@ -109,7 +140,9 @@ def test_a_damaged_answer_is_read_or_refused(data: st.DataObject) -> None:
     port=st.integers(0, 65535),
     cookie=st.integers(0, 2**64 - 1),
 )
-def test_addresses_and_cookies_survive_the_way_to_the_kernel_and_back(host, port, cookie: int) -> None:
+def test_addresses_and_cookies_survive_the_way_to_the_kernel_and_back(
+    host, port, cookie: int
+) -> None:
     packed = host.packed.ljust(16, b"\0")
     ident = struct.pack("!HH16s16s", port, port, packed, packed) + struct.pack("=IQ", 0, cookie)
     (answer,) = netlink.parse(message(ident, family=netlink.family_of(ident)))

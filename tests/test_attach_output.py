@@ -35,7 +35,9 @@ def read_all(descriptor: int) -> list[str]:
         return file.read().splitlines()
 
 
-def test_lines_come_out_whole_and_in_order_although_they_are_taken_in_pieces(pipe, monkeypatch) -> None:
+def test_lines_come_out_whole_and_in_order_although_they_are_taken_in_pieces(
+    pipe, monkeypatch
+) -> None:
     write = os.write
     monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:3]))
     output = Output(pipe[1])
@@ -46,7 +48,9 @@ def test_lines_come_out_whole_and_in_order_although_they_are_taken_in_pieces(pip
     assert read_all(pipe[0]) == [f"line {number}, and more" for number in range(10)]
 
 
-def test_a_reader_that_stands_still_gets_later_what_was_kept_and_a_count_of_what_was_not(pipe) -> None:
+def test_a_reader_that_stands_still_gets_later_what_was_kept_and_a_count_of_what_was_not(
+    pipe,
+) -> None:
     output = Output(pipe[1], most=500)
     for number in range(3000):
         output.line(f"line {number:06d}")
@@ -63,7 +67,11 @@ def test_a_reader_that_stands_still_gets_later_what_was_kept_and_a_count_of_what
     kept = [line for line in found if line.startswith("line ")]
     assert kept == sorted(set(kept))
     assert len(kept) == 3000 - output.dropped
-    notices = [line for line in found if line.endswith("lines dropped: this output is not read fast enough")]
+    notices = [
+        line
+        for line in found
+        if line.endswith("lines dropped: this output is not read fast enough")
+    ]
     assert sum(int(line.split()[0]) for line in notices) == output.dropped
     assert len(kept) + len(notices) + 1 == len(found)
 
@@ -82,11 +90,24 @@ def test_an_output_whose_reader_has_gone_is_a_broken_pipe(pipe) -> None:
 @pytest.mark.parametrize("ends", ["is read at last", "is never read"])
 def test_a_full_pipe_stops_no_close(pipe, ends: str, port) -> None:
     ours, theirs = pipe
-    command = [sys.executable, "-m", "reaper", "attach", "--listen", f"127.0.0.1:{port}", "--json", "--close"]
+    command = [
+        sys.executable,
+        "-m",
+        "reaper",
+        "attach",
+        "--listen",
+        f"127.0.0.1:{port}",
+        "--json",
+        "--close",
+    ]
     with (
         Echo.server(port),
         subprocess.Popen(
-            [*command, "--idle", "1s", "--tick", "100ms"], cwd=ROOT, stdout=theirs, stderr=subprocess.PIPE, text=True
+            [*command, "--idle", "1s", "--tick", "100ms"],
+            cwd=ROOT,
+            stdout=theirs,
+            stderr=subprocess.PIPE,
+            text=True,
         ) as attach,
     ):
         os.close(theirs)

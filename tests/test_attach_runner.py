@@ -52,7 +52,12 @@ def target():
 @pytest.fixture
 def watched(target):
     """Makes a discovery; how many connections are watched then."""
-    runner = Runner(target, Attach(idle=10.0), view=lambda watch: Lines(watch, print), clock=lambda: target.world.now)
+    runner = Runner(
+        target,
+        Attach(idle=10.0),
+        view=lambda watch: Lines(watch, print),
+        clock=lambda: target.world.now,
+    )
 
     def discover() -> int:
         for _ in runner._discover():
@@ -62,7 +67,9 @@ def watched(target):
     return discover
 
 
-def test_connections_accepted_while_the_dump_runs_are_found_by_the_next_and_in_time(target, watched) -> None:
+def test_connections_accepted_while_the_dump_runs_are_found_by_the_next_and_in_time(
+    target, watched
+) -> None:
     target.accepts_during_the_dump = True
     for _ in range(5):
         target.world.connect()
@@ -70,7 +77,9 @@ def test_connections_accepted_while_the_dump_runs_are_found_by_the_next_and_in_t
     assert watched() == 5
 
 
-def test_connections_of_another_process_are_asked_for_once_per_dump_until_they_are_handed_over(target, watched) -> None:
+def test_connections_of_another_process_are_asked_for_once_per_dump_until_they_are_handed_over(
+    target, watched
+) -> None:
     socks = [target.world.connect() for _ in range(6)]
     target.held.update(sock.inode for sock in socks[::2])
     assert [watched() for _ in range(4)] == [3] * 4
@@ -97,7 +106,9 @@ def test_the_silences_that_are_learned_are_those_that_were(target, tmp_path) -> 
     """Random traffic in virtual time, sampled: each silence beyond the gap is written, and is as long as it was."""
     chance, gap, world = random.Random(3), 5.0, target.world
     ago = [chance.lognormvariate(1.0, 1.2) for _ in range(400)]
-    with Journal(tmp_path, gap_threshold=gap, clock_ns=lambda: round(world.now * 1e9), background=False) as journal:
+    with Journal(
+        tmp_path, gap_threshold=gap, clock_ns=lambda: round(world.now * 1e9), background=False
+    ) as journal:
         learner = Learner(target, journal, gap, 0.0, lambda: world.now)
         target.restricted = False
         socks = [world.connect() for _ in range(4)]
@@ -121,9 +132,9 @@ def test_the_silences_that_are_learned_are_those_that_were(target, tmp_path) -> 
     rows = [row for file in tmp_path.glob("*.parquet") for row in pq.read_table(file).to_pylist()]
     learned = sorted(row["idle_ns"] / 1e9 for row in rows if row["kind"] == "activity")
     beyond = sorted(silence for silence in truth if silence > gap)
-    assert [kind for kind in ("open", "close_peer") for row in rows if row["kind"] == kind] == ["open"] * 4 + [
-        "close_peer"
-    ]
+    assert [kind for kind in ("open", "close_peer") for row in rows if row["kind"] == kind] == [
+        "open"
+    ] * 4 + ["close_peer"]
     assert len(beyond) > 100
     assert abs(len(learned) - len(beyond)) <= 0.03 * len(beyond)
     for mine, real in zip(learned[-100:], beyond[-100:], strict=True):

@@ -14,7 +14,18 @@ import subprocess
 import time
 
 import pytest
-from attach_servers import PATIENCE, SERVERS, Attach, Client, Nginx, Redis, at, free_port, tool, until
+from attach_servers import (
+    PATIENCE,
+    SERVERS,
+    Attach,
+    Client,
+    Nginx,
+    Redis,
+    at,
+    free_port,
+    tool,
+    until,
+)
 
 IDLE = 1.5
 LIMITS = ("--idle", "1500ms", "--tick", "100ms")
@@ -39,17 +50,26 @@ def live_on(clients: list[Client], done) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", SERVERS, ids=lambda kind: kind.__name__.lower())
-def test_silent_clients_of_a_foreign_server_are_closed_and_live_ones_never(kind, tmp_path, port) -> None:
+def test_silent_clients_of_a_foreign_server_are_closed_and_live_ones_never(
+    kind, tmp_path, port
+) -> None:
     with kind.server(port, tmp_path), Attach(*at(port), *LIMITS, "--close") as attach:
         silent, live = [kind(port) for _ in range(4)], [kind(port) for _ in range(3)]
         for client in silent:
             client.exchange()
         earliest, names = time.monotonic() + 2.2 * IDLE, {client.name for client in silent}
-        late = live_on(live, lambda: time.monotonic() > earliest and names <= set(attach.clients("closed")))
+        late = live_on(
+            live, lambda: time.monotonic() > earliest and names <= set(attach.clients("closed"))
+        )
         ages = [client.wait_for_the_end() for client in silent]
         assert min(ages) >= IDLE
-        until(lambda: sorted(attach.clients("closed")) == sorted([*names, *late]), "only those are closed")
-        assert all(event["silent_s"] >= IDLE and event["reason"] == "idle" for event in attach.of("closed"))
+        until(
+            lambda: sorted(attach.clients("closed")) == sorted([*names, *late]),
+            "only those are closed",
+        )
+        assert all(
+            event["silent_s"] >= IDLE and event["reason"] == "idle" for event in attach.of("closed")
+        )
         kind.answered(port)  # the server is as well as before
         assert attach.stop()[0] == 0
         (end,) = attach.of("end")
@@ -58,7 +78,9 @@ def test_silent_clients_of_a_foreign_server_are_closed_and_live_ones_never(kind,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("who", ["--pid", "--listen"])
-def test_without_close_nothing_is_closed_and_each_that_would_be_is_named_once(who: str, tmp_path, port) -> None:
+def test_without_close_nothing_is_closed_and_each_that_would_be_is_named_once(
+    who: str, tmp_path, port
+) -> None:
     with Redis.server(port, tmp_path) as server:
         silent = Redis.answered(port)
         target = str(server.pid) if who == "--pid" else f"127.0.0.1:{port}"
@@ -94,7 +116,9 @@ def test_a_client_that_waits_for_its_answer_is_not_idle(end: str, how: str, tmp_
             client.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if how != "right after connect":
                 client.exchange()
-            for part in [b"BLPOP ", b"key 0\r\n"] if how == "in two segments" else [b"BLPOP key 0\r\n"]:
+            for part in (
+                [b"BLPOP ", b"key 0\r\n"] if how == "in two segments" else [b"BLPOP key 0\r\n"]
+            ):
                 client.sock.sendall(part)
                 time.sleep(0.0005)
         time.sleep(3 * IDLE)
@@ -111,19 +135,26 @@ def test_a_client_that_waits_for_its_answer_is_not_idle(end: str, how: str, tmp_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["shutdown", "destroy"])
-def test_a_request_in_flight_is_answered_although_the_server_spoke_first(end: str, tmp_path, port) -> None:
+def test_a_request_in_flight_is_answered_although_the_server_spoke_first(
+    end: str, tmp_path, port
+) -> None:
     """HTTP/2: nginx greets with its settings; its upstream takes three times the limit. SMTP and MySQL are alike."""
     if end == "destroy" and os.getuid():
         pytest.skip("SOCK_DESTROY needs CAP_NET_ADMIN")
     flags = (*at(port), *LIMITS, "--close", "--how", end)
     with socket.create_server(("127.0.0.1", 0)) as upstream:
         proxied = f"proxy_pass http://127.0.0.1:{upstream.getsockname()[1]};"
-        with Nginx.server(port, tmp_path, listen="http2", location=proxied), Attach(*flags) as attach:
+        with (
+            Nginx.server(port, tmp_path, listen="http2", location=proxied),
+            Attach(*flags) as attach,
+        ):
             clients = [Nginx(port) for _ in range(10)]
             for client in clients:
                 client.sock.sendall(preface_of_http2("/"))
                 client.sock.recv(100)
-                client.sock.sendall(bytes(3) + b"\x04\x01\0\0\0\0")  # as it must, it agrees to the server's settings
+                client.sock.sendall(
+                    bytes(3) + b"\x04\x01\0\0\0\0"
+                )  # as it must, it agrees to the server's settings
             behind = [upstream.accept()[0] for _ in clients]
             time.sleep(3 * IDLE)
             assert not attach.of("closed")
@@ -137,7 +168,9 @@ def test_a_request_in_flight_is_answered_although_the_server_spoke_first(end: st
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stopped", ["attach", "server"])
-def test_a_stop_longer_than_the_timeout_closes_no_client_that_has_spoken(stopped: str, tmp_path, port) -> None:
+def test_a_stop_longer_than_the_timeout_closes_no_client_that_has_spoken(
+    stopped: str, tmp_path, port
+) -> None:
     with Redis.server(port, tmp_path) as server, Attach(*at(port), *LIMITS, "--close") as attach:
         client = Redis.answered(port)
         until(lambda: attach.of("found"), "the client is found")
@@ -171,7 +204,10 @@ def test_the_server_restarts_and_its_new_connections_are_watched(tmp_path, port)
         first = Redis.answered(port)
         first.wait_for_the_end()
     with attach:
-        until(lambda: any("not served" in event["text"] for event in attach.of("say")), "the end is noticed")
+        until(
+            lambda: any("not served" in event["text"] for event in attach.of("say")),
+            "the end is noticed",
+        )
         with Redis.server(port, tmp_path):
             second = Redis.answered(port)
             second.wait_for_the_end()
@@ -193,14 +229,25 @@ def test_a_watched_process_that_dies_ends_the_watch(tmp_path, port) -> None:
 @pytest.mark.slow
 def test_a_slow_header_attack_ends(tmp_path, port) -> None:
     with Nginx.server(port, tmp_path):
-        limits = ("--min-in-rate", "240", "--min-in-grace", "1s", "--first-byte", "5s", "--tick", "100ms")
+        limits = (
+            "--min-in-rate",
+            "240",
+            "--min-in-grace",
+            "1s",
+            "--first-byte",
+            "5s",
+            "--tick",
+            "100ms",
+        )
         with Attach(*at(port), *limits, "--close") as attach:
             attack = subprocess.run(
                 [tool("slowhttptest"), "-H", "-c", "40", "-r", "40", "-i", "1", "-x", "8", "-l", "60", "-p", "5"]
                 + ["-u", f"http://127.0.0.1:{port}/"],
                 capture_output=True, text=True, timeout=90, cwd=tmp_path, check=False,
             )  # fmt: skip
-            assert re.search(r"Exit status:.*No open connections left", attack.stdout), attack.stdout[-600:]
+            assert re.search(r"Exit status:.*No open connections left", attack.stdout), (
+                attack.stdout[-600:]
+            )
             until(lambda: len(attach.of("closed")) >= 40, "all of the attack is closed")
             assert {event["reason"] for event in attach.of("closed")} == {"min_in_rate"}
             Nginx.answered(port)

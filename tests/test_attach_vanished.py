@@ -77,9 +77,13 @@ for line in sys.stdin:
 class Trial:
     """The clients, in a process of their own behind the link, and attach beside the server; None: it guards itself."""
 
-    def __init__(self, link: namespaces.Link, clients: subprocess.Popen[str], attach: Attach | None) -> None:
+    def __init__(
+        self, link: namespaces.Link, clients: subprocess.Popen[str], attach: Attach | None
+    ) -> None:
         self.link, self.clients, self.attach = link, clients, attach
-        self.ports: dict[int, str] = {port: mode for mode, port in json.loads(clients.stdout.readline()).items()}
+        self.ports: dict[int, str] = {
+            port: mode for mode, port in json.loads(clients.stdout.readline()).items()
+        }
         until(lambda: attach is None or len(attach.of("found")) == len(MODES), "all are found")
 
     def closed(self) -> dict[str, dict]:
@@ -105,9 +109,21 @@ def trial(*prefix: str, how: str = "shutdown", guarded: bool = False, after: flo
         assert server.stdout.readline()
         attach = None
         if not guarded:
-            flags = ("--listen", f":{PORT}", "--vanished", f"{after}s", "--tick", "250ms", "--close", "--how", how)
+            flags = (
+                "--listen",
+                f":{PORT}",
+                "--vanished",
+                f"{after}s",
+                "--tick",
+                "250ms",
+                "--close",
+                "--how",
+                how,
+            )
             attach = stack.enter_context(Attach(*flags, prefix=(*link.server, *prefix)))
-        clients = stack.enter_context(subprocess.Popen([*link.client, sys.executable, "-c", CLIENTS], **pipes))
+        clients = stack.enter_context(
+            subprocess.Popen([*link.client, sys.executable, "-c", CLIENTS], **pipes)
+        )
         stack.callback(clients.kill)
         yield Trial(link, clients, attach)
 
@@ -118,18 +134,30 @@ def test_the_kernel_gives_up_by_itself_only_after_attach_would_have_closed(limit
     if not probes_capped():
         pytest.skip("this kernel retransmits two minutes apart")
     options = asking(Limits(vanished=limit).asks)
-    kept_alive = options[socket.TCP_KEEPIDLE] + options[socket.TCP_KEEPCNT] * options[socket.TCP_KEEPINTVL]
-    pauses = [min(0.2 * 2**number, options[TCP_RTO_MAX_MS] / 1000) for number in range(16)]  # tcp_retries2 is 15
+    kept_alive = (
+        options[socket.TCP_KEEPIDLE] + options[socket.TCP_KEEPCNT] * options[socket.TCP_KEEPINTVL]
+    )
+    pauses = [
+        min(0.2 * 2**number, options[TCP_RTO_MAX_MS] / 1000) for number in range(16)
+    ]  # tcp_retries2 is 15
     longest = limit * 1.25 if limit >= 12 else limit
-    assert kept_alive - options[socket.TCP_KEEPIDLE] >= longest  # it may have vanished right before the first question
+    assert (
+        kept_alive - options[socket.TCP_KEEPIDLE] >= longest
+    )  # it may have vanished right before the first question
     assert sum(pauses) >= longest
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("may_take", [True, False])
-def test_whoever_vanishes_is_closed_not_before_the_limit_whatever_it_waits_for(may_take: bool) -> None:
+def test_whoever_vanishes_is_closed_not_before_the_limit_whatever_it_waits_for(
+    may_take: bool,
+) -> None:
     """Where sockets may not be taken nothing asks a silent peer: only those are seen that something is queued for."""
-    no_rights = () if may_take else (tool("setpriv"), "--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace")
+    no_rights = (
+        ()
+        if may_take
+        else (tool("setpriv"), "--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace")
+    )
     with trial(*no_rights, how="shutdown" if may_take else "destroy") as it:
         time.sleep(AFTER)
         assert it.closed() == {}
@@ -144,7 +172,9 @@ def test_whoever_vanishes_is_closed_not_before_the_limit_whatever_it_waits_for(m
 
 @pytest.mark.slow
 @pytest.mark.parametrize("guarded", [False, True], ids=["attach", "trio"])
-def test_neither_a_network_that_is_away_for_half_the_limit_nor_a_stopped_client_costs_a_connection(guarded) -> None:
+def test_neither_a_network_that_is_away_for_half_the_limit_nor_a_stopped_client_costs_a_connection(
+    guarded,
+) -> None:
     """The kernel of a stopped client answers, even where its window is full. Of the other half of the limit three
     seconds may pass until a peer that was asked just before is asked again, for the kernel is slow to see a link."""
     after = 10.0

@@ -30,10 +30,14 @@ class Harness:
         self.world = FakeWorld()
         self.events: list[Event] = []
         end = self.world.end if closes else None
-        self.watch = Watch(self.world.look, limits, tick=TICK, end=end, on=self.events.append, **options)
+        self.watch = Watch(
+            self.world.look, limits, tick=TICK, end=end, on=self.events.append, **options
+        )
 
     def discover(self, info: bool = False) -> None:
-        for _ in self.watch.discover(self.world.dump([self.world.listener], info), lambda found: True):
+        for _ in self.watch.discover(
+            self.world.dump([self.world.listener], info), lambda found: True
+        ):
             pass
 
     def run(self, seconds: float, every: float | None = None) -> None:
@@ -137,7 +141,9 @@ def test_a_connection_that_a_dump_did_not_show_is_asked_for_before_it_counts_as_
     assert list(it.watch.rows) == [sock.ident]
 
 
-def test_instants_that_two_threads_pass_in_another_order_than_they_were_read_are_taken_as_they_come() -> None:
+def test_instants_that_two_threads_pass_in_another_order_than_they_were_read_are_taken_as_they_come() -> (
+    None
+):
     it = Harness(Limits(idle=10.0, grain=GRAIN))
     it.world.connect()
     it.run(5.0)
@@ -182,41 +188,59 @@ def test_an_outgoing_connection_from_the_listening_port_is_not_watched() -> None
 
 
 @pytest.mark.parametrize("closes", [True, False])
-def test_a_connection_whose_turn_cannot_be_told_is_named_once_and_never_closed(closes: bool) -> None:
+def test_a_connection_whose_turn_cannot_be_told_is_named_once_and_never_closed(
+    closes: bool,
+) -> None:
     it = Harness(Limits(idle=10.0, grain=GRAIN), closes=closes)
     it.served()
     if closes:
-        it.watch._end = lambda ident, inode, again: "averted" if not again(*it.world.look([ident])) else "closed"
+        it.watch._end = lambda ident, inode, again: (
+            "averted" if not again(*it.world.look([ident])) else "closed"
+        )
     it.run(60.0)
     assert it.kinds() == ["found", "unsure"]
 
 
-def test_the_kernel_of_a_silent_peer_is_asked_from_the_discovery_on_and_again_if_its_socket_was_not_found() -> None:
+def test_the_kernel_of_a_silent_peer_is_asked_from_the_discovery_on_and_again_if_its_socket_was_not_found() -> (
+    None
+):
     it = Harness(Limits(vanished=60.0, grain=GRAIN))
     asked: list[float] = []
     begun = it.world.now
     answers = ["later", "later", "asked"]
-    it.watch._ask = lambda ident, inode: asked.append(it.world.now - begun) or answers[len(asked) - 1]
+    it.watch._ask = lambda ident, inode: (
+        asked.append(it.world.now - begun) or answers[len(asked) - 1]
+    )
     it.world.connect()
     it.run(300.0)
     assert asked == [0.0, pytest.approx(10.0, abs=TICK), pytest.approx(20.0, abs=TICK)]
     assert it.kinds() == ["found"]
 
 
-@pytest.mark.parametrize(("answer", "said", "after"), [("unreachable", ["unreachable"], 10.0), ("later", [], 1.0)])
-def test_a_connection_that_cannot_be_ended_is_tried_again(answer: str, said: list[str], after: float) -> None:
+@pytest.mark.parametrize(
+    ("answer", "said", "after"), [("unreachable", ["unreachable"], 10.0), ("later", [], 1.0)]
+)
+def test_a_connection_that_cannot_be_ended_is_tried_again(
+    answer: str, said: list[str], after: float
+) -> None:
     """Out of reach: after another limit, and it is reported once. Not found at once: in a second."""
     it = Harness(Limits(idle=10.0, grain=GRAIN))
     it.world.connect()
     begun, answers, real = it.world.now, [answer] * 2, it.watch._end
-    it.watch._end = lambda ident, inode, again: answers.pop() if answers else real(ident, inode, again)
+    it.watch._end = lambda ident, inode, again: (
+        answers.pop() if answers else real(ident, inode, again)
+    )
     it.run(40.0)
     assert it.kinds() == ["found", *said, "closed"]
     assert 10.0 + 2 * after <= it.events[-1].at - begun <= 10.0 + 2 * (after + TICK) + TICK
 
 
-@pytest.mark.parametrize(("outcome", "overdue"), [("closed", True), ("unreachable", False), ("closed", False)])
-def test_what_is_said_of_single_connections_and_of_all_is_the_same_lateness(outcome: str, overdue: bool) -> None:
+@pytest.mark.parametrize(
+    ("outcome", "overdue"), [("closed", True), ("unreachable", False), ("closed", False)]
+)
+def test_what_is_said_of_single_connections_and_of_all_is_the_same_lateness(
+    outcome: str, overdue: bool
+) -> None:
     it = Harness(Limits(idle=10.0, grain=GRAIN))
     it.served(later=0.1)
     it.watch._end = lambda ident, inode, again: (
@@ -239,7 +263,9 @@ def test_a_watched_connection_costs_at_most_640_bytes() -> None:
     watch = Watch(lambda idents: [None] * len(idents), Limits(idle=60.0, max_age=600.0), tick=TICK)
     for number in range(20_000):
         ago = number % 60 + 0.004
-        seen = Snapshot(ESTABLISHED, ago, ago, 1000 + number, 2000 + number, 0, 0, 1000.0, 1000.0, sent=9)
+        seen = Snapshot(
+            ESTABLISHED, ago, ago, 1000 + number, 2000 + number, 0, 0, 1000.0, 1000.0, sent=9
+        )
         watch.add(struct.pack("=40xQ", (1 << 33) + number), 5000 + number, seen)
     used = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
@@ -271,7 +297,9 @@ class Guarded(RuleBasedStateMachine):
     limits = Limits(idle=10.0, first_byte=4.0, max_age=60.0, write=7.0, grain=GRAIN)
 
     @initialize(
-        takes=st.sampled_from([0.0, 0.001]), jitter=st.sampled_from([0.0, 0.3]), phase=st.floats(0.0, GRAIN / 2)
+        takes=st.sampled_from([0.0, 0.001]),
+        jitter=st.sampled_from([0.0, 0.3]),
+        phase=st.floats(0.0, GRAIN / 2),
     )
     def begin(self, takes: float, jitter: float, phase: float) -> None:
         self.jitter = jitter
@@ -322,7 +350,11 @@ class Guarded(RuleBasedStateMachine):
         if event.reason == "write":
             assert sock.stuck is not None
             stalled = event.at - sock.stuck
-            assert 0 <= stalled - self.limits.write <= self.limits.write + self.limits.shortest() / 2 + allowed
+            assert (
+                0
+                <= stalled - self.limits.write
+                <= self.limits.write + self.limits.shortest() / 2 + allowed
+            )
             return
         if event.reason == "idle":
             assert event.at - sock.heard >= self.limits.idle
@@ -344,7 +376,9 @@ class Guarded(RuleBasedStateMachine):
             self.it.run(40.0)
             self.never_early_nor_late_and_exactly_once()
             for sock in self.world.sockets:
-                assert not sock.open or ((sock.waits or sock.unread) and not sock.queued), "it was forgotten"
+                assert not sock.open or ((sock.waits or sock.unread) and not sock.queued), (
+                    "it was forgotten"
+                )
 
 
 Guarded.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)

@@ -26,7 +26,9 @@ EXPIRING = [kind for kind in peers.ALL if kind.expires]
 
 
 @pytest.mark.parametrize("kind", EXPIRING, ids=lambda kind: kind.name)
-def test_each_peer_expires_the_silent_and_no_other_and_forgets_the_released(kind: type[peers.Peer]) -> None:
+def test_each_peer_expires_the_silent_and_no_other_and_forgets_the_released(
+    kind: type[peers.Peer],
+) -> None:
     keys = [f"client {i}" for i in range(12)]
     died = {}
     with closing(kind(keys, 20.0)) as peer:
@@ -54,14 +56,18 @@ def test_a_ratio_is_taken_round_by_round_and_not_of_the_medians() -> None:
 
 
 @pytest.mark.slow
-def test_a_run_prints_tables_and_writes_what_they_were_measured_on_and_the_page_has_them_all(tmp_path) -> None:
+def test_a_run_prints_tables_and_writes_what_they_were_measured_on_and_the_page_has_them_all(
+    tmp_path,
+) -> None:
     command = [sys.executable, "-m", "benchmarks", "run", "--tiny", *SMOKED, "--out", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     for name in SMOKED:
         part = json.loads((tmp_path / f"{name}.json").read_text())
         assert part["scale"] == "tiny"
-        assert {"cpu", "kernel", "python", "packages", "commit", "dirty", "date"} <= set(part["about"]), name
+        assert {"cpu", "kernel", "python", "packages", "commit", "dirty", "date"} <= set(
+            part["about"]
+        ), name
         assert PROGRAMS[name].load().table(part) in done.stdout
     text = page(tmp_path)
     for name, program in PROGRAMS.items():
@@ -73,14 +79,18 @@ def test_a_run_prints_tables_and_writes_what_they_were_measured_on_and_the_page_
     assert "| an idle HTTP connection, memory | not measured | not measured |" in text
 
 
-def test_the_pages_say_what_the_results_in_the_repository_say_and_a_demo_that_failed_is_none(tmp_path) -> None:
+def test_the_pages_say_what_the_results_in_the_repository_say_and_a_demo_that_failed_is_none(
+    tmp_path,
+) -> None:
     assert (ROOT / "docs" / "performance.md").read_text() == page(RESULTS)
     copied, report = tmp_path / "scale.md", tmp_path / "report.json"
     copied.write_text(scale.TABLE.sub(r"\1\2", scale.PAGE.read_text()))
     assert scale.main(["--page", str(copied)]) == 0
     assert copied.read_text() == scale.PAGE.read_text()
     for verdict, partial in (("fail", False), ("pass", True)):
-        report.write_text(json.dumps({"verdict": verdict, "partial": partial, "connections": {"requested": 1}}))
+        report.write_text(
+            json.dumps({"verdict": verdict, "partial": partial, "connections": {"requested": 1}})
+        )
         assert scale.main(["--page", str(copied), "--add", str(report)]) == 2
 
 
@@ -88,7 +98,10 @@ def test_the_pages_say_what_the_results_in_the_repository_say_and_a_demo_that_fa
     ("arguments", "words"),
     [
         (["run", "nothing"], "NAME nothing: must be of touch, "),
-        (["document", "--results", "/nonexistent"], "--results /nonexistent: no results there; measure first"),
+        (
+            ["document", "--results", "/nonexistent"],
+            "--results /nonexistent: no results there; measure first",
+        ),
     ],
 )
 def test_bad_arguments_are_named(arguments: list[str], words: str, call) -> None:
@@ -105,11 +118,17 @@ def test_each_way_of_using_the_wheel_has_figures_from_every_round_next_to_ours()
     if "absent" in found:
         pytest.skip(found["absent"])
     for peer in jvm.PEERS:
-        assert len(found["results"][peer]["500"]["samples"]) == len(found["ratios"][peer]["500"]["samples"]) == 2
+        assert (
+            len(found["results"][peer]["500"]["samples"])
+            == len(found["ratios"][peer]["500"]["samples"])
+            == 2
+        )
     assert jvm.PEERS["netty-wheel"] in jvm.table(found)
 
 
-@pytest.mark.parametrize(("name", "value"), [("silent", 0), ("touched", 99), ("twice", 1), ("early", 1)])
+@pytest.mark.parametrize(
+    ("name", "value"), [("silent", 0), ("touched", 99), ("twice", 1), ("early", 1)]
+)
 def test_a_peer_that_does_not_do_its_work_is_found_out(name: str, value: int) -> None:
     good = {"each": 100, "silent": 100, "touched": 100, "twice": 0, "early": 0}
     jvm.check("netty", good)
@@ -152,7 +171,9 @@ def test_each_server_has_a_figure_from_every_round_and_is_compared_with_its_kind
 def test_what_wrk_prints_is_read_with_its_units_and_errors_are_no_result() -> None:
     right = {"requests": 16321, "requests_per_second": 16279.11, "latency_ms_p99": 1200.0}
     assert servers.read_wrk(WRK) == right
-    assert servers.read_wrk(WRK.replace("1.20s", "1.20s ")) == right  # it pads seconds to the width of ms
+    assert (
+        servers.read_wrk(WRK.replace("1.20s", "1.20s ")) == right
+    )  # it pads seconds to the width of ms
     for added in ("  Non-2xx or 3xx responses: 3\n", "  Socket errors: connect 0, read 1\n"):
         with pytest.raises(ValueError, match="wrk met errors"):
             servers.read_wrk(WRK + added)
@@ -163,10 +184,15 @@ def test_what_wrk_prints_is_read_with_its_units_and_errors_are_no_result() -> No
     [
         (b"HTTP/1.1 500 Oops\r\ncontent-length: 2\r\n\r\nok", "does not answer as it should"),
         (b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nok", "does not answer as it should"),
-        (b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nConnection: close\r\n\r\nok", "does not keep its connections"),
+        (
+            b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nConnection: close\r\n\r\nok",
+            "does not keep its connections",
+        ),
     ],
 )
-def test_a_server_that_answers_wrongly_is_not_measured(answer: bytes, said: str, tmp_path, monkeypatch) -> None:
+def test_a_server_that_answers_wrongly_is_not_measured(
+    answer: bytes, said: str, tmp_path, monkeypatch
+) -> None:
     server = process.Server("wrong", ["true"], tmp_path / "log", 9)
     near, far = socket.socketpair()
     monkeypatch.setattr(server, "dial", lambda: near)
@@ -177,7 +203,9 @@ def test_a_server_that_answers_wrongly_is_not_measured(answer: bytes, said: str,
 
 
 @pytest.mark.slow
-def test_clients_that_do_nothing_are_counted_plain_and_behind_tls_and_must_all_be_kept(tmp_path) -> None:
+def test_clients_that_do_nothing_are_counted_plain_and_behind_tls_and_must_all_be_kept(
+    tmp_path,
+) -> None:
     found = idle.run("tiny", lambda _: None, only=["ours-parked"])
     assert set(found["results"]["ours-parked"]) == set(idle.MEASURES)
     assert process.KINDS["ours-parked"].about in idle.table(found)

@@ -38,7 +38,9 @@ async def talked(answer, until: float) -> Outcome:
     return outcome
 
 
-def test_a_client_that_the_server_ends_is_lost_and_one_that_waits_for_its_last_answer_is_not() -> None:
+def test_a_client_that_the_server_ends_is_lost_and_one_that_waits_for_its_last_answer_is_not() -> (
+    None
+):
     async def closes(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()
 
@@ -60,7 +62,11 @@ def test_every_trial_names_trouble_and_clients_that_there_are() -> None:
         arguments = dict(trial.meanwhile)
         inspect.signature(getattr(trouble, arguments.pop("do"))).bind(None, **arguments)
         for each in trial.clients:
-            options = {name: value for name, value in each.items() if name not in ("does", "count", "protocol", "path")}
+            options = {
+                name: value
+                for name, value in each.items()
+                if name not in ("does", "count", "protocol", "path")
+            }
             inspect.signature(rounds.CLIENTS[each["does"]]).bind(None, HTTP, None, **options)
         assert trial.share or trial.interop
 
@@ -70,7 +76,13 @@ def test_the_page_has_the_figures_of_the_report(tmp_path, monkeypatch) -> None:
     page.write_text(f"before\n{campaign.BEGIN}\nold\n{campaign.END}\nafter\n")
     monkeypatch.setattr(campaign, "PAGE", page)
     trial = {"name": "pause", "unseen": "the rest", "failures": ["3 x EOF"], "passed": False}
-    campaign.document({"about": campaign.machine(), "minutes": 3, "trials": [{**trial, "figures": {"asked": 1234}}]})
+    campaign.document(
+        {
+            "about": campaign.machine(),
+            "minutes": 3,
+            "trials": [{**trial, "figures": {"asked": 1234}}],
+        }
+    )
     said = page.read_text()
     assert "| pause | **FAIL**: 3 x EOF | asked: 1,234 | the rest |" in said
     assert (said[:7], "old" in said, said[-6:]) == ("before\n", False, "after\n")
@@ -85,7 +97,12 @@ SLOW = {"attackers": 200}
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "smaller"),
-    [("slow headers", SLOW), ("slow bodies", SLOW), ("slow readers", SLOW), ("behind nginx", {"bursts": 2})],
+    [
+        ("slow headers", SLOW),
+        ("slow bodies", SLOW),
+        ("slow readers", SLOW),
+        ("behind nginx", {"bursts": 2}),
+    ],
 )
 def test_a_foreign_tool_finds_that(name: str, smaller: dict[str, int], tmp_path) -> None:
     trial = Trial.all()[name]
@@ -102,10 +119,22 @@ def test_curl_reuses_the_connection_and_uploads_after_100_continue(tmp_path) -> 
     curl = installed("curl")
     with serving(example("http", "--workers", "1"), tmp_path / "log") as server:
         url = f"http://{server.target}"
-        many = subprocess.run([curl, "-sv", f"{url}/", f"{url}/metrics"], capture_output=True, text=True, check=True)
+        many = subprocess.run(
+            [curl, "-sv", f"{url}/", f"{url}/metrics"], capture_output=True, text=True, check=True
+        )
         assert "Re-using existing connection" in many.stderr
-        command = [curl, "-sv", "-H", "Expect: 100-continue", "--data-binary", "@-", f"{url}/upload"]
-        upload = subprocess.run(command, input="x" * 500_000, capture_output=True, text=True, check=True)
+        command = [
+            curl,
+            "-sv",
+            "-H",
+            "Expect: 100-continue",
+            "--data-binary",
+            "@-",
+            f"{url}/upload",
+        ]
+        upload = subprocess.run(
+            command, input="x" * 500_000, capture_output=True, text=True, check=True
+        )
         assert json.loads(upload.stdout)["bytes"] == 500_000
         assert "HTTP/1.1 100 " in upload.stderr
 
@@ -126,10 +155,18 @@ def test_ab_sees_no_failure_though_it_asks_http_1_0_for_keep_alive(tmp_path) -> 
 
 
 @pytest.mark.slow
-def test_the_uvicorn_demo_shows_that_stock_closes_by_keep_alive_alone_and_guarded_by_every_timeout() -> None:
-    done = subprocess.run([sys.executable, "-m", "scripts.uvicorn_demo"], capture_output=True, text=True, timeout=240)
+def test_the_uvicorn_demo_shows_that_stock_closes_by_keep_alive_alone_and_guarded_by_every_timeout() -> (
+    None
+):
+    done = subprocess.run(
+        [sys.executable, "-m", "scripts.uvicorn_demo"], capture_output=True, text=True, timeout=240
+    )
     assert done.returncode == 0, done.stdout + done.stderr
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in done.stdout.splitlines() if line[:1] == "|"]
+    rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]]
+        for line in done.stdout.splitlines()
+        if line[:1] == "|"
+    ]
     closed = [["still open" not in cell for cell in row[1:]] for row in rows[2:]]
     assert len(closed) == 11
     assert sum(stock for stock, _ in closed) == 1

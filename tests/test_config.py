@@ -34,17 +34,45 @@ def faults(**sources: object) -> list[str]:
 @pytest.mark.parametrize(
     ("text", "seconds", "shown"),
     [
-        *(("250ms", 0.25, "250ms"), ("1.5ms", 0.0015, "1.5ms"), ("30s", 30.0, "30s"), ("0s", 0.0, "0s")),
-        *(("5m", 300.0, "5m"), ("60m", 3600.0, "1h"), ("1.5h", 5400.0, "90m"), ("1.5s", 1.5, "1500ms")),
+        *(
+            ("250ms", 0.25, "250ms"),
+            ("1.5ms", 0.0015, "1.5ms"),
+            ("30s", 30.0, "30s"),
+            ("0s", 0.0, "0s"),
+        ),
+        *(
+            ("5m", 300.0, "5m"),
+            ("60m", 3600.0, "1h"),
+            ("1.5h", 5400.0, "90m"),
+            ("1.5s", 1.5, "1500ms"),
+        ),
     ],
 )
-def test_a_duration_means_these_seconds_and_is_shown_in_the_largest_unit_that_divides_it(text, seconds, shown) -> None:
+def test_a_duration_means_these_seconds_and_is_shown_in_the_largest_unit_that_divides_it(
+    text, seconds, shown
+) -> None:
     assert parse_duration(text) == seconds
     assert format_duration(seconds) == shown
 
 
 @pytest.mark.parametrize(
-    "text", ["", "30", "s", "-1s", " 1s", "1s\n", "1 s", "1w", "nan", "infs", "1e3s", "٣s", "9" * 400 + "h", 30]
+    "text",
+    [
+        "",
+        "30",
+        "s",
+        "-1s",
+        " 1s",
+        "1s\n",
+        "1 s",
+        "1w",
+        "nan",
+        "infs",
+        "1e3s",
+        "٣s",
+        "9" * 400 + "h",
+        30,
+    ],
 )
 def test_what_is_no_duration_is_refused_with_its_value(text: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
@@ -66,15 +94,24 @@ def test_only_finite_seconds_from_zero_up_can_be_shown(value: float) -> None:
 def test_without_any_source_everything_is_at_its_default() -> None:
     config = ReaperConfig.load(environ={})
     assert config == ReaperConfig()
-    assert {path: config.get(path) for path in OPTIONS} == {path: found.default for path, found in OPTIONS.items()}
+    assert {path: config.get(path) for path in OPTIONS} == {
+        path: found.default for path, found in OPTIONS.items()
+    }
     assert {config.origin(path) for path in OPTIONS} == {DEFAULT}
 
 
 def test_file_beats_default_environment_beats_file_command_line_beats_environment(tmp_path) -> None:
     toml = tmp_path / "reaper.toml"
-    toml.write_text('[reaper]\ntick = "250ms"\n[timeouts]\nidle = "5s"\nkeep_alive = "0s"\n[server]\nworkers = 3\n')
+    toml.write_text(
+        '[reaper]\ntick = "250ms"\n[timeouts]\nidle = "5s"\nkeep_alive = "0s"\n[server]\nworkers = 3\n'
+    )
     environ = {"REAPER_TIMEOUTS_IDLE": "6s", "REAPER_TIMEOUTS_BODY": "7s", "HOME": "/"}
-    overrides = {"timeouts.body": "8s", "timeouts.write": None, "timeouts.headers": 5, "server.port": 0}  # or typed
+    overrides = {
+        "timeouts.body": "8s",
+        "timeouts.write": None,
+        "timeouts.headers": 5,
+        "server.port": 0,
+    }  # or typed
     config = ReaperConfig.load(toml, environ, overrides)
     assert (repr(config.timeouts.headers), config.server.port) == ("5.0", 0)
     assert (config.reaper.tick, config.timeouts.idle, config.timeouts.body) == (0.25, 6.0, 8.0)
@@ -86,8 +123,14 @@ def test_file_beats_default_environment_beats_file_command_line_beats_environmen
 
 
 def test_the_reaper_section_need_not_be_said_twice_in_the_environment() -> None:
-    once = ReaperConfig.load(environ={"REAPER_TICK": "1ms", "REAPER_WHEEL_SIZE": "32", "REAPER_SERVER_WATCHDOG": "0s"})
-    assert (once.reaper.tick, once.reaper.wheel_size, once.server.watchdog) == (0.001, 32, 0)  # floors, and off
+    once = ReaperConfig.load(
+        environ={"REAPER_TICK": "1ms", "REAPER_WHEEL_SIZE": "32", "REAPER_SERVER_WATCHDOG": "0s"}
+    )
+    assert (once.reaper.tick, once.reaper.wheel_size, once.server.watchdog) == (
+        0.001,
+        32,
+        0,
+    )  # floors, and off
     both = ReaperConfig.load(environ={"REAPER_TICK": "2s", "REAPER_REAPER_TICK": "3s"})
     assert (both.reaper.tick, both.origin("reaper.tick")) == (3.0, "environment REAPER_REAPER_TICK")
 
@@ -103,7 +146,11 @@ def test_every_fault_is_reported_with_path_value_origin_and_what_would_be_right(
     behind = ", ".join(f'"{name}"' for name in ("unknown", "direct", *BALANCERS))
     found = faults(
         path=path,
-        environ={"REAPER_TIMEOUTS_WRITE": "-5s", "REAPER_TIMEOUTS_IDEL": "1s", "REAPER_OF_SOMEONE_ELSE": "x"},
+        environ={
+            "REAPER_TIMEOUTS_WRITE": "-5s",
+            "REAPER_TIMEOUTS_IDEL": "1s",
+            "REAPER_OF_SOMEONE_ELSE": "x",
+        },
         overrides={"timeouts.tunnel": float("nan"), "server.prot": 1, "limits.max_requests": "1.5"},
     )
     assert found == [
@@ -132,16 +179,30 @@ def test_every_fault_is_reported_with_path_value_origin_and_what_would_be_right(
     [
         *((b"\xff\xfe", "x.toml: not UTF-8 at byte 0"), (b"[reaper", "x.toml: not TOML: ")),
         (None, "x.toml: cannot be read: "),
-        *((b'[reaper]\nwheel_size = "64"', "reaper.wheel_size"), (b'[reaper]\njitter = "0.1"', "reaper.jitter")),
-        (b'[server]\nworkers = "auto"\nport = "80"', "server.port"),  # quotes are for variables, which are all text
-        *((b'idle = "3s"', "did you mean timeouts.idle?"), (b'[timeouts]\ntick = "3s"', "did you mean reaper.tick?")),
+        *(
+            (b'[reaper]\nwheel_size = "64"', "reaper.wheel_size"),
+            (b'[reaper]\njitter = "0.1"', "reaper.jitter"),
+        ),
+        (
+            b'[server]\nworkers = "auto"\nport = "80"',
+            "server.port",
+        ),  # quotes are for variables, which are all text
+        *(
+            (b'idle = "3s"', "did you mean timeouts.idle?"),
+            (b'[timeouts]\ntick = "3s"', "did you mean reaper.tick?"),
+        ),
         (b'[server]\nkeep_alive = "3s"', "did you mean timeouts.keep_alive?"),
-        (b'[server]\ntls_cert = "a.pem"', "server.tls_key: missing: expected together with server.tls_cert ('a.pem')"),
+        (
+            b'[server]\ntls_cert = "a.pem"',
+            "server.tls_key: missing: expected together with server.tls_cert ('a.pem')",
+        ),
         (b'[reaper]\ntick = "0.9ms"', "at least 1ms"),
         (b'[server]\nwatchdog = "10ms"', "at least 1s; 0s switches it off"),
     ],
 )
-def test_a_file_that_cannot_be_used_or_a_setting_that_is_wrong_or_misplaced_is_one_fault(tmp_path, content, said):
+def test_a_file_that_cannot_be_used_or_a_setting_that_is_wrong_or_misplaced_is_one_fault(
+    tmp_path, content, said
+):
     path = tmp_path / "x.toml"
     if content is not None:
         path.write_bytes(content)
@@ -150,7 +211,9 @@ def test_a_file_that_cannot_be_used_or_a_setting_that_is_wrong_or_misplaced_is_o
 
 
 def test_a_section_made_by_hand_is_checked_too_and_none_can_be_changed() -> None:
-    with pytest.raises(ConfigError, match=r"timeouts\.idle: nan: expected .*\ntimeouts\.drain: 0: expected"):
+    with pytest.raises(
+        ConfigError, match=r"timeouts\.idle: nan: expected .*\ntimeouts\.drain: 0: expected"
+    ):
         Timeouts(idle=float("nan"), drain=0)
     with pytest.raises(dataclasses.FrozenInstanceError):
         ReaperConfig().timeouts.idle = 1.0  # type: ignore[misc]
@@ -165,7 +228,9 @@ def test_a_command_may_take_a_whole_section_and_single_settings_of_another() -> 
         parser.parse_args(["--wheel-size", "8"])
 
 
-def test_every_setting_has_names_of_its_own_and_says_what_it_does_and_every_timeout_has_a_precedent() -> None:
+def test_every_setting_has_names_of_its_own_and_says_what_it_does_and_every_timeout_has_a_precedent() -> (
+    None
+):
     names = [name for found in OPTIONS.values() for name in (found.flag, *found.environment)]
     assert len(set(names)) == len(names)
     for found in OPTIONS.values():
@@ -175,7 +240,9 @@ def test_every_setting_has_names_of_its_own_and_says_what_it_does_and_every_time
 
 
 ROOT = Path(__file__).parent.parent
-CHECKED_ONLY = {"server.behind"}  # `reaper check` judges by it, and its row says that nothing else does
+CHECKED_ONLY = {
+    "server.behind"
+}  # `reaper check` judges by it, and its row says that nothing else does
 
 
 def settings_read() -> set[str]:
@@ -186,12 +253,20 @@ def settings_read() -> set[str]:
         room = path.relative_to(ROOT).parts[1]
         if room == "config":
             continue
-        with tokenize.open(path) as file:  # a text says `timeouts.idle`, code says it in three words
-            code = " ".join(token.string for token in tokenize.generate_tokens(file.readline) if token.type != COMMENT)
+        with tokenize.open(
+            path
+        ) as file:  # a text says `timeouts.idle`, code says it in three words
+            code = " ".join(
+                token.string
+                for token in tokenize.generate_tokens(file.readline)
+                if token.type != COMMENT
+            )
         local = dict(re.findall(rf"(\w+) = (?:\w+ \. )*({sections})\b(?! \.)", code))
         for name, attribute in re.findall(r"(\w+) \. (?=(\w+))", code):
             found.add(f"{'attach' if room == 'attach' else local.get(name, name)}.{attribute}")
-        found |= {f"reaper.{name}" for name in re.findall(r'chosen \( "(\w+)"', code)}  # by the driver
+        found |= {
+            f"reaper.{name}" for name in re.findall(r'chosen \( "(\w+)"', code)
+        }  # by the driver
     return found
 
 
@@ -223,7 +298,9 @@ def test_a_signal_that_comes_in_the_middle_of_a_wait_is_noted_all_the_same() -> 
     """The handler runs in the thread that waits, between any two steps of the wait."""
     main = threading.main_thread().ident
     with stoppable() as stop:
-        sender = threading.Thread(target=lambda: [signal.pthread_kill(main, signal.SIGTERM) for _ in range(20_000)])
+        sender = threading.Thread(
+            target=lambda: [signal.pthread_kill(main, signal.SIGTERM) for _ in range(20_000)]
+        )
         sender.start()
         while sender.is_alive():
             stop.wait(0.0)

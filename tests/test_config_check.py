@@ -53,7 +53,11 @@ IDLE_OFF = {f"timeouts__{key}": "0s" for key in IDLE_KEYS}
 
 @pytest.mark.parametrize(
     ("limit", "tick"),
-    [("timeouts__max_age", "reaper__tick"), ("timeouts__request", "reaper__tick"), ("attach__idle", "attach__tick")],
+    [
+        ("timeouts__max_age", "reaper__tick"),
+        ("timeouts__request", "reaper__tick"),
+        ("attach__idle", "attach__tick"),
+    ],
 )
 def test_a_tick_is_judged_by_ages_and_by_what_attach_tolerates_too(limit: str, tick: str) -> None:
     found = lint(config(**IDLE_OFF, **{limit: "5s", tick: "60s"}))
@@ -65,8 +69,12 @@ def test_a_tick_is_judged_by_ages_and_by_what_attach_tolerates_too(limit: str, t
 @pytest.mark.parametrize("behind", OPTIONS["server.behind"].kind.choices)  # type: ignore[attr-defined]
 def test_the_defaults_pass_where_what_stands_in_front_gives_up_before_them(behind: str) -> None:
     assert behind not in BALANCERS or BALANCERS[behind].source
-    slower = behind in BALANCERS and BALANCERS[behind].tells and BALANCERS[behind].idle >= 95  # "unknown" is default
-    assert graves(lint(config(server__behind=behind))) == ([("error", "timeouts.keep_alive")] if slower else [])
+    slower = (
+        behind in BALANCERS and BALANCERS[behind].tells and BALANCERS[behind].idle >= 95
+    )  # "unknown" is default
+    assert graves(lint(config(server__behind=behind))) == (
+        [("error", "timeouts.keep_alive")] if slower else []
+    )
 
 
 @pytest.mark.parametrize(
@@ -80,7 +88,9 @@ def test_the_defaults_pass_where_what_stands_in_front_gives_up_before_them(behin
         ("gcp-alb", "600s", True), ("go", "91s", False),
     ],
 )  # fmt: skip
-def test_keep_alive_is_judged_by_what_stands_in_front(behind: str, keep_alive: str, wrong: bool) -> None:
+def test_keep_alive_is_judged_by_what_stands_in_front(
+    behind: str, keep_alive: str, wrong: bool
+) -> None:
     found = lint(config(server__behind=behind, timeouts__keep_alive=keep_alive))
     errors = [finding for finding in found if finding.severity == "error"]
     assert {finding.path for finding in errors} == ({"timeouts.keep_alive"} if wrong else set())
@@ -109,11 +119,20 @@ def test_doors_left_open_and_settings_that_defeat_each_other_are_a_warning(overr
 
 
 def test_findings_come_with_the_gravest_first_and_an_age_below_an_idle_time_is_a_note() -> None:
-    found = lint(config(reaper__tick="1m", timeouts__headers="0s", timeouts__max_age="9s", timeouts__tunnel_age="9s"))
+    found = lint(
+        config(
+            reaper__tick="1m",
+            timeouts__headers="0s",
+            timeouts__max_age="9s",
+            timeouts__tunnel_age="9s",
+        )
+    )
     order = [finding.severity for finding in found]
     assert order == sorted(order, key=("error", "warning", "note").index)
     assert set(order) == {"error", "warning", "note"}
-    assert {"timeouts.max_age", "timeouts.tunnel_age"} <= {each.path for each in found if each.severity == "note"}
+    assert {"timeouts.max_age", "timeouts.tunnel_age"} <= {
+        each.path for each in found if each.severity == "note"
+    }
 
 
 def test_a_reload_names_every_change_and_applies_only_the_live_ones() -> None:
@@ -129,10 +148,14 @@ def test_a_reload_names_every_change_and_applies_only_the_live_ones() -> None:
     assert (after.timeouts.idle, after.limits.max_requests) == (6.0, 7)
     assert (after.reaper.tick, after.server.port) == (1.0, 1)
     assert set(changes(after, new)) == {"reaper.tick", "server.port"}
-    assert after.origins == dict.fromkeys(("timeouts.idle", "limits.max_requests", "server.port"), "command line")
+    assert after.origins == dict.fromkeys(
+        ("timeouts.idle", "limits.max_requests", "server.port"), "command line"
+    )
 
 
-def test_check_prints_values_with_their_origin_and_passes_and_says_the_same_as_json(tmp_path, call, monkeypatch):
+def test_check_prints_values_with_their_origin_and_passes_and_says_the_same_as_json(
+    tmp_path, call, monkeypatch
+):
     path = tmp_path / "good.toml"
     path.write_text('[timeouts]\nidle = "7s"\n')
     monkeypatch.setenv("REAPER_TIMEOUTS_BODY", "8s")
@@ -160,7 +183,9 @@ def test_check_of_an_unusable_file_says_every_fault_on_stderr(tmp_path, call) ->
     assert [line.split(":")[0] for line in err.splitlines()] == ["timeouts.idle", "timeouts.body"]
 
 
-def test_check_needs_no_file_and_reads_the_one_that_the_servers_would(tmp_path, call, monkeypatch) -> None:
+def test_check_needs_no_file_and_reads_the_one_that_the_servers_would(
+    tmp_path, call, monkeypatch
+) -> None:
     monkeypatch.setenv("REAPER_TIMEOUTS_BODY", "8s")
     monkeypatch.setenv("REAPER_IDLE", "3s")
     status, said, _ = call(main, "check", "--changed")
@@ -173,12 +198,19 @@ def test_check_needs_no_file_and_reads_the_one_that_the_servers_would(tmp_path, 
     status, said, _ = call(main, "check", "--changed", "--json")
     report = json.loads(said)
     (note,) = report["findings"]  # a variable that sets nothing
-    assert (status, report["values"], note["severity"], note["path"]) == (0, {}, "note", "REAPER_IDLE")
+    assert (status, report["values"], note["severity"], note["path"]) == (
+        0,
+        {},
+        "note",
+        "REAPER_IDLE",
+    )
     assert note["text"].endswith("did you mean REAPER_TIMEOUTS_IDLE?")
     for seconds, named in ((7, "named.toml"), (8, "given.toml")):
         (tmp_path / named).write_text(f'[timeouts]\nidle = "{seconds}s"\n')
         monkeypatch.setenv("REAPER_CONFIG", str(tmp_path / "named.toml"))
-        status, said, _ = call(main, "check", "--changed", *([tmp_path / named] if seconds == 8 else []))
+        status, said, _ = call(
+            main, "check", "--changed", *([tmp_path / named] if seconds == 8 else [])
+        )
         assert (status, f"{seconds}s           {tmp_path / named}" in said) == (0, True)
 
 
@@ -193,11 +225,17 @@ def test_help_of_check_explains_every_setting(call) -> None:
     assert (status, [found.flag for found in OPTIONS.values() if found.flag not in said]) == (0, [])
 
 
-def test_rewriting_keeps_what_is_around_the_table_and_a_page_without_markers_is_refused(tmp_path, call) -> None:
+def test_rewriting_keeps_what_is_around_the_table_and_a_page_without_markers_is_refused(
+    tmp_path, call
+) -> None:
     path = tmp_path / "page.md"
     path.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
     assert main(["table", str(path)]) == 0
-    assert path.read_text() == f"before\n{BEGIN}\n\n{markdown()}\n{END}\nafter\n" == rewrite(path.read_text())
+    assert (
+        path.read_text()
+        == f"before\n{BEGIN}\n\n{markdown()}\n{END}\nafter\n"
+        == rewrite(path.read_text())
+    )
     path.write_text("nothing")
     for page, why in ((path, f"no line {BEGIN}"), (tmp_path, "Is a directory")):
         status, _, err = call(main, "table", page)
@@ -205,7 +243,10 @@ def test_rewriting_keeps_what_is_around_the_table_and_a_page_without_markers_is_
 
 
 def test_the_documentation_has_not_drifted() -> None:
-    pages = {path: path.read_text(encoding="utf-8") for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"))}
+    pages = {
+        path: path.read_text(encoding="utf-8")
+        for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"))
+    }
     pages = {path: text for path, text in pages.items() if BEGIN in text}
     assert ROOT / "docs" / "timeouts.md" in pages
     for path, text in pages.items():

@@ -11,7 +11,15 @@ from pathlib import Path
 import pytest
 from test_law import drive
 
-from reaper import IdleReaper, IdleRing, InvalidArgument, InvariantViolated, Level, TimingWheel, UnknownUid
+from reaper import (
+    IdleReaper,
+    IdleRing,
+    InvalidArgument,
+    InvariantViolated,
+    Level,
+    TimingWheel,
+    UnknownUid,
+)
 from reaper.core.lease import IdleSlot
 from reaper.core.reaper import MOVES_PER_CALL
 
@@ -55,7 +63,9 @@ def test_a_released_month_leaves_nothing_behind():
 def test_a_limited_call_moves_only_so_many_of_one_slot_or_several_and_says_there_is_more(kind):
     core = IdleReaper(tick=1.0)
     n = 3 * MOVES_PER_CALL
-    apart = 0.125 if kind == "two slots" else 0.0  # each of more than one call may move, and due at the same call
+    apart = (
+        0.125 if kind == "two slots" else 0.0
+    )  # each of more than one call may move, and due at the same call
     leases = [core.register(i, timeout=2.0 - i % 2 * apart, now=0.0) for i in range(n)]
     core.advance(1.0)
     early = 2 if kind == "mixed chunks" else n
@@ -88,7 +98,9 @@ def test_explain_is_a_sentence_for_people():
     lease = core.register("a", timeout=5.0, now=0.0)
     assert "last active between 0.000 and now, due at 6.000" in str(core.explain("a"))
     core.close_epoch(1.25)
-    assert "between 0.000 and 1.250, due at 6.250 (idle, timeout 5 s), in ring" in str(core.explain("a"))
+    assert "between 0.000 and 1.250, due at 6.250 (idle, timeout 5 s), in ring" in str(
+        core.explain("a")
+    )
     lease.suspend()
     assert core.explain("a").place == "suspended"
     assert str(core.explain("a")).endswith("cannot be reaped; timeout 5 s when it resumes")
@@ -141,12 +153,20 @@ def add_slot(core, key, in_books):
 
 FAULTS = {
     "uid 'a' maps to": lambda core, lease: setattr(lease, "uid", "b"),
-    "<Lease 'a' .* lies in a slot that is not in the books": lambda core, lease: lease._epoch.slots.clear(),
-    "slot .* is not in the books": lambda core, lease: add_slot(core, (2.0, "idle"), in_books=False),
+    "<Lease 'a' .* lies in a slot that is not in the books": lambda core, lease: (
+        lease._epoch.slots.clear()
+    ),
+    "slot .* is not in the books": lambda core, lease: add_slot(
+        core, (2.0, "idle"), in_books=False
+    ),
     "waits in 0 places instead of one": lambda core, lease: core._heap.clear(),
-    "is empty, and nothing will drop it": lambda core, lease: add_slot(core, (None, "idle"), in_books=True),
+    "is empty, and nothing will drop it": lambda core, lease: add_slot(
+        core, (None, "idle"), in_books=True
+    ),
     "is not registered": lambda core, lease: core._leases.clear(),
-    "is due after it": lambda core, lease: setattr(lease, "_epoch", core._open) or setattr(core._open, "closed", -1.0),
+    "is due after it": lambda core, lease: (
+        setattr(lease, "_epoch", core._open) or setattr(core._open, "closed", -1.0)
+    ),
     "1 armed, 0 suspended; books: 2 of 1": lambda core, lease: setattr(core, "_armed", 2),
     "0 slots wait in the wheel, it counts 1": lambda core, lease: core._wheel.schedule(99, None),
     "a hook outlived its lease": lambda core, lease: core._hooks.update({None: print}),
@@ -198,7 +218,9 @@ FRAMEWORKS = "trio asyncio pyspark psutil pyarrow numpy pandas h11 rich"
 )
 def test_importing_a_module_imports_nothing_that_it_does_not_need(module, not_loaded):
     code = f"import sys, {module}; print(sorted(set({not_loaded.split()}) & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     assert done.stdout == "[]\n"
 
 
@@ -226,7 +248,12 @@ def test_a_uid_whose_hash_changes_harms_only_itself(mood, end):
     called = []
     uids = [Moody(number) for number in range(9)]
     leases = [
-        core.register(uid, timeout=3.0 if uid is uids[8] else 2.0, now=0.0, on=lambda expiry: called.append(expiry.uid))
+        core.register(
+            uid,
+            timeout=3.0 if uid is uids[8] else 2.0,
+            now=0.0,
+            on=lambda expiry: called.append(expiry.uid),
+        )
         for uid in uids
     ]
     for number in (0, 2, 8):  # with others, and alone
@@ -248,7 +275,11 @@ def test_a_change_of_a_lease_is_reported_and_a_call_that_changes_nothing_is_not(
     lease.touch()
     assert not lease.resume(1.0)
     assert changed == []
-    for change in (lambda: lease.suspend(), lambda: lease.resume(1.0), lambda: lease.retime(None, 1.0, reason="off")):
+    for change in (
+        lambda: lease.suspend(),
+        lambda: lease.resume(1.0),
+        lambda: lease.retime(None, 1.0, reason="off"),
+    ):
         assert change()
         assert changed.pop() is lease
     lease.suspend()
@@ -264,11 +295,20 @@ def test_a_silence_is_reported_by_the_touch_that_ends_it():
     silent_core = IdleReaper(tick=1.0)
     before = core.register("before", timeout=90.0, now=0.0)
     found = []
-    core.report_silences(5.0, lambda lease, since, until: found.append((lease.uid, since, until, lease.active_from)))
+    core.report_silences(
+        5.0, lambda lease, since, until: found.append((lease.uid, since, until, lease.active_from))
+    )
     lease = core.register("after", timeout=90.0, now=0.0)
     lease.log = "mine"
     now = 0.0
-    for silence, by_uid in ((1.0, False), (3.0, False), (5.0, False), (6.0, False), (7.0, True), (2.0, True)):
+    for silence, by_uid in (
+        (1.0, False),
+        (3.0, False),
+        (5.0, False),
+        (6.0, False),
+        (7.0, True),
+        (2.0, True),
+    ):
         until = now + silence
         while now < until:
             now += 1.0

@@ -62,19 +62,39 @@ class CoreMachine(RuleBasedStateMachine):
 
     def due(self, uid):
         entry = self.model[uid]
-        return math.inf if entry.suspended or entry.timeout is None else self.ended(uid) + entry.timeout
+        return (
+            math.inf
+            if entry.suspended or entry.timeout is None
+            else self.ended(uid) + entry.timeout
+        )
 
     def expect(self, expired, limit, now):
-        due = sorted(self.due(uid) for uid, entry in self.model.items() if not entry.postponed and self.due(uid) <= now)
+        due = sorted(
+            self.due(uid)
+            for uid, entry in self.model.items()
+            if not entry.postponed and self.due(uid) <= now
+        )
         if limit is not None:
             due = due[:limit]
-        assert [self.due(expiry.uid) for expiry in expired] == due == [expiry.due for expiry in expired]
+        assert (
+            [self.due(expiry.uid) for expiry in expired]
+            == due
+            == [expiry.due for expiry in expired]
+        )
         for expiry in expired:
             self.ends(expiry, now)
 
     def ends(self, expiry, now):
         entry = self.model.pop(expiry.uid)
-        assert expiry == (expiry.uid, entry.lease, entry.reason, expiry.due, now, now - expiry.due, entry.timeout)
+        assert expiry == (
+            expiry.uid,
+            entry.lease,
+            entry.reason,
+            expiry.due,
+            now,
+            now - expiry.due,
+            entry.timeout,
+        )
         self.dead.append(entry.lease)
         self.lateness.append(expiry.lateness)
 
@@ -93,7 +113,9 @@ class CoreMachine(RuleBasedStateMachine):
     def take_over_the_activity_of_another(self, uid, timeout, other):
         if uid not in self.model and other in self.model and not self.model[other].suspended:
             self.close_if_nothing_armed()
-            lease = self.core.register(uid, timeout=timeout, now=self.now, since=self.model[other].lease)
+            lease = self.core.register(
+                uid, timeout=timeout, now=self.now, since=self.model[other].lease
+            )
             self.model[uid] = Model(lease, timeout, "idle", self.model[other].epoch)
 
     @rule(uid=UIDS, by_lease=st.booleans())
@@ -143,7 +165,12 @@ class CoreMachine(RuleBasedStateMachine):
     def poke_the_dead(self, i):
         lease = self.dead[i % len(self.dead)]
         lease.touch()
-        assert (lease.alive, lease.timeout, lease.reason, lease.suspended) == (False, None, None, False)
+        assert (lease.alive, lease.timeout, lease.reason, lease.suspended) == (
+            False,
+            None,
+            None,
+            False,
+        )
         assert not lease.suspend()
         assert not lease.resume(self.now)
         assert not lease.retime(1.0, self.now)
@@ -208,13 +235,18 @@ class CoreMachine(RuleBasedStateMachine):
     @invariant()
     def agrees(self):
         self.core.check()
-        assert all(slot.live for slot in self.core._never.slots.values())  # the last to leave leaves nothing behind
+        assert all(
+            slot.live for slot in self.core._never.slots.values()
+        )  # the last to leave leaves nothing behind
         assert len(self.core) == len(self.model)
         statistics = self.core.statistics()
         assert statistics.suspended == sum(entry.suspended for entry in self.model.values())
         assert statistics.epochs == len(self.closed)
         assert (statistics.registered, statistics.averted) == (len(self.model), self.averted)
-        assert (statistics.expired, statistics.max_lateness) == (len(self.lateness) - 1, max(self.lateness))
+        assert (statistics.expired, statistics.max_lateness) == (
+            len(self.lateness) - 1,
+            max(self.lateness),
+        )
         assert statistics.expired + statistics.released == len(self.dead)
 
     @invariant()
@@ -227,7 +259,9 @@ class CoreMachine(RuleBasedStateMachine):
             # Never later than anything due or the end of the epoch. It may come earlier than any real due instant: for
             # a slot whose leases have all been touched, to move them on.
             assert wake <= min(
-                self.opened + TICK, *(self.due(uid) for uid in armed if not self.model[uid].postponed), math.inf
+                self.opened + TICK,
+                *(self.due(uid) for uid in armed if not self.model[uid].postponed),
+                math.inf,
             )
 
     @invariant()
@@ -238,11 +272,17 @@ class CoreMachine(RuleBasedStateMachine):
             assert explanation.suspended == entry.suspended
             lease = entry.lease
             assert (lease.timeout, lease.reason) == (entry.timeout, entry.reason)
-            assert (lease.active_from, lease.active_until) == (explanation.active_from, explanation.active_until)
+            assert (lease.active_from, lease.active_until) == (
+                explanation.active_from,
+                explanation.active_until,
+            )
             if entry.suspended or entry.timeout is None:
                 assert explanation.due is None
             elif self.ended(uid) < math.inf:
-                assert (explanation.active_until, explanation.due) == (self.ended(uid), self.due(uid))
+                assert (explanation.active_until, explanation.due) == (
+                    self.ended(uid),
+                    self.due(uid),
+                )
             else:
                 assert (explanation.active_until, explanation.active_from) == (None, self.opened)
                 assert explanation.due == self.opened + TICK + entry.timeout

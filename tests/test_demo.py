@@ -28,7 +28,9 @@ ROOMY = Machine(20_000, 3_000_000, 1_500_000, 64 << 30)
 
 
 @given(st.integers(1, 2_000_000), st.sampled_from([1024, 4096, 20_000, 1 << 20]))
-def test_every_connection_is_open_before_the_first_is_closed_and_all_fit_their_processes(connections, descriptors):
+def test_every_connection_is_open_before_the_first_is_closed_and_all_fit_their_processes(
+    connections, descriptors
+):
     plan = make_plan(connections, descriptors)
     assert connections / plan.rate <= plan.timeout
     assert plan.duration >= plan.timeout * 1.1 + 1
@@ -41,19 +43,28 @@ def test_a_million_is_planned_for_less_than_25_minutes_and_what_it_was_seen_to_t
     assert (plan.rate, plan.workers, plan.generators) == (4000, 54, 51)
     assert 8 * 60 <= plan.timeout < plan.expected < 25 * 60
     assert plan.timeout < make_plan(1_000_000, 20_000, processors=1).timeout
-    assert shortages(plan, ROOMY) == shortages(plan, Machine(20_000)) == []  # the latter's limits cannot be read
+    assert (
+        shortages(plan, ROOMY) == shortages(plan, Machine(20_000)) == []
+    )  # the latter's limits cannot be read
     assert 12.5 < plan.memory() / 2**30 < 17
     assert max(map(len, demo.described(plan))) < 80
 
 
 @pytest.mark.parametrize("connections", [100_000, 300_000, 1_000_000])
-def test_what_a_plan_does_per_second_once_all_are_open_fits_its_budget_of_cpu(connections: int) -> None:
+def test_what_a_plan_does_per_second_once_all_are_open_fits_its_budget_of_cpu(
+    connections: int,
+) -> None:
     plan = make_plan(connections, 20_000, processors=2)
     exchanges, asks = connections * limits.SPEAKING / plan.timeout, connections * 5 / plan.timeout
     closes = plan.rate * limits.SILENT
     resting = limits.RESTING * (plan.workers + plan.generators)
-    assert exchanges * limits.EXCHANGE + asks * limits.ASK + closes * limits.CLOSE + resting <= limits.BUDGET * 2
-    assert exchanges * plan.beat * limits.EXCHANGE / 2 < 0.05  # a burst on two processors is no stall
+    assert (
+        exchanges * limits.EXCHANGE + asks * limits.ASK + closes * limits.CLOSE + resting
+        <= limits.BUDGET * 2
+    )
+    assert (
+        exchanges * plan.beat * limits.EXCHANGE / 2 < 0.05
+    )  # a burst on two processors is no stall
 
 
 @pytest.mark.parametrize(
@@ -65,7 +76,9 @@ def test_what_a_plan_does_per_second_once_all_are_open_fits_its_budget_of_cpu(co
         ("memory", 8 << 30, "is needed"),
     ],
 )
-def test_each_limit_that_is_too_low_is_named_with_what_is_needed(limit: str, value: int, words: str) -> None:
+def test_each_limit_that_is_too_low_is_named_with_what_is_needed(
+    limit: str, value: int, words: str
+) -> None:
     machine = replace(ROOMY, **{limit: value})
     (line,) = shortages(make_plan(1_000_000, machine.descriptors), machine)
     assert words in line
@@ -84,7 +97,11 @@ def test_a_small_demo_passes_on_real_connections(tmp_path, capfd) -> None:
     status = demo.run(plan, tmp_path)
     report = json.loads((tmp_path / "report.json").read_text())
     passes(status, report)
-    assert report["reaps"]["observed"] - report["reaps"]["own_lag"] == report["reaps"]["expected"] == 30
+    assert (
+        report["reaps"]["observed"] - report["reaps"]["own_lag"]
+        == report["reaps"]["expected"]
+        == 30
+    )
     assert report["machine"]["memory_bytes"]["server"] > 0
     drawn = scale.picture(report)
     assert "30 silent clients of 60 closed: none early, none more than a tick late" in drawn
@@ -97,7 +114,10 @@ def test_a_small_demo_passes_on_real_connections(tmp_path, capfd) -> None:
 
 def test_a_server_that_does_not_start_is_an_error_with_its_last_words(tmp_path) -> None:
     command = ["sh", "-c", "echo no such thing; exit 3"]
-    with pytest.raises(DidNotStart, match="ended with status 3: no such thing"), serving(command, tmp_path / "log"):
+    with (
+        pytest.raises(DidNotStart, match="ended with status 3: no such thing"),
+        serving(command, tmp_path / "log"),
+    ):
         pass
 
 
@@ -114,12 +134,20 @@ def test_a_server_is_found_listening_without_a_connection_of_which_it_would_hear
 
 
 def test_a_port_is_kept_until_the_end_of_the_process_and_given_back_there() -> None:
-    command = [sys.executable, "-X", "dev", "-c", "import scripts.serving as s; assert s.free_port() != s.free_port()"]
+    command = [
+        sys.executable,
+        "-X",
+        "dev",
+        "-c",
+        "import scripts.serving as s; assert s.free_port() != s.free_port()",
+    ]
     assert subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stderr == b""
 
 
 @pytest.mark.parametrize("taken", [False, True])
-def test_a_server_that_never_listens_is_ended_and_another_on_its_port_does_not_pass_for_it(taken, tmp_path) -> None:
+def test_a_server_that_never_listens_is_ended_and_another_on_its_port_does_not_pass_for_it(
+    taken, tmp_path
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1] if taken else free_port()
         with (
@@ -134,7 +162,9 @@ def test_ctrl_c_ends_a_demo_with_what_was_seen(tmp_path) -> None:
     command = [sys.executable, "-m", "scripts.demo", "--connections", "40", "--out", str(tmp_path)]
     log = tmp_path / "said"
     with log.open("wb") as output:
-        demo_process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output, start_new_session=True)
+        demo_process = subprocess.Popen(
+            command, cwd=ROOT, stdout=output, stderr=output, start_new_session=True
+        )
         while "hold" not in log.read_text() and demo_process.poll() is None:
             time.sleep(0.05)
         os.killpg(demo_process.pid, signal.SIGINT)
@@ -145,14 +175,20 @@ def test_ctrl_c_ends_a_demo_with_what_was_seen(tmp_path) -> None:
 
 
 def test_ctrl_c_before_the_clients_have_begun_is_an_interruption_too() -> None:
-    words = "import os, signal; signal.signal(2, signal.SIG_DFL); os.kill(os.getpid(), signal.SIGINT)"
+    words = (
+        "import os, signal; signal.signal(2, signal.SIG_DFL); os.kill(os.getpid(), signal.SIGINT)"
+    )
     assert demo.call([sys.executable, "-c", words]) == 130
     assert demo.call([sys.executable, "-c", "raise SystemExit(3)"]) == 3
 
 
-def test_a_run_without_a_report_does_not_show_that_of_the_run_before(tmp_path, monkeypatch, capsys) -> None:
+def test_a_run_without_a_report_does_not_show_that_of_the_run_before(
+    tmp_path, monkeypatch, capsys
+) -> None:
     said = "stopped: open 0, accepted 100000, reaped 50764, averted 0, worst loop lag 90 ms, stalls 0, reaper task 1 s"
-    server = SimpleNamespace(target="127.0.0.1:9", pid=1, status=0, said=lambda: f"listening\n{said}\n")
+    server = SimpleNamespace(
+        target="127.0.0.1:9", pid=1, status=0, said=lambda: f"listening\n{said}\n"
+    )
     monkeypatch.setattr(demo, "serving", lambda *_, **__: nullcontext(server))
     monkeypatch.setattr(demo, "call", lambda command: 130)
     (tmp_path / "report.json").write_text("{}")
@@ -170,7 +206,9 @@ def test_a_run_without_a_report_does_not_show_that_of_the_run_before(tmp_path, m
         (["--out", __file__], f"{__file__} is not a directory"),
     ],
 )
-def test_the_pipeline_demo_refuses_in_one_line_and_deletes_nothing(given, said, tmp_path, monkeypatch, capsys) -> None:
+def test_the_pipeline_demo_refuses_in_one_line_and_deletes_nothing(
+    given, said, tmp_path, monkeypatch, capsys
+) -> None:
     pytest.importorskip("pyarrow")
     from scripts import pipeline_demo
 

@@ -33,8 +33,17 @@ NAME = re.compile(r"\b(?:reaper|http)_[a-z_]+\b")
 
 def expressions() -> list[str]:
     """Every query of the dashboard, as Prometheus is asked it by Grafana for an hour, all instances."""
-    found = [target["expr"] for panel in json.loads(DASHBOARD.read_text())["panels"] for target in panel["targets"]]
-    for variable, value in {"$__rate_interval": "1m", "$__range": "1h", "$job": ".*", "$instance": ".*"}.items():
+    found = [
+        target["expr"]
+        for panel in json.loads(DASHBOARD.read_text())["panels"]
+        for target in panel["targets"]
+    ]
+    for variable, value in {
+        "$__rate_interval": "1m",
+        "$__range": "1h",
+        "$job": ".*",
+        "$instance": ".*",
+    }.items():
         found = [expression.replace(variable, value) for expression in found]
     return found
 
@@ -49,7 +58,13 @@ def exported(tmp_path_factory) -> set[str]:
     """Names of all metrics that a real server exports, with everything switched on."""
     pytest.importorskip("psutil")
     pytest.importorskip("pyarrow")
-    flags = ("--pressure", "--journal", str(tmp_path_factory.mktemp("journal")), "--drain-idle", "0s")
+    flags = (
+        "--pressure",
+        "--journal",
+        str(tmp_path_factory.mktemp("journal")),
+        "--drain-idle",
+        "0s",
+    )
     with server("http", *flags) as process:
         text = get(process.address, "/metrics")[1].decode()
     return set(re.findall(r"^(?:# TYPE )?([a-z]\w+)", text, re.MULTILINE))
@@ -68,11 +83,19 @@ def test_every_metric_that_the_rules_the_dashboard_and_the_page_name_is_exported
 
 
 @pytest.mark.slow
-def test_promtool_accepts_configuration_and_rules_and_every_rule_fires_when_it_should_and_is_silent_otherwise() -> None:
+def test_promtool_accepts_configuration_and_rules_and_every_rule_fires_when_it_should_and_is_silent_otherwise() -> (
+    None
+):
     promtool = installed("promtool", "prometheus")
-    for words in ("check rules alerts.yml", "check config prometheus.yml", "test rules alerts.test.yml"):
+    for words in (
+        "check rules alerts.yml",
+        "check config prometheus.yml",
+        "test rules alerts.test.yml",
+    ):
         command = [promtool, *words.split()]
-        done = subprocess.run(command, cwd=PROMETHEUS, capture_output=True, text=True, timeout=PATIENCE)
+        done = subprocess.run(
+            command, cwd=PROMETHEUS, capture_output=True, text=True, timeout=PATIENCE
+        )
         assert done.returncode == 0, done.stdout + done.stderr
     told = [
         (case["alertname"], bool(case["exp_alerts"]))
@@ -86,8 +109,25 @@ def test_promtool_accepts_configuration_and_rules_and_every_rule_fires_when_it_s
 @pytest.mark.slow
 def test_a_real_prometheus_scrapes_a_real_server_and_answers_every_query(tmp_path) -> None:
     prometheus, port = installed("prometheus", "prometheus"), free_port()
-    flags = ("--pressure", "--journal", str(tmp_path / "journal"), "--idle", "100ms", "--keep-alive", "100ms")
-    quick = ("--first-byte", "100ms", "--tick", "50ms", "--drain-idle", "0s", "--status", "127.0.0.1:0")
+    flags = (
+        "--pressure",
+        "--journal",
+        str(tmp_path / "journal"),
+        "--idle",
+        "100ms",
+        "--keep-alive",
+        "100ms",
+    )
+    quick = (
+        "--first-byte",
+        "100ms",
+        "--tick",
+        "50ms",
+        "--drain-idle",
+        "0s",
+        "--status",
+        "127.0.0.1:0",
+    )
     with server("http", "--workers", "2", *flags, *quick) as process:
         config = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())
         config["global"] = {"scrape_interval": "500ms", "evaluation_interval": "500ms"}
@@ -95,27 +135,41 @@ def test_a_real_prometheus_scrapes_a_real_server_and_answers_every_query(tmp_pat
         config["scrape_configs"][0]["static_configs"] = [{"targets": [target]}]
         (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config))
         shutil.copy(PROMETHEUS / "alerts.yml", tmp_path)
-        command = [prometheus, f"--config.file={tmp_path}/prometheus.yml", f"--storage.tsdb.path={tmp_path}/data"]
+        command = [
+            prometheus,
+            f"--config.file={tmp_path}/prometheus.yml",
+            f"--storage.tsdb.path={tmp_path}/data",
+        ]
         command.append(f"--web.listen-address=127.0.0.1:{port}")
         with serving(command, tmp_path / "log", port=port) as running:
-            clients = [socket.create_connection(process.address, timeout=PATIENCE) for _ in range(20)]
+            clients = [
+                socket.create_connection(process.address, timeout=PATIENCE) for _ in range(20)
+            ]
             missing = set(expressions())
             until = time.monotonic() + PATIENCE
             while missing and time.monotonic() < until:
                 get(process.address, "/")
                 time.sleep(0.5)
                 with suppress(OSError):
-                    missing = {query for query in missing if not api(port, "query", query=query)["result"]}
+                    missing = {
+                        query for query in missing if not api(port, "query", query=query)["result"]
+                    }
             for client in clients:
                 client.close()
             assert not missing, running.said()
             loaded = api(port, "rules")["groups"][0]["rules"]
             assert {rule["name"] for rule in loaded} == {rule["alert"] for rule in rules()}
-            wait_until(lambda: {rule["health"] for rule in api(port, "rules")["groups"][0]["rules"]} == {"ok"})
+            wait_until(
+                lambda: (
+                    {rule["health"] for rule in api(port, "rules")["groups"][0]["rules"]} == {"ok"}
+                )
+            )
 
 
 def api(port: int, path: str, **query: str) -> dict:
-    return json.loads(get(("127.0.0.1", port), f"/api/v1/{path}?{urllib.parse.urlencode(query)}")[1])["data"]
+    return json.loads(
+        get(("127.0.0.1", port), f"/api/v1/{path}?{urllib.parse.urlencode(query)}")[1]
+    )["data"]
 
 
 UNITS = {
@@ -140,9 +194,15 @@ def test_systemd_accepts_the_units(tmp_path) -> None:
     for name, source in UNITS.items():
         text = unit(source)
         for folder in ("/opt/reaper", "/srv/app"):
-            text = text.replace(f"{folder}/.venv/bin/python", sys.executable).replace(folder, str(ROOT))
+            text = text.replace(f"{folder}/.venv/bin/python", sys.executable).replace(
+                folder, str(ROOT)
+            )
         (tmp_path / name).write_text(text)
-    command = [installed("systemd-analyze", "systemd"), "verify", *(str(tmp_path / name) for name in UNITS)]
+    command = [
+        installed("systemd-analyze", "systemd"),
+        "verify",
+        *(str(tmp_path / name) for name in UNITS),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -164,11 +224,17 @@ def test_every_command_that_the_files_name_is_one_that_the_server_accepts(capsys
     line = value(unit("reaper-server.service"), "ExecStart")
     assert accepts(line.partition("server_example ")[2].split(), capsys)
     lines = (DEPLOY / "docker" / "Dockerfile").read_text().splitlines()
-    entry, command = (json.loads(line.split(" ", 1)[1]) for line in lines if line.startswith(("ENTRYPOINT", "CMD")))
+    entry, command = (
+        json.loads(line.split(" ", 1)[1])
+        for line in lines
+        if line.startswith(("ENTRYPOINT", "CMD"))
+    )
     assert entry == ["python", "-m", "server_example"]
     assert accepts(command, capsys)
     page = (ROOT / "docs" / "howto" / "kubernetes.md").read_text()
-    spec, hook = (yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL))
+    spec, hook = (
+        yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    )
     (container,) = spec["spec"]["containers"]
     assert container["args"][:3] == ["python", "-m", "server_example"]
     assert accepts(container["args"][3:], capsys)
@@ -191,7 +257,9 @@ def test_the_container_and_compose_name_files_extras_services_and_settings_that_
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ()))
     (job,) = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())["scrape_configs"]
     assert job["static_configs"] == [{"targets": ["server:9180"]}]
-    assert set(services["server"]["environment"]) <= {name for found in OPTIONS.values() for name in found.environment}
+    assert set(services["server"]["environment"]) <= {
+        name for found in OPTIONS.values() for name in found.environment
+    }
 
 
 # ---- a systemd of its own: process 1 of new namespaces, with our units alone, on no network but lo ------------------
@@ -236,19 +304,30 @@ def booted(directory: Path, units: dict[str, str], script: str, files: dict[str,
     Args:
         files: What lies in `/etc/reaper`, by name; `app.py` in `/srv/app`.
     """
-    if not (Path(SYSTEMD).exists() and shutil.which("unshare") and shutil.which("ip") and os.geteuid() == 0):
-        pytest.skip("needs root, systemd, unshare and ip (Debian: apt-get install systemd iproute2)")
+    if not (
+        Path(SYSTEMD).exists()
+        and shutil.which("unshare")
+        and shutil.which("ip")
+        and os.geteuid() == 0
+    ):
+        pytest.skip(
+            "needs root, systemd, unshare and ip (Debian: apt-get install systemd iproute2)"
+        )
     for name in ("units", "etc-reaper"):
         (directory / name).mkdir()
     directory.chmod(0o755)
     started, output = " ".join(units), directory / "output"
-    trial = TRIAL.format(after=started, python=sys.executable, given=directory, systemctl=shutil.which("systemctl"))
+    trial = TRIAL.format(
+        after=started, python=sys.executable, given=directory, systemctl=shutil.which("systemctl")
+    )
     target = f"[Unit]\nWants={started} trial.service\n"
     said = f"[Service]\nStandardOutput=append:{output}\nStandardError=append:{output}\n"
     said += "Environment=LD_LIBRARY_PATH=/opt/python/lib\n"  # of a Python whose home the unit may not see
     for name, text in {**units, "trial.service": trial, "trial.target": target}.items():
         # What a booted system has by now, and this one never gets.
-        text = text.replace("[Unit]\n", "[Unit]\nDefaultDependencies=no\n", 1).replace("[Service]\n", said, 1)
+        text = text.replace("[Unit]\n", "[Unit]\nDefaultDependencies=no\n", 1).replace(
+            "[Service]\n", said, 1
+        )
         (directory / "units" / name).write_text(text)
     for name, text in files.items():
         (directory / ("app.py" if name == "app.py" else f"etc-reaper/{name}")).write_text(text)
@@ -261,7 +340,17 @@ def booted(directory: Path, units: dict[str, str], script: str, files: dict[str,
         given=directory,
         systemd=SYSTEMD,
     )
-    namespaces = ["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--cgroup", "--net", "--uts", "--ipc"]
+    namespaces = [
+        "--mount",
+        "--pid",
+        "--fork",
+        "--kill-child",
+        "--mount-proc",
+        "--cgroup",
+        "--net",
+        "--uts",
+        "--ipc",
+    ]
     command = ["unshare", *namespaces, "bash", "-c", boot]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     if not output.exists():
@@ -303,5 +392,7 @@ SETTINGS = '[timeouts]\nkeep_alive = "1s"\nkeep_alive_margin = "0s"\ndrain_idle 
 @pytest.mark.slow
 def test_the_units_start_and_serve_under_a_real_systemd(tmp_path) -> None:
     files = {"reaper.toml": SETTINGS, "app.py": APP}
-    said = booted(tmp_path, {name: unit(source) for name, source in UNITS.items()}, ASK, files).splitlines()
+    said = booted(
+        tmp_path, {name: unit(source) for name, source in UNITS.items()}, ASK, files
+    ).splitlines()
     assert {"8080 200 b''", "8000 200 b''", "active active active"} <= set(said), "\n".join(said)

@@ -61,23 +61,38 @@ def test_the_settings_on_a_page_pass_check(page: str, tmp_path, capsys) -> None:
 
 def test_the_defaults_on_a_page_are_those_in_force() -> None:
     shown = [
-        row for text in PAGES.values() for row in re.findall(r"^\| `([a-z_]+\.\w+)` \| (\w+) \|", text, re.MULTILINE)
+        row
+        for text in PAGES.values()
+        for row in re.findall(r"^\| `([a-z_]+\.\w+)` \| (\w+) \|", text, re.MULTILINE)
     ]
     (settings,) = blocks("docs/uvicorn.md", "toml")
-    shown += [(f"timeouts.{key}", value) for key, value in tomllib.loads(settings)["timeouts"].items()]
+    shown += [
+        (f"timeouts.{key}", value) for key, value in tomllib.loads(settings)["timeouts"].items()
+    ]
     assert len(shown) > 12
     for path, value in shown:
         assert OPTIONS[path].kind.read(value) == OPTIONS[path].default, path
 
 
 def test_every_reason_of_a_close_is_explained() -> None:
-    table = PAGES["docs/howto/why-closed.md"].partition("## What the reasons mean")[2].partition("\n## ")[0]
+    table = (
+        PAGES["docs/howto/why-closed.md"]
+        .partition("## What the reasons mean")[2]
+        .partition("\n## ")[0]
+    )
     explained = {
-        name for cell in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", cell)
+        name
+        for cell in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
+        for name in re.findall(r"`(\w+)`", cell)
     }
     phases = {phase.value for phase in Phase} - {Phase.IN_FLIGHT.value}
     code = "".join(path.read_text() for path in (ROOT / "reaper").rglob("*.py"))
-    others = {*re.findall(r'\.reap\(\s*"(\w+)"', code), pressing.REASON, guarded.DRAIN_DEADLINE, VANISHED}
+    others = {
+        *re.findall(r'\.reap\(\s*"(\w+)"', code),
+        pressing.REASON,
+        guarded.DRAIN_DEADLINE,
+        VANISHED,
+    }
     assert explained == phases | {*TOO_SLOW.values(), TOO_LONG, TUNNEL_AGE, TOO_OLD, *others}
     assert explained >= set(REASONS)
 
@@ -96,14 +111,27 @@ def test_nginx_accepts_what_the_page_about_proxies_shows(tmp_path) -> None:
     (text,) = blocks("docs/howto/proxies.md", "nginx")
     assert "listen 80;" in text
     inner = text.replace("listen 80;", f"listen unix:{tmp_path / 'socket'};")
-    (tmp_path / "nginx.conf").write_text(f"pid {tmp_path / 'pid'};\nevents {{}}\nhttp {{\n{inner}}}\n")
-    command = [nginx, "-t", "-e", tmp_path / "errors", "-p", tmp_path, "-c", tmp_path / "nginx.conf"]
+    (tmp_path / "nginx.conf").write_text(
+        f"pid {tmp_path / 'pid'};\nevents {{}}\nhttp {{\n{inner}}}\n"
+    )
+    command = [
+        nginx,
+        "-t",
+        "-e",
+        tmp_path / "errors",
+        "-p",
+        tmp_path,
+        "-c",
+        tmp_path / "nginx.conf",
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
 def test_every_extra_that_a_page_names_exists_and_each_is_explained() -> None:
-    extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+    extras = set(
+        tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    )
     text = "\n".join(PAGES.values())
     named = {
         name
@@ -113,7 +141,11 @@ def test_every_extra_that_a_page_names_exists_and_each_is_explained() -> None:
     assert {"trio", "all", "pipeline", "attach"} <= named <= extras
     table = PAGES["docs/install.md"].partition("| extra | for |")[2].partition("\n\n")[0]
     rows = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
-    assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == extras - {"all", "docs", "dev"}
+    assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == extras - {
+        "all",
+        "docs",
+        "dev",
+    }
 
 
 @pytest.mark.slow
@@ -124,7 +156,9 @@ def test_the_page_how_it_works_computes_what_it_shows() -> None:
     assert results.attempted > 30
 
 
-ATTACH = re.findall(r"reaper attach (--[^\n`\]]*)", re.sub(r'\\\n|, |"', " ", PAGES["docs/attach.md"]))
+ATTACH = re.findall(
+    r"reaper attach (--[^\n`\]]*)", re.sub(r'\\\n|, |"', " ", PAGES["docs/attach.md"])
+)
 
 
 @pytest.mark.parametrize("flags", ATTACH)
@@ -138,7 +172,9 @@ def test_each_command_on_the_page_about_attach_is_one_that_attach_takes(flags: s
 @pytest.mark.slow
 def test_the_program_on_the_page_about_attach_ends_a_silent_connection(tmp_path) -> None:
     (program,) = blocks("docs/attach.md", "python")
-    script = program.replace("8000", str(port := free_port())).replace("idle=30.0", "idle=0.5, tick=0.1")
+    script = program.replace("8000", str(port := free_port())).replace(
+        "idle=30.0", "idle=0.5, tick=0.1"
+    )
     with (
         serving([sys.executable, "-c", script], tmp_path / "log", port=port) as server,
         socket.create_connection(server.address, timeout=60) as client,

@@ -46,9 +46,13 @@ class Loop:
     def __init__(self, **options) -> None:
         self.time = 0.0
         self.probed: list[Connection] = []
-        self.driver = Driver(lambda: self.time, lambda: None, self.probed.append, **{"tick": 1.0, **options})
+        self.driver = Driver(
+            lambda: self.time, lambda: None, self.probed.append, **{"tick": 1.0, **options}
+        )
 
-    def watch(self, idle: float, fd: int = -1, kind: type[Connection] = Connection, **options) -> Connection:
+    def watch(
+        self, idle: float, fd: int = -1, kind: type[Connection] = Connection, **options
+    ) -> Connection:
         return self.driver.watch(lambda uid: kind(self.driver, uid, fd), None, idle, **options)
 
     def wake(self) -> None:
@@ -82,7 +86,9 @@ def test_processes_with_phases_of_their_own_that_begin_together_never_wake_in_on
     assert len(together) == len(set(together)) == 32
     assert loop.run_until(120.0)
     assert loop.driver.rest() == float("inf")
-    loop.watch(2.0)  # the phase is the first epoch's whenever there was nothing to watch, and cuts no other short
+    loop.watch(
+        2.0
+    )  # the phase is the first epoch's whenever there was nothing to watch, and cuts no other short
     assert loop.run_until(121.0) == [120.375, 120.875]
 
 
@@ -103,7 +109,10 @@ def test_the_clock_stands_still_while_the_loop_stalls_and_knows_no_stall_up_to_a
     assert clock.now() == 12.0
     assert (clock.real(10.9), clock.real(11.0), clock.real(12.0)) == (10.9, 14.0, 15.0)
     clock.expect(12.0)
-    for real[0], named in (15.5, 12.5), (17.0, 12.5):  # an instant that was named stays so, stall or not
+    for real[0], named in (
+        (15.5, 12.5),
+        (17.0, 12.5),
+    ):  # an instant that was named stays so, stall or not
         assert clock.now() == named
     clock.woke()
     assert (clock.now(), clock.real(12.5)) == (12.5, 17.0)
@@ -156,7 +165,9 @@ def test_any_way_of_noting_activity_answers_a_probe(loop, way):
     assert (len(loop.probed), connection.reason) == (2, "unanswered")
 
 
-def test_a_grace_longer_than_the_timeout_sends_one_probe_and_then_reaps_and_who_leaves_meanwhile_wakes_nobody(loop):
+def test_a_grace_longer_than_the_timeout_sends_one_probe_and_then_reaps_and_who_leaves_meanwhile_wakes_nobody(
+    loop,
+):
     connection, leaves = (loop.watch(2, probe=ping, grace=grace) for grace in (7, 50))
     loop.run_until(9)
     assert (loop.probed, connection.reaped) == ([connection, leaves], False)
@@ -243,8 +254,14 @@ def test_a_mass_expiry_lets_the_loop_run_between_slices_and_a_busy_loop_starves_
         loop.time = max(loop.time, loop.driver.rest())
         loop.wake()
         left.append(len(loop.driver.connections))
-    assert [each for each in left if each < 3 * REAPS_PER_SLICE] == [2 * REAPS_PER_SLICE, REAPS_PER_SLICE, 0]
-    assert [fair_slice(passes) for passes in (0.0, 0.01, 0.065, 0.1, 60.0)] == [REAPS_PER_SLICE] * 2 + [500, 769, 769]
+    assert [each for each in left if each < 3 * REAPS_PER_SLICE] == [
+        2 * REAPS_PER_SLICE,
+        REAPS_PER_SLICE,
+        0,
+    ]
+    assert [fair_slice(passes) for passes in (0.0, 0.01, 0.065, 0.1, 60.0)] == [
+        REAPS_PER_SLICE
+    ] * 2 + [500, 769, 769]
 
 
 def test_what_is_sent_while_a_slice_is_being_closed_spares_those_that_are_still_to_be_closed(loop):
@@ -293,13 +310,20 @@ def test_a_hand_watched_connection_counts_as_busy_until_it_says_that_it_waits(lo
     loop.driver.begin_drain(10)
     for _ in loop.driver.drain_slices():
         pass
-    assert [unknown.reason, told.reason, waits.reason, mute.reason] == [None, "drain", "drain", "drain"]
+    assert [unknown.reason, told.reason, waits.reason, mute.reason] == [
+        None,
+        "drain",
+        "drain",
+        "drain",
+    ]
     loop.run_until(11)
     assert unknown.reason == "drain_deadline"
     assert loop.watch(100).reason == "drain"  # so does who comes afterwards
 
 
-def test_at_the_deadline_of_a_drain_all_that_are_in_use_end_even_if_the_end_of_one_raises(loop, caplog):
+def test_at_the_deadline_of_a_drain_all_that_are_in_use_end_even_if_the_end_of_one_raises(
+    loop, caplog
+):
     connections = [loop.watch(100) for _ in range(2 * REAPS_PER_SLICE + 1)]
     for connection in connections:
         connection.receiving = False
@@ -313,13 +337,20 @@ def test_at_the_deadline_of_a_drain_all_that_are_in_use_end_even_if_the_end_of_o
     loop.driver.begin_drain(10)
     loop.run_until(12)
     assert {connection.reason for connection in connections[:-1]} == {"drain_deadline"}
-    assert (connections[-1].reaped, loop.driver.books.reasons["drain_deadline"]) == (False, 2 * REAPS_PER_SLICE)
+    assert (connections[-1].reaped, loop.driver.books.reasons["drain_deadline"]) == (
+        False,
+        2 * REAPS_PER_SLICE,
+    )
     assert loop.driver.rest() == float("inf")
     assert [record.exc_info[0] for record in caplog.records] == [AttributeError]
 
 
 def test_errors_of_accept_are_sorted_into_three_kinds():
-    kinds = {name: after(OSError(number, "")) for name, number in vars(errno).items() if name.startswith("E")}
+    kinds = {
+        name: after(OSError(number, ""))
+        for name, number in vars(errno).items()
+        if name.startswith("E")
+    }
     survived = "ECONNABORTED EPROTO ENETDOWN ENOPROTOOPT EHOSTDOWN ENONET EHOSTUNREACH EOPNOTSUPP ENETUNREACH ETIMEDOUT"
     assert {kinds[name] for name in [*survived.split(), "EPERM", "ECONNRESET"]} == {"next"}
     assert {kinds[name] for name in ("EMFILE", "ENFILE", "ENOBUFS", "ENOMEM")} == {"pause"}
@@ -356,7 +387,10 @@ def test_a_burst_passes_over_broken_connections_pauses_without_descriptors_and_n
 
 
 def test_a_peer_is_named_by_its_address_whatever_that_is_and_one_that_is_gone_is_not(tmp_path):
-    for host, family, shown in (("127.0.0.1", socket.AF_INET, "127.0.0.1"), ("::1", socket.AF_INET6, "[::1]")):
+    for host, family, shown in (
+        ("127.0.0.1", socket.AF_INET, "127.0.0.1"),
+        ("::1", socket.AF_INET6, "[::1]"),
+    ):
         with connected((host, 0), family) as (client, served):
             assert peer_name(served.fileno()) == f"{shown}:{client.getsockname()[1]}"
             assert served.getpeername()  # it is open still
@@ -404,13 +438,17 @@ def test_workers_beyond_the_most_or_too_few_for_the_connections_are_refused_befo
             plan(workers, 100_000_000, 20_000)
     assert plan(1, 10_000, 20_000, most=10_000) == 1
     assert plan(3, 20_000, 20_000, most=10_000) == 3
-    with pytest.raises(ConfigError, match=r"limits.max_connections = 10000 each \(9500 connections per worker\)"):
+    with pytest.raises(
+        ConfigError, match=r"limits.max_connections = 10000 each \(9500 connections per worker\)"
+    ):
         plan(2, 20_000, 20_000, most=10_000)  # the kernel gives one of them 10,002
 
 
 @example(1001)  # ms / 1000 alone lies a rounding error below
 @given(st.integers(0, 10**13) | st.floats(0.0, 1e10).map(lambda instant: int(instant * 1000.0)))
-def test_whoever_wakes_for_a_deadline_in_ms_finds_that_it_is_time_and_no_deadline_is_rounded_down(ms):
+def test_whoever_wakes_for_a_deadline_in_ms_finds_that_it_is_time_and_no_deadline_is_rounded_down(
+    ms,
+):
     instant = ms_to_seconds(ms)
     assert seconds_to_ms_now(instant) == ms
     assert ms / 1000 <= instant <= ms / 1000 * (1 + 1e-15) + 1e-15
@@ -418,7 +456,9 @@ def test_whoever_wakes_for_a_deadline_in_ms_finds_that_it_is_time_and_no_deadlin
     assert (seconds_to_ms_now(0.0016), seconds_to_ms_deadline(1.9991)) == (1, 2000)
 
 
-def test_a_timer_of_the_servers_does_not_wait_behind_connections_that_a_rate_holds_back(caplog) -> None:
+def test_a_timer_of_the_servers_does_not_wait_behind_connections_that_a_rate_holds_back(
+    caplog,
+) -> None:
     loop = Loop(reaps_per_second=1)
     for _ in range(20):
         loop.watch(1.0)

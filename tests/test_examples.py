@@ -41,7 +41,11 @@ WEB = {
 def started(tmp_path, *words: str):
     port = free_port()
     command = [sys.executable, "-m", *(word.format(port=port) for word in words)]
-    settings = {"REAPER_TICK": "100ms", "REAPER_TIMEOUTS_FIRST_BYTE": "500ms", "PYTHONPATH": os.getcwd()}
+    settings = {
+        "REAPER_TICK": "100ms",
+        "REAPER_TIMEOUTS_FIRST_BYTE": "500ms",
+        "PYTHONPATH": os.getcwd(),
+    }
     with serving(command, tmp_path / "log", port=port, environment=os.environ | settings) as server:
         yield server
 
@@ -59,7 +63,9 @@ def test_a_web_server_answers_who_asks_and_closes_who_says_nothing(tmp_path, nam
         assert time.monotonic() - start >= 0.5
         client = http.client.HTTPConnection(*server.address, timeout=PATIENCE)
         if name == "starlette":
-            with websockets.sync.client.connect(f"ws://{server.target}/ws", ping_interval=None) as websocket:
+            with websockets.sync.client.connect(
+                f"ws://{server.target}/ws", ping_interval=None
+            ) as websocket:
                 websocket.send("hello")
                 assert websocket.recv() == "hello"
             return
@@ -74,12 +80,20 @@ def test_a_web_server_answers_who_asks_and_closes_who_says_nothing(tmp_path, nam
         client.close()
 
 
-OWN = [("asyncio_lines",), ("anyio_echo", "asyncio"), ("anyio_echo", "trio"), ("threads",), ("attach_leaky",)]
+OWN = [
+    ("asyncio_lines",),
+    ("anyio_echo", "asyncio"),
+    ("anyio_echo", "trio"),
+    ("threads",),
+    ("attach_leaky",),
+]
 OWN += [("prometheus_metrics", "{metrics}")]
 
 
 @pytest.mark.parametrize("words", OWN, ids=" ".join)
-def test_a_server_of_ones_own_ends_who_goes_or_is_silent_and_keeps_who_speaks(tmp_path, port, words) -> None:
+def test_a_server_of_ones_own_ends_who_goes_or_is_silent_and_keeps_who_speaks(
+    tmp_path, port, words
+) -> None:
     with example(tmp_path, *(word.replace("{metrics}", str(port)) for word in words)) as server:
         trial(server, 1.9)
         if words == ("attach_leaky",):
@@ -88,7 +102,9 @@ def test_a_server_of_ones_own_ends_who_goes_or_is_silent_and_keeps_who_speaks(tm
             assert "closed" in server.said()
         if words[0] == "prometheus_metrics":
             assert metrics(("127.0.0.1", port))['reaper_reaped_total{reason="idle"}'] == 1
-        assert "Traceback" not in server.said() or words == ("threads",)  # socketserver prints one for each reset
+        assert "Traceback" not in server.said() or words == (
+            "threads",
+        )  # socketserver prints one for each reset
 
 
 def test_the_chat_asks_a_silent_client_and_closes_one_that_does_not_answer(tmp_path) -> None:
@@ -117,7 +133,9 @@ def test_the_chat_asks_a_silent_client_and_closes_one_that_does_not_answer(tmp_p
         wait_until(lambda: connections(server) == 0)
 
 
-def test_a_tls_handshake_that_drips_is_ended_and_a_whole_one_is_served(tmp_path, certificate) -> None:
+def test_a_tls_handshake_that_drips_is_ended_and_a_whole_one_is_served(
+    tmp_path, certificate
+) -> None:
     trust = ssl.create_default_context(cafile=certificate[0])
     with example(tmp_path, "tls_echo", *certificate) as server:
         begun = time.monotonic()
@@ -135,7 +153,11 @@ def test_a_tls_handshake_that_drips_is_ended_and_a_whole_one_is_served(tmp_path,
 def test_a_websocket_lives_while_pings_are_answered(tmp_path) -> None:
     with example(tmp_path, "websocket_trio") as server:
         key = b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
-        shake = b"GET / HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n" + key + b"\r\n"
+        shake = (
+            b"GET / HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            + key
+            + b"\r\n"
+        )
         begun = time.monotonic()
         mute, deaf, closes, resets = (connect(server) for _ in range(4))
         for client in (deaf, closes, resets):
@@ -144,7 +166,9 @@ def test_a_websocket_lives_while_pings_are_answered(tmp_path) -> None:
         closes.close()
         reset(resets)
 
-        with websockets.sync.client.connect(f"ws://{server.target}/", ping_interval=None) as websocket:
+        with websockets.sync.client.connect(
+            f"ws://{server.target}/", ping_interval=None
+        ) as websocket:
             for client in (mute, deaf):
                 rest(client)
                 client.close()

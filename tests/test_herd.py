@@ -19,8 +19,15 @@ from reaper.policy.jitter import STEPS, Bucket, Jitter, check_rate
 from reaper.trio import open_reaper
 
 
-@given(st.floats(0.01, 1e5), st.floats(0, 1), st.sampled_from([0.01, 0.1, 0.25, 1.0, 3.0]), st.integers(0, 1000))
-def test_jitter_only_lengthens_by_whole_ticks_and_no_more_than_its_share(timeout, share, tick, seed):
+@given(
+    st.floats(0.01, 1e5),
+    st.floats(0, 1),
+    st.sampled_from([0.01, 0.1, 0.25, 1.0, 3.0]),
+    st.integers(0, 1000),
+)
+def test_jitter_only_lengthens_by_whole_ticks_and_no_more_than_its_share(
+    timeout, share, tick, seed
+):
     jitter = Jitter(share, tick, seed)
     drawn = {jitter.later(timeout) for _ in range(100)}
     assert len(drawn) <= STEPS
@@ -50,9 +57,15 @@ def test_jitter_of_less_than_a_tick_changes_nothing_and_of_very_many_ticks_is_fi
     ("name", "make", "bad"),
     [
         *(("share", lambda bad: Jitter(bad, 1.0), bad) for bad in (-0.1, 1.1, float("nan"))),
-        *(("seed must be an integer or None", lambda bad: Jitter(0.1, 1.0, seed=bad), bad) for bad in ([], {})),
+        *(
+            ("seed must be an integer or None", lambda bad: Jitter(0.1, 1.0, seed=bad), bad)
+            for bad in ([], {})
+        ),
         *(("rate", Bucket, bad) for bad in (0, -1, float("inf"), float("nan"))),
-        *(("rate must be", partial(check_rate, "rate"), bad) for bad in (0, -1, True, "1", float("inf"), float("nan"))),
+        *(
+            ("rate must be", partial(check_rate, "rate"), bad)
+            for bad in (0, -1, True, "1", float("inf"), float("nan"))
+        ),
     ],
 )
 def test_what_is_no_share_no_seed_and_no_rate_is_refused_by_name(name, make, bad):
@@ -78,7 +91,12 @@ def test_no_stretch_of_time_sees_more_than_its_rate_and_what_the_bucket_holds(ra
 
 def test_a_bucket_is_ready_when_a_tenth_of_what_it_holds_is_there_or_one():
     large, small = Bucket(1000.0), Bucket(2.0)
-    assert (large.available(0.0), large.ready(0.0), small.available(0.0), small.ready(0.0)) == (100, 0.0, 1, 0.0)
+    assert (large.available(0.0), large.ready(0.0), small.available(0.0), small.ready(0.0)) == (
+        100,
+        0.0,
+        1,
+        0.0,
+    )
     large.spend(100)
     small.spend(1)
     assert [large.ready(now) for now in (0.0, 0.004, 0.02)] == pytest.approx([0.01, 0.01, 0.02])
@@ -97,7 +115,9 @@ def ends(loop: Loop, count: int, idle: float) -> list[float]:
 
 
 def config(**settings: float) -> ReaperConfig:
-    return ReaperConfig.load(environ={}, overrides={f"reaper.{name}": value for name, value in settings.items()})
+    return ReaperConfig.load(
+        environ={}, overrides={f"reaper.{name}": value for name, value in settings.items()}
+    )
 
 
 SPREAD = {"config": config(jitter=0.5)}
@@ -105,13 +125,17 @@ SPREADS = [({"jitter": 0.5}, True), (SPREAD, True), ({**SPREAD, "jitter": 0.0}, 
 
 
 @pytest.mark.parametrize(("options", "apart"), SPREADS)
-def test_connections_opened_together_end_apart_where_argument_or_else_config_says_so(options, apart):
+def test_connections_opened_together_end_apart_where_argument_or_else_config_says_so(
+    options, apart
+):
     found = ends(Loop(seed=3, **options), 400, 30)
     assert 30 <= min(found) <= max(found) <= 46
     assert max(Counter(found).values()) < 60 if apart else len(set(found)) == 1
 
 
-@pytest.mark.parametrize("options", [{"reaps_per_second": 50}, {"config": config(reaps_per_second=50.0)}])
+@pytest.mark.parametrize(
+    "options", [{"reaps_per_second": 50}, {"config": config(reaps_per_second=50.0)}]
+)
 def test_no_more_are_closed_per_second_than_allowed_and_their_lateness_is_reported(options):
     loop = Loop(**options)
     found = ends(loop, 400, 30)

@@ -44,10 +44,16 @@ class Answer(NamedTuple):
 
 
 async def ask(
-    stream: trio.SocketStream, target: str = "/", method: str = "GET", headers: bytes = b"", body: bytes = b""
+    stream: trio.SocketStream,
+    target: str = "/",
+    method: str = "GET",
+    headers: bytes = b"",
+    body: bytes = b"",
 ) -> Answer:
     """The answer to a request."""
-    await stream.send_all(f"{method} {target} HTTP/1.1\r\nhost: test\r\n".encode() + headers + b"\r\n" + body)
+    await stream.send_all(
+        f"{method} {target} HTTP/1.1\r\nhost: test\r\n".encode() + headers + b"\r\n" + body
+    )
     return await answer(stream, method)
 
 
@@ -67,7 +73,10 @@ async def answer(stream: trio.SocketStream, method: str = "GET") -> Answer:
 async def test_many_requests_share_a_connection_and_keep_alive_is_advertised_below_the_truth(
     margin, advertised
 ) -> None:
-    async with running(keep_alive="9s", keep_alive_margin=margin, max_age="1h") as run, await run.connect() as stream:
+    async with (
+        running(keep_alive="9s", keep_alive_margin=margin, max_age="1h") as run,
+        await run.connect() as stream,
+    ):
         for _ in range(3):
             response = await ask(stream)
             assert (response.status, response.headers.get("keep-alive")) == (200, advertised)
@@ -78,20 +87,33 @@ async def test_many_requests_share_a_connection_and_keep_alive_is_advertised_bel
 async def test_pipelined_requests_are_answered_in_order() -> None:
     async with running() as run, await run.connect() as stream:
         targets = ("/sleep?s=20ms", "/", "/nowhere", "/sleep?s=0")
-        await stream.send_all(b"".join(f"GET {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode() for target in targets))
+        await stream.send_all(
+            b"".join(f"GET {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode() for target in targets)
+        )
         await stream.send_eof()
         answers = await rest(stream)
         found = re.findall(rb"HTTP/1\.1 (\d+)", answers)
         assert found == [b"200", b"200", b"404", b"200"]
-        assert answers.index(b"slept 0.02") < answers.index(b"/download") < answers.rindex(b"slept 0 s")
+        assert (
+            answers.index(b"slept 0.02")
+            < answers.index(b"/download")
+            < answers.rindex(b"slept 0 s")
+        )
 
 
 async def test_head_has_the_headers_of_get_and_no_body() -> None:
     async with running() as run, await run.connect() as stream:
         got = await ask(stream, "/download?bytes=1000")
-        events, head = [await ask(stream, target, "HEAD") for target in ("/events", "/download?bytes=1000")]
+        events, head = [
+            await ask(stream, target, "HEAD") for target in ("/events", "/download?bytes=1000")
+        ]
         assert (events.status, head.status, events.body, head.body) == (200, 200, b"", b"")
-        assert head.headers["content-length"] == got.headers["content-length"] == str(len(got.body)) == "1000"
+        assert (
+            head.headers["content-length"]
+            == got.headers["content-length"]
+            == str(len(got.body))
+            == "1000"
+        )
 
 
 async def test_chunked_upload_after_100_continue() -> None:
@@ -121,7 +143,11 @@ POST = b"POST /upload HTTP/1.1\r\nHost: x\r\n"
         (b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 20000, 431),
         (b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 20000 + b"\r\n\r\n", 431),
         (b"POST /upload HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n\r\n", 413),
-        (b"POST /upload HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nfffff0\r\n" + b"a" * 1200000, 413),
+        (
+            b"POST /upload HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nfffff0\r\n"
+            + b"a" * 1200000,
+            413,
+        ),
         (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nConnection: close\r\n\r\nabc", 405),
         (b"GET /nowhere HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", 404),
         (b"GET /tunnel HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", 426),
@@ -142,7 +168,9 @@ POST = b"POST /upload HTTP/1.1\r\nHost: x\r\n"
         (b"HEAD / HTTP/9.9\r\nHost: x\r\n\r\n", 505),
     ],
 )
-async def test_what_cannot_be_served_is_answered_and_the_answer_is_not_lost(request_bytes: bytes, status: int) -> None:
+async def test_what_cannot_be_served_is_answered_and_the_answer_is_not_lost(
+    request_bytes: bytes, status: int
+) -> None:
     async with running() as run, await run.connect() as stream:
         await stream.send_all(request_bytes)
         answer = await rest(stream)
@@ -165,7 +193,9 @@ async def test_nothing_that_follows_a_length_with_a_transfer_encoding_is_trusted
 
 async def test_an_unwanted_body_is_read_away_if_it_is_little() -> None:
     async with running() as run, await run.connect() as stream:
-        assert (await ask(stream, "/nowhere", "POST", b"content-length: 5\r\n", b"hello")).status == 404
+        assert (
+            await ask(stream, "/nowhere", "POST", b"content-length: 5\r\n", b"hello")
+        ).status == 404
         assert (await ask(stream)).status == 200
 
 
@@ -223,7 +253,10 @@ async def test_who_is_connected_is_for_this_machine_and_for_no_cache(monkeypatch
         run.leaving = True
         unready = await ask(stream, "/ready")
         assert (ready.status, unready.status) == (200, 503)
-        assert (ready.headers.get("connection"), unready.headers.get("connection")) == (None, "close")
+        assert (ready.headers.get("connection"), unready.headers.get("connection")) == (
+            None,
+            "close",
+        )
 
 
 async def test_metrics_can_be_read_by_prometheus() -> None:
@@ -231,9 +264,13 @@ async def test_metrics_can_be_read_by_prometheus() -> None:
     async with running() as run, await run.connect() as stream:
         await ask(stream, "/nowhere")
         body = (await ask(stream, "/metrics")).body
-        families = {family.name: family for family in parser.text_string_to_metric_families(body.decode())}
+        families = {
+            family.name: family for family in parser.text_string_to_metric_families(body.decode())
+        }
         samples = {
-            (sample.name, *sample.labels.values()): sample.value for f in families.values() for sample in f.samples
+            (sample.name, *sample.labels.values()): sample.value
+            for f in families.values()
+            for sample in f.samples
         }
         assert samples["http_connections",] == 1
         assert samples["http_connections_in_phase", "in_flight"] == 1
@@ -256,11 +293,17 @@ SHORT = 0.2
         ("headers", b"GET / HT", b"408"),
         ("body", b"POST /upload HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nabc", b"408"),
         ("keep_alive", b"GET /sleep?s=0 HTTP/1.1\r\nHost: x\r\n\r\n", b"200"),
-        ("tunnel", b"GET /tunnel HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\nabc", b"101"),
+        (
+            "tunnel",
+            b"GET /tunnel HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\nabc",
+            b"101",
+        ),
         ("linger", b"GET /nowhere HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", b"404"),
     ],
 )
-async def test_silence_in_each_phase_ends_the_connection_for_its_own_reason(phase, sent, status) -> None:
+async def test_silence_in_each_phase_ends_the_connection_for_its_own_reason(
+    phase, sent, status
+) -> None:
     async with running(**{phase: SHORT}) as run:
         start = trio.current_time()  # before the server can begin to count
         stream = await run.connect()
@@ -287,12 +330,19 @@ async def run_download(run: Running):
     ("reads", "shuts", "limits", "reason"),
     [
         (0, False, {"write": SHORT}, "write"),
-        (100, False, {"write": "9s", "limits__min_out_rate": 1e9, "limits__min_out_grace": SHORT}, "min_out_rate"),
+        (
+            100,
+            False,
+            {"write": "9s", "limits__min_out_rate": 1e9, "limits__min_out_grace": SHORT},
+            "min_out_rate",
+        ),
         (0, True, {"half_closed": SHORT}, "half_closed"),
     ],
     ids=["takes nothing", "takes too little", "has shut its side and takes nothing"],
 )
-async def test_a_peer_that_does_not_take_its_response_is_reset(reads, shuts, limits, reason) -> None:
+async def test_a_peer_that_does_not_take_its_response_is_reset(
+    reads, shuts, limits, reason
+) -> None:
     async with running(**{"limits__min_out_rate": 0} | limits) as run, run_download(run) as client:
         if shuts:
             client.shutdown(socket.SHUT_WR)

@@ -75,7 +75,9 @@ async def test_a_client_costs_no_task_until_it_has_sent_a_whole_head(clock, secu
 
 @BEHIND_TLS
 @pytest.mark.parametrize("said", [REQUEST, REQUEST[:9]], ids=["a request", "half a head"])
-async def test_what_comes_with_the_end_of_a_handshake_is_not_lost(clock, secured, said: bytes) -> None:
+async def test_what_comes_with_the_end_of_a_handshake_is_not_lost(
+    clock, secured, said: bytes
+) -> None:
     async with running(**secured) as server, await server.connect() as plain:
         client = TlsClient(secured["server__tls_cert"])
         await shaken(client, plain)
@@ -94,7 +96,9 @@ async def test_what_comes_with_the_end_of_a_handshake_is_not_lost(clock, secured
         assert heard.startswith(b"HTTP/1.1 404 ")
 
 
-async def test_half_the_next_head_gives_its_task_up_and_its_limit_goes_on(clock, monkeypatch) -> None:
+async def test_half_the_next_head_gives_its_task_up_and_its_limit_goes_on(
+    clock, monkeypatch
+) -> None:
     monkeypatch.setattr(server_example.http.server, "LINGER", 2.0)
     async with running(headers=10) as server, await server.connect() as stream:
         await until(lambda: len(server.lot) == 1)
@@ -117,7 +121,10 @@ async def test_half_the_next_head_gives_its_task_up_and_its_limit_goes_on(clock,
 @pytest.mark.parametrize("delay", [0.0, 0.37, 0.74])
 @pytest.mark.parametrize(
     ("phase", "limit", "said", "answer"),
-    [("first_byte", 6, b"\r\n" * 6, rb""), ("headers", 7, REQUEST, rb"HTTP/1.1 408 (?s:.*)headers timed out\n")],
+    [
+        ("first_byte", 6, b"\r\n" * 6, rb""),
+        ("headers", 7, REQUEST, rb"HTTP/1.1 408 (?s:.*)headers timed out\n"),
+    ],
     ids=["empty lines are no beginning", "headers"],
 )
 async def test_a_limit_ends_who_drips_never_early_at_most_one_tick_late_and_exactly_once(
@@ -151,7 +158,9 @@ async def test_a_reload_reaches_them_by_what_they_wait_for(clock, secured) -> No
         await until(lambda: server.lot.parked == 3)
         await trio.sleep(20)
         limits |= {"first_byte": 40, "headers": 60, "handshake": 50, "max_age": 90, "drain_idle": 0}
-        overrides = {f"timeouts.{name}": limit for name, limit in limits.items()} | {"limits.max_age_jitter": 0}
+        overrides = {f"timeouts.{name}": limit for name, limit in limits.items()} | {
+            "limits.max_age_jitter": 0
+        }
         await server.reload(ReaperConfig.load(environ={}, overrides=overrides))
         start = trio.current_time()
         for client, left in zip(clients, (30, 30) if secured else (20, 40), strict=True):
@@ -179,7 +188,9 @@ async def test_a_reset_ends_it_at_once_and_is_no_reap(clock, said: bytes) -> Non
         assert server.lot.reaped == {}
 
 
-async def test_an_end_of_file_after_half_a_head_is_answered_400_and_after_nothing_not_at_all(clock) -> None:
+async def test_an_end_of_file_after_half_a_head_is_answered_400_and_after_nothing_not_at_all(
+    clock,
+) -> None:
     async with running() as server:
         start = trio.current_time()
         for said, status in ((b"", b""), (b"\r\n", b""), (REQUEST[:9], b"HTTP/1.1 400 ")):
@@ -197,7 +208,9 @@ async def test_bytes_behind_a_head_are_its_body_and_the_next_head(clock) -> None
         await stream.send_all(post[:20])
         await trio.sleep(1)
         assert not server.connections
-        assert (await ask(stream, post[20:] + b"x" * 40_000 + REQUEST[:7])).startswith(b"HTTP/1.1 200 ")
+        assert (await ask(stream, post[20:] + b"x" * 40_000 + REQUEST[:7])).startswith(
+            b"HTTP/1.1 200 "
+        )
         await trio.sleep(5)
         assert (len(server.lot), len(server.connections)) == (1, 0)
         assert (await ask(stream, REQUEST[7:])).startswith(b"HTTP/1.1 404 ")
@@ -217,7 +230,11 @@ async def test_a_drain_closes_the_silent_answers_what_is_on_its_way_and_cuts_hea
         start = trio.current_time()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(server.drain)
-            for stream, more, status in ((asks, REQUEST, b"404"), (late, REQUEST[9:], b"404"), (busy, b"", b"200")):
+            for stream, more, status in (
+                (asks, REQUEST, b"404"),
+                (late, REQUEST[9:], b"404"),
+                (busy, b"", b"200"),
+            ):
                 await trio.sleep(1)
                 await stream.send_all(more)
                 answer = await rest(stream)
@@ -239,7 +256,9 @@ async def test_a_drain_closes_the_silent_answers_what_is_on_its_way_and_cuts_hea
 @BEHIND_TLS
 @pytest.mark.parametrize("asks", [True, False])
 @pytest.mark.parametrize("reloads", [True, False])
-async def test_a_handshake_that_a_drain_meets_may_end_and_ask_but_not_wait(clock, secured, asks, reloads) -> None:
+async def test_a_handshake_that_a_drain_meets_may_end_and_ask_but_not_wait(
+    clock, secured, asks, reloads
+) -> None:
     async with running(**secured, drain_idle=3, drain=60) as server:
         client = TlsClient(secured["server__tls_cert"])
         assert not client.shake_hands()
@@ -266,7 +285,9 @@ async def test_a_handshake_that_a_drain_meets_may_end_and_ask_but_not_wait(clock
                     assert 1 <= trio.current_time() - start <= 2 + TICK
 
 
-async def test_an_age_limit_spares_half_a_head_makes_its_answer_the_last_and_goes_with_its_connection(clock) -> None:
+async def test_an_age_limit_spares_half_a_head_makes_its_answer_the_last_and_goes_with_its_connection(
+    clock,
+) -> None:
     async with running(max_age=20, headers=60, first_byte=0) as server:
         silent, half, leaves = [await server.connect(said) for said in (b"", REQUEST[:9], b"")]
         await until(lambda: len(server.watcher.core) == 6)  # each has two leases
@@ -302,9 +323,13 @@ async def test_a_connection_is_parked_woken_and_remembered(clock, secured) -> No
         assert await server.reaped() == {"keep_alive": 1}
 
 
-async def test_a_journal_has_one_life_of_a_connection_however_often_it_was_parked(clock, tmp_path) -> None:
+async def test_a_journal_has_one_life_of_a_connection_however_often_it_was_parked(
+    clock, tmp_path
+) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
-    with Journal(tmp_path, writer=1, tick=TICK, clock_ns=journal_clock(), background=False) as journal:
+    with Journal(
+        tmp_path, writer=1, tick=TICK, clock_ns=journal_clock(), background=False
+    ) as journal:
         async with running(journal=journal, first_byte=20, headers=4, keep_alive=5) as server:
             for said in (b"", REQUEST[:9]):
                 await server.ask(said)
@@ -317,7 +342,9 @@ async def test_a_journal_has_one_life_of_a_connection_however_often_it_was_parke
             assert await rest(reaped) == b""
             await ask(drained, REQUEST)
             await server.drain()
-    rows = [row for path in tmp_path.glob("*.parquet") for row in parquet.read_table(path).to_pylist()]
+    rows = [
+        row for path in tmp_path.glob("*.parquet") for row in parquet.read_table(path).to_pylist()
+    ]
     lives: dict[int, list[str]] = {}
     for row in sorted(rows, key=lambda row: row["t"]):
         if row["kind"] in ("open", "reap", "close_peer", "close_app"):
@@ -333,7 +360,9 @@ def upload(length: int) -> bytes:
     return b"POST /upload HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % length
 
 
-async def test_bytes_that_come_with_the_headers_or_with_the_request_before_pay_for_a_pause(clock, secured) -> None:
+async def test_bytes_that_come_with_the_headers_or_with_the_request_before_pay_for_a_pause(
+    clock, secured
+) -> None:
     most = upload(13_000) + b"x" * 12_000
     async with running(**secured) as server, await server.dial() as stream:
         await stream.send_all(most)
@@ -351,7 +380,12 @@ async def test_bytes_that_come_with_the_headers_or_with_the_request_before_pay_f
         (upload(12_000) + b"x" * 12_000, b"", 5, 408),
         (b"", b"X: " + b"x" * 4000 + b"\r\n", 5, 408),
     ],
-    ids=["too slow", "fast enough", "bytes of an earlier request pay for nothing", "nor do those of the headers"],
+    ids=[
+        "too slow",
+        "fast enough",
+        "bytes of an earlier request pay for nothing",
+        "nor do those of the headers",
+    ],
 )
 async def test_a_body_that_drips_is_ended_below_the_least_rate_and_not_above(
     clock, caplog, earlier: bytes, headers: bytes, bytes_per_second: int, status: int
@@ -370,7 +404,9 @@ async def test_a_body_that_drips_is_ended_below_the_least_rate_and_not_above(
                     break
         assert (await head_of(stream)).startswith(b"HTTP/1.1 %d " % status)
         assert server.lot.reaped == ({"min_in_rate": 1} if status == 408 else {})
-        assert ("closed: min_in_rate, silent for" in caplog.text) == (status == 408)  # a rate is no limit in seconds
+        assert ("closed: min_in_rate, silent for" in caplog.text) == (
+            status == 408
+        )  # a rate is no limit in seconds
         assert trio.current_time() - start < (8 if status == 408 else 21)
 
 
@@ -392,7 +428,10 @@ async def test_an_end_of_file_leaves_a_request_in_flight_half_closeds_time(clock
 
 
 async def test_a_drain_waits_for_a_peer_that_shut_its_side_but_for_none_that_closed(clock) -> None:
-    async with running(drain_idle="0s") as server, await server.connect(SLEEP.replace(b"200", b"20")) as waiting:
+    async with (
+        running(drain_idle="0s") as server,
+        await server.connect(SLEEP.replace(b"200", b"20")) as waiting,
+    ):
         before = await server.connect(SLEEP)
         after = await server.connect(SLEEP)
         await until(lambda: server.counters.requests == 3)
@@ -421,7 +460,12 @@ async def test_a_drain_waits_for_a_peer_that_shut_its_side_but_for_none_that_clo
         (SLEEP + b"GET / HTTP/1.1\r\n", b"503"),
         (b"GET /events HTTP/1.1\r\nHost: x\r\n\r\n", b"200"),
     ],
-    ids=["in flight", "in flight, and without a body", "in flight, with more unread", "without end"],
+    ids=[
+        "in flight",
+        "in flight, and without a body",
+        "in flight, with more unread",
+        "without end",
+    ],
 )
 async def test_a_request_ends_at_its_limit(clock, request_bytes: bytes, begins: bytes) -> None:
     async with running(request="60s") as server:
@@ -470,7 +514,10 @@ async def test_one_byte_chunks_do_not_hold_the_loop() -> None:
 async def test_what_comes_around_a_body_is_bounded(clock) -> None:
     chunk = b"1;" + b"e" * 8000 + b"\r\nx\r\n"
     request = b"POST /upload HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
-    async with running(limits__max_body_bytes=100_000) as server, await server.connect(request) as stream:
+    async with (
+        running(limits__max_body_bytes=100_000) as server,
+        await server.connect(request) as stream,
+    ):
 
         async def flood() -> None:
             with suppress(trio.BrokenResourceError):
@@ -500,7 +547,10 @@ async def test_empty_lines_without_end_are_refused_and_hold_nobody_up(clock, sec
 
 
 async def test_what_a_client_sends_while_it_listens_is_bounded(clock) -> None:
-    async with running() as server, await server.connect(b"GET /events?every=1 HTTP/1.1\r\nHost: x\r\n\r\n") as stream:
+    async with (
+        running() as server,
+        await server.connect(b"GET /events?every=1 HTTP/1.1\r\nHost: x\r\n\r\n") as stream,
+    ):
         assert (await head_of(stream)).startswith(b"HTTP/1.1 200 ")
         with trio.move_on_after(30) as sending:
             while True:
@@ -532,12 +582,16 @@ async def test_linger_off_holds_no_connection_and_one_too_many_is_answered_503(c
         async with await server.connect() as first, await server.connect() as refused:
             assert (await rest(refused)).startswith(b"HTTP/1.1 503 ")
             await trio.sleep(3)
-            await until(lambda: len(server.watcher) == 1)  # the first: none is held although it does not close
+            await until(
+                lambda: len(server.watcher) == 1
+            )  # the first: none is held although it does not close
             assert server.counters.refused == 1
             assert (await ask(first, REQUEST)).startswith(b"HTTP/1.1 404 ")
 
 
-@pytest.mark.parametrize(("user", "missing"), [(os.getuid(), []), (0, []), (os.getuid() + 1, [1]), (None, [1])])
+@pytest.mark.parametrize(
+    ("user", "missing"), [(os.getuid(), []), (0, []), (os.getuid() + 1, [1]), (None, [1])]
+)
 async def test_workers_answer_their_own_user_and_root_and_one_that_does_not_answer_is_named(
     clock, monkeypatch, user: int | None, missing: list[int]
 ) -> None:

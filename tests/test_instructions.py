@@ -18,7 +18,9 @@ from benchmarks.servers import exchanges
 pytestmark = [
     pytest.mark.slow,
     *(
-        pytest.mark.skipif(shutil.which(tool) is None, reason=f"needs {tool} (Debian: apt-get install {tool})")
+        pytest.mark.skipif(
+            shutil.which(tool) is None, reason=f"needs {tool} (Debian: apt-get install {tool})"
+        )
         for tool in ("valgrind", "strace")
     ),
 ]
@@ -29,7 +31,13 @@ HTTP, HTTP_PARKED = "http", "http, parked"
 
 @pytest.fixture(scope="module")
 def counts() -> dict[str, float]:
-    parts = ["empty call", "lease.touch()", "lease.touch() of many", "dict store", "core.touch(uid)"]
+    parts = [
+        "empty call",
+        "lease.touch()",
+        "lease.touch() of many",
+        "dict store",
+        "core.touch(uid)",
+    ]
     return count([*parts, "idle tick small", "idle tick large", "beat"])
 
 
@@ -43,9 +51,12 @@ def test_a_touch_is_an_empty_call_and_one_store(counts) -> None:
 
 
 @pytest.mark.parametrize(
-    ("few", "many"), [("lease.touch()", "lease.touch() of many"), ("idle tick small", "idle tick large")]
+    ("few", "many"),
+    [("lease.touch()", "lease.touch() of many"), ("idle tick small", "idle tick large")],
 )
-def test_a_touch_and_an_idle_tick_cost_the_same_however_many_leases_there_are(few: str, many: str, counts) -> None:
+def test_a_touch_and_an_idle_tick_cost_the_same_however_many_leases_there_are(
+    few: str, many: str, counts
+) -> None:
     assert counts[many] == pytest.approx(counts[few], rel=0.02)
 
 
@@ -65,9 +76,13 @@ def calls(found) -> float:
 @pytest.mark.parametrize(
     ("kind", "other", "instructions", "more_calls"),
     [
-        pytest.param(WATCHED, PLAIN, 1.02, 1.1, id="an idle timeout adds nothing"),  # one more call would be 1.25
+        pytest.param(
+            WATCHED, PLAIN, 1.02, 1.1, id="an idle timeout adds nothing"
+        ),  # one more call would be 1.25
         pytest.param(PARKED, WATCHED, 1.1, 1.0, id="parked each time no more than with a task"),
-        pytest.param(HTTP_PARKED, HTTP, 1.17, 1.7, id="a request that wakes its connection a sixth more"),
+        pytest.param(
+            HTTP_PARKED, HTTP, 1.17, 1.7, id="a request that wakes its connection a sixth more"
+        ),
     ],
 )
 def test_what_an_exchange_costs_compared(kind, other, instructions, more_calls, exchanged) -> None:
@@ -75,6 +90,8 @@ def test_what_an_exchange_costs_compared(kind, other, instructions, more_calls, 
     assert calls(exchanged[kind]) <= more_calls * calls(exchanged[other])
 
 
-def test_an_http_exchange_makes_four_calls_with_a_task_and_six_when_its_connection_is_parked(exchanged) -> None:
+def test_an_http_exchange_makes_four_calls_with_a_task_and_six_when_its_connection_is_parked(
+    exchanged,
+) -> None:
     assert calls(exchanged[HTTP]) <= 4.5  # one more call would be 5
     assert calls(exchanged[HTTP_PARKED]) <= 6.5

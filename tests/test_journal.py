@@ -41,7 +41,11 @@ def make(directory: Path, **options: Any) -> Journal:
 
 def rows(directory: Path) -> list[dict[str, Any]]:
     """Every row of every Parquet file in *directory*, in order of files, by column name."""
-    return [row for path in sorted(directory.glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
+    return [
+        row
+        for path in sorted(directory.glob("*.parquet"))
+        for row in pq.read_table(path).to_pylist()
+    ]
 
 
 def python(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
@@ -50,7 +54,9 @@ def python(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def metadata(path: Path) -> dict[str, str]:
-    return {key.decode(): value.decode() for key, value in (pq.read_schema(path).metadata or {}).items()}
+    return {
+        key.decode(): value.decode() for key, value in (pq.read_schema(path).metadata or {}).items()
+    }
 
 
 def test_a_closed_journal_is_parquet_with_checksums_and_nothing_hidden(tmp_path) -> None:
@@ -67,7 +73,12 @@ def test_a_closed_journal_is_parquet_with_checksums_and_nothing_hidden(tmp_path)
     assert {row["conn"] for row in found} == {log.conn}
     assert (found[0]["peer"], found[1]["nbytes"], found[1]["listener"]) == (42, 10, "echo")
     end = found[-1]
-    assert (end["due_ns"], end["n"], end["idle_sum_ns"], end["timeout_ms"]) == (9 * S, 2, 3 * S, 5000)
+    assert (end["due_ns"], end["n"], end["idle_sum_ns"], end["timeout_ms"]) == (
+        9 * S,
+        2,
+        3 * S,
+        5000,
+    )
     (path,) = tmp_path.iterdir()
     assert pq.read_schema(path).names == [column.name for column in COLUMNS]
     said = metadata(path)
@@ -79,7 +90,9 @@ def test_a_closed_journal_is_parquet_with_checksums_and_nothing_hidden(tmp_path)
         pq.read_table(path, page_checksum_verification=True)
 
 
-def test_gaps_mode_writes_only_silences_beyond_the_threshold_and_counts_the_others(tmp_path) -> None:
+def test_gaps_mode_writes_only_silences_beyond_the_threshold_and_counts_the_others(
+    tmp_path,
+) -> None:
     with make(tmp_path, gap_threshold=1.0) as journal:
         log = journal.open(0, 60_000)
         for t in (S, S + 1, 3 * S, 3 * S + 5):  # gaps of exactly 1 s, 1 ns, nearly 2 s, 5 ns
@@ -93,7 +106,9 @@ def test_gaps_mode_writes_only_silences_beyond_the_threshold_and_counts_the_othe
 
 
 @pytest.mark.parametrize(("mode", "changes"), [("full", [0, 60_000, 5000]), ("gaps", [])])
-def test_a_change_of_the_timeout_has_a_row_in_full_mode_and_none_in_gaps_mode(tmp_path, mode, changes) -> None:
+def test_a_change_of_the_timeout_has_a_row_in_full_mode_and_none_in_gaps_mode(
+    tmp_path, mode, changes
+) -> None:
     with make(tmp_path, mode=mode) as journal:
         log = journal.open(0, 5000, "echo")
         log.touch(2 * S)
@@ -108,9 +123,14 @@ def test_a_change_of_the_timeout_has_a_row_in_full_mode_and_none_in_gaps_mode(tm
     assert [(row["reason"], row["timeout_ms"], row["conn"]) for row in found] == [
         ("retime", timeout, log.conn) for timeout in changes
     ]
-    order = [row["t"] // 1000 for row in rows(tmp_path)]  # each change is some ns after what came before it
+    order = [
+        row["t"] // 1000 for row in rows(tmp_path)
+    ]  # each change is some ns after what came before it
     assert order == sorted(order)
-    assert [row["timeout_ms"] for row in rows(tmp_path) if row["kind"] == "activity"] == [5000, 60_000]
+    assert [row["timeout_ms"] for row in rows(tmp_path) if row["kind"] == "activity"] == [
+        5000,
+        60_000,
+    ]
 
 
 def test_off_writes_nothing_and_starts_nothing(tmp_path) -> None:
@@ -146,7 +166,9 @@ def test_a_bad_argument_is_refused_by_name_and_value(tmp_path, option: str, valu
     assert not (tmp_path / "none").exists()
 
 
-def test_connection_ids_carry_their_writer_and_none_is_given_twice_by_servers_that_share_its_id(tmp_path) -> None:
+def test_connection_ids_carry_their_writer_and_none_is_given_twice_by_servers_that_share_its_id(
+    tmp_path,
+) -> None:
     """Started in one millisecond, or after the wall clock has stepped back, in one directory."""
     assert connection_id(2**20 - 1, 2**43 - 1) == 2**63 - 1
     ids: set[int] = set()
@@ -218,7 +240,9 @@ def test_a_stream_cut_anywhere_gives_back_every_whole_batch(tmp_path) -> None:
     assert set(counts) == {0, 10, 20, 30}
 
 
-def test_a_stream_that_a_living_process_holds_is_not_recovered_and_one_that_is_parquet_already_only_goes(tmp_path):
+def test_a_stream_that_a_living_process_holds_is_not_recovered_and_one_that_is_parquet_already_only_goes(
+    tmp_path,
+):
     journal = make(tmp_path)
     journal.open(0, 1)
     journal.flush()
@@ -303,7 +327,9 @@ def test_a_full_disk_costs_rows_that_are_counted_and_if_it_stays_full_the_name_o
     assert len(found) == int(done.stdout)
     assert found[-1]["t"] == 99
     assert not list(directory.glob(".*"))
-    marks = [(path.name.rpartition("-lost-")[2], path.stat().st_size) for path in full.glob("*.parquet")]
+    marks = [
+        (path.name.rpartition("-lost-")[2], path.stat().st_size) for path in full.glob("*.parquet")
+    ]
     assert marks == [("5.parquet", 0)]
 
 
@@ -317,7 +343,9 @@ def test_a_dead_writer_costs_rows_that_are_counted_and_stops_nothing(tmp_path) -
 
 
 @pytest.mark.parametrize(
-    ("fails", "lost"), [("writer.Writer._batch", 1), ("files.pq.write_table", 0)], ids=["writing", "making Parquet"]
+    ("fails", "lost"),
+    [("writer.Writer._batch", 1), ("files.pq.write_table", 0)],
+    ids=["writing", "making Parquet"],
 )
 def test_an_unforeseen_error_is_logged_costs_what_was_in_hand_and_all_is_tried_again_at_the_next_turn(
     tmp_path, monkeypatch, caplog, fails: str, lost: int
@@ -396,7 +424,9 @@ def test_rows_lost_after_the_last_stream_have_a_file_of_their_own(tmp_path) -> N
 
 
 @pytest.mark.parametrize("before", [0, 3])
-def test_rows_lost_before_and_while_a_stream_grows_stand_in_its_file_also_after_a_kill(tmp_path, before: int) -> None:
+def test_rows_lost_before_and_while_a_stream_grows_stand_in_its_file_also_after_a_kill(
+    tmp_path, before: int
+) -> None:
     journal = make(tmp_path / "alive", queue_rows=2)
     for opens in (2 + before, 5 - before):
         for t in range(opens):
@@ -406,7 +436,10 @@ def test_rows_lost_before_and_while_a_stream_grows_stand_in_its_file_also_after_
     recover(tmp_path / "killed")
     journal.close()
     for path in tmp_path.glob("*/*.parquet"):
-        assert (metadata(path)["reaper.dropped_before"], metadata(path)["reaper.dropped"]) == (str(before), "3")
+        assert (metadata(path)["reaper.dropped_before"], metadata(path)["reaper.dropped"]) == (
+            str(before),
+            "3",
+        )
 
 
 def test_a_writer_without_rows_says_now_and_then_that_it_lives(tmp_path, monkeypatch) -> None:
@@ -419,10 +452,14 @@ def test_a_writer_without_rows_says_now_and_then_that_it_lives(tmp_path, monkeyp
     monkeypatch.undo()
     writer._speak_up()
     journal.close()
-    assert [(row["kind"], row["reason"], row["timeout_ms"]) for row in rows(tmp_path)] == [("config", "alive", None)]
+    assert [(row["kind"], row["reason"], row["timeout_ms"]) for row in rows(tmp_path)] == [
+        ("config", "alive", None)
+    ]
 
 
-def test_a_stream_taken_for_an_orphan_before_it_was_locked_is_begun_anew(tmp_path, monkeypatch) -> None:
+def test_a_stream_taken_for_an_orphan_before_it_was_locked_is_begun_anew(
+    tmp_path, monkeypatch
+) -> None:
     lock = fcntl.flock
     quick: list[Path] = [tmp_path]
 
@@ -442,16 +479,22 @@ def test_a_stream_taken_for_an_orphan_before_it_was_locked_is_begun_anew(tmp_pat
 
 @given(data=st.data())
 @settings(max_examples=60, deadline=None)
-def test_a_damaged_stream_gives_back_whole_batches_or_nothing_and_never_an_error(data: st.DataObject) -> None:
+def test_a_damaged_stream_gives_back_whole_batches_or_nothing_and_never_an_error(
+    data: st.DataObject,
+) -> None:
     whole = a_stream()
     damaged = bytearray(whole[: data.draw(st.integers(0, len(whole)), "cut")])
     for _ in range(data.draw(st.integers(0, 3), "flips") if damaged else 0):
-        damaged[data.draw(st.integers(0, len(damaged) - 1), "at")] ^= 1 << data.draw(st.integers(0, 7), "bit")
+        damaged[data.draw(st.integers(0, len(damaged) - 1), "at")] ^= 1 << data.draw(
+            st.integers(0, 7), "bit"
+        )
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         left(directory, damaged)
         good = left(directory, whole, 2)
-        with contextlib.suppress(ExceptionGroup):  # of file and Arrow errors alone; any other comes out as it is
+        with contextlib.suppress(
+            ExceptionGroup
+        ):  # of file and Arrow errors alone; any other comes out as it is
             recover(directory)
         assert not good.exists()  # it had no part in it
         for path in directory.glob("*.parquet"):
@@ -460,7 +503,10 @@ def test_a_damaged_stream_gives_back_whole_batches_or_nothing_and_never_an_error
 
 def test_a_stream_whose_columns_have_damaged_names_stays_and_stops_no_other(tmp_path) -> None:
     whole = a_stream()
-    damaged, good = left(tmp_path, whole.replace(b"listener", b"\xf2istener")), left(tmp_path, whole, 2)
+    damaged, good = (
+        left(tmp_path, whole.replace(b"listener", b"\xf2istener")),
+        left(tmp_path, whole, 2),
+    )
     with pytest.raises(ExceptionGroup, match=r"1 streams .* could not be recovered"):
         recover(tmp_path)
     assert damaged.exists()
@@ -523,21 +569,30 @@ def test_a_lease_logs_silences_beyond_the_threshold_or_every_epoch_with_activity
         lease.release()
         keeper.ended(lease, 21.0, by_peer=False)  # it has ended already: nothing is written
     found = rows(tmp_path)
-    assert [(row["kind"], row["t"]) for row in found[1:-1]] == [("activity", second * S) for second in active]
+    assert [(row["kind"], row["t"]) for row in found[1:-1]] == [
+        ("activity", second * S) for second in active
+    ]
     assert {row["timeout_ms"] for row in found} == {30_000}
     end = found[-1]
     assert (end["kind"], end["reason"], end["idle_ns"]) == ("close_peer", "eof", 9 * S)
-    assert (end["n"], end["t"] - end["idle_ns"] - end["idle_sum_ns"]) == (len(active), uncounted * S)
+    assert (end["n"], end["t"] - end["idle_ns"] - end["idle_sum_ns"]) == (
+        len(active),
+        uncounted * S,
+    )
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_whatever_happens_to_leases_a_full_log_adds_up_and_ends_with_the_timeout_in_force(tmp_path, seed: int) -> None:
+def test_whatever_happens_to_leases_a_full_log_adds_up_and_ends_with_the_timeout_in_force(
+    tmp_path, seed: int
+) -> None:
     chance, now = random.Random(seed), 0.0
     with keeping(tmp_path, mode="full") as (core, keeper):
         leases: list[Any] = []
 
         def spare(due: list[Any]) -> dict[Any, float | None]:
-            spared = {lease: chance.choice([now, now - 0.3]) for lease in due if chance.random() < 0.5}
+            spared = {
+                lease: chance.choice([now, now - 0.3]) for lease in due if chance.random() < 0.5
+            }
             for lease in spared:
                 keeper.averted(lease, now)
             return spared
@@ -558,7 +613,9 @@ def test_whatever_happens_to_leases_a_full_log_adds_up_and_ends_with_the_timeout
                 case 1:
                     lease.resume(now)
                 case 2:
-                    lease.retime(chance.choice([None, 2.0, 5.0, 2e6]), now)  # 23 days are a timeout like any other
+                    lease.retime(
+                        chance.choice([None, 2.0, 5.0, 2e6]), now
+                    )  # 23 days are a timeout like any other
                 case 3 if number < 550:
                     keeper.ended(lease, now, by_peer=True)
                     lease.release()
@@ -570,7 +627,10 @@ def test_whatever_happens_to_leases_a_full_log_adds_up_and_ends_with_the_timeout
                     leases[leases.index(lease)] = new
                 case _:
                     lease.touch()
-        in_force = {lease.log.conn: 0 if lease.suspended else round((lease.timeout or 0) * 1000) for lease in leases}
+        in_force = {
+            lease.log.conn: 0 if lease.suspended else round((lease.timeout or 0) * 1000)
+            for lease in leases
+        }
     connections: dict[int, list[dict[str, Any]]] = {}
     for row in rows(tmp_path):
         connections.setdefault(row["conn"], []).append(row)
@@ -579,7 +639,9 @@ def test_whatever_happens_to_leases_a_full_log_adds_up_and_ends_with_the_timeout
         active = [row for row in mine if row["kind"] == "activity"]
         end = mine[-1]
         if end["n"] is None:
-            assert max(mine, key=lambda row: (row["t"], row["kind"] == "config"))["timeout_ms"] == in_force.pop(conn)
+            assert max(mine, key=lambda row: (row["t"], row["kind"] == "config"))[
+                "timeout_ms"
+            ] == in_force.pop(conn)
             continue
         if end["kind"] == "reap":
             assert mine[-2]["timeout_ms"] != 0  # what has ended is no change of a timeout
@@ -603,7 +665,9 @@ def test_a_keeper_logs_reaps_deadlines_averted_leases_and_stalls(tmp_path) -> No
         keeper.stalled(12.0, 0.001)
         keeper.stalled(13.0, 0.5)
     found = [row for row in rows(tmp_path) if row["kind"] != "open"]
-    shown = [(row["kind"], row["t"], row["timeout_ms"], row["due_ns"], row["reason"]) for row in found]
+    shown = [
+        (row["kind"], row["t"], row["timeout_ms"], row["due_ns"], row["reason"]) for row in found
+    ]
     assert shown == [
         ("averted", 3 * S, 5000, None, None),
         ("reap", 6.5 * S, 5000, 6 * S, "idle"),

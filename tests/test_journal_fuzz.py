@@ -53,7 +53,9 @@ def outcome(content: bytes, asked: Path) -> bool:
 @pytest.mark.slow
 @given(data=st.data())
 @settings(max_examples=60, deadline=None)
-def test_a_cut_or_damaged_file_is_taken_with_the_rows_it_had_or_put_aside(data: st.DataObject) -> None:
+def test_a_cut_or_damaged_file_is_taken_with_the_rows_it_had_or_put_aside(
+    data: st.DataObject,
+) -> None:
     damaged = bytearray(journal_file())
     if data.draw(st.booleans(), "cut"):
         del damaged[data.draw(st.integers(0, len(damaged) - 1), "at") :]
@@ -76,7 +78,9 @@ def test_a_name_of_a_column_that_is_no_text_puts_its_file_aside(tmp_path, name: 
     content = journal_file()
     footer = len(content) - int.from_bytes(content[-8:-4], "little") - 8
     size = bytes([len(name)])
-    damaged = content[:footer] + content[footer:].replace(size + name.encode(), size + b"\xff" * len(name))
+    damaged = content[:footer] + content[footer:].replace(
+        size + name.encode(), size + b"\xff" * len(name)
+    )
     assert damaged != content
     (tmp_path / "journal").mkdir()
     assert not outcome(damaged, tmp_path / "journal")
@@ -99,17 +103,35 @@ EXTREMES = {
     "int32": [None, 0, -1, 5000, -(1 << 31), (1 << 31) - 1],
     "dictionary": [None, *KINDS, "stall", "retime", "echo", "\x00\n", ""],
 }
-LIKELY = {"conn": range(7 << 43, (7 << 43) + 4), "kind": KINDS, "timeout_ms": [None, 0, 60_000], "nbytes": [None, 0, 9]}
+LIKELY = {
+    "conn": range(7 << 43, (7 << 43) + 4),
+    "kind": KINDS,
+    "timeout_ms": [None, 0, 60_000],
+    "nbytes": [None, 0, 9],
+}
 """What a writer might have written; in the other columns of int64 any small one."""
 TYPES = {"int64": pa.int64(), "int32": pa.int32(), "dictionary": pa.string()}
 OTHERS = [
-    *((1, pa.int8()), (1.5, pa.float64()), ("text", pa.string()), (b"bytes", pa.binary()), (True, pa.bool_())),
-    *(([1], pa.list_(pa.int64())), (10**15, pa.timestamp("us")), (None, pa.int64()), (None, pa.null())),
+    *(
+        (1, pa.int8()),
+        (1.5, pa.float64()),
+        ("text", pa.string()),
+        (b"bytes", pa.binary()),
+        (True, pa.bool_()),
+    ),
+    *(
+        ([1], pa.list_(pa.int64())),
+        (10**15, pa.timestamp("us")),
+        (None, pa.int64()),
+        (None, pa.null()),
+    ),
 ]
 KEYS = "schema_version run writer serial mode tick_ns gap_threshold_ns first_conn server dropped_before dropped boot"
 METADATA = st.dictionaries(
     st.sampled_from([*KEYS.split(), "anchors", "cut"]),
-    st.sampled_from(["", "0", "1", "7", "-1", "full", "gaps", "9" * 40, "[[1,2,3]]", "[[1]]", "{}", "[[[", "\n"])
+    st.sampled_from(
+        ["", "0", "1", "7", "-1", "full", "gaps", "9" * 40, "[[1,2,3]]", "[[1]]", "{}", "[[[", "\n"]
+    )
     | st.text(max_size=5),
 )
 
@@ -124,9 +146,17 @@ def test_a_foreign_file_is_taken_only_if_it_could_be_ours(data: st.DataObject) -
         if not column.required and not data.draw(st.integers(0, 19), f"has {column.name}"):
             continue
         if data.draw(st.integers(0, 29), f"type of {column.name}"):
-            likely = LIKELY.get(column.name) or (range(10 * S) if column.type == "int64" else EXTREMES[column.type])
-            some = likely if data.draw(st.integers(0, 9), f"likely {column.name}") else EXTREMES[column.type]
-            values = data.draw(st.lists(st.sampled_from(some), min_size=count, max_size=count), column.name)
+            likely = LIKELY.get(column.name) or (
+                range(10 * S) if column.type == "int64" else EXTREMES[column.type]
+            )
+            some = (
+                likely
+                if data.draw(st.integers(0, 9), f"likely {column.name}")
+                else EXTREMES[column.type]
+            )
+            values = data.draw(
+                st.lists(st.sampled_from(some), min_size=count, max_size=count), column.name
+            )
             arrays[column.name] = pa.array(values, TYPES[column.type])
         else:
             value, kind = data.draw(st.sampled_from(OTHERS))
@@ -136,6 +166,8 @@ def test_a_foreign_file_is_taken_only_if_it_could_be_ours(data: st.DataObject) -
         directory = Path(name) / "journal"
         directory.mkdir()
         sink = pa.BufferOutputStream()
-        pq.write_table(pa.table(arrays).replace_schema_metadata(metadata), sink, write_page_checksum=True)
+        pq.write_table(
+            pa.table(arrays).replace_schema_metadata(metadata), sink, write_page_checksum=True
+        )
         outcome(sink.getvalue().to_pybytes(), directory)
         everything_else(directory)

@@ -25,12 +25,18 @@ def drive(core, until: float) -> list[reaper.Expiry]:
 
 
 PEERS = 60
-WOKEN = [(epochs_per_tick, jitter, None) for epochs_per_tick in (1, 2, 3) for jitter in (0.0, 0.003, 0.9, 5.0)]
+WOKEN = [
+    (epochs_per_tick, jitter, None)
+    for epochs_per_tick in (1, 2, 3)
+    for jitter in (0.0, 0.003, 0.9, 5.0)
+]
 POLLED = [(1, 0.0, gap) for gap in (0.06, 0.26, 0.49, 0.71, 1.0)]
 
 
 @pytest.mark.parametrize(("epochs_per_tick", "jitter", "gap"), WOKEN + POLLED)
-def test_never_early_and_at_most_one_tick_plus_the_loops_own_delay_late(epochs_per_tick, jitter, gap):
+def test_never_early_and_at_most_one_tick_plus_the_loops_own_delay_late(
+    epochs_per_tick, jitter, gap
+):
     """Lateness counts from the real instant of the last byte, not from the epoch. Woken when the core asks for it, or
     polled once in *gap*, whatever it asks for."""
     chance = random.Random(7)
@@ -133,7 +139,9 @@ def test_hooks_run_after_the_books_are_closed_and_may_call_anything():
     core = IdleReaper(tick=1.0)
     again = []
     core.register(B, timeout=2.0, now=0.0)  # without a hook
-    core.register(A, timeout=2.0, now=0.0, on=lambda expiry: again.append(core.register(A, 2.0, expiry.now)))
+    core.register(
+        A, timeout=2.0, now=0.0, on=lambda expiry: again.append(core.register(A, 2.0, expiry.now))
+    )
     core.close_epoch(1.0)
     assert [expiry.uid for expiry in core.expire(3.0)] == [B, A]
     assert again[0].alive
@@ -154,20 +162,29 @@ TAKE_NOW = [
 REFUSED = {
     "timeout must be a finite number of seconds > 0, got": (
         NO_DURATION,
-        [lambda core, lease, bad: core.register(B, bad, 20.0), lambda core, lease, bad: lease.retime(bad, 20.0)],
+        [
+            lambda core, lease, bad: core.register(B, bad, 20.0),
+            lambda core, lease, bad: lease.retime(bad, 20.0),
+        ],
     ),
     "now must be a finite number of seconds, got": (NO_INSTANT, TAKE_NOW),
     "now must not decrease: got 19.0 after": ([19.0], TAKE_NOW),
     "limit must be an integer >= 1, got": (
         [0, *NO_COUNT],
-        [lambda core, lease, bad: core.advance(90.0, bad), lambda core, lease, bad: core.expire(90.0, bad)],
+        [
+            lambda core, lease, bad: core.advance(90.0, bad),
+            lambda core, lease, bad: core.expire(90.0, bad),
+        ],
     ),
     "n must be an integer >= 0, got": (NO_COUNT, [lambda core, lease, bad: core.oldest(bad)]),
     "since must be a lease of this core, got": (
         [1.0, "1", IdleReaper().register(A, 1.0, 1.0)],
         [lambda core, lease, bad: core.register(B, 3.0, 30.0, since=bad)],
     ),
-    "tick must be a finite number of seconds > 0, got": (NO_DURATION, [lambda core, lease, bad: IdleReaper(bad)]),
+    "tick must be a finite number of seconds > 0, got": (
+        NO_DURATION,
+        [lambda core, lease, bad: IdleReaper(bad)],
+    ),
     "tick must be a duration that can be divided into epochs, got": (
         [5e-324],
         [lambda core, lease, bad: IdleReaper(bad, epochs_per_tick=2)],
@@ -180,7 +197,10 @@ REFUSED = {
         [10**6 + 1, 10**5000],
         [lambda core, lease, bad: IdleReaper(epochs_per_tick=bad)],
     ),
-    "wheel_size must be an integer >= 2, got": ([1, *NO_COUNT], [lambda core, lease, bad: IdleReaper(wheel_size=bad)]),
+    "wheel_size must be an integer >= 2, got": (
+        [1, *NO_COUNT],
+        [lambda core, lease, bad: IdleReaper(wheel_size=bad)],
+    ),
 }
 
 
@@ -305,7 +325,9 @@ def test_a_hook_that_raises_stops_no_other_and_does_not_lose_the_list(raised, on
         errors = None
     assert [expiry.uid for expiry in expired] == [A, B, C]
     assert called == [A, B]
-    collected = [] if errors is None else [(type(error), *error.args) for error in errors.exceptions]
+    collected = (
+        [] if errors is None else [(type(error), *error.args) for error in errors.exceptions]
+    )
     ordinary = [uid for uid in (A, B) if uid == B or raised is ValueError]
     kind = {"none": ValueError, "raises": RuntimeError, "takes": None}[on_error]
     assert collected == [(kind, uid) for uid in ordinary if kind]

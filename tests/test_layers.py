@@ -31,7 +31,9 @@ ARROWS = {
     "trio": ADAPTER,
     "asyncio": ADAPTER,
     "servers": ADAPTER | {"asyncio"},
-    **dict.fromkeys(["uvicorn", "gunicorn", "aiohttp", "websockets", "hypercorn", "threads"], SERVER),
+    **dict.fromkeys(
+        ["uvicorn", "gunicorn", "aiohttp", "websockets", "hypercorn", "threads"], SERVER
+    ),
     "attach": PARTS - {"testing"} | {"policy"},
     "top": PARTS - {"testing"} | {"attach", "status"},
     "run": ADAPTER | {"asyncio", "attach", "servers", "trio"},
@@ -63,25 +65,62 @@ LOADGEN = {
     "plan": {"units"},
     "judge": {"units", "plan"},
     "drive": JUDGED,
-    **dict.fromkeys(["probe", "clients", "race", "backend", "vanish"], JUDGED | {"drive", "clients"}),
+    **dict.fromkeys(
+        ["probe", "clients", "race", "backend", "vanish"], JUDGED | {"drive", "clients"}
+    ),
     "simulate": JUDGED | {"drive"},
     "journals": JUDGED | {"simulate"},
     "cli_options": JUDGED | {"drive"},
-    "cli": JUDGED | {"drive", "cli_options", "simulate", "journals", "clients", "probe", "race", "backend", "vanish"},
+    "cli": JUDGED
+    | {
+        "drive",
+        "cli_options",
+        "simulate",
+        "journals",
+        "clients",
+        "probe",
+        "race",
+        "backend",
+        "vanish",
+    },
     "__main__": {"cli"},
 }
 """The rooms of `loadgen/` likewise."""
 
 FRAMEWORKS = {
-    *("trio", "asyncio", "pyspark", "psutil", "pyarrow", "pandas", "numpy", "h11", "rich", "uvloop"),
-    *("uvicorn", "gunicorn", "aiohttp", "websockets", "hypercorn", "httptools", "starlette", "django", "anyio"),
+    *(
+        "trio",
+        "asyncio",
+        "pyspark",
+        "psutil",
+        "pyarrow",
+        "pandas",
+        "numpy",
+        "h11",
+        "rich",
+        "uvloop",
+    ),
+    *(
+        "uvicorn",
+        "gunicorn",
+        "aiohttp",
+        "websockets",
+        "hypercorn",
+        "httptools",
+        "starlette",
+        "django",
+        "anyio",
+    ),
 }
 ASYNCIO = {"asyncio", "uvloop"}
 MAY = {
     "trio": {"trio"},
     "asyncio": ASYNCIO,
     "servers": FRAMEWORKS - {"trio", "pyspark", "psutil", "pyarrow", "pandas", "numpy", "rich"},
-    **{name: {*ASYNCIO, name} for name in ("uvicorn", "gunicorn", "aiohttp", "websockets", "hypercorn")},
+    **{
+        name: {*ASYNCIO, name}
+        for name in ("uvicorn", "gunicorn", "aiohttp", "websockets", "hypercorn")
+    },
     "gunicorn": {*ASYNCIO, "gunicorn", "uvicorn"},  # its worker is uvicorn's
     "journal": {"pyarrow"},
     "policy": {"psutil"},
@@ -122,7 +161,11 @@ def imported(path: Path, known=(), *, types: bool = True, calls: bool = True) ->
             for alias in node.names:
                 found.add(inner if (inner := f"{module}.{alias.name}") in known else module)
         elif types or not (isinstance(node, ast.If) and "TYPE_" in ast.unparse(node.test)):
-            todo += (each for each in ast.iter_child_nodes(node) if calls or not isinstance(each, FUNCTION))
+            todo += (
+                each
+                for each in ast.iter_child_nodes(node)
+                if calls or not isinstance(each, FUNCTION)
+            )
     return found
 
 
@@ -130,7 +173,10 @@ def graph(package: str, types: bool = True) -> dict[str, set[str]]:
     """What each module of *package* imports of it. A package's `__init__` is not in it: it is a door."""
     known = {name_of(path): path for path in sources(package)}
     inside = {name: path for name, path in known.items() if path.name != "__init__.py"}
-    return {name: (imported(path, known, types=types) & set(known)) - {name} for name, path in inside.items()}
+    return {
+        name: (imported(path, known, types=types) & set(known)) - {name}
+        for name, path in inside.items()
+    }
 
 
 def room_of(module: str, depth: int = 1) -> str:
@@ -146,7 +192,8 @@ def test_imports_between_rooms_follow_the_arrows(package, arrows):
         f"{module} imports {other}"
         for module, others in graph(package.replace(".", "/")).items()
         for other in others
-        if (here := room_of(module, depth)) != (there := room_of(other, depth)) and there not in arrows[here]
+        if (here := room_of(module, depth)) != (there := room_of(other, depth))
+        and there not in arrows[here]
     ]
     assert not wrong
 
@@ -157,22 +204,36 @@ def test_a_framework_is_imported_only_by_its_adapter_and_no_example_and_no_test_
     if room != "pipeline":
         roots = {module.split(".")[0] for module in imported(path, calls=False)}
         assert not roots & FRAMEWORKS - set(MAY.get(room, ()))
-    assert not {name.split(".")[0] for name in imported(path)} & {"server_example", "loadgen", "tests", "benchmarks"}
+    assert not {name.split(".")[0] for name in imported(path)} & {
+        "server_example",
+        "loadgen",
+        "tests",
+        "benchmarks",
+    }
 
 
 def test_the_audit_does_not_know_the_core():
     others = set().union(*(imported(path) for path in sources("reaper/pipeline/audit")))
-    ours = {name for name in others if name.startswith("reaper.") and not name.startswith("reaper.pipeline")}
+    ours = {
+        name
+        for name in others
+        if name.startswith("reaper.") and not name.startswith("reaper.pipeline")
+    }
     assert all(name.startswith(("reaper.journal.schema", "reaper.errors")) for name in ours)
 
 
 @pytest.mark.parametrize("path", sources("loadgen"), ids=name_of)
 def test_the_judge_knows_nothing_of_the_judged(path):
     name = name_of(path)
-    ours = {module for module in imported(path) if module.split(".")[0] in {"reaper", "server_example"}}
+    ours = {
+        module for module in imported(path) if module.split(".")[0] in {"reaper", "server_example"}
+    }
     if name.startswith("loadgen.simulate"):
         assert not {module for module in ours if module.startswith("server_example")}
-    elif name in {"loadgen.drive.journal", "loadgen.journals"}:  # they write its files, and keep no time by it
+    elif name in {
+        "loadgen.drive.journal",
+        "loadgen.journals",
+    }:  # they write its files, and keep no time by it
         assert ours <= {"reaper.journal", "reaper.journal.schema"}
     elif name == "loadgen.judge.page":  # it draws what was judged
         assert ours <= {"reaper.pipeline.html.charts", "reaper.pipeline.html.parts"}
@@ -183,14 +244,24 @@ def test_the_judge_knows_nothing_of_the_judged(path):
 @pytest.mark.parametrize("path", sources("server_example"), ids=name_of)
 def test_the_example_uses_public_names_only(path):
     nodes = list(ast.walk(ast.parse(path.read_text())))
-    names = [alias.name for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names]
+    names = [
+        alias.name for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names
+    ]
     assert not [name for name in names if name.startswith("_")]
-    reached = [node for node in nodes if isinstance(node, ast.Attribute) and node.attr.startswith("_")]
+    reached = [
+        node for node in nodes if isinstance(node, ast.Attribute) and node.attr.startswith("_")
+    ]
     private = [ast.unparse(node) for node in reached if not node.attr.startswith("__")]
-    assert not [name for name in private if name.rpartition(".")[0] not in {"self", "cls"} and name != "os._exit"]
+    assert not [
+        name
+        for name in private
+        if name.rpartition(".")[0] not in {"self", "cls"} and name != "os._exit"
+    ]
 
 
-@pytest.mark.parametrize("path", [*sources("reaper/core"), ROOT / "reaper" / "errors.py"], ids=name_of)
+@pytest.mark.parametrize(
+    "path", [*sources("reaper/core"), ROOT / "reaper" / "errors.py"], ids=name_of
+)
 def test_the_core_reads_no_clock_and_does_no_io(path):
     assert not {module.split(".")[0] for module in imported(path)} & READS_NO_CLOCK
 
@@ -199,24 +270,45 @@ def test_only_one_module_rounds():
     # lint and attach's display estimate for people to read; the journal and the pipeline look at time that is past.
     for path in sources("reaper"):
         name = name_of(path)
-        if room_of(name) in {"journal", "pipeline"} or name in {"reaper.core.ticks", "reaper.config.lint"}:
+        if room_of(name) in {"journal", "pipeline"} or name in {
+            "reaper.core.ticks",
+            "reaper.config.lint",
+        }:
             continue
-        calls = {ast.unparse(node.func) for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)}
+        calls = {
+            ast.unparse(node.func)
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Call)
+        }
         assert not calls & {"math.floor", "math.ceil", "math.trunc", "floor", "ceil"}, name
 
 
-@pytest.mark.parametrize("package", ["reaper", "loadgen", "server_example", "benchmarks", "scripts"])
+@pytest.mark.parametrize(
+    "package", ["reaper", "loadgen", "server_example", "benchmarks", "scripts"]
+)
 def test_no_module_imports_itself_by_way_of_others(package):
     TopologicalSorter(graph(package, types=False)).prepare()  # CycleError names it
 
 
 @pytest.mark.parametrize("package", ["reaper", "loadgen", "server_example"])
 def test_a_module_can_be_read_in_one_sitting(package):
-    assert not {name_of(path): lines for path in sources(package) if (lines := path.read_text().count("\n")) > 750}
+    assert not {
+        name_of(path): lines
+        for path in sources(package)
+        if (lines := path.read_text().count("\n")) > 750
+    }
 
 
-@pytest.mark.parametrize("door", ["", "trio", "config", "policy", "journal", "metrics", "testing", "asyncio", "attach"])
+@pytest.mark.parametrize(
+    "door", ["", "trio", "config", "policy", "journal", "metrics", "testing", "asyncio", "attach"]
+)
 def test_a_door_says_what_it_exports(door):
-    (path,) = [path for path in sources("reaper") if name_of(path) == ".".join(filter(None, ["reaper", door]))]
+    (path,) = [
+        path
+        for path in sources("reaper")
+        if name_of(path) == ".".join(filter(None, ["reaper", door]))
+    ]
     body = ast.parse(path.read_text()).body
-    assert "__all__" in {ast.unparse(node.targets[0]) for node in body if isinstance(node, ast.Assign)}
+    assert "__all__" in {
+        ast.unparse(node.targets[0]) for node in body if isinstance(node, ast.Assign)
+    }

@@ -20,7 +20,17 @@ from namespaces import opened
 
 from loadgen.backend import Upstream, listen
 from loadgen.cli import main
-from loadgen.clients import ATTACKS, Account, Ended, Speech, ask, attack, behaviour, keep_asking, play
+from loadgen.clients import (
+    ATTACKS,
+    Account,
+    Ended,
+    Speech,
+    ask,
+    attack,
+    behaviour,
+    keep_asking,
+    play,
+)
 from loadgen.drive.wire import Tls
 from loadgen.plan.behaviours import KINDS
 from loadgen.probe import QUESTIONS, as_text, checked, probe, summarise, write_junit
@@ -33,7 +43,9 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 PATIENCE = 10.0
 
 
-def against(handler: Handler, run: Callable[[Target], Awaitable[T]], host: str = "127.0.0.1", **more: Any) -> T:
+def against(
+    handler: Handler, run: Callable[[Target], Awaitable[T]], host: str = "127.0.0.1", **more: Any
+) -> T:
     """What *run* returns, given the address of a server whose connections *handler* treats."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -81,7 +93,9 @@ def test_whatever_a_client_does_it_learns_that_the_server_has_ended_it() -> None
 
 
 @pytest.mark.parametrize("kind", ["mute", "silent"])
-def test_a_client_that_is_late_to_see_that_it_is_connected_does_not_find_a_close_early(kind: str) -> None:
+def test_a_client_that_is_late_to_see_that_it_is_connected_does_not_find_a_close_early(
+    kind: str,
+) -> None:
     def close_in_law(listener: socket.socket) -> None:
         with listener.accept()[0]:
             time.sleep(0.5)
@@ -110,7 +124,9 @@ def test_an_attacker_comes_back_until_it_is_told_to_stop() -> None:
     assert {ended.how for ended in ends} == {"closed"}
 
 
-@pytest.mark.parametrize(("handler", "lost"), [(answer, ""), (answer_500, "status 500"), (close_at_once, "closed")])
+@pytest.mark.parametrize(
+    ("handler", "lost"), [(answer, ""), (answer_500, "status 500"), (close_at_once, "closed")]
+)
 def test_a_healthy_client_says_what_it_lost(handler: Handler, lost: str) -> None:
     assert against(handler, ask).lost == lost
 
@@ -141,9 +157,15 @@ def server_tls(certificate: tuple[str, str], *protocols: str) -> ssl.SSLContext:
 
 @pytest.mark.parametrize(
     ("tls", "lost"),
-    [("right", ""), (Tls("localhost"), "connect: CERTIFICATE_VERIFY_FAILED"), (Tls("x", insecure=True), "")],
+    [
+        ("right", ""),
+        (Tls("localhost"), "connect: CERTIFICATE_VERIFY_FAILED"),
+        (Tls("x", insecure=True), ""),
+    ],
 )
-def test_tls_is_spoken_and_the_certificate_checked(tls: Tls | str, lost: str, certificate, caplog) -> None:
+def test_tls_is_spoken_and_the_certificate_checked(
+    tls: Tls | str, lost: str, certificate, caplog
+) -> None:
     speech = Speech(tls=tls if isinstance(tls, Tls) else Tls("localhost", certificate[0]))
     assert against(answer, lambda at: ask(at, speech), ssl=server_tls(certificate)).lost == lost
 
@@ -155,7 +177,9 @@ def test_a_server_of_http_2_alone_is_named_in_one_line(certificate) -> None:
 
     speech = Speech(tls=Tls("localhost", insecure=True))
     found = against(
-        settings, lambda at: asyncio.to_thread(probe, at, speech, 0.5, {}, 1), ssl=server_tls(certificate, "h2")
+        settings,
+        lambda at: asyncio.to_thread(probe, at, speech, 0.5, {}, 1),
+        ssl=server_tls(certificate, "h2"),
     )
     assert as_text(found).splitlines()[-1].startswith("the server speaks HTTP/2 only")
 
@@ -193,7 +217,9 @@ def test_a_websocket_is_upgraded_before_its_clock_starts() -> None:
 
 
 @pytest.mark.parametrize("stays", [False, True])
-def test_a_backend_measures_how_long_a_pool_holds_its_connection_and_whether_it_reuses_it(stays: bool) -> None:
+def test_a_backend_measures_how_long_a_pool_holds_its_connection_and_whether_it_reuses_it(
+    stays: bool,
+) -> None:
     async def run() -> Upstream:
         async def pool(at: Target) -> None:
             reader, writer = await asyncio.open_connection(at.host, at.port)
@@ -223,17 +249,26 @@ def test_a_race_counts_what_is_lost_on_a_connection_that_looked_open(honour, los
         await reader.readuntil(b"\r\n\r\n")  # and no answer: it was about to close
 
     how = "race --keep-alive 50ms --spread 10ms --times 6 --clients 3 --json"
-    status = against(once, lambda at: asyncio.to_thread(main, [*how.split(), *honour, f"--target={at}"]))
+    status = against(
+        once, lambda at: asyncio.to_thread(main, [*how.split(), *honour, f"--target={at}"])
+    )
     found = json.loads(capsys.readouterr().out)
-    assert (status, found["lost"], found["lost_per_million"]) == (bool(lost), lost, 1e6 * bool(lost))
-    assert (found["reused"], found["fresh"], found["announced"]) == ((0, 6) if honour else (6, 0)) + ("timeout=0",)
+    assert (status, found["lost"], found["lost_per_million"]) == (
+        bool(lost),
+        lost,
+        1e6 * bool(lost),
+    )
+    assert (found["reused"], found["fresh"], found["announced"]) == (
+        (0, 6) if honour else (6, 0)
+    ) + ("timeout=0",)
 
 
 def test_the_tools_of_a_namespace_are_found_beside_the_path(monkeypatch) -> None:
     ran: list[list[str]] = []
     monkeypatch.setattr("shutil.which", lambda name, path=None: f"/sbin/{name}" if path else None)
     monkeypatch.setattr(
-        "subprocess.run", lambda command, **_: ran.append(command) or subprocess.CompletedProcess(command, 0, "")
+        "subprocess.run",
+        lambda command, **_: ran.append(command) or subprocess.CompletedProcess(command, 0, ""),
     )
     with namespace():
         assert _established(1) == set()
@@ -249,6 +284,8 @@ def test_a_client_that_vanishes_is_kept_until_the_servers_kernel_lets_it_go() ->
 
     with opened():  # or it is skipped
         pass
-    found = against(forget, lambda at: asyncio.to_thread(vanish, at, Speech("echo"), 20.0, 2), "0.0.0.0")
+    found = against(
+        forget, lambda at: asyncio.to_thread(vanish, at, Speech("echo"), 20.0, 2), "0.0.0.0"
+    )
     assert [kept.name for kept in found] == ["vanished_new", "vanished_idle"]
     assert all(each is not None for kept in found for each in kept.seconds)

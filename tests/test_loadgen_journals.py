@@ -33,7 +33,9 @@ def plan_of(connections: int = 300, mix: str = MIX, seed: int = 3) -> Plan:
 
 
 def rows_of(directory: Path) -> list[dict[str, Any]]:
-    return pa.concat_tables([pq.read_table(path) for path in sorted(directory.iterdir())]).to_pylist()
+    return pa.concat_tables(
+        [pq.read_table(path) for path in sorted(directory.iterdir())]
+    ).to_pylist()
 
 
 @pytest.fixture(scope="module", params=["full", "gaps"])
@@ -41,7 +43,13 @@ def right(request, tmp_path_factory) -> tuple[Path, dict[str, Any]]:
     """A right pair of journals of two writers, with stalls."""
     out = tmp_path_factory.mktemp("right")
     return out, write_journals(
-        plan_of(), out / "server", out / "client", span=SPAN, mode=request.param, writers=2, stalls=3
+        plan_of(),
+        out / "server",
+        out / "client",
+        span=SPAN,
+        mode=request.param,
+        writers=2,
+        stalls=3,
     )
 
 
@@ -60,7 +68,10 @@ def test_every_connection_keeps_the_law_on_the_servers_side(right) -> None:
     assert len(lives) == summary["connections"] == 300
     for life in lives.values():
         end = life[-1]
-        assert (life[0]["kind"], end["kind"] in ("reap", "close_peer", "close_app")) == ("open", True)
+        assert (life[0]["kind"], end["kind"] in ("reap", "close_peer", "close_app")) == (
+            "open",
+            True,
+        )
         written = [row for row in life if row["kind"] == "activity"]
         assert end["idle_sum_ns"] == sum(row["idle_ns"] for row in written)
         assert end["n"] >= len(written)
@@ -75,7 +86,8 @@ def test_every_connection_keeps_the_law_on_the_servers_side(right) -> None:
 def test_both_sides_tell_of_the_same_connections(right) -> None:
     out, _ = right
     server, client = (
-        {row["peer"]: row["t"] for row in rows_of(out / side) if row["kind"] == "open"} for side in ("server", "client")
+        {row["peer"]: row["t"] for row in rows_of(out / side) if row["kind"] == "open"}
+        for side in ("server", "client")
     )
     assert server.keys() == client.keys()
     assert all(client[peer] < at for peer, at in server.items())
@@ -85,8 +97,19 @@ def test_both_sides_tell_of_the_same_connections(right) -> None:
 @pytest.mark.parametrize("ahead", [0.0, 2.0])
 def test_an_audit_finds_what_is_planted_by_number(ahead: float, tmp_path) -> None:
     planted = Planted(EVERY_FAULT, ahead)
-    summary = write_journals(plan_of(), tmp_path / "s", tmp_path / "c", span=SPAN, planted=planted, writers=3)
-    command = [sys.executable, "-m", "reaper.pipeline", "audit", "--engine", "embedded", "--out", str(tmp_path / "out")]
+    summary = write_journals(
+        plan_of(), tmp_path / "s", tmp_path / "c", span=SPAN, planted=planted, writers=3
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "reaper.pipeline",
+        "audit",
+        "--engine",
+        "embedded",
+        "--out",
+        str(tmp_path / "out"),
+    ]
     command += ["--events", str(tmp_path / "s"), "--client", str(tmp_path / "c")]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 1, done.stderr
@@ -106,14 +129,26 @@ def test_memory_holds_what_is_open_and_not_what_was_written(tmp_path, monkeypatc
     monkeypatch.setattr(journals, "FLUSHED_ROWS", 100)
     waiting = []
     flush = Journal.flush
-    monkeypatch.setattr(Journal, "flush", lambda journal: waiting.append(len(journal._rows)) or flush(journal))
+    monkeypatch.setattr(
+        Journal, "flush", lambda journal: waiting.append(len(journal._rows)) or flush(journal)
+    )
     summary = write_journals(plan_of(2000, "silent=5,leave=5"), tmp_path / "s", span=SPAN)
     assert summary["events"] > 50 * max(waiting)
 
 
 @pytest.mark.slow
 def test_as_many_rows_as_wanted_by_the_command(tmp_path, call) -> None:
-    arguments = ["--events", "20k", "--scenario", "week", "--duration", "6h", "--side", "server", "--json"]
+    arguments = [
+        "--events",
+        "20k",
+        "--scenario",
+        "week",
+        "--duration",
+        "6h",
+        "--side",
+        "server",
+        "--json",
+    ]
     _, said, _ = call(main, "simulate", "--journal", tmp_path, *arguments)
     assert json.loads(said)["events"] == pytest.approx(20_000, rel=0.05)
     assert not (tmp_path / "client").exists()

@@ -65,7 +65,11 @@ class Poller:
 
     def __init__(self, clock: Clock, loop: VirtualLoop, stops: list[tuple[float, float]]) -> None:
         self.epoll, self.clock, self.loop, self.stops = select.epoll(), clock, loop, stops
-        self.register, self.modify, self.unregister = self.epoll.register, self.epoll.modify, self.epoll.unregister
+        self.register, self.modify, self.unregister = (
+            self.epoll.register,
+            self.epoll.modify,
+            self.epoll.unregister,
+        )
 
     def poll(self, wait: float, most: int) -> list[tuple[int, int]]:
         until = self.clock.now + wait
@@ -115,11 +119,16 @@ def judged(
 ) -> dict[str, Any]:
     """The report on *server*, reached in virtual time by the load generator's own loop, over real sockets."""
     clock = Clock()
-    halts = [[(clock.now + begun, clock.now + to) for begun, to in stops or []] for stops in (server_stops, own_stops)]
+    halts = [
+        [(clock.now + begun, clock.now + to) for begun, to in stops or []]
+        for stops in (server_stops, own_stops)
+    ]
     loop = VirtualLoop(clock, halts[0])
     numbers, all_ = iter(range(10**6)), set[Connection]()
     listening = loop.run_until_complete(
-        loop.create_server(lambda: Connection(server, numbers, all_, loop), "127.0.0.1", 0, backlog=1000)
+        loop.create_server(
+            lambda: Connection(server, numbers, all_, loop), "127.0.0.1", 0, backlog=1000
+        )
     )
     port = listening.sockets[0].getsockname()[1]
     if server.crash:
@@ -130,7 +139,13 @@ def judged(
     law = Law(TIMEOUT, TICK, 0.0, server.max_age)
     plan = make_plan(from_mix(server.mix), CONNECTIONS, law, 3 * TIMEOUT, 1, 400.0)
     control = Control(clock, plan.duration)
-    order = Order(plan, parse_target(f"127.0.0.1:{port}"), server.protocol, 4 * TICK, share=Share(0, CONNECTIONS))
+    order = Order(
+        plan,
+        parse_target(f"127.0.0.1:{port}"),
+        server.protocol,
+        4 * TICK,
+        share=Share(0, CONNECTIONS),
+    )
     made = worker.Worker(order, control)  # type: ignore[arg-type]
     made.poller.close()
     made.poller = made.connector.poller = Poller(clock, loop, halts[1])  # type: ignore[assignment]
@@ -148,7 +163,9 @@ def judged(
     for fd in control.pipe:
         os.close(fd)
     observation = Observation(control.told[0], control.ramped, clock.now, [control.sent[-1]])
-    return build_report(plan, observation, {"protocol": server.protocol, "tick_s": TICK}, UNKNOWN_SERVER)
+    return build_report(
+        plan, observation, {"protocol": server.protocol, "tick_s": TICK}, UNKNOWN_SERVER
+    )
 
 
 @pytest.mark.parametrize("name", KIT)
@@ -174,18 +191,31 @@ LONG = [(0.2, 2.5), (1.2, 2.6), (1.4, 5.0)]
 @pytest.mark.parametrize("side", ["server_stops", "own_stops"])
 @pytest.mark.parametrize(
     ("stops", "verdict"),
-    [*(([stop], "pass") for stop in SHORT), (BUSY, "pass"), *(([stop], "inconclusive") for stop in LONG)],
+    [
+        *(([stop], "pass") for stop in SHORT),
+        (BUSY, "pass"),
+        *(([stop], "inconclusive") for stop in LONG),
+    ],
 )
 def test_a_right_server_passes_on_a_machine_that_stalls_and_is_accused_of_nothing_if_for_long(
     stops: Stops, verdict: str, side: str, monkeypatch
 ) -> None:
     report = judged(KIT["right"], monkeypatch, **{side: stops})
     assert report["verdict"] == verdict, report["reasons"]
-    assert all("too many to say anything" in reason or "undecided" in reason for reason in report["reasons"])
+    assert all(
+        "too many to say anything" in reason or "undecided" in reason
+        for reason in report["reasons"]
+    )
 
 
-def test_an_answer_that_a_client_does_not_wait_for_is_not_lost_where_the_server_stood_still(monkeypatch) -> None:
-    report = judged(replace(KIT["right"], mix="silent=2,chatty=4,leave=9"), monkeypatch, server_stops=[(0.2, 1.4)])
+def test_an_answer_that_a_client_does_not_wait_for_is_not_lost_where_the_server_stood_still(
+    monkeypatch,
+) -> None:
+    report = judged(
+        replace(KIT["right"], mix="silent=2,chatty=4,leave=9"),
+        monkeypatch,
+        server_stops=[(0.2, 1.4)],
+    )
     assert report["actions"]["unanswered"] == 0 < report["actions"]["underway"]
     assert report["verdict"] != "fail", report["reasons"]
 

@@ -61,7 +61,10 @@ def one_worker(mix: str = "silent", protocol: str = "echo", processes: int = 1, 
     plan = make_plan(from_mix(mix), 1, LAW, 30.0, 1, 1, beat)
     ours, theirs = multiprocessing.Pipe()
     worker = module.Worker(
-        Order(plan, parse_target("127.0.0.1:9"), protocol, 1.0, share=Share(0, 1), processes=processes), theirs
+        Order(
+            plan, parse_target("127.0.0.1:9"), protocol, 1.0, share=Share(0, 1), processes=processes
+        ),
+        theirs,
     )
     with ours, theirs, closing(worker.poller):
         yield worker
@@ -101,7 +104,9 @@ def test_a_close_that_came_in_time_and_was_read_late_is_counted_as_our_own() -> 
         assert len(worker.records) == 3
 
 
-def test_a_close_that_is_looked_at_long_after_the_loop_woke_up_for_it_is_not_taken_for_an_early_one() -> None:
+def test_a_close_that_is_looked_at_long_after_the_loop_woke_up_for_it_is_not_taken_for_an_early_one() -> (
+    None
+):
     with one_worker() as worker, connected() as (near, far):
         before = time.monotonic()
         far.close()
@@ -115,7 +120,8 @@ def test_a_close_that_is_looked_at_long_after_the_loop_woke_up_for_it_is_not_tak
 
 
 @pytest.mark.parametrize(
-    ("early", "final", "verdict"), [(True, True, "early"), (True, False, "false"), (False, True, "reaped")]
+    ("early", "final", "verdict"),
+    [(True, True, "early"), (True, False, "false"), (False, True, "reaped")],
 )
 def test_an_early_close_that_is_read_when_one_is_due_is_still_one_and_asking_the_kernel_late_makes_no_other_one(
     early: bool, final: bool, verdict: str, monkeypatch
@@ -138,7 +144,9 @@ def test_an_early_close_that_is_read_when_one_is_due_is_still_one_and_asking_the
 
 @pytest.mark.parametrize("protocol", ["echo", "raw"])
 @pytest.mark.parametrize(("answered", "verdict"), [(False, "own_lag"), (True, "false")])
-def test_steps_made_up_for_after_a_stall_accuse_no_server_that_closed_meanwhile(protocol, answered, verdict) -> None:
+def test_steps_made_up_for_after_a_stall_accuse_no_server_that_closed_meanwhile(
+    protocol, answered, verdict
+) -> None:
     with one_worker("chatty", protocol) as worker, connected() as (near, far):
         client = held(worker, near, LAW.timeout + TICK, number=1)
         now = time.monotonic()
@@ -155,15 +163,23 @@ def test_steps_made_up_for_after_a_stall_accuse_no_server_that_closed_meanwhile(
 
 def test_the_words_say_whose_the_late_closes_are() -> None:
     reaps = {"observed": 5_000, "late_raw": 40, "late_raw_own": 12}
-    assert beyond(reaps) == "40 beyond one tick before any allowance (0.80%), 12 of them read late by this program"
-    assert beyond({"observed": 5, "late_raw": 0, "late_raw_own": 0}) == "0 beyond one tick before any allowance"
+    assert (
+        beyond(reaps)
+        == "40 beyond one tick before any allowance (0.80%), 12 of them read late by this program"
+    )
+    assert (
+        beyond({"observed": 5, "late_raw": 0, "late_raw_own": 0})
+        == "0 beyond one tick before any allowance"
+    )
 
 
 def test_memory_in_use_counts_what_the_kernel_holds_of_sockets(monkeypatch) -> None:
     free = {"MemTotal": 100, "MemFree": 60, "Buffers": 5, "Cached": 15, "MemAvailable": 80}
     monkeypatch.setattr(machine, "meminfo", lambda: free)
     watch = MachineWatch([])
-    monkeypatch.setattr(watch, "_trees", lambda *_: machine.Trees())  # other tests may have left a forkserver
+    monkeypatch.setattr(
+        watch, "_trees", lambda *_: machine.Trees()
+    )  # other tests may have left a forkserver
     watch.sample("before")
     most = []
     for left in (40, 30, 50):  # what sockets took counts as available still
@@ -197,7 +213,9 @@ def test_handshakes_that_wait_make_no_step_late(monkeypatch) -> None:
         monkeypatch.setattr(worker, "note_lag", lambda _, lag: late.append(lag))
         for name in ("act", "beat", "leave_all"):
             monkeypatch.setattr(worker, name, lambda *_: None)
-        worker.clients = {fd: Client(0, 0, 1, worker.plan.behaviour(0), fd=fd, sock=sock) for fd in waiting}
+        worker.clients = {
+            fd: Client(0, 0, 1, worker.plan.behaviour(0), fd=fd, sock=sock) for fd in waiting
+        }
         for number in range(100):
             worker.push(1000.005 + number * 0.005, Client(0, 0, 1, worker.plan.behaviour(0), fd=5))
         worker.looked, worker.end = now, 1001.0
@@ -249,6 +267,8 @@ def test_an_answer_is_not_lost_that_a_close_cut_or_that_lags_of_this_program_in_
         behaviour = replace(worker.plan.behaviour(0), timeout=1.0)
         for instant in lags:
             worker.stalls.add(instant, 0.4)
-        worker.account(Client(0, 0, 1, behaviour, asked=1, owed_since=1000.0 - owed_for), How.RST, 1000.0)
+        worker.account(
+            Client(0, 0, 1, behaviour, asked=1, owed_since=1000.0 - owed_for), How.RST, 1000.0
+        )
         worker.account_left()
         assert (worker.counters.cut, worker.counters.lost_answers) == (1 - lost, lost)

@@ -49,25 +49,39 @@ def test_a_run_is_ended_when_nothing_was_answered_for_too_long() -> None:
 @pytest.mark.parametrize(
     ("server", "protocol", "words"),
     [
-        ("answers in HTTP", "echo", 'answered "HTTP/1.1 400 Bad Request": did you mean --protocol http?'),
+        (
+            "answers in HTTP",
+            "echo",
+            'answered "HTTP/1.1 400 Bad Request": did you mean --protocol http?',
+        ),
         ("right", "http", "sent the request back: did you mean --protocol echo?"),
     ],
 )
-def test_another_protocol_is_recognised_and_what_to_type_is_said(server: str, protocol: str, words: str) -> None:
+def test_another_protocol_is_recognised_and_what_to_type_is_said(
+    server: str, protocol: str, words: str
+) -> None:
     with faulty_server(server, timeout=60.0) as running:
-        status, report = run(running.port, *LONG, "--mix", "silent", "--protocol", protocol, connections=12)
+        status, report = run(
+            running.port, *LONG, "--mix", "silent", "--protocol", protocol, connections=12
+        )
     assert (status, report["verdict"]) == (1, "fail")
     assert report["reasons"][0] == f"127.0.0.1:{running.port} {words}"
     assert "TLS" in str(recognise("echo", b"\x15\x03\x01\x00\x02"))
     assert "SSH" in str(recognise("http", b"SSH-2.0-OpenSSH_9.2\r\n"))
-    assert recognise("echo", b"hello\r\n") is recognise("http", b"HTTP/1.1 400 Bad Request\r\n") is None
+    assert (
+        recognise("echo", b"hello\r\n")
+        is recognise("http", b"HTTP/1.1 400 Bad Request\r\n")
+        is None
+    )
 
 
 @pytest.mark.slow
 def test_a_run_ends_when_all_its_clients_are_gone() -> None:
     with faulty_server("cuts the young, whatever the scenario says") as server:
         # At this timeout each speaks once before it is cut: no lag of this machine can be why.
-        status, report = run(server.port, *LONG, "--mix", "chatty", "--timeout", "60s", connections=12)
+        status, report = run(
+            server.port, *LONG, "--mix", "chatty", "--timeout", "60s", connections=12
+        )
     assert status == 1
     assert report["reaps"]["false"] == 12
 
@@ -82,7 +96,9 @@ def test_a_lost_process_costs_its_own_connections_only(blow: signal.Signals, mon
 
     def strike(phase: str) -> None:
         if phase == "open":
-            struck.append(sorted(active_children(), key=lambda child: int(child.name.rpartition("-")[2]))[1])
+            struck.append(
+                sorted(active_children(), key=lambda child: int(child.name.rpartition("-")[2]))[1]
+            )
             os.kill(struck[0].pid, blow)
 
     with faulty_server(timeout=0.5) as server:
@@ -101,7 +117,9 @@ def test_a_lost_process_costs_its_own_connections_only(blow: signal.Signals, mon
 @pytest.mark.slow
 @pytest.mark.parametrize("whole_group", [False, True])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_run_is_inconclusive_with_status_130(number: signal.Signals, whole_group: bool) -> None:
+def test_an_interrupted_run_is_inconclusive_with_status_130(
+    number: signal.Signals, whole_group: bool
+) -> None:
     with faulty_server() as server:
         words = f"run --target {server.target} --timeout 1s --duration 50s --connections 10 --json"
         process = subprocess.Popen(
@@ -124,7 +142,8 @@ def test_an_interrupted_run_is_inconclusive_with_status_130(number: signal.Signa
 
 
 @pytest.mark.parametrize(
-    "command", [["behaviours"], ["run", "--help"], ["probe", "--help"], ["simulate", "--help"], ["--help"]]
+    "command",
+    [["behaviours"], ["run", "--help"], ["probe", "--help"], ["simulate", "--help"], ["--help"]],
 )
 def test_nothing_printed_wraps_at_80_columns(command: list[str], call, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
@@ -134,17 +153,38 @@ def test_nothing_printed_wraps_at_80_columns(command: list[str], call, monkeypat
 
 
 TEXTS = st.sampled_from(
-    ["silent", "chatty", "linear", "waves", "1s", "0s", "0.5T", "9T", "0T", "", "x", "\n", "9" * 400 + "s"]
+    [
+        "silent",
+        "chatty",
+        "linear",
+        "waves",
+        "1s",
+        "0s",
+        "0.5T",
+        "9T",
+        "0T",
+        "",
+        "x",
+        "\n",
+        "9" * 400 + "s",
+    ]
 )
 NUMBERS = st.one_of(st.booleans(), st.integers(), st.floats(), st.integers(min_value=10**300))
 SCALARS = st.one_of(TEXTS, NUMBERS, st.none().map(lambda _: []), st.dates())
 WORDS = "kind name weight timeout reconnect deadline shortest longest every tail earliest latest"
 KEYS = st.sampled_from(WORDS.split())
-ROWS = st.one_of(SCALARS, st.dictionaries(KEYS, SCALARS, max_size=5).map(lambda row: {"kind": "bursty", **row}))
+ROWS = st.one_of(
+    SCALARS, st.dictionaries(KEYS, SCALARS, max_size=5).map(lambda row: {"kind": "bursty", **row})
+)
 RAMPS = st.dictionaries(st.sampled_from(["shape", "rate", "waves", "every"]), SCALARS, max_size=4)
 FILES = st.fixed_dictionaries(
     {"client": st.one_of(SCALARS, st.lists(ROWS, max_size=3))},
-    optional={"name": SCALARS, "description": SCALARS, "protocol": SCALARS, "ramp": st.one_of(SCALARS, RAMPS)},
+    optional={
+        "name": SCALARS,
+        "description": SCALARS,
+        "protocol": SCALARS,
+        "ramp": st.one_of(SCALARS, RAMPS),
+    },
 )
 
 
@@ -174,7 +214,13 @@ def test_reports_keep_to_the_published_schema(call) -> None:
         _, real = run(server.port, "--mix", "silent=50,chatty=40,drip=10", connections=60)
     check(real)
     check(report_of(Observation(0.0, None, 1.0, [Outcome()], interrupted=True)))
-    check(json.loads(call(main, *["simulate", "--connections", "20", "--duration", "20m", "--json", "--quiet"])[1]))
+    check(
+        json.loads(
+            call(
+                main, *["simulate", "--connections", "20", "--duration", "20m", "--json", "--quiet"]
+            )[1]
+        )
+    )
     assert json.loads(call(main, "schema")[1]) == report_schema()
     real["verdict"] = "passed"
     with pytest.raises(jsonschema.ValidationError):
@@ -183,6 +229,8 @@ def test_reports_keep_to_the_published_schema(call) -> None:
 
 def test_a_reader_that_goes_away_ends_the_program_quietly() -> None:
     words = f"{sys.executable} -m loadgen schema | true"
-    done = subprocess.run(["bash", "-c", words], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["bash", "-c", words], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert "Traceback" not in done.stderr
     assert "BrokenPipe" not in done.stderr

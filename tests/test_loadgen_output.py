@@ -43,10 +43,18 @@ def test_the_journal_holds_every_connection_and_every_close_the_client_saw(tmp_p
     parquet = pytest.importorskip("pyarrow.parquet")
     with faulty_server() as server:
         status, seen = run(
-            server.port, "--journal", str(tmp_path), "--mix", "silent,chatty,leave", *ROOMY, connections=90
+            server.port,
+            "--journal",
+            str(tmp_path),
+            "--mix",
+            "silent,chatty,leave",
+            *ROOMY,
+            connections=90,
         )
     assert (status, seen["journal_dropped"]) == (0, 0)
-    rows = [row for path in tmp_path.glob("*.parquet") for row in parquet.read_table(path).to_pylist()]
+    rows = [
+        row for path in tmp_path.glob("*.parquet") for row in parquet.read_table(path).to_pylist()
+    ]
     kinds = [row["kind"] for row in rows]
     assert kinds.count("open") == len({row["peer"] for row in rows if row["kind"] == "open"}) == 90
     assert kinds.count("close_peer") == seen["reaps"]["observed"] == 30
@@ -61,7 +69,9 @@ def test_without_a_terminal_there_is_a_line_a_second_and_quiet_is_quiet() -> Non
     for _ in range(5):
         display.show(LINE)
     Display(stream, quiet=True).show(LINE)
-    assert stream.getvalue() == "  10.0s hold         30 open, 40 established, 10 closed, 10s left\n"
+    assert (
+        stream.getvalue() == "  10.0s hold         30 open, 40 established, 10 closed, 10s left\n"
+    )
     huge = Counters(established=1_000_000, open=1_000_000, closed=502_052)
     assert len(progress(612.3, None, [huge])) < 80
 
@@ -89,7 +99,11 @@ def test_a_violation_is_reported_as_a_story_and_a_page_escapes_what_it_shows() -
 def test_a_report_counts_the_same_in_every_place_and_can_be_drawn_without_reaps() -> None:
     made = report_of()
     assert made["verdict"] == "pass"
-    assert sum(count for _, count in made["lateness_histogram"]["bars"]) == made["reaps"]["observed"] == 20
+    assert (
+        sum(count for _, count in made["lateness_histogram"]["bars"])
+        == made["reaps"]["observed"]
+        == 20
+    )
     assert sum(point["reaped"] for point in made["timeline"]) == 20
     assert made["timeline"][-1]["open"] == made["reaps"]["alive_at_end"] == 20
     assert made["connections"]["peak_open"] == 40
@@ -108,42 +122,58 @@ def test_an_early_close_within_a_millisecond_suggests_the_tolerance() -> None:
     assert "tolerance" not in earlier["reasons"][0]
 
 
-def test_the_headline_of_a_failed_run_says_what_failed_and_no_line_is_wider_than_a_terminal() -> None:
+def test_the_headline_of_a_failed_run_says_what_failed_and_no_line_is_wider_than_a_terminal() -> (
+    None
+):
     report = report_of(None, *(ended(connection, 100.1) for connection in range(3)))
     lines = verdict_lines(report)
     (line,) = [line for line in lines if line.startswith("verdict")]
     assert line.startswith("verdict      FAIL: ")
     assert {word.strip(",") for word in line.split()[2:]} >= {"early", "false"}
     assert max(map(len, lines)) < 80
-    report["reaps"] |= dict.fromkeys(("expected", "observed", "early", "late", "missed", "false"), 1_234_567)
+    report["reaps"] |= dict.fromkeys(
+        ("expected", "observed", "early", "late", "missed", "false"), 1_234_567
+    )
     report["connections"]["failed"] = 1_234_567
     assert max(map(len, verdict_lines(report))) < 80
     assert headline(report).endswith("1,234,567 false, 1,234,567 not established")
 
 
 @pytest.mark.parametrize(("more", "verdict"), [(0, "pass"), (1, "inconclusive")])
-def test_a_run_whose_stalls_may_explain_every_missing_close_does_not_pass(more: int, verdict: str) -> None:
+def test_a_run_whose_stalls_may_explain_every_missing_close_does_not_pass(
+    more: int, verdict: str
+) -> None:
     seen = simulate_core(PLAN, Faults())
     seen.records = RecordTable()
     missing = len(SILENT) + more  # of a hundred times as many
     ends = [How.OPEN] * missing + [How.FIN] * (100 * len(SILENT) - missing)
-    report = report_of(seen, *(ended(index, 100.6, how) for index, how in zip(100 * SILENT, ends, strict=True)))
+    report = report_of(
+        seen, *(ended(index, 100.6, how) for index, how in zip(100 * SILENT, ends, strict=True))
+    )
     assert report["reaps"]["undecided"] == missing
     assert report["verdict"] == verdict
-    for part in (f'<header class="{verdict}"', f"header.{verdict}{{"):  # red is for a server that broke the law
+    for part in (
+        f'<header class="{verdict}"',
+        f"header.{verdict}{{",
+    ):  # red is for a server that broke the law
         assert part in page.page(report)
     for reason in report["reasons"]:
         assert reason.startswith(f"{missing:,} connections undecided: ")
         assert "more --patience" in reason
 
 
-def test_the_headline_of_a_run_that_was_ended_early_says_why_and_many_lost_processes_are_one() -> None:
+def test_the_headline_of_a_run_that_was_ended_early_says_why_and_many_lost_processes_are_one() -> (
+    None
+):
     outcome = Outcome(counters=Counters(failed=8))
     report = report_of(Observation(0.0, 1.0, 2.0, [outcome], because="no route to there: is it?"))
     assert headline(report) == "FAIL: no route to there"
     report["interrupted"] = True
     assert headline(report) == "FAIL: 8 not established"
-    lost = [f"process {number} of 9 ended by itself: its 4 connections were not judged" for number in range(1, 9)]
+    lost = [
+        f"process {number} of 9 ended by itself: its 4 connections were not judged"
+        for number in range(1, 9)
+    ]
     report = report_of(Observation(0.0, 1.0, 2.0, [Outcome() for _ in range(9)], lost=lost))
     assert headline(report) == "INCONCLUSIVE: 8 of 9 processes were lost"
     lines = verdict_lines(report)

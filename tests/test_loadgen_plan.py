@@ -78,7 +78,9 @@ def test_bursty_dies_in_its_first_gap_beyond_the_timeout_and_some_do() -> None:
 
 
 @given(st.lists(st.floats(0.1, 100), min_size=1, max_size=8), st.integers(1, 500), st.integers())
-def test_shares_are_exact_to_less_than_one_connection(weights: list[float], connections: int, seed: int) -> None:
+def test_shares_are_exact_to_less_than_one_connection(
+    weights: list[float], connections: int, seed: int
+) -> None:
     kinds = share_out(weights, connections, seed)
     assert len(kinds) == connections
     for number, weight in enumerate(weights):
@@ -104,11 +106,19 @@ def test_every_shipped_scenario_loads_and_plans(name: str) -> None:
 
 def test_the_scenario_that_is_shown_to_those_who_write_one_is_understood() -> None:
     shown = textwrap.dedent(str(scenarios.__doc__).split("\n\n", 2)[2])
-    assert make_plan(parse_scenario(tomllib.loads(shown), "shown"), 6, LAW, 5.0, 1, 4000).connect_offset(5) == 1.0
+    assert (
+        make_plan(
+            parse_scenario(tomllib.loads(shown), "shown"), 6, LAW, 5.0, 1, 4000
+        ).connect_offset(5)
+        == 1.0
+    )
 
 
 def test_waves_arrive_together_and_a_burst_at_once() -> None:
-    table = {"client": [{"kind": "silent"}], "ramp": {"shape": "waves", "waves": 2, "every": "0.5T"}}
+    table = {
+        "client": [{"kind": "silent"}],
+        "ramp": {"shape": "waves", "waves": 2, "every": "0.5T"},
+    }
     waves = make_plan(parse_scenario(table, "t"), 10, LAW, 5.0, 1, 4000)
     assert [waves.connect_offset(index) for index in range(10)] == [0.0] * 5 + [0.5] * 5
     table["ramp"] = {"shape": "burst"}
@@ -117,7 +127,8 @@ def test_waves_arrive_together_and_a_burst_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("250ms", 0.25), ("1.5s", 1.5), (".5s", 0.5), ("5m", 300), ("1h", 3600), ("0", 0)]
+    ("text", "seconds"),
+    [("250ms", 0.25), ("1.5s", 1.5), (".5s", 0.5), ("5m", 300), ("1h", 3600), ("0", 0)],
 )
 def test_a_duration_is_read_as_it_is_written(text: str, seconds: float) -> None:
     assert units.parse_duration(text) == seconds
@@ -143,9 +154,16 @@ def test_a_printed_duration_is_within_half_a_percent(value: float) -> None:
         ("wss://127.0.0.1:8443/ws", "127.0.0.1:8443", "ws", "/ws", True),
     ],
 )
-def test_a_target_may_be_a_url(text: str, target: str, protocol: str | None, path: str | None, loopback: bool) -> None:
+def test_a_target_may_be_a_url(
+    text: str, target: str, protocol: str | None, path: str | None, loopback: bool
+) -> None:
     found = units.parse_address(text)
-    assert (str(found.target), found.protocol, found.path, found.target.loopback) == (target, protocol, path, loopback)
+    assert (str(found.target), found.protocol, found.path, found.target.loopback) == (
+        target,
+        protocol,
+        path,
+        loopback,
+    )
 
 
 def test_shares_fit_descriptors_and_ports_and_add_up(monkeypatch) -> None:
@@ -167,7 +185,9 @@ def test_shares_fit_descriptors_and_ports_and_add_up(monkeypatch) -> None:
         ("127.0.0.1:80", 1000, 1 << 40, "of memory needed"),
     ],
 )
-def test_what_the_machine_cannot_hold_is_refused(target, connections, kernel_bytes, complaint, monkeypatch) -> None:
+def test_what_the_machine_cannot_hold_is_refused(
+    target, connections, kernel_bytes, complaint, monkeypatch
+) -> None:
     monkeypatch.setattr(capacity, "raise_descriptor_limit", lambda: 20_000)
     monkeypatch.setattr(capacity, "KERNEL_BYTES", kernel_bytes)
     with pytest.raises(BadArgument, match=complaint):
@@ -175,7 +195,9 @@ def test_what_the_machine_cannot_hold_is_refused(target, connections, kernel_byt
 
 
 @given(
-    st.lists(st.floats(0, 3600), min_size=1, max_size=200), st.lists(st.floats(0, 100)), st.sampled_from([50, 99, 100])
+    st.lists(st.floats(0, 3600), min_size=1, max_size=200),
+    st.lists(st.floats(0, 100)),
+    st.sampled_from([50, 99, 100]),
 )
 def test_a_percentile_is_at_most_one_bucket_above_the_exact_one_and_merged_histograms_count_as_one(
     left: list[float], right: list[float], percent: float
@@ -206,7 +228,11 @@ def test_hgrm_is_what_its_tools_read() -> None:
 
 
 def test_a_threshold_may_be_written_as_k6_has_it_and_on_an_unknown_figure_is_broken() -> None:
-    for text, figure in (("latency.p(95)<2s", "p95"), ("latency.med<2s", "p50"), ("latency.avg<2s", "avg")):
+    for text, figure in (
+        ("latency.p(95)<2s", "p95"),
+        ("latency.med<2s", "p50"),
+        ("latency.avg<2s", "avg"),
+    ):
         assert parse_threshold(text).path == ("latency_s", figure)
     threshold = parse_threshold("lateness.p99<1.1s")
     assert threshold.broken({"lateness_s": {"p99": 1.0}}) is None
@@ -214,7 +240,9 @@ def test_a_threshold_may_be_written_as_k6_has_it_and_on_an_unknown_figure_is_bro
     assert "unknown" in str(threshold.broken({"lateness_s": {"p99": None}}))
 
 
-def test_with_a_beat_steps_wait_for_its_next_multiple_and_many_processes_share_a_thousand_looks_per_second() -> None:
+def test_with_a_beat_steps_wait_for_its_next_multiple_and_many_processes_share_a_thousand_looks_per_second() -> (
+    None
+):
     pace = Pace(1, 0.25)
     assert [pace.step(due) for due in (10.0, 10.01, 10.25, 10.26)] == [10.0, 10.25, 10.25, 10.5]
     assert Pace(1, 0.0).step(10.01) == 10.01
@@ -228,15 +256,24 @@ def test_a_beat_is_part_of_the_plan_and_far_from_the_timeout() -> None:
         return make_plan(from_mix("drip"), 5, LAW, 5.0, 1, 4000, beat)
 
     assert plan(0.01).survey()[1] != plan(0.0).survey()[1] == plan_of("drip", 5, seed=1).survey()[1]
-    with pytest.raises(BadArgument, match=r"--beat 11ms is too long for a timeout of 1s: at most 10ms"):
+    with pytest.raises(
+        BadArgument, match=r"--beat 11ms is too long for a timeout of 1s: at most 10ms"
+    ):
         plan(0.011)
     clients = [{"kind": "silent", "name": name, "timeout": name} for name in ("2T", "0.5T")]
-    with pytest.raises(BadArgument, match=r"--beat 6ms is too long for a timeout of 500ms: at most 5ms"):
+    with pytest.raises(
+        BadArgument, match=r"--beat 6ms is too long for a timeout of 500ms: at most 5ms"
+    ):
         make_plan(parse_scenario({"client": clients}, "t"), 5, LAW, 5.0, 1, 4000, 0.006)
 
 
 def test_a_share_is_never_rounded_to_nothing() -> None:
-    assert [units.share(part, 20_000) for part in (0, 1, 2, 20_000)] == ["0.00%", "0.01%", "0.01%", "100.00%"]
+    assert [units.share(part, 20_000) for part in (0, 1, 2, 20_000)] == [
+        "0.00%",
+        "0.01%",
+        "0.01%",
+        "100.00%",
+    ]
     assert units.share(1, 20_001) == "under 0.01%"
 
 

@@ -26,15 +26,26 @@ def server(name: str, folder):
             return serving(nginx(folder, NGINX.format(port=port)), folder / "log", port=port)
         except Missing as missing:
             pytest.skip(str(missing))
-    options = ["--timeout-keep-alive", "1", "--port", str(port), "--app-dir", str(ROOT / "tests" / "run_apps")]
+    options = [
+        "--timeout-keep-alive",
+        "1",
+        "--port",
+        str(port),
+        "--app-dir",
+        str(ROOT / "tests" / "run_apps"),
+    ]
     return serving([sys.executable, "-m", name, *options, "asgi:app"], folder / "log", port=port)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["nginx", "uvicorn"])
-def test_probe_finds_the_keep_alive_timeout_of_servers_we_did_not_write(name: str, tmp_path) -> None:
+def test_probe_finds_the_keep_alive_timeout_of_servers_we_did_not_write(
+    name: str, tmp_path
+) -> None:
     with server(name, tmp_path) as running:
-        done = loadgen("probe", "--target", running.target, "--wait", "2s", "--trials", "4", "--json")
+        done = loadgen(
+            "probe", "--target", running.target, "--wait", "2s", "--trials", "4", "--json"
+        )
     found = {finding["name"]: finding for finding in json.loads(done.stdout)}
     keep_alive = found["keep_alive"]
     assert done.returncode == 0
@@ -47,16 +58,30 @@ def test_probe_finds_the_keep_alive_timeout_of_servers_we_did_not_write(name: st
 @pytest.mark.slow
 def test_a_foreign_server_is_judged_over_http(tmp_path) -> None:
     with server("nginx", tmp_path) as running:
-        status, report = run(running.port, "--scenario", "http-everyday", *ROOMY, "--tolerance", "2ms", connections=100)
+        status, report = run(
+            running.port,
+            "--scenario",
+            "http-everyday",
+            *ROOMY,
+            "--tolerance",
+            "2ms",
+            connections=100,
+        )
     passes(status, report)
     assert report["connections"]["established"] == 100
-    assert report["reaps"]["observed"] - report["reaps"]["own_lag"] == report["reaps"]["expected"] == 50
+    assert (
+        report["reaps"]["observed"] - report["reaps"]["own_lag"]
+        == report["reaps"]["expected"]
+        == 50
+    )
     assert report["actions"]["answered"] > 200
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("expected", "words"), [("3s", "early by up to"), ("1s", "late by up to")])
-def test_probe_tells_early_from_late_and_fails_where_an_expectation_is_not_met(expected: str, words: str) -> None:
+def test_probe_tells_early_from_late_and_fails_where_an_expectation_is_not_met(
+    expected: str, words: str
+) -> None:
     with faulty_server() as running:
         how = f"--protocol echo --wait 2s --trials 8 --expect idle={expected} --json"
         done = loadgen("probe", "--target", running.target, *how.split())
@@ -69,7 +94,9 @@ def test_probe_tells_early_from_late_and_fails_where_an_expectation_is_not_met(e
 
 
 def test_closes_in_common_instants_show_a_tick_and_others_none() -> None:
-    assert granularity([5.0, 5.001, 5.002, 6.0, 6.001, 6.002, 7.0, 7.001]) == pytest.approx(1.0, abs=0.01)
+    assert granularity([5.0, 5.001, 5.002, 6.0, 6.001, 6.002, 7.0, 7.001]) == pytest.approx(
+        1.0, abs=0.01
+    )
     assert granularity([5.0, 5.2, 5.4, 5.7, 6.1, 6.2]) is None
     assert granularity([]) is None
 
@@ -91,4 +118,6 @@ def test_the_table_says_what_is_still_open() -> None:
     assert "still open after 30s" in text
     assert text.splitlines()[1].startswith("|--")
     polite = Ended("silent", "closed", at=5.0, said=b"HTTP/1.1 408 Request Time-out\r\n\r\n")
-    assert "HTTP/1.1 408 Request Time-out + FIN" in as_text([summarise(QUESTIONS["echo"][1], [polite], 30.0, None)])
+    assert "HTTP/1.1 408 Request Time-out + FIN" in as_text(
+        [summarise(QUESTIONS["echo"][1], [polite], 30.0, None)]
+    )

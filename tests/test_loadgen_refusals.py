@@ -97,7 +97,10 @@ CLIENT = "[[client]]\nkind = "
         ("protocol = 'quic'\n" + CLIENT + "'silent'", "choose from echo, http, raw"),
         ("clients = 3\n" + CLIENT + "'silent'", "unknown key 'clients'"),
         ("a = " + "[" * 5000, "nested too deeply"),
-        ("\n".join(f"{CLIENT}'silent'\nname = 'n{number}'" for number in range(300)), "write at most 255"),
+        (
+            "\n".join(f"{CLIENT}'silent'\nname = 'n{number}'" for number in range(300)),
+            "write at most 255",
+        ),
         ("\xff\xfe", "codec can't decode"),
     ],
 )

@@ -49,7 +49,9 @@ def faulty_server(name: str = "right", timeout: float = 1.0) -> Iterator[Server]
 
 def loadgen(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "loadgen", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
 
 
 def run(port: int, *arguments: str, connections: int = 1000) -> tuple[int, dict[str, Any]]:
@@ -63,7 +65,11 @@ def run(port: int, *arguments: str, connections: int = 1000) -> tuple[int, dict[
 
 def held_up(report: dict[str, Any]) -> list[str]:
     """The reasons to say nothing of a server on a machine like this one now."""
-    return [reason for reason in report["reasons"] if re.search("too many to say anything|calmer machine", reason)]
+    return [
+        reason
+        for reason in report["reasons"]
+        if re.search("too many to say anything|calmer machine", reason)
+    ]
 
 
 def passes(status: int, report: dict[str, Any]) -> None:
@@ -74,21 +80,42 @@ def passes(status: int, report: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["early", "some late", "some never", "some of each", "cuts the live"])
+@pytest.mark.parametrize(
+    "name", ["early", "some late", "some never", "some of each", "cuts the live"]
+)
 def test_a_faulty_server_is_caught_with_the_right_counts(name: str) -> None:
     with faulty_server(name, TIMEOUT) as server:
         # The patience: what is missed has to be missing for longer than all stalls of a busy machine together.
-        mix = ("--mix", "silent=50,pipelined=50", "--patience", "5s", "--duration", "3s", "--timeout", f"{TIMEOUT}s")
+        mix = (
+            "--mix",
+            "silent=50,pipelined=50",
+            "--patience",
+            "5s",
+            "--duration",
+            "3s",
+            "--timeout",
+            f"{TIMEOUT}s",
+        )
         status, report = run(server.port, *mix)
         sins = sins_of(server)
     reaps = report["reaps"]
-    assert (status, report["verdict"]) == (1, "inconclusive" if report["reasons"] == held_up(report) else "fail")
+    assert (status, report["verdict"]) == (
+        1,
+        "inconclusive" if report["reasons"] == held_up(report) else "fail",
+    )
     # The raw figures know each late close. Of these the verdict may forgive only what a stall in just that window,
     # of this busy machine, would explain as well; it never calls a punctual close late.
     late = sum(count for edge, count in report["lateness_histogram"]["bars"] if edge >= 2.5 * TICK)
-    found = {"early": reaps["early"], "late": late, "never": reaps["missed"], "false": reaps["false"]}
+    found = {
+        "early": reaps["early"],
+        "late": late,
+        "never": reaps["missed"],
+        "false": reaps["false"],
+    }
     sinned = {name: sins.get(name, 0) for name in found}
-    if report["loadgen"]["lag_s"]["max"] < 0.1 * TIMEOUT:  # a gap is half of it, and who is closed early has 0.6
+    if (
+        report["loadgen"]["lag_s"]["max"] < 0.1 * TIMEOUT
+    ):  # a gap is half of it, and who is closed early has 0.6
         assert found == sinned
     # Held up for longer, clients were silent whose plan was to speak: an early close is a false one then, or excused.
     excused, unclear = reaps["late_but_server_stuck"], reaps["own_lag"] + reaps["undecided"]
@@ -99,7 +126,9 @@ def test_a_faulty_server_is_caught_with_the_right_counts(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("processes", "beat"), [(1, 0.0), (10, 0.01)])
-def test_a_correct_server_passes_and_the_observation_equals_the_plan(processes: int, beat: float) -> None:
+def test_a_correct_server_passes_and_the_observation_equals_the_plan(
+    processes: int, beat: float
+) -> None:
     how = ("--scenario", "everyday", "--processes", f"{processes}", "--beat", f"{beat * 1e3:g}ms")
     with faulty_server() as server:
         status, report = run(server.port, *how, *ROOMY)
@@ -112,8 +141,12 @@ def test_a_correct_server_passes_and_the_observation_equals_the_plan(processes: 
     names = {"reaped": "reaped", "alive": "alive", "closed_itself": "self"}
     for name, counts in report["by_behaviour"].items():
         planned = report["plan"]["by_behaviour"][name]
-        unmet = Counter({category: planned[end] for category, end in names.items() if end in planned})
-        unmet.subtract({category: count for category, count in counts.items() if category != "own_lag"})
+        unmet = Counter(
+            {category: planned[end] for category, end in names.items() if end in planned}
+        )
+        unmet.subtract(
+            {category: count for category, count in counts.items() if category != "own_lag"}
+        )
         assert min(unmet.values()) >= 0
         assert unmet.total() == counts.get("own_lag", 0)
     assert report["lateness_s"]["min"] >= 0

@@ -32,8 +32,15 @@ def judged(plan: Plan, seen) -> Verdict:
 
 
 @settings(max_examples=30, deadline=None)
-@given(seed=st.integers(0, 10**6), stalls=st.integers(0, 5), jumps=st.integers(0, 2), storms=st.integers(0, 3))
-def test_the_core_keeps_the_law_under_every_fault(seed: int, stalls: int, jumps: int, storms: int) -> None:
+@given(
+    seed=st.integers(0, 10**6),
+    stalls=st.integers(0, 5),
+    jumps=st.integers(0, 2),
+    storms=st.integers(0, 3),
+)
+def test_the_core_keeps_the_law_under_every_fault(
+    seed: int, stalls: int, jumps: int, storms: int
+) -> None:
     plan = plan_of(seed=seed)
     verdict = judged(plan, simulate_core(plan, Faults(stalls, jumps, storms)))
     assert verdict.reasons(LAW) == []
@@ -47,7 +54,9 @@ def test_without_faults_what_was_seen_is_what_was_planned() -> None:
     verdict = judged(plan, simulate_core(plan, Faults()))
     names = {"reaped": "reaped", "alive": "alive", "closed_itself": "self"}
     for name, planned in plan.survey()[0].items():
-        assert verdict.by_behaviour[name] == {key: planned[end] for key, end in names.items() if end in planned}
+        assert verdict.by_behaviour[name] == {
+            key: planned[end] for key, end in names.items() if end in planned
+        }
 
 
 def test_clients_that_reconnect_live_many_lives() -> None:
@@ -98,7 +107,11 @@ class Coarse(simulate.CoreSystem):
 
 @pytest.mark.parametrize(
     ("system", "mix", "categories"),
-    [(Coarse, "silent", {"late"}), (Hasty, "silent", {"early"}), (Forgetful, "drip", {"false", "own_lag"})],
+    [
+        (Coarse, "silent", {"late"}),
+        (Hasty, "silent", {"early"}),
+        (Forgetful, "drip", {"false", "own_lag"}),
+    ],
 )
 def test_a_system_that_breaks_the_law_is_caught(system, mix, categories, monkeypatch) -> None:
     monkeypatch.setattr(simulate, "CoreSystem", system)
@@ -116,10 +129,17 @@ def test_faults_are_drawn_from_the_seed_and_never_touch() -> None:
         assert after.start >= before.start + before.length + simulate.BREATHER
 
 
-def test_two_reports_with_one_seed_differ_only_in_wall_time_and_another_seed_gives_others(tmp_path, capsys) -> None:
+def test_two_reports_with_one_seed_differ_only_in_wall_time_and_another_seed_gives_others(
+    tmp_path, capsys
+) -> None:
     reports = []
     for seed in (5, 5, 6):
-        out = [f"--seed={seed}", f"--report={tmp_path / 'report.json'}", f"--html={tmp_path / 'page.html'}", "--quiet"]
+        out = [
+            f"--seed={seed}",
+            f"--report={tmp_path / 'report.json'}",
+            f"--html={tmp_path / 'page.html'}",
+            "--quiet",
+        ]
         plan = "--connections=200 --duration=10m --stalls=2 --jumps=1 --storms=1 --mix=silent,chatty=9,bursty"
         main(["simulate", *plan.split(), *out])
         reports.append(json.loads((tmp_path / "report.json").read_text()))
@@ -132,7 +152,9 @@ def test_two_reports_with_one_seed_differ_only_in_wall_time_and_another_seed_giv
 
 
 def test_a_broken_threshold_fails_a_good_run(call) -> None:
-    arguments = "simulate --connections=20 --duration=10m --mix=silent --quiet --threshold=lateness.p50<1ms"
+    arguments = (
+        "simulate --connections=20 --duration=10m --mix=silent --quiet --threshold=lateness.p50<1ms"
+    )
     status, said, _ = call(main, *arguments.split())
     assert (status, "threshold lateness.p50<1ms broken" in said) == (1, True)
 

@@ -27,7 +27,9 @@ def record(closed_by: float, **more) -> Record:
     return closed._replace(**more)
 
 
-def judged(seen: Record, own: Stalls = NONE, server: Stalls = NONE, law: Law = LAW, behaviour=SILENT) -> Finding:
+def judged(
+    seen: Record, own: Stalls = NONE, server: Stalls = NONE, law: Law = LAW, behaviour=SILENT
+) -> Finding:
     return judge(seen, behaviour, law, own, server)
 
 
@@ -126,7 +128,11 @@ def test_a_window_of_any_length_holds_what_its_tenths_of_a_second_hold(lags, sta
 def test_more_than_one_reap_in_a_hundred_excused_proves_nothing(excused: int) -> None:
     records = [record(106.3 if number < excused else 105.5) for number in range(100)]
     verdict = verdict_on(*records, server=stalled((106.2, 0.4)))
-    assert (verdict.excused, bool(verdict.doubts()), verdict.reasons(LAW)) == (excused, excused > 1, [])
+    assert (verdict.excused, bool(verdict.doubts()), verdict.reasons(LAW)) == (
+        excused,
+        excused > 1,
+        [],
+    )
 
 
 def test_one_slow_answer_among_many_is_no_stall_of_the_server() -> None:
@@ -140,13 +146,19 @@ def test_one_slow_answer_among_many_is_no_stall_of_the_server() -> None:
     assert answers.supported().longest == 0.8
 
 
-@given(st.lists(st.tuples(st.floats(0, 50), st.floats(0.05, 5)), max_size=8), st.floats(0, 30), st.floats(0, 30))
+@given(
+    st.lists(st.tuples(st.floats(0, 50), st.floats(0.05, 5)), max_size=8),
+    st.floats(0, 30),
+    st.floats(0, 30),
+)
 def test_stalls_that_overlap_count_each_second_once(pieces, start, length) -> None:
     stalls = stalled(*pieces)
     spans = [((b + 0.5) * BUCKET - lag, (b + 0.5) * BUCKET) for b, lag in stalls.worst.items()]
     grid = [start + length * (number + 0.5) / 2000 for number in range(2000)]
     exact = sum(any(low <= at < high for low, high in spans) for at in grid) * length / 2000
-    assert stalls.total(start, start + length) == pytest.approx(exact, abs=0.02 + 0.001 * length * len(spans))
+    assert stalls.total(start, start + length) == pytest.approx(
+        exact, abs=0.02 + 0.001 * length * len(spans)
+    )
 
 
 def test_the_pace_of_a_busy_machine_is_no_stall() -> None:
@@ -154,11 +166,22 @@ def test_the_pace_of_a_busy_machine_is_no_stall() -> None:
 
 
 def test_counts_are_those_of_the_findings_and_every_violation_is_a_reason() -> None:
-    records = [record(104.0), record(105.5), record(107.0), record(120.0, how=How.OPEN), record(103.0, final=False)]
+    records = [
+        record(104.0),
+        record(105.5),
+        record(107.0),
+        record(120.0, how=How.OPEN),
+        record(103.0, final=False),
+    ]
     verdict = verdict_on(*records)
     assert (verdict.expected, verdict.observed, verdict.beyond_tick) == (4, 4, 1)
     assert verdict.lateness == sorted(verdict.lateness)
-    assert [reason.split(":")[0] for reason in verdict.reasons(LAW)] == ["1 early", "1 late", "1 missed", "1 false"]
+    assert [reason.split(":")[0] for reason in verdict.reasons(LAW)] == [
+        "1 early",
+        "1 late",
+        "1 missed",
+        "1 false",
+    ]
     assert len(verdict.violations) == 4
 
 
@@ -171,4 +194,7 @@ def test_only_the_process_that_held_a_connection_excuses_it() -> None:
 
 def test_a_run_that_showed_nothing_does_not_pass() -> None:
     assert not verdict_on().shown
-    assert any("own lag" in doubt for doubt in verdict_on(record(103.0, final=False, overslept=True)).doubts())
+    assert any(
+        "own lag" in doubt
+        for doubt in verdict_on(record(103.0, final=False, overslept=True)).doubts()
+    )

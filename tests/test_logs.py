@@ -20,7 +20,10 @@ from reaper.logs import LOGGERS, JsonFormatter, configure, line
 def logged():
     """Configures logging for a test, and puts back what was."""
     root = logging.getLogger()
-    before, levels = list(root.handlers), {name: logging.getLogger(name).level for name in ("", *LOGGERS)}
+    before, levels = (
+        list(root.handlers),
+        {name: logging.getLogger(name).level for name in ("", *LOGGERS)},
+    )
     out = io.StringIO()
 
     def begin(log_format: str, level: str = "warning") -> io.StringIO:
@@ -37,14 +40,23 @@ def logged():
 def test_a_record_is_one_object_on_one_line_with_its_extras(logged):
     out = logged("json", "debug")
     log = logging.getLogger("reaper")
-    log.debug("reaped %r: %s\nsecond line", 7, "idle", extra={"uid": 7, "reason": "idle", "due": float("inf")})
+    log.debug(
+        "reaped %r: %s\nsecond line",
+        7,
+        "idle",
+        extra={"uid": 7, "reason": "idle", "due": float("inf")},
+    )
     try:
         raise LookupError("on purpose")
     except LookupError:
         log.error("it raised", exc_info=True, extra={"uid": object})
     first, second = (json.loads(text) for text in out.getvalue().splitlines())
     assert (first["level"], first["logger"], first["pid"]) == ("DEBUG", "reaper", os.getpid())
-    assert (first["message"], first["uid"], first["reason"]) == ("reaped 7: idle\nsecond line", 7, "idle")
+    assert (first["message"], first["uid"], first["reason"]) == (
+        "reaped 7: idle\nsecond line",
+        7,
+        "idle",
+    )
     assert first["due"] == "inf"
     assert first["time"].endswith("Z")
     assert len(first["time"]) == len("2026-01-01T00:00:00.000Z")
@@ -76,7 +88,9 @@ def test_what_a_peer_chose_moves_no_cursor_and_forges_no_line(logged):
     try:
         raise LookupError("\x1b[2Jgone\r\u202e")
     except LookupError:
-        logging.getLogger("reaper").error("of %s", "\x1b]0;mine\x07\nERROR reaper: forged", exc_info=True)
+        logging.getLogger("reaper").error(
+            "of %s", "\x1b]0;mine\x07\nERROR reaper: forged", exc_info=True
+        )
     first, *trace = out.getvalue().splitlines()
     assert first == r"ERROR reaper: of \x1b]0;mine\x07\nERROR reaper: forged"
     assert trace[-1] == r"LookupError: \x1b[2Jgone\r\u202e"
@@ -87,7 +101,9 @@ def test_a_line_without_a_logger_has_the_same_fields():
     said = json.loads(line("server_example", "listening", event="listening", port=8080))
     assert (said["level"], said["event"], said["port"]) == ("INFO", "listening", 8080)
     record = logging.LogRecord("app", logging.INFO, "", 0, "%d", (3,), None)
-    assert json.loads(JsonFormatter().format(record))["message"] == "3"  # as a logging configuration names it
+    assert (
+        json.loads(JsonFormatter().format(record))["message"] == "3"
+    )  # as a logging configuration names it
 
 
 @pytest.mark.slow
@@ -106,7 +122,9 @@ def test_everything_that_a_server_prints_is_one_json_object_per_line() -> None:
     assert [each["event"] for each in said if "event" in each][:2] == ["starting", "listening"]
     (closed,) = [each for each in said if each.get("reason") == "idle"]
     assert closed["lateness"] >= 0
-    assert closed["message"].startswith(f"{closed['peer']} - closed: idle, limit 200ms, silent for 0.")
+    assert closed["message"].startswith(
+        f"{closed['peer']} - closed: idle, limit 200ms, silent for 0."
+    )
     assert closed["peer"] == client_name
     (last,) = [each for each in said if each.get("event") == "stopped"]
     assert (last["accepted"], last["reaped"], last["status"]) == (1, 1, 0)

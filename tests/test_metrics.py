@@ -12,14 +12,28 @@ from hypothesis import strategies as st
 from test_driver import Loop
 
 from reaper.journal import Journal
-from reaper.metrics import BOUNDS, Family, Histogram, ReaperCollector, exposition, families, instrument, merged
+from reaper.metrics import (
+    BOUNDS,
+    Family,
+    Histogram,
+    ReaperCollector,
+    exposition,
+    families,
+    instrument,
+    merged,
+)
 from reaper.policy.pressure import Pressure, Resources
 
 NAMES = [
     *("reaper_leases", "reaper_leases_suspended", "reaper_parked", "reaper_tick_seconds"),
     *("reaper_slots", "reaper_slots_in_wheel", "reaper_epochs"),
     *("reaper_reaped", "reaper_expired", "reaper_averted", "reaper_moved", "reaper_released"),
-    *("reaper_lateness_seconds", "reaper_lateness_lower_seconds", "reaper_lateness_upper_seconds", "reaper_late"),
+    *(
+        "reaper_lateness_seconds",
+        "reaper_lateness_lower_seconds",
+        "reaper_lateness_upper_seconds",
+        "reaper_late",
+    ),
     *("reaper_tick_lag_seconds", "reaper_loop_lag_seconds", "reaper_loop_lag_max_seconds"),
     *("reaper_loop_stalls", "reaper_loop_stalled_seconds", "reaper_cpu_seconds"),
 ]
@@ -70,7 +84,9 @@ def test_everything_is_exported_under_stable_names_and_the_same_by_every_way_out
         exported = {family.name: family.values for family in families(statistics())}
         instrument(meter, statistics)
         registry = prometheus.CollectorRegistry()
-        registry.register(ReaperCollector(statistics, lambda: [Family("more", "gauge", "More.", 0.5)]))
+        registry.register(
+            ReaperCollector(statistics, lambda: [Family("more", "gauge", "More.", 0.5)])
+        )
         text = prometheus.generate_latest(registry).decode().splitlines()
         told = {
             name: {tuple((o.attributes or {}).items()): o.value for o in callbacks[0](None)}
@@ -102,7 +118,9 @@ def test_every_metric_is_documented_by_its_name():
     page = (Path(__file__).parent.parent / "docs" / "production.md").read_text()
     pressure = [family.name for family in Pressure(Resources()).families()]
     assert not [
-        name for name in NAMES + JOURNAL_NAMES + pressure if f"`{name}`" not in page and f"`{name}_total" not in page
+        name
+        for name in NAMES + JOURNAL_NAMES + pressure
+        if f"`{name}`" not in page and f"`{name}_total" not in page
     ]
 
 
@@ -124,7 +142,9 @@ def test_the_mean_lateness_is_the_one_a_user_would_measure():
     measured = []
     while last:
         loop.run_until(loop.driver.rest())
-        measured += [loop.time - last.pop(connection) - 5 for connection in list(last) if connection.reaped]
+        measured += [
+            loop.time - last.pop(connection) - 5 for connection in list(last) if connection.reaped
+        ]
     told = loop.driver.statistics()
     mean = told.lateness.total / sum(told.lateness.counts)
     assert mean == pytest.approx(sum(measured) / len(measured), abs=0.02)
@@ -161,4 +181,9 @@ def test_label_values_are_escaped_and_samples_of_one_metric_stand_together():
     ]
     both = merged({"0": one, "1": "", "2": one}, "worker").splitlines()
     assert both[3] == r'reaped_total{worker="2",reason="a \"quoted\" \\ one\n"} 2'
-    assert both[4:] == ["# HELP open Open.", "# TYPE open gauge", 'open{worker="0"} 0.5', 'open{worker="2"} 0.5']
+    assert both[4:] == [
+        "# HELP open Open.",
+        "# TYPE open gauge",
+        'open{worker="0"} 0.5',
+        'open{worker="2"} 0.5',
+    ]

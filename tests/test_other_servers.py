@@ -20,7 +20,15 @@ from gunicorn import glogging, sock
 from gunicorn.config import Config
 from program_trials import heard as until
 from server_process import wait_until
-from test_uvicorn import PATIENCE, UPGRADE, a_pause_loses_no_request, all_end_and_none_early, answered, connect, get
+from test_uvicorn import (
+    PATIENCE,
+    UPGRADE,
+    a_pause_loses_no_request,
+    all_end_and_none_early,
+    answered,
+    connect,
+    get,
+)
 from test_uvicorn_quiet import until as eventually
 
 import reaper.aiohttp
@@ -35,17 +43,34 @@ from tests.guarded_programs import aiohttp_app
 pytestmark = [pytest.mark.slow, pytest.mark.anyio]
 
 ATTACKS = ["mute", "slow_headers", "slow_second_headers", "stalled_body", "unread", "silent"]
-SETTINGS = {f"timeouts.{name}": "500ms" for name in ("first_byte", "headers", "body", "keep_alive", "write", "tunnel")}
+SETTINGS = {
+    f"timeouts.{name}": "500ms"
+    for name in ("first_byte", "headers", "body", "keep_alive", "write", "tunnel")
+}
 
 
 def config():
     return ReaperConfig.load(environ={}, overrides={**SETTINGS, "reaper.tick": "100ms"})
 
 
-GUNICORN = ["gunicorn", "-b", "127.0.0.1:{port}", "--no-control-socket", "--graceful-timeout", "20", "-k"]
+GUNICORN = [
+    "gunicorn",
+    "-b",
+    "127.0.0.1:{port}",
+    "--no-control-socket",
+    "--graceful-timeout",
+    "20",
+    "-k",
+]
 COMMANDS = {
     "ASGIWorker": [*GUNICORN, "reaper.gunicorn.ASGIWorker", "tests.asgi:application"],
-    "ThreadWorker": [*GUNICORN, "reaper.gunicorn.ThreadWorker", "--threads", "16", "tests.wsgi:application"],
+    "ThreadWorker": [
+        *GUNICORN,
+        "reaper.gunicorn.ThreadWorker",
+        "--threads",
+        "16",
+        "tests.wsgi:application",
+    ],
     "aiohttp": ["tests.guarded_programs", "aiohttp", "127.0.0.1", "{port}", "{seconds}"],
     "hypercorn": ["tests.guarded_programs", "hypercorn", "127.0.0.1", "{port}", "{seconds}"],
 }
@@ -58,7 +83,9 @@ def server(request, tmp_path):
     def started(seconds="1", **settings):
         port = free_port()
         words = [word.format(port=port, seconds=seconds) for word in COMMANDS[request.param]]
-        limits = {f"REAPER_TIMEOUTS_{name}": value for name, value in {**LIMITS, **settings}.items()}
+        limits = {
+            f"REAPER_TIMEOUTS_{name}": value for name, value in {**LIMITS, **settings}.items()
+        }
         environment = os.environ | {"REAPER_TICK": "250ms"} | limits
         command = [sys.executable, "-m", *words]
         with serving(command, tmp_path / "log", port=port, environment=environment) as server:
@@ -81,7 +108,9 @@ def worker(kind, application):
     settings.set("threads", 16)
     log = glogging.Logger(settings)
     listening = sock.TCPSocket(("127.0.0.1", 0), settings, log)
-    made = kind(1, os.getppid(), [listening], SimpleNamespace(wsgi=lambda: application), 30, settings, log)
+    made = kind(
+        1, os.getppid(), [listening], SimpleNamespace(wsgi=lambda: application), 30, settings, log
+    )
     made.init_signals = lambda: None
     thread = threading.Thread(target=made.init_process)
     thread.start()
@@ -94,10 +123,18 @@ def worker(kind, application):
 
 
 @pytest.mark.parametrize(("kind", "app"), [("ASGIWorker", asgi), ("ThreadWorker", wsgi)])
-def test_every_kind_of_idleness_ends_and_none_early_while_who_waits_for_an_answer_has_it(monkeypatch, kind, app):
-    for name, value in {"REAPER_TICK": "250ms", **{f"REAPER_TIMEOUTS_{name}": "1s" for name in LIMITS}}.items():
+def test_every_kind_of_idleness_ends_and_none_early_while_who_waits_for_an_answer_has_it(
+    monkeypatch, kind, app
+):
+    for name, value in {
+        "REAPER_TICK": "250ms",
+        **{f"REAPER_TIMEOUTS_{name}": "1s" for name in LIMITS},
+    }.items():
         monkeypatch.setenv(name, value)
-    with worker(getattr(reaper.gunicorn, kind), app.application) as running, connect(running) as patient:
+    with (
+        worker(getattr(reaper.gunicorn, kind), app.application) as running,
+        connect(running) as patient,
+    ):
         patient.sendall(get(b"/slow?4"))
         asyncio.run(all_end_and_none_early(ATTACKS, running.address))
         until(patient)
@@ -124,7 +161,9 @@ def test_a_stop_is_delayed_drains_and_answers_what_is_under_way(server):
             time.sleep(0.3)
             for pid in tree(running.pid)[1:]:
                 os.kill(pid, signal.SIGTERM)
-            wait_until(lambda: b"connection: close" in ask(running).lower(), "a last answer for a newcomer")
+            wait_until(
+                lambda: b"connection: close" in ask(running).lower(), "a last answer for a newcomer"
+            )
             until(works)
             assert idle.recv(1) == b""
         os.kill(running.pid, signal.SIGTERM)
@@ -148,7 +187,9 @@ async def aiohttp_server():
 async def test_aiohttp_is_rid_of_every_kind_and_none_ends_early():
     async with aiohttp_server() as (port, r):
         await all_end_and_none_early(ATTACKS, ("127.0.0.1", port), 0.5)
-        assert {"first_byte", "headers", "body", "keep_alive", "write"} <= set(r.statistics().reasons)
+        assert {"first_byte", "headers", "body", "keep_alive", "write"} <= set(
+            r.statistics().reasons
+        )
 
 
 async def test_aiohttp_keeps_a_websocket_on_which_something_moves():
@@ -171,7 +212,9 @@ async def test_aiohttp_keeps_a_websocket_on_which_something_moves():
 async def test_aiohttp_bounds_a_body_whatever_upgrade_was_asked_for(upgrade):
     async with aiohttp_server() as (port, r):
         _, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(f"POST /echo HTTP/1.1\r\nhost: h\r\n{upgrade}content-length: 9\r\n\r\nabc".encode())
+        writer.write(
+            f"POST /echo HTTP/1.1\r\nhost: h\r\n{upgrade}content-length: 9\r\n\r\nabc".encode()
+        )
         await eventually(lambda: r.statistics().reasons)
         assert r.statistics().reasons == {"body": 1}
         writer.close()
@@ -217,14 +260,19 @@ async def talking(handler, limits=None, **options):
     """A websockets server with *handler*, guarded; the reaper, its port, and itself."""
     config = ReaperConfig.load(environ={}, overrides={"reaper.tick": "100ms"} | (limits or {}))
     async with reaper.asyncio.open_reaper(config) as r:
-        options |= {"create_connection": reaper.websockets.connection(idle=0.5, reaper=r), "max_size": None}
+        options |= {
+            "create_connection": reaper.websockets.connection(idle=0.5, reaper=r),
+            "max_size": None,
+        }
         async with websockets.asyncio.server.serve(handler, "127.0.0.1", 0, **options) as server:
             yield r, server.sockets[0].getsockname()[1], server
 
 
 async def one_steady_frame(r, port, server):
     """Sends a message of one frame for four times as long as silence is borne."""
-    async with websockets.asyncio.client.connect(f"ws://127.0.0.1:{port}", compression=None) as client:
+    async with websockets.asyncio.client.connect(
+        f"ws://127.0.0.1:{port}", compression=None
+    ) as client:
         client.transport.write(bytes([0x82, 0x80 | 126]) + (2000).to_bytes(2, "big") + bytes(4))
         for _ in range(20):
             await asyncio.sleep(0.1)
@@ -269,12 +317,18 @@ async def test_websockets_keeps_a_peer_on_whose_messages_something_moves(peer):
 
 
 async def test_websockets_ends_a_peer_whose_message_drips_slower_than_the_least_rate():
-    async with talking(echo, {"limits.min_in_rate": 1000, "limits.min_in_grace": "500ms"}) as (r, port, _):
+    async with talking(echo, {"limits.min_in_rate": 1000, "limits.min_in_grace": "500ms"}) as (
+        r,
+        port,
+        _,
+    ):
         client = await websockets.asyncio.client.connect(f"ws://127.0.0.1:{port}", compression=None)
         client.transport.write(bytes([0x82, 0x80 | 126]) + (2000).to_bytes(2, "big") + bytes(4))
         async with asyncio.timeout(PATIENCE):
             while not client.protocol.close_rcvd:
-                client.transport.write(b"x")  # ten bytes a second, and never silent for as long as is borne
+                client.transport.write(
+                    b"x"
+                )  # ten bytes a second, and never silent for as long as is borne
                 await asyncio.sleep(0.1)
         assert "reaped: tunnel" in client.protocol.close_rcvd.reason
         client.transport.abort()
@@ -289,7 +343,9 @@ async def test_websockets_lets_go_of_a_client_that_never_shakes_hands_when_it_sa
             await asyncio.get_running_loop().sock_sendall(client, said)
             async with asyncio.timeout(PATIENCE):
                 assert await asyncio.get_running_loop().sock_recv(client, 1) == b""
-        assert r.statistics().reasons == {"tunnel": 1}  # it was not websockets itself, which gives it 10 s
+        assert r.statistics().reasons == {
+            "tunnel": 1
+        }  # it was not websockets itself, which gives it 10 s
 
 
 async def test_websockets_closes_a_client_that_comes_while_it_drains():

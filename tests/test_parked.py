@@ -81,7 +81,9 @@ def dial(lot: ParkingLot) -> tuple[Any, socket.socket]:
 
 
 @asynccontextmanager
-async def several(count, handler=echo, idle=30, **options) -> AsyncIterator[tuple[ParkingLot, list[socket.socket]]]:
+async def several(
+    count, handler=echo, idle=30, **options
+) -> AsyncIterator[tuple[ParkingLot, list[socket.socket]]]:
     """A parking lot of *count* connections, and their peers; each is closed at the end of the block."""
     async with open_reaper(tick=1.0) as r, r.parking_lot(handler, idle, **options) as lot:
         pairs = [pair() for _ in range(count)]
@@ -97,7 +99,9 @@ async def several(count, handler=echo, idle=30, **options) -> AsyncIterator[tupl
 
 
 @asynccontextmanager
-async def one(handler=echo, said=b"", idle=30, **options) -> AsyncIterator[tuple[ParkingLot, socket.socket]]:
+async def one(
+    handler=echo, said=b"", idle=30, **options
+) -> AsyncIterator[tuple[ParkingLot, socket.socket]]:
     """The same of one, and its peer, which has *said* something."""
     async with several(1, handler, idle, **options) as (lot, (theirs,)):
         theirs.send(said)
@@ -137,7 +141,9 @@ async def echo_in_a_nursery(stream) -> None:
         nursery.start_soon(echo, stream)
 
 
-@pytest.mark.parametrize(("handler", "parks"), [(echo, True), (echo_in_a_nursery, True), (echo, False)])
+@pytest.mark.parametrize(
+    ("handler", "parks"), [(echo, True), (echo_in_a_nursery, True), (echo, False)]
+)
 async def test_a_silent_connection_costs_no_task_unless_nothing_can_be_parked(handler, parks):
     async with several(50, handler, parks=parks) as (lot, peers):
         before = tasks(lot)
@@ -165,7 +171,9 @@ async def test_the_silent_is_reaped_within_a_tick_and_the_touched_is_not(autojum
         assert lot.reaped == {"idle": 2}
 
 
-async def test_another_timeout_is_in_force_at_once_for_who_is_there_and_for_who_comes(autojump_clock):
+async def test_another_timeout_is_in_force_at_once_for_who_is_there_and_for_who_comes(
+    autojump_clock,
+):
     async with several(1) as (lot, (silent,)):
         lot.retime(5)
         _, later = dial(lot)
@@ -340,7 +348,9 @@ async def test_a_handler_that_sends_and_sends_lets_others_run():
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
-async def test_a_handler_that_closes_its_stream_as_it_falls_silent_is_parked_and_served_again(server, secure, tls):
+async def test_a_handler_that_closes_its_stream_as_it_falls_silent_is_parked_and_served_again(
+    server, secure, tls
+):
     seen = []
 
     async def careful(stream: ParkableStream) -> None:
@@ -486,7 +496,9 @@ async def test_it_refuses_a_connection_while_it_does_not_run():
 
 async def test_serve_parked_serves_and_reaps_on_tcp():
     async with trio.open_nursery() as nursery:
-        (listener,) = await nursery.start(partial(reaper.trio.serve_parked, echo, 0, host="127.0.0.1", idle=1))
+        (listener,) = await nursery.start(
+            partial(reaper.trio.serve_parked, echo, 0, host="127.0.0.1", idle=1)
+        )
         async with await trio.testing.open_stream_to_socket_listener(listener) as client:
             await client.send_all(b"hello")
             assert await client.receive_some() == b"hello"
@@ -550,7 +562,9 @@ async def test_a_tls_peer_that_breaks_off_anywhere_ends_only_its_own_connection(
         _, slow = dial(lot)
         slow.send(hello)
         await settle()
-        assert (len(lot), lot.parked, tasks(lot)) == (1, 1, before), "a slow handshake costs no task"
+        assert (len(lot), lot.parked, tasks(lot)) == (1, 1, before), (
+            "a slow handshake costs no task"
+        )
         parked, client = dial(lot)
         stream = secure(client)
         await stream.send_all(bytes(300_000))
@@ -562,7 +576,9 @@ async def test_a_tls_peer_that_breaks_off_anywhere_ends_only_its_own_connection(
         assert parked.stream.version() == "TLSv1.3"
 
 
-async def test_a_silent_tls_connection_is_reaped_and_dripped_records_are_activity(certificate, server, autojump_clock):
+async def test_a_silent_tls_connection_is_reaped_and_dripped_records_are_activity(
+    certificate, server, autojump_clock
+):
     client = TlsClient(certificate[0])
     async with one(idle=5, tls=server) as (lot, theirs):
         client.shake_hands()
@@ -601,7 +617,9 @@ async def test_the_next_connection_that_speaks_gets_the_task_of_one_before_and_s
 
 
 @pytest.mark.parametrize("how", ["cancelled", "swallowed", "silent"])
-async def test_a_handler_that_is_reaped_awake_knows_it_and_its_task_is_fit_for_the_next(how, autojump_clock):
+async def test_a_handler_that_is_reaped_awake_knows_it_and_its_task_is_fit_for_the_next(
+    how, autojump_clock
+):
     async def slow(stream) -> None:
         data = await stream.receive_some()
         if data == b"slow":

@@ -21,7 +21,15 @@ from tests.loops import autojump
 
 pytestmark = pytest.mark.trio
 
-KINDS = (Parked, Lease, TlsSession, ParkableStream, HttpConnection, Transport, reaper.trio.Connection)
+KINDS = (
+    Parked,
+    Lease,
+    TlsSession,
+    ParkableStream,
+    HttpConnection,
+    Transport,
+    reaper.trio.Connection,
+)
 CLIENTS = 5
 
 
@@ -42,7 +50,9 @@ ENDS = {
 
 @pytest.mark.parametrize("end", ENDS)
 async def test_an_http_connection_leaves_no_circle(clock, secured, end: str) -> None:
-    async with running(keep_alive="5s", headers="5s", request="20s", linger="0s", **secured) as server:
+    async with running(
+        keep_alive="5s", headers="5s", request="20s", linger="0s", **secured
+    ) as server:
         with no_circles(*KINDS):
             streams = [await server.dial() for _ in range(CLIENTS)]
             for stream in streams:

@@ -19,20 +19,65 @@ AT = "[21/Sep/2026:14:13:20 +0200]"
 
 COMBINED = {
     "plain": ("10.0.0.1 - -", '"GET / HTTP/1.1" 200 12 "-" "curl/8"', "10.0.0.1", "curl/8"),
-    "common, without referer and agent": ("10.0.0.1 - -", '"GET / HTTP/1.1" 304 -', "10.0.0.1", None),
+    "common, without referer and agent": (
+        "10.0.0.1 - -",
+        '"GET / HTTP/1.1" 304 -',
+        "10.0.0.1",
+        None,
+    ),
     "IPv6": ("::1 - -", '"GET / HTTP/1.1" 200 12 "-" "curl/8"', "::1", "curl/8"),
     "a host name": ("a.b.example - frank", '"GET / HTTP/1.0" 200 2326', "a.b.example", None),
-    "a user with spaces": ("10.0.0.1 - John Q Public", '"GET / HTTP/1.1" 401 5 "-" "x"', "10.0.0.1", "x"),
-    "vhost_combined": ("www.example.com:443 10.0.0.1 - -", '"GET / HTTP/2.0" 200 1 "-" "x"', "10.0.0.1", "x"),
-    "vhost and a user with spaces": ("w.example:80 10.0.0.1 - a b", '"GET / HTTP/1" 200 1 "-" "x"', "10.0.0.1", "x"),
-    "escaped quotes in the request": ("10.0.0.1 - -", r'"GET /\"x\" HTTP/1.1" 404 9 "-" "y"', "10.0.0.1", "y"),
-    "a status within quotes": ("10.0.0.1 - -", r'"GET /a\" 200 1 HTTP/1.1" 404 9 "-" "y"', "10.0.0.1", None),
-    "escaped quotes in referer": ("10.0.0.1 - -", r'"GET /" 200 9 "http://a/?q=\"b\"" "A \"b\" c"', "10.0.0.1", None),
-    "a further field": ("10.0.0.1 - -", '"GET / HTTP/1.1" 200 9 "-" "agent 1.0" "10.9.9.9"', "10.0.0.1", "agent 1.0"),
+    "a user with spaces": (
+        "10.0.0.1 - John Q Public",
+        '"GET / HTTP/1.1" 401 5 "-" "x"',
+        "10.0.0.1",
+        "x",
+    ),
+    "vhost_combined": (
+        "www.example.com:443 10.0.0.1 - -",
+        '"GET / HTTP/2.0" 200 1 "-" "x"',
+        "10.0.0.1",
+        "x",
+    ),
+    "vhost and a user with spaces": (
+        "w.example:80 10.0.0.1 - a b",
+        '"GET / HTTP/1" 200 1 "-" "x"',
+        "10.0.0.1",
+        "x",
+    ),
+    "escaped quotes in the request": (
+        "10.0.0.1 - -",
+        r'"GET /\"x\" HTTP/1.1" 404 9 "-" "y"',
+        "10.0.0.1",
+        "y",
+    ),
+    "a status within quotes": (
+        "10.0.0.1 - -",
+        r'"GET /a\" 200 1 HTTP/1.1" 404 9 "-" "y"',
+        "10.0.0.1",
+        None,
+    ),
+    "escaped quotes in referer": (
+        "10.0.0.1 - -",
+        r'"GET /" 200 9 "http://a/?q=\"b\"" "A \"b\" c"',
+        "10.0.0.1",
+        None,
+    ),
+    "a further field": (
+        "10.0.0.1 - -",
+        '"GET / HTTP/1.1" 200 9 "-" "agent 1.0" "10.9.9.9"',
+        "10.0.0.1",
+        "agent 1.0",
+    ),
     "no request at all": ("10.0.0.1 - -", '"-" 408 - "-" "-"', "10.0.0.1", "-"),
     "bytes that are no HTTP": ("10.0.0.1 - -", r'"\x16\x03\x01" 400 226 "-" "-"', "10.0.0.1", "-"),
     "an empty request": ("10.0.0.1 - -", '"" 400 0 "-" "-"', "10.0.0.1", "-"),
-    "a long request": ("10.0.0.1 - -", '"GET /' + r"\x41" * 20_000 + '" 414 0 "-" "z"', "10.0.0.1", "z"),
+    "a long request": (
+        "10.0.0.1 - -",
+        '"GET /' + r"\x41" * 20_000 + '" 414 0 "-" "z"',
+        "10.0.0.1",
+        "z",
+    ),
 }
 """What stands before and after the time; the client, and the agent where it can be told."""
 
@@ -47,7 +92,9 @@ def test_a_combined_line_gives_client_and_agent(kind: str) -> None:
         assert found[4] == agent
 
 
-@pytest.mark.parametrize("line", ["", "not a line", f"10.0.0.1 - - {AT}", '10.0.0.1 - - [yesterday] "GET /" 200 1'])
+@pytest.mark.parametrize(
+    "line", ["", "not a line", f"10.0.0.1 - - {AT}", '10.0.0.1 - - [yesterday] "GET /" 200 1']
+)
 def test_what_is_no_combined_line_is_none(line: str) -> None:
     assert re.search(FORMATS["combined"].request, line) is None
 
@@ -77,7 +124,9 @@ REPORTS = (
 
 
 @pytest.mark.parametrize(
-    "head", [HEAD, "<134>1 2026-09-21T14:13:20+00:00 lb haproxy 1 - - ", ""], ids=["BSD", "ISO", "none"]
+    "head",
+    [HEAD, "<134>1 2026-09-21T14:13:20+00:00 lb haproxy 1 - - ", ""],
+    ids=["BSD", "ISO", "none"],
 )
 @pytest.mark.parametrize("kind", HAPROXY)
 def test_a_haproxy_request_is_found_in_its_line(kind: str, head: str) -> None:
@@ -92,7 +141,9 @@ def test_what_haproxy_reports_of_itself_is_no_request_and_not_bad(head: str) -> 
     own = FORMATS["haproxy"].own
     assert own is not None
     assert [report for report in REPORTS if not re.search(own, head + report)] == []
-    assert [report for report in REPORTS if re.search(FORMATS["haproxy"].request, head + report)] == []
+    assert [
+        report for report in REPORTS if re.search(FORMATS["haproxy"].request, head + report)
+    ] == []
     assert not re.search(own, "Sep 21 14:13:20 lb sshd[1]: Connection closed by 10.0.0.1")
 
 
@@ -106,7 +157,9 @@ ALB = (
 """An entry as AWS documents it: time of the answer, port of the client, time of the request, conn_trace_id."""
 
 
-@pytest.mark.parametrize("trace", [" TID_123456", ""], ids=["traced", "before there was a trace id"])
+@pytest.mark.parametrize(
+    "trace", [" TID_123456", ""], ids=["traced", "before there was a trace id"]
+)
 def test_an_entry_of_a_load_balancer_of_aws_gives_its_connection(trace: str) -> None:
     entry = ALB.format("2018-07-02T22:23:00.186641Z", 2817, "2018-07-02T22:22:48.364000Z", trace)
     found = re.match(FORMATS["alb"].request, entry)
@@ -146,12 +199,19 @@ LINES = {
         ' 1/1/1/1/0 0/0 "GET / HTTP/1.1"'
     ),
     "envoy": lambda conn, turn, at: json.dumps(
-        {"start_time": f"2026-09-21T14:13:{20 + at}Z", "duration": (500, "500")[turn % 2], "connection_id": conn}
+        {
+            "start_time": f"2026-09-21T14:13:{20 + at}Z",
+            "duration": (500, "500")[turn % 2],
+            "connection_id": conn,
+        }
     ),
     "traefik": lambda conn, turn, at: TRAEFIK % (4000 + conn, f"{20 + at:.3f}"),
     "caddy": lambda conn, turn, at: CADDY % (SECOND + at + 0.5, 41342 + conn),
     "alb": lambda conn, turn, at: ALB.format(
-        f"2026-09-21T14:13:{20.5 + at:.6f}Z", 2817, f"2026-09-21T14:13:{20 + at:.6f}Z", f" TID_{conn}"
+        f"2026-09-21T14:13:{20.5 + at:.6f}Z",
+        2817,
+        f"2026-09-21T14:13:{20 + at:.6f}Z",
+        f" TID_{conn}",
     ),
     "combined": lambda conn, turn, at: (
         f"10.0.0.{conn} - - [21/Sep/2026:14:13:{int(20.5 + at - turn / 2)} +0000]"
@@ -174,18 +234,39 @@ REPORT = {
 
 
 HOSTILE = {
-    "traefik": ["[]", '{"ClientAddr": "10.0.0.1:1", "StartUTC": "9999-01-01T00:00:00Z", "Duration": 1}'],
-    "caddy": ["[]", json.dumps({"ts": 1e300, "request": {"remote_ip": "::1", "remote_port": "1"}, "duration": 1})],
+    "traefik": [
+        "[]",
+        '{"ClientAddr": "10.0.0.1:1", "StartUTC": "9999-01-01T00:00:00Z", "Duration": 1}',
+    ],
+    "caddy": [
+        "[]",
+        json.dumps(
+            {"ts": 1e300, "request": {"remote_ip": "::1", "remote_port": "1"}, "duration": 1}
+        ),
+    ],
     "alb": [ALB.format("9999-01-01T00:00:00Z", 1, "9999-01-01T00:00:00Z", "")],
-    "nginx": [f"{'9' * 40}.5 17 1 0.500", f"{SECOND}.5 17 {'9' * 30} 0.500", f"{SECOND}.5 17 1 {'9' * 30}.0"],
+    "nginx": [
+        f"{'9' * 40}.5 17 1 0.500",
+        f"{SECOND}.5 17 {'9' * 30} 0.500",
+        f"{SECOND}.5 17 1 {'9' * 30}.0",
+    ],
     "haproxy": [line.replace("/2026:", "/9999:") for line in LOGS["haproxy"][:1]],
-    "envoy": ["{", "[]", '{"start_time": "9999-01-01T00:00:00Z", "duration": 1, "connection_id": 5}'],
-    "combined": [f'10.0.0.1 - - [21/Sep/{year}:14:13:20 +0000] "GET /" 200 1 "-" "x"' for year in (1066, 9999)],
+    "envoy": [
+        "{",
+        "[]",
+        '{"start_time": "9999-01-01T00:00:00Z", "duration": 1, "connection_id": 5}',
+    ],
+    "combined": [
+        f'10.0.0.1 - - [21/Sep/{year}:14:13:20 +0000] "GET /" 200 1 "-" "x"'
+        for year in (1066, 9999)
+    ],
 }
 
 
 @pytest.mark.parametrize(("name", "requests"), [*LOGS.items(), ("envoy", ISTIOS)])
-def test_a_log_gives_the_silences_that_are_in_it(spark, tmp_path, name: str, requests: list[str]) -> None:
+def test_a_log_gives_the_silences_that_are_in_it(
+    spark, tmp_path, name: str, requests: list[str]
+) -> None:
     # Two connections: silences of 2.0 s and 4.0 s on the first, none on the second.
     path = tmp_path / f"{name}.log"
     bad = ["not a line of any format", *HOSTILE[name], "\udcff\udcfe no text"]
@@ -196,7 +277,9 @@ def test_a_log_gives_the_silences_that_are_in_it(spark, tmp_path, name: str, req
     (entry,) = summary["listeners"].values()
     assert (entry["connections"], entry["silences"], entry["silences_ended"]) == (2, 4, 2)
     assert [time for time, *_ in entry["survival"]] == [2.0, 4.0]
-    counted = [summary[key] for key in ("rows_read", "rows_judged", "rows_of_writers", "rows_apart")]
+    counted = [
+        summary[key] for key in ("rows_read", "rows_judged", "rows_of_writers", "rows_apart")
+    ]
     lines = 4 + own + len(bad)
     assert counted == [lines, 4, own, len(bad)]
     (aside,) = summary["quarantined"]
@@ -206,19 +289,30 @@ def test_a_log_gives_the_silences_that_are_in_it(spark, tmp_path, name: str, req
 
 def test_visits_days_apart_are_no_silences(spark, tmp_path) -> None:
     visits = [
-        f'10.0.0.1 - - [{day}/May/2026:10:00:{at} +0000] "GET / HTTP/1.1" 200 9' for day in (17, 19) for at in (10, 20)
+        f'10.0.0.1 - - [{day}/May/2026:10:00:{at} +0000] "GET / HTTP/1.1" 200 9'
+        for day in (17, 19)
+        for at in (10, 20)
     ]
     (tmp_path / "access.log").write_text("\n".join(visits))
     summary = advice_from(spark, "combined", tmp_path / "access.log")
     (entry,) = summary["listeners"].values()
-    assert (entry["connections"], entry["silences"], entry["silences_ended"], entry["longest_seen_s"]) == (2, 4, 2, 75)
+    assert (
+        entry["connections"],
+        entry["silences"],
+        entry["silences_ended"],
+        entry["longest_seen_s"],
+    ) == (2, 4, 2, 75)
     # At most 75 s of a visit's end are counted as open: days between visits are not.
     assert max(row["mean_open"] for row in entry["trade_off"]) < 0.01
     assert any("may be too short or too long" in note for note in summary["notes"])
 
 
-def test_an_nginx_connection_whose_lines_have_a_hole_is_not_taken_for_a_long_silence(spark, tmp_path) -> None:
+def test_an_nginx_connection_whose_lines_have_a_hole_is_not_taken_for_a_long_silence(
+    spark, tmp_path
+) -> None:
     path = tmp_path / "access.log"
-    path.write_text("1790000000.000 1 1 0.000\n1790000001.000 1 2 0.000\n1790000060.000 1 9 0.000\n")
+    path.write_text(
+        "1790000000.000 1 1 0.000\n1790000001.000 1 2 0.000\n1790000060.000 1 9 0.000\n"
+    )
     (entry,) = advice_from(spark, "nginx", path)["listeners"].values()
     assert entry["silences_ended"] == 1

@@ -94,16 +94,23 @@ def test_the_recommended_timeout_keeps_the_policy_in_truth(curve) -> None:
 
 
 @pytest.mark.parametrize(
-    ("behind", "least", "most"), [("alb", 65, 65), ("nginx", 80, 80), ("gorouter", 95, 95), ("nlb", 0, 345)]
+    ("behind", "least", "most"),
+    [("alb", 65, 65), ("nginx", 80, 80), ("gorouter", 95, 95), ("nlb", 0, 345)],
 )
-def test_a_load_balancer_in_front_has_its_rule(curve, behind: str, least: float, most: float) -> None:
-    advice = _recommend(curve, Policy(max_cut=0.05 if behind != "nlb" else 1e-9, behind=behind), 0.0)
+def test_a_load_balancer_in_front_has_its_rule(
+    curve, behind: str, least: float, most: float
+) -> None:
+    advice = _recommend(
+        curve, Policy(max_cut=0.05 if behind != "nlb" else 1e-9, behind=behind), 0.0
+    )
     assert least <= advice["timeout_s"] <= most
     assert any("raised" in reason or "lowered" in reason for reason in advice["because"])
 
 
 def test_peers_that_never_speak_again_leave_the_advice_where_the_others_end() -> None:
-    counts = [(t, n, dead) for t, n, dead in sample(20_000, 9, 1e9) if t < 60] + [(300.0, 0, 20_000)]
+    counts = [(t, n, dead) for t, n, dead in sample(20_000, 9, 1e9) if t < 60] + [
+        (300.0, 0, 20_000)
+    ]
     advice = _recommend(kaplan_meier(counts), Policy(), 0.0)
     assert (advice["at_least_s"], 50 <= advice["timeout_s"] <= 60) == (None, True)
 
@@ -111,7 +118,10 @@ def test_peers_that_never_speak_again_leave_the_advice_where_the_others_end() ->
 def test_a_timeout_has_an_interval_with_a_width_is_of_hours_where_silences_are_and_never_below_what_the_log_can_tell(
     curve,
 ) -> None:
-    assert _recommend(kaplan_meier([(1.0, 100_000, 0), (9000.0, 1000, 0)]), Policy(), 0.0)["timeout_s"] == 9000.0
+    assert (
+        _recommend(kaplan_meier([(1.0, 100_000, 0), (9000.0, 1000, 0)]), Policy(), 0.0)["timeout_s"]
+        == 9000.0
+    )
     one_bucket = kaplan_meier([(2.0, 100_000, 0), (3.0, 100_000, 0), (4.0, 3, 0)])
     low, high = _recommend(one_bucket, Policy(), 0.0)["interval_s"]
     assert low < high == 3.0
@@ -133,7 +143,9 @@ def edges(silences: list[int]) -> dict[int, int]:
 @given(silences=st.lists(st.integers(1, 1 << 60), min_size=1))
 def test_a_silence_is_counted_at_an_edge_at_most_one_per_cent_above_it(silences: list[int]) -> None:
     found = edges(silences)
-    assert all(max(idle, LEAST_NS) <= edge <= max(idle, LEAST_NS) * 1.01 for idle, edge in found.items())
+    assert all(
+        max(idle, LEAST_NS) <= edge <= max(idle, LEAST_NS) * 1.01 for idle, edge in found.items()
+    )
     assert all(idle == edge for idle, edge in edges(list(found.values())).items())
 
 
@@ -201,7 +213,10 @@ def exponential(directory: Path, timeouts: tuple[float, ...], mean: float = 3.0)
             timeout = timeouts[serial % len(timeouts)]
             log = ours.open(t, round(timeout * 1000), "echo")
             while True:
-                silence, leaves_after = chance.expovariate(1 / mean), chance.expovariate(1 / (4 * mean))
+                silence, leaves_after = (
+                    chance.expovariate(1 / mean),
+                    chance.expovariate(1 / (4 * mean)),
+                )
                 if min(silence, leaves_after) > timeout:
                     log.reap(t + round(timeout * S), t + round(timeout * S))
                     break
@@ -215,7 +230,9 @@ def exponential(directory: Path, timeouts: tuple[float, ...], mean: float = 3.0)
 @pytest.mark.slow
 @pytest.mark.parametrize("timeout", [4.0, 10.0, 120.0])
 def test_the_timeout_that_cut_the_log_is_no_advice(pipeline, tmp_path, timeout: float) -> None:
-    exponential(tmp_path / "server", (timeout,), mean=57 / 6.9)  # one in a thousand lasts longer than 57 s
+    exponential(
+        tmp_path / "server", (timeout,), mean=57 / 6.9
+    )  # one in a thousand lasts longer than 57 s
     (tmp_path / "out").mkdir()
     toml = tmp_path / "out" / "reaper.toml"
     toml.write_text("of an earlier answer")
@@ -230,11 +247,18 @@ def test_the_timeout_that_cut_the_log_is_no_advice(pipeline, tmp_path, timeout: 
         assert f"at least {timeout:g}" in text
         assert "recommended" not in text
     else:
-        assert (ended, found["result"], toml.exists(), advice["at_least_s"]) == (0, "pass", True, None)
+        assert (ended, found["result"], toml.exists(), advice["at_least_s"]) == (
+            0,
+            "pass",
+            True,
+            None,
+        )
         assert 52 <= advice["timeout_s"] <= 75
         assert advice["interval_s"][0] < advice["interval_s"][1]
         findings = lint(ReaperConfig.load(toml, environ={}))
-        assert [each for each in findings if each.path == "reaper.tick"] == []  # `check` finds it fine enough
+        assert [
+            each for each in findings if each.path == "reaper.tick"
+        ] == []  # `check` finds it fine enough
 
 
 @pytest.mark.slow
@@ -261,18 +285,43 @@ server {{ access_log {log} reaper; listen 127.0.0.1:{port}; location / {{ return
 
 
 @pytest.mark.slow
-def test_a_real_nginx_under_the_load_generator_is_advised_from_the_log_it_wrote(spark, tmp_path) -> None:
+def test_a_real_nginx_under_the_load_generator_is_advised_from_the_log_it_wrote(
+    spark, tmp_path
+) -> None:
     port, log = free_port(), tmp_path / "reaper.log"
     tool("nginx")
     with running(*tools.nginx(tmp_path, NGINX.format(log=log, port=port)), port=port):
-        run = [sys.executable, "-m", "loadgen", "run", "--target", f"127.0.0.1:{port}", "--protocol", "http"]
-        run += ["--connections", "40", "--timeout", "4s", "--mix", "silent=25,chatty=75", "--duration", "8s", "--quiet"]
-        subprocess.run([*run, "--seed", "7"], capture_output=True, check=False, timeout=60)  # its verdict is not ours
+        run = [
+            sys.executable,
+            "-m",
+            "loadgen",
+            "run",
+            "--target",
+            f"127.0.0.1:{port}",
+            "--protocol",
+            "http",
+        ]
+        run += [
+            "--connections",
+            "40",
+            "--timeout",
+            "4s",
+            "--mix",
+            "silent=25,chatty=75",
+            "--duration",
+            "8s",
+            "--quiet",
+        ]
+        subprocess.run(
+            [*run, "--seed", "7"], capture_output=True, check=False, timeout=60
+        )  # its verdict is not ours
     summary = advise(spark, Inputs(), ("nginx", [log], 4 * S), Policy(max_cut=0.05))
     (entry,) = summary["listeners"].values()
     assert summary["quarantined"] == []
     assert entry["silences"] == len(log.read_text().splitlines())
-    assert 30 <= entry["connections"] <= 41  # one connection was ours, to see that it listens, and sent nothing
+    assert (
+        30 <= entry["connections"] <= 41
+    )  # one connection was ours, to see that it listens, and sent nothing
     assert entry["silences_ended"] > 60
     assert 1.0 <= entry["recommendation"]["timeout_s"] <= 4.0
     check_config(tmp_path, as_toml(summary))

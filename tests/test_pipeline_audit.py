@@ -73,21 +73,41 @@ def play(
 
 TRAPS: dict[str, tuple[str, int, str]] = {
     "spared_and_forgotten": ("missed", LATER, "open 0 30; averted 30.1; close_peer 98"),
-    "spared_twice_and_in_time": ("ok_closed", LATER, "open 0 5; averted 5.5; averted 11; touch 13; close_peer 14"),
+    "spared_twice_and_in_time": (
+        "ok_closed",
+        LATER,
+        "open 0 5; averted 5.5; averted 11; touch 13; close_peer 14",
+    ),
     "spared_and_reaped_at_once": ("early", LATER, "open 0 5; averted 5.5; reap 5.7 5.7"),
     "idle_until_its_deadline": ("missed", LATER, "open 0 30; touch 20; deadline 100 100"),
-    "busy_until_its_deadline": ("ok_reaped", LATER, "open 0 30; touch 20; retime 0; deadline 100 100"),
+    "busy_until_its_deadline": (
+        "ok_reaped",
+        LATER,
+        "open 0 30; touch 20; retime 0; deadline 100 100",
+    ),
     "by_its_deadline": ("ok_reaped", LATER, "open 0 5; touch 2; touch 6; touch 8; deadline 10 10"),
-    "within_a_tick_of_its_deadline": ("ok_reaped", LATER, "open 0 5; touch 2; touch 6; touch 8; deadline 10.9 10"),
+    "within_a_tick_of_its_deadline": (
+        "ok_reaped",
+        LATER,
+        "open 0 5; touch 2; touch 6; touch 8; deadline 10.9 10",
+    ),
     "before_its_deadline": ("early", LATER, "open 0 5; touch 2; touch 6; touch 8; deadline 9 10"),
     "reaped_by_a_timeout_that_was_never_in_force": ("early", LATER, "open 0 30; claim 5; reap 6 5"),
-    "reaped_late_by_a_timeout_that_was_never_in_force": ("late", LATER, "open 0 5; claim 30; reap 31 30"),
+    "reaped_late_by_a_timeout_that_was_never_in_force": (
+        "late",
+        LATER,
+        "open 0 5; claim 30; reap 31 30",
+    ),
     "reaped_by_a_timeout_that_a_row_changed": ("ok_reaped", LATER, "open 0 30; retime 5; reap 6 5"),
     "active_before_it_was_opened": ("unknown", LATER, "open 0 5; gap -3 -1; close_peer 1"),
     # The loop stood still for longer, but not then.
     "silent_since_a_stall_long_ago": ("lost", LOG_END, "open -12 5"),
     # 55 s overdue, and not reaped; the check belongs to the next silence.
-    "final_check_of_another_silence": ("missed", LATER, "open 0 5; touch 60; averted 65.5; touch 65.5; close_peer 66"),
+    "final_check_of_another_silence": (
+        "missed",
+        LATER,
+        "open 0 5; touch 60; averted 65.5; touch 65.5; close_peer 66",
+    ),
     "final_check_too_late": ("missed", LATER, "open 0 5; averted 9; touch 9; close_peer 10"),
     "spared_and_read_late": ("missed", LATER, "open 0 5; averted 5.5; touch 20; close_peer 21"),
     "spared_then_reaped": ("ok_reaped", LATER, "open 0 5; averted 5.5; reap 11.2 11"),
@@ -104,12 +124,28 @@ TRAPS: dict[str, tuple[str, int, str]] = {
     "short_stall_at_the_end": ("ok_reaped", SHORT, "open 7.5 2.5; reap 11.9 10"),
     "short_stall_that_held_the_epoch_open": ("ok_reaped", SHORT, "open 9.5 30; reap 41.6 40.9"),
     "early_beside_a_stall": ("early", 0, "open 6 30; reap 35.9 35.9"),
-    "retimed_to_an_hour": ("open_at_end", LATER, "open 0 5; touch 2; retime 3600; touch 4; touch 200"),
+    "retimed_to_an_hour": (
+        "open_at_end",
+        LATER,
+        "open 0 5; touch 2; retime 3600; touch 4; touch 200",
+    ),
     "retimed_to_five_seconds": ("lost", LATER, "open 0 3600; touch 2; retime 5; touch 4"),
-    "retimed_to_an_hour_and_silent": ("open_at_end", LOG_END, "open -60 5; touch -58; retime 0; retime 3600"),
-    "retimed_to_five_seconds_and_silent": ("lost", LOG_END, "open -60 3600; touch -58; retime 0; retime 5"),
+    "retimed_to_an_hour_and_silent": (
+        "open_at_end",
+        LOG_END,
+        "open -60 5; touch -58; retime 0; retime 3600",
+    ),
+    "retimed_to_five_seconds_and_silent": (
+        "lost",
+        LOG_END,
+        "open -60 3600; touch -58; retime 0; retime 5",
+    ),
     # A nanosecond after the latest activity, as the row before.
-    "retimed_at_the_instant_of_a_row": ("open_at_end", LATER, "open 0 5; averted 1e-9; retime 3600"),
+    "retimed_at_the_instant_of_a_row": (
+        "open_at_end",
+        LATER,
+        "open 0 5; averted 1e-9; retime 3600",
+    ),
     "switched_off_and_silent": ("open_at_end", LATER, "open 0 5; retime 0"),
     "switched_off": ("open_at_end", LATER, "open 0 5; retime 0; touch 2"),
     "reap_that_says_nothing": ("unknown", LATER, "open 0 5; retime -; reap 30 -"),
@@ -119,7 +155,11 @@ EXPECTED = {name: verdict for name, (verdict, _, _) in TRAPS.items()}
 
 
 def write_traps(
-    directory: Path, traps: Iterable[str] = TRAPS, mode: str = "full", writer: int = 1, drains: bool = False
+    directory: Path,
+    traps: Iterable[str] = TRAPS,
+    mode: str = "full",
+    writer: int = 1,
+    drains: bool = False,
 ) -> dict[int, str]:
     """A journal of *traps*; connection -> name of its trap."""
     with journal(directory, writer, mode=mode) as ours:
@@ -157,7 +197,9 @@ def test_each_trap_gets_its_verdict_and_every_row_is_accounted_for(spark, tmp_pa
     assert named_verdicts(found, names) == EXPECTED
     summary = found.summary
     assert sum(summary["verdicts"].values()) == summary["connections"] == len(TRAPS)
-    changes_of_a_timeout = 12  # one a change and one before a deadline that came too late, none for a reap without
+    changes_of_a_timeout = (
+        12  # one a change and one before a deadline that came too late, none for a reap without
+    )
     assert summary["rows_of_writers"] == 2 + 6 + changes_of_a_timeout
     assert summary["rows_read"] == summary["rows"] + summary["rows_of_writers"]
     assert f"{summary['rows_read']:,} rows read" in as_text(summary)
@@ -186,7 +228,9 @@ def test_in_gaps_mode_the_verdicts_are_the_same_but_where_no_row_could_tell_befo
 ) -> None:
     names = write_traps(tmp_path / "server", mode="gaps", drains=drains)
     left = {"open_at_end": "lost"} if drains else {}
-    wanted = {name: left.get(verdict, verdict) for name, verdict in {**EXPECTED, **IN_GAPS_MODE}.items()}
+    wanted = {
+        name: left.get(verdict, verdict) for name, verdict in {**EXPECTED, **IN_GAPS_MODE}.items()
+    }
     assert named_verdicts(audited(spark, tmp_path), names) == wanted
 
 
@@ -224,21 +268,35 @@ def write_both(directory: Path, ahead: int = 0, mode: str = "gaps") -> dict[int,
         for side in (ours, theirs):
             side.stall(209 * S, 2 * S)
         cases = enumerate(JOINED.items())
-        named = {play(script, base, ours, theirs, peer): name for peer, (name, (_, base, script)) in cases}
+        named = {
+            play(script, base, ours, theirs, peer): name
+            for peer, (name, (_, base, script)) in cases
+        }
         for side in (ours, theirs):
             side.config(LOG_END, "still here")
     return named
 
 
-@pytest.mark.parametrize(("ahead", "mode"), [(0, "gaps"), (3 * S, "full")], ids=["one clock", "a clock 3 s ahead"])
-def test_what_both_sides_tell_together_gets_its_verdict(spark, tmp_path, ahead: int, mode: str) -> None:
+@pytest.mark.parametrize(
+    ("ahead", "mode"), [(0, "gaps"), (3 * S, "full")], ids=["one clock", "a clock 3 s ahead"]
+)
+def test_what_both_sides_tell_together_gets_its_verdict(
+    spark, tmp_path, ahead: int, mode: str
+) -> None:
     names = write_both(tmp_path, ahead, mode)
     result = audited(spark, tmp_path)
     wanted = dict(EXPECTED_JOINED)
     if mode == "full":  # the server's own log tells that nothing came
-        wanted["never_closed_but_its_client_sends"] = wanted["never_closed_and_no_timeout_in_force"] = "lost"
+        wanted["never_closed_but_its_client_sends"] = wanted[
+            "never_closed_and_no_timeout_in_force"
+        ] = "lost"
     assert named_verdicts(result, names) == wanted
-    assert result.summary["joined"] == {"pairs": len(JOINED), "server_only": 0, "client_only": 0, "crossed": 1}
+    assert result.summary["joined"] == {
+        "pairs": len(JOINED),
+        "server_only": 0,
+        "client_only": 0,
+        "crossed": 1,
+    }
     assert result.summary["clock"]["skew_s"]["estimate"] == pytest.approx(-ahead / S, abs=0.002)
 
 
@@ -258,12 +316,20 @@ def one_sided(directory: Path, writer: int, peers: range, **options: Any) -> Non
     [
         (None, "none of its files could be read"),
         (range(50, 90), "none of the client's 40 connection(s) is among the server's 40"),
-        (range(1, 42), "0 of the server's 40 connection(s) and 1 of the client's 41 have no counterpart"),
-        (range(1, 40), "1 of the server's 40 connection(s) and 0 of the client's 39 have no counterpart"),
+        (
+            range(1, 42),
+            "0 of the server's 40 connection(s) and 1 of the client's 41 have no counterpart",
+        ),
+        (
+            range(1, 40),
+            "1 of the server's 40 connection(s) and 0 of the client's 39 have no counterpart",
+        ),
     ],
     ids=["no file", "another server's", "one more", "one less"],
 )
-def test_a_joined_audit_that_did_not_join_is_inconclusive(spark, tmp_path, clients: range | None, reason: str) -> None:
+def test_a_joined_audit_that_did_not_join_is_inconclusive(
+    spark, tmp_path, clients: range | None, reason: str
+) -> None:
     one_sided(tmp_path / "server", 1, range(1, 41))
     (tmp_path / "client").mkdir()
     if clients is not None:
@@ -305,7 +371,9 @@ def three_files(directory: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("how", ["gone", "put aside"])
-def test_a_file_missing_between_others_is_named_and_accuses_no_server(spark, tmp_path, how: str) -> None:
+def test_a_file_missing_between_others_is_named_and_accuses_no_server(
+    spark, tmp_path, how: str
+) -> None:
     middle = three_files(tmp_path / "server")[1]
     if how == "gone":
         middle.unlink()
@@ -317,7 +385,9 @@ def test_a_file_missing_between_others_is_named_and_accuses_no_server(spark, tmp
     assert summary["result"] == "inconclusive"
     if how == "gone":
         assert [(hole["writer"], hole["serials"]) for hole in summary["holes"]] == [(1, [2])]
-        assert any("1 file(s) of run" in reason and "number 2" in reason for reason in summary["reasons"])
+        assert any(
+            "1 file(s) of run" in reason and "number 2" in reason for reason in summary["reasons"]
+        )
         first = check([tmp_path / "server"], now_ns=WALL, span=Span(None, WALL + 2 * S))
         assert first.holes == []
     else:
@@ -346,7 +416,9 @@ def test_rows_that_belong_to_no_known_run_leave_the_audit_inconclusive(spark, tm
 # ---- which files are looked through ----------------------------------------------------------------------------------
 
 
-def test_an_audit_looks_through_the_files_that_have_overdue_silences_and_no_other(spark, tmp_path, monkeypatch) -> None:
+def test_an_audit_looks_through_the_files_that_have_overdue_silences_and_no_other(
+    spark, tmp_path, monkeypatch
+) -> None:
     looked_through: list[Inputs] = []
     monkeypatch.setattr(
         "reaper.pipeline.audit.silences.read_events",
@@ -355,7 +427,9 @@ def test_an_audit_looks_through_the_files_that_have_overdue_silences_and_no_othe
     for writer in (1, 2, 3, 4):
         place = tmp_path / ("wrong" if writer % 2 else "right") / "server" / f"{writer}"
         with journal(place, writer) as ours:
-            ours.open(S, 5000, "echo").reap(7 * S + writer % 2 * 5 * S, 6 * S)  # of 1 and 3: 5 s late
+            ours.open(S, 5000, "echo").reap(
+                7 * S + writer % 2 * 5 * S, 6 * S
+            )  # of 1 and 3: 5 s late
             log = ours.open(LATER, 5000, "echo")
             log.averted(LATER + 5 * S + 500 * MS)
             log.touch(LATER + 5 * S + 500 * MS)
@@ -363,12 +437,18 @@ def test_an_audit_looks_through_the_files_that_have_overdue_silences_and_no_othe
     summary = audited(spark, tmp_path / "right").summary
     assert (summary["result"], looked_through) == ("pass", [])
     (tmp_path / "right" / "server").rename(tmp_path / "wrong" / "server" / "right")
-    assert counts(audited(spark, tmp_path / "wrong").summary) == {"late": 2, "ok_reaped": 2, "ok_closed": 4}
+    assert counts(audited(spark, tmp_path / "wrong").summary) == {
+        "late": 2,
+        "ok_reaped": 2,
+        "ok_closed": 4,
+    }
     (chosen,) = looked_through
     assert [facts.writer for facts in chosen.files] == [1, 3]
 
 
-def test_a_final_check_in_an_earlier_file_spares_the_silence_that_ends_in_a_later_one(spark, tmp_path) -> None:
+def test_a_final_check_in_an_earlier_file_spares_the_silence_that_ends_in_a_later_one(
+    spark, tmp_path
+) -> None:
     with journal(tmp_path / "server", 1, rotate_bytes=1) as ours:
         log = ours.open(LATER, 5000, "echo")
         log.averted(LATER + 5 * S + 500 * MS)
@@ -376,22 +456,35 @@ def test_a_final_check_in_an_earlier_file_spares_the_silence_that_ends_in_a_late
         log.reap(LATER + 11 * S + 200 * MS, LATER + 11 * S)
         ours.flush()
     files = check([tmp_path / "server"], now_ns=WALL).files
-    assert [(facts.averted, facts.overdue_ns) for facts in files] == [(1, 500 * MS), (0, 6 * S + 200 * MS)]
+    assert [(facts.averted, facts.overdue_ns) for facts in files] == [
+        (1, 500 * MS),
+        (0, 6 * S + 200 * MS),
+    ]
     assert counts(audited(spark, tmp_path).summary) == {"ok_reaped": 1}
 
 
 # ---- simulated traffic -----------------------------------------------------------------------------------------------
 
 
-def test_traffic_that_kept_the_law_passes_and_its_lateness_is_within_one_tick(spark, tmp_path) -> None:
-    wanted = write(tmp_path / "server", tmp_path / "client", connections=120, listeners=("echo", "http"))
+def test_traffic_that_kept_the_law_passes_and_its_lateness_is_within_one_tick(
+    spark, tmp_path
+) -> None:
+    wanted = write(
+        tmp_path / "server", tmp_path / "client", connections=120, listeners=("echo", "http")
+    )
     summary = audited(spark, tmp_path).summary
     assert summary["reasons"] == []
     assert counts(summary) == {name: count for name, count in wanted.items() if count}
     assert summary["joined"] == {"pairs": 120, "server_only": 0, "client_only": 0, "crossed": 0}
     assert set(summary["listeners"]) == {"echo", "http"}
     for entry in summary["listeners"].values():
-        assert 0 <= entry["lateness_s"]["min"] <= entry["lateness_s"]["p99"] <= entry["lateness_s"]["max"] < 1.01
+        assert (
+            0
+            <= entry["lateness_s"]["min"]
+            <= entry["lateness_s"]["p99"]
+            <= entry["lateness_s"]["max"]
+            < 1.01
+        )
         assert 0 < entry["seen_lateness_s"]["max"] < 1.02
 
 
@@ -403,13 +496,23 @@ def test_a_row_that_was_removed_or_doubled_is_found_without_sorting(spark, tmp_p
             log.touch(3 * S)
             log.close_peer(4 * S)
         ours.drain(5 * S)
-    table = pq.read_table(only(tmp_path / "server"))  # of each connection four rows, then the writer's
-    right, without_touch, gone, without_opening, doubled = ([i * 4 + row for row in range(4)] for i in range(5))
+    table = pq.read_table(
+        only(tmp_path / "server")
+    )  # of each connection four rows, then the writer's
+    right, without_touch, gone, without_opening, doubled = (
+        [i * 4 + row for row in range(4)] for i in range(5)
+    )
     del without_touch[1], without_opening[0], gone[:]
     rows = [*right, *without_touch, *without_opening, *doubled, doubled[1], table.num_rows - 1]
     pq.write_table(table.take(rows), only(tmp_path / "server"))
     summary = audited(spark, tmp_path).summary
-    assert counts(summary) == {"ok_closed": 1, "missing_touch": 1, "unknown": 1, "duplicate": 1, "lost": 1}
+    assert counts(summary) == {
+        "ok_closed": 1,
+        "missing_touch": 1,
+        "unknown": 1,
+        "duplicate": 1,
+        "lost": 1,
+    }
     assert summary["lost_without_a_row"] == 1
 
 
@@ -428,7 +531,9 @@ def test_the_audit_command_fails_on_a_violation_and_on_a_file_put_aside(pipeline
     write(tmp_path / "bad", connections=8, faults={"late": 1})
 
     def run(name: str) -> tuple[int, dict[str, Any]]:
-        status, said, _ = pipeline("audit", "--events", tmp_path / name, "--out", tmp_path / "out", "--json")
+        status, said, _ = pipeline(
+            "audit", "--events", tmp_path / name, "--out", tmp_path / "out", "--json"
+        )
         assert said == (tmp_path / "out" / "audit.json").read_text()
         return status, json.loads(said)
 
@@ -440,7 +545,9 @@ def test_the_audit_command_fails_on_a_violation_and_on_a_file_put_aside(pipeline
     assert "truncated" in summary["files"]["quarantined"][0]["reason"]
 
 
-def test_a_demo_is_judged_by_its_load_generator_by_its_guard_and_by_both_journals_joined(spark, tmp_path) -> None:
+def test_a_demo_is_judged_by_its_load_generator_by_its_guard_and_by_both_journals_joined(
+    spark, tmp_path
+) -> None:
     assert attach_demo.run(200, 3, tmp_path) == 0
     server, client = check([tmp_path / "attach"]), check([tmp_path / "client"])
     summary = audit(spark, server, client, tmp_path / "audit", Settings()).summary

@@ -21,7 +21,10 @@ import pytest
 
 pytest.importorskip("pyspark")
 if shutil.which("java") is None:
-    pytest.skip("Spark needs Java 17 (Debian: apt-get install openjdk-17-jre-headless)", allow_module_level=True)
+    pytest.skip(
+        "Spark needs Java 17 (Debian: apt-get install openjdk-17-jre-headless)",
+        allow_module_level=True,
+    )
 
 import pyarrow.parquet as pq
 import pyspark
@@ -39,7 +42,15 @@ from scripts.serving import free_port
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 SPARK = Path(pyspark.__file__).parent
-FAULTS = {"early": 3, "late": 2, "missed": 4, "lost": 5, "duplicate": 1, "activity_after_end": 2, "missing_touch": 3}
+FAULTS = {
+    "early": 3,
+    "late": 2,
+    "missed": 4,
+    "lost": 5,
+    "duplicate": 1,
+    "activity_after_end": 2,
+    "missing_touch": 3,
+}
 SPLITS = 30
 """Pieces into which the journal is cut, so that a scan has a middle."""
 
@@ -59,12 +70,24 @@ def cluster(tmp_path_factory) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     directory, port, ui = tmp_path_factory.mktemp("cluster"), free_port(), free_port()
     log, url = directory / "daemons.log", f"spark://127.0.0.1:{port}"
     daemon = [str(SPARK / "bin" / "spark-class"), "org.apache.spark.deploy."]
-    small = ["--cores", "1", "--memory", "1g", "--work-dir", str(directory / "work"), "--webui-port", "0", url]
+    small = [
+        "--cores",
+        "1",
+        "--memory",
+        "1g",
+        "--work-dir",
+        str(directory / "work"),
+        "--webui-port",
+        "0",
+        url,
+    ]
     with ExitStack() as stack:
 
         def start(name: str, *arguments: str) -> subprocess.Popen[bytes]:
             command = [daemon[0], daemon[1] + name, "--host", "127.0.0.1", *arguments]
-            return stack.enter_context(started(command, log, env=environment(SPARK_DAEMON_MEMORY="256m")))
+            return stack.enter_context(
+                started(command, log, env=environment(SPARK_DAEMON_MEMORY="256m"))
+            )
 
         start("master.Master", "--port", str(port), "--webui-port", str(ui))
         worker, _ = (start("worker.Worker", *small) for _ in range(2))
@@ -86,10 +109,15 @@ def reference(tmp_path_factory) -> Path:
 
 
 def check_answer(out: Path, reference: Path, name: str = "audit") -> None:
-    theirs, ours = (json.loads((where / f"{name}.json").read_text()) for where in (out, reference / "out"))
+    theirs, ours = (
+        json.loads((where / f"{name}.json").read_text()) for where in (out, reference / "out")
+    )
     assert theirs == ours
     if name == "audit":
-        theirs, ours = (pq.read_table(where / "connections").sort_by("conn") for where in (out, reference / "out"))
+        theirs, ours = (
+            pq.read_table(where / "connections").sort_by("conn")
+            for where in (out, reference / "out")
+        )
         assert theirs.num_rows == 400
         assert theirs.schema.types == ours.schema.types
         assert theirs.to_pydict() == ours.to_pydict()
@@ -98,9 +126,21 @@ def check_answer(out: Path, reference: Path, name: str = "audit") -> None:
 def test_an_audit_survives_the_loss_of_a_worker_in_its_middle(cluster, reference, tmp_path) -> None:
     (url, worker), ui = cluster, free_port()
     size = only(reference / "server").stat().st_size
-    pieces = {"spark.sql.files.openCostInBytes": "1", "spark.sql.files.maxPartitionBytes": str(size // SPLITS)}
-    conf = configured(tmp_path, **pieces, **{"spark.ui.port": str(ui), "spark.ui.liveUpdate.period": "0"})
-    command = [sys.executable, "-m", "reaper.pipeline", "audit", "--events", str(reference / "server")]
+    pieces = {
+        "spark.sql.files.openCostInBytes": "1",
+        "spark.sql.files.maxPartitionBytes": str(size // SPLITS),
+    }
+    conf = configured(
+        tmp_path, **pieces, **{"spark.ui.port": str(ui), "spark.ui.liveUpdate.period": "0"}
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "reaper.pipeline",
+        "audit",
+        "--events",
+        str(reference / "server"),
+    ]
     command += ["--out", str(tmp_path / "out"), "--master", url]
     progress = tmp_path / "progress"
     with started(command, progress, env=environment(SPARK_CONF_DIR=str(conf))) as audit:
@@ -110,7 +150,8 @@ def test_an_audit_survives_the_loss_of_a_worker_in_its_middle(cluster, reference
         def in_the_middle() -> bool:
             stages = asked(f"{applications}/{name}/stages?status=active") or []
             return any(
-                stage["numTasks"] >= SPLITS and 5 <= stage["numCompleteTasks"] <= SPLITS // 2 for stage in stages
+                stage["numTasks"] >= SPLITS and 5 <= stage["numCompleteTasks"] <= SPLITS // 2
+                for stage in stages
             )
 
         until(in_the_middle, audit, progress)
@@ -140,16 +181,37 @@ def test_spark_submit_needs_the_wheel_and_no_checkout(cluster, reference, tmp_pa
     )
     alone = tmp_path / "alone"
     alone.mkdir()
-    options: dict[str, Any] = {"env": env, "cwd": alone, "capture_output": True, "text": True, "timeout": LONG}
+    options: dict[str, Any] = {
+        "env": env,
+        "cwd": alone,
+        "capture_output": True,
+        "text": True,
+        "timeout": LONG,
+    }
     assert subprocess.run([str(python), "-c", "import reaper"], **options).returncode == 1
     (alone / "main.py").write_text(
         "import reaper, sys\nfrom reaper.pipeline.cli import main\nprint(reaper.__file__)\nsys.exit(main())\n"
     )
-    command = [str(SPARK / "bin" / "spark-submit"), "--master", cluster[0], "--py-files", str(wheel(tmp_path))]
-    command += ["main.py", "audit", "--events", str(reference / "server"), "--out", str(tmp_path / "out")]
+    command = [
+        str(SPARK / "bin" / "spark-submit"),
+        "--master",
+        cluster[0],
+        "--py-files",
+        str(wheel(tmp_path)),
+    ]
+    command += [
+        "main.py",
+        "audit",
+        "--events",
+        str(reference / "server"),
+        "--out",
+        str(tmp_path / "out"),
+    ]
     done = subprocess.run(command, **options)
     assert done.returncode == 1, done.stdout + done.stderr
-    assert ".whl/reaper/__init__.py" in done.stdout  # spark-submit puts what Python says on stderr there, too
+    assert (
+        ".whl/reaper/__init__.py" in done.stdout
+    )  # spark-submit puts what Python says on stderr there, too
     check_answer(tmp_path / "out", reference)
 
 
@@ -164,7 +226,11 @@ def connect(tmp_path_factory) -> Iterator[str]:
     }
     command = [str(SPARK / "bin" / "spark-submit"), "--master", "local[2]"]
     command += [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
-    command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]
+    command += [
+        "--class",
+        "org.apache.spark.sql.connect.service.SparkConnectServer",
+        "spark-internal",
+    ]
     log = directory / "log"
     with started(command, log, env=environment(), cwd=directory) as server:
         until(lambda: accepts(port), server, log)
@@ -173,17 +239,32 @@ def connect(tmp_path_factory) -> Iterator[str]:
 
 @pytest.mark.parametrize(("name", "by"), [("audit", "--master"), ("advice", "SPARK_REMOTE")])
 def test_spark_connect_needs_no_java_here(connect, reference, tmp_path, name: str, by: str) -> None:
-    pytest.importorskip("grpc", reason="Spark Connect needs the extra: pip install 'idle-reaper[connect]'")
-    command = [sys.executable, "-W", "error", "-m", "reaper.pipeline", name.replace("advice", "advise")]
+    pytest.importorskip(
+        "grpc", reason="Spark Connect needs the extra: pip install 'idle-reaper[connect]'"
+    )
+    command = [
+        sys.executable,
+        "-W",
+        "error",
+        "-m",
+        "reaper.pipeline",
+        name.replace("advice", "advise"),
+    ]
     command += ["--events", str(reference / "server"), "--out", str(tmp_path)]
     command += ["--master", connect] if by == "--master" else []
-    env = environment(PATH="/nonexistent", JAVA_HOME="/nonexistent", **({by: connect} if by == "SPARK_REMOTE" else {}))
+    env = environment(
+        PATH="/nonexistent",
+        JAVA_HOME="/nonexistent",
+        **({by: connect} if by == "SPARK_REMOTE" else {}),
+    )
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=LONG)
     assert done.returncode == (1 if name == "audit" else 0), done.stderr
     check_answer(tmp_path, reference, name)
 
 
-def test_what_another_machine_has_kept_for_itself_is_named_in_one_line(real_spark, tmp_path, monkeypatch) -> None:
+def test_what_another_machine_has_kept_for_itself_is_named_in_one_line(
+    real_spark, tmp_path, monkeypatch
+) -> None:
     whole = DataFrameReader.parquet
 
     def without_one_machine(self: DataFrameReader, target: str) -> Any:
@@ -191,8 +272,14 @@ def test_what_another_machine_has_kept_for_itself_is_named_in_one_line(real_spar
         return whole(self, target)
 
     monkeypatch.setattr(SparkSession, "stop", lambda _: None)  # it is the session of all tests
-    with pytest.raises(NoSpark, match=r"does not see what this program sees: .*/gone"), open_session("t") as s:
+    with (
+        pytest.raises(NoSpark, match=r"does not see what this program sees: .*/gone"),
+        open_session("t") as s,
+    ):
         s.read.schema("a int").parquet(str(tmp_path / "gone")).count()
     monkeypatch.setattr(DataFrameReader, "parquet", without_one_machine)
-    with pytest.raises(NoSpark, match=r"of 6 connections written to .* 4 are there"), open_session("t") as s:
+    with (
+        pytest.raises(NoSpark, match=r"of 6 connections written to .* 4 are there"),
+        open_session("t") as s,
+    ):
         write_back(s.range(0, 6, numPartitions=3), tmp_path / "out")

@@ -54,7 +54,9 @@ def both(real_spark, spark) -> Callable[[Callable[[Any], Any]], tuple[Any, Any]]
 # ---- answers --------------------------------------------------------------------------------------------------------
 
 
-def answers(session: Any, server: Inputs, client: Inputs | None, out: Path, whole: bool) -> dict[str, Any]:
+def answers(
+    session: Any, server: Inputs, client: Inputs | None, out: Path, whole: bool
+) -> dict[str, Any]:
     """What audit, advise and report would say of *server*; *whole*: and what-if."""
     audited = audit(session, server, client, out, Settings())
     table = pq.read_table(out / "connections").sort_by("conn")
@@ -73,7 +75,9 @@ def answers(session: Any, server: Inputs, client: Inputs | None, out: Path, whol
 def same(both: Any, tmp_path, whole: bool = True) -> dict[str, Any]:
     """What both engines answer of the journals below *tmp_path*; fails where they differ."""
     server, client = (check([tmp_path / side], now_ns=WALL) for side in ("server", "client"))
-    embedded, spark = both(lambda session: answers(session, server, client, tmp_path / "out", whole))
+    embedded, spark = both(
+        lambda session: answers(session, server, client, tmp_path / "out", whole)
+    )
     for key, answer in spark.items():
         assert embedded[key] == answer, key
     found: dict[str, Any] = spark
@@ -97,9 +101,13 @@ def test_every_trap_of_the_audit_is_answered_alike(both, tmp_path) -> None:
     ahead=st.sampled_from([0, 400 * MS, -3000 * MS]),
 )
 @example(seed=1, faults=dict.fromkeys(FAULTS, 2), mode="full", ahead=0)
-def test_any_traffic_with_any_faults_is_answered_alike(both, tmp_path_factory, seed, faults, mode, ahead) -> None:
+def test_any_traffic_with_any_faults_is_answered_alike(
+    both, tmp_path_factory, seed, faults, mode, ahead
+) -> None:
     place = tmp_path_factory.mktemp("traffic")
-    planted = {name: count for name, count in faults.items() if mode == "full" or name != "backward"}
+    planted = {
+        name: count for name, count in faults.items() if mode == "full" or name != "backward"
+    }
     options = {"connections": 60, "server_clock_ahead": ahead, "listeners": ("echo", "http", "alt")}
     write(place / "server", place / "client", seed=seed, faults=planted, mode=mode, **options)
     same(both, place, whole=seed < 3)
@@ -109,7 +117,9 @@ def test_any_traffic_with_any_faults_is_answered_alike(both, tmp_path_factory, s
 @pytest.mark.parametrize("name", LOGS)
 def test_every_format_of_access_logs_is_read_alike(both, tmp_path, name: str) -> None:
     path = tmp_path / f"{name}.log"
-    path.write_bytes("\n".join([*LOGS[name], "no line", *HOSTILE[name], ""]).encode() + b"\xff\xfe\r\n")
+    path.write_bytes(
+        "\n".join([*LOGS[name], "no line", *HOSTILE[name], ""]).encode() + b"\xff\xfe\r\n"
+    )
     logs = (name, [path], 75 * 10**9)
     embedded, spark = both(lambda session: advise(session, Inputs(), logs, Policy(max_cut=0.3)))
     assert embedded == spark
@@ -194,7 +204,12 @@ def of_groups(frame: Any) -> Any:
 
 def of_shapes(frame: Any) -> list[Any]:
     """Frames made of frames."""
-    twice = F.array(*(F.struct(F.col(name).alias("at"), F.lit(up).alias("up")) for name, up in (("a", 1), ("b", 0))))
+    twice = F.array(
+        *(
+            F.struct(F.col(name).alias("at"), F.lit(up).alias("up"))
+            for name, up in (("a", 1), ("b", 0))
+        )
+    )
     names = frame.select("key", "text").distinct()
     joined = frame.select("key", "serial").join(F.broadcast(names), "key", "left")
     return [
@@ -203,8 +218,13 @@ def of_shapes(frame: Any) -> list[Any]:
         joined.orderBy("serial", "text"),
         frame.select("serial", "b").orderBy(F.desc("b"), "serial").limit(3),
         frame.select("serial", "b").orderBy(F.desc("b"), "serial"),
-        frame.select("a", "b").unionByName(frame.select("b", "a")).where("a > 0").agg(F.count("a"), F.max("b")),
-        frame.withColumns({"a": F.col("b"), "c": F.col("a")}).select("serial", "a", "c").orderBy("serial"),
+        frame.select("a", "b")
+        .unionByName(frame.select("b", "a"))
+        .where("a > 0")
+        .agg(F.count("a"), F.max("b")),
+        frame.withColumns({"a": F.col("b"), "c": F.col("a")})
+        .select("serial", "a", "c")
+        .orderBy("serial"),
     ]
 
 
@@ -212,15 +232,22 @@ def of_shapes(frame: Any) -> list[Any]:
 @settings(**ROUNDS, max_examples=12)
 @given(given=rows)
 @example(
-    given=[(0, (1 << 62) - 1, None, "x" * 40, [1], None), (0, None, 0, None, [0, 0], []), (1, 1, -7, "7", [3], [])]
+    given=[
+        (0, (1 << 62) - 1, None, "x" * 40, [1], None),
+        (0, None, 0, None, [0, 0], []),
+        (1, 1, -7, "7", [3], []),
+    ]
 )
-def test_every_function_that_spark_has_and_duckdb_has_not_gives_sparks_answer(both, given: list[Any]) -> None:
+def test_every_function_that_spark_has_and_duckdb_has_not_gives_sparks_answer(
+    both, given: list[Any]
+) -> None:
     found = [(key, serial, *rest) for serial, (key, *rest) in enumerate(given)]
 
     def ask(session: Any) -> list[Any]:
         frame = small_frame(session, found, ROW)
         return [
-            [tuple(row) for row in each.collect()] for each in (of_rows(frame), of_groups(frame), *of_shapes(frame))
+            [tuple(row) for row in each.collect()]
+            for each in (of_rows(frame), of_groups(frame), *of_shapes(frame))
         ]
 
     embedded, spark = both(ask)
@@ -228,7 +255,9 @@ def test_every_function_that_spark_has_and_duckdb_has_not_gives_sparks_answer(bo
 
 
 @on_spark
-def test_java_compiles_every_method_that_spark_writes_for_audit_and_advice(real_spark, tmp_path, monkeypatch) -> None:
+def test_java_compiles_every_method_that_spark_writes_for_audit_and_advice(
+    real_spark, tmp_path, monkeypatch
+) -> None:
     """A longer method than this Java only interprets: one of them took as long as all the rest of an advice."""
     from pyspark.sql.classic.dataframe import DataFrame
 
@@ -244,10 +273,15 @@ def test_java_compiles_every_method_that_spark_writes_for_audit_and_advice(real_
         return ask
 
     write(tmp_path / "server", tmp_path / "client", connections=40)
-    server, client = check([tmp_path / "server"], now_ns=WALL), check([tmp_path / "client"], now_ns=WALL)
+    server, client = (
+        check([tmp_path / "server"], now_ns=WALL),
+        check([tmp_path / "client"], now_ns=WALL),
+    )
     for name in asked:
         monkeypatch.setattr(DataFrame, name, noting(name))
-    real_spark.conf.set("spark.sql.adaptive.enabled", "false")  # whose plans are not final before they have run
+    real_spark.conf.set(
+        "spark.sql.adaptive.enabled", "false"
+    )  # whose plans are not final before they have run
     try:
         audit(real_spark, server, client, tmp_path / "out", Settings())
         advise(real_spark, server, None, Policy())
@@ -262,7 +296,10 @@ def test_java_compiles_every_method_that_spark_writes_for_audit_and_advice(real_
 
 def test_files_of_this_machine_are_asked_here_and_the_reason_is_said(tmp_path, monkeypatch) -> None:
     (tmp_path / "a.parquet").write_bytes(b"x" * 1_500_000)
-    assert choose("auto", None, [tmp_path], tmp_path) == ("embedded", "1.5 MB of files on this machine")
+    assert choose("auto", None, [tmp_path], tmp_path) == (
+        "embedded",
+        "1.5 MB of files on this machine",
+    )
     assert choose("spark", None, [tmp_path], tmp_path) == ("spark", "as asked")
     assert bytes_of([tmp_path, tmp_path / "a.parquet"], 10**9) == 3_000_000
     monkeypatch.setenv("SPARK_REMOTE", "sc://somewhere")
@@ -288,7 +325,9 @@ def test_what_the_embedded_engine_cannot_is_sparks_and_is_refused_with_its_name(
 
 
 @pytest.mark.parametrize(("without", "engine"), [(None, "spark"), ("no Java", "embedded")])
-def test_more_than_memory_bears_is_sparks_where_spark_is(tmp_path, monkeypatch, without, engine) -> None:
+def test_more_than_memory_bears_is_sparks_where_spark_is(
+    tmp_path, monkeypatch, without, engine
+) -> None:
     (tmp_path / "a.parquet").write_bytes(b"x" * 1000)
     monkeypatch.setattr("reaper.pipeline.engine.embedded.memory_bytes", lambda: 100)
     monkeypatch.setattr("reaper.pipeline.engine.choice.no_spark", lambda: without)
@@ -304,7 +343,9 @@ def test_the_embedded_engine_imports_no_spark_and_reads_files_of_any_name(tmp_pa
     given = ["audit", "--events", str(odd), "--out", str(tmp_path / "it's"), "--json"]
     program = f"import sys; from reaper.pipeline import cli; status = cli.main({given!r})"
     program += "; sys.exit(status or any(name.split('.')[0] in ('pyspark', 'py4j') for name in sys.modules))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert "engine: embedded (" in done.stderr
     assert len(done.stderr.splitlines()) < 8, done.stderr
@@ -319,7 +360,13 @@ EMBEDDED = OURS | {"spark.ui.enabled", "spark.driver.memory"}
 @pytest.fixture
 def no_settings(monkeypatch, tmp_path) -> Path:
     """A user who has configured nothing; their SPARK_CONF_DIR."""
-    for name in ("SPARK_REMOTE", "PYSPARK_SUBMIT_ARGS", "PYSPARK_GATEWAY_PORT", "SPARK_DRIVER_MEMORY", "MASTER"):
+    for name in (
+        "SPARK_REMOTE",
+        "PYSPARK_SUBMIT_ARGS",
+        "PYSPARK_GATEWAY_PORT",
+        "SPARK_DRIVER_MEMORY",
+        "MASTER",
+    ):
         monkeypatch.delenv(name, raising=False)
     conf = tmp_path / "conf"
     conf.mkdir()
@@ -329,7 +376,9 @@ def no_settings(monkeypatch, tmp_path) -> Path:
 
 @pytest.mark.usefixtures("no_settings")
 @pytest.mark.parametrize("master", [None, "local", "local[2]"])
-def test_an_embedded_driver_gets_memory_and_quiet_and_a_cluster_keeps_its_page_and_its_memory(tmp_path, master) -> None:
+def test_an_embedded_driver_gets_memory_and_quiet_and_a_cluster_keeps_its_page_and_its_memory(
+    tmp_path, master
+) -> None:
     given = _of_driver(tmp_path, master)
     assert set(given) == EMBEDDED
     assert 1024 <= int(given["spark.driver.memory"].removesuffix("m")) <= EMBEDDED_HEAP_MB
@@ -339,14 +388,21 @@ def test_an_embedded_driver_gets_memory_and_quiet_and_a_cluster_keeps_its_page_a
 
 def test_settings_of_the_user_are_kept(no_settings, tmp_path, monkeypatch) -> None:
     defaults = no_settings / "spark-defaults.conf"
-    defaults.write_text("# spark.ui.enabled true\nspark.sql.warehouse.dir=/data\nspark.driver.memory 2g\n")
-    assert set(_of_driver(tmp_path, None)) == EMBEDDED - {"spark.sql.warehouse.dir", "spark.driver.memory"}
+    defaults.write_text(
+        "# spark.ui.enabled true\nspark.sql.warehouse.dir=/data\nspark.driver.memory 2g\n"
+    )
+    assert set(_of_driver(tmp_path, None)) == EMBEDDED - {
+        "spark.sql.warehouse.dir",
+        "spark.driver.memory",
+    }
     defaults.write_text("spark.master spark://somewhere:7077\n")
     assert set(_of_driver(tmp_path, None)) == OURS
     defaults.unlink()
     (no_settings / "log4j2.properties").write_text("")
     assert set(_of_driver(tmp_path, None)) == EMBEDDED - {"spark.driver.extraJavaOptions"}
-    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--driver-memory 2g --conf spark.ui.enabled=true pyspark-shell")
+    monkeypatch.setenv(
+        "PYSPARK_SUBMIT_ARGS", "--driver-memory 2g --conf spark.ui.enabled=true pyspark-shell"
+    )
     assert set(_of_driver(tmp_path, None)) == OURS - {"spark.driver.extraJavaOptions"}
 
 
@@ -358,16 +414,22 @@ def test_what_spark_says_whenever_it_starts_or_ends_a_stream_stays_off_the_scree
         "echo spark: WARN DAGScheduler: Failed to cancel job group 1. Cannot find active jobs for it. >&2'])\n"
         "java.wait(); time.sleep(0.2); print('mine', file=sys.stderr)"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert done.stderr.splitlines() == ["kept", "mine"]
 
 
-def test_a_cluster_that_does_not_answer_is_one_line_at_once_and_one_master_of_several_that_does_is_enough() -> None:
+def test_a_cluster_that_does_not_answer_is_one_line_at_once_and_one_master_of_several_that_does_is_enough() -> (
+    None
+):
     with socket.create_server(("127.0.0.1", 0)) as master, socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))  # but not listening: refused
         here, gone = (f"127.0.0.1:{each.getsockname()[1]}" for each in (master, closed))
         for scheme in ("sc", "spark"):
-            with pytest.raises(NoSpark, match=f"no Spark at {scheme}://{gone}.*; expected {scheme}://HOST:"):
+            with pytest.raises(
+                NoSpark, match=f"no Spark at {scheme}://{gone}.*; expected {scheme}://HOST:"
+            ):
                 check_reachable(f"{scheme}://{gone}")
         check_reachable(f"spark://{gone},{here}")
         check_reachable(f"sc://{here}/;user_id=me")
@@ -383,7 +445,9 @@ def test_a_cluster_that_does_not_answer_is_one_line_at_once_and_one_master_of_se
         ("local", "sc://somewhere", "--master local contradicts SPARK_REMOTE=sc://somewhere"),
     ],
 )
-def test_a_master_that_is_none_or_contradicts_the_environment_is_refused(monkeypatch, master, remote, reason) -> None:
+def test_a_master_that_is_none_or_contradicts_the_environment_is_refused(
+    monkeypatch, master, remote, reason
+) -> None:
     if remote:
         monkeypatch.setenv("SPARK_REMOTE", remote)
     with pytest.raises(NoSpark, match=reason), open_session("test", master):

@@ -92,7 +92,9 @@ def test_a_file_of_many_hours_is_read_for_each_of_them(tmp_path) -> None:
     lake = shipped(tmp_path / "journal", tmp_path / "lake")
     (path,) = lake.rglob("*.parquet")
     assert path.parent == lake / ANY
-    assert [starts(found(lake, minute, minute + 1)) for minute in (0, 100, 200, 400, 402)] == [[0]] * 4 + [[]]
+    assert [starts(found(lake, minute, minute + 1)) for minute in (0, 100, 200, 400, 402)] == [
+        [0]
+    ] * 4 + [[]]
 
 
 def test_rows_that_were_lost_before_the_time_are_not_missing_from_it(tmp_path) -> None:
@@ -104,14 +106,18 @@ def test_rows_that_were_lost_before_the_time_are_not_missing_from_it(tmp_path) -
                 ours.open(clock.now + connection * S, 5000, "echo")
             ours.flush()
     assert found(tmp_path).dropped_rows == 4
-    assert [found(tmp_path, hour * 60, hour * 60 + 60).dropped_rows for hour in range(3)] == [2, 2, 0]
+    assert [found(tmp_path, hour * 60, hour * 60 + 60).dropped_rows for hour in range(3)] == [
+        2,
+        2,
+        0,
+    ]
 
 
 def test_a_time_begins_with_its_first_instant_and_ends_before_its_last() -> None:
     span = Span(5, 9)
-    assert [span.meets(bounds) for bounds in ((1, 4), (1, 5), (6, 7), (8, 20), (9, 20), (1, 20))] == [
-        *(False, True, True, True, False, True)
-    ]
+    assert [
+        span.meets(bounds) for bounds in ((1, 4), (1, 5), (6, 7), (8, 20), (9, 20), (1, 20))
+    ] == [*(False, True, True, True, False, True)]
     assert span.meets(None)
 
 
@@ -126,15 +132,22 @@ def test_an_instant_is_utc_unless_it_says_otherwise_and_may_be_so_long_ago(monke
 # ---- servers that are expected --------------------------------------------------------------------------------------
 
 
-def missing(directory: Path, *expected: str, since: int | None = None, until: int | None = None) -> dict[str, str]:
-    found = silent(expected, check([directory], now_ns=LATER).files, 15 * MINUTE, asked(since, until))
+def missing(
+    directory: Path, *expected: str, since: int | None = None, until: int | None = None
+) -> dict[str, str]:
+    found = silent(
+        expected, check([directory], now_ns=LATER).files, 15 * MINUTE, asked(since, until)
+    )
     return {entry["server"]: entry["reason"] for entry in found}
 
 
 def test_a_server_without_a_file_is_missed_by_name(tmp_path) -> None:
     opened(tmp_path, "web-1", 0)
     assert missing(tmp_path, "web-1") == {}
-    assert missing(tmp_path, "web-3", "web-1", "web-2") == {"web-3": "no file of it", "web-2": "no file of it"}
+    assert missing(tmp_path, "web-3", "web-1", "web-2") == {
+        "web-3": "no file of it",
+        "web-2": "no file of it",
+    }
 
 
 def test_a_server_that_fell_silent_or_was_silent_between_is_missed(tmp_path) -> None:
@@ -171,16 +184,26 @@ def test_names_come_from_a_file_or_from_the_argument(tmp_path) -> None:
 # ---- the commands ---------------------------------------------------------------------------------------------------
 
 
-def test_an_audit_of_an_hour_of_the_lake_misses_a_server_and_does_not_pass(pipeline, tmp_path) -> None:
+def test_an_audit_of_an_hour_of_the_lake_misses_a_server_and_does_not_pass(
+    pipeline, tmp_path
+) -> None:
     lake = tmp_path / "lake"
-    for server, minutes in (("web-1", (0, 10, 20, 180, 700)), ("web-2", (0, 10, 180))):  # on two days
+    for server, minutes in (
+        ("web-1", (0, 10, 20, 180, 700)),
+        ("web-2", (0, 10, 180)),
+    ):  # on two days
         opened(tmp_path / server, server, *minutes)
         shipped(tmp_path / server, lake)
     asked = ["audit", "--events", lake, "--out", tmp_path / "out", "--json"]
     asked += ["--from", "2026-09-21T14:10", "--to", "2026-09-21T14:38", "--expect"]
     status, said, _ = pipeline(*asked, "web-1,web-2")
     passed = json.loads(said)
-    assert (status, passed["connections"], passed["files"]["read"], passed["silent_servers"]) == (0, 15, 5, [])
+    assert (status, passed["connections"], passed["files"]["read"], passed["silent_servers"]) == (
+        0,
+        15,
+        5,
+        [],
+    )
     status, said, _ = pipeline(*asked, "web-1,web-2,web-3", "--expect-within", "12m")
     assert status == 1
     assert json.loads(said)["reasons"] == [
@@ -189,7 +212,9 @@ def test_an_audit_of_an_hour_of_the_lake_misses_a_server_and_does_not_pass(pipel
     ]
 
 
-def test_every_answer_names_the_servers_it_misses_and_the_rows_that_were_dropped(pipeline, tmp_path) -> None:
+def test_every_answer_names_the_servers_it_misses_and_the_rows_that_were_dropped(
+    pipeline, tmp_path
+) -> None:
     opened(tmp_path / "lake", "web-1", 0)
     for words in ("what-if --timeouts 2s", "advise"):
         if words == "advise":
@@ -200,7 +225,10 @@ def test_every_answer_names_the_servers_it_misses_and_the_rows_that_were_dropped
         given = ("--events", tmp_path / "lake", "--out", out, "--expect", "web-1,web-3", "--json")
         status, said, _ = pipeline(*words.split(), *given)
         summary, text = json.loads(said), next(out.glob("*.txt")).read_text()
-        assert (status, summary["silent_servers"]) == (1, [{"server": "web-3", "reason": "no file of it"}])
+        assert (status, summary["silent_servers"]) == (
+            1,
+            [{"server": "web-3", "reason": "no file of it"}],
+        )
         assert "server web-3 was expected: no file of it" in text
     assert summary["dropped_rows"] == 1
     assert "the writers dropped 1 row(s): figures are of what is left" in text
@@ -208,7 +236,12 @@ def test_every_answer_names_the_servers_it_misses_and_the_rows_that_were_dropped
 
 def test_each_thing_that_the_journals_lack_is_named() -> None:
     assert not any(Inputs().lacking().values())
-    inputs = Inputs(quarantined=[{"path": "a"}], dropped_rows=1, silent=[{"server": "web"}], holes=[{"run": "a"}])
+    inputs = Inputs(
+        quarantined=[{"path": "a"}],
+        dropped_rows=1,
+        silent=[{"server": "web"}],
+        holes=[{"run": "a"}],
+    )
     lacking = inputs.lacking()
     assert list(lacking) == ["quarantined", "dropped_rows", "holes", "silent_servers"]
     assert all(lacking.values())

@@ -32,8 +32,13 @@ ROOT = Path(__file__).parent.parent
 
 def test_many_files_put_aside_are_one_line_and_few_are_each_their_own() -> None:
     entries = [{"path": f"{i}.parquet", "reason": "empty"} for i in range(9554)]
-    assert aside_lines(entries[:2]) == ["put aside: 0.parquet: empty", "put aside: 1.parquet: empty"]
-    assert aside_lines(entries) == ["put aside: 0.parquet: empty; and 9,553 more, see put-aside.txt"]
+    assert aside_lines(entries[:2]) == [
+        "put aside: 0.parquet: empty",
+        "put aside: 1.parquet: empty",
+    ]
+    assert aside_lines(entries) == [
+        "put aside: 0.parquet: empty; and 9,553 more, see put-aside.txt"
+    ]
 
 
 def test_a_command_that_fails_leaves_nothing_that_was_not_there_before(tmp_path) -> None:
@@ -48,7 +53,10 @@ def test_a_command_that_fails_leaves_nothing_that_was_not_there_before(tmp_path)
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "mine").write_text("kept")
     fail(tmp_path / "old")
-    assert [str(path.relative_to(tmp_path)) for path in sorted(tmp_path.rglob("*"))] == ["old", "old/mine"]
+    assert [str(path.relative_to(tmp_path)) for path in sorted(tmp_path.rglob("*"))] == [
+        "old",
+        "old/mine",
+    ]
 
 
 def test_a_full_disk_is_named_and_leaves_no_half_written_file(tmp_path, monkeypatch) -> None:
@@ -63,12 +71,12 @@ def test_a_full_disk_is_named_and_leaves_no_half_written_file(tmp_path, monkeypa
 
 
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:
-    program = (
-        "import argparse; from reaper.pipeline.arguments import show; show(argparse.Namespace(json=False), {}, 'x')"
-    )
+    program = "import argparse; from reaper.pipeline.arguments import show; show(argparse.Namespace(json=False), {}, 'x')"
     read, write = os.pipe()
     os.close(read)
-    done = subprocess.run([sys.executable, "-c", program], stdout=write, stderr=subprocess.PIPE, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], stdout=write, stderr=subprocess.PIPE, check=False
+    )
     os.close(write)
     assert (done.returncode, done.stderr) == (0, b"")
 
@@ -101,14 +109,22 @@ def rewritten(change: Callable[[pa.Table], pa.Table]) -> Callable[[Path], None]:
 def told(**values: str) -> Callable[[Path], None]:
     """*values* into the metadata."""
     given = {f"reaper.{key}".encode(): value.encode() for key, value in values.items()}
-    return rewritten(lambda table: table.replace_schema_metadata({**table.schema.metadata, **given}))
+    return rewritten(
+        lambda table: table.replace_schema_metadata({**table.schema.metadata, **given})
+    )
 
 
 def test_a_good_file_is_taken_whole_and_once_whatever_its_copy_is_called(good) -> None:
     found = check([good], now_ns=WALL)
     assert (len(found.files), found.quarantined, found.files[0].rows) == (1, [], 4)
     (run,) = found.runs
-    assert (run.writer, run.tick_ns, run.full, run.whole, run.log_end_ns) == (3, S, True, True, 8 * S)
+    assert (run.writer, run.tick_ns, run.full, run.whole, run.log_end_ns) == (
+        3,
+        S,
+        True,
+        True,
+        8 * S,
+    )
     shutil.copy(only(good), good / "another-name.parquet")
     found = check([good], now_ns=WALL)
     assert len(found.files) == 1
@@ -132,7 +148,9 @@ def test_a_directory_that_is_linked_into_a_journal_is_read_once(good, tmp_path) 
     assert ([run.writer for run in found.runs], found.quarantined) == ([3, 4], [])
 
 
-def test_a_directory_that_cannot_be_read_is_no_empty_one_and_one_that_has_gone_is(good, monkeypatch) -> None:
+def test_a_directory_that_cannot_be_read_is_no_empty_one_and_one_that_has_gone_is(
+    good, monkeypatch
+) -> None:
     (good / "closed").mkdir()
     scan, error = os.scandir, PermissionError(13, "Permission denied", "closed")
 
@@ -191,8 +209,14 @@ WHAT_IF = "what-if --events . --out o"
         ("audit --events /none/such --out o", "no such file or directory: /none/such"),
         ("audit --out o", "--events"),
         (f"audit --events . --out {__file__}", f"--out {__file__}: {__file__} is not a directory"),
-        (f"live --events . --out {__file__}/o", f"--out {__file__}/o: {__file__} is not a directory"),
-        ("audit --events .. --out o", "--out o lies in .., which is read: name a directory outside"),
+        (
+            f"live --events . --out {__file__}/o",
+            f"--out {__file__}/o: {__file__} is not a directory",
+        ),
+        (
+            "audit --events .. --out o",
+            "--out o lies in .., which is read: name a directory outside",
+        ),
         ("audit --events /none --client . --out ./a/b", "no such file or directory: /none"),
         ("advise --out o", "one of --events DIR and --logs FILE must be given"),
         ("advise --logs x --out o", "--logs needs --format"),
@@ -216,7 +240,10 @@ WHAT_IF = "what-if --events . --out o"
         (f"live --out o --events {__file__}", "is a file"),
         ("live --out o --events hdfs://h/a", "hdfs://h/a is not a path of this machine"),
         ("live --out o --events . --engine=embedded", "use --engine spark"),
-        ("live --out o --events . --master sc://here", "live does not work through Spark Connect (sc://here): give"),
+        (
+            "live --out o --events . --master sc://here",
+            "live does not work through Spark Connect (sc://here): give",
+        ),
         *(
             (f"{command} {CONNECT}", "does not work through Spark Connect (sc://127.0.0.1:1)")
             for command in ("audit", "advise", "report", "what-if --timeouts 5s")
@@ -264,7 +291,9 @@ HOSTILE: dict[str, Callable[[Path], object]] = {
     "truncated or not Parquet": lambda path: path.write_text("t,conn,kind\n"),
     "corrupted": flipped,
     "empty": rewritten(lambda table: table.slice(0, 0)),
-    "wrong schema: column idle_ns is missing": rewritten(lambda table: table.drop_columns(["idle_ns"])),
+    "wrong schema: column idle_ns is missing": rewritten(
+        lambda table: table.drop_columns(["idle_ns"])
+    ),
     "wrong schema: column t is double, expected int64": rewritten(
         lambda table: table.set_column(0, "t", table["t"].cast(pa.float64()))
     ),
@@ -281,8 +310,12 @@ HOSTILE: dict[str, Callable[[Path], object]] = {
     "impossible row: connection id -1 is negative": put("conn", "activity", -1),
     "impossible row: connection 8796093022207": put("conn", "activity", (1 << 43) - 1),
     "unknown kind 'nap'": put("kind", "activity", "nap"),
-    "rows of another writer: its metadata says writer 0, it holds rows of writer 6": put("conn", "reap", 6 << 43),
-    "rows of another run: its run begins with connection 100, it holds rows of 7": put("conn", "reap", 7),
+    "rows of another writer: its metadata says writer 0, it holds rows of writer 6": put(
+        "conn", "reap", 6 << 43
+    ),
+    "rows of another run: its run begins with connection 100, it holds rows of 7": put(
+        "conn", "reap", 7
+    ),
     "wrong metadata: reaper.run is 'two words', expected hexadecimal digits": told(run="two words"),
     "schema version 99 is newer than 2": told(schema_version="99"),
     "wrong schema: metadata reaper.schema_version is 'many'": told(schema_version="many"),
@@ -290,17 +323,23 @@ HOSTILE: dict[str, Callable[[Path], object]] = {
     "wrong metadata: reaper.tick_ns is -1": told(tick_ns="-1"),
     f"wrong metadata: reaper.gap_threshold_ns is {1 << 61}": told(gap_threshold_ns=str(1 << 61)),
     "wrong metadata: reaper.writer is -5": told(writer="-5"),
-    "wrong metadata: reaper.run and reaper.writer must": rewritten(lambda table: table.replace_schema_metadata({})),
+    "wrong metadata: reaper.run and reaper.writer must": rewritten(
+        lambda table: table.replace_schema_metadata({})
+    ),
     f"wrong metadata: reaper.first_conn is {1 << 63}": told(first_conn=str(1 << 63)),
     "wrong metadata: reaper.mode is 'some'": told(mode="some"),
     "wrong metadata: reaper.anchors has an anchor": told(anchors="[[1, 2], [3]]"),
     "wrong schema: metadata reaper.anchors is no list": told(anchors="[1, NaN]"),
-    "impossible row: wall_offset_ns is 9223372036854775807": put("wall_offset_ns", "activity", 2**63 - 1),
+    "impossible row: wall_offset_ns is 9223372036854775807": put(
+        "wall_offset_ns", "activity", 2**63 - 1
+    ),
 }
 
 
 @pytest.mark.parametrize("reason", HOSTILE)
-def test_a_file_that_cannot_be_judged_is_put_aside_whole_and_a_good_one_stays(good, tmp_path, reason: str) -> None:
+def test_a_file_that_cannot_be_judged_is_put_aside_whole_and_a_good_one_stays(
+    good, tmp_path, reason: str
+) -> None:
     path = write_judged(tmp_path / "events" / "more")
     HOSTILE[reason](path)
     found = check([good], now_ns=WALL)
@@ -329,7 +368,9 @@ def test_two_hosts_with_one_writer_id_are_named_and_a_writer_that_was_started_ag
 # ---- what the check keeps of the rows --------------------------------------------------------------------------------
 
 
-def test_the_check_keeps_what_a_writer_says_of_itself_and_how_overdue_the_worst_silence_is(tmp_path) -> None:
+def test_the_check_keeps_what_a_writer_says_of_itself_and_how_overdue_the_worst_silence_is(
+    tmp_path,
+) -> None:
     with journal(tmp_path, 3, sequence=100) as ours:
         ours.config(0, "tick=1s")
         ours.stall(4 * S, 2 * S)

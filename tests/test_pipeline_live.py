@@ -50,7 +50,9 @@ DELAY = 60 * S
 
 def feed(tmp_path, *servers: str, delay: int = DELAY) -> Feed:
     directories = [tmp_path / server for server in servers or ("server",)]
-    return Feed(tmp_path / "out", directories, delay, {"--delay": delay}, now_ns=lambda: WALL + 10_000 * S)
+    return Feed(
+        tmp_path / "out", directories, delay, {"--delay": delay}, now_ns=lambda: WALL + 10_000 * S
+    )
 
 
 def admit_all(one: Feed) -> int:
@@ -88,7 +90,9 @@ def test_each_row_enters_the_feed_once_however_often_it_is_looked_at(tmp_path) -
     assert fed(tmp_path) == rows
 
 
-def test_a_backlog_enters_in_the_order_of_time_and_in_steps_of_bounded_size(tmp_path, monkeypatch) -> None:
+def test_a_backlog_enters_in_the_order_of_time_and_in_steps_of_bounded_size(
+    tmp_path, monkeypatch
+) -> None:
     for minute in range(4):  # one server's minutes, then the other's, as a listing would give them
         opened(tmp_path / "a", minute + 1, *(minute * 60 * S + i * S for i in range(50)))
         opened(tmp_path / "b", minute + 11, *(minute * 60 * S + i * S for i in range(50)))
@@ -99,7 +103,9 @@ def test_a_backlog_enters_in_the_order_of_time_and_in_steps_of_bounded_size(tmp_
     assert one.ledger.late == {}
 
 
-def test_a_backlog_makes_no_file_late_that_is_there_already_however_long_the_files_are(tmp_path, monkeypatch) -> None:
+def test_a_backlog_makes_no_file_late_that_is_there_already_however_long_the_files_are(
+    tmp_path, monkeypatch
+) -> None:
     for writer in range(1, 5):
         opened(tmp_path / "server", writer, *(i * S for i in range(300 + writer)))
     opened(tmp_path / "server", 9, 400 * S)
@@ -107,15 +113,25 @@ def test_a_backlog_makes_no_file_late_that_is_there_already_however_long_the_fil
     one = feed(tmp_path)
     assert [one.admit() for _ in range(3)] == [4, 1, 0]
     assert (one.ledger.late, len(fed(tmp_path)), one.ledger.rows) == ({}, 1211, 1211)
-    assert len(list((tmp_path / "out" / "feed" / "000000001").iterdir())) == 2  # no file of a step is much larger
+    assert (
+        len(list((tmp_path / "out" / "feed" / "000000001").iterdir())) == 2
+    )  # no file of a step is much larger
 
 
 @pytest.mark.parametrize(
     ("of", "where"),
-    [(pq, "write_table"), (live_feed, "sync"), (Ledger, "commit"), (Feed, "_settle"), (None, "after")],
+    [
+        (pq, "write_table"),
+        (live_feed, "sync"),
+        (Ledger, "commit"),
+        (Feed, "_settle"),
+        (None, "after"),
+    ],
     ids=["a full disk", "sync", "commit", "settle", "after"],
 )
-def test_a_failure_anywhere_in_a_step_loses_and_doubles_nothing(tmp_path, monkeypatch, of: Any, where: str) -> None:
+def test_a_failure_anywhere_in_a_step_loses_and_doubles_nothing(
+    tmp_path, monkeypatch, of: Any, where: str
+) -> None:
     opened(tmp_path / "server", 1, 500 * S, 600 * S)
     one = feed(tmp_path)
     one.admit()
@@ -134,14 +150,18 @@ def test_a_failure_anywhere_in_a_step_loses_and_doubles_nothing(tmp_path, monkey
     opened(tmp_path / "server", 3, 620 * S)  # comes before it is started again
     again = feed(tmp_path)
     done = where in {"_settle", "after"}
-    assert (len(fed(tmp_path)), again.ledger.late, again.ledger.step) == ((3, {"echo": 1}, 2) if done else (2, {}, 1))
+    assert (len(fed(tmp_path)), again.ledger.late, again.ledger.step) == (
+        (3, {"echo": 1}, 2) if done else (2, {}, 1)
+    )
     admit_all(again)
     assert [at for at, *_ in fed(tmp_path)] == [500_000_000, 600_000_000, 610_000_000, 620_000_000]
     assert (again.ledger.rows, again.ledger.late, again.quarantined) == (5, {"echo": 1}, {})
     assert sorted(p.name for p in (tmp_path / "out" / "feed").glob(".*")) == []
 
 
-def test_the_ledger_of_many_servers_stays_small_however_many_files_they_have_written(tmp_path) -> None:
+def test_the_ledger_of_many_servers_stays_small_however_many_files_they_have_written(
+    tmp_path,
+) -> None:
     ledger = open_ledger(tmp_path, {})
     for server in range(100):
         ledger.servers[f"/var/lib/lake/server-{server:04d}"] = ServerRead(1000, 4_000_000, 0, WALL)
@@ -158,7 +178,11 @@ def test_the_ledger_of_many_servers_stays_small_however_many_files_they_have_wri
         ("ledger.json", b"SQLite format 3\x00\xff", "is no ledger"),
         ("ledger.json", b"[]", "is no ledger"),
         ("ledger.json", b'{"version": 3, "step": 1}', "is no ledger"),
-        ("ledger.json", b'{"version": 9}', r"is of version 9, this release reads 3\): name another --out"),
+        (
+            "ledger.json",
+            b'{"version": 9}',
+            r"is of version 9, this release reads 3\): name another --out",
+        ),
         ("checkpoint/idle/commits/0", b"", "its ledger is not there: name another --out"),
     ],
 )
@@ -183,10 +207,15 @@ def test_a_bad_file_is_put_aside_with_its_reason_and_stops_no_other(tmp_path) ->
     table = pq.read_table(good)
     kept = {key: value for key, value in table.schema.metadata.items() if key != b"reaper.anchors"}
     table = table.replace_schema_metadata({**kept, b"reaper.run": b"0123"})
-    at, unknown = table.schema.get_field_index("wall_offset_ns"), pa.nulls(table.num_rows, pa.int64())
+    at, unknown = (
+        table.schema.get_field_index("wall_offset_ns"),
+        pa.nulls(table.num_rows, pa.int64()),
+    )
     pq.write_table(table.set_column(at, "wall_offset_ns", unknown), server / "old.parquet")
     shutil.copy(good, server / "copy.parquet")
-    opened(server / "ahead", 2, 120 * S)  # two minutes after this machine's clock, with a delay of one
+    opened(
+        server / "ahead", 2, 120 * S
+    )  # two minutes after this machine's clock, with a delay of one
     now = [WALL]
     one = Feed(tmp_path / "out", [server], DELAY, {}, now_ns=lambda: now[0])
     admit_all(one)
@@ -224,7 +253,9 @@ def test_files_that_retention_deleted_before_they_were_read_are_missed_by_number
     assert (one.ledger.rows, one.ledger.missing_files) == (4, 1)
 
 
-def test_a_file_that_fails_after_its_check_is_put_aside_and_not_tried_for_ever(tmp_path, monkeypatch) -> None:
+def test_a_file_that_fails_after_its_check_is_put_aside_and_not_tried_for_ever(
+    tmp_path, monkeypatch
+) -> None:
     opened(tmp_path / "server", 1, S)
 
     def fails(*_: object) -> None:
@@ -233,10 +264,15 @@ def test_a_file_that_fails_after_its_check_is_put_aside_and_not_tried_for_ever(t
     monkeypatch.setattr(live_feed, "rows_of", fails)
     one = feed(tmp_path)
     assert admit_all(one) == 1
-    assert (list(one.quarantined.values()), one.ledger.rows) == (["cannot be read: input/output error"], 0)
+    assert (list(one.quarantined.values()), one.ledger.rows) == (
+        ["cannot be read: input/output error"],
+        0,
+    )
 
 
-def test_a_change_of_a_timeout_is_in_the_feed_and_counts_as_no_row_and_as_none_that_is_late(tmp_path) -> None:
+def test_a_change_of_a_timeout_is_in_the_feed_and_counts_as_no_row_and_as_none_that_is_late(
+    tmp_path,
+) -> None:
     one = feed(tmp_path)
     for writer, rows, late in ((1, 1, {}), (2, 2, {}), (3, 3, {"echo": 1})):
         with journal(tmp_path / "server", writer) as ours:
@@ -265,9 +301,21 @@ def test_rows_written_after_the_drain_are_late(tmp_path) -> None:
 
 def test_an_output_begun_with_other_settings_is_refused(tmp_path) -> None:
     opened(tmp_path / "server", 1, S)
-    Feed(tmp_path / "out", [tmp_path / "server"], DELAY, {"--window in ms": 10_000, "--delay in ms": 60_000}).admit()
-    with pytest.raises(Fault, match="--window in ms is 20000, but this output was begun with 10000"):
-        follow(None, [tmp_path / "server"], tmp_path / "out", Settings(window_ns=20 * S, delay_ns=DELAY))
+    Feed(
+        tmp_path / "out",
+        [tmp_path / "server"],
+        DELAY,
+        {"--window in ms": 10_000, "--delay in ms": 60_000},
+    ).admit()
+    with pytest.raises(
+        Fault, match="--window in ms is 20000, but this output was begun with 10000"
+    ):
+        follow(
+            None,
+            [tmp_path / "server"],
+            tmp_path / "out",
+            Settings(window_ns=20 * S, delay_ns=DELAY),
+        )
 
 
 # ---- the tables: no Spark -------------------------------------------------------------------------------------------
@@ -280,9 +328,22 @@ def sunk(table: pa.Table) -> Any:
 
 def window_rows(*rows: tuple[int, str | None, int]) -> Any:
     start = pa.array([at * 1_000_000 for at, *_ in rows], pa.timestamp("us", "UTC"))
-    counts = {name: pa.array([n for *_, n in rows], pa.int64()) for name in ("opened", "reaped", "closed", "averted")}
+    counts = {
+        name: pa.array([n for *_, n in rows], pa.int64())
+        for name in ("opened", "reaped", "closed", "averted")
+    }
     more = {"overdue": counts["opened"], "max_lateness_ns": counts["opened"]}
-    return sunk(pa.table({"start": start, "end": start, "listener": [name for _, name, _ in rows], **counts, **more}))
+    return sunk(
+        pa.table(
+            {
+                "start": start,
+                "end": start,
+                "listener": [name for _, name, _ in rows],
+                **counts,
+                **more,
+            }
+        )
+    )
 
 
 def test_a_window_is_kept_once_a_day_by_day_whatever_is_given_twice(tmp_path) -> None:
@@ -291,9 +352,14 @@ def test_a_window_is_kept_once_a_day_by_day_whatever_is_given_twice(tmp_path) ->
     for _ in range(2):
         keep_windows(tmp_path, window_rows((day, None, 5), (day + 10, "echo", 7)))
     keep_windows(tmp_path, window_rows())
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["1970-01-01.parquet", "1970-01-02.parquet"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "1970-01-01.parquet",
+        "1970-01-02.parquet",
+    ]
     table = pq.read_table(tmp_path)
-    kept = sorted(zip(table["opened"].to_pylist(), table["listener"].to_pylist(), strict=True), key=str)
+    kept = sorted(
+        zip(table["opened"].to_pylist(), table["listener"].to_pylist(), strict=True), key=str
+    )
     assert kept == [(1, "echo"), (2, "echo"), (5, None), (7, "echo")]
 
 
@@ -336,14 +402,23 @@ def test_the_page_is_whole_in_itself_asks_for_itself_and_names_what_it_lacks(tmp
     one.admit()
     (tmp_path / "out" / "windows").mkdir()
     at = (WALL // S) + 590
-    keep_windows(tmp_path / "out" / "windows", window_rows((at, "echo", 3), (at + 10, "<b>", 4), (at + 10, None, 1)))
-    newest = {name: [(at, at)] for name, at in feed(tmp_path).ledger.names.items()}  # as a process knows it later
+    keep_windows(
+        tmp_path / "out" / "windows",
+        window_rows((at, "echo", 3), (at + 10, "<b>", 4), (at + 10, None, 1)),
+    )
+    newest = {
+        name: [(at, at)] for name, at in feed(tmp_path).ledger.names.items()
+    }  # as a process knows it later
     lost = missing(["web-1", "idle", "<web-3>"], newest, 15 * 60 * S, WALL + 700 * S)
     assert lost == [{"server": "<web-3>", "reason": "no file of it"}]
     summary, page = drawn(tmp_path, one, lost)
     text = as_text({**summary, "new_rows": 2, "dropped_by_watermark": 0})
     assert not summary["complete"]
-    for words in ("server <web-3> was expected: no file of it", "1 row(s) came later than --delay allows", "<half>"):
+    for words in (
+        "server <web-3> was expected: no file of it",
+        "1 row(s) came later than --delay allows",
+        "<half>",
+    ):
         assert words in text
         assert escape(words) in page
     assert "&lt;b&gt;" in page
@@ -364,10 +439,15 @@ def tables(out: Path) -> dict[str, list[tuple[Any, ...]]]:
     return {name: kept(pq.read_table(out / name)) for name in ("windows", "idle")}
 
 
-def batch(real_spark: Any, *directories: Path, window: int = 10 * S) -> dict[str, list[tuple[Any, ...]]]:
+def batch(
+    real_spark: Any, *directories: Path, window: int = 10 * S
+) -> dict[str, list[tuple[Any, ...]]]:
     """The answer over the same files as they lie there."""
     paths = [path for directory in directories for path in directory.rglob("[!.]*.parquet")]
-    found = [rows_of(facts, int(facts.run[:15], 16)) for facts in (footer_of(p, p.stat().st_size) for p in paths)]
+    found = [
+        rows_of(facts, int(facts.run[:15], 16))
+        for facts in (footer_of(p, p.stat().st_size) for p in paths)
+    ]
     events = real_spark.createDataFrame(pa.concat_tables(found), FEED)
     frames = {"windows": windows(events, window, DELAY), "idle": idle(events, DELAY)}
     return {name: kept(frame.toArrow()) for name, frame in frames.items()}
@@ -385,17 +465,26 @@ def fleet(root: Path) -> list[Path]:
         for changes in ("3600; touch 30; close_peer 31", "0; touch 50; retime 5", "0"):
             play(f"open 0 5; touch 2; retime {changes}", 100 * S, ours, listener="retimed")
     usual = ["open 0 5; touch 2; close_peer 4", "open 0 5; touch 2; reap 8 7"] * 3
-    in_use = "open 0 5; touch 2; retime 0; touch 92"  # for a minute and a half: silent, and never idle
+    in_use = (
+        "open 0 5; touch 2; retime 0; touch 92"  # for a minute and a half: silent, and never idle
+    )
     came_back = "open 0 5; touch 2; touch 10; averted 15; touch 15; close_app 16"  # before the reaper noticed
     for server in range(3):
         with journal(root / f"server{server}", 1) as ours:
             for serial, script in enumerate([*usual, in_use, came_back]):
-                play(script, (server * 40 + serial) * S, ours, listener="echo" if serial % 3 else None)
+                play(
+                    script,
+                    (server * 40 + serial) * S,
+                    ours,
+                    listener="echo" if serial % 3 else None,
+                )
     return [root / f"server{server}" for server in range(4)]
 
 
 @on_spark
-def test_live_equals_batch_whether_it_ran_through_or_was_stopped_between(real_spark, tmp_path) -> None:
+def test_live_equals_batch_whether_it_ran_through_or_was_stopped_between(
+    real_spark, tmp_path
+) -> None:
     servers = fleet(tmp_path)
     leftover = tmp_path / "once" / "checkpoint" / "idle" / "offsets"
     leftover.mkdir(parents=True)
@@ -409,7 +498,9 @@ def test_live_equals_batch_whether_it_ran_through_or_was_stopped_between(real_sp
     for number, source in enumerate(servers):
         shutil.copytree(source, growing / source.name)
         if number % 2:
-            last = follow(real_spark, [growing], tmp_path / "out", Settings(delay_ns=DELAY, drain=number == 3))
+            last = follow(
+                real_spark, [growing], tmp_path / "out", Settings(delay_ns=DELAY, drain=number == 3)
+            )
     assert tables(tmp_path / "out") == expected
     assert last["listeners"] == through["listeners"]
     of = through["listeners"]
@@ -418,17 +509,28 @@ def test_live_equals_batch_whether_it_ran_through_or_was_stopped_between(real_sp
     assert (of["(none)"]["opened"], of["retimed"]["idle"]) == (9, 1)
     assert (of["gaps"]["idle"], of["gaps"]["idle_uncertain"]) == (2, 2)
     assert max(row[-1] for row in expected["windows"] if row[-1] is not None) == S  # lateness
-    found = sorted((row["conn"], row["outcome"]) for row in pq.read_table(tmp_path / "out" / "idle").to_pylist())
-    assert len({row[0] for row in expected["idle"]}) == 5  # five runs, though four have the same connections' numbers
+    found = sorted(
+        (row["conn"], row["outcome"])
+        for row in pq.read_table(tmp_path / "out" / "idle").to_pylist()
+    )
+    assert (
+        len({row[0] for row in expected["idle"]}) == 5
+    )  # five runs, though four have the same connections' numbers
     assert [how for conn, how in found if conn >> 43 == 2] == ["ended", "idle", "in_use"]
 
 
 @on_spark
-def test_rows_that_come_too_late_are_kept_apart_and_the_rest_equals_batch_without_them(real_spark, tmp_path) -> None:
+def test_rows_that_come_too_late_are_kept_apart_and_the_rest_equals_batch_without_them(
+    real_spark, tmp_path
+) -> None:
     opened(tmp_path / "a", 1, *(t * S for t in range(100, 200, 10)))
     settings = Settings(delay_ns=DELAY)
-    assert follow(real_spark, [tmp_path / "a", tmp_path / "b"], tmp_path / "out", settings)["complete"]
-    opened(tmp_path / "b", 2, 20 * S, 129 * S, 130 * S)  # the newest was 190: at 130 or before it is too late
+    assert follow(real_spark, [tmp_path / "a", tmp_path / "b"], tmp_path / "out", settings)[
+        "complete"
+    ]
+    opened(
+        tmp_path / "b", 2, 20 * S, 129 * S, 130 * S
+    )  # the newest was 190: at 130 or before it is too late
     opened(tmp_path / "c", 3, 131 * S, 150 * S)
     servers = [tmp_path / name for name in "abc"]
     last = follow(real_spark, servers, tmp_path / "out", Settings(delay_ns=DELAY, drain=True))
@@ -441,8 +543,28 @@ def test_rows_that_come_too_late_are_kept_apart_and_the_rest_equals_batch_withou
 
 
 def started_live(events: list[Path], out: Path) -> AbstractContextManager[subprocess.Popen[bytes]]:
-    argv = [sys.executable, "-m", "reaper.pipeline", "live", "--events", *map(str, events), "--out", str(out)]
-    argv += ["--for", "forever", "--every", "100ms", "--window", "1s", "--delay=60s", "--master", "local[2]", "--quiet"]
+    argv = [
+        sys.executable,
+        "-m",
+        "reaper.pipeline",
+        "live",
+        "--events",
+        *map(str, events),
+        "--out",
+        str(out),
+    ]
+    argv += [
+        "--for",
+        "forever",
+        "--every",
+        "100ms",
+        "--window",
+        "1s",
+        "--delay=60s",
+        "--master",
+        "local[2]",
+        "--quiet",
+    ]
     conf = configured(out.parent, **{"spark.sql.shuffle.partitions": "1"})
     return started(argv, out.parent / "stderr", env=environment(SPARK_CONF_DIR=str(conf)))
 
@@ -464,10 +586,19 @@ def serve(directory: Path, mode: str, stop: Event) -> None:
     silent for its timeout is reaped, and any other may speak, leave, or say nothing.
     """
     chance, timeout_ms, living = random.Random(mode), 600, list[ConnectionLog]()
-    options: dict[str, Any] = {"mode": mode, "gap_threshold": 0.2, "tick": 0.1, "flush": 0.1, "rotate_seconds": 1.0}
+    options: dict[str, Any] = {
+        "mode": mode,
+        "gap_threshold": 0.2,
+        "tick": 0.1,
+        "flush": 0.1,
+        "rotate_seconds": 1.0,
+    }
     with Journal(directory, writer=1, **options) as ours:
         while not stop.wait(0.1):
-            living += [ours.open(time.monotonic_ns(), timeout_ms, chance.choice(["echo", "http"])) for _ in range(4)]
+            living += [
+                ours.open(time.monotonic_ns(), timeout_ms, chance.choice(["echo", "http"]))
+                for _ in range(4)
+            ]
             for log in living:
                 now, what = time.monotonic_ns(), chance.random()
                 if now >= (due := log.last_ns + timeout_ms * MS):
@@ -480,14 +611,18 @@ def serve(directory: Path, mode: str, stop: Event) -> None:
 
 
 @on_spark
-def test_killed_in_the_middle_of_a_batch_while_servers_write_nothing_is_lost_or_doubled(real_spark, tmp_path) -> None:
+def test_killed_in_the_middle_of_a_batch_while_servers_write_nothing_is_lost_or_doubled(
+    real_spark, tmp_path
+) -> None:
     servers, out, stop = [tmp_path / "server1", tmp_path / "server2"], tmp_path / "out", Event()
     said = tmp_path / "stderr"
     with ThreadPoolExecutor() as pool, ExitStack() as ending:
         ending.callback(stop.set)
         for server in servers:
             server.mkdir()
-        writing = [pool.submit(serve, *side, stop) for side in zip(servers, ("full", "gaps"), strict=True)]
+        writing = [
+            pool.submit(serve, *side, stop) for side in zip(servers, ("full", "gaps"), strict=True)
+        ]
         with started_live(servers, out) as live:
             until(lambda: step_of(out) > 1 and begun(out), live, said)
         assert begun(out)
@@ -504,6 +639,12 @@ def test_killed_in_the_middle_of_a_batch_while_servers_write_nothing_is_lost_or_
     assert (last["complete"], last["dropped_by_watermark"]) == (True, 0), last
     found = tables(out)
     assert found == batch(real_spark, *servers, window=S)
-    rows = [pq.read_table(path)["kind"].to_pylist() for server in servers for path in server.glob("*.parquet")]
-    assert sum(row[3] for row in found["windows"]) == sum(kinds.count("open") for kinds in rows) > 100
+    rows = [
+        pq.read_table(path)["kind"].to_pylist()
+        for server in servers
+        for path in server.glob("*.parquet")
+    ]
+    assert (
+        sum(row[3] for row in found["windows"]) == sum(kinds.count("open") for kinds in rows) > 100
+    )
     assert len(found["idle"]) > 100

@@ -31,12 +31,16 @@ WRITTEN = r"Made [-0-9: ]+ UTC"
 # ---- without Spark ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("text", ["/a/b", "file:/a/b", "file:///a/b", "file://localhost/a/b", "FILE:///a/b"])
+@pytest.mark.parametrize(
+    "text", ["/a/b", "file:/a/b", "file:///a/b", "file://localhost/a/b", "FILE:///a/b"]
+)
 def test_a_path_without_a_scheme_and_one_of_file_are_this_machines(text: str) -> None:
     assert (place(text), uri(place(text))) == (Path("/a/b"), "file:///a/b")
 
 
-@pytest.mark.parametrize("text", ["hdfs://h:8020/a", "s3a://bucket/a", "abfs://c@a/b", "viewfs:/a", "hdfs:/a"])
+@pytest.mark.parametrize(
+    "text", ["hdfs://h:8020/a", "s3a://bucket/a", "abfs://c@a/b", "viewfs:/a", "hdfs:/a"]
+)
 def test_any_other_scheme_is_left_to_hadoop(text: str) -> None:
     found = place(f"{text}/")
     assert isinstance(found, Remote)
@@ -94,26 +98,44 @@ def run(commands_on_spark, pipeline) -> Any:
 @on_spark
 def test_audit_advice_and_page_are_the_same_through_a_mount(mounted, run, tmp_path) -> None:
     write(tmp_path / "raw" / "a b%20{c}", connections=60, faults={"early": 2})
-    for out, events in ((tmp_path / "here", tmp_path / "raw"), (f"{mounted}/there", f"{mounted}/raw")):
+    for out, events in (
+        (tmp_path / "here", tmp_path / "raw"),
+        (f"{mounted}/there", f"{mounted}/raw"),
+    ):
         status, printed, _ = run("report", "--events", events, "--out", out)
         assert status == 1, printed
         assert f"{out}/report.html" in printed
     there, here = (
-        {path.name: re.sub(WRITTEN, "", path.read_text()) for path in (tmp_path / side).glob("[!.]*.*")}
+        {
+            path.name: re.sub(WRITTEN, "", path.read_text())
+            for path in (tmp_path / side).glob("[!.]*.*")
+        }
         for side in ("there", "here")
     )
     assert there == here
     assert {"audit.json", "audit.txt", "advice.json", "report.html"} <= here.keys()
     assert json.loads(here["audit.json"])["verdicts"]["early"] == 2
-    rows = [pq.read_table(tmp_path / out / "connections").sort_by("conn") for out in ("here", "there")]
+    rows = [
+        pq.read_table(tmp_path / out / "connections").sort_by("conn") for out in ("here", "there")
+    ]
     assert rows[0].equals(rows[1])
 
 
 @on_spark
-def test_access_logs_are_read_through_a_mount_and_bad_lines_are_shown(mounted, run, tmp_path) -> None:
+def test_access_logs_are_read_through_a_mount_and_bad_lines_are_shown(
+    mounted, run, tmp_path
+) -> None:
     lines = [f"{1_700_000_000 + 3 * i}.000 1 {i + 1} 0.001" for i in range(20)]
     (tmp_path / "access.log").write_text("\n".join([*lines, "no request", ""]))
-    words = ("advise", "--logs", f"{mounted}/access.log", "--format", "nginx", "--out", f"{mounted}/out")
+    words = (
+        "advise",
+        "--logs",
+        f"{mounted}/access.log",
+        "--format",
+        "nginx",
+        "--out",
+        f"{mounted}/out",
+    )
     status, said, _ = run(*words)
     assert status == 1
     assert "'no request'" in said
@@ -139,7 +161,9 @@ def test_what_cannot_be_reached_is_one_line_and_status_2(
         monkeypatch.setattr(places, "PATIENCE_S", 1.0)
     with socket.socket() as closed, socket.create_server(("127.0.0.1", 0)) as silent:
         closed.bind(("127.0.0.1", 0))  # but not listening: refused
-        given = where.format(closed=closed.getsockname()[1], silent=silent.getsockname()[1], mounted=mounted)
+        given = where.format(
+            closed=closed.getsockname()[1], silent=silent.getsockname()[1], mounted=mounted
+        )
         status, _, err = run("audit", "--events", given, "--out", tmp_path / "out")
     assert (status, err.count("\n")) == (2, 1), err
     assert reason.format(given) in err
@@ -154,7 +178,9 @@ def test_files_below_a_mount_are_those_below_the_directory(mounted, tmp_path) ->
     there = list(files_below(Remote(mounted)))
     assert {(parts, size) for _, parts, size in there} == here
     for file in (Remote(mounted) / "a" / ".hidden", tmp_path / "a" / ".hidden"):
-        assert [(uri(where), *rest) for where, *rest in files_below(file)] == [(uri(file), (), len("a/.hidden"))]
+        assert [(uri(where), *rest) for where, *rest in files_below(file)] == [
+            (uri(file), (), len("a/.hidden"))
+        ]
 
 
 # ---- counted by Spark ------------------------------------------------------------------------------------------------
@@ -172,7 +198,9 @@ def facts_of(inputs: Inputs) -> Any:
 
 @on_spark
 def test_spark_finds_in_every_hostile_file_what_is_found_here(real_spark, tmp_path) -> None:
-    hostile = [harm for reason, harm in HOSTILE.items() if reason != "corrupted"]  # each names what it met
+    hostile = [
+        harm for reason, harm in HOSTILE.items() if reason != "corrupted"
+    ]  # each names what it met
     for number, harm in enumerate(hostile):
         harm(write_judged(tmp_path / f"{number:02d} hostile%20"))
     write(tmp_path / "good", connections=20, faults={"missed": 1}, listeners=("echo", "http"))
@@ -190,7 +218,9 @@ def test_spark_finds_in_every_hostile_file_what_is_found_here(real_spark, tmp_pa
 
 @on_spark
 @pytest.mark.usefixtures("looking")
-def test_pages_that_fail_their_checksum_are_put_aside_by_name_and_the_rest_is_asked(run, tmp_path, mounted) -> None:
+def test_pages_that_fail_their_checksum_are_put_aside_by_name_and_the_rest_is_asked(
+    run, tmp_path, mounted
+) -> None:
     for writer, name in enumerate(("good", "bad", "worse")):
         with journal(tmp_path / "raw" / name, writer) as ours:
             for _ in range(40):
@@ -198,13 +228,18 @@ def test_pages_that_fail_their_checksum_are_put_aside_by_name_and_the_rest_is_as
     for name in ("bad", "worse"):
         path = only(tmp_path / "raw" / name)
         content = bytearray(path.read_bytes())
-        column = pq.read_metadata(path).row_group(0).column(2 if name == "bad" else 4)  # kind, nbytes
+        column = (
+            pq.read_metadata(path).row_group(0).column(2 if name == "bad" else 4)
+        )  # kind, nbytes
         content[column.data_page_offset + column.total_compressed_size // 2] ^= 0xFF
         path.write_bytes(content)
     for events in (tmp_path / "raw", f"{mounted}/raw"):
         status, _, _ = run("audit", "--events", events, "--out", tmp_path / "out")
         summary = json.loads((tmp_path / "out" / "audit.json").read_text())
-        aside = [(Path(entry["path"]).parent.name, entry["reason"]) for entry in summary["files"]["quarantined"]]
+        aside = [
+            (Path(entry["path"]).parent.name, entry["reason"])
+            for entry in summary["files"]["quarantined"]
+        ]
         assert status == 1
         assert [name for name, _ in aside] == ["bad", "worse"]
         assert all(reason.startswith("corrupted: 0 of ") for _, reason in aside)
@@ -214,7 +249,9 @@ def test_pages_that_fail_their_checksum_are_put_aside_by_name_and_the_rest_is_as
 
 @on_spark
 @pytest.mark.usefixtures("looking")
-def test_a_failure_that_passes_is_not_held_against_the_file(real_spark, tmp_path, monkeypatch) -> None:
+def test_a_failure_that_passes_is_not_held_against_the_file(
+    real_spark, tmp_path, monkeypatch
+) -> None:
     write(tmp_path, connections=5)
     count, asked = read_file._counted, []
 
@@ -228,7 +265,9 @@ def test_a_failure_that_passes_is_not_held_against_the_file(real_spark, tmp_path
 
 
 @on_spark
-def test_a_page_damaged_after_the_check_is_one_line_and_status_2(run, tmp_path, monkeypatch) -> None:
+def test_a_page_damaged_after_the_check_is_one_line_and_status_2(
+    run, tmp_path, monkeypatch
+) -> None:
     write(tmp_path / "raw", connections=40)
 
     def read_and_damaged(*given: Any) -> Any:

@@ -66,7 +66,13 @@ class Truth:
 
 
 def run(
-    clients: list[Client], timeout: int, tick: int, *, until: int = NEVER, sentinel: bool = True, returns: bool = True
+    clients: list[Client],
+    timeout: int,
+    tick: int,
+    *,
+    until: int = NEVER,
+    sentinel: bool = True,
+    returns: bool = True,
 ) -> Truth:
     """Drive the real core as an adapter does that never stalls. All in units.
 
@@ -142,7 +148,9 @@ def test_a_setting_is_written_as_key_and_value() -> None:
     setting = parse(words, ["echo", "http"])
     assert (setting.name, setting.tick_ns) == (" ".join(words), 100_000_000)
     asked = {("echo", 30_000): 20, ("http", 75_000): 60, ("http", 10_000): 5, ("other", 1): 5}
-    assert {key: setting.timeout_ns(*key) for key in asked} == {key: value * 10**9 for key, value in asked.items()}
+    assert {key: setting.timeout_ns(*key) for key in asked} == {
+        key: value * 10**9 for key, value in asked.items()
+    }
     assert Setting("base").timeout_ns("echo", 30_000) == 30 * 10**9
 
 
@@ -171,7 +179,15 @@ def test_a_timeout_below_what_the_journal_wrote_is_refused_and_one_at_it_is_not(
 
 
 def group(**changes: Any) -> SimpleNamespace:
-    known = {"run": 0, "listener_hash": 1, "timeout_ms": 5000, "silences": 9, "opened": 70, "first": 60, "reaps": 50}
+    known = {
+        "run": 0,
+        "listener_hash": 1,
+        "timeout_ms": 5000,
+        "silences": 9,
+        "opened": 70,
+        "first": 60,
+        "reaps": 50,
+    }
     return SimpleNamespace(**{**known, "slack": [490, 500, 510], **changes})
 
 
@@ -186,7 +202,9 @@ def group(**changes: Any) -> SimpleNamespace:
     ],
     ids=["all equally far", "spread over an epoch", "over a tick", "too few to tell", "none"],
 )
-def test_self_logging_leases_are_recognised_by_the_distance_of_their_reaps(changes, blur, epochs) -> None:
+def test_self_logging_leases_are_recognised_by_the_distance_of_their_reaps(
+    changes, blur, epochs
+) -> None:
     rows = [group(**changes), group(timeout_ms=None, reaps=0, slack=None, opened=None, first=10)]
     facts = whatif_replay.facts_of_runs(rows, {0: 1000})
     assert facts == {0: {"origin_ns": 70, "epochs": epochs, "blur_ns": blur}}
@@ -196,7 +214,13 @@ def test_self_logging_leases_are_recognised_by_the_distance_of_their_reaps(chang
 
 
 def record(
-    directory: Path, log: Truth, timeout_ms: int, *, mode: str = "full", listener: str = "echo", writer: int = 7
+    directory: Path,
+    log: Truth,
+    timeout_ms: int,
+    *,
+    mode: str = "full",
+    listener: str = "echo",
+    writer: int = 7,
 ) -> Inputs:
     """Write what *log* shows as a server would; the connections get the numbers first + 1, ... in order of `lives`."""
     with journal(directory, writer, Clock(), mode=mode, tick=1.0) as out:
@@ -215,10 +239,14 @@ def record(
 def most_at_once(truths: list[Truth]) -> int:
     """Connections open at once over several processes; one that ends at an instant is open at it."""
     lives = [life for truth in truths for life in truth.lives]
-    return max(sum(life.opened <= at.opened <= (life.ended or NEVER) for life in lives) for at in lives)
+    return max(
+        sum(life.opened <= at.opened <= (life.ended or NEVER) for life in lives) for at in lives
+    )
 
 
-def test_the_replay_of_journals_is_what_the_real_reaper_would_have_done(spark, tmp_path, monkeypatch) -> None:
+def test_the_replay_of_journals_is_what_the_real_reaper_would_have_done(
+    spark, tmp_path, monkeypatch
+) -> None:
     scripts = [traffic(11, 120, longest=12 * 512), traffic(12, 50, longest=12 * 512)]
     logs = [run(script, LONG, 512) for script in scripts]
     record(tmp_path, logs[0], LONG * UNIT // 10**6)
@@ -226,7 +254,11 @@ def test_the_replay_of_journals_is_what_the_real_reaper_would_have_done(spark, t
     # Both were written with made-up clocks that are one already; what this machine's clock says of them is noise.
     monkeypatch.setattr(Timeline, "offset_ns", lambda *_: 0)
     asked = [["timeout=3s"], ["timeout=8s", "tick=500ms"], ["timeout.echo=3s"]]
-    settings = [[(3, 512), (3, 512)], [(8, 256), (8, 256)], [(3, 512), None]]  # timeout and tick, of each script
+    settings = [
+        [(3, 512), (3, 512)],
+        [(8, 256), (8, 256)],
+        [(3, 512), None],
+    ]  # timeout and tick, of each script
 
     def lived(row: int, returns: bool) -> list[Truth]:
         return [
@@ -238,7 +270,9 @@ def test_the_replay_of_journals_is_what_the_real_reaper_would_have_done(spark, t
     assert summary["rows_read"] == summary["rows_judged"] + summary["rows_of_writers"]
     current, *rows = summary["rows"]
     assert current["come_back"]["reaps"] == sum(log.reaps for log in logs)
-    assert summary["calibration"]["peak_open"] == dict.fromkeys(("logged", "replayed"), most_at_once(logs))
+    assert summary["calibration"]["peak_open"] == dict.fromkeys(
+        ("logged", "replayed"), most_at_once(logs)
+    )
     for number, row in enumerate(rows):
         back, never = row["come_back"], row["never_come_back"]
         for world, truths in ((back, lived(number, True)), (never, lived(number, False))):
@@ -258,7 +292,14 @@ def test_what_the_log_cannot_know_is_bounded_and_the_truth_lies_within(pipeline,
     script = traffic(12, 150, longest=20 * 512)
     log = run(script, 5 * 512, 512, sentinel=False)
     record(tmp_path / "server", log, 5000, mode="gaps")
-    arguments = ["what-if", "--events", tmp_path / "server", "--out", tmp_path / "out", "--timeouts"]
+    arguments = [
+        "what-if",
+        "--events",
+        tmp_path / "server",
+        "--out",
+        tmp_path / "out",
+        "--timeouts",
+    ]
     status, said, _ = pipeline(*arguments, "999ms,3300ms,12s", "--json")
     assert (status, said) == (0, (tmp_path / "out" / "what-if.json").read_text())
     summary = json.loads(said)
@@ -280,15 +321,20 @@ def test_what_the_log_cannot_know_is_bounded_and_the_truth_lies_within(pipeline,
     # As it was, the clients of all cuts may have come back: which did, the log cannot tell.
     holds(as_it_was, false_cuts=len({client for client, _ in log.back}))
     assert as_it_was["false_cuts"]["high"] >= log.reaps
-    assert {row[key]["kind"] for row, key in ((longer, "reaps"), (longer, "peak_open"), (as_it_was, "false_cuts"))} == {
-        "bounded"
-    }
+    assert {
+        row[key]["kind"]
+        for row, key in ((longer, "reaps"), (longer, "peak_open"), (as_it_was, "false_cuts"))
+    } == {"bounded"}
     text = as_text(summary)
     assert "REFUSED" in text
     assert (off_grid["cannot_know"], summary["result"]) == (None, "pass")
     assert longer["cannot_know"].startswith("the log cannot know: its own reaper cut ")
     assert f"{longer['name']}: {longer['cannot_know']}" in text
-    shown = {line.split()[0]: line.split()[1:] for line in text.splitlines() if line.startswith("timeout=")}
+    shown = {
+        line.split()[0]: line.split()[1:]
+        for line in text.splitlines()
+        if line.startswith("timeout=")
+    }
     never, back = off_grid["never_come_back"]["reaps"], off_grid["come_back"]["reaps"]
     assert shown["timeout=3300ms"][1:3] == [f"{never:,}", f"{back:,}"]
     assert shown["timeout=12s"][1:3] == ["?", "?"]

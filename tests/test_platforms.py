@@ -94,7 +94,9 @@ assert main(["attach", "--pid", "1"]) == 2
 
 
 def run(text: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", text], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    return subprocess.run(
+        [sys.executable, "-c", text], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
 
 
 @pytest.mark.parametrize(
@@ -114,4 +116,6 @@ def test_on_windows_the_core_and_the_check_work_and_what_cannot_says_what_it_nee
     assert len(done.stderr.splitlines()) == 1
     for door in ("reaper.trio", "reaper.asyncio"):
         line = run(f"{WINDOWS}import {door}").stderr.splitlines()[-1]
-        assert line.startswith(f"reaper.errors.NotInstalled: {door} needs Linux or macOS: win32 has no fcntl; the core")
+        assert line.startswith(
+            f"reaper.errors.NotInstalled: {door} needs Linux or macOS: win32 has no fcntl; the core"
+        )

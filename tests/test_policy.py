@@ -27,8 +27,12 @@ class World:
     """A core, a clock that only moves when told, and one connection that is reaped as a server would do it."""
 
     def __init__(self, **overrides: object) -> None:
-        settings = {"timeouts." + name: value for name, value in overrides.items() if "__" not in name}
-        settings |= {name.replace("__", "."): value for name, value in overrides.items() if "__" in name}
+        settings = {
+            "timeouts." + name: value for name, value in overrides.items() if "__" not in name
+        }
+        settings |= {
+            name.replace("__", "."): value for name, value in overrides.items() if "__" in name
+        }
         self.config = ReaperConfig.load(environ={}, overrides=settings)
         self.now = 1000.0
         self.core = IdleReaper(tick=self.config.reaper.tick, epochs_per_tick=2)
@@ -57,12 +61,16 @@ class World:
     def reap(self, expiry: Expiry) -> None:
         self.reaped.append((expiry.reason, expiry.now))
 
-    def register(self, uid: Hashable, timeout: float, on: Callable[[Expiry], object], *, reason: str) -> Lease:
+    def register(
+        self, uid: Hashable, timeout: float, on: Callable[[Expiry], object], *, reason: str
+    ) -> Lease:
         return self.core.register(uid, timeout, self.now, on, reason=reason)
 
     def schedule(self, seconds: float, call: Callable[[float], None]) -> None:
         self.scheduled += 1
-        self.core.register(("sweep", self.scheduled), seconds, self.now, lambda expiry: call(expiry.now))
+        self.core.register(
+            ("sweep", self.scheduled), seconds, self.now, lambda expiry: call(expiry.now)
+        )
 
     # What `reaper.trio.Connection` does.
     def touch(self) -> None:
@@ -79,9 +87,13 @@ class World:
 
     def deadline(self, seconds: float, reason: str) -> Lease:
         self.scheduled += 1
-        return self.core.register(("deadline", self.scheduled), seconds, self.now, self.reap, reason=reason)
+        return self.core.register(
+            ("deadline", self.scheduled), seconds, self.now, self.reap, reason=reason
+        )
 
-    def run(self, seconds: float, every: float | None = None, act: Callable[[], object] | None = None) -> None:
+    def run(
+        self, seconds: float, every: float | None = None, act: Callable[[], object] | None = None
+    ) -> None:
         """Let time pass, woken as the core wants it, and *act* *every* so many seconds; stop at the first reap."""
         end = self.now + seconds
         beat = end if every is None else self.now + every
@@ -97,14 +109,20 @@ class World:
                 break
 
 
-def begun(phase: Phase, cut: Callable[[str], object] | None = None, **overrides: Any) -> tuple[World, IdlePolicy]:
+def begun(
+    phase: Phase, cut: Callable[[str], object] | None = None, **overrides: Any
+) -> tuple[World, IdlePolicy]:
     """A connection that waits for *phase*."""
     world = World(**overrides)
     world.run(0.75)  # it was watched before, in its handshake
-    return world, IdlePolicy(world.config, world, world.now, world.sweep, world.progress, phase, cut)
+    return world, IdlePolicy(
+        world.config, world, world.now, world.sweep, world.progress, phase, cut
+    )
 
 
-def requested(phase: Phase, cut: Callable[[str], object] | None = None, **overrides: Any) -> tuple[World, IdlePolicy]:
+def requested(
+    phase: Phase, cut: Callable[[str], object] | None = None, **overrides: Any
+) -> tuple[World, IdlePolicy]:
     """A connection whose request has begun, and which now waits for *phase*."""
     world, policy = begun(Phase.FIRST_BYTE, cut, **overrides)
     policy.request(world.now)
@@ -117,18 +135,22 @@ def test_every_phase_has_a_rule_whose_timeout_and_reason_are_one_setting() -> No
     timeouts = {phase: rule.timeout for phase, rule in RULES.items() if rule.timeout is not None}
     assert timeouts == {phase: phase.value for phase in Phase if phase is not Phase.IN_FLIGHT}
     limits = {*TOO_SLOW.values(), MAX_REQUESTS}
-    assert {f"timeouts.{name}" for name in (*timeouts.values(), TOO_OLD)} | {f"limits.{n}" for n in limits} <= set(
-        OPTIONS
-    )
+    assert {f"timeouts.{name}" for name in (*timeouts.values(), TOO_OLD)} | {
+        f"limits.{n}" for n in limits
+    } <= set(OPTIONS)
 
 
 @pytest.mark.parametrize("phase", [phase for phase in Phase if phase is not Phase.IN_FLIGHT])
 @pytest.mark.parametrize("direction", ["in", "out"])
-@pytest.mark.parametrize(("timeout", "count"), [("7s", 0), ("7s", 1), ("0s", 1)])  # an empty read is no activity
+@pytest.mark.parametrize(
+    ("timeout", "count"), [("7s", 0), ("7s", 1), ("0s", 1)]
+)  # an empty read is no activity
 def test_each_phase_ends_after_its_own_timeout_which_only_bytes_that_count_start_again(
     phase: Phase, direction: str, timeout: str, count: int
 ) -> None:
-    world, policy = begun(phase, limits__min_in_rate=0, limits__min_out_rate=0, **{phase.value: timeout})
+    world, policy = begun(
+        phase, limits__min_in_rate=0, limits__min_out_rate=0, **{phase.value: timeout}
+    )
     act = policy.bytes_in if direction == "in" else policy.bytes_out
     if timeout == "0s" or (count and direction in RULES[phase].restarted_by):
         world.run(50.0, every=3.0, act=lambda: act(count, world.now))
@@ -147,7 +169,9 @@ def test_each_phase_ends_after_its_own_timeout_which_only_bytes_that_count_start
         (0, 250, 1.0, 300.0, math.inf),  # just above the least rate it lives
     ],
 )
-def test_a_body_slower_than_the_least_rate_ends_after_the_grace(burst, count, every, least, most) -> None:
+def test_a_body_slower_than_the_least_rate_ends_after_the_grace(
+    burst, count, every, least, most
+) -> None:
     world, policy = requested(Phase.BODY, pytest.fail, body="30s")
     policy.bytes_in(burst, world.now)
 
@@ -167,13 +191,19 @@ def test_a_body_slower_than_the_least_rate_ends_after_the_grace(burst, count, ev
     ("rate", "accepted", "reason", "least", "most"),
     [(0, 0, "write", 10.0, 11.0), (240, 1, "min_out_rate", 5.0, 6.5)],
 )
-def test_a_peer_that_accepts_nothing_or_too_little_ends(rate, accepted, reason, least, most) -> None:
+def test_a_peer_that_accepts_nothing_or_too_little_ends(
+    rate, accepted, reason, least, most
+) -> None:
     world, _ = requested(Phase.WRITE, write="10s", limits__min_out_rate=rate)
     world.ends(reason, least, most, every=0.1, act=lambda: world.accept(accepted))
 
 
-@pytest.mark.parametrize(("hang_up", "reason", "least"), [(None, "request", 300.0), (50.0, "half_closed", 80.0)])
-def test_a_request_in_flight_is_cut_after_its_time_or_that_of_a_client_that_has_hung_up(hang_up, reason, least) -> None:
+@pytest.mark.parametrize(
+    ("hang_up", "reason", "least"), [(None, "request", 300.0), (50.0, "half_closed", 80.0)]
+)
+def test_a_request_in_flight_is_cut_after_its_time_or_that_of_a_client_that_has_hung_up(
+    hang_up, reason, least
+) -> None:
     cuts: list[tuple[str, float]] = []
     world, policy = begun(
         Phase.FIRST_BYTE,
@@ -231,7 +261,8 @@ def test_a_tunnel_in_use_ends_by_its_age_which_counts_from_its_beginning_alone()
 
 
 @pytest.mark.parametrize(
-    ("looks", "count", "then"), [(3, 0, "ends"), (4, 480, "ends"), (4, 240 * 20, "drips"), (4, 481, "goes on")]
+    ("looks", "count", "then"),
+    [(3, 0, "ends"), (4, 480, "ends"), (4, 240 * 20, "drips"), (4, 481, "goes on")],
 )
 def test_a_peer_that_catches_up_before_the_final_check_is_spared_and_one_byte_too_few_is_not_enough(
     looks: int, count: int, then: str
@@ -260,11 +291,15 @@ def test_next_request_has_an_allowance_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("decrypted", [True, False])
-@pytest.mark.parametrize(("then", "least"), [(Phase.BODY, 41.0), (Phase.KEEP_ALIVE, 5.0), (Phase.HEADERS, 45.0)])
+@pytest.mark.parametrize(
+    ("then", "least"), [(Phase.BODY, 41.0), (Phase.KEEP_ALIVE, 5.0), (Phase.HEADERS, 45.0)]
+)
 def test_what_has_come_of_a_body_with_its_head_pays_for_the_waiting_but_not_for_the_next_request(
     decrypted: bool, then: Phase, least: float
 ) -> None:
-    world, policy = begun(Phase.HEADERS, body="100s", limits__min_in_rate=0.5)  # each byte pays for two seconds
+    world, policy = begun(
+        Phase.HEADERS, body="100s", limits__min_in_rate=0.5
+    )  # each byte pays for two seconds
     policy.bytes_in(50 + 5 * (not decrypted), world.now)
     policy.request(world.now, ahead=5 * decrypted, head=50)
     policy.enter(Phase.BODY, world.now)
@@ -279,7 +314,9 @@ def test_what_has_come_of_a_body_with_its_head_pays_for_the_waiting_but_not_for_
 
 
 @given(st.lists(st.tuples(st.floats(0.01, 3.0), st.integers(0, 2000)), max_size=30))
-def test_a_peer_that_keeps_the_rate_on_average_is_never_too_slow(steps: list[tuple[float, int]]) -> None:
+def test_a_peer_that_keeps_the_rate_on_average_is_never_too_slow(
+    steps: list[tuple[float, int]],
+) -> None:
     allowance = Allowance(rate=240, grace=5, cap=30, step=10)
     allowance.start(0.0)
     now, total = 0.0, 0
@@ -298,7 +335,9 @@ def test_waiting_is_charged_up_to_each_event_but_neither_a_pause_nor_what_a_stal
     allowance = Allowance(rate=1, grace=5, cap=5, step=2)
     allowance.start(0.0)
     allowance.earn(100, 2.0)
-    assert allowance.left(2.0) == 5.0  # what was waited before is charged first, and then the cap is reached
+    assert (
+        allowance.left(2.0) == 5.0
+    )  # what was waited before is charged first, and then the cap is reached
     allowance.pause(3.0)
     allowance.earn(0, 9.0)
     assert allowance.left(9.0) == 4.0
@@ -321,13 +360,21 @@ def test_an_empty_sweep_is_not_scheduled() -> None:
     assert (world.scheduled, len(world.sweep)) == (2, 0)
 
 
-@pytest.mark.parametrize(("keep_alive", "drain_idle", "reason"), [(60, 2, "drain"), (3, 50, "keep_alive")])
-def test_retiring_an_idle_connection_waits_for_a_request_that_may_be_on_its_way(keep_alive, drain_idle, reason) -> None:
-    world, policy = begun(Phase.KEEP_ALIVE, keep_alive=f"{keep_alive}s", drain_idle=f"{drain_idle}s")
+@pytest.mark.parametrize(
+    ("keep_alive", "drain_idle", "reason"), [(60, 2, "drain"), (3, 50, "keep_alive")]
+)
+def test_retiring_an_idle_connection_waits_for_a_request_that_may_be_on_its_way(
+    keep_alive, drain_idle, reason
+) -> None:
+    world, policy = begun(
+        Phase.KEEP_ALIVE, keep_alive=f"{keep_alive}s", drain_idle=f"{drain_idle}s"
+    )
     policy.retire("drain", world.now)
     soon = min(keep_alive, drain_idle)  # it does not prolong a shorter timeout
     world.ends(reason, soon, soon + 1.0)
-    world, policy = begun(Phase.KEEP_ALIVE, keep_alive=f"{keep_alive}s", drain_idle=f"{drain_idle}s")
+    world, policy = begun(
+        Phase.KEEP_ALIVE, keep_alive=f"{keep_alive}s", drain_idle=f"{drain_idle}s"
+    )
     policy.retire("drain", world.now)
     world.run(1.0)
     policy.enter(Phase.HEADERS, world.now)  # the request is served
@@ -352,7 +399,9 @@ def test_retiring_a_request_in_flight_lets_it_finish() -> None:
 
 @pytest.mark.parametrize("phase", [Phase.KEEP_ALIVE, Phase.TUNNEL])
 @pytest.mark.parametrize("silent", [10.0, 30.0])
-def test_a_reload_counts_from_the_last_activity_and_what_it_ends_at_once_is_not_late(phase, silent) -> None:
+def test_a_reload_counts_from_the_last_activity_and_what_it_ends_at_once_is_not_late(
+    phase, silent
+) -> None:
     world, policy = begun(phase, **{phase.value: "60s"})
     world.run(silent)
     policy.reload(World(**{phase.value: "12s"}).config, world.now)
@@ -367,7 +416,9 @@ def test_a_reload_counts_from_the_last_activity_and_what_it_ends_at_once_is_not_
 def test_a_request_in_flight_is_never_idle_and_what_follows_counts_anew_by_the_timeout_in_force(
     before: Phase, waited: float, reloaded: bool
 ) -> None:
-    world, policy = requested(before, keep_alive="60s" if reloaded else "12s", limits__min_out_rate=0)
+    world, policy = requested(
+        before, keep_alive="60s" if reloaded else "12s", limits__min_out_rate=0
+    )
     world.run(waited)
     assert world.reaped == []
     if reloaded:
@@ -388,7 +439,9 @@ def test_a_reload_counts_from_the_last_bytes_and_these_spare() -> None:
 
 
 @given(st.floats(0.5, 1e6), st.floats(0, 1), st.sampled_from([0.25, 1.0, 7.0]), st.floats(0, 1))
-def test_a_lifespan_is_whole_ticks_within_the_jitter(age: float, jitter: float, tick: float, share: float) -> None:
+def test_a_lifespan_is_whole_ticks_within_the_jitter(
+    age: float, jitter: float, tick: float, share: float
+) -> None:
     seconds = lifespan(age, jitter, tick, share)
     assert lifespan(0.0, jitter, tick, share) == 0.0  # no limit
     assert seconds / tick == pytest.approx(round(seconds / tick))
@@ -434,7 +487,9 @@ def test_after_an_event_has_closed_them_no_other_of_the_same_instant_comes() -> 
     assert len(world.core) == 0
 
 
-def test_in_a_look_of_the_sweep_who_leaves_is_not_charged_and_who_joins_ever_schedules_no_second_look() -> None:
+def test_in_a_look_of_the_sweep_who_leaves_is_not_charged_and_who_joins_ever_schedules_no_second_look() -> (
+    None
+):
     charged = []
 
     class Member:

@@ -29,13 +29,25 @@ def test_below_the_low_watermark_nothing_happens_and_it_all_relaxes_again():
     pressure = Pressure(Resources(connections=100))
     for connections in (0, 80, 100, 70):
         verdict = pressure.judge(of(connections))
-        assert connections == 100 or (verdict.scale, verdict.evict, verdict.accept) == (1.0, 0, True)
+        assert connections == 100 or (verdict.scale, verdict.evict, verdict.accept) == (
+            1.0,
+            0,
+            True,
+        )
     verdict = Pressure(Resources()).judge(Resources(10**6, 10**12, 10**6))
-    assert (verdict.load, verdict.of, verdict.scale, verdict.evict, verdict.accept) == (0.0, "", 1.0, 0, True)
+    assert (verdict.load, verdict.of, verdict.scale, verdict.evict, verdict.accept) == (
+        0.0,
+        "",
+        1.0,
+        0,
+        True,
+    )
 
 
 def test_the_fullest_resource_decides():
-    verdict = Pressure(Resources(1000, 1000, 1000)).judge(Resources(descriptors=100, memory=875, connections=500))
+    verdict = Pressure(Resources(1000, 1000, 1000)).judge(
+        Resources(descriptors=100, memory=875, connections=500)
+    )
     assert (verdict.of, verdict.load) == ("memory", 0.875)
     assert verdict.scale == pytest.approx(0.55)
 
@@ -44,7 +56,9 @@ def test_above_the_high_watermark_as_many_go_as_bring_it_back():
     pressure = Pressure(Resources(connections=100), high=0.9)
     assert pressure.judge(of(100)).evict == 10
     assert pressure.judge(of(90)).evict == 0
-    memory = Pressure(Resources(memory=1000), high=0.9).judge(Resources(memory=1000, connections=200))
+    memory = Pressure(Resources(memory=1000), high=0.9).judge(
+        Resources(memory=1000, connections=200)
+    )
     assert memory.evict == 20
 
 
@@ -53,7 +67,11 @@ def test_a_scale_is_within_its_bounds_and_shrinks_at_once(loads):
     pressure = Pressure(Resources(connections=100), floor=0.25)
     for load in loads:
         verdict = pressure.judge(of(load))
-        assert 0.25 <= verdict.scale <= Pressure(Resources(connections=100), floor=0.25).judge(of(load)).scale
+        assert (
+            0.25
+            <= verdict.scale
+            <= Pressure(Resources(connections=100), floor=0.25).judge(of(load)).scale
+        )
         assert verdict.evict <= load
         assert verdict.accept <= (load < 100)
 
@@ -63,11 +81,19 @@ def test_nothing_flutters_at_a_watermark():
     scales = {pressure.judge(of(850 + wobble)).scale for wobble in (10, 0, 9, 1, 10, 5, 0)}
     assert len(scales) == 1
     assert pressure.judge(of(1000)).accept is False
-    assert [pressure.judge(of(n)).accept for n in (999, 951, 949, 999)] == [False, False, True, True]
+    assert [pressure.judge(of(n)).accept for n in (999, 951, 949, 999)] == [
+        False,
+        False,
+        True,
+        True,
+    ]
 
 
 def test_before_the_first_reading_it_reports_no_pressure():
-    values = {family.name.removeprefix("reaper_pressure"): family.values for family in Pressure(Resources()).families()}
+    values = {
+        family.name.removeprefix("reaper_pressure"): family.values
+        for family in Pressure(Resources()).families()
+    }
     assert values == {"": 0.0, "_scale": 1.0, "_accepting": 1, "_evicted": 0}
 
 
@@ -137,7 +163,12 @@ def test_only_who_waits_for_bytes_of_which_none_have_come_is_closed_for_pressure
     ours, theirs = socket.socketpair()
     with ours, theirs:
         loop = Watching()
-        made = [loop.watch(300), loop.watch(300), loop.watch(300, reason="write"), loop.watch(300, ours.fileno())]
+        made = [
+            loop.watch(300),
+            loop.watch(300),
+            loop.watch(300, reason="write"),
+            loop.watch(300, ours.fileno()),
+        ]
         for connection, waits in zip(made, (True, False, True, True), strict=True):
             connection.receiving = waits
         theirs.send(b"x")
@@ -150,7 +181,9 @@ def test_only_who_waits_for_bytes_of_which_none_have_come_is_closed_for_pressure
     younger.touch()
     younger.receiving = longest.receiving = True
     loop.run_until(50)
-    assert let_go(loop, Pressure(Resources(connections=10), high=0.9).judge(of(10)), min_age=1.0) == 1
+    assert (
+        let_go(loop, Pressure(Resources(connections=10), high=0.9).judge(of(10)), min_age=1.0) == 1
+    )
     assert (younger.reason, longest.reason) == (None, "pressure")
 
 
@@ -183,7 +216,11 @@ async def working(stream) -> None:
 async def test_the_limit_is_lowered_under_load_and_raised_again(autojump_clock):
     """Timeouts shrink, the oldest go first, none with a request in flight is cut, the door shuts, and it recovers."""
     pressure = Pressure(Resources(connections=1000), min_age=2.0)
-    async with open_reaper(tick=1.0) as r, r.parking_lot(working, 300) as lot, trio.open_nursery() as nursery:
+    async with (
+        open_reaper(tick=1.0) as r,
+        r.parking_lot(working, 300) as lot,
+        trio.open_nursery() as nursery,
+    ):
         nursery.start_soon(lambda: relieve(r, pressure, read=of, every=2.0))
         busy = come(lot, 20)
         for end in busy:
@@ -216,7 +253,10 @@ async def test_the_limit_is_lowered_under_load_and_raised_again(autojump_clock):
         assert (r.accepting, pressure.verdict.scale) == (True, 1.0)
         assert all(map(is_open, busy))
         r.core.check()
-        told = {family.name: family.values for family in (*pressure.families(), *families(r.statistics()))}
+        told = {
+            family.name: family.values
+            for family in (*pressure.families(), *families(r.statistics()))
+        }
         assert told["reaper_pressure_evicted"] == pressure.evicted == lot.reaped["pressure"]
         assert told["reaper_reaped"] == dict(lot.reaped)
         nursery.cancel_scope.cancel()
@@ -226,7 +266,11 @@ async def test_the_limit_is_lowered_under_load_and_raised_again(autojump_clock):
 
 @pytest.mark.trio
 async def test_accepting_stops_at_the_limit_and_goes_on_below_it(autojump_clock):
-    async with open_reaper(tick=1.0) as r, r.parking_lot(working, 300) as lot, trio.open_nursery() as nursery:
+    async with (
+        open_reaper(tick=1.0) as r,
+        r.parking_lot(working, 300) as lot,
+        trio.open_nursery() as nursery,
+    ):
         listening = socket.create_server(("127.0.0.1", 0))
         nursery.start_soon(lot.accept, listening)
         r.accepting = False

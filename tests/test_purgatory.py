@@ -78,7 +78,9 @@ def test_an_operation_that_can_complete_at_once_never_waits(bench) -> None:
     assert (bench.counts(), bench.log, op.completed) == ((0, 0, 0), [("complete", "a")], True)
 
 
-def test_an_operation_that_completes_while_its_keys_are_gone_through_is_added_to_none(bench) -> None:
+def test_an_operation_that_completes_while_its_keys_are_gone_through_is_added_to_none(
+    bench,
+) -> None:
     op = Op("a", 5, bench.log)
 
     def keys() -> Iterator[str]:
@@ -108,7 +110,9 @@ def test_an_operation_waits_in_one_purgatory_once(bench) -> None:
 
 
 @pytest.mark.parametrize("way", ["checked", "expired"])
-def test_what_a_hook_of_an_earlier_one_ends_is_not_ended_again_and_what_it_lets_wait_waits(bench, way: str) -> None:
+def test_what_a_hook_of_an_earlier_one_ends_is_not_ended_again_and_what_it_lets_wait_waits(
+    bench, way: str
+) -> None:
     first, second, third = (bench.watch(name, 5, "k") for name in "abd")
     first.hooks["complete"] = lambda: bench.watch("c", 9, "k") and second.force_complete()
     first.ready = third.ready = way == "checked"
@@ -121,7 +125,9 @@ def test_what_a_hook_of_an_earlier_one_ends_is_not_ended_again_and_what_it_lets_
     assert bench.counts() == (1, 1, 1)
 
 
-def test_a_hook_may_advance_the_purgatory_itself_and_knows_that_the_deadline_ended_its_operation(bench) -> None:
+def test_a_hook_may_advance_the_purgatory_itself_and_knows_that_the_deadline_ended_its_operation(
+    bench,
+) -> None:
     ops = [bench.watch(number, 5) for number in range(3)]
     inner: list[DelayedOperation] = []
     ops[0].hooks["expire"] = lambda: inner.extend(bench.purgatory.advance(5))
@@ -143,7 +149,9 @@ def test_hooks_that_raise_lose_no_other_expiry(bench) -> None:
     assert bench.counts() == (0, 0, 0)
 
 
-def test_hooks_that_raise_lose_no_other_check_and_a_first_try_that_raises_does_not_wait(bench) -> None:
+def test_hooks_that_raise_lose_no_other_check_and_a_first_try_that_raises_does_not_wait(
+    bench,
+) -> None:
     ops = [bench.watch(number, 5, "k") for number in range(4)]
     ops[0].hooks["try"] = failure("still waiting")
     ops[1].hooks["complete"] = failure("completed")
@@ -233,12 +241,16 @@ def test_counts_and_ends_are_exact_under_any_mixture_of_acts_and_slices(seed: in
             gone: list[Any] = [op]
             ends.append(("complete", op.name))
         elif act < 0.75:
-            gone = [op for op, keys_of in waiting.items() if key in keys_of and choose.random() < 0.5]
+            gone = [
+                op for op, keys_of in waiting.items() if key in keys_of and choose.random() < 0.5
+            ]
             for op in gone:
                 op.ready = True
             tried.clear()
             assert bench.purgatory.check_and_complete(key) == len(gone)
-            assert tried == [op.name for op, keys_of in waiting.items() if key in keys_of]  # as they began to wait
+            assert tried == [
+                op.name for op, keys_of in waiting.items() if key in keys_of
+            ]  # as they began to wait
             ends += [("complete", op.name) for op in gone]
         elif act < 0.8:
             gone = bench.purgatory.cancel_for_key(key)
@@ -246,8 +258,13 @@ def test_counts_and_ends_are_exact_under_any_mixture_of_acts_and_slices(seed: in
         else:
             now += choose.randrange(20)
             limit = choose.choice([None, 1, 3])
-            fresh = sorted((op for op in waiting if op.deadline <= now and op not in due), key=lambda op: op.deadline)
-            due = [op for op in due if op in waiting] + fresh  # a slice's rest first; ties as they began to wait
+            fresh = sorted(
+                (op for op in waiting if op.deadline <= now and op not in due),
+                key=lambda op: op.deadline,
+            )
+            due = [
+                op for op in due if op in waiting
+            ] + fresh  # a slice's rest first; ties as they began to wait
             gone = bench.purgatory.advance(now, limit)
             assert gone == due[:limit]
             ends += [(call, op.name) for op in gone for call in ("complete", "expire")]
@@ -256,13 +273,19 @@ def test_counts_and_ends_are_exact_under_any_mixture_of_acts_and_slices(seed: in
             assert (op.expired, op.cancelled) == (act >= 0.8, 0.75 <= act < 0.8)
             assert op.completed is not op.cancelled
             assert not op.force_complete()
-            assert bench.purgatory.try_complete_else_watch(op, [key]) is True  # it does not wait again
+            assert (
+                bench.purgatory.try_complete_else_watch(op, [key]) is True
+            )  # it does not wait again
         upcoming = bench.purgatory.next_expiry()
         left = [op for op in due if op in waiting]
         assert (upcoming is None) is not bool(waiting)
         assert upcoming is None or now <= upcoming <= max(now, min(op.deadline for op in waiting))
         assert upcoming == now or not left
-        assert bench.counts() == (sum(map(len, waiting.values())), len(waiting), len(waiting) - len(left))
+        assert bench.counts() == (
+            sum(map(len, waiting.values())),
+            len(waiting),
+            len(waiting) - len(left),
+        )
     assert bench.log == ends  # each once, in order
     assert len(ends) > 300
 

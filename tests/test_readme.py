@@ -30,10 +30,16 @@ PAGES = {
     for path in sorted(MARKDOWN)
     if path.stem not in ("CHANGELOG", "uvicorn", "attach", "journal")
 }
-SNIPPETS = [(page, text) for page in PAGES for text in re.findall(r"```python\n(.*?)```", PAGES[page], re.DOTALL)]
+SNIPPETS = [
+    (page, text)
+    for page in PAGES
+    for text in re.findall(r"```python\n(.*?)```", PAGES[page], re.DOTALL)
+]
 SERVERS = [(page, text) for page, text in SNIPPETS if "8080" in text]
 # The tutorial's first server closes no client, and a WebSocket is no echo: these have tests of their own.
-ECHOES = [(page, text) for page, text in SERVERS if "import reaper" in text and "wsproto" not in text]
+ECHOES = [
+    (page, text) for page, text in SERVERS if "import reaper" in text and "wsproto" not in text
+]
 
 
 def started(text: str, directory: Path, *, idle: int = 1):
@@ -68,18 +74,25 @@ def trials(tmp_path_factory):
     """All programs at once, for they spend their time waiting."""
     with ThreadPoolExecutor(len(ECHOES)) as pool:
         yield [
-            pool.submit(survives, text, tmp_path_factory.mktemp(f"program-{n}")) for n, (_, text) in enumerate(ECHOES)
+            pool.submit(survives, text, tmp_path_factory.mktemp(f"program-{n}"))
+            for n, (_, text) in enumerate(ECHOES)
         ]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", range(len(ECHOES)), ids=[f"{page}-{n}" for n, (page, _) in enumerate(ECHOES)])
-def test_a_program_of_the_documentation_survives_its_clients_and_closes_the_silent(trials, number: int) -> None:
+@pytest.mark.parametrize(
+    "number", range(len(ECHOES)), ids=[f"{page}-{n}" for n, (page, _) in enumerate(ECHOES)]
+)
+def test_a_program_of_the_documentation_survives_its_clients_and_closes_the_silent(
+    trials, number: int
+) -> None:
     trials[number].result()
 
 
 @pytest.mark.slow
-def test_the_websocket_server_keeps_a_client_that_answers_pings_and_closes_one_that_does_not(tmp_path) -> None:
+def test_the_websocket_server_keeps_a_client_that_answers_pings_and_closes_one_that_does_not(
+    tmp_path,
+) -> None:
     (text,) = (text for _, text in SERVERS if "wsproto" in text)
     with (
         started(text, tmp_path) as server,
@@ -91,7 +104,9 @@ def test_the_websocket_server_keeps_a_client_that_answers_pings_and_closes_one_t
             b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n"
         )
         assert rest(mute).endswith(b"\x89\x00")  # a ping, and after its grace the end
-        time.sleep(1.5)  # longer than timeout and grace together; the client's own thread answers the pings
+        time.sleep(
+            1.5
+        )  # longer than timeout and grace together; the client's own thread answers the pings
         answers.send("still here")
         assert answers.recv(timeout=20) == "still here"
 
@@ -103,13 +118,22 @@ def test_the_tutorial_leaks_then_holds_then_leaves_a_journal(tmp_path) -> None:
     (line,) = set(re.findall(r"^    reaper-loadgen (run .*)$", page, re.MULTILINE))
     verdicts = []
     for name, text in zip(
-        ["leaky", "guarded", "logged"], re.findall(r"```python\n(.*?)```", page, re.DOTALL), strict=True
+        ["leaky", "guarded", "logged"],
+        re.findall(r"```python\n(.*?)```", page, re.DOTALL),
+        strict=True,
     ):
         assert f"`{name}.py`" in page
         (tmp_path / name).mkdir()
         with started(text, tmp_path / name, idle=2) as server:
-            command = [sys.executable, "-m", "loadgen", *line.replace("127.0.0.1:8080", server.target).split()]
-            done = subprocess.run([*command, "--quiet"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+            command = [
+                sys.executable,
+                "-m",
+                "loadgen",
+                *line.replace("127.0.0.1:8080", server.target).split(),
+            ]
+            done = subprocess.run(
+                [*command, "--quiet"], cwd=ROOT, capture_output=True, text=True, timeout=60
+            )
             verdicts.append((name, done.returncode, re.findall(r"verdict +(\w+)", done.stdout)))
             os.kill(server.pid, signal.SIGINT)
             server.end()
@@ -121,7 +145,9 @@ def test_the_tutorial_leaks_then_holds_then_leaves_a_journal(tmp_path) -> None:
 def test_the_page_about_proxies_knows_what_check_knows() -> None:
     page = (ROOT / "docs" / "howto" / "proxies.md").read_text()
     rows = re.findall(r"^\| [^|]* \| `([\w-]+)` \| (\d+) (s|min|h)\b", page, re.MULTILINE)
-    seconds = {name: int(number) * {"s": 1, "min": 60, "h": 3600}[unit] for name, number, unit in rows}
+    seconds = {
+        name: int(number) * {"s": 1, "min": 60, "h": 3600}[unit] for name, number, unit in rows
+    }
     assert seconds == {name: balancer.idle for name, balancer in BALANCERS.items()}
 
 
@@ -133,7 +159,9 @@ def test_the_core_needs_no_framework_and_prints_what_the_comment_says(capsys) ->
     assert capsys.readouterr().out.strip() == said[1]
 
 
-@pytest.mark.parametrize("path", sorted(str(p.relative_to(ROOT)) for p in MARKDOWN if p.stem != "CHANGELOG"))
+@pytest.mark.parametrize(
+    "path", sorted(str(p.relative_to(ROOT)) for p in MARKDOWN if p.stem != "CHANGELOG")
+)
 def test_names_and_files_that_pages_mention_exist(path: str) -> None:
     text = (ROOT / path).read_text()
     for name in set(re.findall(r"`(reaper(?:\.[A-Za-z_]\w*)+)", text)) - {"reaper.toml", *OPTIONS}:
@@ -155,7 +183,12 @@ def test_commands_of_the_makefile_exist_and_so_does_what_they_run() -> None:
     for page in MARKDOWN:
         for target in re.findall(r"(?:`|^    )make ([a-z-]+)", page.read_text(), re.MULTILINE):
             assert f"\n{target}:" in makefile, target
-    modules = set(re.findall(r"python -m ([a-z_.]+)", makefile)) - {"venv", "pytest", "sphinx", "build"}
+    modules = set(re.findall(r"python -m ([a-z_.]+)", makefile)) - {
+        "venv",
+        "pytest",
+        "sphinx",
+        "build",
+    }
     assert "benchmarks" in modules
     for name in modules:
         path = ROOT / name.replace(".", "/")
@@ -186,7 +219,9 @@ def test_commands_and_flags_that_pages_show_exist() -> None:
     assert len(shown) > 20
 
     def wrong(command: tuple[str, ...]) -> str:
-        done = subprocess.run([sys.executable, "-m", *command, "--help"], cwd=ROOT, capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, "-m", *command, "--help"], cwd=ROOT, capture_output=True, text=True
+        )
         if done.returncode:
             return f"{command}: {done.stderr.splitlines()[-1:]}"
         return " ".join(f"{command}: {flag}" for flag in shown[command] if flag not in done.stdout)

@@ -14,7 +14,16 @@ from scripts.tools import nginx
 
 pytestmark = pytest.mark.slow
 
-LEAVING = ("--drain-delay", "1500ms", "--drain-idle", "300ms", "--workers", "1", "--keep-alive", "5s")
+LEAVING = (
+    "--drain-delay",
+    "1500ms",
+    "--drain-idle",
+    "300ms",
+    "--workers",
+    "1",
+    "--keep-alive",
+    "5s",
+)
 
 NGINX = """
     upstream pods {{

@@ -32,7 +32,18 @@ REAPER = [sys.executable, "-m", "reaper"]
 PATIENCE = 30.0
 """Seconds in which what must happen has happened, on a busy machine."""
 
-LIMITS = ["--first-byte", "400ms", "--headers", "400ms", "--body", "400ms", "--keep-alive", "500ms", "--tick", "100ms"]
+LIMITS = [
+    "--first-byte",
+    "400ms",
+    "--headers",
+    "400ms",
+    "--body",
+    "400ms",
+    "--keep-alive",
+    "500ms",
+    "--tick",
+    "100ms",
+]
 OWN_LAG = 0.3
 """Seconds from connect(2) to the request after which a client that is not answered proves nothing."""
 SLOW = "1.5"
@@ -42,7 +53,9 @@ SLOW = "1.5"
 def run(*arguments, **options):
     """`reaper run` with *arguments*, until it ends."""
     options = {"env": os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent)}, **options}
-    return subprocess.run([*REAPER, "run", *arguments], capture_output=True, text=True, timeout=PATIENCE, **options)
+    return subprocess.run(
+        [*REAPER, "run", *arguments], capture_output=True, text=True, timeout=PATIENCE, **options
+    )
 
 
 # ---- what it does to a command -------------------------------------------------------------------------------------
@@ -74,7 +87,11 @@ def test_a_signal_reaches_the_command_itself(inside):
         ([], 2, "no command: expected `reaper run -- COMMAND...`"),
         (["--", "no-such-thing"], 127, "no-such-thing: no such command"),
         (["--", __file__], 126, "test_run.py: Permission denied"),
-        (["--keep-alive", "5", "--", "true"], 2, "timeouts.keep_alive: '5' (from command line): expected"),
+        (
+            ["--keep-alive", "5", "--", "true"],
+            2,
+            "timeouts.keep_alive: '5' (from command line): expected",
+        ),
         (["--config", "/no/such.toml", "--", "true"], 2, "/no/such.toml: cannot be read"),
     ],
 )
@@ -111,7 +128,11 @@ def test_a_python_without_reaper_finds_it_where_the_hook_is(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "python"),
-    [("#!/usr/bin/env python3\n", ["python3"]), ("#!/bin/sh\n", None), ("#!/x/python -E\n", ["/x/python"])],
+    [
+        ("#!/usr/bin/env python3\n", ["python3"]),
+        ("#!/bin/sh\n", None),
+        ("#!/x/python -E\n", ["/x/python"]),
+    ],
 )
 def test_the_interpreter_is_read_from_the_first_line(tmp_path, text, python):
     (tmp_path / "program").write_text(text)
@@ -128,17 +149,24 @@ def test_explain_says_what_would_be_guarded_by_which_limits_and_starts_nothing()
     assert "keep_alive 7s" in line
     assert "is guarded from outside: idle 7s" in done.stdout
     done = run("--explain", "--inside", "--", "sh")
-    assert done.stdout == "sh is no Python program\nwhat it listens on is not guarded: --inside was given\n"
+    assert (
+        done.stdout
+        == "sh is no Python program\nwhat it listens on is not guarded: --inside was given\n"
+    )
 
 
 # ---- what may be patched -------------------------------------------------------------------------------------------
 
 
-def test_a_module_is_met_when_it_has_been_imported_and_its_loader_is_what_it_was(tmp_path, monkeypatch):
+def test_a_module_is_met_when_it_has_been_imported_and_its_loader_is_what_it_was(
+    tmp_path, monkeypatch
+):
     (tmp_path / "met.py").write_text("value = 1")
     monkeypatch.syspath_prepend(tmp_path)
     seen = []
-    finder = hooks.AfterImport({"met": lambda module: seen.append(module.value), "never": seen.append})
+    finder = hooks.AfterImport(
+        {"met": lambda module: seen.append(module.value), "never": seen.append}
+    )
     monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
     import met
 
@@ -166,8 +194,18 @@ def fails(module, server):
 @pytest.mark.parametrize(
     ("has", "changes", "why", "refused"),
     [
-        ([], fails, ["it has no Config.load; tested with 0.1 to 0.2"], "does not fit: it has no Config.load"),
-        (["load"], lambda module, server: setattr(module, "guarded", True), [], "tested with 0.1 to 0.2"),
+        (
+            [],
+            fails,
+            ["it has no Config.load; tested with 0.1 to 0.2"],
+            "does not fit: it has no Config.load",
+        ),
+        (
+            ["load"],
+            lambda module, server: setattr(module, "guarded", True),
+            [],
+            "tested with 0.1 to 0.2",
+        ),
         (["load"], fails, ["RuntimeError: odd"], "tested with 0.1 to 0.2"),
     ],
     ids=["it lacks a name", "its version was not tested", "the change fails"],
@@ -188,7 +226,9 @@ def test_a_server_is_left_alone_or_where_only_its_version_is_new_guarded_and_ref
 
 def test_the_versions_installed_here_are_those_that_are_said_to_be_tested():
     wrong = {
-        str(server): server.tested[1] for server in SERVERS if server.version and server.version != server.tested[1]
+        str(server): server.tested[1]
+        for server in SERVERS
+        if server.version and server.version != server.tested[1]
     }
     assert not wrong
 
@@ -206,7 +246,9 @@ def test_the_versions_installed_here_are_those_that_are_said_to_be_tested():
         ({"timeouts.first_byte": "500ms"}, {"first_byte": 0.5, "tick": 0.5}),
     ],
 )
-def test_from_outside_hold_the_limits_that_were_asked_for_and_those_that_suit_any_protocol(given, expected):
+def test_from_outside_hold_the_limits_that_were_asked_for_and_those_that_suit_any_protocol(
+    given, expected
+):
     found = outside_limits(ReaperConfig.load(overrides=given))
     assert {name: getattr(found, name) for name in expected} == expected
 
@@ -215,7 +257,9 @@ def test_the_watcher_hears_the_command_and_its_children_alone_and_no_nonsense():
     ours, ears = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     with ours, ears:
         ears.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        said = json.dumps({"guarded": "odd\x1b[2J", "inodes": [7], "places": [], "limits": "none"}).encode()
+        said = json.dumps(
+            {"guarded": "odd\x1b[2J", "inodes": [7], "places": [], "limits": "none"}
+        ).encode()
         for command, expected in ((os.getpid(), {7}), (os.getppid(), {7}), (2**22, set())):
             lines = []
             watcher = Watcher(command, -1, ReaperConfig(), ears, lines.append)
@@ -226,12 +270,17 @@ def test_the_watcher_hears_the_command_and_its_children_alone_and_no_nonsense():
             assert not any("\x1b" in line for line in lines)
 
 
-def test_the_watcher_of_a_command_that_listens_on_nothing_asks_one_kernel_and_says_nothing(monkeypatch):
+def test_the_watcher_of_a_command_that_listens_on_nothing_asks_one_kernel_and_says_nothing(
+    monkeypatch,
+):
     opened, open_one = [], kernel._open
     monkeypatch.setattr(kernel, "_open", lambda: opened.append(open_one()) or opened[-1])
     monkeypatch.setattr("reaper.run.watcher.POLL", 0.01)
     lines = []
-    with subprocess.Popen(["sleep", "0.5"]) as child, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ears:
+    with (
+        subprocess.Popen(["sleep", "0.5"]) as child,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ears,
+    ):
         Watcher(child.pid, os.pidfd_open(child.pid), ReaperConfig(), ears, lines.append).run()
     for sock in opened:
         sock.close()
@@ -246,17 +295,28 @@ def guarded(command, tmp_path, *flags, said=("is guarded from",)):
     """The address of *command* under `reaper run`, with its port for `{port}`, once it has said all that is *said*."""
     port = free_port()
     words = [word.format(port=port) for word in command]
-    environment = os.environ | {"SLOW": SLOW, "PYTHONPATH": str(APPS), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = os.environ | {
+        "SLOW": SLOW,
+        "PYTHONPATH": str(APPS),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     log = tmp_path / "log"
-    with serving([*REAPER, "run", *LIMITS, *flags, "--", *words], log, port=port, environment=environment) as started:
-        wait_until(lambda: all(each in log.read_text() for each in said), "the word of what is guarded")
+    with serving(
+        [*REAPER, "run", *LIMITS, *flags, "--", *words], log, port=port, environment=environment
+    ) as started:
+        wait_until(
+            lambda: all(each in log.read_text() for each in said), "the word of what is guarded"
+        )
         yield started, log
 
 
 def ends(port, sent=b"", answered=b"\0"):
     """How a connection that sent *sent* ends; the bytes that came before. Anew if it was itself too late with that."""
     began, found, late = time.monotonic(), b"", True
-    with socket.create_connection(("127.0.0.1", port), PATIENCE) as sock, suppress(ConnectionResetError):
+    with (
+        socket.create_connection(("127.0.0.1", port), PATIENCE) as sock,
+        suppress(ConnectionResetError),
+    ):
         sock.sendall(sent)
         late = time.monotonic() - began > OWN_LAG
         while answered not in found and (data := sock.recv(65536)):
@@ -291,9 +351,14 @@ def test_an_unmodified_program_closes_who_is_silent_and_answers_who_waits(name, 
     needed = name.split(",")[0].split()[0].removesuffix("'s")
     if find_spec(needed) is None:
         pytest.skip(f"{needed} is not installed (pip install {needed})")
-    with guarded(f"{BIN}/{PROGRAMS[name]}".split(), tmp_path, said=["is guarded from inside"]) as (started, _):
+    with guarded(f"{BIN}/{PROGRAMS[name]}".split(), tmp_path, said=["is guarded from inside"]) as (
+        started,
+        _,
+    ):
         answers = {}
-        slow = threading.Thread(target=lambda: answers.update(slow=ends(started.port, GET % b"/slow", answered=b"ok")))
+        slow = threading.Thread(
+            target=lambda: answers.update(slow=ends(started.port, GET % b"/slow", answered=b"ok"))
+        )
         slow.start()
         for what, sent in {
             "silent": b"",
@@ -312,7 +377,9 @@ def test_an_unmodified_program_closes_who_is_silent_and_answers_who_waits(name, 
 @pytest.mark.slow
 def test_another_language_is_guarded_from_outside(tmp_path):
     command = [installed("redis-server"), "--port", "{port}", "--save", "", "--dir", str(tmp_path)]
-    with guarded(command, tmp_path, "--idle", "500ms", said=["is guarded from outside: idle 500ms"]) as (started, log):
+    with guarded(
+        command, tmp_path, "--idle", "500ms", said=["is guarded from outside: idle 500ms"]
+    ) as (started, log):
         assert ends(started.port) == b""
         assert ends(started.port, b"PING\r\n") == b"+PONG\r\n"
         assert "guarded from inside" not in log.read_text()
@@ -329,15 +396,23 @@ def test_what_listens_beside_a_guarded_server_is_guarded_from_outside(tmp_path):
         "threading.Thread(target=lambda: [kept.append(plain.accept()) for _ in iter(int, 1)], daemon=True).start()\n"
         "uvicorn.run('asgi:app', port=int(sys.argv[1]), log_level='warning')\n"
     )
-    words = ["is guarded from inside", "is guarded from outside"]  # whichever comes first: a Python has ten seconds
+    words = [
+        "is guarded from inside",
+        "is guarded from outside",
+    ]  # whichever comes first: a Python has ten seconds
     with guarded([sys.executable, str(program), "{port}"], tmp_path, said=words) as (started, log):
         text = log.read_text()
         plain = int(text.partition("plain ")[2].split()[0])
-        assert f"uvicorn {version('uvicorn')} on 127.0.0.1:{started.port} is guarded from inside" in text
+        assert (
+            f"uvicorn {version('uvicorn')} on 127.0.0.1:{started.port} is guarded from inside"
+            in text
+        )
         assert f"127.0.0.1:{plain} is guarded from outside" in text
         with socket.create_connection(("127.0.0.1", plain)) as sock:
             sock.settimeout(PATIENCE)
-            sock.recv(1)  # the server never reads: its side is shut down, and a reset follows only if it closes
+            sock.recv(
+                1
+            )  # the server never reads: its side is shut down, and a reset follows only if it closes
         assert ends(started.port) == b""
 
 

@@ -48,7 +48,9 @@ def in_flight(process: Process, seconds: str = "1s") -> list[http.client.HTTPCon
 
 
 @pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_to_the_whole_group_loses_no_request_and_neither_does_a_burst_of_them(first: signal.Signals) -> None:
+def test_a_signal_to_the_whole_group_loses_no_request_and_neither_does_a_burst_of_them(
+    first: signal.Signals,
+) -> None:
     with server("http", "--drain-idle", "100ms") as process:
         clients = in_flight(process)
         process.group(first)
@@ -75,8 +77,12 @@ def test_sigterm_long_after_the_first_still_loses_nothing_but_ctrl_c_does_end_it
 
 def test_a_worker_that_ends_early_in_a_drain_is_not_replaced(monkeypatch) -> None:
     monkeypatch.setenv("PYTHONDEVMODE", "1")  # in which Python warns of sockets that nobody closed
-    with server("http", "--workers", "2", "--drain-idle", "100ms", "--status", "127.0.0.1:0") as process:
-        client = ask(process.address, "/sleep?s=1s")  # one worker is busy with it, the other ends at once
+    with server(
+        "http", "--workers", "2", "--drain-idle", "100ms", "--status", "127.0.0.1:0"
+    ) as process:
+        client = ask(
+            process.address, "/sleep?s=1s"
+        )  # one worker is busy with it, the other ends at once
         time.sleep(0.2)
         process.process.terminate()
         assert answer(client) == 200
@@ -84,7 +90,9 @@ def test_a_worker_that_ends_early_in_a_drain_is_not_replaced(monkeypatch) -> Non
         assert not re.search("Traceback|Warning", process.said())
 
 
-def test_sighup_gives_open_connections_their_new_timeout_and_a_later_worker_has_it_too(tmp_path) -> None:
+def test_sighup_gives_open_connections_their_new_timeout_and_a_later_worker_has_it_too(
+    tmp_path,
+) -> None:
     path = tmp_path / "reaper.toml"
     path.write_text('[timeouts]\nidle = "1h"\n[reaper]\ntick = "50ms"\n')
 
@@ -145,7 +153,9 @@ def test_a_rolling_restart_under_load_loses_nothing() -> None:
 
 def refused(*arguments: str) -> str:
     """The line with which a server ends that cannot start."""
-    done = subprocess.run(example(*arguments), cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
+    done = subprocess.run(
+        example(*arguments), cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE
+    )
     (line,) = done.stderr.splitlines()
     assert done.returncode == 2
     return line
@@ -154,7 +164,10 @@ def refused(*arguments: str) -> str:
 def test_a_second_server_on_the_port_is_refused_and_one_that_follows_a_stop_is_not() -> None:
     with server("echo") as process:
         port = str(process.port)
-        assert re.search("Address already in use.*--share-port", refused("echo", "--port", port, "--workers", "1"))
+        assert re.search(
+            "Address already in use.*--share-port",
+            refused("echo", "--port", port, "--workers", "1"),
+        )
         with socket.create_connection(process.address, timeout=PATIENCE) as client:
             client.sendall(b"hello")
             assert client.recv(10) == b"hello"
@@ -204,7 +217,9 @@ def worker_of(orders: int, *listening: socket.socket) -> Worker:
 
 
 @pytest.mark.trio
-async def test_a_reload_that_comes_before_there_is_anything_to_reload_is_not_lost(autojump_clock) -> None:
+async def test_a_reload_that_comes_before_there_is_anything_to_reload_is_not_lost(
+    autojump_clock,
+) -> None:
     orders, supervisor = os.pipe()
     worker = worker_of(orders)
 
@@ -255,12 +270,19 @@ raise SystemExit(status or len(os.listdir("/proc/self/fd")) - before)
 
 def supervised(failing: set[int], good: int) -> subprocess.CompletedProcess[str]:
     code = SUPERVISED.format(failing=failing, good=good)
-    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE
+    )
 
 
 def test_a_fork_that_fails_is_tried_again_and_costs_nothing() -> None:
     done = supervised({2, 3}, good=4)
-    assert done.stdout.count("worker 0 cannot be started: Resource temporarily unavailable; starting it again") == 2
+    assert (
+        done.stdout.count(
+            "worker 0 cannot be started: Resource temporarily unavailable; starting it again"
+        )
+        == 2
+    )
     assert "nobody accepts after it: True" in done.stdout
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -318,7 +340,9 @@ class Manager(socket.socket):
         return heard
 
 
-def test_a_service_manager_is_notified_of_readiness_life_stall_and_stop(tmp_path, monkeypatch) -> None:
+def test_a_service_manager_is_notified_of_readiness_life_stall_and_stop(
+    tmp_path, monkeypatch
+) -> None:
     with Manager(tmp_path / "notify", monkeypatch, watchdog=1.2) as manager:
         with server("echo", "--workers", "2", "--watchdog", "0s", "--drain-idle", "0s") as process:
             first = manager.hears("READY=1")
@@ -370,7 +394,9 @@ def test_sockets_of_a_service_manager_are_taken_over(tmp_path, unix: bool) -> No
         "os.environ |= {'LISTEN_FDS': '1', 'LISTEN_PID': str(os.getpid())}; "
         "os.execv(sys.executable, [sys.executable, '-m', 'server_example', 'http', '--workers', '2'])"
     )
-    running = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    running = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
     assert running.stdout is not None
     try:
         port = int(running.stdout.readline())
@@ -400,7 +426,10 @@ def test_what_cannot_be_used_is_one_line_and_status_2(flags: str, named: str) ->
 
 
 def test_what_waits_at_a_listener_is_admitted_once_that_is_closed():
-    with socket.create_server(("127.0.0.1", 0)) as listening, socket.create_connection(listening.getsockname()):
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listening,
+        socket.create_connection(listening.getsockname()),
+    ):
         seen = []
         empty(listening, lambda connected: (seen.append(listening.fileno()), connected.close()))
     assert seen == [-1]

@@ -51,7 +51,9 @@ def write(directory: Path, *starts: int, apart: int = 1) -> list[str]:
 def there(to: Path) -> dict[str, str]:
     """Path below *to* -> digest of every file, hidden ones too."""
     files = (path for path in to.rglob("*") if path.is_file())
-    return {str(path.relative_to(to)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    return {
+        str(path.relative_to(to)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files
+    }
 
 
 @pytest.fixture
@@ -82,9 +84,19 @@ def ship(call, here, to) -> Any:
 
 def test_a_file_lies_in_the_hour_of_its_first_row_and_one_that_spans_more_in_none() -> None:
     nine = 1_763_715_600 * S  # 2025-11-21 09:00 UTC
-    assert partition(nine, nine) == partition(nine + HOUR_NS - 1, nine + 2 * HOUR_NS - 1) == "day=2025-11-21/hour=09"
+    assert (
+        partition(nine, nine)
+        == partition(nine + HOUR_NS - 1, nine + 2 * HOUR_NS - 1)
+        == "day=2025-11-21/hour=09"
+    )
     assert partition(nine - 1, nine) == "day=2025-11-21/hour=08"
-    assert partition(nine, nine + 2 * HOUR_NS) == partition(None, None) == partition(5, 4) == partition(-5, 4) == ANY
+    assert (
+        partition(nine, nine + 2 * HOUR_NS)
+        == partition(None, None)
+        == partition(5, 4)
+        == partition(-5, 4)
+        == ANY
+    )
 
 
 @given(
@@ -96,7 +108,9 @@ def test_a_file_lies_in_the_hour_of_its_first_row_and_one_that_spans_more_in_non
 )
 @example(first=0, span=2 * HOUR_NS - 1, at=1.0, before=0, after=1)
 @example(first=24 * HOUR_NS - 1, span=HOUR_NS, at=1.0, before=0, after=1)
-def test_no_row_is_ever_lost_by_pruning(first: int, span: int, at: float, before: int, after: int) -> None:
+def test_no_row_is_ever_lost_by_pruning(
+    first: int, span: int, at: float, before: int, after: int
+) -> None:
     row = first + round(span * at)
     parts = partition(first, first + span).split("/")
     for names in (parts, parts[:1], ["lake", *parts, "deeper"]):
@@ -105,14 +119,22 @@ def test_no_row_is_ever_lost_by_pruning(first: int, span: int, at: float, before
         assert may_hold(names, row, None)
 
 
-@given(first=st.integers(0, 1 << 61), span=st.integers(0, HOUR_NS), away=st.integers(2 * HOUR_NS, 90 * HOUR_NS))
-def test_hours_that_can_hold_no_row_of_the_time_are_pruned(first: int, span: int, away: int) -> None:
+@given(
+    first=st.integers(0, 1 << 61),
+    span=st.integers(0, HOUR_NS),
+    away=st.integers(2 * HOUR_NS, 90 * HOUR_NS),
+)
+def test_hours_that_can_hold_no_row_of_the_time_are_pruned(
+    first: int, span: int, away: int
+) -> None:
     parts = partition(first, first + span).split("/")
     assert not may_hold(parts, first + span + away, None)
     assert not may_hold(parts, None, first - HOUR_NS)
 
 
-@pytest.mark.parametrize("names", [["day=soon", "hour=09"], ["hour=09"], ["day=2025-11-21", "hour=x"], ["2025"], []])
+@pytest.mark.parametrize(
+    "names", [["day=soon", "hour=09"], ["hour=09"], ["day=2025-11-21", "hour=x"], ["2025"], []]
+)
 def test_names_that_are_no_part_of_the_layout_rule_nothing_out(names: list[str]) -> None:
     assert may_hold(names, 0, 1)
 
@@ -120,7 +142,9 @@ def test_names_that_are_no_part_of_the_layout_rule_nothing_out(names: list[str])
 # ---- shipping -------------------------------------------------------------------------------------------------------
 
 
-def test_every_file_arrives_in_its_hour_with_the_bytes_it_had_and_is_deleted_here(here, to, ship) -> None:
+def test_every_file_arrives_in_its_hour_with_the_bytes_it_had_and_is_deleted_here(
+    here, to, ship
+) -> None:
     first, second = write(here, 0, 3600)
     (long,) = write(here, 7200, apart=1800)
     sent = there(here)
@@ -134,7 +158,13 @@ def test_every_file_arrives_in_its_hour_with_the_bytes_it_had_and_is_deleted_her
         f"{ANY}/{long}": sent[long],
     }
     summary = json.loads(out)
-    assert (status, summary["files"], summary["waiting"], summary["growing"], summary["failed"]) == (0, 3, 0, 1, [])
+    assert (
+        status,
+        summary["files"],
+        summary["waiting"],
+        summary["growing"],
+        summary["failed"],
+    ) == (0, 3, 0, 1, [])
     assert summary["bytes"] == sum(path.stat().st_size for path in to.rglob("*.parquet"))
     assert "3 of 3 files" in err
     assert list(here.glob("*.parquet")) == []
@@ -144,7 +174,9 @@ def test_every_file_arrives_in_its_hour_with_the_bytes_it_had_and_is_deleted_her
     status, out, _ = ship("--keep", "--quiet", to=f"file://{to}")
     assert (status, len(list(here.glob("*.parquet")))) == (0, 1)
     assert out.startswith("1 file(s) arrived")
-    stream.with_name(".reaper-0-w0000001-dead-000001.arrows").write_bytes(left)  # of a writer that died
+    stream.with_name(".reaper-0-w0000001-dead-000001.arrows").write_bytes(
+        left
+    )  # of a writer that died
     assert ship("--quiet")[1].startswith("2 file(s) arrived, 0.0 MB; 1 of them were there")
     assert list(here.iterdir()) == [here / LOCK]
 
@@ -182,7 +214,9 @@ for left in range(0, 3000, 3):  # lines of the shipper and of its place until th
 what has arrived in `DIR/l<n>`."""
 
 
-def test_killed_at_any_step_no_file_is_lost_or_half_and_the_next_run_ends_it(tmp_path, here, ship) -> None:
+def test_killed_at_any_step_no_file_is_lost_or_half_and_the_next_run_ends_it(
+    tmp_path, here, ship
+) -> None:
     names = write(here, 0, 60)
     sent = there(here)
     subprocess.run([sys.executable, "-c", KILLED, tmp_path], check=True, cwd=ROOT, timeout=120)
@@ -190,7 +224,9 @@ def test_killed_at_any_step_no_file_is_lost_or_half_and_the_next_run_ends_it(tmp
     assert len(worlds) > 30  # it was killed at as many steps
     for to in worlds:
         rest = tmp_path / f"j{to.name[1:]}"
-        visible = {Path(name).name: digest for name, digest in there(to).items() if "/." not in name}
+        visible = {
+            Path(name).name: digest for name, digest in there(to).items() if "/." not in name
+        }
         left = {path.name for path in rest.glob("*.parquet")}
         assert all(sent[name] == digest for name, digest in visible.items())
         assert left | visible.keys() == set(names)
@@ -203,7 +239,9 @@ def test_what_arrived_damaged_is_deleted_there_and_kept_here(here, to, ship, mon
     (name,) = write(here, 0)
     whole = Place.write
     monkeypatch.setattr(
-        Place, "write", lambda place, path, source: whole(place, path, io.BytesIO(flipped(source.read())))
+        Place,
+        "write",
+        lambda place, path, source: whole(place, path, io.BytesIO(flipped(source.read()))),
     )
     status, _, err = ship()
     assert (status, f"not shipped: {name}: it arrived damaged" in err) == (1, True)
@@ -220,13 +258,21 @@ def test_a_file_that_is_there_already_is_deleted_here_only_if_it_is_the_same_and
 ) -> None:
     same, other, longer = write(here, 0, 60, 120)
     (to / HOUR).mkdir(parents=True)
-    for name, change in ((same, bytes), (other, flipped), (longer, lambda content: content + b"more")):
+    for name, change in (
+        (same, bytes),
+        (other, flipped),
+        (longer, lambda content: content + b"more"),
+    ):
         (to / HOUR / name).write_bytes(change((here / name).read_bytes()))
     before = there(to)
     (to / HOUR / f".{same}.shipping").touch()
     (here / "reaper-0-half.parquet").write_bytes(b"PAR1")
     status, out, err = ship("--json")
-    assert sorted(path.name for path in here.glob("*.parquet")) == ["reaper-0-half.parquet", other, longer]
+    assert sorted(path.name for path in here.glob("*.parquet")) == [
+        "reaper-0-half.parquet",
+        other,
+        longer,
+    ]
     assert there(to) == before  # without what a kill between a store's copy and deletion had left
     assert (status, json.loads(out)["already_there"]) == (1, 1)
     for name in (other, longer):
@@ -300,16 +346,30 @@ def test_files_without_the_wall_clock_lie_where_any_time_may_be(tmp_path) -> Non
     assert partition_of(tmp_path / name) == ANY
     offsets = [None, *table["wall_offset_ns"].to_pylist()[1:]]
     at = table.schema.get_field_index("wall_offset_ns")
-    pq.write_table(table.set_column(at, "wall_offset_ns", pa.array(offsets, pa.int64())), tmp_path / name)
+    pq.write_table(
+        table.set_column(at, "wall_offset_ns", pa.array(offsets, pa.int64())), tmp_path / name
+    )
     assert partition_of(tmp_path / name) == ANY
     pq.write_table(table, tmp_path / name, write_statistics=False)
     assert partition_of(tmp_path / name) == ANY
 
 
 def test_watching_ships_what_a_living_server_writes_until_it_is_asked_to_stop(here, to) -> None:
-    command = [sys.executable, "-m", "reaper", "journal", "ship", "--watch", "--every", "20ms", "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "reaper",
+        "journal",
+        "ship",
+        "--watch",
+        "--every",
+        "20ms",
+        "--json",
+    ]
     command += ["--journal", str(here), "--to", str(to)]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         try:
             conns = set()
             with Journal(here, flush=0.02, rotate_seconds=0.1) as ours:
@@ -327,7 +387,11 @@ def test_watching_ships_what_a_living_server_writes_until_it_is_asked_to_stop(he
             process.kill()
     assert process.returncode == 0, err
     assert json.loads(out)["failed"] == []
-    arrived = [conn for path in to.rglob("*.parquet") for conn in pq.ParquetFile(path).read()["conn"].to_pylist()]
+    arrived = [
+        conn
+        for path in to.rglob("*.parquet")
+        for conn in pq.ParquetFile(path).read()["conn"].to_pylist()
+    ]
     assert sorted(arrived) == sorted(conns)
 
 
@@ -358,23 +422,45 @@ WITHIN = ("{}/journal/lake", "file://{}", "file://{}/journal/lake")
         ("{}/journal", "{}/lake", "--every=soon", "'soon': expected a duration such as"),
         ("{}/journal", "{}/lake", "--every=0s", "'0s': expected"),
         # A URI without a host is no directory of this machine.
-        *(("journal", uri, "", f"--to {uri!r} is not a directory, or a URI with") for uri in HOSTLESS),
+        *(
+            ("journal", uri, "", f"--to {uri!r} is not a directory, or a URI with")
+            for uri in HOSTLESS
+        ),
         *(pytest.param("journal", uri, "", "//lake", marks=pytest.mark.slow) for uri in SECRET),
     ],
 )
-def test_bad_arguments_are_refused_in_one_line(tmp_path, monkeypatch, ship, journal, lake, options, said) -> None:
+def test_bad_arguments_are_refused_in_one_line(
+    tmp_path, monkeypatch, ship, journal, lake, options, said
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.file").touch()
-    status, _, err = ship(*options.split(), here=Path(journal.format(tmp_path)), to=lake.format(tmp_path))
+    status, _, err = ship(
+        *options.split(), here=Path(journal.format(tmp_path)), to=lake.format(tmp_path)
+    )
     (line,) = err.splitlines()
     assert (status, said in line) == (2, True), line
     assert "secret" not in line
-    assert sorted(path.name for path in tmp_path.rglob("*")) == ["a.file", "journal"]  # nothing was made on the way
+    assert sorted(path.name for path in tmp_path.rglob("*")) == [
+        "a.file",
+        "journal",
+    ]  # nothing was made on the way
 
 
-def test_a_library_that_ends_the_process_for_lack_of_credentials_is_one_line_and_status_2(here) -> None:
+def test_a_library_that_ends_the_process_for_lack_of_credentials_is_one_line_and_status_2(
+    here,
+) -> None:
     uri = "abfs://lake@127.0.0.1:1/log?enable_tls=false"  # no network is asked: its tokens are for TLS alone
-    command = [sys.executable, "-m", "reaper", "journal", "ship", "--journal", str(here), "--to", uri]
+    command = [
+        sys.executable,
+        "-m",
+        "reaper",
+        "journal",
+        "ship",
+        "--journal",
+        str(here),
+        "--to",
+        uri,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2, done.stderr
     (line,) = done.stderr.splitlines()
@@ -394,7 +480,11 @@ def bucket(monkeypatch) -> Iterator[Any]:
     from pyarrow import fs
 
     monkeypatch.setattr(logging.getLogger("werkzeug"), "disabled", True)
-    for name, value in (("ACCESS_KEY_ID", "x"), ("SECRET_ACCESS_KEY", "y"), ("EC2_METADATA_DISABLED", "true")):
+    for name, value in (
+        ("ACCESS_KEY_ID", "x"),
+        ("SECRET_ACCESS_KEY", "y"),
+        ("EC2_METADATA_DISABLED", "true"),
+    ):
         monkeypatch.setenv(f"AWS_{name}", value)
     store = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     store.start()
@@ -418,7 +508,11 @@ def test_a_journal_is_shipped_to_an_object_store(here, bucket, ship) -> None:
         stream.write(b"what a kill left")
     status, out, _ = ship("--json", to=f"s3a://lake/log?{options}")
     assert (status, json.loads(out)["files"]) == (0, 2)
-    found = [info.path for info in files.get_file_info(fs.FileSelector("lake", recursive=True)) if info.is_file]
+    found = [
+        info.path
+        for info in files.get_file_info(fs.FileSelector("lake", recursive=True))
+        if info.is_file
+    ]
     assert sorted(found) == [f"lake/log/{HOUR}/{first}", f"lake/log/{HOUR[:-2]}15/{second}"]
     for path in found:
         assert files.open_input_stream(path).read() == sent[path.rpartition("/")[2]]

@@ -42,7 +42,16 @@ def site(tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("site")
     flags = re.search(r"-m sphinx (.*?) -d ", (ROOT / "Makefile").read_text())
     assert flags is not None
-    command = [sys.executable, "-m", "sphinx", *flags[1].split(), "-d", str(out / "trees"), ".", str(out / "html")]
+    command = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        *flags[1].split(),
+        "-d",
+        str(out / "trees"),
+        ".",
+        str(out / "html"),
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     # A page without a place in the sidebar, a broken link or anchor, a docstring that is no markup.
@@ -67,11 +76,19 @@ def test_the_reference_has_every_public_name(site) -> None:
 
 @pytest.mark.slow
 def test_no_page_is_wider_than_a_desk_or_a_phone_and_every_picture_is_there(site, browse) -> None:
-    pages = sorted(path.relative_to(site).as_posix() for path in site.rglob("*.html") if path.name != "index.html")
+    pages = sorted(
+        path.relative_to(site).as_posix()
+        for path in site.rglob("*.html")
+        if path.name != "index.html"
+    )
     pages.append("docs/reference/index.html")
     script = MEASURE.replace("PAGES", json.dumps(pages)).replace("WIDTHS", json.dumps(WIDTHS))
     (site / "measure.html").write_text(script)
-    options = ["--allow-file-access-from-files", "--virtual-time-budget=120000", "--window-size=1400,1000"]
+    options = [
+        "--allow-file-access-from-files",
+        "--virtual-time-budget=120000",
+        "--window-size=1400,1000",
+    ]
     done = browse(site / "measure.html", *options)
     said = re.search(r'<pre id="found">(.*?)</pre>', done.stdout, re.DOTALL)
     assert said is not None

@@ -57,7 +57,9 @@ def test_order_and_count_survive_any_mixture_of_adds_and_removals(seed: int) -> 
 
 
 @pytest.mark.parametrize("waiting", [1, 3 * CHUNK, 64 * CHUNK])
-def test_a_slot_does_not_grow_with_what_passes_through_it_and_gives_its_chunks_back(waiting: int) -> None:
+def test_a_slot_does_not_grow_with_what_passes_through_it_and_gives_its_chunks_back(
+    waiting: int,
+) -> None:
     """A month-long timeout keeps one slot in use while a million connections come and go in it."""
     slot, items = filled(waiting)
     most = 0
@@ -103,11 +105,15 @@ def test_check_notices_a_broken(broken: str, value: object) -> None:
 
 
 @pytest.mark.parametrize(
-    "silent", [(), (CHUNK - 2, 2 * CHUNK), range(CHUNK)], ids=["whole chunks", "mixed chunks", "a silent chunk"]
+    "silent",
+    [(), (CHUNK - 2, 2 * CHUNK), range(CHUNK)],
+    ids=["whole chunks", "mixed chunks", "a silent chunk"],
 )
 @pytest.mark.parametrize("holes", [False, True])
 @pytest.mark.parametrize("limit", [None, 100])
-def test_leases_keep_the_order_of_their_arrival_whether_their_chunk_moved_or_they_did(limit, holes, silent) -> None:
+def test_leases_keep_the_order_of_their_arrival_whether_their_chunk_moved_or_they_did(
+    limit, holes, silent
+) -> None:
     core = IdleReaper(tick=1.0)
     leases = [core.register(uid, 10.0, now=0.0) for uid in range(3 * CHUNK)]
     if holes:  # in the first chunk; next to nothing is left in the second
@@ -150,7 +156,9 @@ def test_small_chunks_are_poured_together_so_that_slots_do_not_fall_to_pieces() 
 
 @pytest.mark.parametrize("limit", [None, 100, 5 * CHUNK])
 @pytest.mark.parametrize("seed", range(2))
-def test_any_mixture_of_heartbeats_silences_and_releases_is_reaped_by_the_law(seed: int, limit: int | None) -> None:
+def test_any_mixture_of_heartbeats_silences_and_releases_is_reaped_by_the_law(
+    seed: int, limit: int | None
+) -> None:
     chance = random.Random(seed)
     core = IdleReaper(tick=1.0, wheel_size=8)
     by_uid = core._leases
@@ -159,7 +167,9 @@ def test_any_mixture_of_heartbeats_silences_and_releases_is_reaped_by_the_law(se
     now = 0.0
     while now < 60.0:
         for _ in range(chance.randrange(300) if now < 30.0 else 0):
-            lease = core.register((count, chance.choice([2, 3, 4, 100])), chance.choice([5.0, 20.0]), now)
+            lease = core.register(
+                (count, chance.choice([2, 3, 4, 100])), chance.choice([5.0, 20.0]), now
+            )
             due[lease] = now + 1.0 + lease.timeout
             count += 1
         for lease in list(due):
@@ -184,4 +194,6 @@ def test_any_mixture_of_heartbeats_silences_and_releases_is_reaped_by_the_law(se
         assert not [lease for lease in due if due[lease] <= now]
     assert reaped > 500
     assert {lease for slot in core._slots for lease in slot} == set(due)
-    assert core._leases is by_uid  # each was found by its uid: all are gone through only for one that cannot be found
+    assert (
+        core._leases is by_uid
+    )  # each was found by its uid: all are gone through only for one that cannot be found

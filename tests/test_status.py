@@ -49,7 +49,11 @@ def test_connections_are_counted_by_phase_timeout_and_silence():
         core.close_epoch(float(at))
     core.register("new", 50.0, 12.5)
     found = finished(census(core, 12.5, label, (1.0, 10.0), 0))
-    assert found.counts == {("idle", 100.0): [1, 0, 2], ("keep_alive", None): [0, 0, 1], ("idle", 50.0): [1, 0, 0]}
+    assert found.counts == {
+        ("idle", 100.0): [1, 0, 2],
+        ("keep_alive", None): [0, 0, 1],
+        ("idle", 50.0): [1, 0, 0],
+    }
     assert found.due_next == []
 
 
@@ -67,7 +71,14 @@ def test_what_is_due_next_is_named_in_order_wherever_it_lies(named):
     core.register("of the open epoch", 0.5, 1.0)
     core.close_epoch(1.5)
     core.register("of the open epoch, too", 0.5, 1.5)
-    wanted = [(2.0, "of the open epoch"), (4.0, 3.0), (4.5, "spoke"), (5.0, 4.0), (6.0, 5.0), (1001.0, 1000.0)]
+    wanted = [
+        (2.0, "of the open epoch"),
+        (4.0, 3.0),
+        (4.5, "spoke"),
+        (5.0, 4.0),
+        (6.0, 5.0),
+        (1001.0, 1000.0),
+    ]
     found = finished(census(core, 1.5, label, (), named))
     assert [(due, lease.uid) for due, lease in found.due_next] == wanted[:named]
     ring, wheel = places(core, 1.0)
@@ -75,7 +86,9 @@ def test_what_is_due_next_is_named_in_order_wherever_it_lies(named):
     assert sum(wheel.values()) == 2
 
 
-def test_a_census_lets_the_loop_run_and_names_none_that_ends_or_speaks_meanwhile_as_due_next(monkeypatch):
+def test_a_census_lets_the_loop_run_and_names_none_that_ends_or_speaks_meanwhile_as_due_next(
+    monkeypatch,
+):
     monkeypatch.setattr("reaper.core.introspect.STEP", 1)
     core = IdleReaper(tick=1.0)
     leases = [core.register(n, 5.0 + n, 0.0) for n in range(6)]
@@ -101,7 +114,13 @@ async def test_a_survey_says_who_is_connected_in_which_phase_and_what_is_due(aut
     async with open_reaper(tick=1.0) as r:
         ours, theirs = socket.socketpair()
         r.register("a timer of the server's", 70)
-        with theirs, ours, r.watch(ours, 30), r.watch(None, 5, reason="headers") as busy, busy.in_use():
+        with (
+            theirs,
+            ours,
+            r.watch(ours, 30),
+            r.watch(None, 5, reason="headers") as busy,
+            busy.in_use(),
+        ):
             await trio.sleep(12)
             found = await survey(r, pressure, worker=3)
     phases = {row["phase"]: row for row in found["phases"]}
@@ -137,7 +156,10 @@ async def test_bad_requests_get_an_error_and_a_page_that_fails_a_500_and_a_recor
     assert await asked(b"\x16\x03\x01\r\n\r\n") == b"HTTP/1.1 400 Bad Request"
     assert (await asked(b"GET /" + b"x" * 9000)).endswith(b"Request Header Fields Too Large")
     assert (await answer(b"HEAD /status HTTP/1.1\r\n\r\n", {"/status": page})).endswith(b"\r\n\r\n")
-    assert [complete(start) for start in (b"GET / HTTP/1.0\n\n", b"GET /" + b"x" * 9000)] == [True, True]
+    assert [complete(start) for start in (b"GET / HTTP/1.0\n\n", b"GET /" + b"x" * 9000)] == [
+        True,
+        True,
+    ]
     assert not complete(b"GET / HTTP/1.0\r\n")
     assert caplog.records == []
     assert (await asked(b"GET /fails HTTP/1.1\r\n\r\n")) == b"HTTP/1.1 500 Internal Server Error"
@@ -150,7 +172,9 @@ def served(adapter, ask, pressure=None):
 
     async def trio_program():
         async with open_reaper() as r, trio.open_nursery() as nursery:
-            (listener,) = await nursery.start(functools.partial(serve_status, r, 0, name="ours", pressure=pressure))
+            (listener,) = await nursery.start(
+                functools.partial(serve_status, r, 0, name="ours", pressure=pressure)
+            )
             with r.watch(None, 3600):
                 asked = await trio.to_thread.run_sync(ask, listener.socket)
             nursery.cancel_scope.cancel()
@@ -218,8 +242,13 @@ def test_one_address_answers_for_all_workers(kind) -> None:
 
             def all_counted(where=where, more=more) -> bool:
                 metrics = get(where, "/metrics")[1].decode()
-                leases = dict(re.findall(r'^reaper_leases\{worker="(\d)"\} (\d+)$', metrics, re.MULTILINE))
-                return set(leases) == {"0", "1"} and sum(map(int, leases.values())) == len(clients) + more
+                leases = dict(
+                    re.findall(r'^reaper_leases\{worker="(\d)"\} (\d+)$', metrics, re.MULTILINE)
+                )
+                return (
+                    set(leases) == {"0", "1"}
+                    and sum(map(int, leases.values())) == len(clients) + more
+                )
 
             wait_until(all_counted)
         for client in clients:

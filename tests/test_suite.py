@@ -25,7 +25,17 @@ def test_a_skip_fails_a_run_that_allows_none(tmp_path) -> None:
     shutil.copy(HERE / "conftest.py", tmp_path)
     for name, text in TESTS.items():
         (tmp_path / f"test_{name}.py").write_text(text)
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--no-skips", "-n", "2", "."]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        "--no-skips",
+        "-n",
+        "2",
+        ".",
+    ]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "--no-skips: 2 skipped" in done.stdout

@@ -40,7 +40,9 @@ def test_the_wheel_conforms(wheel_size: int | tuple[int, ...]) -> None:
     check_timer_queue(lambda tick, start: Checked(tick=tick, wheel_size=wheel_size, start=start))
 
 
-@pytest.mark.parametrize("make", [TimingWheel, HeapTimerQueue, lambda tick, start: HeapTimerQueue(start)])
+@pytest.mark.parametrize(
+    "make", [TimingWheel, HeapTimerQueue, lambda tick, start: HeapTimerQueue(start)]
+)
 def test_a_class_itself_can_be_handed_to_the_kit_or_a_maker(make: Callable[..., Any]) -> None:
     check_timer_queue(make)
 
@@ -55,7 +57,9 @@ def broken(name: str, base: type[Any] = HeapTimerQueue, **methods: Any) -> type[
     return type(name, (base,), methods)
 
 
-def shifting(name: str, shift: Callable[[int, Any], int], base: type[Any] = HeapTimerQueue, **more: Any) -> type[Any]:
+def shifting(
+    name: str, shift: Callable[[int, Any], int], base: type[Any] = HeapTimerQueue, **more: Any
+) -> type[Any]:
     """A queue that takes *shift* of a deadline and the queue for the deadline."""
 
     def schedule(queue: Any, deadline: int, item: Any) -> Any:
@@ -68,7 +72,9 @@ def shifting(name: str, shift: Callable[[int, Any], int], base: type[Any] = Heap
 
 def ordered(name: str, key: Callable[[HeapTimer[Any]], Any]) -> type[Any]:
     """A queue that hands out in the order of *key*."""
-    return broken(name, advance=lambda queue, now: sorted(HeapTimerQueue.advance(queue, now), key=key))
+    return broken(
+        name, advance=lambda queue, now: sorted(HeapTimerQueue.advance(queue, now), key=key)
+    )
 
 
 def waking(name: str, when: Callable[[Any, int], int]) -> type[Any]:
@@ -115,31 +121,48 @@ class ResurrectingTimer(HeapTimer[Any]):
 
 BROKEN: list[tuple[Callable[..., TimerQueue[Any]], str]] = [
     # rounds deadlines down: early by up to tick - 1
-    (shifting("KafkaRounding", lambda at, q: at // q._tick * q._tick, TimingWheel), "tick 7.*next_expiry"),
+    (
+        shifting("KafkaRounding", lambda at, q: at // q._tick * q._tick, TimingWheel),
+        "tick 7.*next_expiry",
+    ),
     # hands out one unit before the deadline that `next_expiry` names
     (
         shifting(
             "EarlyByOne",
             lambda at, q: at - 1,
-            next_expiry=lambda q: min((max(t.deadline, q._now) for _, n, t in q._heap if n == t._order), default=None),
+            next_expiry=lambda q: min(
+                (max(t.deadline, q._now) for _, n, t in q._heap if n == t._order), default=None
+            ),
         ),
         "is not early|just before next_expiry",
     ),
-    (shifting("OneTickLate", lambda at, q: at + q._tick * (at > q.now), TimingWheel), "next_expiry"),
     (
-        shifting("LosesExactRevolutions", lambda at, q: at + 10**18 * (at > q._now and (at - q._now) % 512 == 0)),
+        shifting("OneTickLate", lambda at, q: at + q._tick * (at > q.now), TimingWheel),
+        "next_expiry",
+    ),
+    (
+        shifting(
+            "LosesExactRevolutions",
+            lambda at, q: at + 10**18 * (at > q._now and (at - q._now) % 512 == 0),
+        ),
         "exact revolutions.*next_expiry",
     ),
     # a hashed wheel that forgets to count the rounds
     (shifting("EarlyByATurn", lambda at, q: at - 64 * (at >= q._now + 64)), "early|next_expiry"),
-    (ordered("TiesBackwards", lambda timer: (timer.deadline, -timer.item)), "schedule order|order over"),
+    (
+        ordered("TiesBackwards", lambda timer: (timer.deadline, -timer.item)),
+        "schedule order|order over",
+    ),
     (ordered("NoOrder", lambda timer: timer.item), "deadline order"),
     (broken("TwiceHandedOut", advance=twice_handed_out), "handed out once"),
     (broken("CancelTooLate", advance=with_the_cancelled_of_its_tick), "while it waits"),
     (broken("CountDrifts", __len__=lambda q: q._live + (len(q._heap) > q._live + 5)), "len"),
     (waking("ForgetsToWake", lambda q, upcoming: upcoming + 2_000), "next_expiry"),
     (
-        broken("WakesForTheCancelled", next_expiry=lambda q: max(q._heap[0][0], q._now) if q._heap else None),
+        broken(
+            "WakesForTheCancelled",
+            next_expiry=lambda q: max(q._heap[0][0], q._now) if q._heap else None,
+        ),
         "next_expiry",
     ),
     (waking("WakesAtEveryUnit", lambda q, upcoming: min(upcoming, q._now + 1)), "within .* steps"),
@@ -153,7 +176,10 @@ BROKEN: list[tuple[Callable[..., TimerQueue[Any]], str]] = [
         ),
         "short|late|next_expiry",
     ),
-    (broken("GoesBackwards", advance=lambda q, now: HeapTimerQueue.advance(q, max(now, q._now))), "raises"),
+    (
+        broken("GoesBackwards", advance=lambda q, now: HeapTimerQueue.advance(q, max(now, q._now))),
+        "raises",
+    ),
     (shifting("NothingIsDueAtOnce", lambda at, q: max(at, q._now + 1)), "next_expiry|late"),
     (broken("Resurrecting", schedule=resurrecting), "reschedule"),
     (shifting("ShortOfTheHorizon", lambda at, q: min(at, 2**60)), "deadline order"),

@@ -74,7 +74,9 @@ async def test_a_watched_stream_and_a_watched_socket_are_streams_like_any_other(
             return left, right
 
         await trio.testing.check_half_closeable_stream(make, None)
-        await trio.testing.check_two_way_stream(make, partial(make, trio.testing.lockstep_stream_pair))
+        await trio.testing.check_two_way_stream(
+            make, partial(make, trio.testing.lockstep_stream_pair)
+        )
 
         def ends() -> tuple[WatchedSocket, WatchedSocket]:
             pair = socket.socketpair()
@@ -96,7 +98,9 @@ async def test_a_watched_stream_and_a_watched_socket_are_streams_like_any_other(
         right.close()
 
 
-async def test_a_drain_knows_whose_turn_it_is_by_the_stream_and_says_what_it_waits_for(autojump_clock, caplog):
+async def test_a_drain_knows_whose_turn_it_is_by_the_stream_and_says_what_it_waits_for(
+    autojump_clock, caplog
+):
     async with open_reaper(tick=1.0) as r, trio.open_nursery() as nursery:
 
         async def handler(stream, by_touch: bool) -> None:
@@ -124,15 +128,30 @@ async def test_a_drain_knows_whose_turn_it_is_by_the_stream_and_says_what_it_wai
         assert trio.current_time() - start == pytest.approx(10, abs=0.1)
         assert r.statistics().reasons == {"drain": 2, "drain_deadline": 1}
         lines = [vars(record) for record in caplog.records]
-        waits = [(line["levelname"], line.get("in_use", line.get("unknown"))) for line in lines if "reason" not in line]
+        waits = [
+            (line["levelname"], line.get("in_use", line.get("unknown")))
+            for line in lines
+            if "reason" not in line
+        ]
         assert waits == [("INFO", 1), ("WARNING", 1)]
-        assert [line["reason"] for line in lines if "reason" in line] == ["drain", "drain", "drain_deadline"]
-        with r.watch(None, 5) as connection, pytest.raises(InvalidArgument, match="a stream to receive by, got None"):
+        assert [line["reason"] for line in lines if "reason" in line] == [
+            "drain",
+            "drain",
+            "drain_deadline",
+        ]
+        with (
+            r.watch(None, 5) as connection,
+            pytest.raises(InvalidArgument, match="a stream to receive by, got None"),
+        ):
             connection.stream  # noqa: B018
 
 
 async def test_all_of_several_drains_return(autojump_clock):
-    async with open_reaper(tick=1.0) as r, r.parking_lot(trio.sleep, 30) as lot, trio.open_nursery() as nursery:
+    async with (
+        open_reaper(tick=1.0) as r,
+        r.parking_lot(trio.sleep, 30) as lot,
+        trio.open_nursery() as nursery,
+    ):
         peers = [socket.socketpair() for _ in range(3)]
         for ours, _ in peers:
             lot.add(ours)
@@ -182,7 +201,9 @@ async def test_a_server_that_is_cancelled_in_the_moment_of_an_accept_harms_no_nu
         begun.append(stream)
 
     # A nursery that is slow to start its tasks.
-    later = SimpleNamespace(start_soon=lambda function, *args: tasks.append(partial(function, *args)))
+    later = SimpleNamespace(
+        start_soon=lambda function, *args: tasks.append(partial(function, *args))
+    )
     async with trio.open_nursery() as nursery:
         serve = partial(reaper.trio.serve_tcp, handler, 0, host="127.0.0.1", handler_nursery=later)
         (listener,) = await nursery.start(serve)
@@ -200,7 +221,9 @@ async def test_a_server_that_is_cancelled_in_the_moment_of_an_accept_harms_no_nu
 
 
 @pytest.mark.parametrize("way", ["watched", "socket", "parked"])
-async def test_a_handler_that_takes_the_end_of_file_for_a_pause_does_not_spin_and_is_reaped(autojump_clock, way):
+async def test_a_handler_that_takes_the_end_of_file_for_a_pause_does_not_spin_and_is_reaped(
+    autojump_clock, way
+):
     reads = 0
 
     async def endless(stream) -> None:
@@ -261,12 +284,17 @@ async def test_a_handler_that_swallows_its_silence_in_a_loop_lets_the_loop_run()
 
 async def test_a_tamed_collector_never_visits_the_connections_that_are_there(autojump_clock):
     """Ten thousand more objects come, as of new connections; what a collection visits then does not grow with them."""
-    before = gc.get_threshold(), gc.get_freeze_count()  # CPython 3.12 begins with some of its own objects frozen
+    before = (
+        gc.get_threshold(),
+        gc.get_freeze_count(),
+    )  # CPython 3.12 begins with some of its own objects frozen
     visited: list[int] = []
 
     def note(phase: str, info: dict[str, int]) -> None:
         if phase == "start":
-            visited.append(sum(len(gc.get_objects(generation)) for generation in range(info["generation"] + 1)))
+            visited.append(
+                sum(len(gc.get_objects(generation)) for generation in range(info["generation"] + 1))
+            )
 
     async with open_reaper(tick=1.0, tame_gc=True) as r, trio.open_nursery() as nursery:
         gc.callbacks.append(note)
@@ -348,7 +376,9 @@ async def until(condition) -> None:
 @asynccontextmanager
 async def serving(handler, **options):
     async with trio.open_nursery() as nursery:
-        serve = partial(reaper.trio.serve_tcp, handler, 0, host="127.0.0.1", idle=IDLE, tick=TICK, **options)
+        serve = partial(
+            reaper.trio.serve_tcp, handler, 0, host="127.0.0.1", idle=IDLE, tick=TICK, **options
+        )
         yield await nursery.start(serve)
         nursery.cancel_scope.cancel()
 
@@ -388,7 +418,9 @@ async def test_no_live_connection_is_reaped_after_the_loop_stalled():
         await trio.sleep(TICK)
         assert sum(closed(client) for client in live) == 0
         await until(lambda: all(closed(client) for client in silent))
-        assert sum(closed(client) for client in live) == 0  # the stall is charged to neither: they keep their distance
+        assert (
+            sum(closed(client) for client in live) == 0
+        )  # the stall is charged to neither: they keep their distance
         await until(lambda: all(closed(client) for client in live))
         for client in live + silent:
             client.close()
@@ -405,12 +437,16 @@ def rows(directory) -> list[dict]:
 @asynccontextmanager
 async def journaled(directory, tick=1.0):
     """A reaper with a journal in *directory*."""
-    with Journal(directory, writer=1, tick=tick, clock_ns=journal_clock(), background=False) as journal:
+    with Journal(
+        directory, writer=1, tick=tick, clock_ns=journal_clock(), background=False
+    ) as journal:
         async with open_reaper(tick=tick, journal=journal) as r:
             yield r
 
 
-async def test_a_peer_that_hangs_up_has_ended_it_and_what_it_said_before_are_rows(tmp_path, autojump_clock):
+async def test_a_peer_that_hangs_up_has_ended_it_and_what_it_said_before_are_rows(
+    tmp_path, autojump_clock
+):
     async def handler(stream):
         async for _ in stream:
             pass
@@ -439,7 +475,10 @@ async def test_a_parked_connection_that_its_own_handler_closes_has_an_end(tmp_pa
             theirs.send(b"x")
             await trio.sleep(1)
             assert len(lot) == 0
-    assert [row["kind"] for row in rows(tmp_path) if row["kind"] != "config"] == ["open", "close_app"]
+    assert [row["kind"] for row in rows(tmp_path) if row["kind"] != "config"] == [
+        "open",
+        "close_app",
+    ]
 
 
 async def test_a_stall_leaves_rows_that_explain_why_the_reap_came_later(tmp_path, autojump_clock):
@@ -472,7 +511,9 @@ async def test_a_stall_leaves_rows_that_explain_why_the_reap_came_later(tmp_path
     for reap in reaps:
         assert 0 <= reap["t"] - reap["due_ns"] <= 10**9
         assert reap["timeout_ms"] == 5000
-        last = max(row["t"] for row in found if row["conn"] == reap["conn"] and row["kind"] != "reap")
+        last = max(
+            row["t"] for row in found if row["conn"] == reap["conn"] and row["kind"] != "reap"
+        )
         assert reap["idle_ns"] == reap["t"] - last
         assert reap["due_ns"] - last >= 5 * 10**9
     # The silent one was let live for as long as the stall took, the other spoke after it.

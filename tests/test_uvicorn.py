@@ -38,30 +38,54 @@ pytestmark = pytest.mark.slow
 
 SPEECH = Speech(paths=Paths("/", "/echo", "/big"))
 ATTACKS = [
-    *("mute", "slow_headers", "slow_second_headers", "stalled_body", "slow_body", "unread", "unread_half_closed"),
+    *(
+        "mute",
+        "slow_headers",
+        "slow_second_headers",
+        "stalled_body",
+        "slow_body",
+        "unread",
+        "unread_half_closed",
+    ),
     *("silent", "slow_upgrade"),
 ]
 
 SECOND = ["FIRST_BYTE", "HEADERS", "BODY", "KEEP_ALIVE", "WRITE", "TUNNEL", "HALF_CLOSED"]
 SECOND += ["HANDSHAKE", "LINGER", "DRAIN_IDLE"]
-QUICK = {f"REAPER_TIMEOUTS_{name}": "1s" for name in SECOND} | {
-    "REAPER_TICK": "250ms",
-    "REAPER_LIMITS_MIN_IN_GRACE": "2s",  # counted from the head: more than a late client lets pass before its body
-    "REAPER_LIMITS_MIN_OUT_GRACE": "1s",
-}
+QUICK = (
+    {f"REAPER_TIMEOUTS_{name}": "1s" for name in SECOND}
+    | {
+        "REAPER_TICK": "250ms",
+        "REAPER_LIMITS_MIN_IN_GRACE": "2s",  # counted from the head: more than a late client lets pass before its body
+        "REAPER_LIMITS_MIN_OUT_GRACE": "1s",
+    }
+)
 PATIENCE = 45.0
 ESTABLISHED = "01"  # in /proc/net/tcp
 KINDS = [("HttpTools", "asyncio"), ("HttpTools", "uvloop"), ("H11", "asyncio")]
 
 
 @contextlib.contextmanager
-def serving(tmp_path, protocol="HttpTools", loop="asyncio", *flags, python=sys.executable, **environment):
-    command = [python, "-m", "uvicorn", "tests.asgi:application", "--loop", loop, "--no-access-log", *flags]
+def serving(
+    tmp_path, protocol="HttpTools", loop="asyncio", *flags, python=sys.executable, **environment
+):
+    command = [
+        python,
+        "-m",
+        "uvicorn",
+        "tests.asgi:application",
+        "--loop",
+        loop,
+        "--no-access-log",
+        *flags,
+    ]
     if protocol is not None:
         command += ["--http", f"reaper.uvicorn:{protocol}"]
     port = free_port()
     whole = os.environ | QUICK | environment
-    with start([*command, "--port", str(port)], tmp_path / "server.log", port=port, environment=whole) as server:
+    with start(
+        [*command, "--port", str(port)], tmp_path / "server.log", port=port, environment=whole
+    ) as server:
         yield server
 
 
@@ -106,7 +130,9 @@ def a_pause_loses_no_request(server, count):
     """Of clients that have been served, and ask again while the server's processes stand still."""
     with contextlib.ExitStack() as stack:
         pids, silent = [], 0.0
-        while not pids or silent >= 1:  # the first may have been closed, as it should be, before the last was served
+        while (
+            not pids or silent >= 1
+        ):  # the first may have been closed, as it should be, before the last was served
             stack.close()
             for pid in reversed(pids):
                 os.kill(pid, signal.SIGCONT)
@@ -137,7 +163,11 @@ def test_every_kind_of_idleness_ends_and_none_early(guarded):
     async def all_attacks():
         slow = behaviour("slow_read", every="1s")
         return await asyncio.gather(
-            *(play(kind, guarded.address, SPEECH, PATIENCE) for kind in (*ATTACKS, slow) for _ in range(2)),
+            *(
+                play(kind, guarded.address, SPEECH, PATIENCE)
+                for kind in (*ATTACKS, slow)
+                for _ in range(2)
+            ),
             *(play("silent_upgrade", guarded.address, HANDSHAKE, PATIENCE) for _ in range(2)),
         )
 
@@ -145,14 +175,26 @@ def test_every_kind_of_idleness_ends_and_none_early(guarded):
     assert [ended.kind for ended in found if ended.borne is None] == []
     assert [ended.kind for ended in found if ended.borne < 1] == []
     answered_408 = {ended.kind for ended in found if b"HTTP/1.1 408" in ended.said}
-    assert answered_408 == {"slow_headers", "slow_second_headers", "stalled_body", "slow_body", "slow_upgrade"}
+    assert answered_408 == {
+        "slow_headers",
+        "slow_second_headers",
+        "stalled_body",
+        "slow_body",
+        "slow_upgrade",
+    }
 
 
 @pytest.mark.parametrize(
     ("attack", "path", "reasons"),
-    [("-H", "/", "headers"), ("-B -s 100000", "/echo", "body|min_in_rate"), ("-X", "/big", "write|min_out_rate")],
+    [
+        ("-H", "/", "headers"),
+        ("-B -s 100000", "/echo", "body|min_in_rate"),
+        ("-X", "/big", "write|min_out_rate"),
+    ],
 )
-def test_slowhttptest_is_got_rid_of_while_a_healthy_client_is_served(tmp_path, attack, path, reasons):
+def test_slowhttptest_is_got_rid_of_while_a_healthy_client_is_served(
+    tmp_path, attack, path, reasons
+):
     tool = installed("slowhttptest")
     with serving(tmp_path) as server:
 
@@ -162,8 +204,19 @@ def test_slowhttptest_is_got_rid_of_while_a_healthy_client_is_served(tmp_path, a
             said = len(re.findall(f"closed: (?:{reasons})", server.log.read_text()))
             return said >= 45 and open_at().count(server.port) <= 5
 
-        command = [tool, *attack.split(), "-u", f"http://{server.target}{path}", "-c", "50", "-r", "50"]
-        with subprocess.Popen([*command, "-i", "1", "-l", "60", "-p", "5"], stdout=subprocess.DEVNULL) as attacking:
+        command = [
+            tool,
+            *attack.split(),
+            "-u",
+            f"http://{server.target}{path}",
+            "-c",
+            "50",
+            "-r",
+            "50",
+        ]
+        with subprocess.Popen(
+            [*command, "-i", "1", "-l", "60", "-p", "5"], stdout=subprocess.DEVNULL
+        ) as attacking:
             wait_until(nearly_all_are_gone)
             attacking.terminate()
 
@@ -234,7 +287,9 @@ def test_requests_in_one_packet_are_all_answered(guarded):
 def test_a_client_that_asks_before_it_sends_its_body_is_answered_and_then_waited_for(guarded):
     with connect(guarded) as client:
         start = time.monotonic()
-        client.sendall(b"POST /echo HTTP/1.1\r\nhost: h\r\ncontent-length: 5\r\nexpect: 100-continue\r\n\r\n")
+        client.sendall(
+            b"POST /echo HTTP/1.1\r\nhost: h\r\ncontent-length: 5\r\nexpect: 100-continue\r\n\r\n"
+        )
         until(client, b"100 Continue")
         until(client, b"408")
         assert time.monotonic() - start >= 1
@@ -250,7 +305,9 @@ def test_a_body_that_is_not_wanted_is_read_and_the_connection_lives_on(guarded):
 
 
 def test_a_connection_at_its_maximum_age_is_closed_after_a_response_that_says_so(tmp_path):
-    with serving(tmp_path, REAPER_TIMEOUTS_MAX_AGE="2s", REAPER_TIMEOUTS_KEEP_ALIVE="30s") as server:
+    with serving(
+        tmp_path, REAPER_TIMEOUTS_MAX_AGE="2s", REAPER_TIMEOUTS_KEEP_ALIVE="30s"
+    ) as server:
         ended = asyncio.run(play("chatty", server.address, SPEECH, PATIENCE))
         assert ended.borne is not None
         assert ended.at - ended.connected >= 1.7  # max_age is shortened by up to a tenth
@@ -260,13 +317,17 @@ def test_a_connection_at_its_maximum_age_is_closed_after_a_response_that_says_so
 
 
 @pytest.mark.parametrize(("protocol", "loop"), KINDS)
-def test_after_a_pause_of_the_process_every_request_that_waited_is_answered(tmp_path, protocol, loop):
+def test_after_a_pause_of_the_process_every_request_that_waited_is_answered(
+    tmp_path, protocol, loop
+):
     with serving(tmp_path, protocol, loop) as server:
         a_pause_loses_no_request(server, 30)
 
 
 @pytest.mark.parametrize("protocol", ["HttpTools", "H11"])
-def test_a_stop_answers_the_request_that_is_on_its_way_and_says_that_it_is_the_last(tmp_path, protocol):
+def test_a_stop_answers_the_request_that_is_on_its_way_and_says_that_it_is_the_last(
+    tmp_path, protocol
+):
     patient = {"DRAIN": "30s", "DRAIN_IDLE": "4s", "KEEP_ALIVE": "30s", "FIRST_BYTE": "30s"}
     settings = {f"REAPER_TIMEOUTS_{name}": value for name, value in patient.items()}
     with serving(tmp_path, protocol, **settings) as server:
@@ -283,12 +344,17 @@ def test_a_stop_answers_the_request_that_is_on_its_way_and_says_that_it_is_the_l
         assert server.process.wait(PATIENCE) in (0, -signal.SIGTERM)
 
 
-@pytest.mark.parametrize(("sent", "age"), [(get(b"/events"), "0s"), (get(b"/events"), "1s"), (UPGRADE, "0s")])
+@pytest.mark.parametrize(
+    ("sent", "age"), [(get(b"/events"), "0s"), (get(b"/events"), "1s"), (UPGRADE, "0s")]
+)
 def test_a_stop_cuts_a_stream_or_a_websocket_without_an_end_when_the_drain_is_over_whatever_its_age(
     tmp_path, sent, age
 ):
     limits = {"REAPER_TIMEOUTS_MAX_AGE": age, "REAPER_TIMEOUTS_DRAIN": "1s"}
-    with serving(tmp_path, "HttpTools", "asyncio", "--ws", "wsproto", **limits) as server, connect(server) as client:
+    with (
+        serving(tmp_path, "HttpTools", "asyncio", "--ws", "wsproto", **limits) as server,
+        connect(server) as client,
+    ):
         client.sendall(sent)
         client.recv(1000)
         time.sleep(1.5 if age == "1s" else 0)
@@ -298,14 +364,20 @@ def test_a_stop_cuts_a_stream_or_a_websocket_without_an_end_when_the_drain_is_ov
         assert sent is UPGRADE or "drain_deadline" in server.log.read_text()  # uvicorn says goodbye
 
 
-@pytest.mark.parametrize(("protocol", "ws"), [("HttpTools", "websockets-sansio"), ("H11", "wsproto")])
-def test_a_websocket_whose_peer_answers_pings_lives_and_a_silent_one_is_closed(tmp_path, ws, protocol):
+@pytest.mark.parametrize(
+    ("protocol", "ws"), [("HttpTools", "websockets-sansio"), ("H11", "wsproto")]
+)
+def test_a_websocket_whose_peer_answers_pings_lives_and_a_silent_one_is_closed(
+    tmp_path, ws, protocol
+):
     flags = ["--ws", ws, "--ws-ping-interval", "0.3", "--ws-ping-timeout", "30"]
 
     async def talk(port):
         silent = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
         silent.sendall(UPGRADE)
-        async with websockets.asyncio.client.connect(f"ws://127.0.0.1:{port}/ws", ping_interval=None) as client:
+        async with websockets.asyncio.client.connect(
+            f"ws://127.0.0.1:{port}/ws", ping_interval=None
+        ) as client:
             await client.send("one")
             assert await client.recv() == "one"
             await asyncio.sleep(4.5)
@@ -325,8 +397,17 @@ def test_uvicorns_own_keep_alive_holds_unless_ours_is_set():
 
 def test_a_setting_that_cannot_be_used_is_one_line_and_status_2(tmp_path):
     environment = {**os.environ, "REAPER_TIMEOUTS_BODY": "soon", "PYTHONPATH": "."}
-    command = [sys.executable, "-m", "uvicorn", "tests.asgi:application", "--http", "reaper.uvicorn:Auto"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
+    command = [
+        sys.executable,
+        "-m",
+        "uvicorn",
+        "tests.asgi:application",
+        "--http",
+        "reaper.uvicorn:Auto",
+    ]
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=PATIENCE
+    )
     assert done.returncode == 2
     lines = [line for line in done.stderr.splitlines() if "INFO" not in line]
     assert len(lines) == 1
@@ -359,7 +440,9 @@ if hasattr(asyncio, "eager_task_factory"):  # Python 3.12
             "import asyncio\ndef loop():\n    made = asyncio.new_event_loop()\n"
             "    made.set_task_factory(asyncio.eager_task_factory)\n    return made\n"
         )
-        with serving(tmp_path, "HttpTools", "eager:loop", PYTHONPATH=f"{tmp_path}:{os.getcwd()}") as server:
+        with serving(
+            tmp_path, "HttpTools", "eager:loop", PYTHONPATH=f"{tmp_path}:{os.getcwd()}"
+        ) as server:
             asyncio.run(all_end_and_none_early(ATTACKS[:4], server.address))
             with connect(server) as client:
                 for _ in range(3):

@@ -38,7 +38,9 @@ def soon(monkeypatch):
 async def hello(scope, receive, send):
     if scope["path"] == "/slow":
         await asyncio.sleep(0.8)
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"5")]})
+    await send(
+        {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"5")]}
+    )
     await send({"type": "http.response.body", "body": b"hello"})
 
 
@@ -101,7 +103,9 @@ async def rests(served):
     await until(lambda: [type(one) for one in served.connections] == [IdleProtocol])
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio", ("asyncio", {"use_uvloop": True})], ids=["asyncio", "uvloop"])
+@pytest.mark.parametrize(
+    "anyio_backend", ["asyncio", ("asyncio", {"use_uvloop": True})], ids=["asyncio", "uvloop"]
+)
 async def test_uvicorns_protocol_is_there_while_something_moves_and_at_no_other_time(protocol):
     async with serving(protocol) as served:
         reader, writer = await served.connect()
@@ -124,12 +128,18 @@ CLOSES = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("end", "state"), [(end, state) for end, states in CLOSES.items() for state in states])
+@pytest.mark.parametrize(
+    ("end", "state"), [(end, state) for end, states in CLOSES.items() for state in states]
+)
 async def test_a_connection_that_has_ended_leaves_no_circle(protocol, end, state, monkeypatch):
     if state == "awake":
         monkeypatch.setattr(guarded, "REST_AFTER", 0.6)
     soon = dict.fromkeys(("keep_alive", "first_byte", "headers"), "400ms")
-    timeouts = {"its peer goes": {"max_age": "1h"}, "it is reaped": soon, "it grows old": {"max_age": "600ms"}}
+    timeouts = {
+        "its peer goes": {"max_age": "1h"},
+        "it is reaped": soon,
+        "it grows old": {"max_age": "600ms"},
+    }
     async with serving(protocol, **timeouts[end]) as served:
         with no_circles(Lease, Age, Waiting, IdleProtocol, served.kind):
             streams = [await served.connect() for _ in range(3)]
@@ -139,7 +149,9 @@ async def test_a_connection_that_has_ended_leaves_no_circle(protocol, end, state
                 elif state == "half a request":
                     writer.write(REQUEST[:10])
             if state == "half a request":
-                await until(lambda: all(isinstance(one.waiting, Waiting) for one in served.connections))
+                await until(
+                    lambda: all(isinstance(one.waiting, Waiting) for one in served.connections)
+                )
             if state == "rests" and end != "it is reaped":
                 await until(lambda: {type(one) for one in served.connections} == {IdleProtocol})
             for reader, writer in streams:
@@ -148,7 +160,9 @@ async def test_a_connection_that_has_ended_leaves_no_circle(protocol, end, state
                 writer.close()
             await until(lambda: not served.connections)
             assert len(served.shared.driver.core) == 0
-            await asyncio.sleep(1.0)  # by then no timer holds one, and its slot of the wheel has come
+            await asyncio.sleep(
+                1.0
+            )  # by then no timer holds one, and its slot of the wheel has come
 
 
 async def test_a_rest_is_no_activity(protocol):
@@ -219,8 +233,14 @@ async def test_in_the_journal_a_connection_is_one_life_that_ends_as_it_did_howev
                 assert await ended(reader) == b""
             writer.close()
             await until(lambda: not served.connections)
-    rows = [row for file in tmp_path.glob("**/*.parquet") for row in parquet.read_table(file).to_pylist()]
-    opened, closed = [row for row in rows if row["kind"] in ("open", "close_peer", "close_app", "reap")]
+    rows = [
+        row
+        for file in tmp_path.glob("**/*.parquet")
+        for row in parquet.read_table(file).to_pylist()
+    ]
+    opened, closed = [
+        row for row in rows if row["kind"] in ("open", "close_peer", "close_app", "reap")
+    ]
     assert (opened["kind"], closed["kind"]) == ("open", end)
     if end == "reap":
         assert (closed["reason"], closed["timeout_ms"]) == ("max_age", None)

@@ -46,11 +46,20 @@ def test_the_workers_of_one_server_answer_for_each_other_and_not_for_another_ser
             phases = {row["phase"] for worker in status["workers"] for row in worker["phases"]}
             pids.update(worker["pid"] for worker in status["workers"])
             whole = len(status["workers"]) == 2 and not status["missing"] and "keep_alive" in phases
-            return whole and picture_of(status).connections in (12, 13)  # the one that asks may be among them
+            return whole and picture_of(status).connections in (
+                12,
+                13,
+            )  # the one that asks may be among them
 
         def all_in_the_metrics() -> bool:
-            leases = {name: n for name, n in metrics(server.address).items() if name.startswith("reaper_leases{")}
-            return {int(name.split('"')[1]) for name in leases} == pids and sum(leases.values()) in (12, 13)
+            leases = {
+                name: n
+                for name, n in metrics(server.address).items()
+                if name.startswith("reaper_leases{")
+            }
+            return {int(name.split('"')[1]) for name in leases} == pids and sum(
+                leases.values()
+            ) in (12, 13)
 
         wait_until(all_in_the_status)
         wait_until(all_in_the_metrics)
@@ -91,10 +100,15 @@ def test_workers_ask_none_but_their_own_and_all_of_them_when_many_ask_at_once(mo
             assert list(asked.others()) == [me + 1]
             assert await asked.ask("/metrics") == {}
         (name,) = names_of(family)
-        assert await asyncio.gather(*(asked._ask(me, name, "/metrics") for _ in range(100))) == [b"hello"] * 100
+        assert (
+            await asyncio.gather(*(asked._ask(me, name, "/metrics") for _ in range(100)))
+            == [b"hello"] * 100
+        )
         monkeypatch.setattr(socket, "SOMAXCONN", 4)
         with listen_as("reaper-test/") as full:
-            asking = [asyncio.create_task(_connected(full.getsockname()[1:].decode())) for _ in range(20)]
+            asking = [
+                asyncio.create_task(_connected(full.getsockname()[1:].decode())) for _ in range(20)
+            ]
             await asyncio.sleep(0)
             await asyncio.sleep(0)
             assert sum(one.done() for one in asking) < 20

@@ -27,7 +27,11 @@ from tests.asgi import application
 
 pytestmark = pytest.mark.slow
 
-TLS_KINDS = [("HttpTools", "reaper.uvicorn:loop"), ("H11", "reaper.uvicorn:loop"), ("HttpTools", "tests.asgi:tls_loop")]
+TLS_KINDS = [
+    ("HttpTools", "reaper.uvicorn:loop"),
+    ("H11", "reaper.uvicorn:loop"),
+    ("HttpTools", "tests.asgi:tls_loop"),
+]
 
 
 @pytest.fixture(params=TLS_KINDS, ids=["httptools-uvloop", "h11-uvloop", "httptools-asyncio"])
@@ -37,7 +41,9 @@ def over_tls(request, tmp_path, certificate):
 
 
 @pytest.mark.parametrize(("protocol", "loop"), KINDS)
-def test_a_request_that_waits_behind_a_response_owes_nothing_until_it_is_its_turn(tmp_path, protocol, loop):
+def test_a_request_that_waits_behind_a_response_owes_nothing_until_it_is_its_turn(
+    tmp_path, protocol, loop
+):
     with serving(tmp_path, protocol, loop) as server, connect(server) as client:
         stalls = b"POST /echo HTTP/1.1\r\nhost: h\r\ncontent-length: 10\r\n\r\nabc"
         client.sendall(get(b"/stream?30") + stalls)
@@ -49,21 +55,28 @@ def test_a_request_that_waits_behind_a_response_owes_nothing_until_it_is_its_tur
 
 @pytest.mark.parametrize("unix", [False, True], ids=["tcp", "unix"])
 @pytest.mark.parametrize("ws", ["websockets-sansio", "wsproto"])
-def test_a_websocket_client_that_only_listens_lives_and_one_that_takes_nothing_does_not(tmp_path, ws, unix):
+def test_a_websocket_client_that_only_listens_lives_and_one_that_takes_nothing_does_not(
+    tmp_path, ws, unix
+):
     where = {"uds": str(tmp_path / "socket")} if unix else {"port": 0}
     settings = ReaperConfig.load(
-        environ={}, overrides={"timeouts.tunnel": "500ms", "timeouts.write": "500ms", "reaper.tick": "100ms"}
+        environ={},
+        overrides={"timeouts.tunnel": "500ms", "timeouts.write": "500ms", "reaper.tick": "100ms"},
     )
 
     async def main():
         kind = reaper.uvicorn.HttpTools.configured(settings)
-        config = uvicorn.Config(application, **where, http=kind, ws=ws, ws_ping_interval=600, lifespan="off")
+        config = uvicorn.Config(
+            application, **where, http=kind, ws=ws, ws_ping_interval=600, lifespan="off"
+        )
         server = uvicorn.Server(config)
         serving = asyncio.create_task(server.serve())
         await eventually(lambda: server.started)
         client = websockets.asyncio.client
         if unix:
-            connecting = client.unix_connect(where["uds"], uri="ws://localhost/push", ping_interval=None)
+            connecting = client.unix_connect(
+                where["uds"], uri="ws://localhost/push", ping_interval=None
+            )
         else:
             port = server.servers[0].sockets[0].getsockname()[1]
             connecting = client.connect(f"ws://127.0.0.1:{port}/push", ping_interval=None)
@@ -82,10 +95,14 @@ def test_a_websocket_client_that_only_listens_lives_and_one_that_takes_nothing_d
     asyncio.run(main())
     send = AsyncMock()
     asyncio.run(reaper.uvicorn.status({"type": "http", "method": "GET"}, None, send))
-    assert json.loads(send.await_args.args[0]["body"])["workers"] == []  # a server that has ended has nothing to report
+    assert (
+        json.loads(send.await_args.args[0]["body"])["workers"] == []
+    )  # a server that has ended has nothing to report
 
 
-def test_a_handshake_that_waits_in_the_kernel_while_the_process_is_paused_is_answered(over_tls, certificate):
+def test_a_handshake_that_waits_in_the_kernel_while_the_process_is_paused_is_answered(
+    over_tls, certificate
+):
     trust = ssl.create_default_context(cafile=certificate[0])
     with over_tls() as server:
         clients = [connect(server) for _ in range(10)]
@@ -104,7 +121,9 @@ def test_a_handshake_that_waits_in_the_kernel_while_the_process_is_paused_is_ans
                 finish(client, session)
                 return b"200 OK" in asks(client, session, get())
 
-        with ThreadPoolExecutor(len(clients)) as pool:  # each answers at once: the time for a handshake runs again
+        with ThreadPoolExecutor(
+            len(clients)
+        ) as pool:  # each answers at once: the time for a handshake runs again
             assert all(pool.map(served, clients, sessions))
         with trust.wrap_socket(connect(server), server_hostname="127.0.0.1") as client:
             answered(client)
@@ -140,7 +159,9 @@ def test_after_its_408_a_client_that_says_no_goodbye_is_gone_soon(over_tls, cert
         until_closed(raw)
 
 
-def test_a_stop_during_a_handshake_is_told_to_the_connection_that_comes_of_it(over_tls, certificate):
+def test_a_stop_during_a_handshake_is_told_to_the_connection_that_comes_of_it(
+    over_tls, certificate
+):
     with over_tls(REAPER_TIMEOUTS_HANDSHAKE="30s", REAPER_TIMEOUTS_DRAIN="20s") as server:
         with connect(server) as raw:
             session = TlsClient(certificate[0])
@@ -155,7 +176,9 @@ def test_a_stop_during_a_handshake_is_told_to_the_connection_that_comes_of_it(ov
 
 
 @pytest.mark.parametrize(("protocol", "loop"), KINDS)
-def test_a_delayed_stop_serves_newcomers_says_that_it_is_the_last_and_is_not_ready(tmp_path, protocol, loop):
+def test_a_delayed_stop_serves_newcomers_says_that_it_is_the_last_and_is_not_ready(
+    tmp_path, protocol, loop
+):
     with serving(tmp_path, protocol, loop, REAPER_TIMEOUTS_DRAIN_DELAY="3s") as server:
         with connect(server) as client:
             assert b"200 OK" in answered(client, b"/ready", b"ready\n")
@@ -172,7 +195,9 @@ def test_a_delayed_stop_serves_newcomers_says_that_it_is_the_last_and_is_not_rea
 
 @pytest.mark.parametrize("margin", ["2s", "0s"])
 @pytest.mark.parametrize(("protocol", "loop"), KINDS)
-def test_a_response_names_less_than_the_keep_alive_that_is_enforced(tmp_path, protocol, loop, margin):
+def test_a_response_names_less_than_the_keep_alive_that_is_enforced(
+    tmp_path, protocol, loop, margin
+):
     given = {"REAPER_TIMEOUTS_KEEP_ALIVE": "9s", "REAPER_TIMEOUTS_KEEP_ALIVE_MARGIN": margin}
     with serving(tmp_path, protocol, loop, **given) as server, connect(server) as client:
         for _ in range(2):
@@ -180,7 +205,9 @@ def test_a_response_names_less_than_the_keep_alive_that_is_enforced(tmp_path, pr
 
 
 @pytest.mark.parametrize(("handshake", "drain"), [("1s", "300s"), ("300s", "1s")])
-def test_a_handshake_is_cut_never_early_and_holds_a_stop_no_longer_than_the_drain(over_tls, handshake, drain):
+def test_a_handshake_is_cut_never_early_and_holds_a_stop_no_longer_than_the_drain(
+    over_tls, handshake, drain
+):
     limits = {"REAPER_TIMEOUTS_HANDSHAKE": handshake, "REAPER_TIMEOUTS_DRAIN": drain}
     start = time.monotonic()
     with over_tls(**limits) as server, connect(server) as client:

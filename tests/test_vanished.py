@@ -63,7 +63,9 @@ GONE, THERE, UNIX, MANY = 1_000_005, 1_000_006, 1_000_009, 1_000_010
 
 
 @pytest.mark.parametrize("lost", [0.0, 7.0, 33.3, 59.9])
-def test_a_vanished_peer_is_closed_within_a_quarter(monkeypatch: pytest.MonkeyPatch, lost: float) -> None:
+def test_a_vanished_peer_is_closed_within_a_quarter(
+    monkeypatch: pytest.MonkeyPatch, lost: float
+) -> None:
     peers = Peers(monkeypatch)
     gone, there = peers.watch(GONE), peers.watch(THERE)
     gone.suspend()  # in flight or not
@@ -74,7 +76,9 @@ def test_a_vanished_peer_is_closed_within_a_quarter(monkeypatch: pytest.MonkeyPa
     assert (gone.reason, there.reaped) == ("vanished", False)
 
 
-def test_a_stall_of_the_loop_closes_nobody_who_then_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stall_of_the_loop_closes_nobody_who_then_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     peers = Peers(monkeypatch)
     connection = peers.watch(GONE)
     peers.silent_since[GONE] = 0.0
@@ -87,7 +91,9 @@ def test_a_stall_of_the_loop_closes_nobody_who_then_answers(monkeypatch: pytest.
     assert not connection.reaped
 
 
-def test_the_kernel_is_told_to_ask_and_the_close_of_a_vanished_peer_is_a_reset(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kernel_is_told_to_ask_and_the_close_of_a_vanished_peer_is_a_reset(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with connected() as (client, served):
         peers = Peers(monkeypatch)
         connection = peers.watch(served.fileno())
@@ -113,10 +119,14 @@ class Asked(list[int]):
             self.append(value)
 
 
-def test_the_silent_are_asked_at_each_look_and_no_more_at_once_than_a_queue_holds(monkeypatch) -> None:
+def test_the_silent_are_asked_at_each_look_and_no_more_at_once_than_a_queue_holds(
+    monkeypatch,
+) -> None:
     """The kernel's own timers ask those of half a second in one instant: a loopback drops all but a thousand."""
     peers, asked = Peers(monkeypatch), [Asked() for _ in range(5000)]
-    monkeypatch.setattr("reaper.driver.sockets.borrowed", lambda link, kind: nullcontext(asked[link - MANY]))
+    monkeypatch.setattr(
+        "reaper.driver.sockets.borrowed", lambda link, kind: nullcontext(asked[link - MANY])
+    )
     for number in range(5000):
         peers.watch(MANY + number)
         peers.silent_since[MANY + number] = 0.0
@@ -130,7 +140,9 @@ def test_the_silent_are_asked_at_each_look_and_no_more_at_once_than_a_queue_hold
     assert set(map(len, asked)) <= {2, 3, 4}
 
 
-def test_no_step_looks_at_many_and_each_is_looked_at_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_step_looks_at_many_and_each_is_looked_at_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     peers = Peers(monkeypatch)
     connections = [peers.watch(MANY + number) for number in range(5000)]
     peers.silent_since = {MANY + number: 0.0 for number in range(0, 5000, 2)}  # half a site at once
@@ -141,7 +153,9 @@ def test_no_step_looks_at_many_and_each_is_looked_at_in_time(monkeypatch: pytest
         peers.loop.wake()
         most = max(most, judge.looks - before)
     assert most <= LOOKS_PER_STEP + REAPS_PER_SLICE + 1
-    assert all(connection.reaped == (number % 2 == 0) for number, connection in enumerate(connections))
+    assert all(
+        connection.reaped == (number % 2 == 0) for number, connection in enumerate(connections)
+    )
 
 
 def test_where_no_peer_can_vanish_the_loop_rests(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,16 @@ KINDS = ("stream", "waits", "socket", "idle")
 PARKS = ("stream", "upload", "half", "idle")
 """With a task and without."""
 
-UVICORN = ["-m", "uvicorn", "tests.asgi:application", "--host", "0.0.0.0", "--ws-ping-interval", "3600", "--port"]
+UVICORN = [
+    "-m",
+    "uvicorn",
+    "tests.asgi:application",
+    "--host",
+    "0.0.0.0",
+    "--ws-ping-interval",
+    "3600",
+    "--port",
+]
 EXAMPLE = ["--host=0.0.0.0", "--workers=1", "--min-in-rate=0", "--linger=0s", "--log-level=debug"]
 GUNICORN = ["-m", "gunicorn", "--no-control-socket", "-b"]
 PROGRAM = ["-m", "tests.guarded_programs"]
@@ -69,7 +78,10 @@ def guarded(certificate):
         "gunicorn, threads": ([*GUNICORN, "0.0.0.0:{}", *threads], ("waits", "idle")),
         "aiohttp": ([*PROGRAM, "aiohttp", "0.0.0.0", "{}", "3600"], KINDS),
         "websockets": ([*PROGRAM, "websockets", "0.0.0.0", "{}", "3600"], ("socket",)),
-        "hypercorn": ([*PROGRAM, "hypercorn", "0.0.0.0", "{}", "3600"], ("stream", "waits", "idle")),
+        "hypercorn": (
+            [*PROGRAM, "hypercorn", "0.0.0.0", "{}", "3600"],
+            ("stream", "waits", "idle"),
+        ),
         "example, http": ([*example, "http", "--port={}", *EXAMPLE], PARKS),
         "example, echo": ([*example, "echo", "--port={}", *EXAMPLE], ("idle",)),
         "stock uvicorn": ([*UVICORN, "{}", "--timeout-keep-alive", "3600"], KINDS),
@@ -83,17 +95,30 @@ def end(pid):
             os.kill(each, signal.SIGKILL)
 
 
-def test_every_server_closes_the_clients_that_vanish_and_a_stock_one_keeps_them(tmp_path, certificate):
+def test_every_server_closes_the_clients_that_vanish_and_a_stock_one_keeps_them(
+    tmp_path, certificate
+):
     names = ("KEEP_ALIVE", "FIRST_BYTE", "HEADERS", "BODY", "WRITE", "TUNNEL", "IDLE")
     limits = {f"REAPER_TIMEOUTS_{name}": "1h" for name in names}
-    environment = os.environ | limits | {"REAPER_TIMEOUTS_VANISHED": f"{AFTER:g}s", "REAPER_TICK": "250ms"}
+    environment = (
+        os.environ | limits | {"REAPER_TIMEOUTS_VANISHED": f"{AFTER:g}s", "REAPER_TICK": "250ms"}
+    )
     environment |= {"PYTHONPATH": os.getcwd()}
-    servers = {port: (name, *how) for port, (name, how) in enumerate(guarded(certificate).items(), start=7800)}
+    servers = {
+        port: (name, *how)
+        for port, (name, how) in enumerate(guarded(certificate).items(), start=7800)
+    }
     with namespaces.opened() as link, contextlib.ExitStack() as stack:
         for port, (name, arguments, _) in servers.items():
-            command = [*link.server, sys.executable, *(each.replace("{}", str(port)) for each in arguments)]
+            command = [
+                *link.server,
+                sys.executable,
+                *(each.replace("{}", str(port)) for each in arguments),
+            ]
             log = stack.enter_context((tmp_path / name.replace(" ", "")).open("wb"))
-            made = stack.enter_context(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
+            made = stack.enter_context(
+                subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+            )
             stack.callback(end, made.pid)
         asks = [
             (port, "TLS" in name, REQUESTS[kind], kind in ANSWERED)
@@ -108,7 +133,9 @@ def test_every_server_closes_the_clients_that_vanish_and_a_stock_one_keeps_them(
 
         def held():
             found = open_at(made.pid)
-            return {name: found.count(port) for port, (name, *_) in servers.items() if port in found}
+            return {
+                name: found.count(port) for port, (name, *_) in servers.items() if port in found
+            }
 
         asked = {name: len(kinds) for name, _, kinds in servers.values()}
         time.sleep(AFTER)
@@ -120,6 +147,10 @@ def test_every_server_closes_the_clients_that_vanish_and_a_stock_one_keeps_them(
             time.sleep(0.2)
         assert left == {"stock uvicorn": asked["stock uvicorn"]}
     for name in ("uvicorn,httptools", "uvicorn,h11onuvloop", "uvicorn,TLS", "gunicorn,asgi"):
-        assert "the client has gone" in (tmp_path / name).read_text(), f"the application of {name} was not told"
+        assert "the client has gone" in (tmp_path / name).read_text(), (
+            f"the application of {name} was not told"
+        )
     for name, kinds in (("example,http", PARKS), ("example,echo", ("idle",))):
-        assert (tmp_path / name).read_text().count("closed: vanished") == len(kinds), f"{name} did not say why"
+        assert (tmp_path / name).read_text().count("closed: vanished") == len(kinds), (
+            f"{name} did not say why"
+        )

@@ -20,7 +20,13 @@ def test_450_lies_at_level_3_is_demoted_at_400_and_at_440_and_fires_at_450() -> 
     wheel = TimingWheel[int](tick=1, wheel_size=20)
     timer = wheel.schedule(450, 450)
     others = [wheel.schedule(deadline, deadline) for deadline in (350, 446, 455, 473)]
-    assert [wheel.locate(each) for each in (timer, *others)] == [(3, 1), (2, 17), (3, 1), (3, 1), (3, 1)]
+    assert [wheel.locate(each) for each in (timer, *others)] == [
+        (3, 1),
+        (2, 17),
+        (3, 1),
+        (3, 1),
+        (3, 1),
+    ]
     assert TimingWheel[int]().locate(timer) is None
     for other in others:
         other.cancel()
@@ -31,7 +37,9 @@ def test_450_lies_at_level_3_is_demoted_at_400_and_at_440_and_fires_at_450() -> 
     assert seen == [(400, (2, 2), []), (440, (1, 10), []), (450, None, [450])]
 
 
-def test_the_face_of_a_clock_is_three_levels_with_sizes_of_their_own_of_which_the_last_is_repeated() -> None:
+def test_the_face_of_a_clock_is_three_levels_with_sizes_of_their_own_of_which_the_last_is_repeated() -> (
+    None
+):
     wheel = TimingWheel[str](tick=1, wheel_size=(60, 60, 12), start=0)
     timer = wheel.schedule(5 * 3600 + 7 * 60 + 9, "5:07:09")
     assert wheel.levels == (Level(1, 60, 60, 0), Level(60, 60, 3600, 0), Level(3600, 12, 43200, 0))
@@ -49,7 +57,11 @@ def test_levels_are_made_when_a_deadline_needs_them_and_show_the_clock_rounded_d
     assert list(wheel.levels) == [Level(tick=5, wheel_size=10, interval=50, current_time=0)]
     wheel.schedule(700, None)
     wheel.advance(579)
-    assert list(wheel.levels) == [Level(5, 10, 50, 575), Level(50, 10, 500, 550), Level(500, 10, 5000, 500)]
+    assert list(wheel.levels) == [
+        Level(5, 10, 50, 575),
+        Level(50, 10, 500, 550),
+        Level(500, 10, 5000, 500),
+    ]
 
 
 def test_a_handle_tells_its_state() -> None:
@@ -80,13 +92,17 @@ def test_a_handle_tells_its_state() -> None:
         ({"start": float("nan")}, "start must be .* got nan"),
     ],
 )
-def test_a_wheel_refuses_bad_arguments_by_name_and_value(arguments: dict[str, Any], message: str) -> None:
+def test_a_wheel_refuses_bad_arguments_by_name_and_value(
+    arguments: dict[str, Any], message: str
+) -> None:
     with pytest.raises(InvalidArgument, match=message):
         TimingWheel(**arguments)
 
 
 @pytest.mark.parametrize("instant", [1.5, float("nan"), float("inf"), "5", None, True])
-def test_instants_that_are_not_ints_or_go_backwards_are_refused_and_change_nothing(instant: Any) -> None:
+def test_instants_that_are_not_ints_or_go_backwards_are_refused_and_change_nothing(
+    instant: Any,
+) -> None:
     wheel = TimingWheel[None](start=2)
     timer = wheel.schedule(40, None)
     for attempt in (lambda: wheel.schedule(instant, None), lambda: timer.reschedule(instant)):
@@ -139,7 +155,10 @@ def test_schedule_and_cancel_without_end_leave_the_wheel_as_small_as_it_was() ->
 
 def test_a_timer_that_is_rescheduled_counts_as_scheduled_anew_among_equal_deadlines() -> None:
     wheel = TimingWheel[str]()
-    timers = [wheel.schedule(deadline, name) for name, deadline in (("a", 9), ("b", 9), ("c", 5), ("d", 9), ("e", 7))]
+    timers = [
+        wheel.schedule(deadline, name)
+        for name, deadline in (("a", 9), ("b", 9), ("c", 5), ("d", 9), ("e", 7))
+    ]
     for moved in (timers[0], timers[2], timers[1]):
         assert moved.reschedule(9)
     wheel.schedule(9, "f")
@@ -158,7 +177,16 @@ def test_a_timer_that_is_rescheduled_counts_as_scheduled_anew_among_equal_deadli
         lambda wheel: setattr(next(iter(wheel._due_at_once)), "_deadline", 99),
         lambda wheel: setattr(wheel._due_at_once.chunks[0], "dead", 1),
     ],
-    ids=["heap", "count", "deadline", "clock", "clock, by a tick", "slot", "due at once", "slot of these"],
+    ids=[
+        "heap",
+        "count",
+        "deadline",
+        "clock",
+        "clock, by a tick",
+        "slot",
+        "due at once",
+        "slot of these",
+    ],
 )
 def test_check_finds_a_fault_in_the(fault: Any) -> None:
     wheel = TimingWheel[None](wheel_size=8, start=1)

@@ -69,7 +69,11 @@ def one_round(journal: Journal, turn: int, count: int) -> Iterator[tuple[str, fl
     """*count* connections that open, are touched, and are reaped."""
     logs: list[ConnectionLog] = []
     serials = range(count)
-    yield "open", ns_of(lambda: logs.extend(journal.open(each, 5000, "bench", each) for each in serials)) / count
+    yield (
+        "open",
+        ns_of(lambda: logs.extend(journal.open(each, 5000, "bench", each) for each in serials))
+        / count,
+    )
     yield "touch, full mode", ns_of(deque, map(methodcaller("touch", turn, 10), logs), 0) / count
     yield "reap", ns_of(deque, map(methodcaller("reap", turn, turn, "idle"), logs), 0) / count
     rows = journal.statistics().pending
@@ -83,20 +87,36 @@ def run(scale: Scale, note: Note) -> dict[str, Any]:
         touches = {}
         for count in by_scale(scale, (1, 50), (1, 1_000, 20_000), (1, 1_000, 100_000)):
             note(f"a touch that logs, {count:,} connections")
-            with Journal(Path(scratch, str(count)), mode="gaps", gap_threshold=5.0, background=False) as journal:
+            with Journal(
+                Path(scratch, str(count)), mode="gaps", gap_threshold=5.0, background=False
+            ) as journal:
                 touches[str(count)] = touch_costs(count, journal, rounds)
         note("each event in full mode")
         events = event_costs(Path(scratch, "events"), rounds, rows)
         size = sum(path.stat().st_size for path in Path(scratch, "events").glob("*.parquet"))
-    return {"touch_ns": touches, "event_ns": events, "parquet_bytes_per_row": size / (rounds * 3 * rows)}
+    return {
+        "touch_ns": touches,
+        "event_ns": events,
+        "parquet_bytes_per_row": size / (rounds * 3 * rows),
+    }
 
 
 def table(found: dict[str, Any]) -> str:
     """Touches in `gaps` mode; a line for the events of `full` mode."""
     rows = [
-        [f"{int(n):,}", figure(each["bare"]["median"]), figure(each["gaps"]["median"]), times(each["ratio"])]
+        [
+            f"{int(n):,}",
+            figure(each["bare"]["median"]),
+            figure(each["gaps"]["median"]),
+            times(each["ratio"]),
+        ]
         for n, each in found["touch_ns"].items()
     ]
-    events = "; ".join(f"{name} {figure(each['median'])} ns" for name, each in found["event_ns"].items())
+    events = "; ".join(
+        f"{name} {figure(each['median'])} ns" for name, each in found["event_ns"].items()
+    )
     head = ["a touch in `gaps` mode, connections", "bare, ns", "logging, ns", "ratio"]
-    return markdown(head, rows) + f"\n\n{events}; {figure(found['parquet_bytes_per_row'])} bytes per row as Parquet."
+    return (
+        markdown(head, rows)
+        + f"\n\n{events}; {figure(found['parquet_bytes_per_row'])} bytes per row as Parquet."
+    )

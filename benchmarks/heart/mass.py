@@ -47,7 +47,10 @@ async def sockets(count: int, idle: float, parks: bool) -> dict[str, float]:
     passes = Passes()
     trio.lowlevel.add_instrument(passes)
     clients = []
-    async with reaper.trio.open_reaper(tick=1.0) as r, r.parking_lot(handler, idle, parks=parks) as lot:
+    async with (
+        reaper.trio.open_reaper(tick=1.0) as r,
+        r.parking_lot(handler, idle, parks=parks) as lot,
+    ):
         with socket.create_server(("127.0.0.1", 0), backlog=4096) as listening:
             for _ in range(count):
                 clients.append(socket.create_connection(listening.getsockname()))
@@ -77,7 +80,9 @@ async def tasks(count: int, idle: float, watched: bool) -> dict[str, float]:
             if watched:
                 with r.watch(None, idle=idle) as connection:
                     begun.append(connection)
-                    await trio.sleep(math.inf)  # not sleep_forever: what follows is reached, for a reap is swallowed
+                    await trio.sleep(
+                        math.inf
+                    )  # not sleep_forever: what follows is reached, for a reap is swallowed
             else:
                 with trio.move_on_at(deadline):
                     begun.append(None)
@@ -126,7 +131,10 @@ def run(scale: Scale, note: Note) -> dict[str, Any]:
     for name, parks in (("sockets, parked", True), ("sockets, a task each", False)):
         note(f"{count:,} {name}")
         results[name] = trio.run(sockets, count, idle, parks)
-    for name, watched in (("tasks without sockets", True), ("the same by `trio.move_on_at`", False)):
+    for name, watched in (
+        ("tasks without sockets", True),
+        ("the same by `trio.move_on_at`", False),
+    ):
         note(f"{many:,} {name}")
         results[name] = trio.run(tasks, many, long, watched)
     return {"results": results}
@@ -135,7 +143,15 @@ def run(scale: Scale, note: Note) -> dict[str, Any]:
 def table(found: dict[str, Any]) -> str:
     """One row per kind."""
     rows = [
-        [name, f"{each['connections']:,}", figure(each["p99_ms"]), figure(each["worst_ms"]), figure(each["all_gone_s"])]
+        [
+            name,
+            f"{each['connections']:,}",
+            figure(each["p99_ms"]),
+            figure(each["worst_ms"]),
+            figure(each["all_gone_s"]),
+        ]
         for name, each in found["results"].items()
     ]
-    return markdown(["scheduling passes", "connections", "p99, ms", "worst, ms", "all closed in, s"], rows)
+    return markdown(
+        ["scheduling passes", "connections", "p99, ms", "worst, ms", "all closed in, s"], rows
+    )

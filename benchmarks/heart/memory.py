@@ -55,7 +55,9 @@ def of_peer(kind: type[peers.Peer], n: int) -> dict[str, float]:
 
 def table(found: dict[str, Any]) -> str:
     """Fresh, and after a minute of traffic."""
-    results = {kind: found["results"][kind.name] for kind in peers.ALL if kind.name in found["results"]}
+    results = {
+        kind: found["results"][kind.name] for kind in peers.ALL if kind.name in found["results"]
+    }
     sizes = list(results[peers.LeaseTouch])
 
     def cell(figures: dict[str, float] | None) -> str:

@@ -42,7 +42,9 @@ def run(scale: Scale, note: Note) -> dict[str, Any]:
                     steady(kind, keys, figures)
                 gc.collect()
         for peer, figures in samples.items():
-            results.setdefault(peer, {})[str(n)] = {act: spread(each) for act, each in figures.items()}
+            results.setdefault(peer, {})[str(n)] = {
+                act: spread(each) for act, each in figures.items()
+            }
     gc.enable()
     return {"results": results, "timeout_s": TIMEOUT, "touch_every_s": TOUCH_EVERY}
 
@@ -90,7 +92,9 @@ def steady(kind: type[peers.Peer], keys: list[str], figures: dict[str, list[floa
         peer.register(n, 0.0)
         cohorts = [peer.handles(shuffled[i::TOUCH_EVERY]) for i in range(TOUCH_EVERY)]
         spent = []
-        for second in range(WARM_UP + round(TIMEOUT)):  # what is counted is one whole timeout: all come up once
+        for second in range(
+            WARM_UP + round(TIMEOUT)
+        ):  # what is counted is one whole timeout: all come up once
             peer.touch_all(cohorts[second % TOUCH_EVERY], float(second))
             spent.append(ns_of(peer.tick, second + 1.0) / 1e6)
         counted = spent[WARM_UP:]
@@ -111,11 +115,16 @@ COLUMNS = {
 
 def table(found: dict[str, Any]) -> str:
     """A row per peer, of the most connections that all of them can hold."""
-    results = {kind: found["results"][kind.name] for kind in peers.ALL if kind.name in found["results"]}
+    results = {
+        kind: found["results"][kind.name] for kind in peers.ALL if kind.name in found["results"]
+    }
     size = max(set.intersection(*(set(by_size) for by_size in results.values())), key=int)
     rows = []
     for kind, by_size in results.items():
-        cells = (figure(by_size[size][key]["median"] if key in by_size[size] else None) for key in COLUMNS.values())
+        cells = (
+            figure(by_size[size][key]["median"] if key in by_size[size] else None)
+            for key in COLUMNS.values()
+        )
         rows.append([f"**{kind.name}**" if kind in peers.OURS else kind.name, *cells])
     return markdown([f"{short(size)} connections", *COLUMNS], rows) + (
         "\n\nOne timeout for all, the easiest case for the peers. *1 % due*: all others have spoken, and are looked at "

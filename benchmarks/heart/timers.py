@@ -22,7 +22,10 @@ from reaper.testing import HeapTimerQueue
 from ..common import Note, Scale, by_scale, figure, markdown, ratios, short, spread, times
 
 QUEUES: dict[str, Callable[[], Any]] = {"wheel": TimingWheel, "heap": HeapTimerQueue}
-NEAREST, FARTHEST = 10_000, 110_000  # deadlines in ticks: 10 to 110 s at 1 ms, three levels of the wheel
+NEAREST, FARTHEST = (
+    10_000,
+    110_000,
+)  # deadlines in ticks: 10 to 110 s at 1 ms, three levels of the wheel
 SAMPLE = 50_000  # timers cancelled, and as many rescheduled
 IDLE_TICKS = 200
 
@@ -77,7 +80,9 @@ def queues(count: int, rounds: int, note: Note) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {
         name: {act: spread(each) for act, each in acts.items()} for name, acts in figures.items()
     }
-    found["wheel/heap"] = {act: ratios(each, figures["heap"][act]) for act, each in figures["wheel"].items()}
+    found["wheel/heap"] = {
+        act: ratios(each, figures["heap"][act]) for act, each in figures["wheel"].items()
+    }
     return found
 
 
@@ -94,7 +99,12 @@ def table(found: dict[str, Any]) -> str:
     """The most timers that were measured."""
     n, queues = list(found["timers"].items())[-1]
     rows = [
-        [act, figure(each["median"]), figure(queues["heap"][act]["median"]), times(queues["wheel/heap"][act])]
+        [
+            act,
+            figure(each["median"]),
+            figure(queues["heap"][act]["median"]),
+            times(queues["wheel/heap"][act]),
+        ]
         for act, each in queues["wheel"].items()
     ]
     return markdown([f"{short(n)} timers, ns each", "wheel", "heapq", "wheel / heapq"], rows)

@@ -13,7 +13,20 @@ import statistics
 from contextlib import ExitStack, closing
 from typing import Any
 
-from ..common import Note, Scale, by_scale, cool, figure, markdown, names, ns_of, ratios, short, spread, times
+from ..common import (
+    Note,
+    Scale,
+    by_scale,
+    cool,
+    figure,
+    markdown,
+    names,
+    ns_of,
+    ratios,
+    short,
+    spread,
+    times,
+)
 from ..peers import python as peers
 
 HOT = 10_000
@@ -32,7 +45,9 @@ def run(scale: Scale, note: Note) -> dict[str, Any]:
     gc.disable()
     results: dict[str, dict[str, Any]] = {}
     for n in sizes:
-        rounds = by_scale(scale, 2, 15 if n < HOT else 3, 61 if n < HOT else 9 if n <= 100_000 else 7)
+        rounds = by_scale(
+            scale, 2, 15 if n < HOT else 3, 61 if n < HOT else 9 if n <= 100_000 else 7
+        )
         for peer, figures in compare(n, rounds, note).items():
             results.setdefault(peer, {})[str(n)] = figures
     gc.enable()
@@ -62,10 +77,16 @@ def compare(n: int, rounds: int, note: Note) -> dict[str, dict[str, Any]]:
                     peer.tick(now)
                 if HOT < n < COLD:
                     peer.touch_all(handles, now)
-                samples[peer.name].append(hot(peer, handles, now) if n <= HOT else net(peer, handles, now, n >= COLD))
+                samples[peer.name].append(
+                    hot(peer, handles, now) if n <= HOT else net(peer, handles, now, n >= COLD)
+                )
     empty, lease = samples[peers.EmptyCall.name], samples[peers.LeaseTouch.name]
     return {
-        name: {"touch_ns": spread(each), "to_empty": ratios(each, empty), "lease_to_it": ratios(lease, each)}
+        name: {
+            "touch_ns": spread(each),
+            "to_empty": ratios(each, empty),
+            "lease_to_it": ratios(lease, each),
+        }
         for name, each in samples.items()
     }
 
@@ -88,14 +109,20 @@ def hot(peer: peers.Peer, handles: list[Any], now: float) -> float:
 
 def table(found: dict[str, Any]) -> str:
     """A row per peer, a column per number of connections."""
-    results = {kind: found["results"][kind.name] for kind in peers.ALL if kind.name in found["results"]}
+    results = {
+        kind: found["results"][kind.name] for kind in peers.ALL if kind.name in found["results"]
+    }
     sizes = list(results[peers.LeaseTouch])
 
     rows = []
     for kind, by_size in results.items():
         name = f"**{kind.name}**" if kind in peers.OURS else kind.name
         each = (by_size.get(size) for size in sizes)
-        cells = (one and f"{figure(one['touch_ns']['median'])}, {times(one['to_empty'])}" for one in each)
+        cells = (
+            one and f"{figure(one['touch_ns']['median'])}, {times(one['to_empty'])}" for one in each
+        )
         rows.append([name, *(cell or "-" for cell in cells)])
-    text = markdown(["CPU ns per touch, x an empty call", *(f"{short(size)} open" for size in sizes)], rows)
+    text = markdown(
+        ["CPU ns per touch, x an empty call", *(f"{short(size)} open" for size in sizes)], rows
+    )
     return f"{text}\n\nIn random order; 1M: nothing in the caches."

@@ -24,7 +24,19 @@ from typing import Any, NamedTuple
 import reaper
 from scripts.tools import Missing, tool
 
-from ..common import Note, Scale, by_scale, cool, figure, markdown, names, ratios, short, spread, times
+from ..common import (
+    Note,
+    Scale,
+    by_scale,
+    cool,
+    figure,
+    markdown,
+    names,
+    ratios,
+    short,
+    spread,
+    times,
+)
 
 PROGRAM = Path(__file__).parent / "jvm" / "Bench.java"
 LEASE = "lease.touch"
@@ -66,7 +78,16 @@ class Jvm:
         self.peer, self.version = peer, ""
         self._log = log
         # Compiled by the launcher itself, before anything is measured.
-        command = [tool("java", JDK), "-Xmx2g", "-cp", str(jar()), str(PROGRAM), peer, str(connections), str(warm_ms)]
+        command = [
+            tool("java", JDK),
+            "-Xmx2g",
+            "-cp",
+            str(jar()),
+            str(PROGRAM),
+            peer,
+            str(connections),
+            str(warm_ms),
+        ]
         with log.open("wb") as errors:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, bufsize=0
@@ -92,7 +113,9 @@ class Jvm:
         answer = self._process.stdout.readline() if ready else b""
         if not answer:
             words = self._log.read_text(errors="replace")[-2000:]
-            raise RuntimeError(f"the JVM with {self.peer} {'ended' if ready else 'does not answer'}: {words}")
+            raise RuntimeError(
+                f"the JVM with {self.peer} {'ended' if ready else 'does not answer'}: {words}"
+            )
         return dict(json.loads(answer))
 
     def end(self) -> None:
@@ -135,7 +158,9 @@ class Leases:
         order = [self._core.register(uid, timeout=TIMEOUT, now=0.0) for uid in names(connections)]
         random.Random(1).shuffle(order)
         self._each = max(1, connections // TOUCHED_EVERY)
-        self._cohorts = cycle([order[i : i + self._each] for i in range(0, connections, self._each)])
+        self._cohorts = cycle(
+            [order[i : i + self._each] for i in range(0, connections, self._each)]
+        )
         for _ in range(4 * TOUCHED_EVERY):  # until the ticks are in their stride
             self._tick()
 
@@ -153,7 +178,9 @@ class Leases:
         expired = self._core.advance(self._now)
         spent = time.thread_time_ns() - before
         if expired:
-            raise RuntimeError(f"{len(expired)} leases expired although each was touched every {TOUCHED_EVERY} s")
+            raise RuntimeError(
+                f"{len(expired)} leases expired although each was touched every {TOUCHED_EVERY} s"
+            )
         return spent
 
 
@@ -164,7 +191,11 @@ def run(scale: Scale, note: Note, sizes: Sequence[Size] | None = None) -> dict[s
         RuntimeError: A JVM failed, or a timer does not fire when it should.
     """
     quick = [Size(1_000, 50_000, 3, 600), Size(10_000, 50_000, 3, 600)]
-    full = [Size(1_000, 200_000, 11, 4_000), Size(100_000, 200_000, 11, 4_000), Size(1_000_000, 300_000, 9, 6_000)]
+    full = [
+        Size(1_000, 200_000, 11, 4_000),
+        Size(100_000, 200_000, 11, 4_000),
+        Size(1_000_000, 300_000, 9, 6_000),
+    ]
     report: dict[str, Any] = {"results": {}, "ratios": {}}
     with tempfile.TemporaryDirectory(prefix="reaper-jvm-") as folder:
         try:
@@ -185,7 +216,9 @@ def run(scale: Scale, note: Note, sizes: Sequence[Size] | None = None) -> dict[s
     return report
 
 
-def _measure(size: Size, jvms: dict[str, Jvm], leases: Leases, report: dict[str, Any], note: Note) -> None:
+def _measure(
+    size: Size, jvms: dict[str, Jvm], leases: Leases, report: dict[str, Any], note: Note
+) -> None:
     """The rounds. Each peer's turn lies between two of ours, and is compared with their mean."""
     samples: dict[str, list[float]] = {LEASE: [], **{peer: [] for peer in jvms}}
     beside: dict[str, list[float]] = {peer: [] for peer in jvms}
@@ -204,14 +237,18 @@ def _measure(size: Size, jvms: dict[str, Jvm], leases: Leases, report: dict[str,
     for peer, taken in samples.items():
         report["results"].setdefault(peer, {})[str(size.connections)] = spread(taken)
         if peer != LEASE:
-            report["ratios"].setdefault(peer, {})[str(size.connections)] = ratios(beside[peer], taken)
+            report["ratios"].setdefault(peer, {})[str(size.connections)] = ratios(
+                beside[peer], taken
+            )
 
 
 def check(peer: str, found: dict[str, int]) -> None:
     """Raises RuntimeError: it did not do its work. Being late is no wrong here, it is a figure."""
     right = {"silent": found["each"], "touched": found["each"], "twice": 0, "early": 0}
     if wrong := [f"{name}: {found[name]}" for name, count in right.items() if found[name] != count]:
-        raise RuntimeError(f"{peer}, {found['each']} silent and {found['each']} touched: {', '.join(wrong)}")
+        raise RuntimeError(
+            f"{peer}, {found['each']} silent and {found['each']} touched: {', '.join(wrong)}"
+        )
 
 
 def table(found: dict[str, Any]) -> str:
@@ -223,5 +260,8 @@ def table(found: dict[str, Any]) -> str:
         ratio = found["ratios"].get(peer, {})
         rows.append([what, *(f"{cell}, {times(ratio[size])}" if ratio else cell
                              for cell, size in zip(shown, sizes, strict=True))])  # fmt: skip
-    head = ["CPU ns per touch, ticks included; ours / theirs", *(f"{short(size)} open" for size in sizes)]
+    head = [
+        "CPU ns per touch, ticks included; ours / theirs",
+        *(f"{short(size)} open" for size in sizes),
+    ]
     return markdown(head, rows) + f"\n\n{found['java']}. Kafka's wheel is not compared."

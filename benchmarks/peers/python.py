@@ -106,7 +106,9 @@ class EmptyAgain(EmptyCall):
         def touch(self) -> None:
             pass
 
-    def touch_all(self, handles: list[Any], now: float) -> None:  # its own: code is specialised by what it has seen
+    def touch_all(
+        self, handles: list[Any], now: float
+    ) -> None:  # its own: code is specialised by what it has seen
         for thing in handles:
             thing.touch()
 
@@ -300,7 +302,9 @@ class TrioThread:
     def __init__(self) -> None:
         self._clock = trio.testing.MockClock()
         ready: queue.SimpleQueue[trio.lowlevel.TrioToken] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=trio.run, args=(self._main, ready.put), kwargs={"clock": self._clock})
+        self._thread = threading.Thread(
+            target=trio.run, args=(self._main, ready.put), kwargs={"clock": self._clock}
+        )
         self._thread.start()
         self._token = ready.get()
 

@@ -134,7 +134,8 @@ class Duck:
         for run in inputs.runs:
             row = (run.index, run.writer, run.first_conn, run.last_conn, run.tick_ns, run.full)
             self.con.execute(
-                "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?)", [*row, run.log_end_ns, timeline.offset_ns(run)]
+                "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                [*row, run.log_end_ns, timeline.offset_ns(run)],
             )
 
     def audit(self, out: Path) -> tuple[Verdicts, Lateness]:
@@ -143,7 +144,9 @@ class Duck:
         found = Timeline.of(inputs.runs).stalls(inputs.runs)
         rows = [(run, since, to) for run, stalls in found.items() for since, to in stalls]
         drained = [run.index for run in inputs.runs if run.drained]
-        stalls = [pa.array(column, pa.int64()) for column in list(zip(*rows, strict=True)) or [(), (), ()]]
+        stalls = [
+            pa.array(column, pa.int64()) for column in list(zip(*rows, strict=True)) or [(), (), ()]
+        ]
         con.register("drained", pa.table({"run": pa.array(drained, pa.int64())}))
         con.register("stalls", pa.table(stalls, names=["s_run", "s_from", "s_to"]))
         con.execute(f"CREATE OR REPLACE TEMP VIEW coded AS {_CODED.format(files=self.files)}")
@@ -155,7 +158,9 @@ class Duck:
             "CREATE OR REPLACE TEMP TABLE rare AS SELECT conn, k, t, idle_ns, timeout_ms, due_ns "
             f"FROM ({suspects}) WHERE k = 3 OR overdue > {least} OR (k = 2 AND t - due_ns > {least})"
         )
-        prepared = _PREPARED.format(grace=GRACE_NS, lifetimes=_LIFETIMES, silent=_SILENT.format(grace=GRACE_NS))
+        prepared = _PREPARED.format(
+            grace=GRACE_NS, lifetimes=_LIFETIMES, silent=_SILENT.format(grace=GRACE_NS)
+        )
         con.execute(f"CREATE OR REPLACE TEMP TABLE prepared AS {prepared}")
         con.execute(f"COPY ({_JUDGED}) TO '{out}' (FORMAT parquet)")
         verdicts = con.execute(

@@ -32,7 +32,10 @@ def run(scale: Scale, note: Note) -> dict[str, Any]:
     if shutil.which("java") is None:
         return {"absent": "java is not installed (Debian: apt-get install openjdk-17-jre-headless)"}
     plan = by_scale(
-        scale, [(20_000, 1)], [(20_000, 3), (1_000_000, 2)], [(20_000, 3), (10_000_000, 2), (50_000_000, 1)]
+        scale,
+        [(20_000, 1)],
+        [(20_000, 3), (1_000_000, 2)],
+        [(20_000, 3), (10_000_000, 2), (50_000_000, 1)],
     )
     found: dict[str, Any] = {"sizes": {}, "ratios": {}, "rounds": [rounds for _, rounds in plan]}
     for events, rounds in plan:
@@ -41,12 +44,16 @@ def run(scale: Scale, note: Note) -> dict[str, Any]:
             simulated(events, Path(folder))
             samples = measured(Path(folder), rounds, note)
         found["sizes"][str(events)] = {
-            engine: {step: spread([each[step] for each in taken]) for step in STEPS if step in taken[0]}
+            engine: {
+                step: spread([each[step] for each in taken]) for step in STEPS if step in taken[0]
+            }
             for engine, taken in samples.items()
         }
         found["ratios"][str(events)] = {
             "audit": {
-                name: ratios([each["audit"] for each in taken], [each["audit"] for each in samples["duckdb"]])
+                name: ratios(
+                    [each["audit"] for each in taken], [each["audit"] for each in samples["duckdb"]]
+                )
                 for name, taken in samples.items()
                 if name != "duckdb"
             }
@@ -56,7 +63,16 @@ def run(scale: Scale, note: Note) -> dict[str, Any]:
 
 def simulated(events: int, folder: Path) -> None:
     """About *events* rows of a server's journal below *folder*, by the load generator."""
-    command = [sys.executable, "-m", "loadgen", "simulate", "--journal", str(folder / "journal"), "--side", "server"]
+    command = [
+        sys.executable,
+        "-m",
+        "loadgen",
+        "simulate",
+        "--journal",
+        str(folder / "journal"),
+        "--side",
+        "server",
+    ]
     command += ["--events", str(events), "--writers", "2", "--quiet"]
     subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
 
@@ -70,15 +86,25 @@ def measured(folder: Path, rounds: int, note: Note) -> dict[str, list[dict[str, 
         for engine in ENGINES[first:] + ENGINES[:first]:
             note(f"round {number + 1} of {rounds}: {engine}")
             shutil.rmtree(folder / "out", ignore_errors=True)
-            command = [sys.executable, "-m", "benchmarks.pipeline.worker", engine, str(folder / "journal" / "server")]
+            command = [
+                sys.executable,
+                "-m",
+                "benchmarks.pipeline.worker",
+                engine,
+                str(folder / "journal" / "server"),
+            ]
             command += [str(folder / "out")]
-            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False)
+            done = subprocess.run(
+                command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False
+            )
             if done.returncode:
                 raise RuntimeError(f"{engine} ended with {done.returncode}: {done.stderr[-2000:]}")
             sample = json.loads(done.stdout.splitlines()[-1])
             for question, answer in sample["answers"].items():
                 if right.setdefault(question, answer) != answer:
-                    raise RuntimeError(f"{engine} answers {question} differently: a comparison is void")
+                    raise RuntimeError(
+                        f"{engine} answers {question} differently: a comparison is void"
+                    )
             samples[engine].append(sample["s"])
     return samples
 
@@ -92,4 +118,7 @@ def table(found: dict[str, Any]) -> str:
             ratio = found["ratios"][events]["audit"].get(engine)
             rows.append([f"{short(events)}, {engine}", *figures, times(ratio) if ratio else ""])
     text = markdown(["events, engine; seconds", *STEPS, "audit / DuckDB"], rows)
-    return text + "\n\n`duckdb` is SQL written by hand for the audit: how fast one machine can answer it."
+    return (
+        text
+        + "\n\n`duckdb` is SQL written by hand for the audit: how fast one machine can answer it."
+    )

@@ -40,8 +40,13 @@ def timed(step: str, work: Callable[[], Any]) -> Any:
 def held() -> float:
     """The most memory that this process and its children (Spark's Java) have held so far, GiB."""
     me = psutil.Process()
-    states = (Path(f"/proc/{each.pid}/status").read_text() for each in (me, *me.children(recursive=True)))
-    return sum(int(found[1]) for state in states if (found := re.search(r"VmHWM:\s*(\d+)", state))) / 2**20
+    states = (
+        Path(f"/proc/{each.pid}/status").read_text() for each in (me, *me.children(recursive=True))
+    )
+    return (
+        sum(int(found[1]) for state in states if (found := re.search(r"VmHWM:\s*(\d+)", state)))
+        / 2**20
+    )
 
 
 def form_of_audit(verdicts: Verdicts, lateness: Lateness) -> Answer:
@@ -49,20 +54,30 @@ def form_of_audit(verdicts: Verdicts, lateness: Lateness) -> Answer:
     listeners: dict[Any, list[Any]] = {}
     for (listener, verdict), count in sorted(verdicts.items(), key=lambda item: item[0][1]):
         listeners.setdefault(listener, []).append([verdict, count])
-    return sorted([found, list(lateness.get(listener) or ())] for listener, found in listeners.items())
+    return sorted(
+        [found, list(lateness.get(listener) or ())] for listener, found in listeners.items()
+    )
 
 
 def run_rival(inputs: Inputs, out: Path) -> dict[str, Answer]:
     engine = timed("session", lambda: Duck(inputs))
     with closing(engine.con):
-        return {"audit": form_of_audit(*timed("audit", lambda: engine.audit(out / "connections.parquet")))}
+        return {
+            "audit": form_of_audit(
+                *timed("audit", lambda: engine.audit(out / "connections.parquet"))
+            )
+        }
 
 
 def form_of_connections(target: Path) -> Answer:
     """The audit's table, summed up once more: not timed."""
     table = pq.read_table(target, columns=["listener", "verdict", "lateness_ns"])
     cells = table.group_by(["listener", "verdict"]).aggregate([([], "count_all")]).to_pylist()
-    late = table.group_by("listener").aggregate([("lateness_ns", "min"), ("lateness_ns", "max")]).to_pylist()
+    late = (
+        table.group_by("listener")
+        .aggregate([("lateness_ns", "min"), ("lateness_ns", "max")])
+        .to_pylist()
+    )
     return form_of_audit(
         {(row["listener"], row["verdict"]): row["count_all"] for row in cells},
         {
@@ -81,14 +96,18 @@ def run_product(engine: str, inputs: Inputs, out: Path) -> dict[str, Answer]:
     from reaper.pipeline.engine import embedded
 
     engines.use(engine)
-    opened: Any = embedded.open_session() if engine == "embedded" else engines.open_session("benchmark")
+    opened: Any = (
+        embedded.open_session() if engine == "embedded" else engines.open_session("benchmark")
+    )
     with ExitStack() as stack:
         spark = timed("session", lambda: stack.enter_context(opened))
         if engine == "spark":
             engines.expect(spark, sum(facts.rows for facts in inputs.files))
         timed("audit", lambda: audit(spark, inputs, None, out, Settings()))
         advice = timed("advise", lambda: advise(spark, inputs, None, Policy()))
-    advised = re.sub(r"(\.\d{6})\d+", r"\1", json.dumps(advice, sort_keys=True))  # sums of floats differ in their order
+    advised = re.sub(
+        r"(\.\d{6})\d+", r"\1", json.dumps(advice, sort_keys=True)
+    )  # sums of floats differ in their order
     return {"audit": form_of_connections(out / "connections"), "advise": advised}
 
 
@@ -98,8 +117,13 @@ def main(engine: str, events: str, out: str) -> None:
     inputs = timed("check", lambda: check([Path(events)]))
     if inputs.quarantined:
         raise SystemExit(f"put aside: {inputs.quarantined[0]}")
-    answers = run_rival(inputs, folder) if engine == "duckdb" else run_product(engine, inputs, folder)
-    digests = {name: hashlib.sha256(json.dumps(answer).encode()).hexdigest() for name, answer in answers.items()}
+    answers = (
+        run_rival(inputs, folder) if engine == "duckdb" else run_product(engine, inputs, folder)
+    )
+    digests = {
+        name: hashlib.sha256(json.dumps(answer).encode()).hexdigest()
+        for name, answer in answers.items()
+    }
     print(json.dumps({"s": SECONDS, "answers": digests}))
 
 

@@ -38,7 +38,10 @@ def serve_asyncio(port: int, *, echo: bool) -> None:
     """A Protocol and nothing more: no parser, no timeout, no limit. What asyncio costs by itself."""
     import asyncio
 
-    answer = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: %d\r\n\r\n%s" % (len(BODY), BODY)
+    answer = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: %d\r\n\r\n%s" % (
+        len(BODY),
+        BODY,
+    )
 
     class Bare(asyncio.Protocol):
         transport: asyncio.WriteTransport
@@ -56,7 +59,9 @@ def serve_asyncio(port: int, *, echo: bool) -> None:
             self.transport.write(answer * len(requests))
 
     async def main() -> None:
-        server = await asyncio.get_running_loop().create_server(Bare, "127.0.0.1", port, backlog=1000)
+        server = await asyncio.get_running_loop().create_server(
+            Bare, "127.0.0.1", port, backlog=1000
+        )
         await server.serve_forever()
 
     asyncio.run(main())
@@ -71,7 +76,15 @@ def serve_aiohttp(port: int) -> None:
 
     app = web.Application()
     app.router.add_get(PATH, ok)
-    web.run_app(app, host="127.0.0.1", port=port, keepalive_timeout=KEPT, access_log=None, print=None, backlog=1000)
+    web.run_app(
+        app,
+        host="127.0.0.1",
+        port=port,
+        keepalive_timeout=KEPT,
+        access_log=None,
+        print=None,
+        backlog=1000,
+    )
 
 
 def serve_ours(arguments: list[str]) -> int:

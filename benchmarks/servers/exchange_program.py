@@ -52,7 +52,9 @@ def clients(port: int, connections: int, request: bytes) -> None:
                 left -= len(one.recv(left))
 
 
-if __name__ == "__main__" and sys.argv[1] == "clients":  # before the imports that only the server needs
+if (
+    __name__ == "__main__" and sys.argv[1] == "clients"
+):  # before the imports that only the server needs
     clients(int(sys.argv[2]), int(sys.argv[3]), REQUEST if sys.argv[4] == "http" else BYTES)
     sys.exit()
 
@@ -91,7 +93,9 @@ async def echo_move_on(idle: float, stream: trio.abc.Stream) -> None:
 
 
 @asynccontextmanager
-async def serving(serve: Callable[..., Awaitable[Any]], *options: Any, **more: Any) -> AsyncIterator[int]:
+async def serving(
+    serve: Callable[..., Awaitable[Any]], *options: Any, **more: Any
+) -> AsyncIterator[int]:
     """The port of a server of one call: `trio.serve_tcp`, and what is made like it."""
     async with trio.open_nursery() as nursery:
         listeners = await nursery.start(partial(serve, *options, 0, host="127.0.0.1", **more))
@@ -151,7 +155,9 @@ async def run(kind: str, connections: int, rounds: int, counted: bool) -> None:
                 count_from_here()
             if turn == WARM:
                 os.getpriority(os.PRIO_PROCESS, 0)
-            os.writev(child.stdin.fileno(), [b"."])  # not calls that a server makes: strace counts by name
+            os.writev(
+                child.stdin.fileno(), [b"."]
+            )  # not calls that a server makes: strace counts by name
             if not turn:
                 await trio.lowlevel.wait_readable(child.stdout)  # they connect first
             if not os.readv(child.stdout.fileno(), [bytearray(1)]):
@@ -166,7 +172,9 @@ async def run(kind: str, connections: int, rounds: int, counted: bool) -> None:
 def count_from_here() -> None:
     """Have callgrind begin. It is asked by a process of its own, and listens only while this one does something."""
     asking = subprocess.Popen(
-        ["vgdb", f"--pid={os.getpid()}", "instrumentation", "on"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ["vgdb", f"--pid={os.getpid()}", "instrumentation", "on"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     while asking.poll() is None:
         sum(range(1000))
@@ -175,4 +183,6 @@ def count_from_here() -> None:
 
 
 if __name__ == "__main__":
-    trio.run(run, sys.argv[1].strip(), int(sys.argv[2]), int(sys.argv[3]), "counted" in sys.argv[4:])
+    trio.run(
+        run, sys.argv[1].strip(), int(sys.argv[2]), int(sys.argv[3]), "counted" in sys.argv[4:]
+    )

@@ -33,10 +33,16 @@ def run(scale: Scale = "full", note: Note = lambda _: None) -> dict[str, Any]:
         if shutil.which(tool) is None:
             return {"absent": f"{tool} is not installed (Debian: apt-get install valgrind strace)"}
     rounds = by_scale(scale, 4, 10, 20)
-    return {"results": count(list(KINDS), CONNECTIONS, rounds, note), "connections": CONNECTIONS, "rounds": rounds}
+    return {
+        "results": count(list(KINDS), CONNECTIONS, rounds, note),
+        "connections": CONNECTIONS,
+        "rounds": rounds,
+    }
 
 
-def count(kinds: Sequence[str], connections: int, rounds: int, note: Note = lambda _: None) -> dict[str, Counted]:
+def count(
+    kinds: Sequence[str], connections: int, rounds: int, note: Note = lambda _: None
+) -> dict[str, Counted]:
     """What an exchange of each of *kinds* costs. About ten seconds of CPU each, two at a time.
 
     Raises:
@@ -63,21 +69,39 @@ def instructions(kind: str, connections: int, rounds: int) -> int:
 def calls(kind: str, connections: int, rounds: int) -> dict[str, float]:
     """System calls of one exchange, the most frequent first. What is not made every tenth time is left out."""
     few, many = (_calls(kind, connections, each) for each in (rounds, 3 * rounds))
-    each = {name: (total - few.get(name, 0)) / (2 * rounds * connections) for name, total in many.items()}
-    return {name: round(n, 2) for name, n in sorted(each.items(), key=lambda item: -item[1]) if n >= 0.1}
+    each = {
+        name: (total - few.get(name, 0)) / (2 * rounds * connections)
+        for name, total in many.items()
+    }
+    return {
+        name: round(n, 2) for name, n in sorted(each.items(), key=lambda item: -item[1]) if n >= 0.1
+    }
 
 
 def _calls(kind: str, connections: int, rounds: int) -> dict[str, int]:
     with tempfile.TemporaryDirectory() as folder:
         table = Path(folder) / "calls"
-        under(["strace", "-c", "-U", "calls,name", "-o", str(table)], program(kind, connections, rounds))
+        under(
+            ["strace", "-c", "-U", "calls,name", "-o", str(table)],
+            program(kind, connections, rounds),
+        )
         rows = (line.split() for line in table.read_text().splitlines())
-        return {row[1]: int(row[0]) for row in rows if len(row) == 2 and row[0].isdigit() and row[1] != "total"}
+        return {
+            row[1]: int(row[0])
+            for row in rows
+            if len(row) == 2 and row[0].isdigit() and row[1] != "total"
+        }
 
 
 def program(kind: str, connections: int, rounds: int) -> list[str]:
     """The words after `python`. Padded: where the stack begins depends on how long the arguments are."""
-    return ["-m", "benchmarks.servers.exchange_program", kind.ljust(24), str(connections), f"{rounds:04}"]
+    return [
+        "-m",
+        "benchmarks.servers.exchange_program",
+        kind.ljust(24),
+        str(connections),
+        f"{rounds:04}",
+    ]
 
 
 def table(found: dict[str, Any]) -> str:

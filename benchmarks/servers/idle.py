@@ -32,7 +32,12 @@ WARM_UP = 5
 """Requests on each of `BUSY` connections before anything is measured."""
 IN_FLIGHT = 256
 """Clients that wait for the kernel or for their answer: fewer than any server's backlog holds."""
-MEASURES = {"burst": "after a burst", "silent": "silent", "half a head": "half a head", "tls": "idle, TLS"}
+MEASURES = {
+    "burst": "after a burst",
+    "silent": "silent",
+    "half a head": "half a head",
+    "tls": "idle, TLS",
+}
 Come = Callable[[Server, int], list[socket.socket]]
 """Brings so many clients."""
 
@@ -46,7 +51,9 @@ def run(scale: Scale, note: Note, only: Sequence[str] = SERVERS) -> dict[str, An
     clients, tls_clients = by_scale(scale, (60, 20), (500, 200), (4000, 1000))
     silence = by_scale(scale, 0.3, 2.0, 5.0)
     if clients > (most := raise_descriptor_limit() - SPARE_DESCRIPTORS):
-        raise RuntimeError(f"{clients} clients are more than the {most} that the descriptors of a process allow")
+        raise RuntimeError(
+            f"{clients} clients are more than the {most} that the descriptors of a process allow"
+        )
     not_run = not_here(only)
     results: dict[str, dict[str, float]] = {name: {} for name in only if name not in not_run}
     for name, found in results.items():
@@ -88,7 +95,9 @@ def bytes_of(server: Server, clients: int, silence: float, come: Come) -> float:
     for client in held:
         client.close()
     if closed:
-        raise RuntimeError(f"{server.name} closed {closed} of {clients} clients that it was to keep")
+        raise RuntimeError(
+            f"{server.name} closed {closed} of {clients} clients that it was to keep"
+        )
     return (full - empty) / clients
 
 
@@ -105,7 +114,9 @@ def at_once(said: bytes) -> Come:
                 # The port is chosen at connect, where those that linger in TIME_WAIT to another server do not count.
                 client.setsockopt(socket.IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1)
                 client.bind(("127.0.2.1", 0))
-                client.connect(("127.0.0.1", server.port))  # the kernel accepts into the backlog: this does not wait
+                client.connect(
+                    ("127.0.0.1", server.port)
+                )  # the kernel accepts into the backlog: this does not wait
                 group.append(client)
             if said == REQUEST:
                 server.ask(group)

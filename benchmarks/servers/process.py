@@ -53,7 +53,9 @@ UVICORN = (
     "--no-access-log --log-level warning"
 )
 UVICORN_TLS = "--ssl-certfile {cert} --ssl-keyfile {key}"
-HYPERCORN = f"hypercorn -k trio -w 1 -b 127.0.0.1:{{port}} --keep-alive {KEPT} --backlog 1000 {APPS}:asgi"
+HYPERCORN = (
+    f"hypercorn -k trio -w 1 -b 127.0.0.1:{{port}} --keep-alive {KEPT} --backlog 1000 {APPS}:asgi"
+)
 KINDS = {
     "ours-parked": Kind("the example HTTP server, parked (trio, h11)", OURS, tls="--tls-cert {cert} --tls-key {key}"),
     "hypercorn": Kind("hypercorn (trio, h11)", HYPERCORN, tls="--certfile {cert} --keyfile {key}"),
@@ -68,15 +70,24 @@ KINDS = {
 }  # fmt: skip
 
 
-def command_of(kind: Kind, port: int, most: int, folder: Path, tls: tuple[str, str] | None) -> Sequence[str]:
+def command_of(
+    kind: Kind, port: int, most: int, folder: Path, tls: tuple[str, str] | None
+) -> Sequence[str]:
     """How *kind* is started. Raises Missing; RuntimeError: it is not set up to speak TLS."""
     if tls is not None and not kind.tls:
         raise RuntimeError(f"{kind.about} is not set up to speak TLS")
     more = "" if tls is None else kind.tls.format(cert=tls[0], key=tls[1])
     if kind.command:
-        return [sys.executable, "-m", *kind.command.format(port=port, most=most).split(), *more.split()]
+        return [
+            sys.executable,
+            "-m",
+            *kind.command.format(port=port, most=most).split(),
+            *more.split(),
+        ]
     http = NGINX.format(kept=KEPT, port=port, path=PATH, body=BODY.decode(), tls=more)
-    return nginx(folder, http, most=most * 8 // 7 + 16)  # it drops silent clients when a sixteenth is left
+    return nginx(
+        folder, http, most=most * 8 // 7 + 16
+    )  # it drops silent clients when a sixteenth is left
 
 
 def not_here(names: Iterable[str]) -> dict[str, str]:
@@ -92,7 +103,12 @@ class Server(serving.Server):
     """One that runs."""
 
     def __init__(
-        self, name: str, command: Sequence[str], log: Path, port: int, tls: ssl.SSLContext | None = None
+        self,
+        name: str,
+        command: Sequence[str],
+        log: Path,
+        port: int,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         super().__init__(command, log, port=port)
         self.name = name
@@ -101,7 +117,11 @@ class Server(serving.Server):
     def dial(self) -> socket.socket:
         """A new connection to it, after the handshake if it speaks TLS."""
         dialled = socket.create_connection(("127.0.0.1", self.port), PATIENCE)
-        return dialled if self._tls is None else self._tls.wrap_socket(dialled, server_hostname="127.0.0.1")
+        return (
+            dialled
+            if self._tls is None
+            else self._tls.wrap_socket(dialled, server_hostname="127.0.0.1")
+        )
 
     def ask(self, clients: Sequence[socket.socket]) -> None:
         """One request on each, all at once; returns when all are answered. ConnectionError if one is not."""

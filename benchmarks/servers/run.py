@@ -22,7 +22,9 @@ from .process import BUSY, KINDS, Server, not_here, running
 OURS = "ours-parked"
 
 
-def run(scale: Scale, note: Note, rounds: int = 0, only: Sequence[str] = tuple(KINDS)) -> dict[str, Any]:
+def run(
+    scale: Scale, note: Note, rounds: int = 0, only: Sequence[str] = tuple(KINDS)
+) -> dict[str, Any]:
     """`results[server]`: cpu_us per request, and what wrk says; `ratios[theirs][ours]`: of CPU; `not_run`: name -> why.
 
     Raises:
@@ -49,14 +51,32 @@ def run(scale: Scale, note: Note, rounds: int = 0, only: Sequence[str] = tuple(K
     for name in names:
         ours, theirs = (name, stock) if (stock := KINDS[name].stock) else (OURS, name)
         if ours in names and theirs in names and ours != theirs:
-            compared.setdefault(theirs, {})[ours] = ratios(taken[ours]["cpu_us"], taken[theirs]["cpu_us"])
-    results = {name: {measure: spread(each) for measure, each in found.items()} for name, found in taken.items()}
-    return {"rounds": rounds, "busy": BUSY, "results": results, "ratios": compared, "not_run": not_run}
+            compared.setdefault(theirs, {})[ours] = ratios(
+                taken[ours]["cpu_us"], taken[theirs]["cpu_us"]
+            )
+    results = {
+        name: {measure: spread(each) for measure, each in found.items()}
+        for name, found in taken.items()
+    }
+    return {
+        "rounds": rounds,
+        "busy": BUSY,
+        "results": results,
+        "ratios": compared,
+        "not_run": not_run,
+    }
 
 
 def asked(server: Server) -> dict[str, float]:
     """What wrk finds in a second, and the server's CPU per request."""
-    command = [tool("wrk"), "-t1", f"-c{BUSY}", "-d1s", "--latency", f"http://127.0.0.1:{server.port}{PATH}"]
+    command = [
+        tool("wrk"),
+        "-t1",
+        f"-c{BUSY}",
+        "-d1s",
+        "--latency",
+        f"http://127.0.0.1:{server.port}{PATH}",
+    ]
     used = server.cpu_ns()
     found = read_wrk(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     return {"cpu_us": (server.cpu_ns() - used) / 1000 / found.pop("requests"), **found}
@@ -72,7 +92,11 @@ def read_wrk(text: str) -> dict[str, float]:
     if requests is None or rate is None or latency is None:
         raise ValueError(f"this is not what wrk prints: {text}")
     p99 = float(latency[1]) * {"us": 1e-3, "ms": 1.0, "s": 1e3}[latency[2]]
-    return {"requests": float(requests[1]), "requests_per_second": float(rate[1]), "latency_ms_p99": p99}
+    return {
+        "requests": float(requests[1]),
+        "requests_per_second": float(rate[1]),
+        "latency_ms_p99": p99,
+    }
 
 
 def table(found: dict[str, Any]) -> str:
@@ -82,8 +106,13 @@ def table(found: dict[str, Any]) -> str:
         kind, compared = KINDS[name], found["ratios"]
         ours, stock = compared.get(name, {}).get(OURS), compared.get(kind.stock, {}).get(name)
         ratio = f"{times(stock)} of stock" if stock else f"ours {times(ours)}" if ours else ""
-        shown = [figure(each[measure]["median"]) for measure in ("cpu_us", "requests_per_second", "latency_ms_p99")]
-        rows.append([f"**{kind.about}**" if name == OURS else kind.about, shown[0], ratio, *shown[1:]])
+        shown = [
+            figure(each[measure]["median"])
+            for measure in ("cpu_us", "requests_per_second", "latency_ms_p99")
+        ]
+        rows.append(
+            [f"**{kind.about}**" if name == OURS else kind.about, shown[0], ratio, *shown[1:]]
+        )
     head = ["", "CPU us per request", "compared, of its CPU", "requests per s", "p99, ms"]
     said = [f"NOT RUN: {name}: {why}." for name, why in found["not_run"].items()]
     return "\n\n".join([markdown(head, rows), *said])

@@ -53,7 +53,9 @@ class Connector:
         self.established, self.refused = established, refused
         self.indices = range(order.share.number, order.plan.connections, order.processes)
         self.begun = 0  # of the indices
-        self.connecting = 0  # begun and neither established nor failed, those that wait for a retry included
+        self.connecting = (
+            0  # begun and neither established nor failed, those that wait for a retry included
+        )
         self.unanswered = 0
         self.most_unanswered = max(UNANSWERED // order.processes, LEAST_UNANSWERED)
         self.started = 0.0
@@ -91,7 +93,9 @@ class Connector:
         client.waiting = True
         self.unanswered += 1
         try:
-            sock = client.sock = socket.socket(self.target.family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+            sock = client.sock = socket.socket(
+                self.target.family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK
+            )
             client.fd = sock.fileno()
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self.sources:
@@ -185,7 +189,9 @@ class Connector:
         client.tries += 1
         again = client.tries <= RETRIES and not self.closing
         self.connecting += again  # still on its way: the ramp is not over
-        self.refused(client, why(error), monotonic() + RETRY_DELAY * client.tries if again else None)
+        self.refused(
+            client, why(error), monotonic() + RETRY_DELAY * client.tries if again else None
+        )
 
 
 def why(error: OSError) -> str:

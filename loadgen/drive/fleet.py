@@ -95,7 +95,10 @@ class Process:
 
     def lose(self, why: str) -> None:
         """Give it up; SIGKILL ends a stopped process too."""
-        share, name = self.order.share, f"process {self.order.share.number + 1} of {self.order.processes}"
+        share, name = (
+            self.order.share,
+            f"process {self.order.share.number + 1} of {self.order.processes}",
+        )
         self.lost = f"{name} {why}: its {share.connections:,} connections were not judged"
         self.child.kill()
 
@@ -123,11 +126,15 @@ class Processes:
             until = monotonic() + START_LIMIT
             for process in self.all:
                 if not process.pipe.poll(max(until - monotonic(), 0.0)):
-                    raise WorkerDied(f"a process of the load generator did not come up within {START_LIMIT:.0f} s")
+                    raise WorkerDied(
+                        f"a process of the load generator did not come up within {START_LIMIT:.0f} s"
+                    )
                 try:
                     process.pipe.recv()
                 except EOFError:
-                    words = "a process of the load generator ended before it began; its error is above"
+                    words = (
+                        "a process of the load generator ended before it began; its error is above"
+                    )
                     raise WorkerDied(words) from None
         except BaseException:
             self.close()
@@ -246,7 +253,9 @@ def interruption() -> Iterator[list[int]]:
         restore()
 
     if threading.current_thread() is threading.main_thread():
-        before |= {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+        before |= {
+            number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)
+        }
     try:
         yield came
     finally:

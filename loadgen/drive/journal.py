@@ -25,7 +25,9 @@ class ClientJournal:
         try:
             from reaper.journal import Journal, peer_key
 
-            self.journal = Journal(directory, tick=law.tick, gap_threshold=min(LEAST_GAP_SHARE * law.timeout, 1.0))
+            self.journal = Journal(
+                directory, tick=law.tick, gap_threshold=min(LEAST_GAP_SHARE * law.timeout, 1.0)
+            )
         except ImportError as error:
             raise BadArgument(f"--journal {directory}: {error}; or leave the option out") from None
         except OSError as error:
@@ -39,7 +41,9 @@ class ClientJournal:
         """A connection is up; returns its log. What is not judged has no timeout in force."""
         timeout = behaviour.timeout if behaviour.judged and not behaviour.deadline else 0.0
         peer = self.peer_key(own_address, self.target)
-        return self.journal.open(to_ns(now), round(timeout * 1e3), self.listener, peer, behaviour.name)
+        return self.journal.open(
+            to_ns(now), round(timeout * 1e3), self.listener, peer, behaviour.name
+        )
 
     def finish(self, now: float) -> int:
         """Every connection has ended; write everything. Returns the rows that were lost."""

@@ -54,13 +54,17 @@ class MachineWatch:
             import psutil
         except ImportError:
             if server_pids:
-                raise BadArgument("--server-pid needs psutil: pip install psutil, or leave the option out") from None
+                raise BadArgument(
+                    "--server-pid needs psutil: pip install psutil, or leave the option out"
+                ) from None
             self.psutil: Any = None
             return
         self.psutil = psutil
         for pid in server_pids:
             if not psutil.pid_exists(pid):
-                raise BadArgument(f"--server-pid {pid}: no such process: give the pid of a running server")
+                raise BadArgument(
+                    f"--server-pid {pid}: no such process: give the pid of a running server"
+                )
 
     def sample(self, phase: str) -> None:
         """Note everything under the name *phase*: "before", "open", "after"."""
@@ -71,7 +75,9 @@ class MachineWatch:
                 _used(memory),
                 sum(memory.get(name, 0) for name in _KERNEL_MEMORY),
                 self._trees(self.server_pids, 1),
-                self._trees([os.getpid()], 2),  # those that drive connections are forked by one that only forks
+                self._trees(
+                    [os.getpid()], 2
+                ),  # those that drive connections are forked by one that only forks
                 cpu.user + cpu.nice,
                 cpu.system + cpu.irq + cpu.softirq,
             )
@@ -90,7 +96,8 @@ class MachineWatch:
         return {
             "workers": before.server.workers,
             "rss_bytes_per_connection": grown / connections if full and connections else None,
-            "cpu_fraction": (after.server.cpu_s - before.server.cpu_s) / (after.instant - before.instant),
+            "cpu_fraction": (after.server.cpu_s - before.server.cpu_s)
+            / (after.instant - before.instant),
             "rss_bytes_before": before.server.rss,
             "rss_bytes_open": full.server.rss if full else None,
         }
@@ -101,18 +108,26 @@ class MachineWatch:
         *generator_s* is what the generator's processes say of their own CPU, outside the kernel: they have ended.
         """
         before, full, after = (self.samples.get(name) for name in ("before", "open", "after"))
-        memory: dict[str, int | None] = dict.fromkeys(("kernel", "server", "generator", "most_used"))
+        memory: dict[str, int | None] = dict.fromkeys(
+            ("kernel", "server", "generator", "most_used")
+        )
         cpu: dict[str, float | None] = dict.fromkeys(("kernel", "server", "generator", "others"))
         if before is not None and full is not None:
             most_used = max(self.most_used, full.used) - before.used
             memory = dict(
-                zip(memory, (full.kernel - before.kernel, full.server.pss, full.own.pss, most_used), strict=True)
+                zip(
+                    memory,
+                    (full.kernel - before.kernel, full.server.pss, full.own.pss, most_used),
+                    strict=True,
+                )
             )
         if before is not None and after is not None:
             server = after.server.user_s - before.server.user_s
             generator = generator_s + after.own.user_s - before.own.user_s
             others = max(after.user_s - before.user_s - server - generator, 0.0)
-            cpu = dict(zip(cpu, (after.kernel_s - before.kernel_s, server, generator, others), strict=True))
+            cpu = dict(
+                zip(cpu, (after.kernel_s - before.kernel_s, server, generator, others), strict=True)
+            )
         if not self.server_pids:
             memory["server"] = cpu["server"] = None
         each = {"server": before and before.server.each, "generator": before and before.own.each}
@@ -127,7 +142,11 @@ class MachineWatch:
         for pid, below in level:
             with suppress(self.psutil.Error):  # it ended between listing and looking
                 process = self.psutil.Process(pid)
-                children = [(child.pid, below + 1) for child in process.children() if child.pid not in self.server_pids]
+                children = [
+                    (child.pid, below + 1)
+                    for child in process.children()
+                    if child.pid not in self.server_pids
+                ]
                 level += children
                 workers += below > 0
                 memory, times = process.memory_full_info(), process.cpu_times()

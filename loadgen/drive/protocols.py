@@ -58,10 +58,15 @@ class Dialect:
     opening = b""
     stateful = False
 
-    def __init__(self, target: Target, paths: Paths = ROOT, statuses: tuple[str, ...] = DEFAULT_STATUSES) -> None:
+    def __init__(
+        self, target: Target, paths: Paths = ROOT, statuses: tuple[str, ...] = DEFAULT_STATUSES
+    ) -> None:
         self.foreign = b""
         self.wrong: Counter[str] = Counter()
-        self.payloads: dict[Act, tuple[bytes, int]] = {Act.HELLO_START: (HELLO_START, 0), Act.HELLO_BYTE: (b"\x00", 0)}
+        self.payloads: dict[Act, tuple[bytes, int]] = {
+            Act.HELLO_START: (HELLO_START, 0),
+            Act.HELLO_BYTE: (b"\x00", 0),
+        }
 
     def payload(self, act: Act) -> tuple[bytes, int]:
         """The bytes of *act* and how many units of answer they ask for."""
@@ -102,12 +107,16 @@ class Http(Dialect):
 
     answers = True
 
-    def __init__(self, target: Target, paths: Paths = ROOT, statuses: tuple[str, ...] = DEFAULT_STATUSES) -> None:
+    def __init__(
+        self, target: Target, paths: Paths = ROOT, statuses: tuple[str, ...] = DEFAULT_STATUSES
+    ) -> None:
         super().__init__(target)
         try:
             import h11
         except ImportError:
-            raise BadArgument("--protocol http needs h11: pip install h11, or use --protocol raw") from None
+            raise BadArgument(
+                "--protocol http needs h11: pip install h11, or use --protocol raw"
+            ) from None
         self.h11 = h11
         self.statuses = statuses
         self.host = paths.host or str(target)
@@ -202,16 +211,25 @@ class WebSocket(Dialect):
     answers = True
     stateful = True
 
-    def __init__(self, target: Target, paths: Paths = ROOT, statuses: tuple[str, ...] = DEFAULT_STATUSES) -> None:
+    def __init__(
+        self, target: Target, paths: Paths = ROOT, statuses: tuple[str, ...] = DEFAULT_STATUSES
+    ) -> None:
         super().__init__(target)
-        self.opening = f"GET {paths.get} HTTP/1.1\r\nHost: {paths.host or target}\r\n".encode() + UPGRADE + b"\r\n"
+        self.opening = (
+            f"GET {paths.get} HTTP/1.1\r\nHost: {paths.host or target}\r\n".encode()
+            + UPGRADE
+            + b"\r\n"
+        )
         ping = frame(PING, BYTE)
         self.payloads |= {
             Act.PING: (ping, 1),
             Act.HALF_CLOSE: (ping, 1),
             Act.PIPELINE: (ping * PIPELINE_DEPTH, PIPELINE_DEPTH),
             Act.MESSAGE: (frame(TEXT, BYTE), 0),
-            Act.MESSAGE_START: (bytes((0x80 | TEXT, 0xFF)) + BODY_BYTES.to_bytes(8, "big") + bytes(4), 0),
+            Act.MESSAGE_START: (
+                bytes((0x80 | TEXT, 0xFF)) + BODY_BYTES.to_bytes(8, "big") + bytes(4),
+                0,
+            ),
         }
 
     def payload(self, act: Act) -> tuple[bytes, int]:
@@ -221,7 +239,9 @@ class WebSocket(Dialect):
         head, end, _ = data.partition(b"\r\n\r\n")
         if end and head.split(None, 2)[1:2] != [b"101"]:
             self.foreign = data[:KEPT_BYTES]
-            raise ConnectionError(f"no WebSocket: {head.partition(bytes((13, 10)))[0][:KEPT_BYTES].decode('latin-1')}")
+            raise ConnectionError(
+                f"no WebSocket: {head.partition(bytes((13, 10)))[0][:KEPT_BYTES].decode('latin-1')}"
+            )
         return len(head + end) if end else 0
 
     def parser(self) -> Any:
@@ -249,7 +269,9 @@ def _frame_length(data: bytearray) -> tuple[int, int] | None:
     extended = {126: 2, 127: 8}.get(data[1] & 0x7F, 0)
     if len(data) < 2 + extended:
         return None
-    return 2 + extended, int.from_bytes(data[2 : 2 + extended], "big") if extended else data[1] & 0x7F
+    return 2 + extended, int.from_bytes(data[2 : 2 + extended], "big") if extended else data[
+        1
+    ] & 0x7F
 
 
 def dialect_for(

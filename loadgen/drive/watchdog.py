@@ -70,7 +70,9 @@ def recognise(protocol: str, data: bytes) -> str | None:
 def recognise_refusal(why: str) -> str:
     """What a handshake failed for, for people, and what to do about it."""
     if why == "CERTIFICATE_VERIFY_FAILED":
-        return "its certificate cannot be verified: give --ca FILE, --server-name NAME or --insecure"
+        return (
+            "its certificate cannot be verified: give --ca FILE, --server-name NAME or --insecure"
+        )
     if why == "TLSV1_ALERT_NO_APPLICATION_PROTOCOL":
         return "it speaks HTTP/2 only, and this program HTTP/1.1"
     if why in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNEXPECTED_EOF_WHILE_READING"):

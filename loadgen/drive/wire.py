@@ -71,7 +71,9 @@ def prepare(sock: socket.socket, began: float, tls: Tls | None, dialect: Dialect
     last = began
     try:
         if tls is not None:
-            wrapped = tls.context().wrap_socket(sock, server_hostname=tls.name, do_handshake_on_connect=False)
+            wrapped = tls.context().wrap_socket(
+                sock, server_hostname=tls.name, do_handshake_on_connect=False
+            )
             sock = wrapped
             last = yield from _shake_hands(wrapped)
         if dialect.opening:

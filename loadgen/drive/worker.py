@@ -45,24 +45,34 @@ class Worker:
         self.plan = order.plan
         self.law = order.plan.law
         self.control = control
-        self.dialect: Dialect = dialect_for(order.protocol, order.target, order.paths, order.statuses)
+        self.dialect: Dialect = dialect_for(
+            order.protocol, order.target, order.paths, order.statuses
+        )
         self.poller = select.epoll()
         self.clients: dict[int, Client] = {}
         self.due: list[tuple[float, int, Client]] = []
         self.sequence = 0
         self.pace = Pace(order.processes, order.plan.beat)
-        self.connector = Connector(order, self.dialect, self.poller, self.clients, self.on_established, self.on_refused)
+        self.connector = Connector(
+            order, self.dialect, self.poller, self.clients, self.on_established, self.on_refused
+        )
         self.outcome = seen = Outcome()
         self.counters, self.records, self.failures = seen.counters, seen.records, seen.failures
         self.stalls, self.server_stalls = seen.stalls, seen.server_stalls
         self.lag, self.latency = seen.lag, seen.latency
-        self.owing: list[tuple[int, float, float, float]] = []  # answers, seconds beyond patience, and the wait's ends
+        self.owing: list[
+            tuple[int, float, float, float]
+        ] = []  # answers, seconds beyond patience, and the wait's ends
         self.end = float("inf")
         self.connect_until = 0.0  # of this turn
         self.looked = 0.0  # the previous return of poll: what it did not show had not arrived yet
         self.draining = False
         self.news = False  # something the parent should know at once
-        self.journal = ClientJournal(order.journal, order.target, self.law) if order.journal is not None else None
+        self.journal = (
+            ClientJournal(order.journal, order.target, self.law)
+            if order.journal is not None
+            else None
+        )
 
     # -- life
 
@@ -112,8 +122,14 @@ class Worker:
                 self.stop_acting(now)
             if self.draining and (now >= self.end or not self.clients):
                 break
-            if self.counters.ramped and not self.clients and all(client.established for _, _, client in self.due):
-                self.stop_acting(now)  # every client is gone and none comes back: nothing more can happen
+            if (
+                self.counters.ramped
+                and not self.clients
+                and all(client.established for _, _, client in self.due)
+            ):
+                self.stop_acting(
+                    now
+                )  # every client is gone and none comes back: nothing more can happen
                 break
         self.leave_all(self.clients.values())
 
@@ -153,7 +169,9 @@ class Worker:
         self.connector.give_up()
         for client in refused:
             self.fail(client)
-        self.leave_all(client for client in self.clients.values() if at_once or not self.awaited(client, now))
+        self.leave_all(
+            client for client in self.clients.values() if at_once or not self.awaited(client, now)
+        )
         self.end = now if at_once else now + self.law.tick + self.order.patience
 
     def awaited(self, client: Client, now: float) -> bool:
@@ -181,7 +199,9 @@ class Worker:
 
     # -- connecting
 
-    def on_established(self, client: Client, address: tuple[Any, ...], now: float, heard: bytes) -> None:
+    def on_established(
+        self, client: Client, address: tuple[Any, ...], now: float, heard: bytes
+    ) -> None:
         """A connection stands: its plan begins. *heard*: what the server has sent already."""
         if self.journal is not None:
             client.log = self.journal.opened(client.behaviour, now, address)
@@ -291,7 +311,9 @@ class Worker:
             with borrowed(client.fd) as sock:
                 sock.shutdown(socket.SHUT_WR)
         elif client.act in (Act.ASK_MUCH, Act.ASK_MUCH_OFTEN):
-            self.poller.modify(client.fd, 0)  # only hang-ups: what comes is read piece by piece, or never
+            self.poller.modify(
+                client.fd, 0
+            )  # only hang-ups: what comes is read piece by piece, or never
         behaviour = client.behaviour
         client.final = client.final or (behaviour.deadline and client.number > behaviour.counted)
         self.plan_next(client, now)
@@ -413,7 +435,9 @@ class Worker:
         if late or self.looked < due <= by:
             # The kernel says when the end came: that this program looked late is no lateness of the server's, and hides
             # no early close.
-            ago = waited(client.fd)  # before our own clock: what passes in between must not make the close earlier
+            ago = waited(
+                client.fd
+            )  # before our own clock: what passes in between must not make the close earlier
             came = min(monotonic() - ago, by)
             self.counters.read_late += late and came <= due + self.law.tick
             by = max(came, min(self.looked, by))
@@ -434,12 +458,16 @@ class Worker:
         owed = client.asked - client.answered
         closed = how in (How.FIN, How.RST)
         if closed:
-            self.server_stalls.add(by, by - client.owed_since)  # no answer in all that time: it may have stood still
+            self.server_stalls.add(
+                by, by - client.owed_since
+            )  # no answer in all that time: it may have stood still
         # A close with a request unread is the keep-alive race, however long the server stood still in it; who throws
         # requests away closes a whole timeout later.
         share = CLOSEST if closed else 0.5
         window = client.owed_since, by
-        own = max(self.stalls.between(*window), self.stalls.total(*window))  # one long lag, or several in a row
+        own = max(
+            self.stalls.between(*window), self.stalls.total(*window)
+        )  # one long lag, or several in a row
         patience = min(ANSWER_TIME, share * client.behaviour.timeout) + own
         waited_for = by - client.owed_since
         if waited_for > patience and not client.overslept:
@@ -482,5 +510,7 @@ def main(order: Order, control: Connection) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     gc.disable()  # nothing here makes cycles; a collection would be our own lag, and write into pages that all share
     raise_descriptor_limit()
-    with suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the parent is gone, and nothing left to do
+    with suppress(
+        EOFError, BrokenPipeError, ConnectionResetError
+    ):  # the parent is gone, and nothing left to do
         Worker(order, control).run()

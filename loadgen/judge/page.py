@@ -54,7 +54,11 @@ def timeline_chart(report: dict[str, Any], what: str) -> str:
     """Open connections as an area, or reaps per interval as bars."""
     values = [(point["t"], point[what]) for point in report["timeline"]] or [(1.0, 0)]
     span, most = values[-1][0], max(value for _, value in values)
-    chart = Chart(what, Axis(0, span, "time since the start", on_axis), Axis(0, 1.05 * most or 1.0, "connections"))
+    chart = Chart(
+        what,
+        Axis(0, span, "time since the start", on_axis),
+        Axis(0, 1.05 * most or 1.0, "connections"),
+    )
     if what == "open":
         chart.line(values, "a")
         chart.band([(at, 0.0) for at, _ in values], values, "a")
@@ -88,7 +92,10 @@ def _percentiles(report: dict[str, Any]) -> str:
         "the load generator's own lag": report["loadgen"]["lag_s"],
         "lateness of reaps": report["lateness_s"],
     }
-    rows = [(label, *(known(each[name]) for name in ("p50", "p99", "p99_9", "max"))) for label, each in figures.items()]
+    rows = [
+        (label, *(known(each[name]) for name in ("p50", "p99", "p99_9", "max")))
+        for label, each in figures.items()
+    ]
     return table(("", "p50", "p99", "p99.9", "max"), rows, {1, 2, 3, 4})
 
 
@@ -97,10 +104,19 @@ def _behaviours(report: dict[str, Any]) -> str:
     for name, planned in report["plan"]["by_behaviour"].items():
         both = dict(planned), report["by_behaviour"].get(name, {})
         total = both[0].pop("connections", 0)
-        rows.append((name, f"{total:,}", *(", ".join(f"{n:,} {key}" for key, n in each.items()) for each in both)))
+        rows.append(
+            (
+                name,
+                f"{total:,}",
+                *(", ".join(f"{n:,} {key}" for key, n in each.items()) for each in both),
+            )
+        )
     return table(("behaviour", "connections", "planned", "seen"), rows, {1})
 
 
 def _violations(report: dict[str, Any]) -> str:
-    rows = [(v["category"], f"{v['connection']}", known(v["lateness_s"]), v["story"]) for v in report["violations"]]
+    rows = [
+        (v["category"], f"{v['connection']}", known(v["lateness_s"]), v["story"])
+        for v in report["violations"]
+    ]
     return table(("", "connection", "lateness", "story"), rows, {1, 2}) if rows else ""

@@ -29,7 +29,11 @@ SCHEMA = "reaper-loadgen-report/1"
 TIMELINE_POINTS = 240
 LATENESS_BUCKETS_PER_TICK = 50
 """Bars of the lateness histogram per tick."""
-UNKNOWN_SERVER: dict[str, Any] = {"workers": None, "rss_bytes_per_connection": None, "cpu_fraction": None}
+UNKNOWN_SERVER: dict[str, Any] = {
+    "workers": None,
+    "rss_bytes_per_connection": None,
+    "cpu_fraction": None,
+}
 """The `server` block of a server that is not ours to look at."""
 
 Report = dict[str, Any]
@@ -45,14 +49,19 @@ def build_report(
     """Judge the run and put everything known about it into one dictionary that JSON can carry. *config* is what was
     asked for besides the plan."""
     law = plan.law
-    verdict = judge_all(plan, observation.records, observation.own_stalls, observation.server_stalls)
+    verdict = judge_all(
+        plan, observation.records, observation.own_stalls, observation.server_stalls
+    )
     ends, digest = plan.survey()
     outcomes = observation.outcomes
     total = summed(outcome.counters for outcome in outcomes)
     failures = sum((Counter(outcome.failures) for outcome in outcomes), Counter[str]())
     elapsed = observation.ended - observation.started
     ends_seen = observation.records.columns[2]
-    grown, before = sum(each.rss_open for each in outcomes), sum(each.rss_before for each in outcomes)
+    grown, before = (
+        sum(each.rss_open for each in outcomes),
+        sum(each.rss_before for each in outcomes),
+    )
     line, peak = timeline(observation)
     count = verdict.categories
     report: Report = {
@@ -79,12 +88,17 @@ def build_report(
             "refused": total.refused,
             "failures": dict(failures),
             "unanswered": total.unanswered,
-            "connect_s": None if observation.ramped is None else observation.ramped - observation.started,
+            "connect_s": None
+            if observation.ramped is None
+            else observation.ramped - observation.started,
         },
         "reaps": {
             "expected": verdict.expected,
             "observed": verdict.observed,
-            **{name: count[name] for name in (*BAD, "own_lag", "undecided", "closed_itself", "announced", "unjudged")},
+            **{
+                name: count[name]
+                for name in (*BAD, "own_lag", "undecided", "closed_itself", "announced", "unjudged")
+            },
             "alive_at_end": count["alive"],
             "late_raw": verdict.beyond_tick + total.read_late,
             "late_raw_own": total.read_late,
@@ -99,7 +113,10 @@ def build_report(
         "actions": {
             "done": total.actions,
             "per_s": total.actions / elapsed if elapsed > 0 else None,
-            **{name: getattr(total, name) for name in ("asked", "answered", "cut", "underway", "surplus")},
+            **{
+                name: getattr(total, name)
+                for name in ("asked", "answered", "cut", "underway", "surplus")
+            },
             "refused": total.refused_acts,
             "unanswered": total.lost_answers,
             "statuses": total.wrong,
@@ -110,15 +127,21 @@ def build_report(
             "processes_lost": len(observation.lost),
             "lag_s": observation.lag.summary(),
             "rss_bytes": grown or None,
-            "rss_bytes_per_connection": (grown - before) / total.established if grown and total.established else None,
-            "cpu_fraction": sum(outcome.cpu_seconds for outcome in outcomes) / elapsed if elapsed > 0 else None,
+            "rss_bytes_per_connection": (grown - before) / total.established
+            if grown and total.established
+            else None,
+            "cpu_fraction": sum(outcome.cpu_seconds for outcome in outcomes) / elapsed
+            if elapsed > 0
+            else None,
         },
         "server": server,
         "stuck_s": {
             "own": max(stalls.longest for stalls in observation.own_stalls),
             "server": observation.server_stalls.longest,
         },
-        "by_behaviour": {name: dict(counts) for name, counts in sorted(verdict.by_behaviour.items())},
+        "by_behaviour": {
+            name: dict(counts) for name, counts in sorted(verdict.by_behaviour.items())
+        },
         "lateness_histogram": lateness_histogram(verdict.lateness, law.tick),
         "timeline": line,
         "violations": [
@@ -157,7 +180,9 @@ def _answers(outcomes: Sequence[Outcome], total: Counters, protocol: str) -> lis
         found.append(f"{total.surplus:,} answers that nobody had asked for")
     if total.wrong:
         wrong = Counter(total.wrong)
-        counts = ", ".join(f"{count:,} with status {status}" for status, count in wrong.most_common(5))
+        counts = ", ".join(
+            f"{count:,} with status {status}" for status, count in wrong.most_common(5)
+        )
         found.append(f"{wrong.total():,} answers not as expected: {counts}")
     if foreign := next((each.counters.foreign for each in outcomes if each.counters.foreign), b""):
         found.append(f"answers that are no {protocol or 'answers'}: {foreign[:40]!r}")
@@ -171,7 +196,10 @@ def percentile(ordered: Sequence[float], percent: float) -> float | None:
 
 def lateness_summary(ordered: Sequence[float]) -> dict[str, float | None]:
     """min, percentiles, avg and max in seconds: exact, not from buckets."""
-    known = {name: percentile(ordered, at) for name, at in {"min": 0.0, **PERCENTILES, "max": 100.0}.items()}
+    known = {
+        name: percentile(ordered, at)
+        for name, at in {"min": 0.0, **PERCENTILES, "max": 100.0}.items()
+    }
     return {**known, "avg": math.fsum(ordered) / len(ordered) if ordered else None}
 
 
@@ -185,7 +213,12 @@ def write_csv(plan: Plan, observation: Observation, path: Path) -> None:
         ])  # fmt: skip
         lags = observation.own_stalls, observation.server_stalls
         for record, behaviour, found in judge_each(plan, observation.records, *lags):
-            instants = (record.established, record.sent, record.sent + behaviour.timeout, record.closed_by)
+            instants = (
+                record.established,
+                record.sent,
+                record.sent + behaviour.timeout,
+                record.closed_by,
+            )
             rows.writerow([
                 record.connection, record.incarnation, behaviour.name, How(record.how).name, found.category,
                 *(f"{instant - observation.started:.6f}" for instant in instants),
@@ -217,7 +250,11 @@ def timeline(observation: Observation) -> tuple[list[dict[str, float]], int]:
     points: list[dict[str, float]] = []
     before = dict.fromkeys(instants, 0)
     for number in range(1, TIMELINE_POINTS + 1):
-        until = observation.started + span * number / TIMELINE_POINTS if number < TIMELINE_POINTS else math.inf
+        until = (
+            observation.started + span * number / TIMELINE_POINTS
+            if number < TIMELINE_POINTS
+            else math.inf
+        )
         upto = {name: bisect_right(each, until) for name, each in instants.items()}
         open_now = upto["opened"] - upto["reaped"] - upto["left"]
         added = {name: upto[name] - before[name] for name in instants}
@@ -236,10 +273,16 @@ def _peak(opened: Sequence[float], ended: Sequence[float]) -> int:
     return peak
 
 
-def story(record: Record, behaviour: Behaviour, finding: Finding, law: Law, started: float) -> dict[str, Any]:
+def story(
+    record: Record, behaviour: Behaviour, finding: Finding, law: Law, started: float
+) -> dict[str, Any]:
     """One connection's life in words and figures; instants in seconds from the start of the run."""
     due = record.sent + behaviour.timeout
-    ending = "was still open" if record.how == How.OPEN else f"was closed by the server ({How(record.how).name})"
+    ending = (
+        "was still open"
+        if record.how == How.OPEN
+        else f"was closed by the server ({How(record.how).name})"
+    )
     words = (
         f"{behaviour.name} connection {record.connection}: connected, did {record.sends} steps, sent its last byte at "
         f"{record.sent - started:.3f} s, was due at {due - started:.3f} s "
@@ -264,7 +307,9 @@ def story(record: Record, behaviour: Behaviour, finding: Finding, law: Law, star
 
 def report_schema() -> dict[str, Any]:
     """The JSON Schema of a report, as it is published."""
-    schema: dict[str, Any] = json.loads(resources.files(__package__).joinpath("report.schema.json").read_text())
+    schema: dict[str, Any] = json.loads(
+        resources.files(__package__).joinpath("report.schema.json").read_text()
+    )
     return schema
 
 

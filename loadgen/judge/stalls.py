@@ -65,7 +65,9 @@ class Stalls:
     def _stretches(self) -> list[tuple[float, float]]:
         """Disjoint, ascending: from when something was due until it came, about the middle of its bucket."""
         merged: list[tuple[float, float]] = []
-        middle = {(bucket + 0.5) * BUCKET: lag for bucket, lag in self.worst.items() if lag >= LEAST}
+        middle = {
+            (bucket + 0.5) * BUCKET: lag for bucket, lag in self.worst.items() if lag >= LEAST
+        }
         spans = sorted((instant - lag, instant) for instant, lag in middle.items())
         for begin, over in spans:
             if merged and begin <= merged[-1][1]:

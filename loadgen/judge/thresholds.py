@@ -23,9 +23,29 @@ _FIGURES = {
     "lateness": ("min", *_PERCENTILES),
     "latency": _PERCENTILES,
     "lag": _PERCENTILES,
-    "reaps": ("expected", "observed", "early", "late", "missed", "false", "late_raw", "own_lag", "undecided"),
+    "reaps": (
+        "expected",
+        "observed",
+        "early",
+        "late",
+        "missed",
+        "false",
+        "late_raw",
+        "own_lag",
+        "undecided",
+    ),
     "connections": ("established", "failed", "refused", "peak_open"),
-    "actions": ("done", "per_s", "blocked", "asked", "answered", "unanswered", "cut", "refused", "surplus"),
+    "actions": (
+        "done",
+        "per_s",
+        "blocked",
+        "asked",
+        "answered",
+        "unanswered",
+        "cut",
+        "refused",
+        "surplus",
+    ),
 }
 _OPERATORS: dict[str, Callable[[float, float], bool]] = {
     "<=": operator.le,
@@ -60,15 +80,23 @@ def parse_threshold(text: str) -> Threshold:
     """Read one condition. Raises BadArgument: a form, a name or a value that is not understood."""
     match = _FORM.fullmatch(text)
     if match is None:
-        raise BadArgument(f"{text!r} is no threshold: write NAME<VALUE, such as lateness.p99<1.1s or reaps.late==0")
+        raise BadArgument(
+            f"{text!r} is no threshold: write NAME<VALUE, such as lateness.p99<1.1s or reaps.late==0"
+        )
     group, figure, comparison, value = match.groups()
     figure = _K6.get(figure, figure)
     if figure not in _FIGURES.get(group, ()):
-        known = ", ".join(f"{group}.{figure}" for group, figures in _FIGURES.items() for figure in figures)
+        known = ", ".join(
+            f"{group}.{figure}" for group, figures in _FIGURES.items() for figure in figures
+        )
         raise BadArgument(f"{text!r}: {group}.{figure} is not known: choose from {known}")
     if group in _SECONDS:
-        return Threshold(text.strip(), (*_SECONDS[group], figure), comparison, parse_duration(value))
+        return Threshold(
+            text.strip(), (*_SECONDS[group], figure), comparison, parse_duration(value)
+        )
     try:
         return Threshold(text.strip(), (group, figure), comparison, float(value))
     except ValueError:
-        raise BadArgument(f"{text!r}: {value!r} must be a number: {group}.{figure} is a count") from None
+        raise BadArgument(
+            f"{text!r}: {value!r} must be a number: {group}.{figure} is a count"
+        ) from None

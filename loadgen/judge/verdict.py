@@ -66,7 +66,9 @@ def judge(record: Record, behaviour: Behaviour, law: Law, own: Stalls, server: S
     if not behaviour.judged:
         return Finding("unjudged")
     due = record.sent + behaviour.timeout
-    unknown = max(record.seen - record.sent, 0.0)  # the server read the last byte somewhere in this interval
+    unknown = max(
+        record.seen - record.sent, 0.0
+    )  # the server read the last byte somewhere in this interval
     if how == How.OPEN:
         if not record.final or record.closed_by < due:
             return Finding("alive")
@@ -118,7 +120,9 @@ class Verdict:
     @property
     def observed(self) -> int:
         """Closes by the server, expected or not."""
-        return sum(self.categories[name] for name in ("reaped", "early", "late", "false", "own_lag"))
+        return sum(
+            self.categories[name] for name in ("reaped", "early", "late", "false", "own_lag")
+        )
 
     def add(self, record: Record, behaviour: Behaviour, finding: Finding, tick: float) -> None:
         """Count one finding."""
@@ -138,8 +142,16 @@ class Verdict:
 
     def reasons(self, law: Law) -> list[str]:
         """Why the run failed, one line each; empty when it passed."""
-        found = [f"{self.categories[name]:,} {name}: {_MEANING[name]}" for name in BAD if self.categories[name]]
-        if self.categories["early"] and law.tolerance < MILLISECOND and self.lateness[0] >= -MILLISECOND:
+        found = [
+            f"{self.categories[name]:,} {name}: {_MEANING[name]}"
+            for name in BAD
+            if self.categories[name]
+        ]
+        if (
+            self.categories["early"]
+            and law.tolerance < MILLISECOND
+            and self.lateness[0] >= -MILLISECOND
+        ):
             found[0] += (
                 f", by at most {seconds(-self.lateness[0])}; for a server whose clock counts whole milliseconds "
                 "give --tolerance 1ms"
@@ -153,9 +165,13 @@ class Verdict:
         undecided, own, found = self.categories["undecided"], self.categories["own_lag"], []
         if undecided > UNDECIDED_SHARE * (undecided + self.expected):
             what = f"{undecided:,} connections undecided: silent for too long and still open"
-            found.append(f"{what}, but this machine was stalled for as long: give more --patience, or a calmer machine")
+            found.append(
+                f"{what}, but this machine was stalled for as long: give more --patience, or a calmer machine"
+            )
         if own > OWN_LAG_SHARE * sum(self.categories.values()):
-            found.append(f"{own:,} connections broken by this program's own lag: too many to say anything")
+            found.append(
+                f"{own:,} connections broken by this program's own lag: too many to say anything"
+            )
         if self.excused > EXCUSED_SHARE * self.expected:
             what = f"{self.excused:,} of {self.expected:,} reaps excused by stalls: too many to say anything"
             found.append(f"{what}: give a calmer machine, or a longer tick")
@@ -170,7 +186,9 @@ _MEANING = {
 }
 
 
-def judge_all(plan: Plan, records: Iterable[Record], own: Sequence[Stalls], server: Stalls) -> Verdict:
+def judge_all(
+    plan: Plan, records: Iterable[Record], own: Sequence[Stalls], server: Stalls
+) -> Verdict:
     """The verdict over all *records* of a run of *plan*.
 
     *own* is the lag of each process: only that of the process which held a connection counts for it. *server* is what
@@ -189,4 +207,8 @@ def judge_each(
     """Each record with its behaviour and what it amounts to. *own*, *server*: as of `judge_all`."""
     for record in records:
         behaviour = plan.behaviour(record.connection)
-        yield record, behaviour, judge(record, behaviour, plan.law, own[record.connection % len(own)], server)
+        yield (
+            record,
+            behaviour,
+            judge(record, behaviour, plan.law, own[record.connection % len(own)], server),
+        )

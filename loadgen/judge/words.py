@@ -13,7 +13,12 @@ NARROWEST, WIDEST = 60, 120
 """Columns of text: the terminal's, within these; 80 where there is none."""
 BARS = 10
 """Lines of the histogram."""
-PARTS = {"kernel": "kernel", "server": "server", "generator": "generator", "most_used": "most in use beyond the start"}
+PARTS = {
+    "kernel": "kernel",
+    "server": "server",
+    "generator": "generator",
+    "most_used": "most in use beyond the start",
+}
 KINDS_OF_PROCESS = {"server": "worker of the server", "generator": "process of the generator"}
 REASONS = 5
 """Reasons that are printed; all of them are in the report."""
@@ -43,18 +48,26 @@ def verdict_lines(report: dict[str, Any]) -> list[str]:
         *row("lateness", f"{figures} (law: 0 .. {tick})"),
         *row("", beyond(reaps)),
         *drawn(report["lateness_histogram"]),
-        *row("own lag", f"p99 {known(generator['lag_s']['p99'])}, max {known(generator['lag_s']['max'])}"),
+        *row(
+            "own lag",
+            f"p99 {known(generator['lag_s']['p99'])}, max {known(generator['lag_s']['max'])}",
+        ),
     ]
     if excused := reaps["late_but_server_stuck"]:
         stuck = f"the server's answers took up to {known(report['stuck_s']['server'])}"
-        lines += row("", f"{excused:,} reaps ({share(excused, reaps['expected'])}) excused by stalls: {stuck}")
+        lines += row(
+            "",
+            f"{excused:,} reaps ({share(excused, reaps['expected'])}) excused by stalls: {stuck}",
+        )
     for name, side, count, what in (
         ("server", server, "workers", ("worker", "s")),
         ("generator", generator, "processes", ("process", "es")),
     ):
         if side["rss_bytes_per_connection"] is not None:
             each = f"{side['rss_bytes_per_connection']:,.0f} bytes per connection"
-            lines += row(name, f"{each}, {side['cpu_fraction']:.0%} CPU, {plural(side[count], *what)}")
+            lines += row(
+                name, f"{each}, {side['cpu_fraction']:.0%} CPU, {plural(side[count], *what)}"
+            )
     lines += machine_lines(report.get("machine"))
     lines += row("verdict", headline(report))
     for reason in report["reasons"][:REASONS]:
@@ -68,7 +81,11 @@ def accounted(actions: dict[str, Any]) -> list[str]:
     """What became of everything that was asked."""
     if not actions["asked"]:
         return []
-    others = [f"{actions[name]:,} {name}" for name in ("refused", "cut", "unanswered", "underway") if actions[name]]
+    others = [
+        f"{actions[name]:,} {name}"
+        for name in ("refused", "cut", "unanswered", "underway")
+        if actions[name]
+    ]
     return row("answers", ", ".join([f"{actions['answered']:,} of {actions['asked']:,}", *others]))
 
 
@@ -82,7 +99,10 @@ def drawn(histogram: dict[str, Any]) -> list[str]:
     bars = histogram["bars"]
     if not bars:
         return []
-    first, last = round(bars[0][0] / histogram["width_s"]), round(bars[-1][0] / histogram["width_s"])
+    first, last = (
+        round(bars[0][0] / histogram["width_s"]),
+        round(bars[-1][0] / histogram["width_s"]),
+    )
     each = -(-(last - first + 1) // BARS)
     counts = [0] * (-(-(last - first + 1) // each))
     for lower, count in bars:
@@ -119,7 +139,11 @@ def machine_lines(machine: dict[str, Any] | None) -> list[str]:
     ):
         names = KINDS_OF_PROCESS if key == "process_bytes" else PARTS
         figures = (machine or {}).get(key, {})
-        parts = [f"{names[part]} {shown(figures[part])}" for part in names if figures.get(part) is not None]
+        parts = [
+            f"{names[part]} {shown(figures[part])}"
+            for part in names
+            if figures.get(part) is not None
+        ]
         if parts:
             lines += row(name, ", ".join(parts) + ending)
     return lines
@@ -133,7 +157,9 @@ def headline(report: dict[str, Any]) -> str:
     unanswered, failed = report["connections"]["unanswered"], report["connections"]["failed"]
     bad = [f"{reaps[name]:,} {name}" for name in BAD if reaps[name]]
     bad += [f"{failed:,} not established"] if failed else []
-    ended_early = report["partial"] and not report["interrupted"] and not generator["processes_lost"]
+    ended_early = (
+        report["partial"] and not report["interrupted"] and not generator["processes_lost"]
+    )
     words = report["reasons"][0].partition(": ")[0]
     if verdict == "fail" and not ended_early and unanswered and not report["actions"]["answered"]:
         words = f"{unanswered:,} connections unanswered, and none was answered"
@@ -150,7 +176,11 @@ def row(name: str, text: str) -> list[str]:
     if len(name) >= INDENT:
         return [name, *row("", text)]
     return textwrap.wrap(
-        text, width(), initial_indent=name.ljust(INDENT), subsequent_indent=indent, break_on_hyphens=False
+        text,
+        width(),
+        initial_indent=name.ljust(INDENT),
+        subsequent_indent=indent,
+        break_on_hyphens=False,
     )
 
 

@@ -304,14 +304,25 @@ class SlowHeaders(Attack):
     deadline: bool = True
 
 
-def _attack(kind: str, doc: str, *opening: Act, then: Act | None = None, **more: Any) -> type[Attack]:
+def _attack(
+    kind: str, doc: str, *opening: Act, then: Act | None = None, **more: Any
+) -> type[Attack]:
     """An attack that is told by its acts alone. *more*: class variables."""
     name = "".join(part.capitalize() for part in kind.split("_"))
-    variables = {"protocols": ("http",), **more, "kind": kind, "opening": opening, "then": then, "__doc__": doc}
+    variables = {
+        "protocols": ("http",),
+        **more,
+        "kind": kind,
+        "opening": opening,
+        "then": then,
+        "__doc__": doc,
+    }
     made: type[Attack] = dataclass(frozen=True, kw_only=True)(
         type(name, (Attack,), variables | {"__module__": __name__})
     )
-    globals()[name] = made  # a plan is pickled for the processes that play it: it is looked up by this name
+    globals()[name] = (
+        made  # a plan is pickled for the processes that play it: it is looked up by this name
+    )
     return made
 
 

@@ -78,7 +78,9 @@ def plan_shares(target: Target, connections: int, processes: int | None = None) 
     if descriptors < 1:
         raise BadArgument(f"--connections {connections}: no descriptors free (hard limit {hard})")
     needed = -(-connections // descriptors)
-    wanted = processes or max(needed, -(-connections // COMFORTABLE) if connections <= 2 * COMFORTABLE else needed)
+    wanted = processes or max(
+        needed, -(-connections // COMFORTABLE) if connections <= 2 * COMFORTABLE else needed
+    )
     if wanted < needed:
         what = f"{connections} connections need {needed} processes ({descriptors} descriptors each)"
         raise BadArgument(f"--processes {wanted}: {what}")
@@ -88,7 +90,11 @@ def plan_shares(target: Target, connections: int, processes: int | None = None) 
     most = -(-connections // wanted)
     each = -(-most // per_source()) if own_sources else 0
     return [
-        Share(number, base + (number < extra), tuple(source_address(number * each + source) for source in range(each)))
+        Share(
+            number,
+            base + (number < extra),
+            tuple(source_address(number * each + source) for source in range(each)),
+        )
         for number in range(wanted)
     ]
 

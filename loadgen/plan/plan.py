@@ -72,15 +72,29 @@ class Plan:
         The digest is a SHA-256 over every connection's behaviour, instant of connecting and outcome: equal digests,
         equal plans. Cost: O(connections).
         """
-        counts: dict[str, Counter[str]] = {behaviour.name: Counter() for behaviour in self.behaviours}
-        drawn = (self.seed, self.law, self.duration, self.behaviours, *([self.beat] if self.beat else []))
+        counts: dict[str, Counter[str]] = {
+            behaviour.name: Counter() for behaviour in self.behaviours
+        }
+        drawn = (
+            self.seed,
+            self.law,
+            self.duration,
+            self.behaviours,
+            *([self.beat] if self.beat else []),
+        )
         hasher = hashlib.sha256(repr(drawn).encode())
         for index, kind in enumerate(self.kinds):
             behaviour = self.behaviours[kind]
             end, offset = behaviour.outcome(self.key(index))
             counts[behaviour.name].update(("connections", end.name.lower()))
             hasher.update(
-                struct.pack("<BBdd", kind, end, self.connect_offset(index), -1.0 if offset is None else offset)
+                struct.pack(
+                    "<BBdd",
+                    kind,
+                    end,
+                    self.connect_offset(index),
+                    -1.0 if offset is None else offset,
+                )
             )
         return {name: dict(counter) for name, counter in counts.items()}, hasher.hexdigest()
 
@@ -91,7 +105,13 @@ def least_duration(timeout: float, tick: float) -> float:
 
 
 def make_plan(
-    scenario: Scenario, connections: int, law: Law, duration: float, seed: int, rate: float, beat: float = 0.0
+    scenario: Scenario,
+    connections: int,
+    law: Law,
+    duration: float,
+    seed: int,
+    rate: float,
+    beat: float = 0.0,
 ) -> Plan:
     """Draw the plan: same arguments, same plan.
 
@@ -105,7 +125,9 @@ def make_plan(
     least = least_duration(longest, law.tick)
     if duration < least:
         what = f"too short to see a connection reaped at timeout {seconds(longest)} and tick {seconds(law.tick)}"
-        raise BadArgument(f"--duration {seconds(duration)} is {what}: at least {seconds(least)} is needed")
+        raise BadArgument(
+            f"--duration {seconds(duration)} is {what}: at least {seconds(least)} is needed"
+        )
     shortest = min(behaviour.timeout for behaviour in behaviours)
     if beat > (most := LONGEST_BEAT * shortest):
         what = f"too long for a timeout of {seconds(shortest)}"
@@ -121,7 +143,9 @@ def share_out(weights: list[float], connections: int, seed: int) -> bytes:
     total = sum(weights)
     exact = [weight * connections / total for weight in weights]
     kinds = [number for number, share in enumerate(exact) for _ in range(int(share))]
-    kinds += sorted(range(len(weights)), key=lambda number: -(exact[number] % 1))[: connections - len(kinds)]
+    kinds += sorted(range(len(weights)), key=lambda number: -(exact[number] % 1))[
+        : connections - len(kinds)
+    ]
     kinds.sort()
     random.Random(seed).shuffle(kinds)
     return bytes(kinds)

@@ -92,9 +92,13 @@ class ClientSpec:
         if unknown := sorted(set(options) - set(known)):
             name = unknown[0] if unknown[0].isidentifier() else _shown(unknown[0])
             accepted = ", ".join(["weight", "timeout", *_COMMON, *known])
-            raise BadArgument(f"{self.name}.{name}: a {self.kind} client has no such parameter: it has {accepted}")
+            raise BadArgument(
+                f"{self.name}.{name}: a {self.kind} client has no such parameter: it has {accepted}"
+            )
         for key, spec in known.items():
-            read, default = (_quantity, spec.metadata["default"]) if spec.metadata else (_number, spec.default)
+            read, default = (
+                (_quantity, spec.metadata["default"]) if spec.metadata else (_number, spec.default)
+            )
             values[key] = read(f"{self.name}.{key}", options.get(key, default), own)
         made = cls(name=self.name, weight=self.weight, timeout=own, horizon=horizon, **values)
         _check_gaps(made)
@@ -132,14 +136,20 @@ def from_mix(text: str) -> Scenario:
     for part in text.split(","):
         name, _, weight_text = part.strip().partition("=")
         if name not in KINDS:
-            raise BadArgument(f"--mix {text!r}: {name!r} is no behaviour: choose from {', '.join(KINDS)}")
+            raise BadArgument(
+                f"--mix {text!r}: {name!r} is no behaviour: choose from {', '.join(KINDS)}"
+            )
         if name in clients:
-            raise BadArgument(f"--mix {text!r}: {name!r} is given twice: give each behaviour one weight")
+            raise BadArgument(
+                f"--mix {text!r}: {name!r} is given twice: give each behaviour one weight"
+            )
         weight = 0.0
         with suppress(ValueError):
             weight = float(weight_text or 1)
         if not 0 < weight <= MOST_WEIGHT:
-            complaint = f"weight {weight_text!r} of {name!r} must be a number > 0, such as {name}=50"
+            complaint = (
+                f"weight {weight_text!r} of {name!r} must be a number > 0, such as {name}=50"
+            )
             raise BadArgument(f"--mix {text!r}: {complaint}")
         clients[name] = ClientSpec(name, name, weight)
     return Scenario("mix", tuple(clients.values()))
@@ -169,7 +179,11 @@ def load_scenario(name: str) -> Scenario:
 def parse_scenario(table: dict[str, Any], name: str) -> Scenario:
     """A scenario from parsed TOML. Raises BadArgument: anything that is not understood."""
     _quantity("max_age", table.get("max_age", "0s"), 1.0)
-    _only(table, {"name", "description", "protocol", "ramp", "client", "statuses", "max_age"}, "the file")
+    _only(
+        table,
+        {"name", "description", "protocol", "ramp", "client", "statuses", "max_age"},
+        "the file",
+    )
     protocol = table.get("protocol")
     if protocol is not None and protocol not in PROTOCOL_NAMES:
         raise BadArgument(f"protocol = {_shown(protocol)}: choose from {', '.join(PROTOCOL_NAMES)}")
@@ -179,10 +193,15 @@ def parse_scenario(table: dict[str, Any], name: str) -> Scenario:
     if len(rows) > MOST_CLIENTS:
         raise BadArgument(f"there are {len(rows)} clients: write at most {MOST_CLIENTS}")
     clients = tuple(_client(row, number) for number, row in enumerate(rows, 1))
-    twice = [name for name, count in Counter(client.name for client in clients).items() if count > 1]
+    twice = [
+        name for name, count in Counter(client.name for client in clients).items() if count > 1
+    ]
     if twice:
         raise BadArgument(f"two clients are called {twice[0]!r}: give each a name of its own")
-    name, description = _text("name", table.get("name", name)), _text("description", table.get("description", ""))
+    name, description = (
+        _text("name", table.get("name", name)),
+        _text("description", table.get("description", "")),
+    )
     ramp, statuses = _ramp(table.get("ramp", {})), _statuses(table.get("statuses", ["2xx"]))
     return Scenario(name, clients, description, protocol, ramp, statuses, table.get("max_age"))
 
@@ -206,10 +225,14 @@ def _ramp(ramp: Any) -> dict[str, Any] | None:
     if ramp.get("shape", "linear") not in SHAPES:
         raise BadArgument(f"ramp.shape = {_shown(ramp['shape'])}: choose from {', '.join(SHAPES)}")
     if "rate" in ramp and _number("ramp.rate", ramp["rate"]) < SLOWEST_RATE:
-        raise BadArgument(f"ramp.rate = {_shown(ramp['rate'])} must be > 0: at least {SLOWEST_RATE} per second")
+        raise BadArgument(
+            f"ramp.rate = {_shown(ramp['rate'])} must be > 0: at least {SLOWEST_RATE} per second"
+        )
     waves = ramp.get("waves", 1)
     if type(waves) is not int or not 0 < waves <= MOST_WAVES:
-        raise BadArgument(f"ramp.waves = {_shown(waves)} must be > 0, whole, and at most {MOST_WAVES}")
+        raise BadArgument(
+            f"ramp.waves = {_shown(waves)} must be > 0, whole, and at most {MOST_WAVES}"
+        )
     _quantity("ramp.every", ramp.get("every", "0s"), 1.0)
     return ramp or None
 
@@ -223,8 +246,12 @@ def _client(row: Any, number: int) -> ClientSpec:
         raise BadArgument(f"{where}: kind = {_shown(kind)}: choose from {', '.join(KINDS)}")
     weight = _number(f"{where}: weight", row.get("weight", 1))
     if not 0 < weight <= MOST_WEIGHT:
-        raise BadArgument(f"{where}: weight = {_shown(row['weight'])} must be a number > 0 and at most {MOST_WEIGHT:g}")
-    options = tuple((key, value) for key, value in row.items() if key not in ("kind", "name", "weight"))
+        raise BadArgument(
+            f"{where}: weight = {_shown(row['weight'])} must be a number > 0 and at most {MOST_WEIGHT:g}"
+        )
+    options = tuple(
+        (key, value) for key, value in row.items() if key not in ("kind", "name", "weight")
+    )
     name = _text(f"{where}: name", row.get("name", kind))
     if not name:
         raise BadArgument(f'{where}: name = "": give it a name, or none, to be called {kind!r}')
@@ -238,14 +265,18 @@ def _check_gaps(behaviour: Behaviour) -> None:
     name, value = behaviour.name, vars(behaviour)
     for key in ("longest", "every", *(["shortest"] if behaviour.kind == "bursty" else [])):
         if value.get(key, 1.0) < SHORTEST_GAP:
-            raise BadArgument(f"{name}.{key}: its gap must be longer than 0: at least {seconds(SHORTEST_GAP)}")
+            raise BadArgument(
+                f"{name}.{key}: its gap must be longer than 0: at least {seconds(SHORTEST_GAP)}"
+            )
     if not TAILS[0] <= value.get("tail", 1.0) <= TAILS[1]:
         raise BadArgument(f"{name}.tail must be a number from {TAILS[0]} to {TAILS[1]:g}")
     if value.get("shortest", 0.0) > value.get("longest", FOREVER):
         raise BadArgument(f"{name}.shortest is longer than its longest gap")
     if value.get("earliest", 0.0) > value.get("latest", FOREVER):
         raise BadArgument(f"{name}.earliest is later than its latest")
-    for key in ("longest", "every", "shortest") if behaviour.judged and not behaviour.deadline else ():
+    for key in (
+        ("longest", "every", "shortest") if behaviour.judged and not behaviour.deadline else ()
+    ):
         if value.get(key, 0.0) > CLOSEST * behaviour.timeout * (1 + 1e-9):
             raise BadArgument(f"{name}.{key} is longer than {CLOSEST}T: neither end would be wrong")
 
@@ -253,7 +284,9 @@ def _check_gaps(behaviour: Behaviour) -> None:
 def _only(table: dict[str, Any], known: set[str], where: str) -> None:
     for key in table:
         if key not in known:
-            raise BadArgument(f"{where} has an unknown key {_shown(key)}: it may have {', '.join(sorted(known))}")
+            raise BadArgument(
+                f"{where} has an unknown key {_shown(key)}: it may have {', '.join(sorted(known))}"
+            )
 
 
 def _text(where: str, value: Any, _: float = 1.0) -> str:
@@ -269,7 +302,11 @@ def _flag(where: str, value: Any, _: float) -> bool:
 
 
 def _number(where: str, value: Any, _: float = 1.0) -> float:
-    if not isinstance(value, bool) and isinstance(value, (int, float)) and abs(value) <= sys.float_info.max:
+    if (
+        not isinstance(value, bool)
+        and isinstance(value, (int, float))
+        and abs(value) <= sys.float_info.max
+    ):
         return float(value)
     raise BadArgument(f"{where} = {_shown(value)} must be a number")
 
@@ -284,7 +321,11 @@ def _quantity(where: str, value: Any, timeout: float) -> float:
     raise BadArgument(f"{where} = {_shown(value)}: {wanted}")
 
 
-_COMMON: dict[str, Callable[[str, Any, float], Any]] = {"reconnect": _quantity, "deadline": _flag, "listener": _text}
+_COMMON: dict[str, Callable[[str, Any, float], Any]] = {
+    "reconnect": _quantity,
+    "deadline": _flag,
+    "listener": _text,
+}
 """What every kind has, unless it is left out, and how it is read."""
 
 

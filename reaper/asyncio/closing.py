@@ -73,7 +73,9 @@ class _Farewell:
 
     __slots__ = ("_progress", "_reaper", "_seconds", "_transport", "_until")
 
-    def __init__(self, reaper: AsyncioReaper, transport: Any, seconds: float, patient: bool) -> None:
+    def __init__(
+        self, reaper: AsyncioReaper, transport: Any, seconds: float, patient: bool
+    ) -> None:
         self._reaper = reaper
         self._transport = transport
         self._seconds = seconds

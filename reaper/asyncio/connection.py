@@ -26,11 +26,15 @@ class Connection(Watched):
 
     __slots__ = ("_before", "_entered", "_given", "_soon", "_task", "transport", "when_cut")
 
-    def __init__(self, driver: Driver, uid: int, transport: Any, when_cut: Callable[[], object] | None = None) -> None:
+    def __init__(
+        self, driver: Driver, uid: int, transport: Any, when_cut: Callable[[], object] | None = None
+    ) -> None:
         super().__init__(driver, uid)
         self.transport: Any = transport
         self.when_cut: Callable[[], object] | None = when_cut  # called first when it is reaped
-        self.receiving: bool | None = None if when_cut is None else True  # of a protocol's, until it says `in_use`
+        self.receiving: bool | None = (
+            None if when_cut is None else True
+        )  # of a protocol's, until it says `in_use`
         self._task: asyncio.Task[Any] | None = None
         self._entered = False
         self._before = 0  # cancellations of the task that were under way when it entered
@@ -45,7 +49,9 @@ class Connection(Watched):
     def __enter__(self) -> Connection:
         task = asyncio.current_task()
         if task is None:
-            raise RuntimeError("a watch is entered in a task; for a protocol use reaper.asyncio.guard or .Protocol")
+            raise RuntimeError(
+                "a watch is entered in a task; for a protocol use reaper.asyncio.guard or .Protocol"
+            )
         if self._entered:
             raise RuntimeError(f"{self!r} was entered before; watch again for another block")
         self._entered = True
@@ -56,7 +62,10 @@ class Connection(Watched):
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> bool:
         task, self._task = self._task, None
         assert task is not None
@@ -67,7 +76,11 @@ class Connection(Watched):
             self._soon.cancel()
         if not self._given:
             return False
-        return task.uncancel() <= self._before and kind is not None and issubclass(kind, asyncio.CancelledError)
+        return (
+            task.uncancel() <= self._before
+            and kind is not None
+            and issubclass(kind, asyncio.CancelledError)
+        )
 
     def lost(self, exc: BaseException | None) -> None:
         """Its transport is closed: by its peer if there was an error, or it has shut its side before."""

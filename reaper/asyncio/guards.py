@@ -122,7 +122,11 @@ class Guard(Watched):
     def descriptor(self) -> int:
         """Of its socket; -1 if there is none, or it is closed, or the peer has to take something first."""
         transport = self._open()
-        return -1 if transport is None or self._phase is Phase.WRITE else transports.descriptor_of(transport)
+        return (
+            -1
+            if transport is None or self._phase is Phase.WRITE
+            else transports.descriptor_of(transport)
+        )
 
     @property
     def link(self) -> int:
@@ -135,7 +139,11 @@ class Guard(Watched):
     def phase(self) -> Phase:
         """What it waits for now."""
         transport = self._open()
-        return self._phase if transport is None else self._found(transport, transports.tcp_info(transport))
+        return (
+            self._phase
+            if transport is None
+            else self._found(transport, transports.tcp_info(transport))
+        )
 
     @property
     def busy(self) -> bool:
@@ -177,7 +185,10 @@ class Guard(Watched):
             if phase is Phase.WRITE:
                 self._reaper.sweep.add(self)
         # The kernel counts the seconds in which this process stood still; they are charged to nobody.
-        stalled, self._stalled = self._reaper.driver.clock.stalled - self._stalled, self._reaper.driver.clock.stalled
+        stalled, self._stalled = (
+            self._reaper.driver.clock.stalled - self._stalled,
+            self._reaper.driver.clock.stalled,
+        )
         limit = self._rules.limits.get(phase)
         if limit is None or phase is Phase.IN_FLIGHT:
             return None
@@ -203,7 +214,9 @@ class Guard(Watched):
         left = self._look(transport)
         if left is not None and left <= 0:
             return False
-        self._reaper.loop.call_soon(self._look_again_in, left)  # after this check, which counts as activity
+        self._reaper.loop.call_soon(
+            self._look_again_in, left
+        )  # after this check, which counts as activity
         return True
 
     def _may_finish(self, transport: Any) -> bool:
@@ -257,7 +270,10 @@ class Guard(Watched):
         if self._open() is None:
             self.lost()
         else:
-            super().reap(self._reason() if expiry is not None and expiry.lease is self.lease else reason, expiry)
+            super().reap(
+                self._reason() if expiry is not None and expiry.lease is self.lease else reason,
+                expiry,
+            )
 
     def _cut(self, reason: str) -> None:
         transport = self.transport()
@@ -318,7 +334,9 @@ class Gate(asyncio.Protocol):
 
 
 def guarded(
-    factory: Callable[[], Any], rules: Callable[[AsyncioReaper], Rules], reaper: Callable[[], AsyncioReaper]
+    factory: Callable[[], Any],
+    rules: Callable[[AsyncioReaper], Rules],
+    reaper: Callable[[], AsyncioReaper],
 ) -> Callable[[], asyncio.BaseProtocol]:
     """*factory*, its connections guarded by *rules*, which are made once for each reaper."""
     known: weakref.WeakKeyDictionary[AsyncioReaper, Rules] = weakref.WeakKeyDictionary()
@@ -389,7 +407,9 @@ def kernel_must_tell() -> None:
 
 def _spoke_last(info: TcpInfo) -> bool:
     """Whether bytes of the peer came after what was last sent to it."""
-    return bool(info.received) and (not info.acknowledged or info.received_ago < info.sent_ago - STAMP)
+    return bool(info.received) and (
+        not info.acknowledged or info.received_ago < info.sent_ago - STAMP
+    )
 
 
 def _weak(thing: Any, gone: Callable[[Any], object] | None = None) -> Callable[[], Any]:
@@ -413,7 +433,9 @@ def _hearing(kind: Any) -> Any:
         kind.connection_lost(self, exc)
 
     members = {"__slots__": (), "__module__": kind.__module__, "connection_lost": connection_lost}
-    meta = type("Unannounced", (type(kind),), {"mro": lambda made: [made, _Unannounced, *kind.__mro__]})
+    meta = type(
+        "Unannounced", (type(kind),), {"mro": lambda made: [made, _Unannounced, *kind.__mro__]}
+    )
     return meta(kind.__name__, (kind,), members)
 
 

@@ -46,7 +46,10 @@ class AsyncioReaper(Reaper):
         RuntimeError: *loop* is None and none runs.
     """
 
-    _hints: ClassVar[Mapping[str, str]] = {"not started": "start() it first", "stopped": "it was stopped"}
+    _hints: ClassVar[Mapping[str, str]] = {
+        "not started": "start() it first",
+        "stopped": "it was stopped",
+    }
 
     @spelled_out
     def __init__(
@@ -98,7 +101,9 @@ class AsyncioReaper(Reaper):
             self._timer.cancel()
         self._timer, self._at = None, at
         if at < math.inf:
-            self._timer = self.loop.call_later(max(at - self._clock(), 0.0) + self._extra, self._look)
+            self._timer = self.loop.call_later(
+                max(at - self._clock(), 0.0) + self._extra, self._look
+            )
 
     def _look(self) -> None:
         self._timer, self._at = None, math.inf
@@ -156,7 +161,11 @@ class AsyncioReaper(Reaper):
         Cost: one lease. No task, no timer.
         """
         self._must_run()
-        if transport is not None and not hasattr(transport, "get_extra_info") and socket_of(transport) is None:
+        if (
+            transport is not None
+            and not hasattr(transport, "get_extra_info")
+            and socket_of(transport) is None
+        ):
             wanted = "a transport, a StreamWriter, a socket or None"
             raise InvalidArgument(f"transport must be {wanted}, got {shown(transport)}")
         connection: Connection = self.driver.watch(
@@ -185,7 +194,9 @@ class AsyncioReaper(Reaper):
 _OF_LOOPS: dict[asyncio.AbstractEventLoop, list[AsyncioReaper]] = {}
 
 
-def reaper_of(loop: asyncio.AbstractEventLoop | None = None, config: ReaperConfig | None = None) -> AsyncioReaper:
+def reaper_of(
+    loop: asyncio.AbstractEventLoop | None = None, config: ReaperConfig | None = None
+) -> AsyncioReaper:
     """The reaper of *loop* (None: the running one) by *config* (None: any), which runs; made where there is none yet.
 
     For what has no `async with` block around it: protocols, servers of other packages.
@@ -222,7 +233,9 @@ def serving_reaper(
     if not given:
         return reaper_of if reaper is None else lambda: reaper
     if reaper is not None:
-        raise InvalidArgument(f"reaper must be None where {given[0]} is given: that makes another; got {reaper!r}")
+        raise InvalidArgument(
+            f"reaper must be None where {given[0]} is given: that makes another; got {reaper!r}"
+        )
     made: list[AsyncioReaper] = []
 
     def own() -> AsyncioReaper:

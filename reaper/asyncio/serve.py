@@ -135,7 +135,9 @@ async def start_server(
     check_handler("client_connected_cb", client_connected_cb)
     check_watch(idle, "idle", probe, grace)
     of_loop: dict[str, Any] = {**options}
-    of_reaper: Any = {name: of_loop.pop(name) for name in Options.__annotations__ if name in of_loop}
+    of_reaper: Any = {
+        name: of_loop.pop(name) for name in Options.__annotations__ if name in of_loop
+    }
     watcher = serving_reaper(reaper, config, of_reaper)()
     loop = asyncio.get_running_loop()
 
@@ -145,7 +147,9 @@ async def start_server(
             close(watcher, transport)
             return
         connection = watcher.watch(writer, idle, probe=probe, grace=grace)
-        connection.when_cut = functools.partial(bound, watcher, transport)  # a handler may wait for its writer to close
+        connection.when_cut = functools.partial(
+            bound, watcher, transport
+        )  # a handler may wait for its writer to close
         assert isinstance(reader, WatchedReader)
         reader.connection = connection
         connection.handled()
@@ -196,13 +200,17 @@ def loop_factory(
     class Loop(kind):  # type: ignore[misc]
         """A loop that guards what is served on it."""
 
-        async def create_server(self, protocol_factory: Any, *arguments: Any, **options: Any) -> Any:
+        async def create_server(
+            self, protocol_factory: Any, *arguments: Any, **options: Any
+        ) -> Any:
             """As the loop's own."""
             if wrap is not None:
                 protocol_factory = wrap(protocol_factory)
             elif idle is not None:
                 protocol_factory = guard(protocol_factory, idle)
-            protocol_factory = door(protocol_factory, options, seconds, lambda: reaper_of(self, config))
+            protocol_factory = door(
+                protocol_factory, options, seconds, lambda: reaper_of(self, config)
+            )
             return await super().create_server(protocol_factory, *arguments, **options)
 
     return Loop

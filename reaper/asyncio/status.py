@@ -38,7 +38,9 @@ async def serve_status(
     return await asyncio.start_server(partial(answer, pages_of(reaper, name, pressure)), host, port)
 
 
-async def answer(pages: Mapping[str, status.Page], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def answer(
+    pages: Mapping[str, status.Page], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
     """Answer one request from *pages*, by path, and close the connection."""
     with suppress(OSError, TimeoutError):
         async with asyncio.timeout(status.PATIENCE):

@@ -26,7 +26,10 @@ Options = dict[str, Any]
 
 
 def door(
-    factory: Callable[[], Any], options: Options, seconds: float, reaper: Callable[[], AsyncioReaper]
+    factory: Callable[[], Any],
+    options: Options,
+    seconds: float,
+    reaper: Callable[[], AsyncioReaper],
 ) -> Callable[[], Any]:
     """What to give `create_server` in the place of *factory*; takes the TLS out of *options*, its keywords.
 
@@ -53,14 +56,21 @@ class Door(asyncio.Protocol):
     """
 
     def __init__(
-        self, inner: Any, context: ssl.SSLContext, seconds: float, shutdown: float | None, reaper: AsyncioReaper
+        self,
+        inner: Any,
+        context: ssl.SSLContext,
+        seconds: float,
+        shutdown: float | None,
+        reaper: AsyncioReaper,
     ) -> None:
         self._inner = inner
         self._context = context
         self._seconds = seconds
         self._shutdown = shutdown
         self._reaper = reaper
-        self._early: list[bytes] = []  # what came before the handshake began, and with the last of it
+        self._early: list[
+            bytes
+        ] = []  # what came before the handshake began, and with the last of it
         self._ended = False
 
     def connection_made(self, transport: Any) -> None:
@@ -75,7 +85,9 @@ class Door(asyncio.Protocol):
             driver.books.reaped(expiry.lease, peer_name(descriptor_of(raw)), expiry.reason, expiry)
             raw.abort()
 
-        handshake = driver.register(key, check_idle(self._seconds), over, reason=Phase.HANDSHAKE.value)
+        handshake = driver.register(
+            key, check_idle(self._seconds), over, reason=Phase.HANDSHAKE.value
+        )
         self._early.clear()
         bounds: Any = {"ssl_handshake_timeout": NEVER, "ssl_shutdown_timeout": self._shutdown}
         starting: Any = loop.start_tls(raw, self, self._context, server_side=True, **bounds)
@@ -83,7 +95,9 @@ class Door(asyncio.Protocol):
             if early:  # uvloop reads once although it was paused
                 starting = loop.create_task(starting)
                 await asyncio.sleep(0)  # it pauses reading, and...
-                await asyncio.sleep(0)  # ...lets what takes our place go on, before the loop reads again
+                await asyncio.sleep(
+                    0
+                )  # ...lets what takes our place go on, before the loop reads again
                 _feed(raw.get_protocol(), early)
             encrypted: Any = await starting
         except OSError:  # ssl.SSLError too

@@ -41,7 +41,9 @@ class Hands:
         clock: Seconds, monotonic.
     """
 
-    def __init__(self, target: Target, destroys: bool, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, target: Target, destroys: bool, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._target = target
         self._kernel = target.kernel
         self._destroys = destroys
@@ -62,7 +64,9 @@ class Hands:
             self._kernel.destroy(struct.pack("=40xQ", 1))  # no socket has these addresses
             return
         self._target.scan()
-        places = [place for one in self._target.listeners() if (place := self._target.find(one.inode))]
+        places = [
+            place for one in self._target.listeners() if (place := self._target.find(one.inode))
+        ]
         if not places:
             raise Refusal(
                 f"closing connections of {self._target} needs CAP_SYS_PTRACE: no process whose descriptors may be read "
@@ -158,7 +162,9 @@ def check_shutdown(pid: int, fd: int) -> None:
                 "CAP_NET_ADMIN; without --close nothing is needed"
             ) from None
         if error.errno == errno.ENOSYS:
-            raise Refusal("this kernel has no pidfd_getfd: it needs Linux 5.6; --how destroy needs 4.5") from None
+            raise Refusal(
+                "this kernel has no pidfd_getfd: it needs Linux 5.6; --how destroy needs 4.5"
+            ) from None
         if error.errno != errno.EBADF:
             raise
 

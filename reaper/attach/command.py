@@ -39,9 +39,15 @@ def add_commands(commands: Any) -> None:
         "Exit status: 0 stopped, or the process has ended; 2 it cannot be done.",
     )
     target = attach.add_mutually_exclusive_group(required=True)
-    target.add_argument("--pid", type=int, metavar="N", help="the servers of this process and its children")
-    target.add_argument("--listen", metavar="HOST:PORT", help="the server behind this address, restarts included")
-    attach.add_argument("--close", action="store_true", help="close what is due; without it nothing is closed")
+    target.add_argument(
+        "--pid", type=int, metavar="N", help="the servers of this process and its children"
+    )
+    target.add_argument(
+        "--listen", metavar="HOST:PORT", help="the server behind this address, restarts included"
+    )
+    attach.add_argument(
+        "--close", action="store_true", help="close what is due; without it nothing is closed"
+    )
     for name, what in (("only", "watch no clients but those"), ("except", "never watch clients")):
         attach.add_argument(
             f"--{name}",
@@ -53,14 +59,21 @@ def add_commands(commands: Any) -> None:
             help=f"{what} of this network; repeatable",
         )
     attach.add_argument("--config", metavar="FILE", help="a reaper.toml, of which [attach] counts")
-    attach.add_argument("--journal", type=Path, metavar="DIR", help="write what happens as journal files there")
     attach.add_argument(
-        "--learn", type=Path, metavar="DIR", help="close nothing; write how long clients stay silent, for advise"
+        "--journal", type=Path, metavar="DIR", help="write what happens as journal files there"
+    )
+    attach.add_argument(
+        "--learn",
+        type=Path,
+        metavar="DIR",
+        help="close nothing; write how long clients stay silent, for advise",
     )
     words = "with --learn: the shortest silence written; 5s"
     attach.add_argument("--gap", type=duration(0.1), default=5.0, metavar="DURATION", help=words)
     attach.add_argument("--metrics", metavar="HOST:PORT", help="serve Prometheus metrics there")
-    attach.add_argument("--json", action="store_true", help="print one JSON object per event: --log-format json")
+    attach.add_argument(
+        "--json", action="store_true", help="print one JSON object per event: --log-format json"
+    )
     add_settings(attach, ["attach", "reaper.log_format"], prefix="attach-")
     attach.set_defaults(run=run)
 
@@ -69,16 +82,24 @@ def _network(text: str) -> Network:
     try:
         return ipaddress.ip_network(text)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{error}: expected a network such as 10.0.0.0/8 or ::1/128") from None
+        raise argparse.ArgumentTypeError(
+            f"{error}: expected a network such as 10.0.0.0/8 or ::1/128"
+        ) from None
 
 
 def run(parsed: argparse.Namespace) -> int:
     """Run the command; returns the exit status."""
     try:
         if not sys.platform.startswith("linux"):
-            raise Refusal(f"needs Linux, whose kernel knows when each connection last spoke; this is {sys.platform}")
-        if parsed.learn is not None and (parsed.close or parsed.journal is not None or parsed.metrics is not None):
-            raise Refusal("--learn closes nothing and has its own journal: leave --close, --journal and --metrics out")
+            raise Refusal(
+                f"needs Linux, whose kernel knows when each connection last spoke; this is {sys.platform}"
+            )
+        if parsed.learn is not None and (
+            parsed.close or parsed.journal is not None or parsed.metrics is not None
+        ):
+            raise Refusal(
+                "--learn closes nothing and has its own journal: leave --close, --journal and --metrics out"
+            )
         loaded = ReaperConfig.load(parsed.config, overrides=settings(parsed))
         config = loaded.attach
         parsed.json = parsed.json or loaded.reaper.log_format == "json"
@@ -99,14 +120,20 @@ def _watch(parsed: argparse.Namespace, config: Attach, stack: ExitStack) -> int:
         from .targets import ByListen, ByPid, parse_address
     kernel = Linux(parsed.pid)
     stack.callback(kernel.close)
-    target = ByListen(parse_address(parsed.listen), kernel) if parsed.pid is None else ByPid(parsed.pid, kernel)
+    target = (
+        ByListen(parse_address(parsed.listen), kernel)
+        if parsed.pid is None
+        else ByPid(parsed.pid, kernel)
+    )
     target.only, target.never = parsed.only_networks, parsed.except_networks
     output = Output(STANDARD_OUTPUT, dropped_record if parsed.json else in_words)
     stack.callback(_end, output)
     if parsed.learn is not None:
         learn(target, parsed.learn, parsed.gap, config.tick, output.line)
         return GOOD
-    runner = Runner(target, config, view=lambda watch: _view(watch, parsed.json, output), closes=parsed.close)
+    runner = Runner(
+        target, config, view=lambda watch: _view(watch, parsed.json, output), closes=parsed.close
+    )
     if parsed.metrics is not None:
         _serve_metrics(runner, output, parsed.metrics, stack)
     if parsed.journal is not None:

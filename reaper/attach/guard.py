@@ -52,7 +52,16 @@ class Guard:
         on: Callable[[Event], object] = lambda event: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        limits = Limits(idle, first_byte, max_age, write, min_in_rate, min_in_grace, even_unanswered, grain=grain())
+        limits = Limits(
+            idle,
+            first_byte,
+            max_age,
+            write,
+            min_in_rate,
+            min_in_grace,
+            even_unanswered,
+            grain=grain(),
+        )
         self._tick = check_timeout("tick", tick)
         self._clock = clock
         self._sockets = OwnSockets(clock)
@@ -126,7 +135,10 @@ class Guard:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._stop = True
         self._changed.set()
@@ -137,7 +149,9 @@ class Guard:
     def _run(self) -> None:
         while True:
             self._changed.clear()
-            if self._stop:  # after the clearing: before it, a stop between the two would be waited through
+            if (
+                self._stop
+            ):  # after the clearing: before it, a stop between the two would be waited through
                 return
             if self.advance() < SLICE:
                 wake = self.next_wakeup()

@@ -79,7 +79,9 @@ class Limits:
 
     def shortest(self) -> float:
         """The shortest limit of time that is on, seconds."""
-        limits: list[float] = [getattr(self, name) for name in ("idle", "first_byte", "max_age", "write", "vanished")]
+        limits: list[float] = [
+            getattr(self, name) for name in ("idle", "first_byte", "max_age", "write", "vanished")
+        ]
         if self.min_in_rate:
             limits.append(max(self.min_in_grace, 0.1))
         return min(limit for limit in limits if limit)
@@ -214,7 +216,9 @@ def judge(seen: Snapshot, known: Memory, limits: Limits) -> tuple[Verdict, Memor
     stalled = NONE
     if limits.write:
         if seen.queued:
-            stalled = known.stalled if known.acked == seen.acked and known.stalled != NONE else after
+            stalled = (
+                known.stalled if known.acked == seen.acked and known.stalled != NONE else after
+            )
             if stalled + limits.write < at:
                 at, reason = stalled + limits.write, "write"
         else:
@@ -229,7 +233,10 @@ def judge(seen: Snapshot, known: Memory, limits: Limits) -> tuple[Verdict, Memor
             else:
                 slow, slow_received = known.slow, known.slow_received
                 span = before - seen.received_ago - grain - slow
-                if span > limits.min_in_grace and seen.received - slow_received < limits.min_in_rate * span:
+                if (
+                    span > limits.min_in_grace
+                    and seen.received - slow_received < limits.min_in_rate * span
+                ):
                     at, reason = min(at, before), "min_in_rate" if at > before else reason
         look = min(look, after + max(limits.min_in_grace, 0.1))
 
@@ -254,7 +261,9 @@ def _unanswered(seen: Snapshot, known: Memory, limits: Limits) -> tuple[float, f
     """Since when at the latest the peer's kernel has been asked in vain, when that is too long, and the next look."""
     limit = limits.vanished
     answered = seen.since(min(seen.ack_ago, seen.received_ago), limits.grain)
-    full = bool(seen.queued) and not seen.in_vain  # then there are no keep-alives, only probes of the window
+    full = (
+        bool(seen.queued) and not seen.in_vain
+    )  # then there are no keep-alives, only probes of the window
     soon = seen.after + max(limit / 16, limits.grain)
     if not seen.in_vain and not seen.probes:
         return NONE, float("inf"), soon if full else seen.after + limit * 0.75
@@ -268,7 +277,10 @@ def _unanswered(seen: Snapshot, known: Memory, limits: Limits) -> tuple[float, f
     certain = seen.probes >= 2
     if seen.in_vain:
         patience = min(ANSWER, limit / 16)
-        certain = max(seen.in_vain, seen.before - vain) - seen.sent_ago >= limit / 2 and seen.sent_ago >= patience
+        certain = (
+            max(seen.in_vain, seen.before - vain) - seen.sent_ago >= limit / 2
+            and seen.sent_ago >= patience
+        )
         soon = seen.after + max(patience - seen.sent_ago, limits.grain)
     if vain + limit <= seen.before and not certain:
         return vain, float("inf"), soon

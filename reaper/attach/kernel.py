@@ -59,7 +59,11 @@ class Listener(NamedTuple):
         host = self.host
         if host.is_unspecified:
             return b""
-        return host.packed if self.family == socket.AF_INET or host.version == 6 else MAPPED + host.packed
+        return (
+            host.packed
+            if self.family == socket.AF_INET or host.version == 6
+            else MAPPED + host.packed
+        )
 
 
 class Found(NamedTuple):
@@ -114,7 +118,9 @@ class Linux:
         return [
             Listener(addresses_of(answer.ident, answer.family)[0], answer.family, answer.inode)
             for family in (socket.AF_INET, socket.AF_INET6)
-            for answer in self._dump(self._looks, family, 1 << LISTEN, (), False)  # a `dump` may be half read
+            for answer in self._dump(
+                self._looks, family, 1 << LISTEN, (), False
+            )  # a `dump` may be half read
         ]
 
     def dump(self, listeners: Sequence[Listener], info: bool) -> Iterator[Found]:
@@ -124,7 +130,11 @@ class Linux:
         0.1 us each; what it finds costs 3 us, 7 us with *info*.
         """
         for family in (netlink.AF_INET, netlink.AF_INET6):
-            places = list(dict.fromkeys((one.address.port, one.local) for one in listeners if one.family == family))
+            places = list(
+                dict.fromkeys(
+                    (one.address.port, one.local) for one in listeners if one.family == family
+                )
+            )
             for start in range(0, len(places), netlink.MOST_PLACES):
                 some = places[start : start + netlink.MOST_PLACES]
                 before = self._clock()
@@ -153,16 +163,22 @@ class Linux:
         if answer.error in (errno.ENOENT, errno.ESTALE):
             return False
         if answer.error == errno.EOPNOTSUPP:
-            raise Refusal(f"--how destroy: this kernel has no CONFIG_INET_DIAG_DESTROY; {SHUTDOWN_INSTEAD}")
+            raise Refusal(
+                f"--how destroy: this kernel has no CONFIG_INET_DIAG_DESTROY; {SHUTDOWN_INSTEAD}"
+            )
         if answer.error:
-            raise Refusal(f"--how destroy: {os.strerror(answer.error)}: it needs CAP_NET_ADMIN; {SHUTDOWN_INSTEAD}")
+            raise Refusal(
+                f"--how destroy: {os.strerror(answer.error)}: it needs CAP_NET_ADMIN; {SHUTDOWN_INSTEAD}"
+            )
         return True
 
     def _look(self, idents: Sequence[bytes]) -> list[Snapshot | None]:
         first = self._sequence + 1
         self._sequence += len(idents)
         before = self._clock()
-        self._looks.send(b"".join([netlink.look_request(first + n, ident) for n, ident in enumerate(idents)]))
+        self._looks.send(
+            b"".join([netlink.look_request(first + n, ident) for n, ident in enumerate(idents)])
+        )
         found: dict[int, Snapshot | None] = {}
         answers = self._answers(self._looks)
         while len(found) < len(idents):
@@ -186,7 +202,12 @@ class Linux:
             yield from netlink.parse(sock.recv(MOST_BYTES))
 
     def _dump(
-        self, sock: socket.socket, family: int, states: int, places: Sequence[tuple[int, bytes]], info: bool
+        self,
+        sock: socket.socket,
+        family: int,
+        states: int,
+        places: Sequence[tuple[int, bytes]],
+        info: bool,
     ) -> Iterator[Answer]:
         self._sequence += 1
         sequence = self._sequence
@@ -203,9 +224,13 @@ class Linux:
 
 def _open() -> socket.socket:
     try:
-        sock = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, NETLINK_SOCK_DIAG)
+        sock = socket.socket(
+            socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, NETLINK_SOCK_DIAG
+        )
     except OSError as error:
-        raise Refusal(f"this kernel has no sock_diag netlink ({error.strerror}): it needs CONFIG_INET_DIAG") from None
+        raise Refusal(
+            f"this kernel has no sock_diag netlink ({error.strerror}): it needs CONFIG_INET_DIAG"
+        ) from None
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
     # Not `settimeout`: that would poll before every call.
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", PATIENCE, 0))

@@ -79,7 +79,9 @@ class Learner:
         self.spent += took
         return max(self._pace, took / SHARE) - took
 
-    def _note(self, found: Found, snapshot: Snapshot, seen: tuple[ConnectionLog, int] | None) -> None:
+    def _note(
+        self, found: Found, snapshot: Snapshot, seen: tuple[ConnectionLog, int] | None
+    ) -> None:
         heard = to_ns(snapshot.since(snapshot.received_ago, self._grain))
         if seen is None:
             if snapshot.outgoing or not self._target.wanted(found):
@@ -98,13 +100,17 @@ class Learner:
         self._seen[found.ident] = log, snapshot.segments_in
 
 
-def learn(target: Target, directory: Path, gap: float, tick: float, say: Callable[[str], object]) -> None:
+def learn(
+    target: Target, directory: Path, gap: float, tick: float, say: Callable[[str], object]
+) -> None:
     """Write the silences beyond *gap* seconds of *target* to *directory* until SIGINT, SIGTERM or its end."""
     began = time.monotonic()
     count = sum(1 for _ in target.dump(True))
     least = 2 * (time.monotonic() - began) / SHARE
     if least > gap:
-        say(f"--gap {gap:g}s is too short for {count:,} connections: {least:.1f} s take {SHARE:.0%} of a core")
+        say(
+            f"--gap {gap:g}s is too short for {count:,} connections: {least:.1f} s take {SHARE:.0%} of a core"
+        )
         gap = least
     with journal_in("--learn", directory, tick, gap) as journal, stoppable() as stop:
         learner = Learner(target, journal, gap, grain())
@@ -115,7 +121,9 @@ def learn(target: Target, directory: Path, gap: float, tick: float, say: Callabl
         except Refusal as gone:
             say(str(gone))
         share = 100 * learner.spent / (time.monotonic() - began)
-        say(f"{learner.samples} samples, {share:.1f} % of a core; next: reaper pipeline advise --events {directory}")
+        say(
+            f"{learner.samples} samples, {share:.1f} % of a core; next: reaper pipeline advise --events {directory}"
+        )
 
 
 def journal_in(flag: str, directory: Path, tick: float, gap: float = 1.0) -> Journal:
@@ -127,6 +135,8 @@ def journal_in(flag: str, directory: Path, tick: float, gap: float = 1.0) -> Jou
     try:
         return Journal(directory, tick=tick, gap_threshold=gap)
     except OSError as error:
-        raise Refusal(f"{flag} {directory}: {error.strerror}: give a directory that can be written") from None
+        raise Refusal(
+            f"{flag} {directory}: {error.strerror}: give a directory that can be written"
+        ) from None
     except ImportError as error:
         raise Refusal(f"{flag} {directory}: {error}, or leave it out") from None

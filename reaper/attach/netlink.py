@@ -28,9 +28,13 @@ AF_INET, AF_INET6 = int(socket.AF_INET), int(socket.AF_INET6)  # as plain ints: 
 
 _HEADER = struct.Struct("=IHHII")  # length, type, flags, sequence, port id
 _REQUEST = struct.Struct("=BBBBI")  # family, protocol, wanted attributes, padding, states
-_MESSAGE = struct.Struct("=BBBB48sIIIII")  # family, state, timer, retrans, ident, expires, rqueue, wqueue, uid, inode
+_MESSAGE = struct.Struct(
+    "=BBBB48sIIIII"
+)  # family, state, timer, retrans, ident, expires, rqueue, wqueue, uid, inode
 _ATTRIBUTE = struct.Struct("=HH")
-_STEP = struct.Struct("=BBH")  # of a filter: what to do, and how far to go on if it holds, and if not
+_STEP = struct.Struct(
+    "=BBH"
+)  # of a filter: what to do, and how far to go on if it holds, and if not
 _PLACE = struct.Struct("=BB2xi")  # its operand: family, bits of the address that follows, port
 _BYTECODE, _AT, _JUMP = 1, 7, 1  # the attribute; "the local address is"; "go on there"
 MOST_PLACES = 1024
@@ -74,7 +78,11 @@ class Answer(NamedTuple):
 
 
 def dump_request(
-    sequence: int, family: int, states: int, places: Sequence[tuple[int, bytes]] = (), info: bool = False
+    sequence: int,
+    family: int,
+    states: int,
+    places: Sequence[tuple[int, bytes]] = (),
+    info: bool = False,
 ) -> bytes:
     """Ask for every TCP socket of *family* in one of *states* (a mask, bit n for state n).
 
@@ -84,7 +92,9 @@ def dump_request(
         info: With `tcp_info`, which triples the cost.
     """
     flags, ident = NLM_F_REQUEST | NLM_F_DUMP, bytes(IDENT_BYTES)
-    return _request(SOCK_DIAG_BY_FAMILY, flags, sequence, family, info, states, ident, _filter(family, places))
+    return _request(
+        SOCK_DIAG_BY_FAMILY, flags, sequence, family, info, states, ident, _filter(family, places)
+    )
 
 
 def look_request(sequence: int, ident: bytes) -> bytes:
@@ -94,7 +104,9 @@ def look_request(sequence: int, ident: bytes) -> bytes:
 
 def destroy_request(sequence: int, ident: bytes) -> bytes:
     """Have the kernel abort the one socket with *ident*, cookie included."""
-    return _request(SOCK_DESTROY, NLM_F_REQUEST | NLM_F_ACK, sequence, family_of(ident), False, 0, ident)
+    return _request(
+        SOCK_DESTROY, NLM_F_REQUEST | NLM_F_ACK, sequence, family_of(ident), False, 0, ident
+    )
 
 
 def _filter(family: int, places: Sequence[tuple[int, bytes]]) -> bytes:
@@ -110,7 +122,14 @@ def _filter(family: int, places: Sequence[tuple[int, bytes]]) -> bytes:
 
 
 def _request(
-    kind: int, flags: int, sequence: int, family: int, info: bool, states: int, ident: bytes, attribute: bytes = b""
+    kind: int,
+    flags: int,
+    sequence: int,
+    family: int,
+    info: bool,
+    states: int,
+    ident: bytes,
+    attribute: bytes = b"",
 ) -> bytes:
     wanted = 1 << (INET_DIAG_INFO - 1) if info else 0
     body = _REQUEST.pack(family, socket.IPPROTO_TCP, wanted, 0, states) + ident + attribute
@@ -143,7 +162,9 @@ def _parse_one(body: memoryview, kind: int, sequence: int) -> Answer:
     if kind != SOCK_DIAG_BY_FAMILY:
         raise BadAnswer(f"netlink message of type {kind}: expected {SOCK_DIAG_BY_FAMILY}")
     if len(body) < _MESSAGE.size:
-        raise BadAnswer(f"an inet_diag message of {len(body)} bytes: expected at least {_MESSAGE.size}")
+        raise BadAnswer(
+            f"an inet_diag message of {len(body)} bytes: expected at least {_MESSAGE.size}"
+        )
     family, state, _, _, ident, _, unread, queued, _, inode = _MESSAGE.unpack_from(body)
     if family not in (AF_INET, AF_INET6):
         raise BadAnswer(f"an inet_diag message of address family {family}")
@@ -185,7 +206,9 @@ def addresses_of(ident: bytes, family: int = 0) -> tuple[Address, Address]:
     """
     local_port, remote_port = _PORTS.unpack_from(ident)
     size = 4 if (family or family_of(ident)) == AF_INET else 16
-    return Address(host_of(ident[4 : 4 + size]), local_port), Address(host_of(ident[20 : 20 + size]), remote_port)
+    return Address(host_of(ident[4 : 4 + size]), local_port), Address(
+        host_of(ident[20 : 20 + size]), remote_port
+    )
 
 
 def host_of(packed: bytes) -> str:

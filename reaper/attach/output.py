@@ -34,7 +34,9 @@ class Output:
         dropped: Lines, so far.
     """
 
-    def __init__(self, descriptor: int, notice: Callable[[int], str] = in_words, most: int = MOST_LINES) -> None:
+    def __init__(
+        self, descriptor: int, notice: Callable[[int], str] = in_words, most: int = MOST_LINES
+    ) -> None:
         self._descriptor = descriptor
         self._notice = notice
         self._waiting: Queue[str | None] = Queue(most)
@@ -95,7 +97,9 @@ class Output:
         while (text := self._waiting.get()) is not None:
             missing = self.dropped - noticed
             noticed += missing
-            data = (self._notice(missing) + "\n" + text if missing else text).encode(errors="replace")
+            data = (self._notice(missing) + "\n" + text if missing else text).encode(
+                errors="replace"
+            )
             try:
                 while data:
                     data = data[os.write(self._descriptor, data) :]

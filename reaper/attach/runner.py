@@ -28,7 +28,15 @@ from .watch import SLICE, End, Event, Watch
 
 LONGEST_PERIOD = 60.0
 """Seconds between two discoveries, at most; otherwise half the shortest limit."""
-SAME = ("idle", "first_byte", "max_age", "min_in_rate", "min_in_grace", "even_unanswered", "vanished")
+SAME = (
+    "idle",
+    "first_byte",
+    "max_age",
+    "min_in_rate",
+    "min_in_grace",
+    "even_unanswered",
+    "vanished",
+)
 """Limits that `[attach]` names as `Limits` does."""
 NOTABLE_SHARE = 0.05
 """Stalls of ours beyond this share of a tick are written."""
@@ -71,7 +79,9 @@ class JournalBook:
         clock: Seconds, monotonic: for what is only known to have happened.
     """
 
-    def __init__(self, journal: Journal, config: Attach, closes: bool, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, journal: Journal, config: Attach, closes: bool, clock: Callable[[], float]
+    ) -> None:
         self._journal = journal
         self._logs: dict[bytes, ConnectionLog] = {}
         self._timeout_ms = round(config.idle * (1 + config.jitter) * 1e3) if closes else 0
@@ -94,7 +104,12 @@ class JournalBook:
             log.averted(to_ns(event.at))
         elif event.kind == "closed":
             log.timeout_ms = round(event.limit * 1e3)
-            log.reap(to_ns(event.at), to_ns(event.due), event.reason, deadline=event.reason not in SLIDING)
+            log.reap(
+                to_ns(event.at),
+                to_ns(event.due),
+                event.reason,
+                deadline=event.reason not in SLIDING,
+            )
             del self._logs[event.ident]
         elif event.kind == "gone":
             if event.since == NONE:  # the server's turn: no timeout was in force
@@ -213,7 +228,9 @@ class Runner:
         first = not self.watch.counts.dumps
         before, dump = self._target.served, self._target.dump(first)
         if self._target.served != before:
-            self.view.say(f"{self._target} " + ("is not served now; waiting" if before else "is served again"))
+            self.view.say(
+                f"{self._target} " + ("is not served now; waiting" if before else "is served again")
+            )
         yield from self.watch.discover(dump, self._target.wanted)
         if self._book is not None and first:
             self._book.began(self._clock())

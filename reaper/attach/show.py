@@ -105,9 +105,15 @@ class View:
 def summary(watch: Watch) -> str:
     """The whole watch in one line."""
     events = watch.counts.events
-    ended = f"{events['closed']} closed" if events["closed"] or not events["due"] else f"{events['due']} would close"
+    ended = (
+        f"{events['closed']} closed"
+        if events["closed"] or not events["due"]
+        else f"{events['due']} would close"
+    )
     parts = [f"{len(watch)} watched", ended, f"{events['gone']} gone"]
-    parts += [f"{events[kind]} {kind}" for kind in ("averted", "unsure", "unreachable") if events[kind]]
+    parts += [
+        f"{events[kind]} {kind}" for kind in ("averted", "unsure", "unreachable") if events[kind]
+    ]
     if watch.counts.timely:
         parts.append(f"{watch.counts.max_lateness * 1e3:.0f} ms late at most")
     return ", ".join(parts)
@@ -125,13 +131,26 @@ def families(watch: Watch, lines_dropped: int = 0) -> Iterator[Family]:
         ("unreachable", "Due connections that no process we may touch holds."),
     ):
         yield Family(f"reaper_attach_{kind}", "counter", doc, counts.events[kind])
-    for kind, doc in (("closed", "Connections closed."), ("due", "Connections that would have been closed.")):
+    for kind, doc in (
+        ("closed", "Connections closed."),
+        ("due", "Connections that would have been closed."),
+    ):
         reasons = dict(counts.reasons) if counts.events[kind] else {}
         yield Family(f"reaper_attach_{kind}", "counter", doc, reasons, "reason")
     yield Family("reaper_attach_looks", "counter", "Looks at single connections.", counts.looks)
     yield Family("reaper_attach_dumps", "counter", "Dumps of the kernel's table.", counts.dumps)
-    yield Family("reaper_attach_lines_dropped", "counter", "Lines that no reader took in time.", lines_dropped)
-    yield Family("reaper_attach_lateness_max_seconds", "gauge", "The latest a connection was.", counts.max_lateness)
+    yield Family(
+        "reaper_attach_lines_dropped",
+        "counter",
+        "Lines that no reader took in time.",
+        lines_dropped,
+    )
+    yield Family(
+        "reaper_attach_lateness_max_seconds",
+        "gauge",
+        "The latest a connection was.",
+        counts.max_lateness,
+    )
 
 
 class Lines(View):
@@ -142,7 +161,10 @@ class Lines(View):
         self._watch = watch
 
     def start(self, what: str, closes: bool) -> None:
-        self.say(f"watching {what}; " + ("closing what is due" if closes else "closing nothing (--close does)"))
+        self.say(
+            f"watching {what}; "
+            + ("closing what is due" if closes else "closing nothing (--close does)")
+        )
 
     def note(self, event: Event) -> None:
         if event.kind not in ("found", "gone"):
@@ -212,13 +234,17 @@ class Table(Lines):
         self._title = ""
 
     def start(self, what: str, closes: bool) -> None:
-        self._title = f"{what}: " + ("closing what is due" if closes else "closing nothing (--close does)")
+        self._title = f"{what}: " + (
+            "closing what is due" if closes else "closing nothing (--close does)"
+        )
         self._live.start()
 
     def refresh(self, now: float) -> float | None:
         if now >= self._next:
             self._next = now + REFRESH
-            if not self._out.waits:  # a stopped terminal is shown the latest picture once it goes on
+            if (
+                not self._out.waits
+            ):  # a stopped terminal is shown the latest picture once it goes on
                 self._draw()
         return self._next
 
@@ -234,14 +260,26 @@ class Table(Lines):
         room = self._console.height - 4  # title, head, summary, and the line of the cursor
         grid = Grid(box=None, expand=True, header_style="reverse", pad_edge=False)
         for name in ("client", "server", "turn", "silent", "limit", "in"):
-            grid.add_column(name, justify="right" if name in ("silent", "in") else "left", no_wrap=True)
+            grid.add_column(
+                name, justify="right" if name in ("silent", "in") else "left", no_wrap=True
+            )
         for ident, seen, verdict in self._watch.soonest(max(room // 2, 1)):
             local, remote = addresses_of(ident)
             turn = {True: "client's", False: "server's", None: "not known"}[verdict.peers_turn]
             left = f"{verdict.at - seen.before:.1f} s" if verdict.reason else "-"
             if verdict.due:
                 left = "due" if verdict.sure else "cannot tell"
-            grid.add_row(str(remote), str(local), turn, f"{seen.received_ago:.1f} s", verdict.reason or "-", left)
+            grid.add_row(
+                str(remote),
+                str(local),
+                turn,
+                f"{seen.received_ago:.1f} s",
+                verdict.reason or "-",
+                left,
+            )
         recent = list(self._recent)[-max(room - grid.row_count, 1) :]
-        lines = [Text(line, no_wrap=True, overflow="ellipsis") for line in (self._title, summary(self._watch), *recent)]
+        lines = [
+            Text(line, no_wrap=True, overflow="ellipsis")
+            for line in (self._title, summary(self._watch), *recent)
+        ]
         self._live.update(Group(lines[0], grid, *lines[1:]), refresh=True)

@@ -74,7 +74,9 @@ def look(fd: int, clock: Callable[[], float]) -> Snapshot | None:
     unread = struct.unpack("=i", fcntl.ioctl(fd, termios.FIONREAD, b"\0\0\0\0"))[0]
     queued = struct.unpack("=i", fcntl.ioctl(fd, SIOCOUTQ, b"\0\0\0\0"))[0]
     seen = parse(info, state, unread, queued, before, clock())
-    return seen._replace(answered=_answered(fd, seen)) if seen.sent_ago == seen.received_ago else seen
+    return (
+        seen._replace(answered=_answered(fd, seen)) if seen.sent_ago == seen.received_ago else seen
+    )
 
 
 def _answered(fd: int, seen: Snapshot) -> bool | None:
@@ -118,7 +120,9 @@ class OwnSockets:
                 raise InvalidArgument(f"descriptor {fd} is not a connected TCP socket")
             return _IDENT.pack(fd, cookie(fd))
         except OSError as error:
-            raise InvalidArgument(f"descriptor {fd} is not a connected TCP socket: {error.strerror}") from None
+            raise InvalidArgument(
+                f"descriptor {fd} is not a connected TCP socket: {error.strerror}"
+            ) from None
 
     def look(self, idents: Sequence[bytes]) -> list[Snapshot | None]:
         """The connections with *idents* now, in that order; None: closed meanwhile."""
@@ -165,12 +169,20 @@ def end(
             return "averted"
         if abort is not None:
             return "closed" if abort() else "gone"
-        if _shutdown(held, socket.SHUT_RDWR):  # one call after the check: a socket object would make five between
+        if _shutdown(
+            held, socket.SHUT_RDWR
+        ):  # one call after the check: a socket object would make five between
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code))
         return "closed"
     except OSError as error:
-        if error.errno in (errno.ENOTCONN, errno.EBADF, errno.ENOTSOCK, errno.EOPNOTSUPP, errno.ENOPROTOOPT):
+        if error.errno in (
+            errno.ENOTCONN,
+            errno.EBADF,
+            errno.ENOTSOCK,
+            errno.EOPNOTSUPP,
+            errno.ENOPROTOOPT,
+        ):
             return "gone"
         raise
     finally:

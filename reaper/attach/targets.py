@@ -198,7 +198,9 @@ class ByListen(Target):
         listeners = self.listeners()
         if self._news(listeners, self._read_at):
             self._read_at = self._clock()
-            self._holders = [pid for pid in psutil.pids() if pid != os.getpid() and _holds(pid, self._known)]
+            self._holders = [
+                pid for pid in psutil.pids() if pid != os.getpid() and _holds(pid, self._known)
+            ]
         return descendants(self._holders)
 
     def _means(self, listener: Listener) -> bool:

@@ -75,7 +75,9 @@ class Snapshot(NamedTuple):
         return self.after - max(ago - grain, 0.0)
 
 
-def parse(data: bytes | memoryview, state: int, unread: int, queued: int, before: float, after: float) -> Snapshot:
+def parse(
+    data: bytes | memoryview, state: int, unread: int, queued: int, before: float, after: float
+) -> Snapshot:
     """The snapshot in *data*, a `struct tcp_info` of any kernel since Linux 4.19.
 
     Args:
@@ -86,7 +88,9 @@ def parse(data: bytes | memoryview, state: int, unread: int, queued: int, before
     Cost: about 2 us.
     """
     if len(data) < _READ.size:
-        raise NoCounters(f"tcp_info has {len(data)} bytes, expected at least {_READ.size}: this needs Linux 4.19")
+        raise NoCounters(
+            f"tcp_info has {len(data)} bytes, expected at least {_READ.size}: this needs Linux 4.19"
+        )
     (
         retransmits, probes, rto, unacked, sent_ago, received_ago, ack_ago, acked, received, unsent,
         segments_in, segments_out, sent, resent,

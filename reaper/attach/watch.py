@@ -127,7 +127,11 @@ class Watch:
         on: Callable[[Event], object] = lambda event: None,
     ) -> None:
         self._look = look
-        steps = [limits.longer(1 + jitter * step / (STEPS - 1)) for step in range(STEPS)] if jitter else [limits]
+        steps = (
+            [limits.longer(1 + jitter * step / (STEPS - 1)) for step in range(STEPS)]
+            if jitter
+            else [limits]
+        )
         self._limits = steps
         self._end = end
         self._ask = ask if limits.vanished else None
@@ -185,7 +189,12 @@ class Watch:
             row = rows.get(found.ident)
             if row is not None:
                 row.mark = serial
-                if self._stalls_matter and found.queued and row.known.stalled == NONE and row.timer is not None:
+                if (
+                    self._stalls_matter
+                    and found.queued
+                    and row.known.stalled == NONE
+                    and row.timer is not None
+                ):
                     row.timer.cancel()
                     self._queue(row)
             elif wanted(found):
@@ -307,7 +316,9 @@ class Watch:
         found = []
         for row, seen in zip(rows, self._asked([row.ident for row in rows]), strict=True):
             if seen is not None:
-                found.append((row.ident, seen, judge(seen, row.known, self._limits_of(row.ident))[0]))
+                found.append(
+                    (row.ident, seen, judge(seen, row.known, self._limits_of(row.ident))[0])
+                )
         return sorted(found, key=lambda one: one[2].at)
 
     def _report(self, kind: str, row: Row, verdict: Verdict, limits: Limits, at: float) -> None:
@@ -351,7 +362,9 @@ class Watch:
         self._event("gone", row, NONE, None)
         self.discard(row.ident)
 
-    def _event(self, kind: str, row: Row, at: float, verdict: Verdict | None, opened: float = NONE) -> None:
+    def _event(
+        self, kind: str, row: Row, at: float, verdict: Verdict | None, opened: float = NONE
+    ) -> None:
         self.counts.events[kind] += 1
         since, reason, limit, due = row.known.turn, "", 0.0, NONE
         if verdict is not None:

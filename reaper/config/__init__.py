@@ -2,6 +2,26 @@
 
 from __future__ import annotations
 
-from .settings import DEFAULT, OPTIONS, SECTIONS, Attach, Limits, Reaper, ReaperConfig, Server, Timeouts
+from .settings import (
+    DEFAULT,
+    OPTIONS,
+    SECTIONS,
+    Attach,
+    Limits,
+    Reaper,
+    ReaperConfig,
+    Server,
+    Timeouts,
+)
 
-__all__ = ["ReaperConfig", "Reaper", "Timeouts", "Limits", "Server", "Attach", "OPTIONS", "SECTIONS", "DEFAULT"]
+__all__ = [
+    "ReaperConfig",
+    "Reaper",
+    "Timeouts",
+    "Limits",
+    "Server",
+    "Attach",
+    "OPTIONS",
+    "SECTIONS",
+    "DEFAULT",
+]

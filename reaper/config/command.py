@@ -31,30 +31,49 @@ def add_commands(commands: Any) -> None:
         "Exit status: 0 good, 1 an error was found, 2 the configuration cannot be used.",
     )
     check.add_argument(
-        "file", metavar="FILE", nargs="?", help="a TOML file; without it, the one that REAPER_CONFIG names, if any"
+        "file",
+        metavar="FILE",
+        nargs="?",
+        help="a TOML file; without it, the one that REAPER_CONFIG names, if any",
     )
     check.add_argument("--json", action="store_true", help="print one JSON object")
-    check.add_argument("--changed", action="store_true", help="only the settings that differ from their defaults")
+    check.add_argument(
+        "--changed", action="store_true", help="only the settings that differ from their defaults"
+    )
     add_settings(check, SECTIONS)
     check.set_defaults(run=_check)
 
-    table = commands.add_parser("table", help="write the table of settings into Markdown files, between its markers")
+    table = commands.add_parser(
+        "table", help="write the table of settings into Markdown files, between its markers"
+    )
     table.add_argument("files", metavar="FILE", nargs="+", help="a Markdown file with the markers")
     table.set_defaults(run=_table)
 
 
 def _check(parsed: argparse.Namespace) -> int:
     try:
-        config = ReaperConfig.load(parsed.file or os.environ.get("REAPER_CONFIG"), overrides=settings(parsed))
+        config = ReaperConfig.load(
+            parsed.file or os.environ.get("REAPER_CONFIG"), overrides=settings(parsed)
+        )
     except ConfigError as error:
         if parsed.json:
-            print(json.dumps({"schema": "reaper-check/1", "verdict": "unusable", "errors": str(error).splitlines()}))
+            print(
+                json.dumps(
+                    {
+                        "schema": "reaper-check/1",
+                        "verdict": "unusable",
+                        "errors": str(error).splitlines(),
+                    }
+                )
+            )
         for line in str(error).splitlines():
             print(line, file=sys.stderr)
         return UNUSABLE
     findings = [*lint(config), *_variables()]
     failed = any(finding.severity == "error" for finding in findings)
-    shown = [path for path in OPTIONS if not parsed.changed or config.get(path) != OPTIONS[path].default]
+    shown = [
+        path for path in OPTIONS if not parsed.changed or config.get(path) != OPTIONS[path].default
+    ]
     say = _as_json if parsed.json else _as_text
     print(say(config, shown, findings, failed))
     return FAILED if failed else GOOD
@@ -114,7 +133,10 @@ def _table(parsed: argparse.Namespace) -> int:
             path.write_text(rewrite(path.read_text(encoding="utf-8")), encoding="utf-8")
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else error
-            print(f"{name}: {why}: expected a Markdown file with the markers of the table", file=sys.stderr)
+            print(
+                f"{name}: {why}: expected a Markdown file with the markers of the table",
+                file=sys.stderr,
+            )
             return UNUSABLE
     return GOOD
 
@@ -126,7 +148,9 @@ def markdown(sections: tuple[str, ...] = SECTIONS) -> str:
         settings = [found for found in OPTIONS.values() if found.section == section]
         late = [f"`{found.key}`" for found in settings if not found.live]
         live = [f"`{found.key}`" for found in settings if found.live]
-        reload, others = ("live", late) if len(late) < len(live) else ("changes need a restart", live)
+        reload, others = (
+            ("live", late) if len(late) < len(live) else ("changes need a restart", live)
+        )
         reload += f", but for {', '.join(others)}" if others else ""
         rows = [
             f"**`[{section}]`**: {reload}",

@@ -39,7 +39,9 @@ def parse_duration(text: str) -> float:
     """
     match = _TEXT.fullmatch(text) if isinstance(text, str) else None
     if match is not None:
-        with contextlib.suppress(OverflowError):  # past 1e308 s there is no float: not a duration either
+        with contextlib.suppress(
+            OverflowError
+        ):  # past 1e308 s there is no float: not a duration either
             return float(Fraction(match[1]) * _UNITS[match[2]])
     raise InvalidArgument(f"{text!r} is not {WANTED}")
 
@@ -56,7 +58,12 @@ def format_duration(seconds: float) -> str:
     Raises:
         InvalidArgument: *seconds* is NaN, negative, infinite or no number.
     """
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not math.isfinite(seconds) or seconds < 0:
+    if (
+        isinstance(seconds, bool)
+        or not isinstance(seconds, (int, float))
+        or not math.isfinite(seconds)
+        or seconds < 0
+    ):
         raise InvalidArgument(f"seconds must be a finite number >= 0, got {seconds!r}")
     exact = Fraction(repr(float(seconds)))
     if exact == 0:
@@ -74,7 +81,9 @@ def seconds(value: float) -> str:
         return "0"
     for unit, size in (("d", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3)):
         many = abs(value) / size
-        if many >= 1.9995 or (many >= 0.9995 and round(many, 3) == round(many, 1)):  # 63 s, but 1.5 min
+        if many >= 1.9995 or (
+            many >= 0.9995 and round(many, 3) == round(many, 1)
+        ):  # 63 s, but 1.5 min
             return f"{value / size:.3g} {unit}"
     return f"{value * 1e6:.3g} µs"
 

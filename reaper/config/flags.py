@@ -35,7 +35,9 @@ def duration(least: float) -> Callable[[str], float]:
         with suppress(InvalidArgument):
             if (found := parse_duration(text)) >= least:
                 return found
-        raise argparse.ArgumentTypeError(f"{text!r}: expected {WANTED}, at least {format_duration(least)}")
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: expected {WANTED}, at least {format_duration(least)}"
+        )
 
     return read
 
@@ -69,7 +71,9 @@ def add_completion(commands: Any, whole: Callable[[], argparse.ArgumentParser]) 
     command.set_defaults(run=run)
 
 
-def add_settings(parser: argparse.ArgumentParser, sections: Iterable[str], prefix: str = "") -> None:
+def add_settings(
+    parser: argparse.ArgumentParser, sections: Iterable[str], prefix: str = ""
+) -> None:
     """Give *parser* one flag for every setting of *sections*, in the order of the documentation.
 
     Args:
@@ -89,7 +93,9 @@ def add_settings(parser: argparse.ArgumentParser, sections: Iterable[str], prefi
                 group.add_argument(
                     "--" + found.flag.removeprefix("--").removeprefix(prefix),
                     dest=_PREFIX + found.path,
-                    help=f"{found.doc} Default: {found.kind.show(found.default) or 'none'}.".replace("%", "%%"),
+                    help=f"{found.doc} Default: {found.kind.show(found.default) or 'none'}.".replace(
+                        "%", "%%"
+                    ),
                     **switch,
                 )
 

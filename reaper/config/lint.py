@@ -20,11 +20,23 @@ AGE_KEYS = ("request", "max_age", "tunnel_age", "vanished")
 """Limits that no byte extends, and that are late by up to a tick like any other."""
 ATTACH_KEYS = ("idle", "first_byte", "max_age", "stalled_write")
 
-IDLE_KEYS = ("idle", "first_byte", "handshake", "headers", "body", "keep_alive", "write", "tunnel", "half_closed")
+IDLE_KEYS = (
+    "idle",
+    "first_byte",
+    "handshake",
+    "headers",
+    "body",
+    "keep_alive",
+    "write",
+    "tunnel",
+    "half_closed",
+)
 """The timeouts that measure silence; the others measure age, grace or shutdown."""
 
 TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
-GOOD_SHARE = 0.1  # a tick of a tenth of the shortest timeout: closes are at most 10 % later than promised
+GOOD_SHARE = (
+    0.1  # a tick of a tenth of the shortest timeout: closes are at most 10 % later than promised
+)
 EPOCHS_PER_TICK = 2  # of the trio adapter: half a tick stays in hand for a loop that wakes late
 COARSE_SHARE = 0.25  # one tick late is then up to a quarter of the shortest timeout
 SHORT_OUTAGE = 10.0  # seconds that a handover, a lift, or a rebooting switch may cut a link
@@ -56,10 +68,14 @@ def _tick(config: ReaperConfig) -> Iterator[Finding]:
     tick = config.reaper.tick
     if tick < BUSY_TICK:
         wakes = f"{EPOCHS_PER_TICK / tick:.0f} times per second"
-        text = f"{_show(tick)} wakes each worker up to {wakes}; {_show(BUSY_TICK)} is precise enough"
+        text = (
+            f"{_show(tick)} wakes each worker up to {wakes}; {_show(BUSY_TICK)} is precise enough"
+        )
         yield Finding("warning", "reaper.tick", text)
     yield from _tick_against("reaper.tick", tick, *shortest_timeout(config))
-    yield from _tick_against("attach.tick", config.attach.tick, *_shortest("attach", config.attach, ATTACH_KEYS))
+    yield from _tick_against(
+        "attach.tick", config.attach.tick, *_shortest("attach", config.attach, ATTACH_KEYS)
+    )
 
 
 def shortest_timeout(config: ReaperConfig) -> tuple[str, float]:
@@ -69,7 +85,9 @@ def shortest_timeout(config: ReaperConfig) -> tuple[str, float]:
 
 def _shortest(name: str, section: object, keys: Iterable[str]) -> tuple[str, float]:
     limits = ((f"{name}.{key}", getattr(section, key)) for key in keys)
-    return min((limit for limit in limits if limit[1] > 0), key=lambda limit: limit[1], default=("", 0.0))
+    return min(
+        (limit for limit in limits if limit[1] > 0), key=lambda limit: limit[1], default=("", 0.0)
+    )
 
 
 def _tick_against(name: str, tick: float, path: str, shortest: float) -> Iterator[Finding]:
@@ -84,7 +102,9 @@ def _tick_against(name: str, tick: float, path: str, shortest: float) -> Iterato
         yield Finding("error", name, text)
     elif tick > shortest * COARSE_SHARE:
         share = f"{100 * tick / shortest:.0f} %"
-        yield Finding("warning", name, f"{said}, {share} of it; {_show(shortest / 4)} would be 25 %")
+        yield Finding(
+            "warning", name, f"{said}, {share} of it; {_show(shortest / 4)} would be 25 %"
+        )
 
 
 def _balancers(config: ReaperConfig) -> Iterator[Finding]:
@@ -121,15 +141,21 @@ def _holes(config: ReaperConfig) -> Iterator[Finding]:
 
 def _order(config: ReaperConfig) -> Iterator[Finding]:
     timeouts = config.timeouts
-    drain, keep_alive, tunnel = (_show(each) for each in (timeouts.drain, timeouts.keep_alive, timeouts.tunnel))
+    drain, keep_alive, tunnel = (
+        _show(each) for each in (timeouts.drain, timeouts.keep_alive, timeouts.tunnel)
+    )
 
     def about(key: str, text: str, severity: Severity = "warning") -> Finding:
         return Finding(severity, f"timeouts.{key}", f"{_show(getattr(timeouts, key))}{text}")
 
     if 0 < timeouts.keep_alive <= timeouts.keep_alive_margin:
-        yield about("keep_alive_margin", f" leaves nothing of keep_alive = {keep_alive} to advertise")
+        yield about(
+            "keep_alive_margin", f" leaves nothing of keep_alive = {keep_alive} to advertise"
+        )
     if timeouts.drain_idle >= timeouts.drain:
-        text = f" is not below drain = {drain}: idle connections get no last chance to send a request"
+        text = (
+            f" is not below drain = {drain}: idle connections get no last chance to send a request"
+        )
         yield about("drain_idle", text)
     if timeouts.drain_window > timeouts.drain:
         then = "the idle ones that are left then are all closed at once; use at most that"
@@ -140,9 +166,15 @@ def _order(config: ReaperConfig) -> Iterator[Finding]:
     stop = timeouts.drain_delay + timeouts.drain
     if timeouts.drain_delay and stop > KUBERNETES_GRACE:
         hint = f"Kubernetes kills after {_show(KUBERNETES_GRACE)} unless terminationGracePeriodSeconds is more"
-        yield about("drain_delay", f" and drain = {drain}: a stop takes up to {_show(stop)}; {hint}")
+        yield about(
+            "drain_delay", f" and drain = {drain}: a stop takes up to {_show(stop)}; {hint}"
+        )
     if 0 < timeouts.tunnel_age <= timeouts.tunnel:
-        yield about("tunnel_age", f" is within tunnel = {tunnel}: idle tunnels reach their age first", "note")
+        yield about(
+            "tunnel_age",
+            f" is within tunnel = {tunnel}: idle tunnels reach their age first",
+            "note",
+        )
     if 0 < timeouts.max_age <= timeouts.keep_alive:
         text = f" is within keep_alive = {keep_alive}: idle connections reach their age first"
         yield about("max_age", text, "note")

@@ -45,14 +45,22 @@ class Kind(ABC):
 class Duration(Kind):
     """Seconds, written `30s`, at least *least*. Zero means switched off where *off* is true, else it is refused."""
 
-    quoted: ClassVar[bool] = True  # a bare number leaves the unit to be guessed; people guess differently
+    quoted: ClassVar[bool] = (
+        True  # a bare number leaves the unit to be guessed; people guess differently
+    )
 
     off: bool = True
     least: float = 0.0
 
     @property
     def wanted(self) -> str:
-        least = f", at least {format_duration(self.least)}" if self.least else "" if self.off else ", more than 0s"
+        least = (
+            f", at least {format_duration(self.least)}"
+            if self.least
+            else ""
+            if self.off
+            else ", more than 0s"
+        )
         return WANTED + least + ("; 0s switches it off" if self.off else "")
 
     def check(self, value: Any) -> bool:
@@ -77,13 +85,19 @@ class Integer(Kind):
 
     @property
     def wanted(self) -> str:
-        limits = f"an integer >= {self.least}" if self.most is None else f"an integer {self.least}..{self.most}"
+        limits = (
+            f"an integer >= {self.least}"
+            if self.most is None
+            else f"an integer {self.least}..{self.most}"
+        )
         return limits if self.word is None else f'{limits} or "{self.word}"'
 
     def check(self, value: Any) -> bool:
         if self.word is not None and value == self.word:
             return True
-        return type(value) is int and value >= self.least and (self.most is None or value <= self.most)
+        return (
+            type(value) is int and value >= self.least and (self.most is None or value <= self.most)
+        )
 
     def read(self, text: str) -> object:
         return int(text) if text != self.word and text.isascii() else text
@@ -184,9 +198,13 @@ class Option:
         return (full, "REAPER_" + self.key.upper()) if self.section == "reaper" else (full,)
 
 
-def option(default: Any, doc: str, precedent: str = "", kind: Kind = Duration(), live: bool = True) -> Any:
+def option(
+    default: Any, doc: str, precedent: str = "", kind: Kind = Duration(), live: bool = True
+) -> Any:
     """A dataclass field that carries its own `Option`; to be used in the sections of `reaper.config`."""
-    return field(default=default, metadata={"doc": doc, "precedent": precedent, "kind": kind, "live": live})
+    return field(
+        default=default, metadata={"doc": doc, "precedent": precedent, "kind": kind, "live": live}
+    )
 
 
 class Section:
@@ -202,7 +220,9 @@ class Section:
             value = getattr(self, item.name)
             kind = item.metadata["kind"]
             if not kind.check(value):
-                faults.append(f"{type(self).__name__.lower()}.{item.name}: {value!r}: expected {kind.wanted}")
+                faults.append(
+                    f"{type(self).__name__.lower()}.{item.name}: {value!r}: expected {kind.wanted}"
+                )
         if faults:
             raise ConfigError("\n".join(faults))
 

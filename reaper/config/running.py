@@ -85,7 +85,9 @@ def alone(lock: Path, busy: Callable[[str], Exception]) -> Iterator[None]:
 
     with lock.open("a+", encoding="ascii") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel drops it with the process, however it ends
+            fcntl.flock(
+                file, fcntl.LOCK_EX | fcntl.LOCK_NB
+            )  # the kernel drops it with the process, however it ends
         except BlockingIOError:
             file.seek(0)
             raise busy(file.read().strip() or "?") from None

@@ -23,7 +23,9 @@ from .options import Duration, Integer, Number, Option, Section, Switch, Text, o
 DEFAULT = "default"
 """The origin of a value that was not set anywhere."""
 
-MOST_WORKERS = 1024  # more on one machine are a mistake, and not one to find out about by starting them
+MOST_WORKERS = (
+    1024  # more on one machine are a mistake, and not one to find out about by starting them
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,9 @@ class Reaper(Section):
         "HAProxy spreads closes when it stops",
         Number(),
     )
-    log_format: str = option("text", "Text, or one JSON object per line.", "Envoy json_format", Text(("text", "json")))
+    log_format: str = option(
+        "text", "Text, or one JSON object per line.", "Envoy json_format", Text(("text", "json"))
+    )
     log_level: str = option(
         "warning",
         "Least level that the servers log; at info each close is a line.",
@@ -70,20 +74,28 @@ class Timeouts(Section):
     """`[timeouts]`: how long a connection may be silent in each phase. Seconds; zero switches a timeout off."""
 
     idle: float = option(
-        30.0, "Plain TCP (the echo server): no byte received.", "HAProxy timeout client; memcached idle_timeout"
+        30.0,
+        "Plain TCP (the echo server): no byte received.",
+        "HAProxy timeout client; memcached idle_timeout",
     )
     first_byte: float = option(
-        10.0, "Connected, and no byte of a request received.", "HAProxy timeout http-request 10 s; uvicorn has none"
+        10.0,
+        "Connected, and no byte of a request received.",
+        "HAProxy timeout http-request 10 s; uvicorn has none",
     )
     handshake: float = option(
-        10.0, "TLS handshake, from accept to done; bytes do not extend it.", "Kestrel, Netty SslHandler 10 s"
+        10.0,
+        "TLS handshake, from accept to done; bytes do not extend it.",
+        "Kestrel, Netty SslHandler 10 s",
     )
     headers: float = option(
         10.0,
         "Request line and headers, from the first byte to the blank line; bytes do not extend it (408).",
         "Kestrel 30 s; Apache RequestReadTimeout 20-40; nginx 60 s",
     )
-    body: float = option(30.0, "Request body: no byte received (408).", "nginx client_body_timeout 60 s; Apache 20")
+    body: float = option(
+        30.0, "Request body: no byte received (408).", "nginx client_body_timeout 60 s; Apache 20"
+    )
     keep_alive: float = option(
         95.0,  # longer than every proxy in `BALANCERS` that closes, shorter than the one that forgets
         "Between two requests of one connection.",
@@ -105,9 +117,13 @@ class Timeouts(Section):
         "Node.js requestTimeout 300 s; Envoy route timeout 15 s",
     )
     tunnel: float = option(
-        600.0, "After an upgrade (WebSocket, CONNECT): no byte in either direction.", "API Gateway 10 min; HAProxy 1 h"
+        600.0,
+        "After an upgrade (WebSocket, CONNECT): no byte in either direction.",
+        "API Gateway 10 min; HAProxy 1 h",
     )
-    tunnel_age: float = option(86400.0, "Age at which a tunnel is closed, whatever goes through it.", "API Gateway 2 h")
+    tunnel_age: float = option(
+        86400.0, "Age at which a tunnel is closed, whatever goes through it.", "API Gateway 2 h"
+    )
     half_closed: float = option(
         30.0,
         "The client has shut its sending side: it takes no byte from ours, or its answer is not ready yet.",
@@ -169,7 +185,10 @@ class Limits(Section):
     )
     min_in_grace: float = option(5.0, "How far a body may be behind that rate.", "Kestrel 5 s")
     min_out_rate: float = option(
-        240.0, "Least bytes per second that a client takes of a waiting response (reset).", "Kestrel 240 B/s", Number()
+        240.0,
+        "Least bytes per second that a client takes of a waiting response (reset).",
+        "Kestrel 240 B/s",
+        Number(),
     )
     min_out_grace: float = option(5.0, "How far a client may be behind that rate.", "Kestrel 5 s")
     max_requests: int = option(
@@ -185,10 +204,16 @@ class Limits(Section):
         Number(most=1.0),
     )
     max_header_bytes: int = option(
-        16384, "Request line and headers (431).", "Node.js 16 KiB; Kestrel 32 KiB; nginx 4 x 8 KiB", Integer(256)
+        16384,
+        "Request line and headers (431).",
+        "Node.js 16 KiB; Kestrel 32 KiB; nginx 4 x 8 KiB",
+        Integer(256),
     )
     max_body_bytes: int = option(
-        1048576, "Request body (413).", "nginx client_max_body_size 1 MiB; Kestrel 28.6 MiB", Integer(0)
+        1048576,
+        "Request body (413).",
+        "nginx client_max_body_size 1 MiB; Kestrel 28.6 MiB",
+        Integer(0),
     )
     max_connections: int = option(
         10000,
@@ -221,7 +246,9 @@ class Server(Section):
         "Envoy admin address; HAProxy stats socket",
         Text(empty=True),
     )
-    tls_cert: str = option("", "Certificate chain in PEM; with tls_key it turns TLS on.", kind=Text(empty=True))
+    tls_cert: str = option(
+        "", "Certificate chain in PEM; with tls_key it turns TLS on.", kind=Text(empty=True)
+    )
     tls_key: str = option("", "Private key in PEM.", kind=Text(empty=True))
     behind: str = option(
         "unknown",
@@ -240,16 +267,22 @@ class Attach(Section):
     live: ClassVar[bool] = False
 
     idle: float = option(
-        0.0, "Client has been silent since the server's last answer.", "Redis timeout; PostgreSQL idle_session_timeout"
+        0.0,
+        "Client has been silent since the server's last answer.",
+        "Redis timeout; PostgreSQL idle_session_timeout",
     )
     first_byte: float = option(
         0.0, "Client has connected and not sent one byte.", "PostgreSQL authentication_timeout 60 s"
     )
     max_age: float = option(
-        0.0, "Connection has been open for this long; an answer in the making is waited for.", "gRPC MAX_CONNECTION_AGE"
+        0.0,
+        "Connection has been open for this long; an answer in the making is waited for.",
+        "gRPC MAX_CONNECTION_AGE",
     )
     stalled_write: float = option(
-        0.0, "Data is queued for the client, which acknowledges none.", "nginx send_timeout 60 s; TCP_USER_TIMEOUT"
+        0.0,
+        "Data is queued for the client, which acknowledges none.",
+        "nginx send_timeout 60 s; TCP_USER_TIMEOUT",
     )
     min_in_rate: float = option(
         0.0,
@@ -257,9 +290,13 @@ class Attach(Section):
         "Apache MinRate=500; Kestrel 240 B/s",
         Number(),
     )
-    min_in_grace: float = option(5.0, "How long a client may be slower than that.", "Kestrel 5 s", Duration(off=False))
+    min_in_grace: float = option(
+        5.0, "How long a client may be slower than that.", "Kestrel 5 s", Duration(off=False)
+    )
     vanished: float = option(
-        0.0, "Client's machine answers nothing, neither data nor keep-alives.", "SO_KEEPALIVE: 2 h and more"
+        0.0,
+        "Client's machine answers nothing, neither data nor keep-alives.",
+        "SO_KEEPALIVE: 2 h and more",
     )
     even_unanswered: bool = option(
         False,
@@ -274,10 +311,16 @@ class Attach(Section):
         Duration(least=0.05),
     )
     jitter: float = option(
-        0.0, "Lengthens each connection's limits by up to this share, in 16 steps.", "gRPC +-10 %", Number(most=1.0)
+        0.0,
+        "Lengthens each connection's limits by up to this share, in 16 steps.",
+        "gRPC +-10 %",
+        Number(most=1.0),
     )
     reaps_per_second: float = option(
-        0.0, "Most closes per second; 0 is no bound.", "HAProxy spreads closes when it stops", Number()
+        0.0,
+        "Most closes per second; 0 is no bound.",
+        "HAProxy spreads closes when it stops",
+        Number(),
     )
     how: str = option(
         "shutdown",
@@ -342,7 +385,10 @@ class ReaperConfig:
         sections: dict[str, dict[str, Any]] = {}
         for path, value in values.items():
             sections.setdefault(OPTIONS[path].section, {})[OPTIONS[path].key] = value
-        made = {name: dataclasses.replace(getattr(self, name), **keys) for name, keys in sections.items()}
+        made = {
+            name: dataclasses.replace(getattr(self, name), **keys)
+            for name, keys in sections.items()
+        }
         return dataclasses.replace(self, **made, origins=origins)
 
 
@@ -362,7 +408,9 @@ def applied(old: ReaperConfig, new: ReaperConfig) -> ReaperConfig:
     Origins follow the values: a setting that waits for a restart keeps the origin of its old value.
     """
     source = {path: new if found.live else old for path, found in OPTIONS.items()}
-    origins = {path: config.origins[path] for path, config in source.items() if path in config.origins}
+    origins = {
+        path: config.origins[path] for path, config in source.items() if path in config.origins
+    }
     return old.replaced({path: config.get(path) for path, config in source.items()}, origins)
 
 
@@ -370,7 +418,11 @@ def _declared() -> Iterator[Option]:
     for made in (Reaper, Timeouts, Limits, Server, Attach):
         for item in dataclasses.fields(made):
             live = made.live and item.metadata["live"]
-            yield Option(f"{made.__name__.lower()}.{item.name}", item.default, **{**item.metadata, "live": live})
+            yield Option(
+                f"{made.__name__.lower()}.{item.name}",
+                item.default,
+                **{**item.metadata, "live": live},
+            )
 
 
 OPTIONS: Mapping[str, Option] = {found.path: found for found in _declared()}
@@ -387,7 +439,10 @@ class _Loader:
         self.faults: list[str] = []
 
     def load(
-        self, path: str | os.PathLike[str] | None, environ: Mapping[str, str], overrides: Mapping[str, object]
+        self,
+        path: str | os.PathLike[str] | None,
+        environ: Mapping[str, str],
+        overrides: Mapping[str, object],
     ) -> ReaperConfig:
         if path is not None:
             self.file(path)
@@ -414,9 +469,13 @@ class _Loader:
             for section, table in document.items():
                 if not isinstance(table, dict):
                     hint = suggest(section, tuple(OPTIONS) if section not in SECTIONS else SECTIONS)
-                    self.faults.append(f"{section}: {table!r} (from {name}): not in a section{hint}")
+                    self.faults.append(
+                        f"{section}: {table!r} (from {name}): not in a section{hint}"
+                    )
                 elif section not in SECTIONS:
-                    self.faults.append(f"{section}: unknown section (from {name}){suggest(section, SECTIONS)}")
+                    self.faults.append(
+                        f"{section}: unknown section (from {name}){suggest(section, SECTIONS)}"
+                    )
                 else:
                     for key, raw in table.items():
                         if self.known(f"{section}.{key}", name):
@@ -432,12 +491,16 @@ class _Loader:
             # A misspelt variable that does nothing is worse than an error. Other REAPER_ names may be another's:
             # Kubernetes makes REAPER_PORT and REAPER_SERVICE_HOST for a service called reaper.
             if name.startswith(_OURS):
-                self.faults.append(f"{name}: unknown environment variable{suggest(name, tuple(names))}")
+                self.faults.append(
+                    f"{name}: unknown environment variable{suggest(name, tuple(names))}"
+                )
 
     def known(self, path: str, origin: str) -> bool:
         if path in OPTIONS:
             return True
-        self.faults.append(f"{path}: unknown setting (from {origin}){suggest(path, tuple(OPTIONS))}")
+        self.faults.append(
+            f"{path}: unknown setting (from {origin}){suggest(path, tuple(OPTIONS))}"
+        )
         return False
 
     def take(self, found: Option, raw: Any, origin: str, *, read: bool) -> None:
@@ -450,7 +513,9 @@ class _Loader:
         except (ValueError, OverflowError):
             good = False
         if not good:
-            self.faults.append(f"{found.path}: {raw!r} (from {origin}): expected {found.kind.wanted}")
+            self.faults.append(
+                f"{found.path}: {raw!r} (from {origin}): expected {found.kind.wanted}"
+            )
             return
         self.values[found.path] = value
         self.origins[found.path] = origin
@@ -459,8 +524,14 @@ class _Loader:
         """Faults of two values together."""
         cert, key = (self.values.get(path, "") for path in ("server.tls_cert", "server.tls_key"))
         if bool(cert) != bool(key):
-            missing, given = ("server.tls_key", "server.tls_cert") if cert else ("server.tls_cert", "server.tls_key")
-            self.faults.append(f"{missing}: missing: expected together with {given} ({cert or key!r})")
+            missing, given = (
+                ("server.tls_key", "server.tls_cert")
+                if cert
+                else ("server.tls_cert", "server.tls_key")
+            )
+            self.faults.append(
+                f"{missing}: missing: expected together with {given} ({cert or key!r})"
+            )
 
 
 _OURS = tuple(f"REAPER_{section.upper()}_" for section in SECTIONS)

@@ -27,7 +27,9 @@ Label = Callable[[Lease], str | None]
 def oldest(slots: Iterable[IdleSlot], postponed: Iterable[IdleSlot], n: int) -> list[Hashable]:
     """`IdleReaper.oldest`, of the leases in *slots* and *postponed*."""
     found: list[Hashable] = []
-    met: dict[tuple[float, int], list[Hashable]] = {}  # leases met so far, by the rank of the epoch of their last touch
+    met: dict[
+        tuple[float, int], list[Hashable]
+    ] = {}  # leases met so far, by the rank of the epoch of their last touch
     by_age = sorted(slots, key=lambda slot: slot.epoch.rank)
     groups = groupby(by_age, key=lambda slot: slot.epoch.rank)
     for rank, group in chain([((-OPEN, 0), postponed)], groups, [((OPEN, sys.maxsize), ())]):
@@ -142,7 +144,9 @@ def check(core: IdleReaper) -> None:
         if (uid is not lease.uid and uid is not lease) or lease._chunk is None:
             raise InvariantViolated(f"uid {uid!r} maps to {lease!r}")
         if lease._slot.epoch.slots.get(lease._slot.key) is not lease._slot:
-            raise InvariantViolated(f"{lease!r} lies in a slot that is not in the books of its epoch")
+            raise InvariantViolated(
+                f"{lease!r} lies in a slot that is not in the books of its epoch"
+            )
     known = set(core._leases.values())
     armed = in_wheel = 0
     for slot in core._slots:
@@ -171,7 +175,9 @@ def check(core: IdleReaper) -> None:
         slot.check()
         armed += slot.live
     if armed != core._armed or armed + suspended != len(core._leases):
-        raise InvariantViolated(f"{armed} armed, {suspended} suspended; books: {core._armed} of {len(core._leases)}")
+        raise InvariantViolated(
+            f"{armed} armed, {suspended} suspended; books: {core._armed} of {len(core._leases)}"
+        )
     if in_wheel != len(core._wheel):
         raise InvariantViolated(f"{in_wheel} slots wait in the wheel, it counts {len(core._wheel)}")
     if not set(core._hooks) <= known:

@@ -179,7 +179,9 @@ Hook = Callable[[Expiry], object]
 ErrorHook = Callable[[Exception, Expiry], object]
 
 
-def call_hooks(hooks: Sequence[Hook | None], expired: list[Expiry], on_error: ErrorHook | None) -> None:
+def call_hooks(
+    hooks: Sequence[Hook | None], expired: list[Expiry], on_error: ErrorHook | None
+) -> None:
     """Call the hook of each of *expired*, whatever the others do. The books are closed: a hook may call anything.
 
     Args:
@@ -272,7 +274,9 @@ class Statistics:
     """The largest Expiry.lateness."""
 
 
-open_epoch: Epoch  # never set here: these are globals of each core's own copies of the two functions below
+open_epoch: (
+    Epoch  # never set here: these are globals of each core's own copies of the two functions below
+)
 edge: float
 silence_ended: Callable[[Lease, Epoch], None]
 

@@ -29,11 +29,21 @@ class DelayedOperation:
         InvalidArgument: *deadline* is not an int.
     """
 
-    __slots__ = ("_cancelled", "_completed", "_deadline", "_expired", "_keys", "_purgatory", "_timer")
+    __slots__ = (
+        "_cancelled",
+        "_completed",
+        "_deadline",
+        "_expired",
+        "_keys",
+        "_purgatory",
+        "_timer",
+    )
 
     def __init__(self, *, deadline: int) -> None:
         if type(deadline) is not int:
-            raise InvalidArgument(f"deadline must be an int in the timer queue's unit, got {shown(deadline)}")
+            raise InvalidArgument(
+                f"deadline must be an int in the timer queue's unit, got {shown(deadline)}"
+            )
         self._deadline = deadline
         self._completed = self._cancelled = self._expired = False
         self._purgatory: Purgatory | None = None  # while it waits
@@ -108,7 +118,9 @@ class Purgatory:
         self._lists: dict[Hashable, dict[int, DelayedOperation]] = {}
         self._watched = 0
         self._delayed = 0
-        self._expiring: deque[TimerEntry[DelayedOperation]] = deque()  # handed out by the timer queue, not yet expired
+        self._expiring: deque[TimerEntry[DelayedOperation]] = (
+            deque()
+        )  # handed out by the timer queue, not yet expired
         self._now: int | None = None
 
     def __repr__(self) -> str:
@@ -124,7 +136,9 @@ class Purgatory:
         """Operations still waiting. Exact. O(1)."""
         return self._delayed
 
-    def try_complete_else_watch(self, operation: DelayedOperation, keys: Iterable[Hashable]) -> bool:
+    def try_complete_else_watch(
+        self, operation: DelayedOperation, keys: Iterable[Hashable]
+    ) -> bool:
         """Let *operation* complete at once if it can; otherwise let it wait under each of *keys* and for its deadline.
 
         Args:
@@ -139,9 +153,13 @@ class Purgatory:
         Cost: O(keys).
         """
         if isinstance(keys, str):
-            raise InvalidArgument(f"keys must be an iterable of keys, not one string, got {shown(keys)}")
+            raise InvalidArgument(
+                f"keys must be an iterable of keys, not one string, got {shown(keys)}"
+            )
         if operation._purgatory is not None:
-            raise InvalidArgument(f"operation must not wait in a purgatory already, got {shown(operation)}")
+            raise InvalidArgument(
+                f"operation must not wait in a purgatory already, got {shown(operation)}"
+            )
         distinct = dict.fromkeys(keys)
         # One try is enough: with one thread, nothing can come true between it and the end of this method, except
         # through the caller's own hooks; those may also end the operation or, perversely, let it wait already.
@@ -150,7 +168,9 @@ class Purgatory:
         if operation._completed or operation._cancelled:
             return True
         if operation._purgatory is not None:
-            raise InvalidArgument(f"operation must not begin to wait in its own try_complete, got {shown(operation)}")
+            raise InvalidArgument(
+                f"operation must not begin to wait in its own try_complete, got {shown(operation)}"
+            )
         operation._timer = self._timers.schedule(operation._deadline, operation)
         for key in distinct:
             self._lists.setdefault(key, {})[id(operation)] = operation
@@ -226,7 +246,9 @@ class Purgatory:
             _call(operation.force_complete, errors, expired)
             _call(operation.on_expiration, errors, expired)
         if errors:
-            raise HookErrors(f"{len(errors)} hooks raised while operations expired", errors, expired)
+            raise HookErrors(
+                f"{len(errors)} hooks raised while operations expired", errors, expired
+            )
         return expired
 
     def next_expiry(self) -> int | None:
@@ -247,15 +269,23 @@ class Purgatory:
                 raise InvariantViolated(f"the watch list of {key!r} is empty")
             for operation in watching.values():
                 if operation._purgatory is not self or operation._completed or operation._cancelled:
-                    raise InvariantViolated(f"{operation!r} has ended and is still watched under {key!r}")
+                    raise InvariantViolated(
+                        f"{operation!r} has ended and is still watched under {key!r}"
+                    )
                 if key not in operation._keys:
-                    raise InvariantViolated(f"{operation!r} does not know that it is watched under {key!r}")
+                    raise InvariantViolated(
+                        f"{operation!r} does not know that it is watched under {key!r}"
+                    )
             waiting |= watching
         watched = sum(map(len, self._lists.values()))
         if watched != self._watched or watched != sum(len(each._keys) for each in waiting.values()):
-            raise InvariantViolated(f"the purgatory counts {self._watched} watch entries, holds {watched}")
+            raise InvariantViolated(
+                f"the purgatory counts {self._watched} watch entries, holds {watched}"
+            )
         if len(waiting) > self._delayed:  # fewer is fine: an operation may wait under no key at all
-            raise InvariantViolated(f"the purgatory counts {self._delayed} operations, holds {len(waiting)}")
+            raise InvariantViolated(
+                f"the purgatory counts {self._delayed} operations, holds {len(waiting)}"
+            )
 
     def _forget(self, operation: DelayedOperation) -> None:
         """Take *operation*, which waits here, out of every list and out of the timer queue. O(its keys)."""
@@ -272,7 +302,9 @@ class Purgatory:
         operation._timer = operation._purgatory = None
 
 
-def _call(hook: Callable[[], object], errors: list[Exception], ended: list[DelayedOperation]) -> None:
+def _call(
+    hook: Callable[[], object], errors: list[Exception], ended: list[DelayedOperation]
+) -> None:
     try:
         hook()
     except Exception as error:

@@ -155,13 +155,22 @@ class IdleReaper:
     """
 
     def __init__(
-        self, tick: float = 1.0, wheel_size: int = 64, *, epochs_per_tick: int = 1, on_error: ErrorHook | None = None
+        self,
+        tick: float = 1.0,
+        wheel_size: int = 64,
+        *,
+        epochs_per_tick: int = 1,
+        on_error: ErrorHook | None = None,
     ) -> None:
         self.tick: float = check_timeout("tick", tick)
-        self.epoch_length: float = self.tick / check_count("epochs_per_tick", epochs_per_tick, 1, 1_000_000)
+        self.epoch_length: float = self.tick / check_count(
+            "epochs_per_tick", epochs_per_tick, 1, 1_000_000
+        )
         """Seconds that an epoch lasts when it is closed on time."""
         if self.epoch_length == 0:
-            raise InvalidArgument(f"tick must be a duration that can be divided into epochs, got {shown(tick)}")
+            raise InvalidArgument(
+                f"tick must be a duration that can be divided into epochs, got {shown(tick)}"
+            )
         self.wheel_size: int = check_count("wheel_size", wheel_size, 2)
         self._on_error = on_error
         self._leases: dict[Any, Lease] = {}
@@ -177,19 +186,27 @@ class IdleReaper:
         self._open = Epoch(0.0, 0)
 
         # Where slots are. Those of the three kinds that never come due by themselves first.
-        self._never = Epoch(OPEN, -1)  # the epoch that never closes: suspended leases lie in its slots
-        self._postponed = Epoch(OPEN, -1)  # so do, until the open epoch is closed, limits that the final check spared
+        self._never = Epoch(
+            OPEN, -1
+        )  # the epoch that never closes: suspended leases lie in its slots
+        self._postponed = Epoch(
+            OPEN, -1
+        )  # so do, until the open epoch is closed, limits that the final check spared
         self._checked: set[IdleSlot] = set()  # slots of those that the final check is looking at
         self._slots: dict[IdleSlot, None] = {}  # every slot but those, in order of creation
         self._heap: list[tuple[float, int, IdleSlot]] = []  # (due, order of scheduling, slot)
         self._order = count()
-        self._wheel: TimingWheel[IdleSlot] = TimingWheel(tick=1, wheel_size=wheel_size)  # counts ticks since _origin
+        self._wheel: TimingWheel[IdleSlot] = TimingWheel(
+            tick=1, wheel_size=wheel_size
+        )  # counts ticks since _origin
 
         # What a touch reads: names in a namespace of this core's own, see `bind`.
         self._namespace: dict[str, Any] = {"open_epoch": self._open}
         self._lease_base = type("Lease", (Lease,), {"__slots__": (), "_core": self})
         self._lease_type = bind(self._lease_base, self._namespace)
-        self._edge: float | None = None  # seconds before the open epoch: silences that began there are reported
+        self._edge: float | None = (
+            None  # seconds before the open epoch: silences that began there are reported
+        )
         self._changed: Changed = lambda lease: None  # nobody asked
 
     def __len__(self) -> int:
@@ -248,7 +265,10 @@ class IdleReaper:
         return lease
 
     def report_silences(
-        self, beyond: float, report: Callable[[Lease, float, float], object], changed: Changed | None = None
+        self,
+        beyond: float,
+        report: Callable[[Lease, float, float], object],
+        changed: Changed | None = None,
     ) -> None:
         """Make the touch of every lease registered from now on compare, and report the silences that it ends.
 
@@ -491,7 +511,9 @@ class IdleReaper:
         self._judged = now = self._latest
         return self._reap(now, limit, None)
 
-    def expire(self, now: float, limit: int | None = None, spare: Spare | None = None) -> list[Expiry]:
+    def expire(
+        self, now: float, limit: int | None = None, spare: Spare | None = None
+    ) -> list[Expiry]:
         """Reap what is due as of *now*: due <= now.
 
         It may be given an instant that is already a little past - the one at which `close_epoch` was called before the
@@ -538,7 +560,9 @@ class IdleReaper:
         while (due := self._next_due()) is not None and due <= now:
             entry = heappop(self._heap)
             slot = entry[2]
-            silent, moved = sweep(slot, self._slot_of, room, None if limit is None else MOVES_PER_CALL - moves)
+            silent, moved = sweep(
+                slot, self._slot_of, room, None if limit is None else MOVES_PER_CALL - moves
+            )
             moves += moved
             if silent:
                 taken.append(Due(slot.epoch, slot.key, silent))
@@ -555,7 +579,11 @@ class IdleReaper:
 
     def _final_check(self, due: list[Due], spare: Spare) -> list[Due]:
         """What *spare* leaves of *due*."""
-        for epoch, key, leases in due:  # into slots of their own: they live, and whatever is called on them counts
+        for (
+            epoch,
+            key,
+            leases,
+        ) in due:  # into slots of their own: they live, and whatever is called on them counts
             slot = IdleSlot(epoch, key)
             self._checked.add(slot)
             for lease in leases:
@@ -630,10 +658,15 @@ class IdleReaper:
             lateness = now - instant
             if leases and lateness > self._counts.max_lateness:
                 self._counts.max_lateness = lateness
-            expired += [Expiry(lease.uid, lease, reason, instant, now, lateness, timeout) for lease in leases]
+            expired += [
+                Expiry(lease.uid, lease, reason, instant, now, lateness, timeout)
+                for lease in leases
+            ]
         self._counts.expired += len(expired)
         if self._hooks:
-            call_hooks([self._hooks.pop(expiry.lease, None) for expiry in expired], expired, self._on_error)
+            call_hooks(
+                [self._hooks.pop(expiry.lease, None) for expiry in expired], expired, self._on_error
+            )
         return expired
 
     # ---- looking in ----------------------------------------------------------------------------------------------

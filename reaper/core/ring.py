@@ -62,7 +62,9 @@ class IdleRing:
     def add(self, uid: Hashable) -> bool:
         """Track *uid*, touched in the current tick. True if it is new; one already there is touched: False. O(1)."""
         new = uid not in self
-        if uid not in self._index:  # a discarded uid still lies in its slot: it must not get a second place
+        if (
+            uid not in self._index
+        ):  # a discarded uid still lies in its slot: it must not get a second place
             self._slots[self.tick % len(self._slots)].append(uid)
         self._index[uid] = self.tick
         self._len += new
@@ -113,7 +115,9 @@ class IdleRing:
         # The slots hold touches of the ticks self.tick - timeout_ticks to self.tick; due are those before
         # tick - timeout_ticks.
         # Oldest first: a uid that has moved on lands in a slot that this loop reaches later, or not at all.
-        for touched in range(self.tick - self.timeout_ticks, min(tick - self.timeout_ticks, self.tick + 1)):
+        for touched in range(
+            self.tick - self.timeout_ticks, min(tick - self.timeout_ticks, self.tick + 1)
+        ):
             due, slots[touched % size] = slots[touched % size], []
             for uid in due:
                 last = index.get(uid, _GONE)
@@ -141,7 +145,9 @@ class IdleRing:
             raise InvariantViolated(f"len is {self._len}, index disagrees")
         for tick in self._index.values():
             if tick is not _GONE and not self.tick - self.timeout_ticks <= tick <= self.tick:
-                raise InvariantViolated(f"a uid last touched in tick {tick} outlived its timeout at {self.tick}")
+                raise InvariantViolated(
+                    f"a uid last touched in tick {tick} outlived its timeout at {self.tick}"
+                )
 
 
 def _check_tick(name: str, value: int) -> int:

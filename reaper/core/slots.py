@@ -78,7 +78,9 @@ class Slot:
         """Remove every entry and return them in order of arrival: a new list, possibly empty. Cost: O(entries)."""
         taken: list[Any] = []
         for chunk in self.chunks:
-            taken += [entry for entry in chunk.items if entry is not None] if chunk.dead else chunk.items
+            taken += (
+                [entry for entry in chunk.items if entry is not None] if chunk.dead else chunk.items
+            )
         for entry in taken:
             entry._chunk = None
         self.chunks.clear()
@@ -95,15 +97,21 @@ class Slot:
         for chunk in self.chunks:
             empty += not chunk.items
             if chunk.slot is not self or len(chunk.items) > CHUNK:
-                raise InvariantViolated(f"chunk of {len(chunk.items)} entries does not belong to its slot")
+                raise InvariantViolated(
+                    f"chunk of {len(chunk.items)} entries does not belong to its slot"
+                )
             dead = 0
             for pos, entry in enumerate(chunk.items):
                 if entry is None:
                     dead += 1
                 elif entry._chunk is not chunk or entry._pos != pos:
-                    raise InvariantViolated(f"entry {entry!r} at position {pos} does not know where it lies")
+                    raise InvariantViolated(
+                        f"entry {entry!r} at position {pos} does not know where it lies"
+                    )
             if dead != chunk.dead or dead * 2 > len(chunk.items):
-                raise InvariantViolated(f"chunk counts {chunk.dead} dead of {len(chunk.items)}, holds {dead}")
+                raise InvariantViolated(
+                    f"chunk counts {chunk.dead} dead of {len(chunk.items)}, holds {dead}"
+                )
             live += len(chunk.items) - dead
         if live != self.live:
             raise InvariantViolated(f"slot counts {self.live} entries, holds {live}")

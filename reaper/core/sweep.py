@@ -34,10 +34,14 @@ def sweep(
     epoch, key = slot.epoch, slot.key
     chunks = slot.chunks
     taken: list[Lease] = []
-    tails: dict[Epoch, tuple[Chunk, list[Lease | None], int]] = {}  # where an epoch's next goes; what was there before
+    tails: dict[
+        Epoch, tuple[Chunk, list[Lease | None], int]
+    ] = {}  # where an epoch's next goes; what was there before
     moved = done = 0
     for chunk in chunks:
-        items: list[Lease] = [lease for lease in chunk.items if lease is not None] if chunk.dead else chunk.items
+        items: list[Lease] = (
+            [lease for lease in chunk.items if lease is not None] if chunk.dead else chunk.items
+        )
         epochs = [lease._epoch for lease in items]
         count = len(items)
         if count and epochs.count(common := epochs[0]) == count and common is not epoch:

@@ -126,7 +126,9 @@ class Timer(Generic[T]):
         Cost: O(1) amortised, plus the number of levels.
         """
         if type(deadline) is not int:
-            raise InvalidArgument(f"deadline must be an int in the wheel's unit, got {shown(deadline)}")
+            raise InvalidArgument(
+                f"deadline must be an int in the wheel's unit, got {shown(deadline)}"
+            )
         if self._chunk is None:
             return False
         wheel: TimingWheel[T] = self._chunk.slot.wheel
@@ -137,7 +139,9 @@ class Timer(Generic[T]):
         return True
 
     def __repr__(self) -> str:
-        state = "waiting" if self._chunk is not None else "cancelled" if self.cancelled else "expired"
+        state = (
+            "waiting" if self._chunk is not None else "cancelled" if self.cancelled else "expired"
+        )
         return f"<Timer deadline={self._deadline} {state} item={self.item!r}>"
 
 
@@ -205,7 +209,9 @@ class TimingWheel(Generic[T]):
         Cost: O(1) plus the number of levels; O(log slots) for a slot's first timer. See benchmarks/heart/timers.py.
         """
         if type(deadline) is not int:
-            raise InvalidArgument(f"deadline must be an int in the wheel's unit, got {shown(deadline)}")
+            raise InvalidArgument(
+                f"deadline must be an int in the wheel's unit, got {shown(deadline)}"
+            )
         self._scheduled = order = self._scheduled + 1
         timer = Timer(deadline, item, order)
         self._place(timer)
@@ -228,7 +234,9 @@ class TimingWheel(Generic[T]):
         if type(now) is not int:
             raise InvalidArgument(f"now must be an int in the wheel's unit, got {shown(now)}")
         if now < self._now:
-            raise ClockWentBackwards(f"now must not precede {self._now}, the wheel's clock, got {now}")
+            raise ClockWentBackwards(
+                f"now must not precede {self._now}, the wheel's clock, got {now}"
+            )
         self._now = now
         self._now_ticks = now_ticks = now_to_tick(now, self._tick)
         heap = self._heap
@@ -298,10 +306,14 @@ class TimingWheel(Generic[T]):
             slot.check()
             first = self._now_ticks // level.span + 1
             if not first <= slot.number < first + level.size - 1:
-                raise InvariantViolated(f"slot {slot.number} of level {slot.level + 1} does not fit at {self._now}")
+                raise InvariantViolated(
+                    f"slot {slot.number} of level {slot.level + 1} does not fit at {self._now}"
+                )
             for timer in slot:
                 if deadline_to_tick(timer._deadline, self._tick) // level.span != slot.number:
-                    raise InvariantViolated(f"{timer!r} lies in slot {slot.number} of level {slot.level + 1}")
+                    raise InvariantViolated(
+                        f"{timer!r} lies in slot {slot.number} of level {slot.level + 1}"
+                    )
         live = self._due_at_once.live + sum(slot.live for _, slot in slots)
         if live != self._live:
             raise InvariantViolated(f"the wheel counts {self._live} timers, holds {live}")
@@ -369,5 +381,9 @@ def _check_sizes(wheel_size: int | Sequence[int]) -> tuple[int, ...]:
     if isinstance(wheel_size, int):
         return (check_count("wheel_size", wheel_size, 2),)
     if not isinstance(wheel_size, Sequence) or not wheel_size:
-        raise InvalidArgument(f"wheel_size must be an int >= 2 or one for each level, got {shown(wheel_size)}")
-    return tuple(check_count(f"wheel_size[{level}]", size, 2) for level, size in enumerate(wheel_size))
+        raise InvalidArgument(
+            f"wheel_size must be an int >= 2 or one for each level, got {shown(wheel_size)}"
+        )
+    return tuple(
+        check_count(f"wheel_size[{level}]", size, 2) for level, size in enumerate(wheel_size)
+    )

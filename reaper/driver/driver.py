@@ -34,7 +34,16 @@ from .options import Options, check_names, spelled_out
 from .sockets import unread
 from .stall_clock import StallClock
 from .vanished import Vanished
-from .watched import PROBE_GRACE, DeadlineKey, Probe, Reapable, Watched, check_idle, check_watch, is_off
+from .watched import (
+    PROBE_GRACE,
+    DeadlineKey,
+    Probe,
+    Reapable,
+    Watched,
+    check_idle,
+    check_watch,
+    is_off,
+)
 
 REAPS_PER_SLICE = 128
 """Connections closed before the loop is let run again. Closing is the expensive part of a reap, 30-80 us each with
@@ -105,7 +114,9 @@ class Driver:
             ("listener", listener, str),
         ):
             if not isinstance(value, kind | None):
-                raise InvalidArgument(f"{name} must be a {kind.__name__} or None, got {shown(value)}")
+                raise InvalidArgument(
+                    f"{name} must be a {kind.__name__} or None, got {shown(value)}"
+                )
         self.config: ReaperConfig = ReaperConfig() if config is None else config
 
         def chosen(name: str) -> Any:
@@ -116,7 +127,9 @@ class Driver:
         self.core: IdleReaper = IdleReaper(
             chosen("tick"), chosen("wheel_size"), epochs_per_tick=2, on_error=log_hook_error
         )
-        self._jitter = Jitter(check_share("jitter", chosen("jitter")), self.core.tick, options.get("seed"))
+        self._jitter = Jitter(
+            check_share("jitter", chosen("jitter")), self.core.tick, options.get("seed")
+        )
         rate = chosen("reaps_per_second")
         self._bucket = None if is_off(rate) else Bucket(check_rate("reaps_per_second", rate))
         self.idle: float = self.config.timeouts.idle if idle is None else idle
@@ -181,7 +194,9 @@ class Driver:
         calls = self._calls
         while calls and calls[0][2].function is None:
             heappop(calls)
-        return min(math.inf if wake is None else wake, calls[0][0] if calls else math.inf, self._first_ends)
+        return min(
+            math.inf if wake is None else wake, calls[0][0] if calls else math.inf, self._first_ends
+        )
 
     def look(self) -> bool:
         """Take `now` and close the epoch. True: let the loop run two passes, then call `act`. False: `rest` again."""
@@ -217,12 +232,21 @@ class Driver:
             expired = self.core.expire(now, room, self._final_check)
             if self._bucket is not None:
                 self._bucket.spend(len(expired))
-            owners = [(owner, expiry) for expiry in expired if (owner := self.owner_of(expiry.uid)) is not None]
+            owners = [
+                (owner, expiry)
+                for expiry in expired
+                if (owner := self.owner_of(expiry.uid)) is not None
+            ]
             self.books.about_to_reap(owner for owner, _ in owners)
             for owner, _ in owners:
                 owner.shut()
             self.books.expired(
-                [expiry for expiry in expired if self.owner_of(expiry.uid, limits=True) is not None], self.now()
+                [
+                    expiry
+                    for expiry in expired
+                    if self.owner_of(expiry.uid, limits=True) is not None
+                ],
+                self.now(),
             )
             for owner, expiry in owners:
                 owner.reap(expiry.reason, expiry)
@@ -307,7 +331,9 @@ class Driver:
         It does not wait behind connections that `reaps_per_second` holds back. What it raises is logged.
         """
         made = Call(call)
-        due = ms_to_seconds(seconds_to_ms_deadline(self.now() + seconds))  # so that many fall due together
+        due = ms_to_seconds(
+            seconds_to_ms_deadline(self.now() + seconds)
+        )  # so that many fall due together
         heappush(self._calls, (due, self.next_number(), made))
         self._hurry(self._next_wakeup())
         return made
@@ -362,7 +388,9 @@ class Driver:
     def deadline(self, owner: Reapable, seconds: float, reason: str, uid: Any = None) -> Lease:
         """A lease that ends *owner*, known by *uid* or else by itself, *seconds* from now whatever bytes come."""
         key = DeadlineKey(owner if uid is None else uid, self.next_number())
-        return self.register(key, seconds, lambda expiry: owner.reap(expiry.reason, expiry), reason=reason)
+        return self.register(
+            key, seconds, lambda expiry: owner.reap(expiry.reason, expiry), reason=reason
+        )
 
     def later(self, idle: float) -> float | None:
         """The core's timeout for a new connection, *idle* and its jitter; None, which is off, for 0."""
@@ -421,7 +449,11 @@ class Driver:
         """
         connections = list(self.connections.values())
         for start in range(0, len(connections), REAPS_PER_SLICE):
-            batch = [one for one in connections[start : start + REAPS_PER_SLICE] if one.uid in self.connections]
+            batch = [
+                one
+                for one in connections[start : start + REAPS_PER_SLICE]
+                if one.uid in self.connections
+            ]
             spoken = unread_of(batch)
             for connection in batch:
                 if connection.uid in self.connections:

@@ -31,7 +31,9 @@ class Books:
         names: What it calls the peers of these leases.
     """
 
-    def __init__(self, core: IdleReaper, clock: StallClock, journal: Journal | None, listener: str | None) -> None:
+    def __init__(
+        self, core: IdleReaper, clock: StallClock, journal: Journal | None, listener: str | None
+    ) -> None:
         self._core = core
         self._clock = clock
         self.journal: Journal | None = journal
@@ -83,7 +85,9 @@ class Books:
         name = what if isinstance(what, str) else self.names.get(lease) or peer_name(what.link)
         peer = name or "a client"
         silence = max(self._clock.now() - lease.active_from, 0.0)
-        limit = expiry and (round(expiry.timeout, 3) or None)  # what a least rate decides is due at once
+        limit = expiry and (
+            round(expiry.timeout, 3) or None
+        )  # what a least rate decides is due at once
         self.log.info(
             "%s - closed: %s,%s silent for %.1f s",
             peer,
@@ -114,7 +118,9 @@ class Books:
         None of them was due when all was last judged. What seems due since before then had its timeout shortened
         afterwards (a reload, a parking): that is no lateness.
         """
-        for (epoch, due), alike in itertools.groupby(expired, key=_slot_of):  # a slot's leases are all equally late
+        for (epoch, due), alike in itertools.groupby(
+            expired, key=_slot_of
+        ):  # a slot's leases are all equally late
             count = sum(1 for _ in alike)
             least, unknown = now - max(due, self._judged), epoch.closed - epoch.opened
             self.lateness.add(least + unknown / 2, count)

@@ -48,7 +48,8 @@ def spelled_out(door: Door) -> Door:
     *own, rest = signature.parameters.values()
     hints = get_type_hints(Options).items()
     own += [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind) for name, kind in hints
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+        for name, kind in hints
     ]
     if rest.annotation != "Unpack[Options]":
         own.append(rest)

@@ -52,7 +52,9 @@ async def relieve(
         watcher.accepting = True
 
 
-def let_go(watcher: Reaper, verdict: Verdict, min_age: float, reasons: Collection[str] = IDLE_REASONS) -> int:
+def let_go(
+    watcher: Reaper, verdict: Verdict, min_age: float, reasons: Collection[str] = IDLE_REASONS
+) -> int:
     """Reap what *verdict* bears no longer. Returns how many.
 
     These go: connections that have been silent for `scale` of their timeout; of the others the longest silent, until
@@ -61,7 +63,9 @@ def let_go(watcher: Reaper, verdict: Verdict, min_age: float, reasons: Collectio
     now = watcher.driver.now()
     doomed: list[Reapable] = []
     core = watcher.driver.core
-    others = max(0, len(core) - len(watcher))  # leases that are no connections, and never touched perhaps
+    others = max(
+        0, len(core) - len(watcher)
+    )  # leases that are no connections, and never touched perhaps
     for uid in core.oldest(LOOKS + others):
         explained = core.explain(uid)
         silent = 0.0 if explained.active_until is None else now - explained.active_until

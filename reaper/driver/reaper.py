@@ -48,7 +48,9 @@ class Reaper:
         idle: float | None,
         **options: Unpack[Options],
     ) -> None:
-        self.driver: Driver = Driver(clock, self._wake, self._run_probe, config, idle=idle, **options)
+        self.driver: Driver = Driver(
+            clock, self._wake, self._run_probe, config, idle=idle, **options
+        )
         self.core: IdleReaper = self.driver.core
         self.config: ReaperConfig = self.driver.config
         self.accepting: bool = True
@@ -82,7 +84,9 @@ class Reaper:
     def _must_run(self) -> None:
         if not self.running:
             hint = self._hints[self._state]
-            raise RuntimeError(f"this reaper does not run, so it would never close anything: {hint}")
+            raise RuntimeError(
+                f"this reaper does not run, so it would never close anything: {hint}"
+            )
 
     async def let_the_loop_read(self) -> None:
         """Return when every socket with bytes has been read once.
@@ -92,7 +96,9 @@ class Reaper:
         await self.sleep(0)
         await self.sleep(0)
 
-    def register(self, uid: Any, timeout: float, on: Hook | None = None, *, reason: str = "idle") -> Lease:
+    def register(
+        self, uid: Any, timeout: float, on: Hook | None = None, *, reason: str = "idle"
+    ) -> Lease:
         """`IdleReaper.register` as of now: a lease of your own, for what is not a `with` block.
 
         *on* is called in the loop and must not block; when it raises, that is logged.
@@ -158,7 +164,9 @@ def log_drain(connections: Iterable[Watched], awake: int = 0) -> None:
 
     A connection of which nobody says whose turn it is keeps a drain waiting until its deadline: that is a warning.
     """
-    known = [connection.receiving is not None or connection.lease.suspended for connection in connections]
+    known = [
+        connection.receiving is not None or connection.lease.suspended for connection in connections
+    ]
     unknown, in_use = known.count(False), known.count(True) + awake
     if in_use:
         log.info("drain: waiting for those in use, %d", in_use, extra={"in_use": in_use})

@@ -22,7 +22,8 @@ TCP_NOTSENT_LOWAT = 25
 
 # Linux has them; elsewhere the kernel is asked for what it does not know, and answers with an error.
 TCP_INFO, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT = (
-    int(getattr(socket, name, -1)) for name in ("TCP_INFO", "TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT")
+    int(getattr(socket, name, -1))
+    for name in ("TCP_INFO", "TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT")
 )
 TCP_RTO_MAX_MS = 44
 """linux/tcp.h from 6.15 on: the longest wait before data is sent, or a window probed, again."""
@@ -38,7 +39,11 @@ def unread(descriptors: Iterable[int]) -> list[int]:
     poll = select.poll()
     for descriptor in descriptors:
         poll.register(descriptor, select.POLLIN)
-    return [descriptor for descriptor, events in poll.poll(0) if events & select.POLLIN and readable(descriptor)]
+    return [
+        descriptor
+        for descriptor, events in poll.poll(0)
+        if events & select.POLLIN and readable(descriptor)
+    ]
 
 
 def waiting(descriptor: int) -> int:
@@ -119,7 +124,9 @@ def tcp_info(connected: Any) -> TcpInfo | None:
     except (OSError, struct.error):
         return None
     resent, probes, unacked, sent, _, received, acked, taken, came = found
-    return TcpInfo(sent / 1e3, received / 1e3, acked / 1e3, taken, came, unacked, max(resent, probes))
+    return TcpInfo(
+        sent / 1e3, received / 1e3, acked / 1e3, taken, came, unacked, max(resent, probes)
+    )
 
 
 def tcp_info_of(descriptor: int) -> TcpInfo | None:
@@ -180,7 +187,9 @@ class Credentials(NamedTuple):
 
 def credentials(connected: Any) -> Credentials:
     """Of the process at the other end of the Unix socket *connected*: who listened, or who connected. Linux only."""
-    pid, user, _ = struct.unpack("3i", connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    pid, user, _ = struct.unpack(
+        "3i", connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    )
     return Credentials(pid, user)
 
 

@@ -40,7 +40,9 @@ class StallClock:
         self.read = read
         self._tolerance = tolerance
         self.expected: float = math.inf
-        self._awake: float = -math.inf  # the last instant after `expected` that was named: the loop ran then
+        self._awake: float = (
+            -math.inf
+        )  # the last instant after `expected` that was named: the loop ran then
         self._instants: list[float] = []  # awake instants at which the clock stood still...
         self._offsets: list[float] = []  # ...and how far behind the loop's clock it was afterwards
         self.lag: float = 0.0
@@ -62,7 +64,9 @@ class StallClock:
     def expect(self, instant: float) -> None:
         """The loop should come back at *instant* (of this clock; infinite: it need not)."""
         expected = instant + self.stalled
-        while expected - self.stalled < instant:  # the sum was rounded: whoever wakes then would find it is not time
+        while (
+            expected - self.stalled < instant
+        ):  # the sum was rounded: whoever wakes then would find it is not time
             expected = math.nextafter(expected, math.inf)
         self.expected = expected
 

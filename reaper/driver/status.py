@@ -39,7 +39,9 @@ def pages_of(reaper: Reaper, name: str, pressure: Pressure | None = None) -> Map
     return {"/status": show_status, "/metrics": show_metrics}
 
 
-async def survey(reaper: Reaper, pressure: Pressure | None = None, worker: int = 0) -> dict[str, Any]:
+async def survey(
+    reaper: Reaper, pressure: Pressure | None = None, worker: int = 0
+) -> dict[str, Any]:
     """The report of this process, number *worker*, as JSON knows it. The loop runs in between."""
     driver, statistics = reaper.driver, reaper.statistics()
     now = driver.now()
@@ -56,11 +58,14 @@ async def survey(reaper: Reaper, pressure: Pressure | None = None, worker: int =
         reason: str = slot.key[1] if exact is None else exact().value
         return reason
 
-    counts, due_next = await _returned(census(driver.core, now, phase, IDLE_BOUNDS, NEXT), reaper.sleep)
+    counts, due_next = await _returned(
+        census(driver.core, now, phase, IDLE_BOUNDS, NEXT), reaper.sleep
+    )
     now = driver.now()
     coming = [
         {
-            "name": ((owner := driver.owner_of(lease.uid)) and peer_name(owner.descriptor)) or str(lease.uid),
+            "name": ((owner := driver.owner_of(lease.uid)) and peer_name(owner.descriptor))
+            or str(lease.uid),
             "phase": phase(lease),
             "idle_s": round(silence(lease, now), 3),
             "timeout_s": lease.timeout,
@@ -72,7 +77,12 @@ async def survey(reaper: Reaper, pressure: Pressure | None = None, worker: int =
     core = statistics.core
     journal, pressed = statistics.journal, None
     if pressure is not None and (verdict := pressure.verdict) is not None:
-        pressed = {"load": verdict.load, "of": verdict.of, "scale": verdict.scale, "accepting": verdict.accept}
+        pressed = {
+            "load": verdict.load,
+            "of": verdict.of,
+            "scale": verdict.scale,
+            "accepting": verdict.accept,
+        }
         pressed["evicted"] = pressure.evicted
     return {
         "worker": worker,
@@ -108,11 +118,14 @@ async def survey(reaper: Reaper, pressure: Pressure | None = None, worker: int =
             "cpu_s": statistics.cpu,
         },
         "pressure": pressed,
-        "journal": journal and {"rows": journal.rows, "dropped": journal.dropped, "errors": journal.errors},
+        "journal": journal
+        and {"rows": journal.rows, "dropped": journal.dropped, "errors": journal.errors},
     }
 
 
-async def _returned(steps: Generator[None, None, Census], sleep: Callable[[float], Awaitable[object]]) -> Census:
+async def _returned(
+    steps: Generator[None, None, Census], sleep: Callable[[float], Awaitable[object]]
+) -> Census:
     while True:
         try:
             next(steps)

@@ -137,8 +137,12 @@ def _ask(link: int, after: float) -> None:
         if idle > eighth:
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             connected.setsockopt(socket.IPPROTO_TCP, sockets.TCP_KEEPINTVL, half)
-            connected.setsockopt(socket.IPPROTO_TCP, sockets.TCP_KEEPCNT, 127)  # so that it never ends it before us
-            connected.setsockopt(socket.IPPROTO_TCP, sockets.TCP_RTO_MAX_MS, min(max(int(after / 4), 1), 120) * 1000)
+            connected.setsockopt(
+                socket.IPPROTO_TCP, sockets.TCP_KEEPCNT, 127
+            )  # so that it never ends it before us
+            connected.setsockopt(
+                socket.IPPROTO_TCP, sockets.TCP_RTO_MAX_MS, min(max(int(after / 4), 1), 120) * 1000
+            )
         # Whoever has been silent for as long is asked as this is set, the same value or not.
         connected.setsockopt(socket.IPPROTO_TCP, sockets.TCP_KEEPIDLE, min(idle, eighth))
 

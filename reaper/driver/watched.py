@@ -145,10 +145,18 @@ class Watched(Reapable):
 
     def __repr__(self) -> str:
         lease = self.lease
-        state = f"reaped: {self.reason}" if self.reaped else "in use" if lease.suspended else "armed"
+        state = (
+            f"reaped: {self.reason}" if self.reaped else "in use" if lease.suspended else "armed"
+        )
         if not self.reaped and not lease.alive:
             state = "ended"
-        limit = "" if not lease.alive else ", no timeout" if lease.timeout is None else f", idle={lease.timeout} s"
+        limit = (
+            ""
+            if not lease.alive
+            else ", no timeout"
+            if lease.timeout is None
+            else f", idle={lease.timeout} s"
+        )
         return f"<{type(self).__name__} {self.uid} {state}{limit}, reason {lease.reason!r}>"
 
     def _cut(self, reason: str) -> None:
@@ -285,7 +293,9 @@ def check_reason(reason: object) -> None:
 def check_handler(name: str, handler: object, kind: str = "async function") -> None:
     """Raises InvalidArgument, by *name*, *kind* and value: *handler* cannot be called."""
     if not callable(handler):
-        raise InvalidArgument(f"{name} must be {'an' if kind[0] in 'aeiou' else 'a'} {kind}, got {shown(handler)}")
+        raise InvalidArgument(
+            f"{name} must be {'an' if kind[0] in 'aeiou' else 'a'} {kind}, got {shown(handler)}"
+        )
 
 
 def is_off(value: object) -> bool:

@@ -28,11 +28,18 @@ def add_commands(commands: Any) -> None:
     text = "Bring finished files to where they are read: whole, once, and deleted here after they arrived."
     ship = commands.add_parser("ship", help=text, description=text)
     ship.set_defaults(run=_run, prog=ship.prog)
-    ship.add_argument("--journal", type=Path, required=True, metavar="DIR", help="the journal of this machine")
     ship.add_argument(
-        "--to", required=True, metavar="URI|DIR", help="a directory here, or file:, s3:, gs:, hdfs:, viewfs: or abfs:"
+        "--journal", type=Path, required=True, metavar="DIR", help="the journal of this machine"
     )
-    ship.add_argument("--watch", action="store_true", help="go on until SIGTERM or Ctrl-C; default: once")
+    ship.add_argument(
+        "--to",
+        required=True,
+        metavar="URI|DIR",
+        help="a directory here, or file:, s3:, gs:, hdfs:, viewfs: or abfs:",
+    )
+    ship.add_argument(
+        "--watch", action="store_true", help="go on until SIGTERM or Ctrl-C; default: once"
+    )
     ship.add_argument(
         "--every",
         type=duration(0.001),
@@ -82,23 +89,39 @@ def _ship(arguments: argparse.Namespace) -> int:
                 failed = shipper.once(stop).failed
                 _complain(failed, said)
                 said = failed
-                pause = min(2 * pause, max(LONGEST_PAUSE, arguments.every)) if "" in failed else arguments.every
+                pause = (
+                    min(2 * pause, max(LONGEST_PAUSE, arguments.every))
+                    if "" in failed
+                    else arguments.every
+                )
     except OSError as error:
-        raise InvalidArgument(f"--journal {str(journal)!r} cannot be worked in: {one_line(error)}") from None
-    print(json.dumps(shipper.shipped.as_json(place.uri), indent=2) if arguments.json else as_text(shipper.shipped))
+        raise InvalidArgument(
+            f"--journal {str(journal)!r} cannot be worked in: {one_line(error)}"
+        ) from None
+    print(
+        json.dumps(shipper.shipped.as_json(place.uri), indent=2)
+        if arguments.json
+        else as_text(shipper.shipped)
+    )
     return 1 if shipper.shipped.failed else 0
 
 
 def _apart(journal: Path, to: Path) -> None:
     here, there = journal.resolve(), to.resolve()
     if here.is_relative_to(there) or there.is_relative_to(here):
-        raise InvalidArgument(f"{str(to)!r} and --journal {str(journal)!r} lie within each other: name another")
+        raise InvalidArgument(
+            f"{str(to)!r} and --journal {str(journal)!r} lie within each other: name another"
+        )
 
 
 def _complain(failed: dict[str, str], said: dict[str, str]) -> None:
     for name, reason in failed.items():
         if said.get(name) != reason:
-            print(f"not shipped: {name}: {reason}" if name else f"stopped: {reason}", file=sys.stderr, flush=True)
+            print(
+                f"not shipped: {name}: {reason}" if name else f"stopped: {reason}",
+                file=sys.stderr,
+                flush=True,
+            )
 
 
 def as_text(shipped: Shipped) -> str:
@@ -108,4 +131,6 @@ def as_text(shipped: Shipped) -> str:
         text += f"; {shipped.already_there:,} of them were there already"
     if shipped.waiting:
         text += f"; {shipped.waiting:,} wait"
-    return text + (f"; {shipped.growing:,} stream(s) are still being written" if shipped.growing else "")
+    return text + (
+        f"; {shipped.growing:,} stream(s) are still being written" if shipped.growing else ""
+    )

@@ -37,7 +37,9 @@ class Stream:
         self._file: IO[bytes] = self.path.open("x+b")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX)
-            if not self.in_place:  # recovery was quicker than our lock, and took it for an orphan without a row
+            if (
+                not self.in_place
+            ):  # recovery was quicker than our lock, and took it for an orphan without a row
                 self._file.close()
                 self._file = self.path.open("x+b")
                 fcntl.flock(self._file, fcntl.LOCK_EX)
@@ -111,7 +113,9 @@ def convert(stream: Path, *, recovered: bool = False) -> Path | None:
             while True:
                 batch, custom = reader.read_next_batch_with_custom_metadata()
                 batch.validate(full=True)  # a flipped bit may point anywhere
-                anchor = tuple(int(value) for value in json.loads((custom or {}).get(PREFIX + "anchor", "[]")))
+                anchor = tuple(
+                    int(value) for value in json.loads((custom or {}).get(PREFIX + "anchor", "[]"))
+                )
                 dropped = max(dropped, int((custom or {}).get(PREFIX + "dropped", 0)))
                 batches.append(batch)
                 if anchor and (not anchors or anchors[-1] != anchor):
@@ -125,14 +129,23 @@ def convert(stream: Path, *, recovered: bool = False) -> Path | None:
         return None
     found = {"anchors": json.dumps(anchors), "cut": str(int(cut)), "dropped": str(dropped)}
     found |= {"recovered": "1"} if recovered else {}
-    metadata: dict[Any, Any] = {**(schema.metadata or {}), **{PREFIX + key: value for key, value in found.items()}}
+    metadata: dict[Any, Any] = {
+        **(schema.metadata or {}),
+        **{PREFIX + key: value for key, value in found.items()},
+    }
     table = pa.Table.from_batches(batches).unify_dictionaries().replace_schema_metadata(metadata)
     stem = stream.name.removeprefix(".").removesuffix(STREAM_SUFFIX)
     final = stream.with_name(stem + ".parquet")
     temporary = stream.with_name(f".{stem}.parquet{TEMPORARY_SUFFIX}")
     try:
         with temporary.open("wb") as sink:
-            pq.write_table(table, sink, compression="zstd", row_group_size=ROW_GROUP_ROWS, write_page_checksum=True)
+            pq.write_table(
+                table,
+                sink,
+                compression="zstd",
+                row_group_size=ROW_GROUP_ROWS,
+                write_page_checksum=True,
+            )
             sink.flush()
             os.fsync(sink.fileno())
         temporary.replace(final)
@@ -160,7 +173,11 @@ def recover(directory: Path) -> list[Path]:
                 if not stream.exists():
                     continue
                 # The Parquet file is in place already when the crash fell between the rename and the delete.
-                if (final := stream.with_name(stream.name[1:].removesuffix(STREAM_SUFFIX) + ".parquet")).exists():
+                if (
+                    final := stream.with_name(
+                        stream.name[1:].removesuffix(STREAM_SUFFIX) + ".parquet"
+                    )
+                ).exists():
                     stream.unlink()
                 elif path := convert(stream, recovered=True):
                     made.append(path)
@@ -168,7 +185,11 @@ def recover(directory: Path) -> list[Path]:
                     final.with_name(f".{final.name}{TEMPORARY_SUFFIX}").unlink()
         except (BlockingIOError, FileNotFoundError):
             continue
-        except (OSError, pa.ArrowException, ValueError) as error:  # a name that is no text is a ValueError
+        except (
+            OSError,
+            pa.ArrowException,
+            ValueError,
+        ) as error:  # a name that is no text is a ValueError
             errors.append(error)
     if errors:
         raise ExceptionGroup(f"{len(errors)} streams in {directory} could not be recovered", errors)

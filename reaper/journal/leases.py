@@ -39,7 +39,9 @@ class LeaseLog:
         real: Turns an instant of *core*'s clock into one of the journal's, where that clock leaves out stalls.
     """
 
-    def __init__(self, core: IdleReaper, journal: Journal, real: Callable[[float], float] = float) -> None:
+    def __init__(
+        self, core: IdleReaper, journal: Journal, real: Callable[[float], float] = float
+    ) -> None:
         self.journal = journal
         self._real = real
         self._notable = core.tick * NOTABLE_SHARE
@@ -62,14 +64,18 @@ class LeaseLog:
         if log is None or log.ended:
             return None
         active = self._ns(lease.active_from)
-        if self._full and active > log.last_ns:  # it was resumed, or spared: no touch has reported that
+        if (
+            self._full and active > log.last_ns
+        ):  # it was resumed, or spared: no touch has reported that
             log.gap(log.last_ns, active)
         log.last_ns = max(log.last_ns, active)
         if lease.alive or not self._full:  # one that has ended no longer knows its timeout
             log.timeout_ms = timeout_ms(lease)
         return log
 
-    def opened(self, lease: Lease, now: float, listener: str | None = None, peer: int | None = None) -> None:
+    def opened(
+        self, lease: Lease, now: float, listener: str | None = None, peer: int | None = None
+    ) -> None:
         """A connection was accepted at *now*, exactly (two sides are joined by it), and *lease* watches it."""
         logged: Any = lease
         logged.log = self.journal.open(nanoseconds(now), timeout_ms(lease), listener, peer)
@@ -96,7 +102,9 @@ class LeaseLog:
         """
         if (log := self._settled(lease)) is not None:
             if expiry.lease is lease:
-                log.timeout_ms = round(expiry.timeout * 1e3)  # a lease that was reaped no longer knows its timeout
+                log.timeout_ms = round(
+                    expiry.timeout * 1e3
+                )  # a lease that was reaped no longer knows its timeout
             now, due = self._ns(expiry.now), self._ns(expiry.due)
             log.reap(now, due, expiry.reason, deadline=expiry.lease is not lease)
 

@@ -57,7 +57,13 @@ class ConnectionLog:
     )
 
     def __init__(
-        self, append: Callable[[Row], None], long_ns: int, conn: int, t: int, timeout_ms: int, listener: str | None
+        self,
+        append: Callable[[Row], None],
+        long_ns: int,
+        conn: int,
+        t: int,
+        timeout_ms: int,
+        listener: str | None,
     ) -> None:
         self._append = append
         self._long_ns = long_ns
@@ -93,14 +99,44 @@ class ConnectionLog:
     def _note_timeout(self, timeout_ms: int) -> None:
         self._retimed += 1  # ns: each change is later than the one before, and none reads a clock
         t = self.last_ns + self._retimed
-        self._append((t, self.conn, CONFIG, None, None, timeout_ms, None, self.listener, RETIME, None, None, None))
+        self._append(
+            (
+                t,
+                self.conn,
+                CONFIG,
+                None,
+                None,
+                timeout_ms,
+                None,
+                self.listener,
+                RETIME,
+                None,
+                None,
+                None,
+            )
+        )
 
     def _row(
         self, t: int, kind: int, nbytes: int | None = None, due: int | None = None, reason: str | None = None,
         n: int | None = None, idle_sum: int | None = None,
     ) -> None:  # fmt: skip
         idle, timeout = t - self.last_ns, self._timeout_ms
-        self._append((t, self.conn, kind, idle, nbytes, timeout, due, self.listener, reason, n, idle_sum, None))
+        self._append(
+            (
+                t,
+                self.conn,
+                kind,
+                idle,
+                nbytes,
+                timeout,
+                due,
+                self.listener,
+                reason,
+                n,
+                idle_sum,
+                None,
+            )
+        )
 
     def touch(self, t: int, nbytes: int | None = None) -> None:
         """Note activity at *t* ns (of *nbytes* bytes, if known). A store, a count and one comparison in `gaps` mode."""
@@ -129,7 +165,9 @@ class ConnectionLog:
         """The reaper ended it at *t* ns; allowed from *due* ns. *deadline*: one that activity does not move."""
         if deadline:
             if self._timeout_ms and t - self.last_ns > self._timeout_ms * 1_000_000:
-                self._note_timeout(self._timeout_ms)  # it should have been closed before, for its silence
+                self._note_timeout(
+                    self._timeout_ms
+                )  # it should have been closed before, for its silence
             self._timeout_ms = None  # a reader then judges by due_ns
         self._end(REAP, t, due, reason)
 
@@ -203,17 +241,30 @@ class Journal:
         if retain_bytes is not None:
             check_count("retain_bytes", retain_bytes, 1)
         if type(instant := clock_ns()) is not int:  # such as that of a function that makes clocks
-            raise InvalidArgument(f"clock_ns must return integer nanoseconds, it returned {shown(instant)}")
+            raise InvalidArgument(
+                f"clock_ns must return integer nanoseconds, it returned {shown(instant)}"
+            )
         server = (socket.gethostname() or "localhost") if server is None else server
-        if not isinstance(server, str) or not server.strip() or not server.isprintable() or "," in server:
-            raise InvalidArgument(f"server must be a printable name without a comma, got {shown(server)}")
+        if (
+            not isinstance(server, str)
+            or not server.strip()
+            or not server.isprintable()
+            or "," in server
+        ):
+            raise InvalidArgument(
+                f"server must be a printable name without a comma, got {shown(server)}"
+            )
         if sequence is None:
             # No clock tells two processes of one millisecond apart, or a step back; 2**40 numbers stay free above it.
             sequence = 1 + secrets.randbelow((1 << SEQUENCE_BITS) - (1 << 40))
         self.mode = mode
         self.gap_threshold_ns = gap_ns
-        self.writer: int = secrets.randbits(20) if writer is None else check_count("writer", writer, 0)
-        self._ids = itertools.count(connection_id(self.writer, check_count("sequence", sequence, 1)))
+        self.writer: int = (
+            secrets.randbits(20) if writer is None else check_count("writer", writer, 0)
+        )
+        self._ids = itertools.count(
+            connection_id(self.writer, check_count("sequence", sequence, 1))
+        )
         self._self_id = next(self._ids)
         self._long_ns = gap_ns if mode == "gaps" else -(1 << 63)
         self._limit = check_count("queue_rows", queue_rows, 1)
@@ -248,7 +299,12 @@ class Journal:
             )
 
     def open(
-        self, t: int, timeout_ms: int, listener: str | None = None, peer: int | None = None, reason: str | None = None
+        self,
+        t: int,
+        timeout_ms: int,
+        listener: str | None = None,
+        peer: int | None = None,
+        reason: str | None = None,
     ) -> ConnectionLog:
         """A connection was opened.
 
@@ -263,7 +319,9 @@ class Journal:
         """
         timeout_ms = min(timeout_ms, 2**31 - 1)
         conn = next(self._ids)
-        self._append((t, conn, OPEN, None, None, timeout_ms, None, listener, reason, None, None, peer))
+        self._append(
+            (t, conn, OPEN, None, None, timeout_ms, None, listener, reason, None, None, peer)
+        )
         return ConnectionLog(self._append, self._long_ns, conn, t, timeout_ms, listener)
 
     def config(self, t: int, text: str) -> None:
@@ -279,7 +337,9 @@ class Journal:
         self._own(t, DRAIN, reason)
 
     def _own(self, t: int, kind: int, reason: str | None, idle: int | None = None) -> None:
-        self._append((t, self._self_id, kind, idle, None, None, None, None, reason, None, None, None))
+        self._append(
+            (t, self._self_id, kind, idle, None, None, None, None, reason, None, None, None)
+        )
 
     def flush(self, timeout: float = 10.0) -> bool:
         """Wait until what was appended before is on the file system. Blocks: not for the event loop's thread.
@@ -316,6 +376,8 @@ class Journal:
         if self._writer is None:
             return
         if len(rows) < self._limit:
-            rows.append(row)  # the writer takes from the front; both are single steps for the interpreter
+            rows.append(
+                row
+            )  # the writer takes from the front; both are single steps for the interpreter
         else:
             self._dropped += 1

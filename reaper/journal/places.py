@@ -67,7 +67,9 @@ class Place:
         """
         bucket = self._root.split("/")[0]
         with self._refused():
-            if self.files.type_name == "abfs":  # whose library ends the process where it finds no credentials
+            if (
+                self.files.type_name == "abfs"
+            ):  # whose library ends the process where it finds no credentials
                 self._ask_elsewhere()
             if not self._flat:
                 self.files.create_dir(self._root, recursive=True)
@@ -77,18 +79,30 @@ class Place:
     def _ask_elsewhere(self) -> None:
         """Have a process of its own ask for the bucket. Raises PermissionError: that was ended by a signal."""
         done = subprocess.run(
-            [sys.executable, "-c", _ASK], input=self._given, capture_output=True, text=True, check=False
+            [sys.executable, "-c", _ASK],
+            input=self._given,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if done.returncode < 0:
-            said = [line.partition("what():")[2].strip() for line in done.stderr.splitlines() if "what():" in line]
-            raise PermissionError(said[0] if said else f"its library ended with signal {-done.returncode}")
+            said = [
+                line.partition("what():")[2].strip()
+                for line in done.stderr.splitlines()
+                if "what():" in line
+            ]
+            raise PermissionError(
+                said[0] if said else f"its library ended with signal {-done.returncode}"
+            )
 
     @contextmanager
     def _refused(self) -> Iterator[None]:
         try:
             yield
         except (*FAILURES, ValueError, NotImplementedError) as error:
-            wanted = "a directory, or a URI with file, s3, gs, hdfs, viewfs or abfs that can be reached"
+            wanted = (
+                "a directory, or a URI with file, s3, gs, hdfs, viewfs or abfs that can be reached"
+            )
             why = str(error).replace(self._given, without_secrets(self._given))  # before it is cut
             why = one_line(why or type(error).__name__)
             raise InvalidArgument(f"{self.uri!r} is not {wanted}: {why}") from None

@@ -87,16 +87,24 @@ COLUMNS = (
     Column("t", "int64", required=True),  # ns on the writer's monotonic clock
     Column("conn", "int64", required=True),  # writer id in the high bits; see connection_id
     Column("kind", "dictionary", required=True),
-    Column("idle_ns", "int64"),  # silence that ended with this row: t - previous activity; on an end row censored
+    Column(
+        "idle_ns", "int64"
+    ),  # silence that ended with this row: t - previous activity; on an end row censored
     Column("nbytes", "int32"),
-    Column("timeout_ms", "int32"),  # in force during that silence; 0: none; null on a reap: a deadline, judge by due_ns
+    Column(
+        "timeout_ms", "int32"
+    ),  # in force during that silence; 0: none; null on a reap: a deadline, judge by due_ns
     Column("due_ns", "int64"),  # reap: the instant from which it was allowed
     Column("listener", "dictionary"),
     Column("reason", "dictionary"),
     Column("n", "int64"),  # end row: activities counted, at least the activity rows written
     Column("idle_sum_ns", "int64"),  # end row: sum of idle_ns over the activity rows written
-    Column("peer", "int64"),  # open row: peer_key(), the same number on both sides of one connection
-    Column("wall_offset_ns", "int64"),  # t + this = Unix time in ns, measured at least once per minute
+    Column(
+        "peer", "int64"
+    ),  # open row: peer_key(), the same number on both sides of one connection
+    Column(
+        "wall_offset_ns", "int64"
+    ),  # t + this = Unix time in ns, measured at least once per minute
 )
 
 
@@ -104,9 +112,16 @@ def arrow_schema(metadata: dict[str, str] | None = None) -> pa.Schema:
     """The schema that is written, as Arrow; *metadata* keys get their prefix here. Imports pyarrow."""
     import pyarrow as pa
 
-    types = {"int64": pa.int64(), "int32": pa.int32(), "dictionary": pa.dictionary(pa.int16(), pa.string())}
+    types = {
+        "int64": pa.int64(),
+        "int32": pa.int32(),
+        "dictionary": pa.dictionary(pa.int16(), pa.string()),
+    }
     return pa.schema(
-        [pa.field(column.name, types[column.type], nullable=not column.required) for column in COLUMNS],
+        [
+            pa.field(column.name, types[column.type], nullable=not column.required)
+            for column in COLUMNS
+        ],
         metadata={PREFIX + key: value for key, value in (metadata or {}).items()},
     )
 
@@ -120,9 +135,13 @@ def connection_id(writer: int, sequence: int) -> int:
         InvalidArgument: a part does not fit.
     """
     if not 0 <= writer < 1 << WRITER_BITS:
-        raise InvalidArgument(f"writer must be an integer in 0..{(1 << WRITER_BITS) - 1}, got {shown(writer)}")
+        raise InvalidArgument(
+            f"writer must be an integer in 0..{(1 << WRITER_BITS) - 1}, got {shown(writer)}"
+        )
     if not 0 <= sequence < 1 << SEQUENCE_BITS:
-        raise InvalidArgument(f"sequence must be an integer in 0..2**{SEQUENCE_BITS} - 1, got {shown(sequence)}")
+        raise InvalidArgument(
+            f"sequence must be an integer in 0..2**{SEQUENCE_BITS} - 1, got {shown(sequence)}"
+        )
     return writer << SEQUENCE_BITS | sequence
 
 
@@ -149,7 +168,9 @@ def _packed(address: tuple[Any, ...]) -> bytes:
     try:
         host = ipaddress.ip_address(str(address[0]).partition("%")[0])
     except ValueError:
-        raise InvalidArgument(f"address must begin with a numeric IP address, got {shown(address)}") from None
+        raise InvalidArgument(
+            f"address must begin with a numeric IP address, got {shown(address)}"
+        ) from None
     # A dual-stack server sees ::ffff:127.0.0.1 where the client has 127.0.0.1.
     mapped = getattr(host, "ipv4_mapped", None)
     return (mapped or host).packed + int(address[1]).to_bytes(2, "big")

@@ -56,7 +56,12 @@ class Shipper:
     """
 
     def __init__(
-        self, directory: Path, place: Place, *, keep: bool = False, progress: Callable[[str], None] = lambda _: None
+        self,
+        directory: Path,
+        place: Place,
+        *,
+        keep: bool = False,
+        progress: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._directory = directory
         self._place = place
@@ -88,7 +93,10 @@ class Shipper:
                 where = partition_of(source)
             except FileNotFoundError:
                 continue  # retention was quicker
-            except (*FAILURES, ValueError) as error:  # names of columns that are no text are a ValueError
+            except (
+                *FAILURES,
+                ValueError,
+            ) as error:  # names of columns that are no text are a ValueError
                 result.failed[name] = f"no Parquet file: {one_line(error)}"
                 continue
             try:
@@ -122,7 +130,9 @@ class Shipper:
             if (there := place.size(final)) is not None:
                 if there != size or place.digest(final) != digest:
                     return f"another file of that name is at {place.uri}: {final}"
-                place.remove(hidden)  # left by a kill between the copy within a store and the deletion
+                place.remove(
+                    hidden
+                )  # left by a kill between the copy within a store and the deletion
                 result.already_there += 1
             else:
                 file.seek(0)

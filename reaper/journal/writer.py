@@ -72,7 +72,9 @@ class Writer:
         self._anchored = float("-inf")
         self._retry_at = float("-inf")
         self._pause = RETRY_LEAST
-        self._written = self._lost = self._files = self._recovered = self._deleted = self._errors = 0
+        self._written = self._lost = self._files = self._recovered = self._deleted = (
+            self._errors
+        ) = 0
         self._serial = 0
         self._noted = 0  # lost rows that the files know of
         self._wrote = time.monotonic()
@@ -121,12 +123,19 @@ class Writer:
                 if (lost := self._lost + self.refused()) > self._noted:
                     # On a full disk there is room for a name still. A file without a byte is put aside by its name.
                     with suppress(OSError):
-                        (self.directory / f"{self._stem(self._serial + 1)}-lost-{lost}.parquet").touch()
+                        (
+                            self.directory / f"{self._stem(self._serial + 1)}-lost-{lost}.parquet"
+                        ).touch()
             finally:
                 self._lock.release()
         lost = self._lost + self.refused()
         if lost > self._admitted:
-            _log.warning("journal in %s: %d rows were lost; last error: %s", self.directory, lost, self._last_error)
+            _log.warning(
+                "journal in %s: %d rows were lost; last error: %s",
+                self.directory,
+                lost,
+                self._last_error,
+            )
             self._admitted = lost
 
     def statistics(self) -> JournalStatistics:
@@ -173,7 +182,9 @@ class Writer:
     def _speak(self, reason: str) -> None:
         lost = self._lost + self.refused() if reason == DROPPED else None
         own = int(self.metadata["first_conn"])
-        self._write([(self.clock_ns(), own, CONFIG, None, None, None, None, None, reason, lost, None, None)])
+        self._write(
+            [(self.clock_ns(), own, CONFIG, None, None, None, None, None, reason, lost, None, None)]
+        )
 
     def _rotate_if_due(self) -> None:
         stream = self._stream
@@ -214,7 +225,11 @@ class Writer:
             self._serial += 1
             stem = self._stem(self._serial)
             dropped = str(self._lost + self.refused())
-            known = {"serial": str(self._serial), "dropped_before": dropped, "dropped_earlier": str(self._noted)}
+            known = {
+                "serial": str(self._serial),
+                "dropped_before": dropped,
+                "dropped_earlier": str(self._noted),
+            }
             self._stream = Stream(self.directory, stem, {**self.metadata, **known})
             self._begun = time.monotonic()
         lost = self._lost + self.refused()
@@ -246,16 +261,25 @@ class Writer:
         arrays = []
         for field, values in zip(self._schema, zip(*rows, strict=True), strict=False):
             if field.name == "kind":
-                arrays.append(pa.DictionaryArray.from_arrays(pa.array(values, pa.int16()), self._kinds))
+                arrays.append(
+                    pa.DictionaryArray.from_arrays(pa.array(values, pa.int16()), self._kinds)
+                )
             else:
                 arrays.append(pa.array(values, field.type))
-            time.sleep(0)  # lets the event loop's thread have the interpreter before its switch interval is over
-        arrays.append(pa.repeat(pa.scalar(self._anchor[1] - self._anchor[0], pa.int64()), len(rows)))
+            time.sleep(
+                0
+            )  # lets the event loop's thread have the interpreter before its switch interval is over
+        arrays.append(
+            pa.repeat(pa.scalar(self._anchor[1] - self._anchor[0], pa.int64()), len(rows))
+        )
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _measure(self) -> Anchor:
         """The three clocks at one instant: the narrowest of five brackets."""
-        brackets = [(self.clock_ns(), self.wall_ns(), time.monotonic_ns(), self.clock_ns()) for _ in range(5)]
+        brackets = [
+            (self.clock_ns(), self.wall_ns(), time.monotonic_ns(), self.clock_ns())
+            for _ in range(5)
+        ]
         before, wall, monotonic, after = min(brackets, key=lambda bracket: bracket[3] - bracket[0])
         return (before + after) // 2, wall, monotonic
 
@@ -287,7 +311,9 @@ class Writer:
         try:
             work(*args)
         except Exception as error:  # whatever it is, the server must not feel it
-            self._note(f"{type(error).__name__}: {error}; rows are dropped and counted until it works")
+            self._note(
+                f"{type(error).__name__}: {error}; rows are dropped and counted until it works"
+            )
             if self._stream is not None:
                 self._stream.abandon()
                 self._stream = None

@@ -42,10 +42,19 @@ class ReaperCollector:
         for family in _all(self._statistics, self._more):
             values = family.values
             if isinstance(values, Histogram):
-                buckets = [("+Inf" if bound == float("inf") else repr(bound), n) for bound, n in values.cumulative()]
-                yield self._core.HistogramMetricFamily(family.name, family.doc, buckets, values.total)
+                buckets = [
+                    ("+Inf" if bound == float("inf") else repr(bound), n)
+                    for bound, n in values.cumulative()
+                ]
+                yield self._core.HistogramMetricFamily(
+                    family.name, family.doc, buckets, values.total
+                )
                 continue
-            make = self._core.GaugeMetricFamily if family.kind == "gauge" else self._core.CounterMetricFamily
+            make = (
+                self._core.GaugeMetricFamily
+                if family.kind == "gauge"
+                else self._core.CounterMetricFamily
+            )
             if isinstance(values, Mapping):
                 metric = make(family.name, family.doc, labels=[family.label])
                 for label, number in sorted(values.items()):
@@ -70,13 +79,20 @@ def instrument(meter: Any, statistics: Callable[[], LoopStatistics], *more: Told
     def observed(name: str, _: object) -> list[Any]:
         for family in _split(_all(statistics, more)):
             if family.name == name and isinstance(family.values, Mapping):
-                return [observation(number, {family.label: label}) for label, number in family.values.items()]
+                return [
+                    observation(number, {family.label: label})
+                    for label, number in family.values.items()
+                ]
             if family.name == name:
                 return [observation(family.values)]
         return []
 
     for family in _split(_all(statistics, more)):
-        make = meter.create_observable_gauge if family.kind == "gauge" else meter.create_observable_counter
+        make = (
+            meter.create_observable_gauge
+            if family.kind == "gauge"
+            else meter.create_observable_counter
+        )
         name, observe = family.name.replace("_", ".", 1), partial(observed, family.name)
         make(name, [observe], description=family.doc)
 

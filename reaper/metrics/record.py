@@ -102,32 +102,96 @@ def families(seen: LoopStatistics) -> Iterator[Family]:
     """Everything there is to report, in a stable order under stable names. Counters without Prometheus' `_total`."""
     core = seen.core
     unstalled = "Time in which the loop stalled is not in it."
-    yield Family("reaper_leases", "gauge", "Leases: one per connection and per further limit on it.", core.registered)
-    yield Family("reaper_leases_suspended", "gauge", "Leases that cannot expire: requests in flight.", core.suspended)
+    yield Family(
+        "reaper_leases",
+        "gauge",
+        "Leases: one per connection and per further limit on it.",
+        core.registered,
+    )
+    yield Family(
+        "reaper_leases_suspended",
+        "gauge",
+        "Leases that cannot expire: requests in flight.",
+        core.suspended,
+    )
     yield Family("reaper_parked", "gauge", "Open connections that have no task now.", seen.parked)
     yield Family("reaper_tick_seconds", "gauge", "The precision configured.", seen.tick)
     yield Family("reaper_slots", "gauge", "Slots in the ring, due within its span.", core.slots)
-    yield Family("reaper_slots_in_wheel", "gauge", "Slots in the wheel, beyond the ring's span.", core.slots_in_wheel)
+    yield Family(
+        "reaper_slots_in_wheel",
+        "gauge",
+        "Slots in the wheel, beyond the ring's span.",
+        core.slots_in_wheel,
+    )
     yield Family("reaper_epochs", "counter", "Epochs closed, at most two per tick.", core.epochs)
-    yield Family("reaper_reaped", "counter", "Connections closed by reaper, by reason.", dict(seen.reasons), "reason")
-    yield Family("reaper_expired", "counter", "Leases that came due and were not averted.", core.expired)
-    yield Family("reaper_averted", "counter", "Leases that came due and were spared by the final check.", core.averted)
-    yield Family("reaper_moved", "counter", "Leases moved on in the ring, because of activity.", core.moved)
+    yield Family(
+        "reaper_reaped",
+        "counter",
+        "Connections closed by reaper, by reason.",
+        dict(seen.reasons),
+        "reason",
+    )
+    yield Family(
+        "reaper_expired", "counter", "Leases that came due and were not averted.", core.expired
+    )
+    yield Family(
+        "reaper_averted",
+        "counter",
+        "Leases that came due and were spared by the final check.",
+        core.averted,
+    )
+    yield Family(
+        "reaper_moved", "counter", "Leases moved on in the ring, because of activity.", core.moved
+    )
     yield Family("reaper_released", "counter", "Leases that ended without reaper.", core.released)
     for name, values, doc in (
-        ("", seen.lateness, "Close - last activity - timeout, activity taken to be in the middle of its epoch."),
+        (
+            "",
+            seen.lateness,
+            "Close - last activity - timeout, activity taken to be in the middle of its epoch.",
+        ),
         ("_lower", seen.lateness_lower, "Least that the lateness of each close can have been."),
         ("_upper", seen.lateness_upper, "Most that the lateness of each close can have been."),
     ):
         yield Family(f"reaper_lateness{name}_seconds", "histogram", f"{doc} {unstalled}", values)
-    yield Family("reaper_late", "counter", "Connections certainly closed more than one tick late.", seen.late)
-    yield Family("reaper_tick_lag_seconds", "histogram", "How late the event loop woke reaper, each time.", seen.lags)
-    yield Family("reaper_loop_lag_seconds", "gauge", "How late the event loop last woke reaper.", seen.lag)
-    yield Family("reaper_loop_lag_max_seconds", "gauge", "The latest it ever woke reaper.", seen.max_lag)
-    yield Family("reaper_loop_stalls", "counter", "Times the loop woke reaper more than one tick late.", seen.stalls)
-    yield Family("reaper_loop_stalled_seconds", "counter", "Time of those, charged to no connection.", seen.stalled)
-    yield Family("reaper_cpu_seconds", "counter", "CPU time of reaper's own task, without what it cancels.", seen.cpu)
+    yield Family(
+        "reaper_late", "counter", "Connections certainly closed more than one tick late.", seen.late
+    )
+    yield Family(
+        "reaper_tick_lag_seconds",
+        "histogram",
+        "How late the event loop woke reaper, each time.",
+        seen.lags,
+    )
+    yield Family(
+        "reaper_loop_lag_seconds", "gauge", "How late the event loop last woke reaper.", seen.lag
+    )
+    yield Family(
+        "reaper_loop_lag_max_seconds", "gauge", "The latest it ever woke reaper.", seen.max_lag
+    )
+    yield Family(
+        "reaper_loop_stalls",
+        "counter",
+        "Times the loop woke reaper more than one tick late.",
+        seen.stalls,
+    )
+    yield Family(
+        "reaper_loop_stalled_seconds",
+        "counter",
+        "Time of those, charged to no connection.",
+        seen.stalled,
+    )
+    yield Family(
+        "reaper_cpu_seconds",
+        "counter",
+        "CPU time of reaper's own task, without what it cancels.",
+        seen.cpu,
+    )
     if (journal := seen.journal) is not None:
-        yield Family("reaper_journal_rows", "gauge", "Journal rows that a kill does not lose.", journal.rows)
+        yield Family(
+            "reaper_journal_rows", "gauge", "Journal rows that a kill does not lose.", journal.rows
+        )
         yield Family("reaper_journal_dropped", "counter", "Journal rows lost.", journal.dropped)
-        yield Family("reaper_journal_errors", "counter", "Failures of the journal's writer.", journal.errors)
+        yield Family(
+            "reaper_journal_errors", "counter", "Failures of the journal's writer.", journal.errors
+        )

@@ -58,7 +58,11 @@ def _samples(family: Family, name: str, labels: Mapping[str, str]) -> Iterator[s
     values = family.values
     if isinstance(values, Histogram):
         for bound, count in values.cumulative():
-            yield _sample(f"{name}_bucket", {**labels, "le": "+Inf" if bound == math.inf else repr(bound)}, count)
+            yield _sample(
+                f"{name}_bucket",
+                {**labels, "le": "+Inf" if bound == math.inf else repr(bound)},
+                count,
+            )
         yield _sample(f"{name}_sum", labels, values.total)
         yield _sample(f"{name}_count", labels, sum(values.counts))
     elif isinstance(values, Mapping):

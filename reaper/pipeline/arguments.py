@@ -85,13 +85,19 @@ def show(arguments: argparse.Namespace, summary: object, text: str) -> None:
     try:
         print(json.dumps(summary, indent=2) if arguments.json else text, flush=True)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter complains as it ends
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # or the interpreter complains as it ends
 
 
 def aside_lines(quarantined: Sequence[Mapping[str, str]]) -> list[str]:
     """Files put aside, in words: each of a few, or one of them and a count; `PUT_ASIDE` then has them all."""
     shown = [f"put aside: {entry['path']}: {entry['reason']}" for entry in quarantined]
-    return shown if len(shown) <= SHOWN_ASIDE else [f"{shown[0]}; and {len(shown) - 1:,} more, see {PUT_ASIDE}"]
+    return (
+        shown
+        if len(shown) <= SHOWN_ASIDE
+        else [f"{shown[0]}; and {len(shown) - 1:,} more, see {PUT_ASIDE}"]
+    )
 
 
 @contextmanager
@@ -102,7 +108,11 @@ def whole(out: Place) -> Iterator[None]:
         yield
     except BaseException:
         if out.exists():
-            for path in [out] if before is None else [path for path in out.iterdir() if str(path) not in before]:
+            for path in (
+                [out]
+                if before is None
+                else [path for path in out.iterdir() if str(path) not in before]
+            ):
                 remove(path)
         raise
 
@@ -133,8 +143,14 @@ def apart(out: Place, events: Sequence[Place]) -> None:
         Fault: it does.
     """
     for where in events:
-        if isinstance(out, Path) and isinstance(where, Path) and out.resolve().is_relative_to(where.resolve()):
-            raise Fault(f"--out {out} lies in {where}, which is read: name a directory outside of it")
+        if (
+            isinstance(out, Path)
+            and isinstance(where, Path)
+            and out.resolve().is_relative_to(where.resolve())
+        ):
+            raise Fault(
+                f"--out {out} lies in {where}, which is read: name a directory outside of it"
+            )
 
 
 def named(arguments: argparse.Namespace) -> list[Place]:

@@ -35,7 +35,9 @@ COMMANDS = (audit, advise, report, live, whatif)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
-    parser = Parser(prog="python -m reaper.pipeline", description="Questions to journals and access logs.")
+    parser = Parser(
+        prog="python -m reaper.pipeline", description="Questions to journals and access logs."
+    )
     add_version(parser)
     add_commands(parser.add_subparsers(required=True, metavar="COMMAND"))
     arguments = parser.parse_args(argv)
@@ -49,11 +51,21 @@ def add_commands(commands: Any) -> None:
     def command(name: str, run: Run, summary: str) -> Parser:
         sub: Parser = commands.add_parser(name, help=summary, description=summary)
         sub.set_defaults(run=partial(_run, run), prog=sub.prog)
-        sub.add_argument("--json", action="store_true", help="print the summary as JSON instead of a table")
-        sub.add_argument("--quiet", action="store_true", help="no progress on stderr")
-        sub.add_argument("--out", type=place, required=True, metavar="DIR", help="where results go; made if missing")
         sub.add_argument(
-            "--master", metavar="URL", help="a Spark master, or sc://... ; default: what the environment says"
+            "--json", action="store_true", help="print the summary as JSON instead of a table"
+        )
+        sub.add_argument("--quiet", action="store_true", help="no progress on stderr")
+        sub.add_argument(
+            "--out",
+            type=place,
+            required=True,
+            metavar="DIR",
+            help="where results go; made if missing",
+        )
+        sub.add_argument(
+            "--master",
+            metavar="URL",
+            help="a Spark master, or sc://... ; default: what the environment says",
         )
         sub.add_argument(
             "--engine", choices=CHOICES, default="auto",
@@ -71,9 +83,16 @@ def _run(run: Run, arguments: argparse.Namespace) -> int:
             return run(arguments, progress_on_stderr(arguments.quiet))
     except Exception as error:
         clear = isinstance(error, Fault | NoSpark | NotInstalled | OSError)
-        if not clear and type(error).__module__.partition(".")[0] not in ("pyspark", "py4j", "duckdb", "_duckdb"):
+        if not clear and type(error).__module__.partition(".")[0] not in (
+            "pyspark",
+            "py4j",
+            "duckdb",
+            "_duckdb",
+        ):
             raise
-        full = any(text in str(error) for text in ("No space left on device", "Disk quota exceeded"))
+        full = any(
+            text in str(error) for text in ("No space left on device", "Disk quota exceeded")
+        )
         why = error if clear else _why(error)
         print(f"{arguments.prog}: {_full(arguments.out) if full else why}", file=sys.stderr)
         return 2

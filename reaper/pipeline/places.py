@@ -46,7 +46,9 @@ def _java() -> tuple[Any, Any]:
 
     context: Any = SparkContext._active_spark_context
     if context is None:
-        raise Unreachable("URIs need a driver here: Spark Connect has none; mount the files and give their path")
+        raise Unreachable(
+            "URIs need a driver here: Spark Connect has none; mount the files and give their path"
+        )
     return SparkContext._jvm, context._jsc.hadoopConfiguration()
 
 
@@ -88,7 +90,9 @@ class Remote:
             raise Unreachable(f"{self}: no answer within {PATIENCE_S:g} s") from None
 
     def iterdir(self) -> Iterator[Remote]:
-        found = self._ask(lambda files, path: [status.getPath().toString() for status in files.listStatus(path)])
+        found = self._ask(
+            lambda files, path: [status.getPath().toString() for status in files.listStatus(path)]
+        )
         return map(Remote, found)
 
     def files(self) -> Iterator[tuple[Remote, tuple[str, ...], int]]:
@@ -170,9 +174,13 @@ class Remote:
 def _line(error: Exception) -> str:
     """What the Java exception behind *error* says, in one line."""
     thrown = getattr(error, "java_exception", None)
-    text = one_line(error if thrown is None else f"{thrown.getClass().getSimpleName()}: {thrown.getMessage()}")
+    text = one_line(
+        error if thrown is None else f"{thrown.getClass().getSimpleName()}: {thrown.getMessage()}"
+    )
     if "ClassNotFoundException" in text or "No FileSystem for scheme" in text:
-        return f"Spark has no jar for its scheme ({text}); docs/cluster.md says which, for --packages"
+        return (
+            f"Spark has no jar for its scheme ({text}); docs/cluster.md says which, for --packages"
+        )
     return text
 
 
@@ -226,12 +234,16 @@ def local_files(directory: Path) -> Iterator[tuple[Path, tuple[str, ...], int]]:
     """The same of this machine. Links to directories are followed, into each directory once."""
     entered = {os.path.realpath(directory)}
     for root, below, names in os.walk(directory, onerror=_fail, followlinks=True):
-        real = {os.path.realpath(os.path.join(root, name)): name for name in sorted(below, reverse=True)}
+        real = {
+            os.path.realpath(os.path.join(root, name)): name for name in sorted(below, reverse=True)
+        }
         below[:] = [name for path, name in real.items() if path not in entered]
         entered |= real.keys()
         for name in names:
             path = Path(root, name)
-            with suppress(FileNotFoundError):  # it got another name, or was deleted, since it was listed
+            with suppress(
+                FileNotFoundError
+            ):  # it got another name, or was deleted, since it was listed
                 yield path, path.relative_to(directory).parts, path.stat().st_size
 
 

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from .phases import ANSWERS, IDLE_PHASES, INSTANT, NOT_TAKEN, RULES, TOO_OLD, IdlePolicy, Phase, Rule, Watch, lifespan
+from .phases import (
+    ANSWERS,
+    IDLE_PHASES,
+    INSTANT,
+    NOT_TAKEN,
+    RULES,
+    TOO_OLD,
+    IdlePolicy,
+    Phase,
+    Rule,
+    Watch,
+    lifespan,
+)
 
 __all__ = [
     "IdlePolicy",

@@ -64,7 +64,9 @@ class IdleEvents:
         self._on = on
         self._leases: dict[Idle, Lease] = {}
         self._counts = dict.fromkeys(Idle, 0)
-        for name, state, period in zip(("reader", "writer", "both"), Idle, (reader, writer, both), strict=True):
+        for name, state, period in zip(
+            ("reader", "writer", "both"), Idle, (reader, writer, both), strict=True
+        ):
             if period != 0:
                 self._arm(state, check_timeout(name, period))
 
@@ -96,4 +98,6 @@ class IdleEvents:
             self._arm(state, period)
             self._on(IdleEvent(state, self._counts[state], expiry.now))
 
-        self._leases[state] = self._register((self._uid, state.value), period, found, reason=state.value)
+        self._leases[state] = self._register(
+            (self._uid, state.value), period, found, reason=state.value
+        )

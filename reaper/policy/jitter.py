@@ -51,7 +51,9 @@ class Jitter:
 def check_rate(name: str, value: float) -> float:
     """Return *value*. Raises InvalidArgument, by *name* and value: it is no finite number > 0, per second."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-        raise InvalidArgument(f"{name} must be a finite number >= 0 (0: no bound), got {shown(value)}")
+        raise InvalidArgument(
+            f"{name} must be a finite number >= 0 (0: no bound), got {shown(value)}"
+        )
     return value
 
 
@@ -94,4 +96,8 @@ class Bucket:
     def ready(self, now: float) -> float:
         """The instant at which a tenth of what it holds, or at least one, will be available if nothing is spent."""
         wanted = max(1.0, self._most / 10)
-        return now if self.available(now) >= wanted else self._filled + (wanted - self._tokens) / self.rate
+        return (
+            now
+            if self.available(now) >= wanted
+            else self._filled + (wanted - self._tokens) / self.rate
+        )

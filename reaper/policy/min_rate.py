@@ -74,7 +74,9 @@ class Sweep:
         period: Seconds between two looks.
     """
 
-    def __init__(self, schedule: Callable[[float, Callable[[float], None]], object], period: float) -> None:
+    def __init__(
+        self, schedule: Callable[[float, Callable[[float], None]], object], period: float
+    ) -> None:
         self._schedule = schedule
         self._period = period
         self._members: dict[Charged, None] = {}

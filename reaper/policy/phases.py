@@ -95,7 +95,9 @@ ANSWERS: Mapping[str, int | None] = {
 }
 """What HTTP answers before the close, by the reason of the reap; reasons that are not here: nothing."""
 
-NOT_TAKEN = frozenset({TOO_SLOW["out"], *(phase.value for phase, rule in RULES.items() if rule.rate == "out")})
+NOT_TAKEN = frozenset(
+    {TOO_SLOW["out"], *(phase.value for phase, rule in RULES.items() if rule.rate == "out")}
+)
 """Reasons that say the peer does not take what is sent to it: what the kernel holds for it is best forgotten."""
 
 MAX_REQUESTS = "max_requests"
@@ -156,8 +158,29 @@ class IdlePolicy:
     """
 
     __slots__ = (
-        *("_ahead", "_armed", "_config", "_cut", "_doomed", "_ending", "_fresh", "_hung_up", "_inbound", "_outbound"),
-        *("_progress", "_suspended", "_sweep", "_tunnelled", "_watch", "active", "phase", "requests", "retired"),
+        *(
+            "_ahead",
+            "_armed",
+            "_config",
+            "_cut",
+            "_doomed",
+            "_ending",
+            "_fresh",
+            "_hung_up",
+            "_inbound",
+            "_outbound",
+        ),
+        *(
+            "_progress",
+            "_suspended",
+            "_sweep",
+            "_tunnelled",
+            "_watch",
+            "active",
+            "phase",
+            "requests",
+            "retired",
+        ),
     )
 
     def __init__(
@@ -183,7 +206,9 @@ class IdlePolicy:
         self._outbound: Allowance | None = None
         self._armed: tuple[float, str] | None = None
         self._doomed: str | None = None  # why a least rate ends it, unless it catches up
-        self._ending: Lease | None = None  # what ends it then, or in an idle phase when it is retired
+        self._ending: Lease | None = (
+            None  # what ends it then, or in an idle phase when it is retired
+        )
         self._suspended = False
         self.requests: int = 0
         self.retired: str | None = None
@@ -223,7 +248,9 @@ class IdlePolicy:
         """The peer accepted *count* bytes at *now*: by the kernel's word, not that of a call that only queued them."""
         self._moved("out", self._outbound, count, now)
 
-    def _moved(self, direction: Direction, allowance: Allowance | None, count: int, now: float) -> None:
+    def _moved(
+        self, direction: Direction, allowance: Allowance | None, count: int, now: float
+    ) -> None:
         if not count:
             return  # an end of file, or a look that found no progress, is no activity
         if direction == "in":
@@ -279,14 +306,21 @@ class IdlePolicy:
             timeouts, waited = self._config.timeouts, now - self.active
             if timeouts.request and waited >= timeouts.request:
                 self._cut(TOO_LONG)
-            elif self._hung_up is not None and min(waited, now - self._hung_up) >= (timeouts.half_closed or math.inf):
+            elif self._hung_up is not None and min(waited, now - self._hung_up) >= (
+                timeouts.half_closed or math.inf
+            ):
                 self._cut(Phase.HALF_CLOSED.value)
             return
         rate = RULES[self.phase].rate
         if rate == "out" and (count := self._progress()):
             self.bytes_out(count, now)
         allowance = self._inbound if rate == "in" else self._outbound
-        if rate is not None and allowance is not None and self._doomed is None and allowance.left(now) <= 0:
+        if (
+            rate is not None
+            and allowance is not None
+            and self._doomed is None
+            and allowance.left(now) <= 0
+        ):
             self._doomed = TOO_SLOW[rate]
             self._end(INSTANT, self._doomed)
 
@@ -336,14 +370,22 @@ class IdlePolicy:
 
     def _allowance(self, direction: Direction) -> Allowance | None:
         """The allowance of this request in *direction*, made when it is first needed; None: there is no least rate."""
-        limits, timeouts, step = self._config.limits, self._config.timeouts, STALL_TICKS * self._config.reaper.tick
+        limits, timeouts, step = (
+            self._config.limits,
+            self._config.timeouts,
+            STALL_TICKS * self._config.reaper.tick,
+        )
         if direction == "in":
             if self._inbound is None and limits.min_in_rate:
-                self._inbound = Allowance(limits.min_in_rate, limits.min_in_grace, timeouts.body, step)
+                self._inbound = Allowance(
+                    limits.min_in_rate, limits.min_in_grace, timeouts.body, step
+                )
                 self._inbound.earn(self._ahead, self.active)
             return self._inbound
         if self._outbound is None and limits.min_out_rate:
-            self._outbound = Allowance(limits.min_out_rate, limits.min_out_grace, timeouts.write, step)
+            self._outbound = Allowance(
+                limits.min_out_rate, limits.min_out_grace, timeouts.write, step
+            )
         return self._outbound
 
     def _arm(self, name: str, timeout: float) -> None:

@@ -85,7 +85,9 @@ class Pressure:
         min_age: float = 1.0,
     ) -> None:
         if not 0 < low < high < 1:
-            raise InvalidArgument(f"low and high must be 0 < low < high < 1, got {low!r} and {high!r}")
+            raise InvalidArgument(
+                f"low and high must be 0 < low < high < 1, got {low!r} and {high!r}"
+            )
         if not 0 <= floor <= 1:
             raise InvalidArgument(f"floor must be within 0..1, got {floor!r}")
         if not 0 <= margin < low:
@@ -129,10 +131,24 @@ class Pressure:
     def families(self) -> Iterator[Family]:
         """For `reaper.metrics`."""
         verdict = self.verdict or Verdict(0.0, "", 1.0, 0, True)
-        yield Family("reaper_pressure", "gauge", "The fullest resource, in use / limit.", verdict.load)
-        yield Family("reaper_pressure_scale", "gauge", "Share of its timeout that silence is borne.", verdict.scale)
-        yield Family("reaper_pressure_accepting", "gauge", "1: new connections are accepted.", int(verdict.accept))
-        yield Family("reaper_pressure_evicted", "counter", "Connections that had to go.", self.evicted)
+        yield Family(
+            "reaper_pressure", "gauge", "The fullest resource, in use / limit.", verdict.load
+        )
+        yield Family(
+            "reaper_pressure_scale",
+            "gauge",
+            "Share of its timeout that silence is borne.",
+            verdict.scale,
+        )
+        yield Family(
+            "reaper_pressure_accepting",
+            "gauge",
+            "1: new connections are accepted.",
+            int(verdict.accept),
+        )
+        yield Family(
+            "reaper_pressure_evicted", "counter", "Connections that had to go.", self.evicted
+        )
 
 
 def limits_here(connections: int = 0) -> Resources:

@@ -40,11 +40,23 @@ def add_commands(commands: Any) -> None:
         "are its own. Exit status of reaper itself: 2 bad arguments, 126 COMMAND cannot be run, 127 there is none.",
         usage="reaper run [--config FILE] [--LIMIT VALUE ...] [--inside] [--strict] [--explain] -- COMMAND...",
     )
-    run.add_argument("--config", metavar="FILE", help="a reaper.toml; without it, the one that REAPER_CONFIG names")
-    run.add_argument("--inside", action="store_true", help="guard from inside only; attach to nothing")
-    run.add_argument("--strict", action="store_true", help="refuse a server that cannot be guarded, or was not tested")
+    run.add_argument(
+        "--config",
+        metavar="FILE",
+        help="a reaper.toml; without it, the one that REAPER_CONFIG names",
+    )
+    run.add_argument(
+        "--inside", action="store_true", help="guard from inside only; attach to nothing"
+    )
+    run.add_argument(
+        "--strict",
+        action="store_true",
+        help="refuse a server that cannot be guarded, or was not tested",
+    )
     run.add_argument("--explain", action="store_true", help="say what would be guarded, and exit")
-    run.add_argument("--hook", action="store_true", help="print the folder to put on PYTHONPATH, and exit")
+    run.add_argument(
+        "--hook", action="store_true", help="print the folder to put on PYTHONPATH, and exit"
+    )
     run.add_argument("command", nargs="*", metavar="COMMAND", help="what to run, after --")
     add_settings(run, SECTIONS)
     run.set_defaults(run=_run)
@@ -63,7 +75,9 @@ def _run(parsed: argparse.Namespace) -> int:
         for line in str(error).splitlines():
             print(f"reaper run: {line}", file=sys.stderr)
         return UNUSABLE
-    program = shutil.which(parsed.command[0]) or shutil.which(parsed.command[0], os.F_OK)  # there, but cannot be run
+    program = shutil.which(parsed.command[0]) or shutil.which(
+        parsed.command[0], os.F_OK
+    )  # there, but cannot be run
     if program is None:
         return _refuse(f"{parsed.command[0]}: no such command", NOT_FOUND)
     given = {OPTIONS[path].environment[0]: value for path, value in settings(parsed).items()}
@@ -86,7 +100,11 @@ def _refuse(why: str, status: int = UNUSABLE) -> int:
 
 
 def environment_of(
-    before: Mapping[str, str], config: str | None, given: Mapping[str, object], *, strict: bool = False
+    before: Mapping[str, str],
+    config: str | None,
+    given: Mapping[str, object],
+    *,
+    strict: bool = False,
 ) -> dict[str, str]:
     """The environment in which Python guards the servers that it imports.
 
@@ -97,9 +115,15 @@ def environment_of(
         strict: Refuse what does not fit.
     """
     paths = [str(HOOK), *filter(None, [before.get("PYTHONPATH")])]
-    environment = {**before, "REAPER_RUN": "strict" if strict else "1", "PYTHONPATH": os.pathsep.join(paths)}
+    environment = {
+        **before,
+        "REAPER_RUN": "strict" if strict else "1",
+        "PYTHONPATH": os.pathsep.join(paths),
+    }
     if config is not None:
-        environment["REAPER_CONFIG"] = os.path.abspath(config)  # the command may change its directory
+        environment["REAPER_CONFIG"] = os.path.abspath(
+            config
+        )  # the command may change its directory
     return environment | {name: str(value) for name, value in given.items()}
 
 
@@ -132,14 +156,23 @@ def interpreter_of(program: str, command: Sequence[str]) -> list[str] | None:
 
 def explain(program: str, command: Sequence[str], config: ReaperConfig, *, inside: bool) -> str:
     """What `reaper run` would do with *command*, for people."""
-    outside = "not guarded: --inside was given" if inside else f"guarded from outside: {outside_text(config)}"
+    outside = (
+        "not guarded: --inside was given"
+        if inside
+        else f"guarded from outside: {outside_text(config)}"
+    )
     python = interpreter_of(program, command)
     if python is None:
         return f"{command[0]} is no Python program\nwhat it listens on is {outside}"
     names = list(dict.fromkeys(server.name for server in SERVERS))
     try:
         done = subprocess.run(
-            [*python, "-c", ASK, *names], capture_output=True, text=True, timeout=30, check=True, env=os.environ
+            [*python, "-c", ASK, *names],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=True,
+            env=os.environ,
         )
         release, found = json.loads(done.stdout)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
@@ -147,7 +180,9 @@ def explain(program: str, command: Sequence[str], config: ReaperConfig, *, insid
     lines = [f"{command[0]} runs on Python {release}"]
     for server in {server.name: server for server in SERVERS}.values():
         if server.name in found:
-            limits = report.limits_text({name: getattr(config.timeouts, name) for name in server.limits})
+            limits = report.limits_text(
+                {name: getattr(config.timeouts, name) for name in server.limits}
+            )
             lines.append(
                 f"{server.name} {found[server.name]} (tested: {server.range}) is guarded from inside: {limits}"
             )

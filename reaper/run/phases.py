@@ -157,7 +157,9 @@ def twisted(face: Any) -> Phase:
     channel = getattr(protocol, "_channel", None)
     if channel is None:
         opened = getattr(protocol, "state", None) == getattr(protocol, "STATE_OPEN", 3)
-        return Phase.TUNNEL if opened and hasattr(protocol, "websocket_version") else Phase.IN_FLIGHT
+        return (
+            Phase.TUNNEL if opened and hasattr(protocol, "websocket_version") else Phase.IN_FLIGHT
+        )
     requests = getattr(channel, "requests", None)
     if requests is None:
         return Phase.IN_FLIGHT  # HTTP/2
@@ -165,4 +167,6 @@ def twisted(face: Any) -> Phase:
         return Phase.KEEP_ALIVE
     if channel._handlingRequest:
         return Phase.IN_FLIGHT
-    return Phase.KEEP_ALIVE if channel._transferDecoder is None else Phase.BODY  # its headers, or its body
+    return (
+        Phase.KEEP_ALIVE if channel._transferDecoder is None else Phase.BODY
+    )  # its headers, or its body

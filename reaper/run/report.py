@@ -39,7 +39,10 @@ def is_set(name: str) -> bool:
 
 def limits_text(values: Mapping[str, float]) -> str:
     """`first_byte 10s, keep_alive 95s`; `no limit` if all are off."""
-    return ", ".join(f"{name} {format_duration(value)}" for name, value in values.items() if value) or "no limit"
+    return (
+        ", ".join(f"{name} {format_duration(value)}" for name, value in values.items() if value)
+        or "no limit"
+    )
 
 
 def guarded(server: str, sockets: Iterable[Any], limits: Mapping[str, float]) -> None:
@@ -50,7 +53,9 @@ def guarded(server: str, sockets: Iterable[Any], limits: Mapping[str, float]) ->
             inodes.append(os.fstat(sock.fileno()).st_ino)
             places.append(address(sock.getsockname()))
     message = {"guarded": server, "inodes": inodes, "places": places, "limits": limits_text(limits)}
-    _say(message, f"{server} on {', '.join(places) or 'its sockets'} is guarded: {message['limits']}")
+    _say(
+        message, f"{server} on {', '.join(places) or 'its sockets'} is guarded: {message['limits']}"
+    )
 
 
 def begun() -> None:

@@ -156,11 +156,16 @@ def _uvicorn_config(module: ModuleType, server: Server) -> None:
         name = UVICORN_HTTP.get(config.http) if isinstance(config.http, str) else None
         if name is None:
             if "reaper" not in repr(config.http):
-                report.left_alone(str(server), f"its protocol is {config.http!r}, not one of {', '.join(UVICORN_HTTP)}")
+                report.left_alone(
+                    str(server),
+                    f"its protocol is {config.http!r}, not one of {', '.join(UVICORN_HTTP)}",
+                )
             return
         lost = import_module("..servers.uvicorn_names", __package__).missing()
         if lost:
-            report.left_alone(str(server), f"it has no {', '.join(lost)}; tested with {server.range}")
+            report.left_alone(
+                str(server), f"it has no {', '.join(lost)}; tested with {server.range}"
+            )
             return
         config.http = f"reaper.uvicorn:{name}"
         if config.loop == "auto":  # bounds TLS handshakes; a loop that was asked for stays
@@ -172,8 +177,15 @@ def _uvicorn_server(module: ModuleType, server: Server) -> None:
     async def startup(method: Callable[..., Any], self: Any, sockets: Any = None) -> None:
         await method(self, sockets=sockets)
         if "reaper" in f"{self.config.http_protocol_class.__module__}":
-            own = {} if report.is_set("keep_alive") else {"keep_alive": self.config.timeout_keep_alive}
-            server.listens(sockets or [sock for each in getattr(self, "servers", ()) for sock in each.sockets], **own)
+            own = (
+                {}
+                if report.is_set("keep_alive")
+                else {"keep_alive": self.config.timeout_keep_alive}
+            )
+            server.listens(
+                sockets or [sock for each in getattr(self, "servers", ()) for sock in each.sockets],
+                **own,
+            )
 
 
 # ---- gunicorn: told by its worker class, as its command line is by -k ----------------------------------------------
@@ -256,7 +268,9 @@ def _on_loops(means: Callable[[Any], bool], wrap: Wrap, server: Server) -> None:
     _FACTORIES.append((means, wrap, server))
 
 
-async def _meeting(create_server: Any, loop: Any, protocol_factory: Any, *arguments: Any, **options: Any) -> Any:
+async def _meeting(
+    create_server: Any, loop: Any, protocol_factory: Any, *arguments: Any, **options: Any
+) -> Any:
     for means, wrap, server in _FACTORIES:
         if means(protocol_factory):
             made = await create_server(loop, wrap(protocol_factory), *arguments, **options)
@@ -280,7 +294,9 @@ def _sanic(module: ModuleType, server: Server) -> None:
 
     def guard(factory: Any) -> Any:
         phases = import_module(".phases", __package__)
-        return import_module("..servers.polled", __package__).guard(factory, phases.sanic, reaper=phases.reaper())
+        return import_module("..servers.polled", __package__).guard(
+            factory, phases.sanic, reaper=phases.reaper()
+        )
 
     _on_loops(means, guard, server)
 
@@ -339,16 +355,63 @@ def _twisted(module: ModuleType, server: Server) -> None:
 
 
 SERVERS: tuple[Server, ...] = (
-    Server("uvicorn", ("0.36.0", "0.54.0"), "uvicorn.config", ("Config.__init__",), _uvicorn_config),
+    Server(
+        "uvicorn", ("0.36.0", "0.54.0"), "uvicorn.config", ("Config.__init__",), _uvicorn_config
+    ),
     Server("uvicorn", ("0.36.0", "0.54.0"), "uvicorn.server", ("Server.startup",), _uvicorn_server),
-    Server("gunicorn", ("27.0.1", "27.0.1"), "gunicorn.config", ("Config.worker_class.fget",), _gunicorn_config),
-    Server("gunicorn", ("27.0.1", "27.0.1"), "gunicorn.workers.base", ("Worker.init_process",), _gunicorn_worker),
+    Server(
+        "gunicorn",
+        ("27.0.1", "27.0.1"),
+        "gunicorn.config",
+        ("Config.worker_class.fget",),
+        _gunicorn_config,
+    ),
+    Server(
+        "gunicorn",
+        ("27.0.1", "27.0.1"),
+        "gunicorn.workers.base",
+        ("Worker.init_process",),
+        _gunicorn_worker,
+    ),
     Server("aiohttp", ("3.12", "3.14.5"), "aiohttp.web_server", ("Server",), _aiohttp),
-    Server("sanic", ("25.12.1", "25.12.1"), "sanic.server.protocols.http_protocol", ("HttpProtocol",), _sanic),
-    Server("hypercorn", ("0.18.0", "0.18.0"), "hypercorn.asyncio.tcp_server", ("TCPServer.run",), _hypercorn),
-    Server("hypercorn", ("0.18.0", "0.18.0"), "hypercorn.trio.tcp_server", ("TCPServer.run",), _hypercorn_trio),
-    Server("tornado", ("6.6.1", "6.6.1"), "tornado.http1connection", ("HTTP1Connection",), _tornado),
-    Server("twisted", ("26.10.0", "26.10.0"), "twisted.internet.tcp", ("Server", "Port.startListening"), _twisted),
-    Server("websockets", ("14.0", "17.4"), "websockets.asyncio.server", ("serve", "Server"), _websockets, SOCKETS),
+    Server(
+        "sanic",
+        ("25.12.1", "25.12.1"),
+        "sanic.server.protocols.http_protocol",
+        ("HttpProtocol",),
+        _sanic,
+    ),
+    Server(
+        "hypercorn",
+        ("0.18.0", "0.18.0"),
+        "hypercorn.asyncio.tcp_server",
+        ("TCPServer.run",),
+        _hypercorn,
+    ),
+    Server(
+        "hypercorn",
+        ("0.18.0", "0.18.0"),
+        "hypercorn.trio.tcp_server",
+        ("TCPServer.run",),
+        _hypercorn_trio,
+    ),
+    Server(
+        "tornado", ("6.6.1", "6.6.1"), "tornado.http1connection", ("HTTP1Connection",), _tornado
+    ),
+    Server(
+        "twisted",
+        ("26.10.0", "26.10.0"),
+        "twisted.internet.tcp",
+        ("Server", "Port.startListening"),
+        _twisted,
+    ),
+    Server(
+        "websockets",
+        ("14.0", "17.4"),
+        "websockets.asyncio.server",
+        ("serve", "Server"),
+        _websockets,
+        SOCKETS,
+    ),
 )
 """In the order of the documentation. A server of two modules stands here twice."""

@@ -58,7 +58,9 @@ def outside_limits(config: ReaperConfig) -> Attach:
     }
     shortest = min(filter(None, (values[name] for name in LIMITS)), default=1.0)
     values["tick"] = max(min(values["tick"], shortest), 0.05)
-    kept = {name: value for name, value in values.items() if config.origin(f"attach.{name}") == DEFAULT}
+    kept = {
+        name: value for name, value in values.items() if config.origin(f"attach.{name}") == DEFAULT
+    }
     return replace(config.attach, **kept)
 
 
@@ -69,7 +71,10 @@ def watch_over(pid: int, config: ReaperConfig, environment: MutableMapping[str, 
     no watcher, that is said in one line.
     """
     if not sys.platform.startswith("linux"):
-        print(f"reaper run: {sys.platform}: guards from inside only, attach needs Linux", file=sys.stderr)
+        print(
+            f"reaper run: {sys.platform}: guards from inside only, attach needs Linux",
+            file=sys.stderr,
+        )
         return
     ears = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     ears.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
@@ -107,7 +112,10 @@ def _live(pid: int, pidfd: int, config: ReaperConfig, ears: socket.socket) -> No
         Watcher(pid, pidfd, config, ears).run()
     except BaseException as error:  # whatever it is, the command goes on
         with suppress(OSError):
-            print(f"reaper run: the watcher has ended: {type(error).__name__}: {one_line(error)}", file=sys.stderr)
+            print(
+                f"reaper run: the watcher has ended: {type(error).__name__}: {one_line(error)}",
+                file=sys.stderr,
+            )
         status = 1
     finally:
         os._exit(status)
@@ -129,7 +137,9 @@ class Watcher:
         pidfd: int,
         config: ReaperConfig,
         ears: socket.socket,
-        say: Callable[[str], object] = lambda text: print(f"reaper run: {text}", file=sys.stderr, flush=True),
+        say: Callable[[str], object] = lambda text: print(
+            f"reaper run: {text}", file=sys.stderr, flush=True
+        ),
     ) -> None:
         self.pid = pid
         self.inside: set[int] = set()
@@ -178,7 +188,9 @@ class Watcher:
         left = LONGEST if self._pythons else 0.0
         while left > 0 and self._left(target):
             self._hear(SETTLES)
-            left -= LONGEST / 2 if self.inside else SETTLES  # one server has spoken: the others do so soon
+            left -= (
+                LONGEST / 2 if self.inside else SETTLES
+            )  # one server has spoken: the others do so soon
 
     # ---- what the servers say ---------------------------------------------------------------------------------------
 
@@ -196,7 +208,11 @@ class Watcher:
 
     def _take(self) -> None:
         data, ancillary, _, _ = self._ears.recvmsg(65536, socket.CMSG_SPACE(CREDENTIALS.size))
-        senders = [CREDENTIALS.unpack(value)[0] for _, kind, value in ancillary if kind == socket.SCM_CREDENTIALS]
+        senders = [
+            CREDENTIALS.unpack(value)[0]
+            for _, kind, value in ancillary
+            if kind == socket.SCM_CREDENTIALS
+        ]
         if not any(descends(sender, self.pid) for sender in senders):
             return  # any user of the machine may write to an abstract name
         with suppress(ValueError, KeyError, TypeError):
@@ -206,7 +222,9 @@ class Watcher:
             elif "guarded" in message:
                 self.inside.update(message["inodes"])
                 where = ", ".join(message["places"]) or "its sockets"
-                self._note(f"{message['guarded']} on {where} is guarded from inside: {message['limits']}")
+                self._note(
+                    f"{message['guarded']} on {where} is guarded from inside: {message['limits']}"
+                )
             else:
                 self._note(f"{message['left']} is not guarded from inside: {message['why']}")
 

@@ -28,7 +28,9 @@ def phase_of(transport: Any) -> Phase:
         return Phase.TUNNEL  # since its 101, whatever was asked for before
     request = getattr(handler, "_current_request", None)
     if request is None:
-        answering = getattr(handler, "_request_in_progress", False) or getattr(handler, "_messages", None)
+        answering = getattr(handler, "_request_in_progress", False) or getattr(
+            handler, "_messages", None
+        )
         return Phase.IN_FLIGHT if answering else Phase.KEEP_ALIVE
     return Phase.IN_FLIGHT if request.content.is_eof() or not transport.is_reading() else Phase.BODY
 

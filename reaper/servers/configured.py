@@ -20,7 +20,9 @@ def kept_alive(config: ReaperConfig, seconds: float | None) -> ReaperConfig:
 
     A value given in code has no origin; it is told from the default by being another.
     """
-    unset = config.origin("timeouts.keep_alive") == DEFAULT and config.timeouts.keep_alive == KEEP_ALIVE
+    unset = (
+        config.origin("timeouts.keep_alive") == DEFAULT and config.timeouts.keep_alive == KEEP_ALIVE
+    )
     if seconds is None or not unset:
         return config
     return replace(config, timeouts=replace(config.timeouts, keep_alive=float(seconds) or AT_ONCE))
@@ -29,7 +31,11 @@ def kept_alive(config: ReaperConfig, seconds: float | None) -> ReaperConfig:
 def advertised(config: ReaperConfig) -> int:
     """Seconds that `Keep-Alive: timeout=` names, `timeouts.keep_alive_margin` less than are kept; 0: no such header."""
     timeouts = config.timeouts
-    return max(int(timeouts.keep_alive - timeouts.keep_alive_margin), 0) if timeouts.keep_alive_margin else 0
+    return (
+        max(int(timeouts.keep_alive - timeouts.keep_alive_margin), 0)
+        if timeouts.keep_alive_margin
+        else 0
+    )
 
 
 def ages(config: ReaperConfig) -> Callable[[], float]:

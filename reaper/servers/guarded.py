@@ -74,7 +74,9 @@ class Waiting:
         self._connection = connection
         self._deadlines: list[Lease] = []
         self._progress: transports.Progress | None = None
-        self.policy: IdlePolicy = IdlePolicy(shared.config, self, shared.driver.now(), UNSWEPT, self._taken, phase)
+        self.policy: IdlePolicy = IdlePolicy(
+            shared.config, self, shared.driver.now(), UNSWEPT, self._taken, phase
+        )
         shared.sweep.add(self)
 
     def enter(self, phase: Phase) -> None:
@@ -133,7 +135,9 @@ class Waiting:
         driver = self._shared.driver
         connection = self._connection
         key = ("cut", driver.next_number())
-        self._deadlines.append(driver.register(key, seconds, lambda expiry: connection.reap(reason), reason=reason))
+        self._deadlines.append(
+            driver.register(key, seconds, lambda expiry: connection.reap(reason), reason=reason)
+        )
 
     def deadline(self, seconds: float, reason: str) -> Lease:
         lease = self._shared.driver.deadline(self._connection, seconds, reason)

@@ -53,7 +53,9 @@ class ASGIWorker(gasgi.ASGIWorker):  # type: ignore[misc]
         if self.cfg.keepalive:
             settings = kept_alive(settings, self.cfg.keepalive)
             self.cfg.set("keepalive", NEVER)
-        self._reaper: functools.partial[AsyncioReaper] = functools.partial(reaper_of, config=settings)
+        self._reaper: functools.partial[AsyncioReaper] = functools.partial(
+            reaper_of, config=settings
+        )
 
         def wrap(factory: Any) -> Any:
             return polled.guard(factory, phase_of, reaper=self._reaper())

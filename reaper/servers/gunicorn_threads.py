@@ -56,13 +56,17 @@ class Face(polled.Face):
     def close(self) -> None:
         """Let gunicorn see its end."""
         with self._lock, contextlib.suppress(OSError):
-            socket.socket.shutdown(self._conn.sock, socket.SHUT_RDWR)  # TLS's own is for the thread that reads
+            socket.socket.shutdown(
+                self._conn.sock, socket.SHUT_RDWR
+            )  # TLS's own is for the thread that reads
 
     abort = close
 
     def phase(self) -> Phase:
         if not self.answering:
-            return Phase.KEEP_ALIVE  # or its first byte, or the rest of its headers: the kernel tells them apart
+            return (
+                Phase.KEEP_ALIVE
+            )  # or its first byte, or the rest of its headers: the kernel tells them apart
         return Phase.BODY if self.receiving else Phase.IN_FLIGHT
 
 
@@ -74,7 +78,9 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
 
     def init_process(self) -> None:
         """Start the thread that judges, and go on."""
-        self._settings = kept_alive(ReaperConfig.load(os.environ.get("REAPER_CONFIG")), self.cfg.keepalive or None)
+        self._settings = kept_alive(
+            ReaperConfig.load(os.environ.get("REAPER_CONFIG")), self.cfg.keepalive or None
+        )
         self._loop = asyncio.new_event_loop()
         self._judging = threading.Thread(target=self._loop.run_forever, name="reaper", daemon=True)
         self._judging.start()
@@ -90,7 +96,9 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
     def _watch(self, face: Face) -> None:
         reaper: AsyncioReaper = reaper_of(self._loop, self._settings)
         with contextlib.suppress(OSError):  # it is closed already
-            polled.watch(reaper, face, lambda _: face.phase())  # the guard holds the face: it is freed in this thread
+            polled.watch(
+                reaper, face, lambda _: face.phase()
+            )  # the guard holds the face: it is freed in this thread
 
     def handle_request(self, req: Any, conn: Any) -> Any:
         """Answer, and let it be known whether the client has to send more for that."""

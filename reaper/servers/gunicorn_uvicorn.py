@@ -12,7 +12,9 @@ else:
         from uvicorn_worker import UvicornWorker as _Worker
     except ImportError:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # uvicorn's own is the same, until it is removed
+            warnings.simplefilter(
+                "ignore", DeprecationWarning
+            )  # uvicorn's own is the same, until it is removed
             from uvicorn.workers import UvicornWorker as _Worker
 
 

@@ -21,7 +21,9 @@ def text(servers: Iterable[LoopStatistics]) -> str:
     """The metrics of *servers*, each under its number if there are several."""
     known = list(servers)
     several = len(known) > 1
-    return exposition(({"server": str(n)} if several else {}, families(each)) for n, each in enumerate(known))
+    return exposition(
+        ({"server": str(n)} if several else {}, families(each)) for n, each in enumerate(known)
+    )
 
 
 class Reports:
@@ -60,13 +62,17 @@ class Reports:
         others = {} if self._siblings is None else await self._siblings.ask("/metrics")
         if not others:
             return kind, own
-        said = {str(pid): found.decode() for pid, found in sorted({**others, os.getpid(): own}.items())}
+        said = {
+            str(pid): found.decode() for pid, found in sorted({**others, os.getpid(): own}.items())
+        }
         return kind, merged(said, "worker").encode()
 
     async def _status_of_all(self) -> tuple[str, bytes]:
         _, own = await self._status()
         others = {} if self._siblings is None else await self._siblings.ask("/status")
-        surveys = [survey for found in (own, *others.values()) if found for survey in json.loads(found)]
+        surveys = [
+            survey for found in (own, *others.values()) if found for survey in json.loads(found)
+        ]
         missing = [pid for pid, found in others.items() if not found]
         return JSON, document("asgi", sorted(surveys, key=lambda survey: survey["worker"]), missing)
 
@@ -103,7 +109,9 @@ def _application(page: Page) -> Application:
         if scope["type"] != "http":
             raise RuntimeError(f"this is asked for by HTTP, not by {scope['type']}")
         found = scope["method"] in ("GET", "HEAD")
-        kind, body = await page() if found else ("text/plain; charset=utf-8", b"405 Method Not Allowed\n")
+        kind, body = (
+            await page() if found else ("text/plain; charset=utf-8", b"405 Method Not Allowed\n")
+        )
         await _respond(send, 200 if found else 405, kind, body)
 
     return answer

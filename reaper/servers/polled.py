@@ -58,7 +58,9 @@ def transports_of(reaper: AsyncioReaper) -> list[Any]:
     return [transport for guard in guards if (transport := guard.transport()) is not None]
 
 
-def guard(protocol_factory: Callable[[], Any], ask: Ask, *, reaper: AsyncioReaper | None = None) -> Callable[[], Any]:
+def guard(
+    protocol_factory: Callable[[], Any], ask: Ask, *, reaper: AsyncioReaper | None = None
+) -> Callable[[], Any]:
     """As `reaper.asyncio.guard`, for the protocols of an HTTP server.
 
     Args:

@@ -96,8 +96,12 @@ class Shared:
         reaper: Runs.
     """
 
-    def __init__(self, uvicorn: Config, settings: ReaperConfig | None, journal: Journal | None) -> None:
-        settings = ReaperConfig.load(os.environ.get("REAPER_CONFIG")) if settings is None else settings
+    def __init__(
+        self, uvicorn: Config, settings: ReaperConfig | None, journal: Journal | None
+    ) -> None:
+        settings = (
+            ReaperConfig.load(os.environ.get("REAPER_CONFIG")) if settings is None else settings
+        )
         config = kept_alive(settings, uvicorn.timeout_keep_alive)
         self.config: ReaperConfig = config
         self.reaper: AsyncioReaper = AsyncioReaper(config, journal=journal, listener="http")
@@ -129,7 +133,9 @@ class Shared:
         if not seconds:
             return None
         age, driver = Age(connection), self.driver
-        age.lease = driver.register(("age", driver.next_number()), seconds, age.reached, reason=TOO_OLD)
+        age.lease = driver.register(
+            ("age", driver.next_number()), seconds, age.reached, reason=TOO_OLD
+        )
         return age
 
     def begin(self, server_state: ServerState) -> None:
@@ -144,7 +150,9 @@ class Shared:
 
         def delayed(number: int, frame: Any) -> None:
             signal.signal(number, stop)  # a second one stops it at once
-            loop.call_soon_threadsafe(self._stop_in, delay, server_state, functools.partial(stop, number, None))
+            loop.call_soon_threadsafe(
+                self._stop_in, delay, server_state, functools.partial(stop, number, None)
+            )
 
         signal.signal(signal.SIGTERM, delayed)
 
@@ -212,7 +220,9 @@ class Greeting:
         """The server stops. It waits for a handshake no longer than for anything else."""
         driver = self._shared.driver
         key = ("greeting", driver.next_number())
-        driver.register(key, self._shared.left_to_drain(), lambda expiry: self._connections.discard(self))
+        driver.register(
+            key, self._shared.left_to_drain(), lambda expiry: self._connections.discard(self)
+        )
 
 
 _SHARED: weakref.WeakKeyDictionary[Config, Shared] = weakref.WeakKeyDictionary()
@@ -277,9 +287,13 @@ class GuardedHttp(Guarded):
         return made
 
     @classmethod
-    def configured(cls, settings: ReaperConfig | None = None, journal: Journal | None = None) -> type[GuardedHttp]:
+    def configured(
+        cls, settings: ReaperConfig | None = None, journal: Journal | None = None
+    ) -> type[GuardedHttp]:
         """This class with settings of its own, for `uvicorn.run(app, http=HttpTools.configured(settings))`."""
-        return type(cls.__name__, (cls,), {"__slots__": (), "settings": settings, "journal": journal})
+        return type(
+            cls.__name__, (cls,), {"__slots__": (), "settings": settings, "journal": journal}
+        )
 
     # ---- what uvicorn and the loop call --------------------------------------------------------------------------
 
@@ -307,11 +321,21 @@ class GuardedHttp(Guarded):
     def rests(self) -> bool:
         """Have a `IdleProtocol` in its place if it has been silent for `REST_AFTER`. False: ask again later."""
         self._noted = False
-        if self._over or self.waiting is not None or self._leaving is not None or not self._is_between():
+        if (
+            self._over
+            or self.waiting is not None
+            or self._leaving is not None
+            or not self._is_between()
+        ):
             return True  # it is looked at again when it has become idle again
         until = self.lease.active_until
         now = self.shared.driver.now()
-        if until is None or now - until < REST_AFTER / 2 or self._much_is_queued() or self.transport.is_closing():
+        if (
+            until is None
+            or now - until < REST_AFTER / 2
+            or self._much_is_queued()
+            or self.transport.is_closing()
+        ):
             self._noted = True
             return False
         quiet = IdleProtocol(self.shared, self._origin)
@@ -321,7 +345,9 @@ class GuardedHttp(Guarded):
         return True
 
     def _is_idle(self) -> None:
-        self.cycle = self.scope = None  # what they hold is freed at once; the rest, when it has been idle for a while
+        self.cycle = self.scope = (
+            None  # what they hold is freed at once; the rest, when it has been idle for a while
+        )
         if not self._noted:
             self._noted = True
             self.shared.note_idle(self)
@@ -431,7 +457,11 @@ class GuardedHttp(Guarded):
     def _owes_an_answer(self) -> bool:
         """Whether the request that is waited for, if only for its headers, has had no part of a response."""
         cycle = self.cycle
-        return cycle is None or not cycle.response_started or (cycle.response_complete and not cycle.more_body)
+        return (
+            cycle is None
+            or not cycle.response_started
+            or (cycle.response_complete and not cycle.more_body)
+        )
 
     def _farewell(self, reason: str) -> bytes:
         return ANSWER if ANSWERS.get(reason) and self._owes_an_answer() else b""
@@ -525,7 +555,9 @@ class IdleProtocol(Guarded, asyncio.Protocol):
     def client(self) -> Any:
         """The peer's address, as uvicorn knows it."""
         found = self.transport.get_extra_info("peername")
-        return found if isinstance(found, tuple) else None  # the name of a Unix socket is none of a client
+        return (
+            found if isinstance(found, tuple) else None
+        )  # the name of a Unix socket is none of a client
 
 
 class H11(GuardedHttp, H11Protocol):
@@ -548,7 +580,11 @@ class H11(GuardedHttp, H11Protocol):
     def went_idle(self) -> None:
         """A response is complete. uvicorn may go on with the next request at once."""
         self.lease.touch()
-        if self.waiting is None and self.conn.their_state is h11.DONE and not self.transport.get_write_buffer_size():
+        if (
+            self.waiting is None
+            and self.conn.their_state is h11.DONE
+            and not self.transport.get_write_buffer_size()
+        ):
             self._is_idle()
         else:
             self.shared.reaper.loop.call_soon(self.look)  # when it has
@@ -560,14 +596,22 @@ class H11(GuardedHttp, H11Protocol):
             return Phase.HEADERS if conn.trailing_data[0] else self._between()
         if theirs is h11.SEND_BODY:
             return Phase.BODY if self._wants_body() else Phase.IN_FLIGHT
-        return Phase.IN_FLIGHT if conn.our_state in (h11.SEND_RESPONSE, h11.SEND_BODY) else self._between()
+        return (
+            Phase.IN_FLIGHT
+            if conn.our_state in (h11.SEND_RESPONSE, h11.SEND_BODY)
+            else self._between()
+        )
 
     def _whole(self) -> bool:
         return self.conn.their_state is not h11.SEND_BODY
 
     def _is_between(self) -> bool:
         conn = self.conn
-        between = conn.their_state is h11.IDLE and conn.our_state is h11.IDLE and not conn.trailing_data[0]
+        between = (
+            conn.their_state is h11.IDLE
+            and conn.our_state is h11.IDLE
+            and not conn.trailing_data[0]
+        )
         return between and self.cycle is None and not self.flow.read_paused
 
 
@@ -618,7 +662,9 @@ else:
 
         def _reading(self) -> Phase:
             if self.pipeline:
-                return Phase.IN_FLIGHT  # an earlier request is being answered; `cycle` is the newest's
+                return (
+                    Phase.IN_FLIGHT
+                )  # an earlier request is being answered; `cycle` is the newest's
             scope, cycle = self.scope, self.cycle
             if scope is None:
                 return self._between()
@@ -634,7 +680,12 @@ else:
             return cycle is not None and cycle.scope is self.scope and not cycle.more_body
 
         def _is_between(self) -> bool:
-            return self.cycle is None and self.scope is None and not self.pipeline and not self.flow.read_paused
+            return (
+                self.cycle is None
+                and self.scope is None
+                and not self.pipeline
+                and not self.flow.read_paused
+            )
 
         def _drop(self) -> None:
             del self.parser
@@ -647,7 +698,9 @@ def loop() -> asyncio.AbstractEventLoop:
     return loop_factory(config=ReaperConfig.load(os.environ.get("REAPER_CONFIG")))()
 
 
-REPORTS = Reports(lambda: [it.reaper for it in _SHARED.values() if not it.reaper.loop.is_closed()])  # not of the ended
+REPORTS = Reports(
+    lambda: [it.reaper for it in _SHARED.values() if not it.reaper.loop.is_closed()]
+)  # not of the ended
 metrics: Application = REPORTS.metrics
 status: Application = REPORTS.status
 """ASGI applications to mount, `app.mount("/metrics", reaper.uvicorn.metrics)`: what all workers of the server know."""

@@ -38,14 +38,23 @@ NAMES: dict[str, tuple[str, ...]] = {
 
 def missing() -> list[str]:
     """The `NAMES` that the installed uvicorn does not have, as `Class.name`; empty if all is well."""
-    made: list[tuple[type, str]] = [(kind, kind.__name__) for kind in (Config, FlowControl, ServerState)]
+    made: list[tuple[type, str]] = [
+        (kind, kind.__name__) for kind in (Config, FlowControl, ServerState)
+    ]
     for protocol in {H11.__bases__[1], Auto.__bases__[1]}:
         cycle = vars(sys.modules[protocol.__module__])["RequestResponseCycle"]
         made += [(protocol, protocol.__name__), (protocol, "protocol"), (cycle, "cycle")]
-    return [f"{kind.__name__}.{name}" for kind, group in made for name in NAMES[group] if name not in _names_of(kind)]
+    return [
+        f"{kind.__name__}.{name}"
+        for kind, group in made
+        for name in NAMES[group]
+        if name not in _names_of(kind)
+    ]
 
 
 def _names_of(kind: type) -> set[str]:
     """The attributes of *kind*, those that its methods set included."""
-    functions = [inspect.unwrap(value) for value in vars(kind).values() if inspect.isfunction(value)]
+    functions = [
+        inspect.unwrap(value) for value in vars(kind).values() if inspect.isfunction(value)
+    ]
     return set(dir(kind)).union(*(function.__code__.co_names for function in functions))

@@ -116,7 +116,11 @@ class GuardedTunnel(Guarded):
         """Whether the peer takes what it is sent: something since this was last asked, or all, and not too long ago."""
         clock, limit = self.shared.driver.clock, self.shared.tunnel or math.inf
         stalled, self._stalled = clock.stalled - self._stalled, clock.stalled  # charged to nobody
-        info, queued, before = transports.tcp_info(self.transport), transports.queued(self.transport), self._taken
+        info, queued, before = (
+            transports.tcp_info(self.transport),
+            transports.queued(self.transport),
+            self._taken,
+        )
         if isinstance(self.transport, Counted):
             self.transport.count()
             self._taken = self.transport.taken

@@ -35,7 +35,9 @@ class _Silent(Connection):
 
     goodbye: asyncio.Task[None]
 
-    def __init__(self, reaper: AsyncioReaper, uid: int, transport: Any, websocket: ServerConnection) -> None:
+    def __init__(
+        self, reaper: AsyncioReaper, uid: int, transport: Any, websocket: ServerConnection
+    ) -> None:
         super().__init__(reaper.driver, uid, transport)
         self._reaper = reaper
         self.websocket: ServerConnection = websocket
@@ -69,7 +71,9 @@ class _Silent(Connection):
         if self._progress is None:
             limits = self._reaper.config.limits
             self._progress = transports.Progress(self.transport)
-            self._outbound = self._allowed(limits.min_out_rate, limits.min_out_grace, self._reaper.driver.now())
+            self._outbound = self._allowed(
+                limits.min_out_rate, limits.min_out_grace, self._reaper.driver.now()
+            )
             self._reaper.sweep.add(self)
 
     def charge(self, now: float) -> None:
@@ -111,7 +115,10 @@ class GuardedConnection(ServerConnection):
         reaper = reaper_of() if self.reaper is None else self.reaper
         idle = reaper.config.timeouts.tunnel if self.idle is None else self.idle
         self.watch = reaper.driver.watch(
-            lambda uid: _Silent(reaper, uid, transport, self), transports.socket_of(transport), idle, reason="tunnel"
+            lambda uid: _Silent(reaper, uid, transport, self),
+            transports.socket_of(transport),
+            idle,
+            reason="tunnel",
         )
         super().connection_made(transport)
 
@@ -132,7 +139,9 @@ class GuardedConnection(ServerConnection):
     def send_data(self) -> None:
         """What is to be sent goes out; `websockets.broadcast` comes by here too."""
         # The low half of a frame's first byte is its opcode; of an HTTP response's, 8.
-        said = sum(len(data) for data in self.protocol.writes if data and data[0] & 0x0F in MESSAGES)
+        said = sum(
+            len(data) for data in self.protocol.writes if data and data[0] & 0x0F in MESSAGES
+        )
         super().send_data()
         if said:
             self.watch.touch()
@@ -144,7 +153,9 @@ class GuardedConnection(ServerConnection):
         super().connection_lost(exc)
 
 
-def connection(idle: float | None = None, *, reaper: AsyncioReaper | None = None) -> type[GuardedConnection]:
+def connection(
+    idle: float | None = None, *, reaper: AsyncioReaper | None = None
+) -> type[GuardedConnection]:
     """A class for `websockets.asyncio.server.serve(..., create_connection=...)`.
 
     Args:

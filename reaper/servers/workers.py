@@ -73,7 +73,11 @@ class Workers:
 
     async def ask(self, path: str) -> dict[int, bytes]:
         """What each of the others answers for *path*, by process id; empty: it did not, in time."""
-        asked = [(pid, self._ask(pid, name, path)) for pid, names in self.others().items() for name in names]
+        asked = [
+            (pid, self._ask(pid, name, path))
+            for pid, names in self.others().items()
+            for name in names
+        ]
         found = await asyncio.gather(*(asking for _, asking in asked))
         return {pid: body for (pid, _), body in zip(asked, found, strict=True) if body is not None}
 

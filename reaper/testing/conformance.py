@@ -54,7 +54,14 @@ def check_timer_queue(make: Callable[..., TimerQueue[Any]]) -> None:
 
     for tick, start in settings:
         for story in filter(callable, vars(Stories).values()):
-            story(Stories(called, tick, start, f"{story.__name__.replace('_', ' ')}, tick {tick}, start {start}"))
+            story(
+                Stories(
+                    called,
+                    tick,
+                    start,
+                    f"{story.__name__.replace('_', ' ')}, tick {tick}, start {start}",
+                )
+            )
 
 
 def _accepts(make: Callable[..., Any], **arguments: int) -> bool:
@@ -73,12 +80,16 @@ class Books:
     now: int
     title: str
 
-    def __init__(self, make: Callable[..., TimerQueue[Any]], tick: int, start: int, title: str) -> None:
+    def __init__(
+        self, make: Callable[..., TimerQueue[Any]], tick: int, start: int, title: str
+    ) -> None:
         self.make, self.tick, self.now, self.title = make, tick, start, title
         self.queue: TimerQueue[Any] = make(tick=tick, start=start)
         self.steps: list[str] = []
         self.handles: list[TimerEntry[Any]] = []
-        self.latest: dict[int, int] = {}  # of each waiting timer, by number: when it must be handed out
+        self.latest: dict[
+            int, int
+        ] = {}  # of each waiting timer, by number: when it must be handed out
         self.rescheduled: set[int] = set()
         self.expired: list[int] = []
         self.compare()
@@ -108,8 +119,16 @@ class Books:
         self.steps.append(f"cancel(#{number})")
         alive = self.latest.pop(number, None) is not None
         was_cancelled = self.handles[number].cancelled
-        self.expect(f"cancel(#{number}) is True exactly if it was waiting", alive, self.handles[number].cancel())
-        self.expect(f"#{number} tells whether it was cancelled", alive or was_cancelled, self.handles[number].cancelled)
+        self.expect(
+            f"cancel(#{number}) is True exactly if it was waiting",
+            alive,
+            self.handles[number].cancel(),
+        )
+        self.expect(
+            f"#{number} tells whether it was cancelled",
+            alive or was_cancelled,
+            self.handles[number].cancelled,
+        )
         self.expect(f"a second cancel(#{number}) is False", False, self.handles[number].cancel())
         self.compare()
 
@@ -122,7 +141,9 @@ class Books:
         if alive:
             self.latest[number] = self.latest_instant(deadline)
             self.rescheduled.add(number)
-            self.expect(f"#{number} knows its new deadline", deadline, self.handles[number].deadline)
+            self.expect(
+                f"#{number} knows its new deadline", deadline, self.handles[number].deadline
+            )
         self.compare()
 
     def advance(self, now: int) -> list[int]:
@@ -132,9 +153,19 @@ class Books:
         batch: list[int] = []
         for handle in self.queue.advance(now):
             number = handle.item
-            self.expect(f"#{number} is handed out by its own handle", True, handle is self.handles[number])
-            self.expect(f"#{number} is handed out once, and only while it waits", True, number in self.latest)
-            self.expect(f"#{number}, deadline {handle.deadline}, is not early at {now}", True, handle.deadline <= now)
+            self.expect(
+                f"#{number} is handed out by its own handle", True, handle is self.handles[number]
+            )
+            self.expect(
+                f"#{number} is handed out once, and only while it waits",
+                True,
+                number in self.latest,
+            )
+            self.expect(
+                f"#{number}, deadline {handle.deadline}, is not early at {now}",
+                True,
+                handle.deadline <= now,
+            )
             self.expect(f"#{number} is not cancelled by expiring", False, handle.cancelled)
             del self.latest[number]
             batch.append(number)
@@ -143,7 +174,9 @@ class Books:
         self.expect("a batch is in deadline order, but for", [], unordered)
         never_moved = [(self.handles[n].deadline, n) for n in batch if n not in self.rescheduled]
         swapped = [pair for pair in pairwise(never_moved) if pair[0] > pair[1]]
-        self.expect("equal deadlines are in schedule order, but for (deadline, number)", [], swapped)
+        self.expect(
+            "equal deadlines are in schedule order, but for (deadline, number)", [], swapped
+        )
         late = [number for number, latest in self.latest.items() if latest <= now]
         self.expect(f"nothing is late by a tick or more, or lost, at {now}", [], late)
         self.expired += batch
@@ -160,12 +193,20 @@ class Books:
         soonest = min(self.latest.values())
         self.expect("next_expiry() is an int while timers wait", True, type(upcoming) is int)
         if upcoming is not None:
-            in_range = self.now <= upcoming <= soonest and (upcoming > self.now or soonest == self.now)
-            self.expect(f"next_expiry() = {upcoming} lies after {self.now}, not after {soonest}", True, in_range)
+            in_range = self.now <= upcoming <= soonest and (
+                upcoming > self.now or soonest == self.now
+            )
+            self.expect(
+                f"next_expiry() = {upcoming} lies after {self.now}, not after {soonest}",
+                True,
+                in_range,
+            )
 
     def latest_instant(self, deadline: int) -> int:
         """When a timer scheduled now must be handed out: at once, or at its deadline rounded up to the tick."""
-        return self.now if deadline <= self.now else deadline_to_tick(deadline, self.tick) * self.tick
+        return (
+            self.now if deadline <= self.now else deadline_to_tick(deadline, self.tick) * self.tick
+        )
 
     def follow_next_expiry(self, limit: int) -> None:
         """Advance from one `next_expiry` to the next until nothing waits, which must take at most *limit* steps."""
@@ -174,9 +215,13 @@ class Books:
             if upcoming is None:
                 return
             if upcoming - 1 > self.now:
-                self.expect("advance() to just before next_expiry()", [], self.advance(upcoming - 1))
+                self.expect(
+                    "advance() to just before next_expiry()", [], self.advance(upcoming - 1)
+                )
             self.advance(upcoming)
-        self.expect(f"next_expiry() leads to the last timer within {limit} steps", 0, len(self.latest))
+        self.expect(
+            f"next_expiry() leads to the last timer within {limit} steps", 0, len(self.latest)
+        )
 
 
 class Stories(Books):
@@ -220,7 +265,9 @@ class Stories(Books):
         other.cancel(there)
         self.compare()
         other.compare()
-        self.expect("the other queue's cancel left this one alone", False, self.handles[here].cancelled)
+        self.expect(
+            "the other queue's cancel left this one alone", False, self.handles[here].cancelled
+        )
         self.follow_next_expiry(10)
 
     def the_queue_may_change_while_a_batch_is_worked_off(self) -> None:
@@ -228,7 +275,9 @@ class Stories(Books):
         waiting = [self.schedule(self.now + 10 + self.tick * delay) for delay in range(1, 9)]
         for number in self.advance(self.now + 10 + self.tick):
             if number in first:
-                self.cancel(first[-1 - number])  # of the same batch, before and after it was looked at
+                self.cancel(
+                    first[-1 - number]
+                )  # of the same batch, before and after it was looked at
                 self.cancel(waiting[number])
                 self.schedule(self.now - 1)
                 self.schedule(self.now + self.tick * (number + 1))
@@ -317,7 +366,9 @@ class Stories(Books):
         self.expect("schedule order", list(range(21)), self.advance(deadline + self.tick))
 
     def cancelled_timers_cause_no_wake(self) -> None:
-        numbers = [self.schedule(self.now + delay * self.tick) for delay in (1, 2, 30, 400, 5_000, 600_000)]
+        numbers = [
+            self.schedule(self.now + delay * self.tick) for delay in (1, 2, 30, 400, 5_000, 600_000)
+        ]
         last = self.schedule(self.now + 7_000_000 * self.tick)
         for number in numbers:
             self.cancel(number)

@@ -34,7 +34,9 @@ class HeapTimerQueue(Generic[T]):
     def advance(self, now: int) -> list[HeapTimer[T]]:
         """As `TimingWheel.advance`."""
         if now < self._now:
-            raise ClockWentBackwards(f"now must not precede {self._now}, the queue's clock, got {now}")
+            raise ClockWentBackwards(
+                f"now must not precede {self._now}, the queue's clock, got {now}"
+            )
         self._now = now
         expired = []
         while self._heap and self._heap[0][0] <= now:

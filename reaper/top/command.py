@@ -32,11 +32,22 @@ def add_commands(commands: Any) -> None:
     )
     source = top.add_mutually_exclusive_group(required=True)
     source.add_argument(
-        "--connect", metavar="URL", help="a server with reaper in it, by its status: http://127.0.0.1:9180"
+        "--connect",
+        metavar="URL",
+        help="a server with reaper in it, by its status: http://127.0.0.1:9180",
     )
-    source.add_argument("--pid", type=int, metavar="N", help="any server, by what the kernel knows of its connections")
+    source.add_argument(
+        "--pid",
+        type=int,
+        metavar="N",
+        help="any server, by what the kernel knows of its connections",
+    )
     top.add_argument(
-        "--interval", type=duration(0.1), default=2.0, metavar="DURATION", help="between two pictures; default 2s"
+        "--interval",
+        type=duration(0.1),
+        default=2.0,
+        metavar="DURATION",
+        help="between two pictures; default 2s",
     )
     top.add_argument("--once", action="store_true", help="print one picture and end")
     top.add_argument("--json", action="store_true", help="print one status document and end")
@@ -74,15 +85,24 @@ def _picture(source: Source) -> Picture:
     try:
         return picture_of(source.ask())
     except (KeyError, TypeError, ValueError) as error:
-        raise Unreachable(f"{source.name} gave a status that cannot be read: {type(error).__name__}: {error}") from None
+        raise Unreachable(
+            f"{source.name} gave a status that cannot be read: {type(error).__name__}: {error}"
+        ) from None
 
 
 def _drawn(
-    console: Any, height: int | None, found: Picture, rate: dict[str, float], clock: str, trouble: str = ""
+    console: Any,
+    height: int | None,
+    found: Picture,
+    rate: dict[str, float],
+    clock: str,
+    trouble: str = "",
 ) -> list[Any]:
     from .view import Frame, draw
 
-    return draw(found, rate, Frame(console.width, height, console.options.ascii_only), clock, trouble)
+    return draw(
+        found, rate, Frame(console.width, height, console.options.ascii_only), clock, trouble
+    )
 
 
 def _now() -> str:

@@ -83,7 +83,9 @@ def picture_of(document: Mapping[str, Any]) -> Picture:
     counts: Counter[str] = Counter()
     for said in workers:
         for row in said["phases"]:
-            timeout = None if row["phase"] == IN_FLIGHT else row["timeout_s"]  # suspended: none is in force
+            timeout = (
+                None if row["phase"] == IN_FLIGHT else row["timeout_s"]
+            )  # suspended: none is in force
             sums = phases.setdefault((row["phase"], timeout), [0] * len(row["idle"]))
             for index, number in enumerate(row["idle"]):
                 sums[index] += number
@@ -117,7 +119,11 @@ def picture_of(document: Mapping[str, Any]) -> Picture:
         counts=counts,
         lateness=_lateness(workers) if known else None,
         loop=_loop(workers) if known else None,
-        pressures=tuple({**said["pressure"], "worker": said["worker"]} for said in workers if said.get("pressure")),
+        pressures=tuple(
+            {**said["pressure"], "worker": said["worker"]}
+            for said in workers
+            if said.get("pressure")
+        ),
         dropped=sum(journal["dropped"] for journal in journals) if journals else None,
     )
 
@@ -135,7 +141,9 @@ def _urgency(row: Mapping[str, Any]) -> tuple[float, float]:
     return (float("inf") if due is None else due, -row["idle_s"])
 
 
-def _lateness(workers: Sequence[Mapping[str, Any]]) -> tuple[tuple[float, ...], tuple[int, ...], tuple[int, ...]]:
+def _lateness(
+    workers: Sequence[Mapping[str, Any]],
+) -> tuple[tuple[float, ...], tuple[int, ...], tuple[int, ...]]:
     bounds = workers[0]["lateness"]["bounds_s"]
     sums = [
         [sum(column) for column in zip(*(said["lateness"][which] for said in workers), strict=True)]
@@ -147,7 +155,9 @@ def _lateness(workers: Sequence[Mapping[str, Any]]) -> tuple[tuple[float, ...], 
 def _loop(workers: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     loops = [said["loop"] for said in workers]
     found = {name: max(loop[name] for loop in loops) for name in ("lag_s", "max_lag_s")}
-    return found | {name: sum(loop[name] for loop in loops) for name in ("stalls", "stalled_s", "cpu_s")}
+    return found | {
+        name: sum(loop[name] for loop in loops) for name in ("stalls", "stalled_s", "cpu_s")
+    }
 
 
 def quantile(bounds: Sequence[float], counts: Sequence[int], share: float) -> float | None:
@@ -165,10 +175,18 @@ def quantile(bounds: Sequence[float], counts: Sequence[int], share: float) -> fl
 
 def rates(before: Picture | None, now: Picture) -> dict[str, float]:
     """Closes per second since *before*, by reason; and `cpu`, the share of a core that reaper used. Empty: unknown."""
-    if before is None or now.at <= before.at or now.closes < before.closes or now.pids != before.pids:
+    if (
+        before is None
+        or now.at <= before.at
+        or now.closes < before.closes
+        or now.pids != before.pids
+    ):
         return {}  # the first look, or a worker was replaced
     span = now.at - before.at
-    found = {reason: (number - before.closed.get(reason, 0)) / span for reason, number in now.closed.items()}
+    found = {
+        reason: (number - before.closed.get(reason, 0)) / span
+        for reason, number in now.closed.items()
+    }
     if now.loop is not None and before.loop is not None:
         found["cpu"] = (now.loop["cpu_s"] - before.loop["cpu_s"]) / span
     return found

@@ -46,7 +46,11 @@ class Http:
         if not usable:
             raise ReaperError(f"--connect {url}: expected a URL such as http://127.0.0.1:9180")
         self.name = said
-        self._url = said if parts.path.strip("/") else urllib.parse.urlunsplit(parts._replace(path="/status"))
+        self._url = (
+            said
+            if parts.path.strip("/")
+            else urllib.parse.urlunsplit(parts._replace(path="/status"))
+        )
 
     def ask(self) -> dict[str, Any]:
         """A status document. Raises Unreachable."""
@@ -59,7 +63,11 @@ class Http:
             with opener.open(self._url, timeout=TIMEOUT) as response:
                 found = json.loads(response.read(LARGEST))
         except HTTPError as error:
-            hint = "; is there a status? (server_example: --status HOST:PORT)" if error.code == 404 else ""
+            hint = (
+                "; is there a status? (server_example: --status HOST:PORT)"
+                if error.code == 404
+                else ""
+            )
             error.close()
             raise Unreachable(f"{self._url} answered {error.code} {error.reason}{hint}") from None
         except TimeoutError:
@@ -72,7 +80,9 @@ class Http:
             raise Unreachable(f"{self._url} is not the status of a reaper: expected JSON") from None
         if not isinstance(found, dict) or found.get("schema") != SCHEMA:
             got = found.get("schema") if isinstance(found, dict) else None
-            raise Unreachable(f"{self._url} is not the status of a reaper: schema {got!r}, expected {SCHEMA!r}")
+            raise Unreachable(
+                f"{self._url} is not the status of a reaper: schema {got!r}, expected {SCHEMA!r}"
+            )
         return found
 
 
@@ -122,7 +132,8 @@ class Kernel:
             "connections": len(silences),
             "idle_bounds_s": list(IDLE_BOUNDS),
             "phases": [
-                {"phase": name, "timeout_s": None, "connections": sum(row), "idle": row} for name, row in phases.items()
+                {"phase": name, "timeout_s": None, "connections": sum(row), "idle": row}
+                for name, row in phases.items()
             ],
             "due_next": [
                 {"name": str(addresses_of(ident)[1]), "phase": phase, "idle_s": idle, **unknown}

@@ -22,7 +22,12 @@ PHASE_ROWS = 8
 DUE_ROWS = 15
 """Where there is no last line."""
 WIDEST_RING = 64
-COMING = {"phase": PHASE_WIDTH, "silent": NUMBER_WIDTH, "timeout": NUMBER_WIDTH, "due in": NUMBER_WIDTH}
+COMING = {
+    "phase": PHASE_WIDTH,
+    "silent": NUMBER_WIDTH,
+    "timeout": NUMBER_WIDTH,
+    "due in": NUMBER_WIDTH,
+}
 """The columns of what is due next, after its name, and their widths."""
 SHORTEST_NAME = len("255.255.255.255:65535")
 """Where even that has no room, the timeout is left out, then the phase."""
@@ -42,7 +47,9 @@ class Frame:
     ascii: bool = False
 
 
-def draw(picture: Picture, rate: Mapping[str, float], frame: Frame, clock: str = "", trouble: str = "") -> list[Text]:
+def draw(
+    picture: Picture, rate: Mapping[str, float], frame: Frame, clock: str = "", trouble: str = ""
+) -> list[Text]:
     """The lines of *picture*, none wider or more than *frame* allows.
 
     Args:
@@ -59,7 +66,9 @@ def draw(picture: Picture, rate: Mapping[str, float], frame: Frame, clock: str =
         fullest = max(picture.pressures, key=lambda one: (not one["accepting"], one["load"]))
         lines.append(_pressure(fullest, len(picture.workers) > 1))
     if picture.missing:
-        lines.append(Text(f"no answer from worker {', '.join(map(str, picture.missing))}", style="bold red"))
+        lines.append(
+            Text(f"no answer from worker {', '.join(map(str, picture.missing))}", style="bold red")
+        )
     lines += [Text(), *_phases(picture, frame)]
     if picture.ring is not None and picture.tick:
         lines += [Text(), *_ring(picture, frame)]
@@ -116,7 +125,9 @@ def _ends(picture: Picture, rate: Mapping[str, float]) -> Text:
         return Text("closed  not known from outside: the server counts that", style="dim")
     line.append(number(picture.closes), style="bold")
     if rate:
-        line.append(f"  {sum(value for name, value in rate.items() if name != 'cpu'):,.1f}/s", style="bold")
+        line.append(
+            f"  {sum(value for name, value in rate.items() if name != 'cpu'):,.1f}/s", style="bold"
+        )
     for reason, count in sorted(picture.closed.items(), key=lambda item: -item[1]):
         per = f" {rate[reason]:,.1f}/s" if rate.get(reason) else ""
         line.append(f"  {reason} {number(count)}{per}")
@@ -130,7 +141,10 @@ def _lateness(picture: Picture) -> Text:
         return line.append("nothing has come due yet", style="dim")
     bounds, _, most = picture.lateness
     late = picture.counts.get("late", 0)
-    line.append(f"beyond one tick ({_short(picture.tick or 0)}): {number(late)}", style="bold red" if late else "green")
+    line.append(
+        f"beyond one tick ({_short(picture.tick or 0)}): {number(late)}",
+        style="bold red" if late else "green",
+    )
     for name, share in (("half", 0.5), ("99 %", 0.99), ("all", 1.0)):
         bound = quantile(bounds, most, share)
         assert bound is not None
@@ -149,9 +163,14 @@ def _short(value: float) -> str:
 def _loop(picture: Picture, rate: Mapping[str, float]) -> Text:
     loop = picture.loop
     assert loop is not None
-    line = Text(f"loop    lag {1e3 * loop['lag_s']:.0f} ms, worst {1e3 * loop['max_lag_s']:.0f} ms, ")
+    line = Text(
+        f"loop    lag {1e3 * loop['lag_s']:.0f} ms, worst {1e3 * loop['max_lag_s']:.0f} ms, "
+    )
     stalls = loop["stalls"]
-    line.append(f"stalls {number(stalls)} ({loop['stalled_s']:.1f} s)", style="bold yellow" if stalls else "")
+    line.append(
+        f"stalls {number(stalls)} ({loop['stalled_s']:.1f} s)",
+        style="bold yellow" if stalls else "",
+    )
     if "cpu" in rate:
         line.append(f", reaper's CPU {100 * rate['cpu']:.1f} %")
     return line
@@ -161,9 +180,14 @@ def _pressure(pressure: Mapping[str, Any], several: bool) -> Text:
     load, scale = pressure["load"], pressure["scale"]
     line = Text("press   ")
     accepting = bool(pressure["accepting"])
-    line.append("accepting" if accepting else "NOT accepting", style="" if accepting else "bold red")
+    line.append(
+        "accepting" if accepting else "NOT accepting", style="" if accepting else "bold red"
+    )
     line.append(f", worker {pressure['worker']} is fullest: " if several else ", ")
-    line.append(f"{100 * load:.0f} % of {pressure['of'] or 'nothing limited'}", style="bold red" if scale < 1 else "")
+    line.append(
+        f"{100 * load:.0f} % of {pressure['of'] or 'nothing limited'}",
+        style="bold red" if scale < 1 else "",
+    )
     return line.append(f", timeouts at {100 * scale:.0f} %, {number(pressure['evicted'])} closed")
 
 
@@ -178,14 +202,21 @@ def _phases(picture: Picture, frame: Frame) -> list[Text]:
     if not picture.phases:
         lines.append(Text("no connection is open", style="dim"))
     for row in picture.phases[:PHASE_ROWS]:
-        line = Text(f"{row.phase[: PHASE_WIDTH - 1]:{PHASE_WIDTH}}{seconds(row.timeout):>{NUMBER_WIDTH}}")
+        line = Text(
+            f"{row.phase[: PHASE_WIDTH - 1]:{PHASE_WIDTH}}{seconds(row.timeout):>{NUMBER_WIDTH}}"
+        )
         line.append(f"{number(row.connections):>{NUMBER_WIDTH}}", style="bold")
         for count in row.idle if wide else ():
             line.append(f"{brief(count):>{column}}", style="" if count else "dim")
         lines.append(line)
     if len(picture.phases) > PHASE_ROWS:
         rest = picture.phases[PHASE_ROWS:]
-        lines.append(Text(f"and {sum(row.connections for row in rest):,} in {len(rest)} more rows", style="dim"))
+        lines.append(
+            Text(
+                f"and {sum(row.connections for row in rest):,} in {len(rest)} more rows",
+                style="dim",
+            )
+        )
     return lines
 
 
@@ -200,7 +231,10 @@ def _ring(picture: Picture, frame: Frame) -> list[Text]:
         heights[ahead // per] += count
     bars = ASCII_BARS if frame.ascii else BARS
     most = max(heights, default=0)
-    drawn = "".join(bars[0 if not height else max(1, round(height / most * (len(bars) - 1)))] for height in heights)
+    drawn = "".join(
+        bars[0 if not height else max(1, round(height / most * (len(bars) - 1)))]
+        for height in heights
+    )
     line = Text("ring    ").append(drawn, style="cyan")
     total = number(sum(ring.values()))
     said = f"        due in 0 .. {_short(slots * tick)}, {_short(per * tick)} per column; {total} leases"
@@ -218,12 +252,21 @@ def _coming(picture: Picture, frame: Frame) -> list[Text]:
             columns = [each for each in columns if each != spared]
     room = frame.width - 1 - sum(COMING[each] for each in columns)
     # As wide as what stands above it: numbers far from the names they belong to are hard to read.
-    room = min(room, PHASE_WIDTH + 2 * NUMBER_WIDTH + (len(picture.idle_bounds) + 1) * WIDEST_IDLE - frame.width + room)
+    room = min(
+        room,
+        PHASE_WIDTH
+        + 2 * NUMBER_WIDTH
+        + (len(picture.idle_bounds) + 1) * WIDEST_IDLE
+        - frame.width
+        + room,
+    )
     wide = max(SHORTEST_NAME, room)
 
     def laid(name: str, phase: str, *times: str) -> str:
         said = dict(zip(COMING, (f"{phase[: PHASE_WIDTH - 1]:{PHASE_WIDTH}}", *times), strict=True))
-        return f"{name[:wide]:{wide}} " + "".join(said[each].rjust(COMING[each]) for each in columns)
+        return f"{name[:wide]:{wide}} " + "".join(
+            said[each].rjust(COMING[each]) for each in columns
+        )
 
     head = laid("due next" if timed else "silent longest", *COMING)
     lines = [Text(f"{head:{frame.width}}", style="reverse")]

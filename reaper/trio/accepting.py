@@ -34,7 +34,9 @@ EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 def after(error: OSError) -> Literal["next", "pause", "raise"]:
     """What to do after accept(2) failed with *error*: try the next one, pause, or give up."""
-    return "next" if error.errno in PASSED_OVER else "pause" if error.errno in EXHAUSTED else "raise"
+    return (
+        "next" if error.errno in PASSED_OVER else "pause" if error.errno in EXHAUSTED else "raise"
+    )
 
 
 async def accept(

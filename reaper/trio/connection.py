@@ -50,7 +50,9 @@ class Connection(Watched):
         """
         if self._stream is None:
             if not isinstance(self._given, trio.abc.Stream):
-                raise InvalidArgument(f"watch must have been given a stream to receive by, got {shown(self._given)}")
+                raise InvalidArgument(
+                    f"watch must have been given a stream to receive by, got {shown(self._given)}"
+                )
             self._stream = WatchedStream(self._given, self)
         return self._stream
 
@@ -59,10 +61,15 @@ class Connection(Watched):
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> bool | None:
         self.leave()
-        self._stream = self._given = None  # the stream knows its connection: a circle, which only the collector frees
+        self._stream = self._given = (
+            None  # the stream knows its connection: a circle, which only the collector frees
+        )
         return self._scope.__exit__(kind, error, trace)
 
     def _cut(self, reason: str) -> None:
@@ -140,5 +147,7 @@ def socket_of(stream: object | None) -> Any:
             return socket
         found = getattr(found, "transport_stream", None)
     if found is None and not isinstance(stream, trio.abc.AsyncResource | None):
-        raise InvalidArgument(f"stream must be a trio stream, a socket or None, got {shown(stream)}")
+        raise InvalidArgument(
+            f"stream must be a trio stream, a socket or None, got {shown(stream)}"
+        )
     return found

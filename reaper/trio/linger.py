@@ -42,7 +42,9 @@ class Lingering:
         self._parks = parks
         self._allowed = FEWEST
         self._worth_it = False  # whether one was asked again in this round
-        self._waiting: dict[ParkableStream, int] = {}  # -> the round in which it began; the longest waiting first
+        self._waiting: dict[
+            ParkableStream, int
+        ] = {}  # -> the round in which it began; the longest waiting first
         self._round = 0
         self._begun = trio.Event()
 
@@ -58,7 +60,9 @@ class Lingering:
             return
         waiting = self._waiting
         if one.silenced:
-            await trio.lowlevel.checkpoint()  # its handler swallowed the last one, and must not spin
+            await (
+                trio.lowlevel.checkpoint()
+            )  # its handler swallowed the last one, and must not spin
         if not self._seconds or len(waiting) >= self._allowed:
             one.silenced = True
             raise Silent

@@ -124,7 +124,17 @@ class ParkableStream(SocketStream):
     """
 
     __slots__ = (
-        *("_closed", "_drained", "disturbed", "ended", "may_park", "parked", "reason", "scope", "silenced"),
+        *(
+            "_closed",
+            "_drained",
+            "disturbed",
+            "ended",
+            "may_park",
+            "parked",
+            "reason",
+            "scope",
+            "silenced",
+        ),
         "session",  # of `TlsStream`, whose subclasses may so be those of another stream, too
     )
 
@@ -250,7 +260,11 @@ class TlsStream(ParkableStream):
         self.touch()  # part of a record is activity, too
 
     def until_writable(self) -> Awaitable[None]:
-        return trio.lowlevel.wait_readable(self.parked.fd) if self.session.wants_other else super().until_writable()
+        return (
+            trio.lowlevel.wait_readable(self.parked.fd)
+            if self.session.wants_other
+            else super().until_writable()
+        )
 
     async def send_eof(self) -> None:
         """Raises RuntimeError."""
@@ -310,15 +324,23 @@ class ParkingLot:
         self._epoll = select.epoll() if self.parks else None
         self.lingering: Lingering = Lingering(check_idle(linger, "linger") or 0.0, parks=self.parks)
         # Each lot has its own class, so that no connection needs a reference to its lot.
-        self._type: type[Any] = type(self.kind.__name__, (self.kind,), {"__slots__": (), "lot": self})
-        self._by_fd: list[Any] = []  # descriptors are small and dense: 8 bytes each where a dict takes 100
+        self._type: type[Any] = type(
+            self.kind.__name__, (self.kind,), {"__slots__": (), "lot": self}
+        )
+        self._by_fd: list[
+            Any
+        ] = []  # descriptors are small and dense: 8 bytes each where a dict takes 100
         self._open = 0
         self._awake = 0
         self._nursery: trio.Nursery | None = None
         self._draining = False
         self._drainers = trio.lowlevel.ParkingLot()
-        self._kept: list[tuple[trio.lowlevel.Task, trio.CancelScope]] = []  # tasks that have nothing to do
-        self._given: dict[trio.lowlevel.Task, ParkableStream] = {}  # what those that were woken are to do
+        self._kept: list[
+            tuple[trio.lowlevel.Task, trio.CancelScope]
+        ] = []  # tasks that have nothing to do
+        self._given: dict[
+            trio.lowlevel.Task, ParkableStream
+        ] = {}  # what those that were woken are to do
         self.reaped: Counter[str] = Counter()
 
     def __len__(self) -> int:
@@ -337,7 +359,9 @@ class ParkingLot:
         """The open connections, in the order of their descriptors."""
         return (parked for parked in list(self._by_fd) if parked is not None)
 
-    async def run(self, *, task_status: trio.TaskStatus[ParkingLot] = trio.TASK_STATUS_IGNORED) -> NoReturn:
+    async def run(
+        self, *, task_status: trio.TaskStatus[ParkingLot] = trio.TASK_STATUS_IGNORED
+    ) -> NoReturn:
         """Wait for all of them until cancelled, then close all of them. What a handler raises ends it too."""
         try:
             async with trio.open_nursery() as self._nursery:
@@ -363,7 +387,9 @@ class ParkingLot:
                 self._epoll.close()
         raise AssertionError("unreachable")
 
-    def add(self, accepted: socket.socket, idle: float | None = None, reason: str | None = None) -> Any:
+    def add(
+        self, accepted: socket.socket, idle: float | None = None, reason: str | None = None
+    ) -> Any:
         """Take over a connected socket: watched from now on, parked until its first byte comes. Returns a `kind`.
 
         *idle* and *reason* hold in place of the lot's own.
@@ -379,7 +405,9 @@ class ParkingLot:
         fd = accepted.fileno()
         parked: Parked = self._type(fd)
         timeout = self.driver.later(self._idle if idle is None else idle)
-        parked.lease = self.driver.register(parked, timeout, reason=self._reason if reason is None else reason)
+        parked.lease = self.driver.register(
+            parked, timeout, reason=self._reason if reason is None else reason
+        )
         parked.state = PARKED
         if fd >= len(self._by_fd):
             self._by_fd.extend([None] * (fd + 1 - len(self._by_fd)))
@@ -419,7 +447,9 @@ class ParkingLot:
         if self._kept:
             task, scope = self._kept.pop()
             self._given[task] = stream
-            task.context = copy_context()  # what it did before must not be seen by what it does next
+            task.context = (
+                copy_context()
+            )  # what it did before must not be seen by what it does next
             trio.lowlevel.reschedule(task)
         else:
             scope = trio.CancelScope()
@@ -587,7 +617,9 @@ class ParkingLot:
         if not closed:
             os.close(fd)
 
-    def _note_end(self, parked: Parked, reason: str | None, expiry: Expiry | None, *, by_peer: bool) -> None:
+    def _note_end(
+        self, parked: Parked, reason: str | None, expiry: Expiry | None, *, by_peer: bool
+    ) -> None:
         if reason is None:
             self.driver.books.left(parked.lease, by_peer=by_peer)
         else:
@@ -631,4 +663,6 @@ class ParkingLot:
 
 def _is_silent(error: BaseException) -> bool:
     """Whether it is `Silent`, wrapped by the handler's own nurseries perhaps."""
-    return isinstance(error, Silent) or (isinstance(error, BaseExceptionGroup) and error.split(Silent)[1] is None)
+    return isinstance(error, Silent) or (
+        isinstance(error, BaseExceptionGroup) and error.split(Silent)[1] is None
+    )

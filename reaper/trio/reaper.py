@@ -37,7 +37,10 @@ class TrioReaper(Reaper):
         InvalidArgument: by name and value.
     """
 
-    _hints: ClassVar[Mapping[str, str]] = {"not started": "start its run() first", "ended": "its block is over"}
+    _hints: ClassVar[Mapping[str, str]] = {
+        "not started": "start its run() first",
+        "ended": "its block is over",
+    }
 
     @spelled_out
     def __init__(
@@ -59,7 +62,9 @@ class TrioReaper(Reaper):
 
     # ---- running -------------------------------------------------------------------------------------------------
 
-    async def run(self, *, task_status: trio.TaskStatus[TrioReaper] = trio.TASK_STATUS_IGNORED) -> NoReturn:
+    async def run(
+        self, *, task_status: trio.TaskStatus[TrioReaper] = trio.TASK_STATUS_IGNORED
+    ) -> NoReturn:
         """Reap until cancelled. Wakes once per epoch and at due instants; with nothing registered, not at all.
 
         Raises:
@@ -138,7 +143,9 @@ class TrioReaper(Reaper):
         def make(uid: int) -> Connection:
             return Connection(driver, uid, stream, socket)
 
-        connection: Connection = driver.watch(make, socket, idle, reason=reason, probe=probe, grace=grace)
+        connection: Connection = driver.watch(
+            make, socket, idle, reason=reason, probe=probe, grace=grace
+        )
         return connection
 
     def watched(
@@ -210,7 +217,9 @@ class TrioReaper(Reaper):
             await super()._drained(timeout, window)
 
     def _drains_on(self) -> None:
-        log_drain(self.driver.connections.values(), sum(len(lot) - lot.parked for lot in self._lots))
+        log_drain(
+            self.driver.connections.values(), sum(len(lot) - lot.parked for lot in self._lots)
+        )
 
     async def _until_empty(self) -> None:
         while self.driver.connections:

@@ -77,7 +77,9 @@ async def serve_tcp(
             async with trio.open_nursery() as nursery:
                 handlers = nursery if handler_nursery is None else handler_nursery
                 for listening in sockets:
-                    nursery.start_soon(accept, listening, lambda connected: handlers.start_soon(handle, connected))
+                    nursery.start_soon(
+                        accept, listening, lambda connected: handlers.start_soon(handle, connected)
+                    )
                 task_status.started(listeners)
     raise AssertionError("unreachable")
 
@@ -128,4 +130,7 @@ def _listening(listeners: Iterable[trio.SocketListener]) -> Iterator[list[socket
     with ExitStack() as both:
         for listener in listeners:
             both.callback(listener.socket.close)
-        yield [both.enter_context(socket.socket(fileno=os.dup(listener.socket.fileno()))) for listener in listeners]
+        yield [
+            both.enter_context(socket.socket(fileno=os.dup(listener.socket.fileno())))
+            for listener in listeners
+        ]

@@ -136,7 +136,9 @@ class SocketStream(trio.abc.HalfCloseableStream):
             self._sending = False
         prompt, self._prompt = self._prompt, False
         if not blocked:
-            await (trio.lowlevel.checkpoint_if_cancelled() if prompt else trio.lowlevel.checkpoint())
+            await (
+                trio.lowlevel.checkpoint_if_cancelled() if prompt else trio.lowlevel.checkpoint()
+            )
 
     async def wait_send_all_might_not_block(self) -> None:
         """Return when the kernel has room for more. Raises as `send_all`."""

@@ -54,7 +54,9 @@ class TlsSession:
             pass
         else:
             if not self._early and self.socket.version() is None:
-                raise ConnectionAbortedError("the peer has ended the connection in its handshake, or right after it")
+                raise ConnectionAbortedError(
+                    "the peer has ended the connection in its handshake, or right after it"
+                )
         self.established = self.socket.version() is not None
         return self.established
 

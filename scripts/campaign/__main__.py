@@ -34,9 +34,13 @@ def main() -> int:
     parser.add_argument("--only", metavar="NAME,...", help="these trials alone")
     parser.add_argument("--interop", action="store_true", help="those with tools that others wrote")
     parser.add_argument("--out", type=Path, default=ROOT / "out" / "campaign")
-    parser.add_argument("--document", action="store_true", help="write the figures into docs/reliability.md as well")
+    parser.add_argument(
+        "--document", action="store_true", help="write the figures into docs/reliability.md as well"
+    )
     options = parser.parse_args()
-    chosen = [trial for trial in known.values() if (trial.interop if options.interop else trial.share)]
+    chosen = [
+        trial for trial in known.values() if (trial.interop if options.interop else trial.share)
+    ]
     if options.only:
         if unknown := [name for name in options.only.split(",") if name not in known]:
             parser.error(f"--only {unknown[0]}: must be one of: {'; '.join(known)}")
@@ -48,7 +52,9 @@ def main() -> int:
     options.out.mkdir(parents=True, exist_ok=True)
     try:
         for trial in chosen:
-            report["trials"].append(tried(trial, options.minutes * 60 * trial.share / total, options.out))
+            report["trials"].append(
+                tried(trial, options.minutes * 60 * trial.share / total, options.out)
+            )
             (options.out / "report.json").write_text(json.dumps(report, indent=1) + "\n")
     except KeyboardInterrupt:
         print("\ninterrupted: no verdict", file=sys.stderr)
@@ -75,7 +81,12 @@ def tried(trial: Trial, seconds: float, out: Path) -> dict[str, Any]:
     except (DidNotStart, RuntimeError) as error:
         found = Outcome(failures=[str(error)])
     figures = ", ".join(f"{name}: {value}" for name, value in found.seen.items())
-    print(f"  {'FAIL' if found.wrong else 'pass'}: {figures}", *found.wrong[:5], sep="\n    ", flush=True)
+    print(
+        f"  {'FAIL' if found.wrong else 'pass'}: {figures}",
+        *found.wrong[:5],
+        sep="\n    ",
+        flush=True,
+    )
     return {
         "name": trial.name,
         "claim": trial.claim,
@@ -98,7 +109,10 @@ def document(report: dict[str, Any]) -> None:
         "|---|---|---|---|",
     ]
     for trial in report["trials"]:
-        pairs = [(name, f"{value:,}" if type(value) is int else value) for name, value in trial["figures"].items()]
+        pairs = [
+            (name, f"{value:,}" if type(value) is int else value)
+            for name, value in trial["figures"].items()
+        ]
         seen = "; ".join(f"{name}: {value}" for name, value in pairs)
         verdict = "pass" if trial["passed"] else f"**FAIL**: {'; '.join(trial['failures'][:3])}"
         lines.append(f"| {trial['name']} | {verdict} | {seen} | {trial['unseen']} |")
@@ -106,7 +120,9 @@ def document(report: dict[str, Any]) -> None:
     before, _, rest = page.partition(BEGIN)
     if not rest:
         raise SystemExit(f"{PAGE} lacks the mark {BEGIN}")
-    PAGE.write_text("\n".join([before + BEGIN, "", *lines, "", END + rest.partition(END)[2]]), encoding="utf-8")
+    PAGE.write_text(
+        "\n".join([before + BEGIN, "", *lines, "", END + rest.partition(END)[2]]), encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":

@@ -15,7 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import takewhile
 
 SEED = 20240607
-WAIT = 0.05  # seconds that a case waits for an answer; the server has timeouts of its own for the rest
+WAIT = (
+    0.05  # seconds that a case waits for an answer; the server has timeouts of its own for the rest
+)
 
 GOOD = (
     b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
@@ -80,7 +82,9 @@ def mutated(draw: random.Random, data: bytes) -> bytes:
         at = draw.randrange(len(changed) + 1)
         kind = draw.randrange(4)
         if kind == 0:
-            changed[at:at] = draw.choice((b"\r\n", b"\n", b"\x00", b":", b" ", b"\xff", b"0", b"%", b";"))
+            changed[at:at] = draw.choice(
+                (b"\r\n", b"\n", b"\x00", b":", b" ", b"\xff", b"0", b"%", b";")
+            )
         elif kind == 1:
             del changed[at : at + draw.randrange(1, 20)]
         elif kind == 2 and at < len(changed):
@@ -98,10 +102,15 @@ def run(address: tuple[str, int], seconds: float, seed: int, clients: int = 4) -
 
     def send(seed: int) -> list[bool]:
         draw = random.Random(~seed)
-        return [_one(address, data, draw) for data in takewhile(lambda _: time.monotonic() < until, cases(seed))]
+        return [
+            _one(address, data, draw)
+            for data in takewhile(lambda _: time.monotonic() < until, cases(seed))
+        ]
 
     with ThreadPoolExecutor(clients) as threads:
-        answered = [each for found in threads.map(send, range(seed, seed + clients)) for each in found]
+        answered = [
+            each for found in threads.map(send, range(seed, seed + clients)) for each in found
+        ]
     return len(answered), sum(answered)
 
 
@@ -120,7 +129,9 @@ def _one(address: tuple[str, int], data: bytes, draw: random.Random) -> bool:
             if ending < 0.8:
                 answer = client.recv(65536)
             elif ending < 0.9:
-                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # goodbye by reset
+                client.setsockopt(
+                    socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+                )  # goodbye by reset
         except OSError:
             pass  # closed on us, or no answer in time: both are the server's right
         return answer.startswith(b"HTTP/1.1 ")

@@ -71,7 +71,9 @@ def played(trial: Trial, folder: Path, seconds: float) -> Outcome:
 
 def one_round(trial: Trial, folder: Path, until: float, outcome: Outcome) -> None:
     """Start the server, let its clients come and the trouble with them, and end it."""
-    kind, *flags = (trial.server or trial.command).format(folder=folder, port=(port := free_port())).split()
+    kind, *flags = (
+        (trial.server or trial.command).format(folder=folder, port=(port := free_port())).split()
+    )
     if trial.tls:
         cert, key = certificate(folder)
         flags += ["--tls-cert", cert, "--tls-key", key]
@@ -118,7 +120,9 @@ def clients_of(trial: Trial, given: Round) -> list[Callable[[Over], Any]]:
 # ---- clients ---------------------------------------------------------------------------------------------------------
 
 
-async def talk(given: Round, speech: Speech, over: Over, number: int = 0, kind: str = "chatty", **how: str) -> None:
+async def talk(
+    given: Round, speech: Speech, over: Over, number: int = 0, kind: str = "chatty", **how: str
+) -> None:
     """A healthy client that stays, behaves as *kind* with *how* as a scenario has it, and waits for its last answer."""
     client = Client(behaviour(kind, speech.timeout, **how), given.server.address, speech)
     ended, limit = client.ended, FOREVER
@@ -138,13 +142,20 @@ async def talk(given: Round, speech: Speech, over: Over, number: int = 0, kind: 
         given.outcome.account.asked += not ended.asked  # who only listens is counted too
 
 
-async def come(given: Round, speech: Speech, over: Over, number: int = 0, pause: float = 0.0) -> None:
+async def come(
+    given: Round, speech: Speech, over: Over, number: int = 0, pause: float = 0.0
+) -> None:
     """A healthy client that comes, asks once and goes, again and again."""
     await keep_asking(given.server.address, over, given.outcome.account, pause, speech)
 
 
 async def once(
-    given: Round, speech: Speech, over: Over, number: int = 0, after: float = 0.0, patient: bool = False
+    given: Round,
+    speech: Speech,
+    over: Over,
+    number: int = 0,
+    after: float = 0.0,
+    patient: bool = False,
 ) -> None:
     """A healthy client that asks once. *patient*: that it took so long to connect is the server's doing."""
     await asyncio.sleep(after)
@@ -155,7 +166,9 @@ async def once(
 
 async def siege(given: Round, speech: Speech, over: Over, number: int = 0) -> None:
     """An attacker, who comes again when it is closed."""
-    await attack(SIEGE[number % len(SIEGE)], given.server.address, over, Speech(paths=HELD, timeout=2.0))
+    await attack(
+        SIEGE[number % len(SIEGE)], given.server.address, over, Speech(paths=HELD, timeout=2.0)
+    )
 
 
 CLIENTS: dict[str, Callable[..., Any]] = {

@@ -141,7 +141,9 @@ async def killed(given: Round, protocol: str) -> None:
     """kill -9 of one worker: those that it had may be lost, no other, and new ones are served."""
     await asyncio.sleep(1.0)
     victim = random.choice(psutil.Process(given.server.pid).children())
-    given.outcome.excused = {kept.raddr.port for kept in victim.net_connections("tcp") if kept.raddr}
+    given.outcome.excused = {
+        kept.raddr.port for kept in victim.net_connections("tcp") if kept.raddr
+    }
     victim.kill()
     given.outcome.count("killed")
     await come_later(given, 1.5, protocol)
@@ -165,12 +167,16 @@ async def come_later(given: Round, seconds: float, protocol: str) -> None:
     """A healthy client after the trouble."""
     until = time.monotonic() + seconds
     account = given.outcome.account
-    await keep_asking(given.server.address, lambda: time.monotonic() > until, account, 0.02, Speech(protocol))
+    await keep_asking(
+        given.server.address, lambda: time.monotonic() > until, account, 0.02, Speech(protocol)
+    )
 
 
 async def scrapes(given: Round, count: int, workers: int) -> None:
     """So many scrapes in one instant: each tells of every worker."""
-    found = await asyncio.gather(*(asyncio.to_thread(metrics, given.server.address) for _ in range(count)))
+    found = await asyncio.gather(
+        *(asyncio.to_thread(metrics, given.server.address) for _ in range(count))
+    )
     given.outcome.account.asked += count
     told = [sum(name.startswith("http_requests_total{") for name in each) for each in found]
     if missing := sum(each < workers for each in told):
@@ -191,7 +197,9 @@ async def vanished(given: Round, gone: float) -> None:
     least, most = 0.75 * gone - 0.2, 1.25 * gone + 1.5
     kept = [(each.name, ended) for each in found for ended in each.seconds]
     given.outcome.count("vanished", len(kept))
-    wrong = [f"{name}: {ended}" for name, ended in kept if ended is None or not least <= ended <= most]
+    wrong = [
+        f"{name}: {ended}" for name, ended in kept if ended is None or not least <= ended <= most
+    ]
     given.outcome.failures += wrong if kept else ["no client vanished"]
 
 
@@ -204,7 +212,9 @@ async def besieged(given: Round) -> Callable[[], None]:
     given.outcome.figures |= {"kinds": len(SIEGE), "most connections held at once": most}
 
     def left() -> None:
-        patience = time.monotonic() + 60.0  # longer than any limit, and than reading what kernels hold (tiny_chunks)
+        patience = (
+            time.monotonic() + 60.0
+        )  # longer than any limit, and than reading what kernels hold (tiny_chunks)
         while (still := given.server.connections()) and time.monotonic() < patience:
             time.sleep(0.5)
         if still:
@@ -230,7 +240,9 @@ async def fuzzed(given: Round) -> None:
         await asyncio.sleep(0.05)
     wrong = {"connections leaked": leaked, "failures": after["http_failures_total"]}
     wrong["leases beyond 2"] = max(after["reaper_leases"] - 2, 0)
-    given.outcome.failures += [f"{count:.0f} {name}, seed {seed}" for name, count in wrong.items() if count]
+    given.outcome.failures += [
+        f"{count:.0f} {name}, seed {seed}" for name, count in wrong.items() if count
+    ]
 
 
 # ---- lifetimes -------------------------------------------------------------------------------------------------------
@@ -266,7 +278,9 @@ async def lifetimes(given: Round, protocol: str, fewer: int = 1) -> None:
             watched["leases"].append(metrics(given.server.address)["reaper_leases"])
     figures |= {"times": count, "not judged": doubtful}
     if 2 * doubtful > count:
-        failures.append(f"{doubtful} of {count} times could not be judged: {'; '.join(report['reasons'])}")
+        failures.append(
+            f"{doubtful} of {count} times could not be judged: {'; '.join(report['reasons'])}"
+        )
     for name, values in watched.items():
         if values:
             began, ended = statistics.median(values[1:3]), statistics.median(values[-3:])
@@ -283,7 +297,9 @@ def generated(given: Round, protocol: str, connections: int) -> dict[str, Any]:
     command = load(given.server.target, flags, "--report", str(path))
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode not in (0, 1):
-        raise RuntimeError(f"the load generator ended with status {done.returncode}: {done.stderr[-300:]}")
+        raise RuntimeError(
+            f"the load generator ended with status {done.returncode}: {done.stderr[-300:]}"
+        )
     return dict(json.loads(path.read_text()))
 
 
@@ -293,15 +309,30 @@ ATTACKERS, FEW = 1000, 5
 """Clients of slowhttptest; those of its own probe, and the healthy one."""
 
 
-async def slow(given: Round, flags: str, path: str, reason: str, timeout: float, attackers: int = ATTACKERS) -> None:
+async def slow(
+    given: Round, flags: str, path: str, reason: str, timeout: float, attackers: int = ATTACKERS
+) -> None:
     """slowhttptest. *The kernel counts*: from when the last of them has come it may hold them for the *timeout*, a
     tick, what the loop was stalled for, and as long as a look here was late.
 
     What slowhttptest says of them is of no use: its slow reader notices a reset only when it has read all.
     """
     url = f"http://{given.server.target}{path}"
-    command = [tool("slowhttptest"), *flags.split(), "-c", str(attackers), "-r", "500", "-l", "20", "-u", url]
-    process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    command = [
+        tool("slowhttptest"),
+        *flags.split(),
+        "-c",
+        str(attackers),
+        "-r",
+        "500",
+        "-l",
+        "20",
+        "-u",
+        url,
+    ]
+    process = await asyncio.create_subprocess_exec(
+        *command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     ended = asyncio.create_task(process.wait())
     began = looked = risen = time.monotonic()
     peak, late, count, gone = 0, 0.0, 0, None
@@ -318,7 +349,12 @@ async def slow(given: Round, flags: str, path: str, reason: str, timeout: float,
     after = metrics(given.server.address)
     allowed = timeout + 1.0 + after["reaper_loop_lag_max_seconds"] + late + RESOLUTION
     closed = after.get(f'reaper_reaped_total{{reason="{reason}"}}', 0)
-    seen = {"most at once": peak, f"closed by {reason}": int(closed), "held, s": spent, "allowed, s": round(allowed, 2)}
+    seen = {
+        "most at once": peak,
+        f"closed by {reason}": int(closed),
+        "held, s": spent,
+        "allowed, s": round(allowed, 2),
+    }
     given.outcome.figures |= seen
     if spent is None or spent > allowed or closed < attackers:
         given.outcome.failures.append(f"of {attackers}: {seen}")
@@ -338,7 +374,9 @@ PROXY = """
 
 def proxy(given: Round, idle: float, port: int) -> AbstractContextManager[Server]:
     """nginx on *port* in front of the server, which closes its side of an idle connection after *idle* seconds."""
-    http = PROXY.format(folder=given.folder, address=given.server.target, idle=round(1000 * idle), port=port)
+    http = PROXY.format(
+        folder=given.folder, address=given.server.target, idle=round(1000 * idle), port=port
+    )
     return serving(nginx(given.folder, http), given.folder / "nginx.log", port=port)
 
 
@@ -352,11 +390,24 @@ async def proxied(given: Round, idles: list[float], bursts: int = 8) -> None:
             log.unlink(missing_ok=True)
             with proxy(given, idle, port := free_port()):
                 for _ in range(bursts):
-                    command = [tool("wrk"), "-t1", "-c50", "-d1s", *more, f"http://127.0.0.1:{port}{path}"]
-                    await asyncio.to_thread(subprocess.run, command, stdout=subprocess.DEVNULL, check=True)
+                    command = [
+                        tool("wrk"),
+                        "-t1",
+                        "-c50",
+                        "-d1s",
+                        *more,
+                        f"http://127.0.0.1:{port}{path}",
+                    ]
+                    await asyncio.to_thread(
+                        subprocess.run, command, stdout=subprocess.DEVNULL, check=True
+                    )
                     await asyncio.sleep(random.uniform(0.9, 1.2))
             statuses = Counter(line.split()[0] for line in log.read_text().splitlines())
-            answered = statuses.total() - statuses.pop("499", 0)  # wrk hangs up on what is in flight at its end
+            answered = statuses.total() - statuses.pop(
+                "499", 0
+            )  # wrk hangs up on what is in flight at its end
             given.outcome.count("answered", answered)
             if not answered or set(statuses) - {"200"}:
-                given.outcome.failures.append(f"nginx keeps for {idle:g} s, {path}: {dict(statuses)}")
+                given.outcome.failures.append(
+                    f"nginx keeps for {idle:g} s, {path}: {dict(statuses)}"
+                )

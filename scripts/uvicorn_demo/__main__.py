@@ -23,8 +23,12 @@ TIMEOUT = 3.0
 WAIT, TRIALS = 9.0, 3
 """Seconds that a close is waited for, and connections per question."""
 LIMITS = ("FIRST_BYTE", "HEADERS", "BODY", "KEEP_ALIVE", "WRITE", "HALF_CLOSED", "TUNNEL", "LINGER")
-SETTINGS = {f"REAPER_TIMEOUTS_{name}": f"{TIMEOUT:g}s" for name in LIMITS} | {"REAPER_TICK": "500ms"}
-SETTINGS["REAPER_TIMEOUTS_MAX_AGE"] = "0s"  # an age that is drawn at random would end the longest questions
+SETTINGS = {f"REAPER_TIMEOUTS_{name}": f"{TIMEOUT:g}s" for name in LIMITS} | {
+    "REAPER_TICK": "500ms"
+}
+SETTINGS["REAPER_TIMEOUTS_MAX_AGE"] = (
+    "0s"  # an age that is drawn at random would end the longest questions
+)
 HTTP = {"stock": "auto", "guarded": "reaper.uvicorn:Auto"}
 UVICORN = "uvicorn scripts.uvicorn_demo.app:app --no-access-log"
 HANDSHAKE = Speech(protocol="ws", paths=Paths("/ws"))
@@ -34,15 +38,23 @@ TRAFFIC = "message_drip"
 
 def probed() -> dict[str, list[Finding]]:
     """What both do with each question of HTTP and of WebSockets, asked at the same time."""
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack, ThreadPoolExecutor(4) as threads:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ExitStack() as stack,
+        ThreadPoolExecutor(4) as threads,
+    ):
         asked = {}
         for who in HTTP:
             flags = f"--http {HTTP[who]} --timeout-keep-alive {TIMEOUT:g} --port {(port := free_port())}"
             started = [sys.executable, "-m", *UVICORN.split(), *flags.split()]
             log = Path(folder) / who
-            server = stack.enter_context(serving(started, log, port=port, environment=os.environ | SETTINGS))
+            server = stack.enter_context(
+                serving(started, log, port=port, environment=os.environ | SETTINGS)
+            )
             for speech in (Speech(paths=Paths("/echo")), HANDSHAKE):
-                asked[who, speech] = threads.submit(probe, parse_target(server.target), speech, WAIT, trials=TRIALS)
+                asked[who, speech] = threads.submit(
+                    probe, parse_target(server.target), speech, WAIT, trials=TRIALS
+                )
         found: dict[str, list[Finding]] = {who: [] for who in HTTP}
         for (who, _), task in asked.items():
             found[who] += task.result()
@@ -51,11 +63,17 @@ def probed() -> dict[str, list[Finding]]:
 
 def main() -> int:
     found = probed()
-    print(f"FastAPI under uvicorn, stock and with --http {HTTP['guarded']}: every timeout {TIMEOUT:g} s, tick 0.5 s.\n")
+    print(
+        f"FastAPI under uvicorn, stock and with --http {HTTP['guarded']}: every timeout {TIMEOUT:g} s, tick 0.5 s.\n"
+    )
     both = list(zip(*found.values(), strict=True))
     rows = [[each[0].meaning, *(finding.observed() for finding in each)] for each in both]
     print("\n".join(aligned([["the client has...", *HTTP], *rows], markdown=True)))
-    bad = [guarded for _, guarded in both if guarded.name != TRAFFIC and not (guarded.shortest or 0.0) >= TIMEOUT]
+    bad = [
+        guarded
+        for _, guarded in both
+        if guarded.name != TRAFFIC and not (guarded.shortest or 0.0) >= TIMEOUT
+    ]
     for finding in bad:
         print(f"guarded: {finding.name}: {finding.observed()}", file=sys.stderr)
     return 1 if bad else 0

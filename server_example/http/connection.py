@@ -70,7 +70,9 @@ class HttpError(Exception):
     """The request is to be answered with *status*; the connection is closed afterwards."""
 
     def __init__(self, status: int, detail: str = "") -> None:
-        super().__init__(f"{status} {HTTPStatus(status).phrase}" + (f": {detail}" if detail else ""))
+        super().__init__(
+            f"{status} {HTTPStatus(status).phrase}" + (f": {detail}" if detail else "")
+        )
         self.status = status
 
 
@@ -110,7 +112,10 @@ class Exchange:
 
     def asks_for(self, protocol: str) -> bool:
         """Whether the client offers to go on with *protocol* on this connection (RFC 9110 section 7.8)."""
-        offered, options = _words(self.headers.get("upgrade", "")), _words(self.headers.get("connection", ""))
+        offered, options = (
+            _words(self.headers.get("upgrade", "")),
+            _words(self.headers.get("connection", "")),
+        )
         return self._version != b"1.0" and "upgrade" in options and protocol in offered
 
     async def body(self) -> AsyncIterator[bytes]:
@@ -129,7 +134,9 @@ class Exchange:
                 raise HttpError(413, f"a body of more than {limit} bytes")
             yield bytes(event.data)
 
-    async def respond(self, status: int, body: bytes, content_type: str, headers: Headers = ()) -> None:
+    async def respond(
+        self, status: int, body: bytes, content_type: str, headers: Headers = ()
+    ) -> None:
         """The whole response at once."""
         framing = (("content-type", content_type), ("content-length", str(len(body))))
         self.started = True
@@ -148,7 +155,9 @@ class Exchange:
     async def send(self, data: bytes) -> None:
         """A piece of the body; waits while the peer does not take it."""
         if data and self.method != "HEAD":
-            await self._connection.transport.send_all(self._connection.h11.send(h11.Data(data)) or b"")
+            await self._connection.transport.send_all(
+                self._connection.h11.send(h11.Data(data)) or b""
+            )
 
     async def finish(self) -> None:
         """The end of a body sent in pieces."""
@@ -161,7 +170,9 @@ class Exchange:
         self.started = True
         connection = self._connection
         headers = [("connection", "upgrade"), ("upgrade", protocol)]
-        answer = h11.InformationalResponse(status_code=101, headers=headers, reason=b"Switching Protocols")
+        answer = h11.InformationalResponse(
+            status_code=101, headers=headers, reason=b"Switching Protocols"
+        )
         await connection.transport.send_all(connection.h11.send(answer) or b"")
         return Tunnel(connection)
 
@@ -211,7 +222,12 @@ class HttpConnection:
     """
 
     def __init__(
-        self, server: HttpServer, transport: Transport, policy: IdlePolicy, unread: bytes = b"", blank: int = 0
+        self,
+        server: HttpServer,
+        transport: Transport,
+        policy: IdlePolicy,
+        unread: bytes = b"",
+        blank: int = 0,
     ) -> None:
         self.server = server
         self.transport = transport
@@ -223,7 +239,9 @@ class HttpConnection:
         self._last = False
         self._opening = b""  # the first bytes of the request in hand
         self._fed = 0  # how many bytes have come since it began
-        self._read = self._used = 0  # bytes of the body of the request in hand, with and without what is around it
+        self._read = self._used = (
+            0  # bytes of the body of the request in hand, with and without what is around it
+        )
         self._pieces = 0
         self._persistent = False  # whether the request in hand lets the connection live on
 
@@ -291,25 +309,29 @@ class HttpConnection:
         return bool(useful)
 
     def _protocol(self) -> h11.Connection:
-        return h11.Connection(h11.SERVER, max_incomplete_event_size=self.server.config.limits.max_header_bytes)
+        return h11.Connection(
+            h11.SERVER, max_incomplete_event_size=self.server.config.limits.max_header_bytes
+        )
 
     def _check(self, request: h11.Request) -> None:
         self.server.counters.requests += 1
         limit = self.server.config.limits.max_header_bytes
-        size = len(request.target) + sum(len(name) + len(value) + 4 for name, value in request.headers)
+        size = len(request.target) + sum(
+            len(name) + len(value) + 4 for name, value in request.headers
+        )
         if size > limit:  # h11 counts only what is incomplete; all of it may have come at once
             raise HttpError(431, f"{size} bytes of headers; at most {limit} are accepted")
         if not request.http_version.startswith(b"1."):
-            raise HttpError(505, f"HTTP/{request.http_version.decode()}; 1.0 and 1.1 are spoken here")
+            raise HttpError(
+                505, f"HTTP/{request.http_version.decode()}; 1.0 and 1.1 are spoken here"
+            )
 
     async def _serve(self, request: h11.Request) -> None:
         exchange = Exchange(self, request)
         asked = _words(exchange.headers.get("connection", ""))
         self._persistent = request.http_version != b"1.0" and "close" not in asked
         if "content-length" in exchange.headers and "transfer-encoding" in exchange.headers:
-            self._last = (
-                True  # perhaps a smuggled request: nothing that follows is to be trusted (RFC 9112 section 6.1)
-            )
+            self._last = True  # perhaps a smuggled request: nothing that follows is to be trusted (RFC 9112 section 6.1)
         route = self.server.route(exchange.method, exchange.path)
         try:
             await route(exchange)
@@ -381,7 +403,12 @@ class HttpConnection:
         """Status line and headers of a response, with what is said about the connection's further life."""
         config = self.server.config
         said = [("date", self.server.date()), ("server", SERVER), *headers]
-        if self._last or self.policy.retired is not None or self.server.draining or self.server.leaving:
+        if (
+            self._last
+            or self.policy.retired is not None
+            or self.server.draining
+            or self.server.leaving
+        ):
             self._last = True
             said.append(("connection", "close"))
         elif config.timeouts.keep_alive and config.timeouts.keep_alive_margin and self._persistent:
@@ -409,7 +436,12 @@ class HttpConnection:
         """
         waits = self.h11.our_state is h11.SEND_RESPONSE and self.policy.phase is Phase.IN_FLIGHT
         if waits and self.h11.their_http_version == b"1.1" and not self.transport.secure:
-            data = self.h11.send(h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue")) or b""
+            data = (
+                self.h11.send(
+                    h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue")
+                )
+                or b""
+            )
             with suppress(OSError):
                 self.transport.sent += self.transport.write_now(memoryview(data))
 
@@ -430,9 +462,13 @@ def last_words(server: HttpServer, error: HttpError, head: bytes) -> bytes:
         *(("content-type", "text/plain; charset=utf-8"), ("content-length", str(len(body)))),
         ("connection", "close"),
     ]
-    answer = h11.Response(status_code=error.status, headers=headers, reason=HTTPStatus(error.status).phrase)
+    answer = h11.Response(
+        status_code=error.status, headers=headers, reason=HTTPStatus(error.status).phrase
+    )
     server.counters.responses[error.status] += 1
-    return (h11.Connection(h11.SERVER).send(answer) or b"") + (b"" if head.startswith(HEAD) else body)
+    return (h11.Connection(h11.SERVER).send(answer) or b"") + (
+        b"" if head.startswith(HEAD) else body
+    )
 
 
 def _words(header: str) -> set[str]:

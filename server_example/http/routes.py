@@ -29,7 +29,10 @@ FRESH = [("cache-control", "no-store")]
 
 async def index(exchange: Exchange) -> None:
     """`/`: the routes."""
-    lines = [f"{path:14} {(route.__doc__ or '').splitlines()[0].partition(': ')[2]}" for path, route in ROUTES.items()]
+    lines = [
+        f"{path:14} {(route.__doc__ or '').splitlines()[0].partition(': ')[2]}"
+        for path, route in ROUTES.items()
+    ]
     await exchange.respond(200, "\n".join([*lines, ""]).encode(), TEXT)
 
 
@@ -44,7 +47,9 @@ async def download(exchange: Exchange) -> None:
     """`/download?bytes=1000000&rate=0`: a response of that size, at most that many bytes per second; 0: all."""
     left = int(_number(exchange, "bytes", 1_000_000, 1e12))
     rate = _number(exchange, "rate", 0.0, 1e12)
-    await exchange.start(200, [("content-type", "application/octet-stream"), ("content-length", str(left))])
+    await exchange.start(
+        200, [("content-type", "application/octet-stream"), ("content-length", str(left))]
+    )
     if exchange.method == "HEAD":
         left = 0
     piece = bytes(min(PIECE, max(1, int(rate / PIECES_PER_SECOND))) if rate else PIECE)
@@ -63,7 +68,9 @@ async def upload(exchange: Exchange) -> None:
     async for data in exchange.body():
         digest.update(data)
         total += len(data)
-    await exchange.respond(200, json.dumps({"bytes": total, "sha256": digest.hexdigest()}).encode() + b"\n", JSON)
+    await exchange.respond(
+        200, json.dumps({"bytes": total, "sha256": digest.hexdigest()}).encode() + b"\n", JSON
+    )
 
 
 upload.methods = ("POST", "PUT")  # type: ignore[attr-defined]  # a route without it answers GET and HEAD
@@ -74,7 +81,9 @@ async def events(exchange: Exchange) -> None:
     every = _number(exchange, "every", 1.0, LONGEST)
     ping = _number(exchange, "ping", 15.0, LONGEST)
     count = int(_number(exchange, "count", 0.0, 1e9))
-    await exchange.start(200, [("content-type", "text/event-stream"), ("cache-control", "no-store")])
+    await exchange.start(
+        200, [("content-type", "text/event-stream"), ("cache-control", "no-store")]
+    )
     if exchange.method == "HEAD":
         await exchange.finish()
         return
@@ -95,7 +104,10 @@ async def tunnel(exchange: Exchange) -> None:
     """`/tunnel`: with `Upgrade: echo`, leaves HTTP and sends back what comes."""
     if not exchange.asks_for("echo"):
         await exchange.respond(
-            426, b"426 Upgrade Required: echo\n", TEXT, [("upgrade", "echo"), ("connection", "upgrade")]
+            426,
+            b"426 Upgrade Required: echo\n",
+            TEXT,
+            [("upgrade", "echo"), ("connection", "upgrade")],
         )
         return
     through = await exchange.upgrade("echo")

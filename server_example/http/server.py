@@ -87,7 +87,10 @@ class HttpServer:
     kind = "http"
 
     def __init__(
-        self, config: ReaperConfig, watcher: reaper.trio.TrioReaper, routes: Mapping[str, Route] = ROUTES
+        self,
+        config: ReaperConfig,
+        watcher: reaper.trio.TrioReaper,
+        routes: Mapping[str, Route] = ROUTES,
     ) -> None:
         self.config = config
         self.watcher = watcher
@@ -143,10 +146,14 @@ class HttpServer:
         """Serve the requests of a connection until it ends, or is silent."""
         kept: Kept = transport.parked  # type: ignore[assignment]
         now = trio.current_time()
-        policy = IdlePolicy(self.config, transport, now, self._sweep, transport.progress, Phase.HEADERS, kept.reap)
+        policy = IdlePolicy(
+            self.config, transport, now, self._sweep, transport.progress, Phase.HEADERS, kept.reap
+        )
         policy.requests = kept.requests
         transport.policy = policy
-        connection = kept.connection = HttpConnection(self, transport, policy, kept.head, kept.blank)
+        connection = kept.connection = HttpConnection(
+            self, transport, policy, kept.head, kept.blank
+        )
         kept.head = b""
         self.connections[connection] = kept
         self.lot.listen_for_its_end(kept)
@@ -180,15 +187,23 @@ class HttpServer:
         status = ANSWERS.get(reason)
         if status is None:
             return
-        transport.policy = None  # for the journal this connection has ended: trio limits what is left of it
+        transport.policy = (
+            None  # for the journal this connection has ended: trio limits what is left of it
+        )
         with trio.move_on_after(self.config.timeouts.linger or self.config.reaper.tick):
-            with suppress(trio.BrokenResourceError, trio.ClosedResourceError):  # it hung up by itself
+            with suppress(
+                trio.BrokenResourceError, trio.ClosedResourceError
+            ):  # it hung up by itself
                 await connection.answer_error(HttpError(status, f"{reason} timed out"))
             transport.shut_down()
 
     async def _refuse(self, connected: socket.socket) -> None:
         """Answer one connection too many, and read what it sends meanwhile: a reset would overtake the answer."""
-        with connected, suppress(OSError), trio.move_on_after(self.config.timeouts.linger or self.config.reaper.tick):
+        with (
+            connected,
+            suppress(OSError),
+            trio.move_on_after(self.config.timeouts.linger or self.config.reaper.tick),
+        ):
             connected.send(BUSY)  # an empty queue has room for it
             connected.shutdown(socket.SHUT_WR)
             await trio.lowlevel.wait_readable(connected)
@@ -202,14 +217,20 @@ class HttpServer:
             kept.age.release()
             kept.age = None
         seconds = lifespan(
-            config.timeouts.max_age, config.limits.max_age_jitter, config.reaper.tick, self._random.random()
+            config.timeouts.max_age,
+            config.limits.max_age_jitter,
+            config.reaper.tick,
+            self._random.random(),
         )
         if not seconds:
             return
         # A lease of its own that is never touched. It does not cut a request short: it only says "no more after this".
         left = kept.opened + seconds - trio.current_time()
         kept.age = self.watcher.register(
-            ("age", next(self._numbers)), max(left, INSTANT), lambda expiry: self._too_old(kept), reason=TOO_OLD
+            ("age", next(self._numbers)),
+            max(left, INSTANT),
+            lambda expiry: self._too_old(kept),
+            reason=TOO_OLD,
         )
 
     def _too_old(self, kept: Kept) -> None:
@@ -225,7 +246,10 @@ class HttpServer:
         """Put *config* in force, also on open connections, a slice of them at a time."""
         before, self.config = self.config, config
         self.counters.reloads += 1
-        aged = any(before.get(path) != config.get(path) for path in ("timeouts.max_age", "limits.max_age_jitter"))
+        aged = any(
+            before.get(path) != config.get(path)
+            for path in ("timeouts.max_age", "limits.max_age_jitter")
+        )
         for index, kept in enumerate(self.lot, start=1):
             if kept.fd < 0:
                 continue  # it has ended meanwhile
@@ -240,7 +264,11 @@ class HttpServer:
 
     def figures(self) -> dict[str, float]:
         """`open`, `accepted` and `reaped`."""
-        return {"open": len(self.lot), "accepted": self.counters.opened, "reaped": self.lot.reaped.total()}
+        return {
+            "open": len(self.lot),
+            "accepted": self.counters.opened,
+            "reaped": self.lot.reaped.total(),
+        }
 
     def families(self) -> tuple[Family, ...]:
         """Metrics of its own: everything that is counted."""
@@ -249,10 +277,20 @@ class HttpServer:
         phases["parked"] = self.lot.parked
         responses = {str(status): count for status, count in counters.responses.items()}
         return (
-            Family("http_connections", "gauge", "Open connections, parked ones included.", len(self.lot)),
-            Family("http_connections_in_phase", "gauge", "Open connections by phase.", phases, "phase"),
+            Family(
+                "http_connections",
+                "gauge",
+                "Open connections, parked ones included.",
+                len(self.lot),
+            ),
+            Family(
+                "http_connections_in_phase", "gauge", "Open connections by phase.", phases, "phase"
+            ),
             Family("http_responses", "counter", "Responses by status.", responses, "status"),
-            *(Family(f"http_{name}", "counter", about, getattr(counters, field)) for name, field, about in COUNTED),
+            *(
+                Family(f"http_{name}", "counter", about, getattr(counters, field))
+                for name, field, about in COUNTED
+            ),
         )
 
     async def drain(self) -> None:

@@ -31,7 +31,9 @@ there is always something of it unread, so no timeout would end it."""
 PARKABLE = frozenset({Phase.HEADERS, Phase.KEEP_ALIVE})
 """Phases in which nothing is known of a connection but what it has sent of its next request."""
 
-_SENDING = frozenset({Phase.IN_FLIGHT, Phase.TUNNEL, Phase.HALF_CLOSED})  # phases that a blocked send interrupts
+_SENDING = frozenset(
+    {Phase.IN_FLIGHT, Phase.TUNNEL, Phase.HALF_CLOSED}
+)  # phases that a blocked send interrupts
 
 
 class Transport(ParkableStream):
@@ -88,7 +90,9 @@ class Transport(ParkableStream):
         if not isinstance(address, tuple):
             return True  # a UNIX socket
         host = ipaddress.ip_address(address[0].partition("%")[0])
-        return host.is_loopback or (host.version == 6 and host.ipv4_mapped is not None and host.ipv4_mapped.is_loopback)
+        return host.is_loopback or (
+            host.version == 6 and host.ipv4_mapped is not None and host.ipv4_mapped.is_loopback
+        )
 
     def heard(self, count: int) -> None:
         if self.policy is not None:
@@ -195,7 +199,9 @@ class Transport(ParkableStream):
             policy.enter(phase, trio.current_time())
             if phase is Phase.KEEP_ALIVE and self._waits:
                 self._waits = False
-                trio.lowlevel.notify_closing(self.fileno())  # the receive begins to wait anew: now it may be parked
+                trio.lowlevel.notify_closing(
+                    self.fileno()
+                )  # the receive begins to wait anew: now it may be parked
 
 
 class TlsTransport(Transport, TlsStream):

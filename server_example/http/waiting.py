@@ -68,7 +68,9 @@ class Kept(Parked):
     def busy(self) -> bool:
         """Whether anything has been asked for."""
         connection = self.connection
-        return self.state is not PARKED and (connection is None or connection.policy.phase not in IDLE_PHASES)
+        return self.state is not PARKED and (
+            connection is None or connection.policy.phase not in IDLE_PHASES
+        )
 
     @property
     def begun(self) -> bool:
@@ -95,7 +97,11 @@ class Waiting(ParkingLot):
     kind, plain, secure = Kept, Transport, TlsTransport
 
     def __init__(
-        self, server: HttpServer, serve: Callable[[Any], Awaitable[object]], linger: float, tls: ssl.SSLContext | None
+        self,
+        server: HttpServer,
+        serve: Callable[[Any], Awaitable[object]],
+        linger: float,
+        tls: ssl.SSLContext | None,
     ) -> None:
         super().__init__(server.watcher, serve, 0.0, linger=linger, tls=tls)
         self._server = server
@@ -144,7 +150,11 @@ class Waiting(ParkingLot):
 
     def _read(self, kept: Kept) -> bytes | None:
         try:
-            return os.read(kept.fd, HEAD_BYTES) if kept.stream is None else kept.stream.session.read(HEAD_BYTES)
+            return (
+                os.read(kept.fd, HEAD_BYTES)
+                if kept.stream is None
+                else kept.stream.session.read(HEAD_BYTES)
+            )
         except BlockingIOError:
             return None
 
@@ -193,11 +203,15 @@ class Waiting(ParkingLot):
         if connection is None:
             return
         if not gone:
-            self.listen_for_its_end(parked, shut=False)  # what remains to be heard is that it is gone
+            self.listen_for_its_end(
+                parked, shut=False
+            )  # what remains to be heard is that it is gone
             connection.policy.hang_up(trio.current_time())
             if self._server.draining:
                 connection.nudge()
-        elif not connection.transport.shut:  # otherwise both sides have, and there is nothing more to it
+        elif (
+            not connection.transport.shut
+        ):  # otherwise both sides have, and there is nothing more to it
             connection.transport.hung_up = True
             self._server.counters.lost += 1
             connection.transport.scope.cancel(reason="the peer has gone")

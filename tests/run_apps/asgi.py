@@ -18,7 +18,9 @@ async def app(scope, receive, send):
         return
     if scope["path"] == "/slow":
         await anyio.sleep(float(os.environ["SLOW"]))
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    await send(
+        {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]}
+    )
     await send({"type": "http.response.body", "body": b"ok"})
 
 

@@ -174,9 +174,15 @@ def _columns(known: Format, line: Column) -> dict[str, Column]:
 
     def field(name: str) -> Column:
         if known.request:
-            found = [F.nullif(F.regexp_extract(line, known.request, int(each)), F.lit("")) for each in name.split("|")]
+            found = [
+                F.nullif(F.regexp_extract(line, known.request, int(each)), F.lit(""))
+                for each in name.split("|")
+            ]
         else:
-            found = [F.nullif(F.get_json_object(line, f"$.{each}"), F.lit("-")) for each in name.split("|")]
+            found = [
+                F.nullif(F.get_json_object(line, f"$.{each}"), F.lit("-"))
+                for each in name.split("|")
+            ]
         return found[0] if len(found) == 1 else F.coalesce(*found)
 
     length = _scaled(field(known.length), known.unit_ns) if known.length else F.lit(0).cast("long")
@@ -188,8 +194,12 @@ def _columns(known: Format, line: Column) -> dict[str, Column]:
         "key": F.when(field(known.key[0]).isNotNull(), key),
         "start_ns": start,
         "end_ns": end,
-        "serial": field(known.serial).try_cast("long") if known.serial else F.lit(None).cast("long"),
-        "listener": F.coalesce(field(known.listener), F.lit(HTTP)) if known.listener else F.lit(HTTP),
+        "serial": field(known.serial).try_cast("long")
+        if known.serial
+        else F.lit(None).cast("long"),
+        "listener": F.coalesce(field(known.listener), F.lit(HTTP))
+        if known.listener
+        else F.lit(HTTP),
     }
 
 
@@ -220,16 +230,24 @@ def read_requests(spark: SparkSession, name: str, paths: list[Place]) -> Request
     lines = here().read_lines(spark, paths).where(F.trim("value") != "")
     columns = [column.alias(label) for label, column in _columns(known, line).items()]
     parsed = lines.select("value", *columns)
-    good = F.col("key").isNotNull() & F.coalesce(F.col("start_ns").between(0, F.col("end_ns")), F.lit(False))
+    good = F.col("key").isNotNull() & F.coalesce(
+        F.col("start_ns").between(0, F.col("end_ns")), F.lit(False)
+    )
     if known.request:
         good = line.rlike(known.request) & good
     own = ~good & (line.rlike(known.own) if known.own else F.lit(False))
     found = Requests(parsed.where(good).drop("value"))
     counts = parsed.agg(
-        F.count(F.lit(1)).alias("lines"), F.count(F.when(own, 1)).alias("own"), F.count(F.when(good, 1)).alias("good")
+        F.count(F.lit(1)).alias("lines"),
+        F.count(F.when(own, 1)).alias("own"),
+        F.count(F.when(good, 1)).alias("good"),
     ).first()
     if counts is not None:
-        found.lines, found.own, found.bad = counts.lines, counts.own, counts.lines - counts.own - counts.good
+        found.lines, found.own, found.bad = (
+            counts.lines,
+            counts.own,
+            counts.lines - counts.own - counts.good,
+        )
     if found.bad:
         shown = parsed.where(~good & ~own).select("value").limit(SHOWN).collect()
         found.examples = [repr(row.value[:SHOWN_CHARACTERS]) for row in shown]
@@ -253,10 +271,16 @@ def silences(requests: DataFrame, timeout_ns: int) -> DataFrame:
         (F.lead("serial").over(order) == F.col("serial") + 1).alias("adjacent"),
     ).crossJoin(F.broadcast(log_end))
     gap = F.greatest(F.col("next_ns") - F.col("end_ns"), F.lit(0))
-    returned = F.col("next_ns").isNotNull() & F.coalesce("adjacent", F.lit(True)) & (gap <= timeout_ns)
+    returned = (
+        F.col("next_ns").isNotNull() & F.coalesce("adjacent", F.lit(True)) & (gap <= timeout_ns)
+    )
     cut = F.least(F.lit(timeout_ns), F.col("log_end_ns") - F.col("end_ns"))
-    judged = following.withColumn("returned", returned).withColumn("idle_ns", F.when(returned, gap).otherwise(cut))
-    cuts_before = F.sum(F.when(~F.col("returned"), 1)).over(order.rowsBetween(Window.unboundedPreceding, -1))
+    judged = following.withColumn("returned", returned).withColumn(
+        "idle_ns", F.when(returned, gap).otherwise(cut)
+    )
+    cuts_before = F.sum(F.when(~F.col("returned"), 1)).over(
+        order.rowsBetween(Window.unboundedPreceding, -1)
+    )
     return judged.select(
         F.xxhash64("key", F.coalesce(cuts_before, F.lit(0))).alias("key"),
         "listener",

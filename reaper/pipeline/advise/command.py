@@ -18,14 +18,26 @@ DEFAULT_TIMEOUT_NS = 75 * 10**9
 
 def add(command: AddCommand) -> None:
     """Declare `advise`."""
-    sub = command("advise", _advise, "Which timeout, tick and wheel size this traffic wants, as a reaper.toml.")
+    sub = command(
+        "advise",
+        _advise,
+        "Which timeout, tick and wheel size this traffic wants, as a reaper.toml.",
+    )
     add_inputs(sub, required=False, client=False)
     sub.add_argument(
-        "--logs", type=place, nargs="+", default=[], metavar="FILE", help="access logs instead of journals"
+        "--logs",
+        type=place,
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="access logs instead of journals",
     )
     sub.add_argument("--format", choices=sorted(FORMATS), help="their format")
     sub.add_argument(
-        "--timeout", type=positive_ns, metavar="DURATION", help="timeout in force when they were written; default 75s"
+        "--timeout",
+        type=positive_ns,
+        metavar="DURATION",
+        help="timeout in force when they were written; default 75s",
     )
     add_policy(sub)
 
@@ -37,12 +49,19 @@ def add_policy(parser: Parser) -> None:
         help="silences that may be cut though they would have ended; default 0.1%%",
     )  # fmt: skip
     parser.add_argument(
-        "--behind", choices=sorted(BALANCERS), help="the load balancer in front: the timeout must outlast its own"
+        "--behind",
+        choices=sorted(BALANCERS),
+        help="the load balancer in front: the timeout must outlast its own",
     )
 
 
 def run_advise(
-    spark: Any, arguments: argparse.Namespace, server: Inputs, progress: Progress, *, logs: bool = False
+    spark: Any,
+    arguments: argparse.Namespace,
+    server: Inputs,
+    progress: Progress,
+    *,
+    logs: bool = False,
 ) -> dict[str, Any]:
     """Advise, and write advice.json, advice.txt and, where the log holds the answer, reaper.toml below `--out`.
 
@@ -51,7 +70,11 @@ def run_advise(
     from .run import Policy, advise, as_text, as_toml
 
     policy = Policy(max_cut=arguments.max_cut, behind=arguments.behind)
-    source = (arguments.format, arguments.logs, arguments.timeout or DEFAULT_TIMEOUT_NS) if logs else None
+    source = (
+        (arguments.format, arguments.logs, arguments.timeout or DEFAULT_TIMEOUT_NS)
+        if logs
+        else None
+    )
     result = advise(spark, server, source, policy, progress)
     write_answer(arguments.out, "advice", result, as_text(result))
     toml = arguments.out / "reaper.toml"

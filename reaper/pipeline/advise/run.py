@@ -23,7 +23,14 @@ from ..read.frames import listener_names, read_events
 from ..read.inputs import Inputs, hole_line, nothing_line
 from .access_logs import FORMATS, read_requests, silences
 from .survival import Curve, kaplan_meier
-from .traffic import CANDIDATES, connections, histogram, lives_of_journal, lives_of_requests, silences_of_journal
+from .traffic import (
+    CANDIDATES,
+    connections,
+    histogram,
+    lives_of_journal,
+    lives_of_requests,
+    silences_of_journal,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -83,17 +90,20 @@ def advise(
         name, paths, timeout_ns = logs
         requests = read_requests(spark, name, paths)
         if requests.bad:
-            reason = (
-                f"{requests.bad} of {requests.lines} line(s) are not in {name} format: {'; '.join(requests.examples)}"
-            )
+            reason = f"{requests.bad} of {requests.lines} line(s) are not in {name} format: {'; '.join(requests.examples)}"
             quarantined.append({"path": ", ".join(map(str, paths)), "reason": reason})
         if requests.own:
-            notes.append(f"{requests.own} line(s) are reports of the server about itself, and no requests")
+            notes.append(
+                f"{requests.own} line(s) are reports of the server about itself, and no requests"
+            )
         read, own, apart = requests.lines, requests.own, requests.bad
         gaps = silences(requests.frame, timeout_ns).persist()
         rows = gaps.withColumn("listener_hash", F.xxhash64("listener"))
         lives = lives_of_requests(gaps)
-        named = {row[0]: row[1] for row in gaps.select(F.xxhash64("listener"), "listener").distinct().collect()}
+        named = {
+            row[0]: row[1]
+            for row in gaps.select(F.xxhash64("listener"), "listener").distinct().collect()
+        }
         threshold = 0.0
         source = name
         tick = tick_for(timeout_ns / 1e9)
@@ -101,10 +111,16 @@ def advise(
     progress("counting silences, weighing candidate timeouts")
     buckets, traffic = together(partial(histogram, rows), partial(connections, lives))
     if traffic.headless:
-        notes.append(f"{traffic.headless} connection(s) began before the log: their silences count, their lives do not")
+        notes.append(
+            f"{traffic.headless} connection(s) began before the log: their silences count, their lives do not"
+        )
     if lost := read - traffic.rows - own - apart:
-        reason = f"{lost} row(s) were judged by no rule: they belong to no run of a writer that is known"
-        quarantined.append({"path": ", ".join(str(facts.path) for facts in inputs.files[:3]), "reason": reason})
+        reason = (
+            f"{lost} row(s) were judged by no rule: they belong to no run of a writer that is known"
+        )
+        quarantined.append(
+            {"path": ", ".join(str(facts.path) for facts in inputs.files[:3]), "reason": reason}
+        )
     notes += notes_of_inputs(inputs)
     if threshold:
         notes.append(
@@ -118,7 +134,10 @@ def advise(
             continue
         if facts["short"]:
             edge = max(threshold, 1e-6)
-            counts[edge] = (counts.get(edge, (0, 0))[0] + facts["short"], counts.get(edge, (0, 0))[1])
+            counts[edge] = (
+                counts.get(edge, (0, 0))[0] + facts["short"],
+                counts.get(edge, (0, 0))[1],
+            )
         curve = kaplan_meier((edge, ended, censored) for edge, (ended, censored) in counts.items())
         entry = _listener(curve, facts, policy, traffic.span_s, threshold, tick)
         listeners[named.get(key, "(none)")] = entry
@@ -145,12 +164,19 @@ def notes_of_inputs(inputs: Inputs) -> list[str]:
     """What a reader must know of the files that were read, for any question but the audit's."""
     notes = [*map(nothing_line, inputs.nothing), *map(hole_line, inputs.holes)]
     if inputs.dropped_rows:
-        notes.append(f"the writers dropped {inputs.dropped_rows} row(s): figures are of what is left")
+        notes.append(
+            f"the writers dropped {inputs.dropped_rows} row(s): figures are of what is left"
+        )
     return notes
 
 
 def _listener(
-    curve: Curve, facts: dict[str, Any], policy: Policy, span_s: float, threshold: float, tick_s: float
+    curve: Curve,
+    facts: dict[str, Any],
+    policy: Policy,
+    span_s: float,
+    threshold: float,
+    tick_s: float,
 ) -> dict[str, Any]:
     total = facts["connections"]
     trade_off: list[dict[str, Any]] = []
@@ -201,22 +227,36 @@ def _recommend(
     point, careful = curve.shortest(policy.max_cut), curve.shortest(policy.max_cut, which=2)
     optimistic = curve.shortest(policy.max_cut, which=1)
     allowed, seen = f"{policy.max_cut:.2%}", f"{spoken(curve.followed)} that were seen"
-    because = [f"shortest timeout that cuts at most {allowed} of the silences that end within the {seen}"]
+    because = [
+        f"shortest timeout that cuts at most {allowed} of the silences that end within the {seen}"
+    ]
     chosen = careful if careful is not None else point
     if careful is None and point is not None:
         because.append(f"{curve.events} silences that ended are too few to be 95 % sure of it")
     if chosen is None:
         because = ["no silence that ended was seen: the log says nothing about how long they last"]
-        return {"timeout_s": None, "at_least_s": None, "interval_s": [None, None], "because": because}
+        return {
+            "timeout_s": None,
+            "at_least_s": None,
+            "interval_s": [None, None],
+            "because": because,
+        }
     outlived = curve.survival[-1] if curve.survival else 1.0
-    if outlived > policy.max_cut and chosen > curve.followed - max(2 * tick_s, NEAR * curve.followed):
+    if outlived > policy.max_cut and chosen > curve.followed - max(
+        2 * tick_s, NEAR * curve.followed
+    ):
         hours = max(1, math.ceil(span_s / 3600 * ENOUGH / policy.max_cut / curve.total))
         longer = spoken(max(4 * curve.followed, 60.0))
         because = [
             f"{outlived:.1%} of the silences outlasted the {seen} and were cut there; others ended up to there",
             f"this log cannot say more: log with a timeout of {longer} for {spoken(hours * 3600.0)} to know",
         ]
-        return {"timeout_s": None, "at_least_s": curve.followed, "interval_s": [None, None], "because": because}
+        return {
+            "timeout_s": None,
+            "at_least_s": curve.followed,
+            "interval_s": [None, None],
+            "because": because,
+        }
     if outlived > policy.max_cut:
         because.append(
             f"{outlived:.1%} of the silences outlasted everything that was seen: dead peers, or longer than "
@@ -228,13 +268,24 @@ def _recommend(
         balancer = BALANCERS[policy.behind]
         if balancer.tells and timeout < balancer.idle + MARGIN_S:
             timeout = balancer.idle + MARGIN_S
-            because.append(f"raised: {balancer.title} keeps connections {balancer.idle:g} s and must be first to close")
+            because.append(
+                f"raised: {balancer.title} keeps connections {balancer.idle:g} s and must be first to close"
+            )
         elif not balancer.tells and timeout > balancer.idle - MARGIN_S:
             timeout = balancer.idle - MARGIN_S
-            because.append(f"lowered: {balancer.title} forgets connections silently after {balancer.idle:g} s")
-    if optimistic is not None and optimistic == careful:  # both ends in one bucket: the truth is within it
+            because.append(
+                f"lowered: {balancer.title} forgets connections silently after {balancer.idle:g} s"
+            )
+    if (
+        optimistic is not None and optimistic == careful
+    ):  # both ends in one bucket: the truth is within it
         optimistic = max((time for time in curve.times if time < optimistic), default=0.0)
-    return {"timeout_s": timeout, "at_least_s": None, "interval_s": [optimistic, careful], "because": because}
+    return {
+        "timeout_s": timeout,
+        "at_least_s": None,
+        "interval_s": [optimistic, careful],
+        "because": because,
+    }
 
 
 def _config(listeners: dict[str, Any], *, http: bool) -> dict[str, Any]:
@@ -251,7 +302,10 @@ def _config(listeners: dict[str, Any], *, http: bool) -> dict[str, Any]:
     if not keys:
         return {}
     tick = tick_for(min(BESIDE, *(timeout for timeout, _ in keys.values())))
-    timeouts = {key: {"timeout_s": timeout, "listener": name} for key, (timeout, name) in sorted(keys.items())}
+    timeouts = {
+        key: {"timeout_s": timeout, "listener": name}
+        for key, (timeout, name) in sorted(keys.items())
+    }
     return {"tick_s": tick, "wheel_size": WHEEL_SIZE, "timeouts": timeouts}
 
 
@@ -268,8 +322,12 @@ def as_text(summary: dict[str, Any]) -> str:
         lines.append("nothing to learn from: no silence was found")
     for name, entry in summary["listeners"].items():
         lines.append("")
-        lines.append(f"{name}: {entry['connections']:,} connections, {entry['silences']:,} silences")
-        lines.append(f"{'timeout':>9}{'silences cut':>14}{'95 % interval':>20}{'conns cut':>11}{'peak':>9}{'mean':>9}")
+        lines.append(
+            f"{name}: {entry['connections']:,} connections, {entry['silences']:,} silences"
+        )
+        lines.append(
+            f"{'timeout':>9}{'silences cut':>14}{'95 % interval':>20}{'conns cut':>11}{'peak':>9}{'mean':>9}"
+        )
         for row in entry["trade_off"]:
             low, high = row["silences_cut_interval"]
             mark = " beyond what was seen" if row["beyond_what_was_seen"] else ""
@@ -295,7 +353,10 @@ def as_text(summary: dict[str, Any]) -> str:
 def as_toml(summary: dict[str, Any]) -> str:
     """The advice as a `reaper.toml`. Only where there is a `config`."""
     config = summary["config"]
-    traffic, allowed = f"{summary['source']}, {spoken(summary['observed_s'])} of traffic", summary["policy"]["max_cut"]
+    traffic, allowed = (
+        f"{summary['source']}, {spoken(summary['observed_s'])} of traffic",
+        summary["policy"]["max_cut"],
+    )
     lines = [
         f"# Advised from {traffic}: at most {allowed:.2%} of the silences that end in sight are cut.",
         "[reaper]",
@@ -311,6 +372,9 @@ def as_toml(summary: dict[str, Any]) -> str:
     if "keep_alive" in config["timeouts"]:
         behind = summary["policy"]["behind"]
         if behind is None:
-            lines += ["", "# No load balancer was named: with one in front, ask again with --behind."]
+            lines += [
+                "",
+                "# No load balancer was named: with one in front, ask again with --behind.",
+            ]
         lines += ["", "[server]", f'behind = "{behind or "direct"}"']
     return "\n".join([*lines, ""])

@@ -19,7 +19,9 @@ LEAST_NS = 1_000_000
 """Shorter silences are counted together: no timeout comes near."""
 
 _WIDTHS: list[tuple[int, int]] = [
-    (most * 10**e, width * 10**e) for e in range(4, 17) for most, width in ((200, 1), (500, 2), (1000, 5))
+    (most * 10**e, width * 10**e)
+    for e in range(4, 17)
+    for most, width in ((200, 1), (500, 2), (1000, 5))
 ]
 """(silences up to, width of their bucket), ns, ascending."""
 
@@ -66,7 +68,9 @@ class Curve:
         """The 95 % interval of S(t)."""
         index = self._index(t)
         if index < 0:
-            return max(0.0, 1.0 - 3.0 / self.total) if self.total else 0.0, 1.0  # no event: the rule of three
+            return max(
+                0.0, 1.0 - 3.0 / self.total
+            ) if self.total else 0.0, 1.0  # no event: the rule of three
         survival = self.survival[index]
         if survival <= 0:
             earlier = [time for time in self.times[:index] if self.at(time) > 0]
@@ -93,7 +97,11 @@ class Curve:
         spent = self.hazard[index] if index >= 0 else 0.0
         at_risk = self.at_risk[index] if index >= 0 else self.total
         hazard = math.log(here / end)
-        low, high = _hazard_interval(hazard, self.hazard[-1] - spent) if hazard > 0 else (0.0, 3.0 / max(at_risk, 1))
+        low, high = (
+            _hazard_interval(hazard, self.hazard[-1] - spent)
+            if hazard > 0
+            else (0.0, 3.0 / max(at_risk, 1))
+        )
         scale = here / ending
         return tuple(min(1.0, scale * -math.expm1(-value)) for value in (hazard, low, high))  # type: ignore[return-value]
 

@@ -19,7 +19,33 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 CANDIDATES = tuple(
-    map(float, (1, 2, 3, 4, 5, 7, 10, 15, 20, 30, 45, 60, 75, 90, 120, 180, 300, 350, 600, 900, 1800, 3600))
+    map(
+        float,
+        (
+            1,
+            2,
+            3,
+            4,
+            5,
+            7,
+            10,
+            15,
+            20,
+            30,
+            45,
+            60,
+            75,
+            90,
+            120,
+            180,
+            300,
+            350,
+            600,
+            900,
+            1800,
+            3600,
+        ),
+    )
 )
 """Seconds. Those that people configure; the recommendation itself is not bound to them."""
 
@@ -33,7 +59,11 @@ def silences_of_journal(events: DataFrame) -> DataFrame:
         of_connections(events)
         .where(F.col("idle_ns").isNotNull() & (F.col("code") != AVERTED))
         .where(F.col("timeout_ms").isNull() | (F.col("timeout_ms") > 0))
-        .select(F.xxhash64("listener").alias("listener_hash"), "idle_ns", (F.col("code") == ACTIVITY).alias("returned"))
+        .select(
+            F.xxhash64("listener").alias("listener_hash"),
+            "idle_ns",
+            (F.col("code") == ACTIVITY).alias("returned"),
+        )
     )
 
 
@@ -41,17 +71,23 @@ def with_edge(rows: DataFrame, column: str) -> DataFrame:
     """*rows* with `edge_ns`, the upper edge of the bucket of the silence in *column* (ns), see `survival.width_sql`."""
     rows = rows.withColumn("_idle", F.greatest(F.col(column), F.lit(LEAST_NS)))
     rows = rows.withColumn("_width", F.expr(f"CAST({width_sql('_idle')} AS BIGINT)"))
-    return rows.withColumn("edge_ns", F.expr("((_idle + _width - 1) div _width) * _width")).drop("_idle", "_width")
+    return rows.withColumn("edge_ns", F.expr("((_idle + _width - 1) div _width) * _width")).drop(
+        "_idle", "_width"
+    )
 
 
 def histogram(rows: DataFrame) -> dict[int, dict[float, tuple[int, int]]]:
     """listener_hash -> upper edge of the bucket in seconds -> (ended, censored)."""
-    counted = with_edge(rows, "idle_ns").groupBy("listener_hash", "edge_ns", "returned").count().collect()
+    counted = (
+        with_edge(rows, "idle_ns").groupBy("listener_hash", "edge_ns", "returned").count().collect()
+    )
     result: dict[int, dict[float, tuple[int, int]]] = {}
     for row in counted:
         cells = result.setdefault(row.listener_hash, {})
         ended, censored = cells.get(edge := row.edge_ns / 1e9, (0, 0))
-        cells[edge] = (ended + row["count"], censored) if row.returned else (ended, censored + row["count"])
+        cells[edge] = (
+            (ended + row["count"], censored) if row.returned else (ended, censored + row["count"])
+        )
     return result
 
 
@@ -83,14 +119,19 @@ def lives_of_journal(spark: SparkSession, events: DataFrame, inputs: Inputs) -> 
     ]
     cuts = [
         filtered("min(t - idle_ns)", is_reap).alias("reaped_after"),
-        *(filtered("min(t - idle_ns)", f"idle_ns > {_ns(c)}").alias(f"cut_{i}") for i, c in enumerate(CANDIDATES)),
+        *(
+            filtered("min(t - idle_ns)", f"idle_ns > {_ns(c)}").alias(f"cut_{i}")
+            for i, c in enumerate(CANDIDATES)
+        ),
     ]
     if answering() == "embedded":
         whole = ends = rows.groupBy("conn").agg(*always, *counts, *cuts).persist()
     else:  # Spark takes longer to keep so many columns than to make them twice
         whole = rows.groupBy("conn").agg(*always, *counts)
         # Activity after less silence than any candidate ends nothing: in full mode that is a good part of the rows.
-        telling = rows.where((F.col("code") != ACTIVITY) | (F.col("idle_ns") > _ns(min(CANDIDATES))))
+        telling = rows.where(
+            (F.col("code") != ACTIVITY) | (F.col("idle_ns") > _ns(min(CANDIDATES)))
+        )
         ends = telling.groupBy("conn").agg(*always, *cuts)
     each = [
         F.coalesce(F.coalesce(f"cut_{i}", "reaped_after") + F.lit(_ns(c)), "ended", "log_end_ns")
@@ -114,7 +155,9 @@ def lives_of_journal(spark: SparkSession, events: DataFrame, inputs: Inputs) -> 
 def lives_of_requests(gaps: DataFrame) -> Lives:
     """The same for access logs: a connection begins with the end of its first request."""
     end = F.col("at_ns") + F.col("idle_ns")
-    cuts = [F.min(F.when(F.col("idle_ns") > _ns(c), F.col("at_ns") + F.lit(_ns(c)))) for c in CANDIDATES]
+    cuts = [
+        F.min(F.when(F.col("idle_ns") > _ns(c), F.col("at_ns") + F.lit(_ns(c)))) for c in CANDIDATES
+    ]
     lives = gaps.groupBy("key", F.xxhash64("listener").alias("listener_hash")).agg(
         F.min("at_ns").alias("opened"),
         F.max(end).alias("ended"),
@@ -178,7 +221,9 @@ def connections(lives: Lives) -> Traffic:
             means.append(area * width / max(end - begin, width))
         counted.listeners[listener] = {
             **{key: sum(row[key] for row in mine) for key in ("connections", "short")},
-            "cut": [sum(row.connections for row in mine if row.edge_ns > _ns(c)) for c in CANDIDATES],
+            "cut": [
+                sum(row.connections for row in mine if row.edge_ns > _ns(c)) for c in CANDIDATES
+            ],
             "peak": peaks,
             "mean": means,
         }
@@ -186,7 +231,9 @@ def connections(lives: Lives) -> Traffic:
     return counted
 
 
-def _counts(ends: DataFrame, begin: int, width: int, beyond: int) -> dict[tuple[int, int], dict[int, int]]:
+def _counts(
+    ends: DataFrame, begin: int, width: int, beyond: int
+) -> dict[tuple[int, int], dict[int, int]]:
     """(listener_hash, i) -> bin -> connections. i: a candidate, whose ends are counted; then openings. Bins from
     *beyond* on are one.
 
@@ -207,7 +254,9 @@ def _counts(ends: DataFrame, begin: int, width: int, beyond: int) -> dict[tuple[
     # A function over the array: twenty places written out are a method that Java, for its length, never compiles.
     each = F.transform("ends", lambda end, i: key(i, place(end)))
     begun = key(opened, place(F.col("opened")))
-    keys = F.when(first == last, F.array(begun, key(alike, last))).otherwise(F.concat(F.array(begun), each))
+    keys = F.when(first == last, F.array(begun, key(alike, last))).otherwise(
+        F.concat(F.array(begun), each)
+    )
     placed = ends.withColumn("since", since).select("listener_hash", F.explode(keys).alias("key"))
     result: dict[tuple[int, int], dict[int, int]] = {}
     for row in placed.groupBy("listener_hash", "key").count().collect():

@@ -36,7 +36,11 @@ def add_law(parser: argparse.ArgumentParser) -> None:
 
 
 def run_audit(
-    spark: Any, arguments: argparse.Namespace, server: Inputs, client: Inputs | None, progress: Progress
+    spark: Any,
+    arguments: argparse.Namespace,
+    server: Inputs,
+    client: Inputs | None,
+    progress: Progress,
 ) -> Audit:
     """Audit, and write audit.json, audit.txt and connections/ below `--out`."""
     from .run import Settings, as_text, audit

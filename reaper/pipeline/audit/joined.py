@@ -48,7 +48,11 @@ class Skew:
     @property
     def consistent(self) -> bool:
         """Whether one skew explains all pairs; False: a clock was stepped, or the timelines are not what they claim."""
-        return self.at_least is None or self.at_most is None or self.at_least <= self.at_most + CONSISTENT_S
+        return (
+            self.at_least is None
+            or self.at_most is None
+            or self.at_least <= self.at_most + CONSISTENT_S
+        )
 
 
 def client_view(client: DataFrame) -> DataFrame:
@@ -77,7 +81,9 @@ def client_view(client: DataFrame) -> DataFrame:
 
 def without_peer(lives: DataFrame, runs: list[int]) -> DataFrame:
     """*lives* without the peer of those in *runs*, which have no place on the shared timeline: they find no pair."""
-    return lives.withColumn("peer", F.when(~F.col("run").isin(runs), F.col("peer"))) if runs else lives
+    return (
+        lives.withColumn("peer", F.when(~F.col("run").isin(runs), F.col("peer"))) if runs else lives
+    )
 
 
 def pair(server: DataFrame, client: DataFrame) -> DataFrame:
@@ -87,10 +93,24 @@ def pair(server: DataFrame, client: DataFrame) -> DataFrame:
     nearest in time, among those that were open together.
     """
     far = F.lit(FAR_NS)
-    begun, over = F.col("opened") + F.col("offset_ns"), F.coalesce(F.col("ended") + F.col("offset_ns"), far)
-    together = (begun - SLACK_NS <= F.coalesce("c_ended", far)) & (F.col("c_opened") <= over + SLACK_NS)
+    begun, over = (
+        F.col("opened") + F.col("offset_ns"),
+        F.coalesce(F.col("ended") + F.col("offset_ns"), far),
+    )
+    together = (begun - SLACK_NS <= F.coalesce("c_ended", far)) & (
+        F.col("c_opened") <= over + SLACK_NS
+    )
     distance = F.abs(begun - F.col("c_opened"))
-    columns = ("c_conn", "c_run", "c_opened", "c_last", "c_ended", "c_by_server", "c_silent_to", "c_timeout_ms")
+    columns = (
+        "c_conn",
+        "c_run",
+        "c_opened",
+        "c_last",
+        "c_ended",
+        "c_by_server",
+        "c_silent_to",
+        "c_timeout_ms",
+    )
     nearest = (
         server.where(F.col("peer").isNotNull() & F.col("opened").isNotNull())
         .select("conn", "peer", "opened", "ended", "offset_ns")
@@ -127,13 +147,19 @@ def seen(frame: DataFrame, skew_ns: int) -> DataFrame:
     """
     idle_reap = (F.col("reaps") > 0) & F.col("idle_timeout_ns").isNotNull() & F.col("c_by_server")
     since = F.greatest("c_last", "c_opened")
-    no_end, watched = F.col("ends") == 0, (F.col("c_timeout_ms") > 0) & (F.col("last_timeout_ms") > 0)
+    no_end, watched = (
+        F.col("ends") == 0,
+        (F.col("c_timeout_ms") > 0) & (F.col("last_timeout_ms") > 0),
+    )
     log_end = F.col("log_end_ns") + F.col("offset_ns")
     known = no_end & watched & F.col("c_silent_to").isNotNull()
     until = F.when(known, F.least(log_end, F.col("c_silent_to") + F.lit(skew_ns)))
     timeout = F.when(no_end, ns(F.col("last_timeout_ms"))).otherwise(F.col("idle_timeout_ns"))
     return (
-        frame.withColumn("seen_lateness_ns", F.when(idle_reap, F.col("c_ended") - since - F.col("idle_timeout_ns")))
+        frame.withColumn(
+            "seen_lateness_ns",
+            F.when(idle_reap, F.col("c_ended") - since - F.col("idle_timeout_ns")),
+        )
         .withColumn("from", since + F.lit(skew_ns))
         .withColumn("to", F.coalesce(until, F.col("c_ended") + F.lit(skew_ns)))
         .withColumn("leaking", F.coalesce(known, F.lit(False)))
@@ -158,7 +184,12 @@ def judge_pairs(judged: DataFrame, *, skew_ns: int, flight_ns: int, tolerance_ns
     crossed = idle_reap & (silent < flight_ns)
     late = ~crossed & (F.col("seen_lateness_ns") > limit)
     early = idle_reap & ~crossed & (silent < F.col("idle_timeout_ns") - F.lit(tolerance_ns))
-    left_by_itself = paired & (F.col("reaps") == 0) & (F.col("ends") > 0) & ~F.coalesce("c_by_server", F.lit(False))
+    left_by_itself = (
+        paired
+        & (F.col("reaps") == 0)
+        & (F.col("ends") > 0)
+        & ~F.coalesce("c_by_server", F.lit(False))
+    )
     overdue = F.col("c_ended") - F.col("c_last") - F.col("idle_timeout_ns")
     log_end = F.col("log_end_ns") + F.col("offset_ns")
     forgotten = F.col("c_by_server") & (F.col("c_ended") + F.lit(skew_ns) < log_end - limit)
@@ -166,9 +197,16 @@ def judge_pairs(judged: DataFrame, *, skew_ns: int, flight_ns: int, tolerance_ns
     lost = paired & (F.col("ends") == 0) & ~F.col("run_holed") & (forgotten | leaked)
     # What the server knows of activity is an epoch wide, and an end it learns of late; the client knows both exactly.
     by_due = F.coalesce(F.col("ended") - F.col("due_ns") > limit, F.lit(False))
-    acquitted_late = (F.col("verdict") == "late") & idle_reap & (F.col("seen_lateness_ns") <= limit) & ~by_due
+    acquitted_late = (
+        (F.col("verdict") == "late") & idle_reap & (F.col("seen_lateness_ns") <= limit) & ~by_due
+    )
     acquitted_late &= ~F.col("outlasted")
-    acquitted_missed = (F.col("verdict") == "missed") & left_by_itself & (overdue <= limit) & (F.col("came_back") == 0)
+    acquitted_missed = (
+        (F.col("verdict") == "missed")
+        & left_by_itself
+        & (overdue <= limit)
+        & (F.col("came_back") == 0)
+    )
     fine = F.col("verdict").isin("ok_reaped", "ok_closed", "open_at_end", "late", "missing_touch")
     verdict = (
         F.when(fine & early, "early")

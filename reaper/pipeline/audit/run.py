@@ -80,7 +80,9 @@ def audit(
     least = min((run.tick_ns for run in server.runs), default=0) + settings.grace_ns
     overdue = None
     if suspects := overdue_files(server.files, least):
-        progress(f"looking for silences beyond their timeout in {len(suspects)} of {len(server.files)} file(s)")
+        progress(
+            f"looking for silences beyond their timeout in {len(suspects)} of {len(server.files)} file(s)"
+        )
         overdue = overdue_rows(spark, suspects, least)
     runs = runs_frame(spark, server.runs, timeline)
     lives = with_run(lifetimes(events), runs)
@@ -104,16 +106,25 @@ def audit(
         tolerance_ns = 1_000_000 if one_clock else settings.flight_ns
 
         def judge_by_both(skew_ns: int) -> DataFrame:
-            theirs = {run: [(a + skew_ns, b + skew_ns) for a, b in found] for run, found in c_stalls.items()}
+            theirs = {
+                run: [(a + skew_ns, b + skew_ns) for a, b in found]
+                for run, found in c_stalls.items()
+            }
             excused = excuse(spark, seen(paired, skew_ns), stalls, theirs)
-            both = judge_pairs(excused, skew_ns=skew_ns, flight_ns=settings.flight_ns, tolerance_ns=tolerance_ns)
+            both = judge_pairs(
+                excused, skew_ns=skew_ns, flight_ns=settings.flight_ns, tolerance_ns=tolerance_ns
+            )
             return _written(both, listeners, target)
 
         progress("joining both sides, judging every connection")
-        connections, seen_by_client = together(partial(judge_by_both, 0), c_lives.where("opens > 0").count)
+        connections, seen_by_client = together(
+            partial(judge_by_both, 0), c_lives.where("opens > 0").count
+        )
         skew = measure_skew(connections)
         if not one_clock and skew.estimate is not None and abs(skew.estimate) > NEGLIGIBLE_SKEW_S:
-            progress(f"judging again with the clocks' skew of {skew.estimate * 1e3:+.1f} ms taken off")
+            progress(
+                f"judging again with the clocks' skew of {skew.estimate * 1e3:+.1f} ms taken off"
+            )
             connections = judge_by_both(round(skew.estimate * 1e9))
         matched = connections.where(F.col("c_conn").isNotNull()).select("c_conn")
         unmatched = seen_by_client - matched.distinct().count()
@@ -123,7 +134,9 @@ def audit(
         "timeline": timeline.value,
         "one_clock": one_clock,
         "backward_rows": summary.pop("backward_rows"),
-        "skew_s": None if skew is None else {**asdict(skew), "estimate": skew.estimate, "consistent": skew.consistent},
+        "skew_s": None
+        if skew is None
+        else {**asdict(skew), "estimate": skew.estimate, "consistent": skew.consistent},
     }
     if client is not None and skew is not None:
         summary["joined"] = {
@@ -133,8 +146,14 @@ def audit(
             "crossed": summary.pop("crossed"),
         }
     stalled = [stall for side in (stalls, c_stalls) for found in side.values() for stall in found]
-    summary["stalls"] = {"count": len(stalled), "total_s": sum(to - since for since, to in stalled) / 1e9}
-    broken, doubts = _broken(summary), _doubts(summary, server, client, seen_by_client, settings.unmatched)
+    summary["stalls"] = {
+        "count": len(stalled),
+        "total_s": sum(to - since for since, to in stalled) / 1e9,
+    }
+    broken, doubts = (
+        _broken(summary),
+        _doubts(summary, server, client, seen_by_client, settings.unmatched),
+    )
     summary["reasons"] = broken + doubts
     summary["result"] = "fail" if broken else "inconclusive" if doubts else "pass"
     return Audit(summary, connections)
@@ -142,8 +161,20 @@ def audit(
 
 def _written(judged: DataFrame, listeners: dict[int, str], target: Place) -> DataFrame:
     """*judged* as it reads back from *target*: the plan before it runs once, however often it is asked."""
-    kept = judged.drop("writer", "first_conn", "last_conn", "run_drained", "run_holed", "from", "to", "over", "leaking")
-    name = F.when(F.col("listener_hash").isNull(), None)  # not a join, which would carry every column through it
+    kept = judged.drop(
+        "writer",
+        "first_conn",
+        "last_conn",
+        "run_drained",
+        "run_holed",
+        "from",
+        "to",
+        "over",
+        "leaking",
+    )
+    name = F.when(
+        F.col("listener_hash").isNull(), None
+    )  # not a join, which would carry every column through it
     for number, text in listeners.items():
         name = name.when(F.col("listener_hash") == number, text)
     named = kept.withColumn("listener", name.cast("string")).drop("listener_hash")
@@ -151,7 +182,9 @@ def _written(judged: DataFrame, listeners: dict[int, str], target: Place) -> Dat
     return frame
 
 
-def _summarise(connections: DataFrame, server: Inputs, client: Inputs | None, settings: Settings) -> dict[str, Any]:
+def _summarise(
+    connections: DataFrame, server: Inputs, client: Inputs | None, settings: Settings
+) -> dict[str, Any]:
     joined = client is not None
     aggregates = [
         F.count(F.lit(1)).alias("count"),
@@ -163,7 +196,8 @@ def _summarise(connections: DataFrame, server: Inputs, client: Inputs | None, se
     if joined:
         aggregates.append(F.count(F.when(F.col("crossed"), 1)).alias("crossed"))
     cells, lateness = together(
-        connections.groupBy("run", "verdict").agg(*aggregates).collect, lambda: _lateness(connections, joined)
+        connections.groupBy("run", "verdict").agg(*aggregates).collect,
+        lambda: _lateness(connections, joined),
     )
     verdicts = dict.fromkeys(VERDICTS, 0)
     for cell in cells:
@@ -205,7 +239,9 @@ def _summarise(connections: DataFrame, server: Inputs, client: Inputs | None, se
 def _lateness(connections: DataFrame, joined: bool) -> dict[str, Any]:
     """Per listener: connections, reaps, and lateness in seconds as the server logged it and as the client saw it."""
     columns = ["lateness_ns", *(["seen_lateness_ns"] if joined else [])]
-    quantiles = [F.percentile_approx(column, list(QUANTILES), 10_000).alias(column) for column in columns]
+    quantiles = [
+        F.percentile_approx(column, list(QUANTILES), 10_000).alias(column) for column in columns
+    ]
     exact = [
         least_or_most(column).alias(f"{column}_{name}")
         for column in columns
@@ -213,7 +249,12 @@ def _lateness(connections: DataFrame, joined: bool) -> dict[str, Any]:
     ]
     rows = (
         connections.groupBy("listener")
-        .agg(F.count(F.lit(1)).alias("n"), F.sum(F.least("reaps", F.lit(1))).alias("reaped"), *quantiles, *exact)
+        .agg(
+            F.count(F.lit(1)).alias("n"),
+            F.sum(F.least("reaps", F.lit(1))).alias("reaped"),
+            *quantiles,
+            *exact,
+        )
         .collect()
     )
 
@@ -225,7 +266,11 @@ def _lateness(connections: DataFrame, joined: bool) -> dict[str, Any]:
 
     result = {}
     for row in sorted(rows, key=lambda row: (-row.n, row.listener or "")):
-        entry = {"connections": row.n, "reaped": row.reaped, "lateness_s": shown(row, "lateness_ns")}
+        entry = {
+            "connections": row.n,
+            "reaped": row.reaped,
+            "lateness_s": shown(row, "lateness_ns"),
+        }
         if joined:
             entry["seen_lateness_s"] = shown(row, "seen_lateness_ns")
         result[row.listener or "(none)"] = entry
@@ -242,7 +287,9 @@ def _holes(cells: Sequence[Any], server: Inputs) -> int:
     return holes
 
 
-def _offenders(connections: DataFrame, joined: bool, verdicts: dict[str, int], server: Inputs) -> list[dict[str, Any]]:
+def _offenders(
+    connections: DataFrame, joined: bool, verdicts: dict[str, int], server: Inputs
+) -> list[dict[str, Any]]:
     machines = {facts.writer: facts.server for facts in server.files}
     runs = {run.index: run for run in server.runs}
 
@@ -256,9 +303,19 @@ def _offenders(connections: DataFrame, joined: bool, verdicts: dict[str, int], s
     found = []
     for verdict in VIOLATIONS:
         if verdicts[verdict]:
-            rows = connections.where(F.col("verdict") == verdict).orderBy("conn").limit(OFFENDERS_PER_VERDICT).collect()
+            rows = (
+                connections.where(F.col("verdict") == verdict)
+                .orderBy("conn")
+                .limit(OFFENDERS_PER_VERDICT)
+                .collect()
+            )
             found += [
-                {"verdict": verdict, "conn": row.conn, "where": where(row), "story": _story(row, joined)}
+                {
+                    "verdict": verdict,
+                    "conn": row.conn,
+                    "where": where(row),
+                    "story": _story(row, joined),
+                }
                 for row in rows
             ]
     return found
@@ -278,7 +335,13 @@ def _story(row: Any, joined: bool) -> str:
         f"{row.opens} opening(s), {row.activities} logged silence(s), last {at(row.last_activity)}",
     ]
     if row.ends:
-        how = "reaped" if row.reaps else "closed by its peer" if row.by_peer else "closed by the program"
+        how = (
+            "reaped"
+            if row.reaps
+            else "closed by its peer"
+            if row.by_peer
+            else "closed by the program"
+        )
         parts.append(f"{how} {at(row.ended)} after {(row.end_idle_ns or 0) / 1e9:.3f} s of silence")
         if row.due_ns is not None:
             parts.append(f"due {at(row.due_ns)}")
@@ -287,32 +350,49 @@ def _story(row: Any, joined: bool) -> str:
     else:
         parts.append("no end")
     if row.came_back:
-        parts.append(f"active again {at(row.missed_t)}, {row.missed_ns / 1e9:.3f} s after it was due")
+        parts.append(
+            f"active again {at(row.missed_t)}, {row.missed_ns / 1e9:.3f} s after it was due"
+        )
     if joined and row.c_conn is not None:
-        last, ended = row.c_last - row.offset_ns, None if row.c_ended is None else row.c_ended - row.offset_ns
-        parts.append(f"client: last byte {at(last)}, end {at(ended)}{' by the server' if row.c_by_server else ''}")
+        last, ended = (
+            row.c_last - row.offset_ns,
+            None if row.c_ended is None else row.c_ended - row.offset_ns,
+        )
+        parts.append(
+            f"client: last byte {at(last)}, end {at(ended)}{' by the server' if row.c_by_server else ''}"
+        )
     return "; ".join(parts)
 
 
 def _broken(summary: dict[str, Any]) -> list[str]:
     """What is proven to be wrong."""
     verdicts = summary["verdicts"]
-    reasons = [f"{verdicts[name]} {name}: {VERDICTS[name]}" for name in VIOLATIONS if verdicts[name]]
+    reasons = [
+        f"{verdicts[name]} {name}: {VERDICTS[name]}" for name in VIOLATIONS if verdicts[name]
+    ]
     if rows := summary["clock"]["backward_rows"]:
         reasons.append(f"{rows} row(s) in which a monotonic clock ran backwards")
     return reasons
 
 
 def _doubts(
-    summary: dict[str, Any], server: Inputs, client: Inputs | None, seen_by_client: int, allowed: float
+    summary: dict[str, Any],
+    server: Inputs,
+    client: Inputs | None,
+    seen_by_client: int,
+    allowed: float,
 ) -> list[str]:
     """What was asked for and could not be judged."""
     reasons = []
     if quarantined := summary["files"]["quarantined"]:
-        reasons.append(f"{len(quarantined)} file(s) put aside: {quarantined[0]['path']}: {quarantined[0]['reason']}")
+        reasons.append(
+            f"{len(quarantined)} file(s) put aside: {quarantined[0]['path']}: {quarantined[0]['reason']}"
+        )
     reasons += map(hole_line, summary["holes"])
     if unjudged := summary["rows_read"] - summary["rows"] - summary["rows_of_writers"]:
-        reasons.append(f"{unjudged} row(s) were judged by no rule: they belong to no run of a writer that is known")
+        reasons.append(
+            f"{unjudged} row(s) were judged by no rule: they belong to no run of a writer that is known"
+        )
     if dropped := summary["dropped_rows"]:
         reasons.append(f"{dropped} row(s) that the writers dropped: the journal is not whole")
     reasons += map(line, summary["silent_servers"])
@@ -324,7 +404,9 @@ def _doubts(
         reasons.append("no connection was found: nothing is proven")
     elif summary["verdicts"]["unknown"] == summary["connections"]:
         reasons.append("no connection could be judged: nothing is proven")
-    if client is not None and (unjoined := _unjoined(summary, server, client, seen_by_client, allowed)):
+    if client is not None and (
+        unjoined := _unjoined(summary, server, client, seen_by_client, allowed)
+    ):
         reasons.append(unjoined)
     return reasons
 
@@ -338,7 +420,9 @@ def _unjoined(
     if not client.files:
         return "the client's log was asked for, and none of its files could be read: one side alone was judged"
     apart = sum(not run.anchors for run in server.runs + client.runs)
-    clockless = f"; {apart} run(s) have no anchors, so their instants cannot be compared" if apart else ""
+    clockless = (
+        f"; {apart} run(s) have no anchors, so their instants cannot be compared" if apart else ""
+    )
     if not joined["pairs"]:
         return (
             f"none of the client's {seen_by_client} connection(s) is among the server's {connections}: it is another "
@@ -369,7 +453,9 @@ def as_text(summary: dict[str, Any]) -> str:
             share = count / total if total else 0.0
             lines.append(f"{name:<20}{count:>12,}  {share:>8.3%}  {VERDICTS[name]}")
     lines.append("")
-    lines.append(f"{'lateness, s':<26}{'reaped':>10}" + "".join(f"{name:>9}" for name in QUANTILE_NAMES))
+    lines.append(
+        f"{'lateness, s':<26}{'reaped':>10}" + "".join(f"{name:>9}" for name in QUANTILE_NAMES)
+    )
     for listener, entry in summary["listeners"].items():
         for label, key in (("", "lateness_s"), (", as the client saw it", "seen_lateness_s")):
             if values := entry.get(key):
@@ -377,7 +463,9 @@ def as_text(summary: dict[str, Any]) -> str:
                 lines.append(f"{listener + label:<26}{entry['reaped']:>10,}{cells}")
     if joined := summary.get("joined"):
         skew = summary["clock"]["skew_s"]
-        estimate = "no evidence" if skew["estimate"] is None else f"{skew['estimate'] * 1e3:+.2f} ms"
+        estimate = (
+            "no evidence" if skew["estimate"] is None else f"{skew['estimate'] * 1e3:+.2f} ms"
+        )
         if summary["clock"]["one_clock"]:
             estimate = "none: both read it"
         lines.append("")
@@ -386,5 +474,7 @@ def as_text(summary: dict[str, Any]) -> str:
             f"client only, {joined['crossed']:,} crossed; clocks: {summary['clock']['timeline']}, skew {estimate}"
         )
     for offender in summary["offenders"]:
-        lines.append(f"  {offender['verdict']} {offender['conn']} ({offender['where']}): {offender['story']}")
+        lines.append(
+            f"  {offender['verdict']} {offender['conn']} ({offender['where']}): {offender['story']}"
+        )
     return "\n".join(lines)

@@ -26,7 +26,9 @@ RARE = ("conn", "code", "t", "idle_ns", "timeout_ms", "due_ns")
 """Columns of rows of which there are few: one per final check that spared, and per silence beyond its timeout."""
 
 _STALL = pa.struct([("s_from", pa.int64()), ("s_to", pa.int64())])
-_STALLS = pa.schema([("s_run", pa.int32()), ("s_c_run", pa.int32()), ("s_stalls", pa.list_(_STALL))])
+_STALLS = pa.schema(
+    [("s_run", pa.int32()), ("s_c_run", pa.int32()), ("s_stalls", pa.list_(_STALL))]
+)
 """Grain: one row per pair of runs that stalled. One per stall would multiply the rows it is joined with."""
 
 SILENCES = {
@@ -47,16 +49,22 @@ def overdue_rows(spark: SparkSession, files: list[Facts], least_ns: int) -> Data
     """The rows of `RARE` in *files*, without silences that outlasted their timeout by *least_ns* or less."""
     events = read_events(spark, Inputs(files))
     late = (F.col("code") == REAP) & (F.col("t") - F.col("due_ns") > least_ns)
-    return events.where((F.col("code") == AVERTED) | (F.expr(OVERDUE) > least_ns) | late).select(*RARE)
+    return events.where((F.col("code") == AVERTED) | (F.expr(OVERDUE) > least_ns) | late).select(
+        *RARE
+    )
 
 
-def judge_silences(spark: SparkSession, rare: DataFrame, stalls: Stalls, runs: DataFrame, grace_ns: int) -> DataFrame:
+def judge_silences(
+    spark: SparkSession, rare: DataFrame, stalls: Stalls, runs: DataFrame, grace_ns: int
+) -> DataFrame:
     """One row per connection with a silence beyond its timeout and the limit, see `SILENCES`."""
     ends = [KINDS.index(kind) for kind in ENDS]
     t, reaped, averted = F.col("t"), F.col("code") == REAP, F.col("code") == AVERTED
     before = Window.partitionBy("conn").orderBy("t", F.when(averted, 0).otherwise(1))
     last_check = F.max(F.when(averted, t)).over(before.rowsBetween(Window.unboundedPreceding, -1))
-    silent = rare.where(F.col("code").isin(ACTIVITY, AVERTED, *ends)).withColumn("last_check", last_check)
+    silent = rare.where(F.col("code").isin(ACTIVITY, AVERTED, *ends)).withColumn(
+        "last_check", last_check
+    )
     silent = (
         with_run(silent, runs)
         .withColumn("since", F.greatest(t - F.col("idle_ns"), "last_check"))
@@ -80,13 +88,22 @@ def judge_silences(spark: SparkSession, rare: DataFrame, stalls: Stalls, runs: D
 
 
 def with_silences(
-    spark: SparkSession, lives: DataFrame, rare: DataFrame | None, stalls: Stalls, runs: DataFrame, grace_ns: int
+    spark: SparkSession,
+    lives: DataFrame,
+    rare: DataFrame | None,
+    stalls: Stalls,
+    runs: DataFrame,
+    grace_ns: int,
 ) -> DataFrame:
     """*lives* with what `judge_silences` finds of them. Each row once."""
     if rare is None:  # as in a journal that kept the law: no plan for what is not there
-        return lives.withColumns({name: F.lit(none).cast("long") for name, none in SILENCES.items()})
+        return lives.withColumns(
+            {name: F.lit(none).cast("long") for name, none in SILENCES.items()}
+        )
     silences = judge_silences(spark, rare, stalls, runs, grace_ns)
-    known = {name: F.coalesce(name, F.lit(none)) for name, none in SILENCES.items() if none is not None}
+    known = {
+        name: F.coalesce(name, F.lit(none)) for name, none in SILENCES.items() if none is not None
+    }
     return lives.join(silences, "conn", "left").withColumns(known)
 
 
@@ -101,8 +118,13 @@ def with_backed(spark: SparkSession, lives: DataFrame, stalls: Stalls, grace_ns:
     known, opened, reaped = F.col("last_timeout_ms"), F.col("ends") == 0, F.col("reaps") > 0
     apart = F.col("end_timeout_ms").isNull() | (F.col("full") & (F.col("end_timeout_ms") != known))
     told = reaped & apart & (F.col("full") | (F.col("changes") > 0))
-    last = F.when(opened, F.greatest("opened", "last_activity")).otherwise(F.col("ended") - F.col("end_idle_ns"))
-    since, until = F.greatest(last, "last_averted"), F.when(opened, F.col("log_end_ns")).otherwise(F.col("ended"))
+    last = F.when(opened, F.greatest("opened", "last_activity")).otherwise(
+        F.col("ended") - F.col("end_idle_ns")
+    )
+    since, until = (
+        F.greatest(last, "last_averted"),
+        F.when(opened, F.col("log_end_ns")).otherwise(F.col("ended")),
+    )
     backed = F.when(told | (opened & F.col("full")), ns(known))
     timeout = F.when(F.col("end_timeout_ms") > 0, ns(F.col("end_timeout_ms")))
     # A check that spared counts from an instant of the loop's clock, which may lag behind the row's by up to a tick.
@@ -119,7 +141,9 @@ def with_backed(spark: SparkSession, lives: DataFrame, stalls: Stalls, grace_ns:
         }
     ).drop("changes", "last_averted")
     late = F.col("over") > F.col("tick_ns") + F.lit(grace_ns) + F.col("stalled_ns")
-    excused = excuse(spark, judged, stalls, {}).withColumn("outlasted", F.coalesce(late, F.lit(False)))
+    excused = excuse(spark, judged, stalls, {}).withColumn(
+        "outlasted", F.coalesce(late, F.lit(False))
+    )
     return excused.drop("over", "from", "to", "stalled_ns")
 
 
@@ -161,8 +185,14 @@ def excuse(spark: SparkSession, frame: DataFrame, server: Stalls, client: Stalls
     c_run = F.coalesce("c_run", F.lit(NO_RUN)) if client else F.lit(NO_RUN)
     same = (F.col("run") == F.col("s_run")) & (c_run == F.col("s_c_run"))
     stalls = F.when(F.col("to").isNotNull(), F.col("s_stalls"))
-    joined = frame.join(small, same, "left").withColumn("_whole_ns", shared(F.filter(stalls, whole), F.col("from")))
-    since_due = F.greatest(F.col("from"), F.col("to") - F.greatest(F.col("over") - F.col("_whole_ns"), nothing))
+    joined = frame.join(small, same, "left").withColumn(
+        "_whole_ns", shared(F.filter(stalls, whole), F.col("from"))
+    )
+    since_due = F.greatest(
+        F.col("from"), F.col("to") - F.greatest(F.col("over") - F.col("_whole_ns"), nothing)
+    )
     stalled = F.col("_whole_ns") + shared(F.filter(stalls, lambda stall: ~whole(stall)), since_due)
     stalled = F.when(F.col("to").isNotNull(), F.coalesce(stalled, F.col("_whole_ns")))
-    return joined.withColumn("stalled_ns", F.coalesce(stalled, nothing)).drop("_whole_ns", *_STALLS.names)
+    return joined.withColumn("stalled_ns", F.coalesce(stalled, nothing)).drop(
+        "_whole_ns", *_STALLS.names
+    )

@@ -66,7 +66,9 @@ def judge(frame: DataFrame) -> DataFrame:
         | F.col("hasty")
     )
     outlasted = F.col("outlasted")
-    unread = ended - F.col("end_idle_ns") - opened - F.col("end_idle_sum_ns")  # silences that were not written
+    unread = (
+        ended - F.col("end_idle_ns") - opened - F.col("end_idle_sum_ns")
+    )  # silences that were not written
     doubled = (rows_idle > F.col("end_idle_sum_ns")) | (F.col("activities") > F.col("end_n"))
     missing = (
         (rows_idle < F.col("end_idle_sum_ns"))
@@ -80,7 +82,12 @@ def judge(frame: DataFrame) -> DataFrame:
         _first(
             ("unknown", (F.col("backward") > 0) | rows_idle.isNull()),
             ("activity_after_end", F.col("last_activity") > ended),
-            ("duplicate", (F.col("opens") > 1) | (F.col("ends") > 1) | ((F.col("opens") == 1) & ~no_end & doubled)),
+            (
+                "duplicate",
+                (F.col("opens") > 1)
+                | (F.col("ends") > 1)
+                | ((F.col("opens") == 1) & ~no_end & doubled),
+            ),
             ("unknown", undecidable),
             ("early", early),
             ("missed", (F.col("missed") > 0) | (reaped & outlasted & timeout.isNull())),

@@ -8,4 +8,15 @@ from __future__ import annotations
 from .functions import F, Window, answering, here, use
 from .spark import NoSpark, expect, line_of, open_session, together
 
-__all__ = ["F", "NoSpark", "Window", "answering", "expect", "here", "line_of", "open_session", "together", "use"]
+__all__ = [
+    "F",
+    "NoSpark",
+    "Window",
+    "answering",
+    "expect",
+    "here",
+    "line_of",
+    "open_session",
+    "together",
+    "use",
+]

@@ -20,12 +20,24 @@ CHOICES = ("auto", "spark", "embedded")
 WORKED_ON = 4
 """How much memory a byte of a journal may take while it is judged: 50M rows, 0.9 GB of files, stay below 4 GiB."""
 
-ENVIRONMENT = ("SPARK_REMOTE", "MASTER", "SPARK_CONF_DIR", "SPARK_HOME", "PYSPARK_SUBMIT_ARGS", "PYSPARK_GATEWAY_PORT")
+ENVIRONMENT = (
+    "SPARK_REMOTE",
+    "MASTER",
+    "SPARK_CONF_DIR",
+    "SPARK_HOME",
+    "PYSPARK_SUBMIT_ARGS",
+    "PYSPARK_GATEWAY_PORT",
+)
 """Who sets one of these has said where Spark is to run."""
 
 
 def choose(
-    asked: str, master: str | None, inputs: Sequence[Place], out: Place, *, only_spark: str | None = None
+    asked: str,
+    master: str | None,
+    inputs: Sequence[Place],
+    out: Place,
+    *,
+    only_spark: str | None = None,
 ) -> tuple[str, str]:
     """`spark` or `embedded`, and why.
 
@@ -88,10 +100,19 @@ def bytes_of(inputs: Sequence[Place], enough: int) -> int:
 
 @contextmanager
 def asked_session(
-    name: str, engine: str, why: str, master: str | None, connect: bool, progress: Callable[[str], None]
+    name: str,
+    engine: str,
+    why: str,
+    master: str | None,
+    connect: bool,
+    progress: Callable[[str], None],
 ) -> Iterator[Any]:
     """The session of the command *name*, of the *engine* that was chosen."""
     progress(f"engine: {engine} ({why})")
-    opened: Any = embedded.open_session() if engine == "embedded" else open_session(name, master, connect=connect)
+    opened: Any = (
+        embedded.open_session()
+        if engine == "embedded"
+        else open_session(name, master, connect=connect)
+    )
     with opened as session:
         yield session

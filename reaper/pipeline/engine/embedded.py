@@ -90,7 +90,9 @@ class Session:
 
     def createDataFrame(self, data: pa.Table | pa.RecordBatchReader) -> DataFrame:  # noqa: N802
         """A table, so that plans know how many rows it has."""
-        return DataFrame(self, f"SELECT * FROM {self.table('SELECT * FROM given', data)}", data.schema.names)
+        return DataFrame(
+            self, f"SELECT * FROM {self.table('SELECT * FROM given', data)}", data.schema.names
+        )
 
 
 class DataFrame:
@@ -127,7 +129,11 @@ class DataFrame:
         return self._on(", ".join(parts), names)
 
     def withColumns(self, columns: dict[str, Column]) -> DataFrame:  # noqa: N802
-        old = [f"{column.sql} AS {name(label)}" for label, column in columns.items() if label in self.columns]
+        old = [
+            f"{column.sql} AS {name(label)}"
+            for label, column in columns.items()
+            if label in self.columns
+        ]
         new = [label for label in columns if label not in self.columns]
         select = f"* REPLACE ({', '.join(old)})" if old else "*"
         more = "".join(f", {columns[label].sql} AS {name(label)}" for label in new)
@@ -154,12 +160,16 @@ class DataFrame:
         return frame
 
     def limit(self, most: int) -> DataFrame:
-        query = self._query if self._ordered else f"SELECT * FROM ({self._query})"  # else the order would be lost
+        query = (
+            self._query if self._ordered else f"SELECT * FROM ({self._query})"
+        )  # else the order would be lost
         return DataFrame(self.sparkSession, f"{query} LIMIT {most}", self.columns)
 
     def unionByName(self, other: DataFrame) -> DataFrame:  # noqa: N802
         theirs = other.select(*self.columns)
-        return DataFrame(self.sparkSession, f"({self._query}) UNION ALL ({theirs._query})", self.columns)
+        return DataFrame(
+            self.sparkSession, f"({self._query}) UNION ALL ({theirs._query})", self.columns
+        )
 
     def groupBy(self, *columns: Any) -> Grouped:  # noqa: N802
         return Grouped(self, [column_of(each) for each in columns])
@@ -172,7 +182,9 @@ class DataFrame:
             return self._joined(other, how.upper(), f"ON {on.sql}", [*self.columns, *other.columns])
         keys = [on] if isinstance(on, str) else on
         rest = [each for each in [*self.columns, *other.columns] if each not in keys]
-        return self._joined(other, how.upper(), f"USING ({', '.join(map(name, keys))})", [*keys, *rest])
+        return self._joined(
+            other, how.upper(), f"USING ({', '.join(map(name, keys))})", [*keys, *rest]
+        )
 
     def crossJoin(self, other: DataFrame) -> DataFrame:  # noqa: N802
         return self._joined(other, "CROSS", "", [*self.columns, *other.columns])
@@ -215,8 +227,14 @@ class Grouped:
     def agg(self, *columns: Column) -> DataFrame:
         found = [*self._keys, *columns]
         names = [column.label or f"_{i}" for i, column in enumerate(found)]
-        parts = [f"{column.sql} AS {name(label)}" for column, label in zip(found, names, strict=True)]
-        by = f"GROUP BY {', '.join(str(i + 1) for i in range(len(self._keys)))}" if self._keys else ""
+        parts = [
+            f"{column.sql} AS {name(label)}" for column, label in zip(found, names, strict=True)
+        ]
+        by = (
+            f"GROUP BY {', '.join(str(i + 1) for i in range(len(self._keys)))}"
+            if self._keys
+            else ""
+        )
         return self._frame._on(", ".join(parts), names, by)
 
     def count(self) -> DataFrame:
@@ -228,7 +246,10 @@ def read_parquet(session: Session, paths: Sequence[Place], schema: pa.Schema) ->
     files = f"read_parquet([{', '.join(literal(_plain(path)) for path in paths)}], union_by_name = true)"
     there = {row[0] for row in session.rows(f"DESCRIBE SELECT * FROM {files}")}
     kinds = {field.name: _KINDS[str(field.type)] for field in schema}
-    columns = [f"{name(each) if each in there else 'NULL'}::{kind} AS {name(each)}" for each, kind in kinds.items()]
+    columns = [
+        f"{name(each) if each in there else 'NULL'}::{kind} AS {name(each)}"
+        for each, kind in kinds.items()
+    ]
     return DataFrame(session, f"SELECT {', '.join(columns)} FROM {files}", schema.names)
 
 
@@ -251,7 +272,9 @@ def read_lines(session: Session, paths: Sequence[Place]) -> DataFrame:
                 if not file.name.startswith((".", "_")) or file == here:
                     with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as lines:
                         while found := lines.readlines(LINES):
-                            texts = [line.rstrip(b"\r\n").decode(errors="replace") for line in found]
+                            texts = [
+                                line.rstrip(b"\r\n").decode(errors="replace") for line in found
+                            ]
                             yield pa.record_batch([pa.array(texts, pa.string())], schema=schema)
 
     return session.createDataFrame(pa.RecordBatchReader.from_batches(schema, batches()))
@@ -264,7 +287,9 @@ def write_back(frame: DataFrame, target: Place) -> DataFrame:
     directory.mkdir(parents=True)
     file = directory / "part-00000.parquet"
     frame.sparkSession.rows(f"COPY ({frame._query}) TO {literal(str(file))} (FORMAT parquet)")
-    return DataFrame(frame.sparkSession, f"SELECT * FROM read_parquet({literal(_plain(file))})", frame.columns)
+    return DataFrame(
+        frame.sparkSession, f"SELECT * FROM read_parquet({literal(_plain(file))})", frame.columns
+    )
 
 
 def memory_bytes() -> int:

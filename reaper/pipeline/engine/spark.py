@@ -67,10 +67,18 @@ _NOISE = (
 )
 """What Java and Spark say whenever they start, or end a stream: nothing that anyone could act on."""
 
-_ALSO_SET_BY = {"spark.driver.memory": "--driver-memory", "spark.driver.extraJavaOptions": "--driver-java-options"}
+_ALSO_SET_BY = {
+    "spark.driver.memory": "--driver-memory",
+    "spark.driver.extraJavaOptions": "--driver-java-options",
+}
 """Other words for a property among the arguments of spark-submit."""
 
-_UNSEEN = ("PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA", "FILE_NOT_EXIST", "java.io.FileNotFoundException")
+_UNSEEN = (
+    "PATH_NOT_FOUND",
+    "UNABLE_TO_INFER_SCHEMA",
+    "FILE_NOT_EXIST",
+    "java.io.FileNotFoundException",
+)
 """How Spark says that the file this program has just seen, or Spark has just written, is not there."""
 
 
@@ -90,15 +98,15 @@ def check_java() -> None:
     """
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else "java"
-    wanted = (
-        f"Spark needs Java {JAVA_LEAST} or newer: install a runtime (Debian: apt-get install openjdk-17-jre-headless)"
-    )
+    wanted = f"Spark needs Java {JAVA_LEAST} or newer: install a runtime (Debian: apt-get install openjdk-17-jre-headless)"
     if shutil.which(java) is None:
         raise NoJava(f"{wanted}; found none{f' at JAVA_HOME={home}' if home else ' on PATH'}")
     shown = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
     found = re.search(r'version "(?:1\.)?(\d+)', shown.stderr + shown.stdout)
     if found is None or int(found[1]) < JAVA_LEAST:
-        raise NoJava(f"{wanted}; {java} is {'of unknown version' if found is None else f'version {found[1]}'}")
+        raise NoJava(
+            f"{wanted}; {java} is {'of unknown version' if found is None else f'version {found[1]}'}"
+        )
 
 
 def check_reachable(url: str) -> None:
@@ -110,7 +118,11 @@ def check_reachable(url: str) -> None:
     scheme, _, rest = url.partition("://")
     said = ""
     for place in rest.split("/")[0].split(","):
-        host, _, port = place.rpartition(":") if re.search(r":\d+$", place) else (place, "", str(_PORTS[scheme]))
+        host, _, port = (
+            place.rpartition(":")
+            if re.search(r":\d+$", place)
+            else (place, "", str(_PORTS[scheme]))
+        )
         try:
             socket.create_connection((host.strip("[]"), int(port)), PATIENCE_S).close()
         except (OSError, OverflowError) as error:
@@ -122,7 +134,9 @@ def check_reachable(url: str) -> None:
 
 
 @contextmanager
-def open_session(name: str, master: str | None = None, *, connect: bool = True) -> Iterator[SparkSession]:
+def open_session(
+    name: str, master: str | None = None, *, connect: bool = True
+) -> Iterator[SparkSession]:
     """The session of one command; stopped on the way out.
 
     Args:
@@ -132,7 +146,9 @@ def open_session(name: str, master: str | None = None, *, connect: bool = True) 
     Raises:
         NoSpark: Spark cannot start here, or does not see the files that this program sees.
     """
-    if master is not None and not re.match(r"sc://|spark://|k8s://|yarn$|local(-cluster)?(\[.*\])?$", master):
+    if master is not None and not re.match(
+        r"sc://|spark://|k8s://|yarn$|local(-cluster)?(\[.*\])?$", master
+    ):
         raise NoSpark(
             f"--master {master} is no Spark master; expected sc://, spark:// or k8s:// and a host, yarn, local[N]"
         )
@@ -141,14 +157,18 @@ def open_session(name: str, master: str | None = None, *, connect: bool = True) 
     if master is not None and remote is not None and remote != master:
         raise NoSpark(f"--master {master} contradicts SPARK_REMOTE={asked}: give one of them")
     if remote is not None and not connect:
-        raise NoSpark(f"{name} does not work through Spark Connect ({remote}): give --master with a cluster, or none")
+        raise NoSpark(
+            f"{name} does not work through Spark Connect ({remote}): give --master with a cluster, or none"
+        )
     if (remote or "").startswith("sc://") or (master or "").startswith("spark://"):
         check_reachable(remote or master or "")
     with tempfile.TemporaryDirectory(prefix="reaper-spark-") as scratch:
         session = _started(Path(scratch), f"reaper {name}", master, remote)
         before = use("spark")
         try:
-            session.conf.set("spark.sql.session.timeZone", "UTC")  # not for choice: it decides what a log line means
+            session.conf.set(
+                "spark.sql.session.timeZone", "UTC"
+            )  # not for choice: it decides what a log line means
             yield session
         except Exception as error:
             if any(word in str(error) for word in _UNSEEN):
@@ -194,13 +214,17 @@ def _started(scratch: Path, name: str, master: str | None, remote: str | None) -
         from pyspark.errors import PySparkImportError
         from pyspark.sql import SparkSession
 
-    logging.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL)  # the exception says it all again
+    logging.getLogger("DataFrameQueryContextLogger").setLevel(
+        logging.CRITICAL
+    )  # the exception says it all again
     builder = SparkSession.builder.appName(name)
     if remote is not None:
         builder = builder.remote(remote)
     elif master is not None:
         builder = builder.master(master)
-    if remote is None and "PYSPARK_GATEWAY_PORT" not in os.environ:  # else the driver runs already: spark-submit's
+    if (
+        remote is None and "PYSPARK_GATEWAY_PORT" not in os.environ
+    ):  # else the driver runs already: spark-submit's
         for key, value in _of_driver(scratch, master).items():
             builder = builder.config(key, value)
     try:
@@ -209,7 +233,9 @@ def _started(scratch: Path, name: str, master: str | None, remote: str | None) -
     except PySparkImportError as error:
         raise NoSpark(f"{line_of(error)}: pip install 'idle-reaper[connect]'") from error
     except Exception as error:
-        raise NoSpark(f"Spark does not start{f' at {master}' if master else ''}: {line_of(error)}") from error
+        raise NoSpark(
+            f"Spark does not start{f' at {master}' if master else ''}: {line_of(error)}"
+        ) from error
     return session
 
 
@@ -234,10 +260,14 @@ def write_back(frame: DataFrame, target: Place) -> DataFrame:
     from pyspark.sql import Observation
     from pyspark.sql.functions import count, lit
 
-    vars(frame)["isStreaming"] = False  # or Connect has the whole plan analysed, for the observation's own question
+    vars(frame)["isStreaming"] = (
+        False  # or Connect has the whole plan analysed, for the observation's own question
+    )
     sent = Observation()
     write = frame.observe(sent, count(lit(1)).alias("rows")).write.mode("overwrite")
-    _, schema = together(partial(write.parquet, uri(target)), lambda: frame.schema)  # Connect plans it for each
+    _, schema = together(
+        partial(write.parquet, uri(target)), lambda: frame.schema
+    )  # Connect plans it for each
     back = frame.sparkSession.read.schema(schema).parquet(pattern(target))
     if (found := back.count()) != sent.get["rows"]:
         raise NoSpark(
@@ -277,7 +307,10 @@ def _of_driver(scratch: Path, master: str | None) -> dict[str, str]:
     lines = defaults.read_text(encoding="utf-8").splitlines() if defaults.is_file() else []
     theirs = " ".join(line for line in lines if not line.lstrip().startswith("#"))
     theirs += " " + os.environ.get("PYSPARK_SUBMIT_ARGS", "")
-    wanted = {"spark.sql.warehouse.dir": (scratch / "warehouse").as_uri(), "spark.ui.showConsoleProgress": "false"}
+    wanted = {
+        "spark.sql.warehouse.dir": (scratch / "warehouse").as_uri(),
+        "spark.ui.showConsoleProgress": "false",
+    }
     if not any(conf_dir.glob("log4j2.*")):
         layout = scratch / "log4j2.properties"
         layout.write_text(_LOGGING, encoding="ascii")
@@ -288,7 +321,9 @@ def _of_driver(scratch: Path, master: str | None) -> dict[str, str]:
         if "SPARK_DRIVER_MEMORY" not in os.environ:
             wanted["spark.driver.memory"] = f"{min(EMBEDDED_HEAP_MB, max(1024, memory_mb() // 2))}m"
     return {
-        key: value for key, value in wanted.items() if key not in theirs and _ALSO_SET_BY.get(key, key) not in theirs
+        key: value
+        for key, value in wanted.items()
+        if key not in theirs and _ALSO_SET_BY.get(key, key) not in theirs
     }
 
 
@@ -302,5 +337,9 @@ def memory_mb() -> int:
 
 def line_of(error: Exception) -> str:
     """The one line of *error* that says what happened: a Java exception's own, if there is one."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    return next((line.removeprefix(": ") for line in lines if line.startswith(": ")), lines[0])[:300]
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [
+        type(error).__name__
+    ]
+    return next((line.removeprefix(": ") for line in lines if line.startswith(": ")), lines[0])[
+        :300
+    ]

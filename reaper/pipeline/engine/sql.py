@@ -109,7 +109,9 @@ class Column:
 
     __slots__ = ("_cases", "label", "members", "sql")
 
-    def __init__(self, sql: str, label: str = "", members: tuple[str, ...] = (), cases: str = "") -> None:
+    def __init__(
+        self, sql: str, label: str = "", members: tuple[str, ...] = (), cases: str = ""
+    ) -> None:
         self.sql: str = sql
         self.label: str = label
         self.members: tuple[str, ...] = members
@@ -203,7 +205,9 @@ class Window:
 
 def ordered(columns: Iterable[Any]) -> str:
     """What ORDER BY says: nulls come first, as in Spark, and last where it descends."""
-    return ", ".join(sql if sql.endswith(" NULLS LAST") else f"{sql} NULLS FIRST" for sql in sqls(columns))
+    return ", ".join(
+        sql if sql.endswith(" NULLS LAST") else f"{sql} NULLS FIRST" for sql in sqls(columns)
+    )
 
 
 def __getattr__(function: str) -> Callable[..., Column]:
@@ -225,7 +229,9 @@ def lit(value: Any) -> Column:
 
 def expr(sql: str) -> Column:
     """An expression of Spark's SQL, of which a few words are other ones here, and a filtered sum another type."""
-    translated = re.sub(r"\bdiv\b", "//", re.sub(r"\bat\b", '"at"', sql)).replace("max_by(", "arg_max_null(")
+    translated = re.sub(r"\bdiv\b", "//", re.sub(r"\bat\b", '"at"', sql)).replace(
+        "max_by(", "arg_max_null("
+    )
     translated = re.sub(r"^(try_)?(sum\(\w+\) FILTER .*)$", r"\1CAST(\2 AS BIGINT)", translated)
     return Column(f"({translated})")
 
@@ -259,7 +265,9 @@ def regexp_extract(column: Any, pattern: str, group: int) -> Column:
 
 def get_json_object(column: Any, path: str) -> Column:
     sql = column_of(column).sql
-    return Column(f"CASE WHEN json_valid({sql}) THEN json_extract_string({sql}, {literal(path)}) END")
+    return Column(
+        f"CASE WHEN json_valid({sql}) THEN json_extract_string({sql}, {literal(path)}) END"
+    )
 
 
 def try_to_timestamp(column: Any, pattern: Column | None = None) -> Column:
@@ -299,15 +307,22 @@ def _fresh(of: int) -> list[str]:
 
 def filter(column: Any, keep: Callable[[Column], Column]) -> Column:  # noqa: A001
     names = _fresh(1)
-    return Column(f"list_filter({column_of(column).sql}, {_lambda(keep, names, *map(Column, names))})")
+    return Column(
+        f"list_filter({column_of(column).sql}, {_lambda(keep, names, *map(Column, names))})"
+    )
 
 
 def transform(column: Any, function: Callable[..., Column]) -> Column:
     names = _fresh(len(inspect.signature(function).parameters))
-    indexed = [Column(names[0]), *(Column(f"({each} - 1)") for each in names[1:])]  # Spark counts from 0
+    indexed = [
+        Column(names[0]),
+        *(Column(f"({each} - 1)") for each in names[1:]),
+    ]  # Spark counts from 0
     return Column(f"list_transform({column_of(column).sql}, {_lambda(function, names, *indexed)})")
 
 
 def aggregate(column: Any, zero: Column, merge: Callable[[Column, Column], Column]) -> Column:
     names = _fresh(2)
-    return Column(f"list_reduce({column_of(column).sql}, {_lambda(merge, names, *map(Column, names))}, {zero.sql})")
+    return Column(
+        f"list_reduce({column_of(column).sql}, {_lambda(merge, names, *map(Column, names))}, {zero.sql})"
+    )

@@ -33,7 +33,10 @@ Points = Sequence[tuple[float, float]]
 
 def round_s(least: float) -> float:
     """The next length of time that people count in, seconds."""
-    return next((step for step in ROUND_S if step >= least * 0.999), ROUND_S[-1] * math.ceil(least / ROUND_S[-1]))
+    return next(
+        (step for step in ROUND_S if step >= least * 0.999),
+        ROUND_S[-1] * math.ceil(least / ROUND_S[-1]),
+    )
 
 
 def percent(value: float) -> str:
@@ -77,7 +80,11 @@ class Axis:
         candidates = ROUND_S if self.say is seconds else self._decades()
         shown: list[float] = []
         for value in candidates:
-            apart = self.say is not seconds or not shown or self.place(value) - self.place(shown[-1]) >= APART
+            apart = (
+                self.say is not seconds
+                or not shown
+                or self.place(value) - self.place(shown[-1]) >= APART
+            )
             if self.low * 0.9999 <= value <= self.high * 1.0001 and apart:
                 shown.append(value)
         return shown
@@ -127,7 +134,9 @@ class Chart:
         if steps:
             low, high = _steps(low), _steps(high)
         if low:
-            self.layers.append(f'<polygon class="band {style}" points="{self._path([*high, *reversed(low)])}"/>')
+            self.layers.append(
+                f'<polygon class="band {style}" points="{self._path([*high, *reversed(low)])}"/>'
+            )
 
     def bars(self, points: Points, width: float, style: str, name: str = "") -> None:
         """Bars from x to x + *width* (in units of x)."""
@@ -147,7 +156,9 @@ class Chart:
         self.layers.append(f'<circle class="dot {style}" cx="{across:.1f}" cy="{down:.1f}" r="4"/>')
         if text and not any(abs(across - x) < 44 and abs(down - y) < 15 for x, y in self.labels):
             self.labels.append((across, down))
-            self.layers.append(f'<text x="{across + 6:.1f}" y="{down - 6:.1f}">{escape(text)}</text>')
+            self.layers.append(
+                f'<text x="{across + 6:.1f}" y="{down - 6:.1f}">{escape(text)}</text>'
+            )
 
     def mark(self, x: float, text: str, style: str = "mark") -> None:
         """A vertical line at *x* with *text*, which flips to the left near the right edge."""
@@ -161,26 +172,39 @@ class Chart:
 
     def svg(self) -> str:
         """The chart."""
-        parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(self.title)}">']
+        parts = [
+            f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(self.title)}">'
+        ]
         for value in self.y.ticks():
             _, down = self._xy(self.x.low, value)
-            parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{down:.1f}" y2="{down:.1f}"/>')
+            parts.append(
+                f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{down:.1f}" y2="{down:.1f}"/>'
+            )
             parts.append(
                 f'<text x="{LEFT - 8}" y="{down + 4:.1f}" text-anchor="end">{escape(self.y.say(value))}</text>'
             )
         for value in self.x.ticks():
             across, _ = self._xy(value, self.y.low)
             below = HEIGHT - BOTTOM + 18
-            parts.append(f'<text x="{across:.1f}" y="{below}" text-anchor="middle">{escape(self.x.say(value))}</text>')
+            parts.append(
+                f'<text x="{across:.1f}" y="{below}" text-anchor="middle">{escape(self.x.say(value))}</text>'
+            )
         floor = HEIGHT - BOTTOM
-        parts.append(f'<line class="axis" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{floor}" y2="{floor}"/>')
+        parts.append(
+            f'<line class="axis" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{floor}" y2="{floor}"/>'
+        )
         middle, base = (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8
-        parts.append(f'<text class="label" x="{middle}" y="{base}" text-anchor="middle">{escape(self.x.label)}</text>')
+        parts.append(
+            f'<text class="label" x="{middle}" y="{base}" text-anchor="middle">{escape(self.x.label)}</text>'
+        )
         parts.append(f'<text class="label" x="4" y="16">{escape(self.y.label)}</text>')
         parts += self.layers
         parts.append("</svg>")
         if self.legend:
-            keys = "".join(f'<span class="key {style}"><i></i>{escape(name)}</span>' for style, name in self.legend)
+            keys = "".join(
+                f'<span class="key {style}"><i></i>{escape(name)}</span>'
+                for style, name in self.legend
+            )
             parts.append(f'<div class="legend">{keys}</div>')
         return "".join(parts)
 

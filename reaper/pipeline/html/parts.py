@@ -58,7 +58,9 @@ def warning(title: str, reasons: Iterable[str], content: str = "") -> str:
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: set[int]) -> str:
     """A table; *numbers*: the columns that hold figures. On a phone each cell is a line, after its heading."""
     style = [" class=n" if i in numbers else "" for i in range(len(head))]
-    heads = "".join(f"<th{kind}>{escape(name)}</th>" for kind, name in zip(style, head, strict=True))
+    heads = "".join(
+        f"<th{kind}>{escape(name)}</th>" for kind, name in zip(style, head, strict=True)
+    )
 
     def line(row: Sequence[str]) -> str:
         return "".join(

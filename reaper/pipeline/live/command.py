@@ -15,9 +15,18 @@ from ..read.expected import add_expected
 
 def add(command: AddCommand) -> None:
     """Declare `live`."""
-    sub = command("live", _live, "Follow growing journals: windowed figures and idle connections across servers.")
+    sub = command(
+        "live",
+        _live,
+        "Follow growing journals: windowed figures and idle connections across servers.",
+    )
     sub.add_argument(
-        "--events", type=place, nargs="+", required=True, metavar="DIR", help="journals, still written to: one a server"
+        "--events",
+        type=place,
+        nargs="+",
+        required=True,
+        metavar="DIR",
+        help="journals, still written to: one a server",
     )
     sub.add_argument(
         "--for", type=_how_long, default=0, dest="for_ns", metavar="DURATION",
@@ -28,14 +37,20 @@ def add(command: AddCommand) -> None:
         help="look for new files so often; default 5s",
     )  # fmt: skip
     sub.add_argument(
-        "--window", type=_milliseconds, default=10 * 10**9, metavar="DURATION", help="of the figures; default 10s"
+        "--window",
+        type=_milliseconds,
+        default=10 * 10**9,
+        metavar="DURATION",
+        help="of the figures; default 10s",
     )
     sub.add_argument(
         "--delay", type=_milliseconds, default=600 * 10**9, metavar="DURATION",
         help="how far behind the newest row a row may come: more than the writers' rotation; default 10m",
     )  # fmt: skip
     sub.add_argument(
-        "--drain", action="store_true", help="no server writes any more: let the last connections come out"
+        "--drain",
+        action="store_true",
+        help="no server writes any more: let the last connections come out",
     )
     add_expected(sub)
 
@@ -51,7 +66,9 @@ def _how_long(text: str) -> int | None:
 def _milliseconds(text: str) -> int:
     value = duration_ns(text)
     if value < 10**6 or value % 10**6:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of milliseconds, at least one")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a whole number of milliseconds, at least one"
+        )
     return value
 
 
@@ -59,7 +76,9 @@ def _live(arguments: argparse.Namespace, progress: Progress) -> int:
     out, directories = arguments.out, arguments.events
     for where in (out, *directories):
         if isinstance(where, Remote):
-            raise Fault(f"{where} is not a path of this machine: live works on nothing else; mount it")
+            raise Fault(
+                f"{where} is not a path of this machine: live works on nothing else; mount it"
+            )
     require(directories, out)
     for directory in directories:
         if not directory.is_dir():

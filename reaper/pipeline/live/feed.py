@@ -38,13 +38,19 @@ COUNTS = ("opened", "reaped", "closed", "averted", "overdue")
 
 FEED = pa.schema(
     [
-        pa.field("at", pa.timestamp("us", "UTC"), nullable=False),  # the instant, on the wall clock, rounded down
-        pa.field("run", pa.int64(), nullable=False),  # with conn: one connection of one process on one server
+        pa.field(
+            "at", pa.timestamp("us", "UTC"), nullable=False
+        ),  # the instant, on the wall clock, rounded down
+        pa.field(
+            "run", pa.int64(), nullable=False
+        ),  # with conn: one connection of one process on one server
         pa.field("conn", pa.int64(), nullable=False),
         pa.field("kind", pa.string(), nullable=False),
         pa.field("idle_ns", pa.int64()),
         pa.field("timeout_ms", pa.int32()),  # in force before it; of a change: after it
-        pa.field("lateness_ns", pa.int64()),  # reaps: since its last byte + timeout, at most; of a deadline: since due
+        pa.field(
+            "lateness_ns", pa.int64()
+        ),  # reaps: since its last byte + timeout, at most; of a deadline: since due
         pa.field("listener", pa.string()),
         pa.field("full", pa.bool_(), nullable=False),  # the writer's mode: every activity has a row
         pa.field("tick_ns", pa.int64(), nullable=False),
@@ -119,7 +125,9 @@ class Feed:
         fail the check are put aside with a reason; their rows enter nothing.
         """
         waiting = sorted(self._fresh(), key=lambda found: found.last)
-        count = max(bisect_right(list(accumulate(found.facts.rows for found in waiting)), STEP_ROWS), 1)
+        count = max(
+            bisect_right(list(accumulate(found.facts.rows for found in waiting)), STEP_ROWS), 1
+        )
         chosen, waiting = waiting[:count], waiting[count:]
         while chosen and waiting:
             horizon = max(found.last for found in chosen) - self._delay_us * 1000
@@ -144,7 +152,11 @@ class Feed:
                     self._check_ahead(found, newest)
             except Refused as refused:
                 self.quarantined[str(found.facts.path)] = str(refused)
-            except (OSError, pa.ArrowException, ValueError) as error:  # or gone since the check: its serial tells
+            except (
+                OSError,
+                pa.ArrowException,
+                ValueError,
+            ) as error:  # or gone since the check: its serial tells
                 self.quarantined[str(found.facts.path)] = f"cannot be read: {error}"
             else:
                 tables.append(self._take(found, table, newest, watermark))
@@ -177,7 +189,9 @@ class Feed:
         self.growing = 0
         seen: set[str] = set()
         fresh = []
-        there = [directory for directory in self._directories if directory.is_dir()]  # a server may have yet to come
+        there = [
+            directory for directory in self._directories if directory.is_dir()
+        ]  # a server may have yet to come
         for path, parts, size in chain(*map(local_files, there)):
             if any(part[0] in "._" for part in parts) or self._out in path.parents:
                 self.growing += path.suffix == ".arrows"
@@ -199,7 +213,9 @@ class Feed:
                 self._looked_at[str(path)] = (size, mtime, NEVER)
                 self.quarantined[str(path)] = str(refused)
                 continue
-            if self.ledger.has(found.facts.run, found.facts.serial):  # by an earlier process, or it is a copy
+            if self.ledger.has(
+                found.facts.run, found.facts.serial
+            ):  # by an earlier process, or it is a copy
                 self._looked_at[str(path)] = (size, mtime, NEVER)
             else:
                 fresh.append(found)
@@ -212,20 +228,30 @@ class Feed:
         """Refuse *found* for now, if its *newest* row (Unix us) would make the rows of all others late."""
         ahead_us = newest - self._now_ns() // 1000 - self._delay_us
         if ahead_us > 0:
-            self._looked_at[str(found.facts.path)] = (found.facts.size, found.mtime, self._now_ns() + ahead_us * 1000)
+            self._looked_at[str(found.facts.path)] = (
+                found.facts.size,
+                found.mtime,
+                self._now_ns() + ahead_us * 1000,
+            )
             raise Refused(
                 f"future: its last row is more than the delay ({self._delay_us / 1e6:g} s) ahead of this machine's "
                 "clock, and would make the rows of all others late; looked at again when it no longer is"
             )
 
-    def _take(self, found: _Found, table: pa.Table, newest: int | None, watermark: int | None) -> pa.Table:
+    def _take(
+        self, found: _Found, table: pa.Table, newest: int | None, watermark: int | None
+    ) -> pa.Table:
         """Note in the ledger that *found* was read. Those of the rows in *table* that are not late."""
         facts, ledger = found.facts, self.ledger
         ledger.note(found.facts.run, found.facts.serial, facts.dropped)
         if facts.server:
-            ledger.names[facts.server] = max(ledger.names.get(facts.server, 0), facts.bounds[1] if facts.bounds else 0)
+            ledger.names[facts.server] = max(
+                ledger.names.get(facts.server, 0), facts.bounds[1] if facts.bounds else 0
+            )
         path = Path(str(facts.path))
-        directory = next(directory for directory in self._directories if path.is_relative_to(directory))
+        directory = next(
+            directory for directory in self._directories if path.is_relative_to(directory)
+        )
         server = ledger.servers.setdefault(str(directory), ServerRead())
         server.files += 1
         event = pc.not_equal(table["kind"], CHANGE)
@@ -240,7 +266,9 @@ class Feed:
         if watermark is None:
             return table
         in_time = pc.greater(table["at"].cast(pa.int64()), watermark)
-        late = table.filter(pc.and_(pc.invert(in_time), event))  # a change lies where the activity was: none is missed
+        late = table.filter(
+            pc.and_(pc.invert(in_time), event)
+        )  # a change lies where the activity was: none is missed
         server.late += late.num_rows
         for count in pc.value_counts(late["listener"]).to_pylist():
             name = count["values"] or "(none)"
@@ -268,7 +296,9 @@ class Feed:
         """Show what the ledger has and the stream does not see yet; delete what the ledger does not have."""
         for path in self.directory.glob(".[0-9]*"):
             if int(path.name[1:]) <= self.ledger.step:
-                path.replace(path.with_name(path.name[1:]))  # all its files at once: the watermark is of whole steps
+                path.replace(
+                    path.with_name(path.name[1:])
+                )  # all its files at once: the watermark is of whole steps
             else:
                 shutil.rmtree(path)
 
@@ -281,11 +311,17 @@ def rows_of(facts: Facts, run: int) -> pa.Table:
     """
     with pq.ParquetFile(str(facts.path)) as file:
         table = file.read(columns=[name for name in _READ if name in file.schema_arrow.names])
-    offset: Any = round(median(anchor[1] - anchor[0] for anchor in facts.anchors)) if facts.anchors else None
-    if "wall_offset_ns" in table.schema.names and (offset is None or table["wall_offset_ns"].null_count == 0):
+    offset: Any = (
+        round(median(anchor[1] - anchor[0] for anchor in facts.anchors)) if facts.anchors else None
+    )
+    if "wall_offset_ns" in table.schema.names and (
+        offset is None or table["wall_offset_ns"].null_count == 0
+    ):
         offset = table["wall_offset_ns"]
     if offset is None or (isinstance(offset, pa.ChunkedArray) and offset.null_count):
-        raise Refused("no wall clock: neither wall_offset_ns nor anchors, so it has no place on the common timeline")
+        raise Refused(
+            "no wall clock: neither wall_offset_ns nor anchors, so it has no place on the common timeline"
+        )
     at = pc.divide(pc.add(table["t"], offset), 1000).cast(pa.timestamp("us", "UTC"))
     kind = table["kind"].cast(pa.string())
     count = table.num_rows

@@ -69,7 +69,11 @@ class Ledger:
     @property
     def missing_files(self) -> int:
         """Files that were gone before they were read, or have yet to come: holes among the serials of a run."""
-        return sum(after[0] - before[1] - 1 for run in self.runs.values() for before, after in pairwise(run.serials))
+        return sum(
+            after[0] - before[1] - 1
+            for run in self.runs.values()
+            for before, after in pairwise(run.serials)
+        )
 
     @property
     def dropped_rows(self) -> int:
@@ -78,7 +82,9 @@ class Ledger:
 
     def has(self, run: str, serial: int) -> bool:
         """Whether file *serial* of *run* was read."""
-        return run in self.runs and any(first <= serial <= last for first, last in self.runs[run].serials)
+        return run in self.runs and any(
+            first <= serial <= last for first, last in self.runs[run].serials
+        )
 
     def note(self, run: str, serial: int, dropped: int) -> None:
         """File *serial* of *run*, which was not read before, now is; by then its writer had *dropped* rows."""
@@ -107,7 +113,9 @@ def open_ledger(out: Path, settings: dict[str, int]) -> Ledger:
     path = out / NAME
     if not path.exists():
         if any(out.glob("checkpoint/*/commits/[0-9]*")):
-            raise Fault(f"{out} has been streamed into, but its ledger is not there: name another --out")
+            raise Fault(
+                f"{out} has been streamed into, but its ledger is not there: name another --out"
+            )
         return Ledger(settings)
     try:
         found = json.loads(path.read_bytes())

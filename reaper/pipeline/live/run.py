@@ -79,8 +79,13 @@ def follow(
     out = out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     stop = stop or Event()
-    with alone(out / ".lock", lambda pid: Fault(f"another live (process {pid}) is at work in {out}")):
-        fixed = {"--window in ms": settings.window_ns // 10**6, "--delay in ms": settings.delay_ns // 10**6}
+    with alone(
+        out / ".lock", lambda pid: Fault(f"another live (process {pid}) is at work in {out}")
+    ):
+        fixed = {
+            "--window in ms": settings.window_ns // 10**6,
+            "--delay in ms": settings.delay_ns // 10**6,
+        }
         feed = Feed(out, directories, settings.delay_ns, fixed)
         before = feed.ledger.rows
         summary = _publish(out, feed, settings)
@@ -90,7 +95,9 @@ def follow(
             while True:
                 admitted = feed.admit()
                 if admitted:
-                    progress(f"{admitted} new file(s), {feed.ledger.rows - before:,} rows; {feed.waiting} file(s) wait")
+                    progress(
+                        f"{admitted} new file(s), {feed.ledger.rows - before:,} rows; {feed.waiting} file(s) wait"
+                    )
                     _finish(queries, feed)
                 summary = _publish(out, feed, settings)
                 if admitted and not stop.is_set():
@@ -104,7 +111,12 @@ def follow(
                 feed.mark()
                 _finish(queries, feed)
                 summary = _publish(out, feed, settings)
-            operators = [each for query in queries for step in query.recentProgress for each in step["stateOperators"]]
+            operators = [
+                each
+                for query in queries
+                for step in query.recentProgress
+                for each in step["stateOperators"]
+            ]
             dropped = sum(operator["numRowsDroppedByWatermark"] for operator in operators)
     return {**summary, "new_rows": feed.ledger.rows - before, "dropped_by_watermark": dropped}
 
@@ -119,26 +131,43 @@ def _writing() -> Iterator[None]:
     try:
         yield
     except (OSError, StreamingQueryException) as error:
-        raise StreamFailed(f"stopped, and goes on from here when started again: {one_line(error)}") from None
+        raise StreamFailed(
+            f"stopped, and goes on from here when started again: {one_line(error)}"
+        ) from None
 
 
 @contextmanager
 def _queries(spark: SparkSession, out: Path, settings: Settings) -> Iterator[list[StreamingQuery]]:
     """Both queries, running. They run through: one started anew for each step would load its whole state anew."""
-    events = spark.readStream.schema(FEED).option("recursiveFileLookup", "true").parquet(str(out / "feed"))
+    events = (
+        spark.readStream.schema(FEED)
+        .option("recursiveFileLookup", "true")
+        .parquet(str(out / "feed"))
+    )
     for name in ("windows", "idle"):
         (out / name).mkdir(exist_ok=True)
         checkpoint = out / "checkpoint" / name
         if checkpoint.exists() and not any(checkpoint.glob("offsets/[0-9]*")):
-            shutil.rmtree(checkpoint)  # killed while its first batch was written down: Spark would refuse it
+            shutil.rmtree(
+                checkpoint
+            )  # killed while its first batch was written down: Spark would refuse it
     with ExitStack() as running:
         queries = []
         for name, mode, table, keep in (
-            ("windows", "update", windows(events, settings.window_ns, settings.delay_ns), keep_windows),
+            (
+                "windows",
+                "update",
+                windows(events, settings.window_ns, settings.delay_ns),
+                keep_windows,
+            ),
             ("idle", "append", idle(events, settings.delay_ns), keep_sessions),
         ):
-            writer = table.writeStream.outputMode(mode).option("checkpointLocation", str(out / "checkpoint" / name))
-            queries.append(writer.trigger(processingTime=POLL).foreachBatch(partial(keep, out / name)).start())
+            writer = table.writeStream.outputMode(mode).option(
+                "checkpointLocation", str(out / "checkpoint" / name)
+            )
+            queries.append(
+                writer.trigger(processingTime=POLL).foreachBatch(partial(keep, out / name)).start()
+            )
             running.callback(queries[-1].stop)
         yield queries
 
@@ -154,7 +183,12 @@ def _publish(out: Path, feed: Feed, settings: Settings) -> dict[str, Any]:
     """The summary and the page, each put in place in one step."""
     newest = feed.ledger.names
     until = max(newest.values(), default=0) if settings.for_ns == 0 else time.time_ns()
-    silent = missing(settings.expected, {name: [(at, at)] for name, at in newest.items()}, settings.within_ns, until)
+    silent = missing(
+        settings.expected,
+        {name: [(at, at)] for name, at in newest.items()},
+        settings.within_ns,
+        until,
+    )
     summary = status(feed, out, settings.window_ns, silent=silent)
     write_text(out / "live.html", render(summary, out, settings.every_ns))
     write_text(out / "live.json", json.dumps(summary, indent=2) + "\n")

@@ -100,7 +100,9 @@ def status(
         "waiting_files": feed.waiting,
         "drained": ledger.horizon != ledger.newest,
         "newest": None if ledger.newest is None else ledger.newest / 1e6,
-        "final_until": None if watermark is None else min(watermark, ledger.newest or watermark) / 1e6,
+        "final_until": None
+        if watermark is None
+        else min(watermark, ledger.newest or watermark) / 1e6,
         "window_s": window_ns / 1e9,
         "tick_s": ledger.tick_ns / 1e9,
         "listeners": listeners,
@@ -135,7 +137,9 @@ def as_text(summary: dict[str, Any]) -> str:
     if dropped := summary["dropped_by_watermark"]:
         lines.append(f"{dropped:,} rows were dropped by Spark")
     if summary["growing"]:
-        lines.append(f"{summary['growing']:,} stream(s) are no Parquet yet: their rows come when the writer rotates")
+        lines.append(
+            f"{summary['growing']:,} stream(s) are no Parquet yet: their rows come when the writer rotates"
+        )
     lines += reasons(summary)
     lines += [f"put aside: {entry['path']}: {entry['reason']}" for entry in summary["quarantined"]]
     return "\n".join(lines)

@@ -95,13 +95,18 @@ def idle(events: DataFrame, delay_ns: int) -> DataFrame:
             # Fixed-width, and the same whatever the order of rows: the flag rides in the lowest bits of the instant.
             # A change is at the instant of the activity before it, and later; of several, that to no timeout counts.
             F.max(
-                F.unix_micros("at") * 4 + F.when(kind == CHANGE, 2).otherwise(0) + F.when(watched, 0).otherwise(1)
+                F.unix_micros("at") * 4
+                + F.when(kind == CHANGE, 2).otherwise(0)
+                + F.when(watched, 0).otherwise(1)
             ).alias("at_last"),
             F.min(F.col("full").cast("int")).alias("full"),
         )
         .where((F.col("rows") > 0) & (F.col("markers") == 0))
         .withColumn(
-            "outcome", F.when(F.col("over") == 1, ENDED).when(F.col("at_last") % 2 == 1, IN_USE).otherwise(IDLE)
+            "outcome",
+            F.when(F.col("over") == 1, ENDED)
+            .when(F.col("at_last") % 2 == 1, IN_USE)
+            .otherwise(IDLE),
         )
         .select(
             "run",
@@ -126,12 +131,20 @@ def keep_windows(directory: Path, batch: DataFrame, _: int = 0) -> None:
         path = directory / f"{day.isoformat()}.parquet"
         if path.exists():
             before, given = pq.ParquetFile(path).read(), set(_keys(rows))
-            rows = pa.concat_tables([before.filter([key not in given for key in _keys(before)]), rows])
+            rows = pa.concat_tables(
+                [before.filter([key not in given for key in _keys(before)]), rows]
+            )
         write_atomically(rows.sort_by([("start", "ascending"), ("listener", "ascending")]), path)
 
 
 def _keys(windows: pa.Table) -> list[tuple[int, str | None]]:
-    return list(zip(windows["start"].cast(pa.int64()).to_pylist(), windows["listener"].to_pylist(), strict=True))
+    return list(
+        zip(
+            windows["start"].cast(pa.int64()).to_pylist(),
+            windows["listener"].to_pylist(),
+            strict=True,
+        )
+    )
 
 
 def keep_sessions(directory: Path, batch: DataFrame, number: int) -> None:
@@ -146,10 +159,14 @@ def keep_sessions(directory: Path, batch: DataFrame, number: int) -> None:
             if int(file.schema_arrow.metadata[BATCH]) >= number:
                 return
             if file.metadata.num_rows < PART_ROWS:
-                rows = pa.concat_tables([file.read().replace_schema_metadata(None), rows.replace_schema_metadata(None)])
+                rows = pa.concat_tables(
+                    [file.read().replace_schema_metadata(None), rows.replace_schema_metadata(None)]
+                )
             else:
                 serial += 1
-    write_atomically(rows.replace_schema_metadata({BATCH: str(number)}), directory / f"{serial:06d}.parquet")
+    write_atomically(
+        rows.replace_schema_metadata({BATCH: str(number)}), directory / f"{serial:06d}.parquet"
+    )
 
 
 def write_atomically(table: pa.Table, path: Path) -> None:

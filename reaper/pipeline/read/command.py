@@ -36,11 +36,22 @@ if TYPE_CHECKING:
 def add_inputs(parser: Parser, *, required: bool = True, client: bool = True) -> None:
     """Give *parser* the flags that `read_inputs` reads. *client*: with `--client`."""
     parser.add_argument(
-        "--events", type=place, nargs="+", default=[], required=required, metavar="DIR", help="journals of servers"
+        "--events",
+        type=place,
+        nargs="+",
+        default=[],
+        required=required,
+        metavar="DIR",
+        help="journals of servers",
     )
     if client:
         parser.add_argument(
-            "--client", type=place, nargs="+", default=[], metavar="DIR", help="journals of the load generator"
+            "--client",
+            type=place,
+            nargs="+",
+            default=[],
+            metavar="DIR",
+            help="journals of the load generator",
         )
     parser.set_defaults(client=[])
     add_span(parser)
@@ -68,7 +79,9 @@ def asking(
         yield session, *read_inputs(session, arguments, progress)
 
 
-def read_inputs(spark: SparkSession, arguments: argparse.Namespace, progress: Progress) -> tuple[Inputs, Inputs | None]:
+def read_inputs(
+    spark: SparkSession, arguments: argparse.Namespace, progress: Progress
+) -> tuple[Inputs, Inputs | None]:
     """The files that `--events` and `--client` name, checked; None without `--client`.
 
     Raises:

@@ -50,7 +50,9 @@ def server_names(text: str) -> tuple[str, ...]:
             raise argparse.ArgumentTypeError(f"{text!r} cannot be read: {error}") from None
         found = [line.partition("#")[0].strip() for line in lines]
     elif "/" in text:
-        raise argparse.ArgumentTypeError(f"{text!r} is no file: name one, or servers between commas")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no file: name one, or servers between commas"
+        )
     else:
         found = [name.strip() for name in text.split(",")]
     names = tuple(dict.fromkeys(filter(None, found)))
@@ -63,7 +65,9 @@ Missing = list[dict[str, str]]
 """Servers, each with the reason why it is missing: as a summary has them."""
 
 
-def silent(expected: Sequence[str], files: Iterable[Facts], within_ns: int, span: Span = ALWAYS) -> Missing:
+def silent(
+    expected: Sequence[str], files: Iterable[Facts], within_ns: int, span: Span = ALWAYS
+) -> Missing:
     """Which of the *expected* servers are `missing` from *files*.
 
     Args:
@@ -75,7 +79,9 @@ def silent(expected: Sequence[str], files: Iterable[Facts], within_ns: int, span
     for facts in files:
         spans.setdefault(facts.server, []).append(facts.bounds or (0, 1 << 63))
         newest = max(newest, facts.bounds[1] if facts.bounds else 0)
-    until = newest if span.until is None else min(span.until, max(newest, time.time_ns()))  # not the time to come
+    until = (
+        newest if span.until is None else min(span.until, max(newest, time.time_ns()))
+    )  # not the time to come
     return missing(expected, spans, within_ns, until, span.since)
 
 
@@ -93,8 +99,16 @@ def missing(
         until_ns: Where they should be.
         since_ns: From where on; None: from the first row of each.
     """
-    found = {name: _hole(sorted(spans[name]), within_ns, since_ns, until_ns) for name in expected if name in spans}
-    return [{"server": name, "reason": why} for name in expected if (why := found.get(name, "no file of it"))]
+    found = {
+        name: _hole(sorted(spans[name]), within_ns, since_ns, until_ns)
+        for name in expected
+        if name in spans
+    }
+    return [
+        {"server": name, "reason": why}
+        for name in expected
+        if (why := found.get(name, "no file of it"))
+    ]
 
 
 def line(entry: Mapping[str, str]) -> str:
@@ -102,7 +116,9 @@ def line(entry: Mapping[str, str]) -> str:
     return f"server {entry['server']} was expected: {entry['reason']}"
 
 
-def _hole(spans: list[tuple[int, int]], within_ns: int, since_ns: int | None, until_ns: int) -> str | None:
+def _hole(
+    spans: list[tuple[int, int]], within_ns: int, since_ns: int | None, until_ns: int
+) -> str | None:
     """The first silence in *spans* beyond *within_ns*, in words."""
     at = spans[0][0] if since_ns is None else since_ns
     for first, last in [*spans, (until_ns, until_ns)]:

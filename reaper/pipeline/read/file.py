@@ -99,11 +99,15 @@ def footer_of(path: Place, size: int) -> Facts:
     if mode not in ("gaps", "full"):
         raise Refused(f"wrong metadata: {PREFIX}mode is {mode[:80]!r}, expected gaps or full")
     if version > SCHEMA_VERSION:
-        raise Refused(f"schema version {version} is newer than {SCHEMA_VERSION}, the newest this release reads")
+        raise Refused(
+            f"schema version {version} is newer than {SCHEMA_VERSION}, the newest this release reads"
+        )
     _check_columns(schema)
     writer = _number(metadata, "writer", -1)
     if not run or writer < 0:
-        raise Refused(f"wrong metadata: {PREFIX}run and {PREFIX}writer must say whose rows these are")
+        raise Refused(
+            f"wrong metadata: {PREFIX}run and {PREFIX}writer must say whose rows these are"
+        )
     if not (run.isascii() and all(digit in "0123456789abcdefABCDEF" for digit in run)):
         raise Refused(f"wrong metadata: {PREFIX}run is {run[:80]!r}, expected hexadecimal digits")
     if not rows:
@@ -140,7 +144,9 @@ def count_here(facts: Facts) -> tuple[Facts, list[Count]]:
         names = [column.name for column in COLUMNS if column.name in file.schema_arrow.names]
         try:
             for group in range(file.num_row_groups):
-                found += _count(file.read_row_group(group, columns=names, use_threads=False)).to_pylist()
+                found += _count(
+                    file.read_row_group(group, columns=names, use_threads=False)
+                ).to_pylist()
         except (pa.ArrowException, OSError, ValueError) as error:
             raise Refused(f"corrupted: {one_line(error)}") from None
     return facts, found
@@ -170,9 +176,13 @@ def _number(metadata: dict[str, str], key: str, default: int) -> int:
     try:
         value = int(metadata.get(key, default))
     except ValueError:
-        raise Refused(f"wrong schema: metadata {PREFIX}{key} is {metadata[key]!r}, expected an integer") from None
+        raise Refused(
+            f"wrong schema: metadata {PREFIX}{key} is {metadata[key]!r}, expected an integer"
+        ) from None
     if value != default and not 0 <= value < 1 << 63:
-        raise Refused(f"wrong metadata: {PREFIX}{key} is {value}, expected 0 or more, within 64 bits")
+        raise Refused(
+            f"wrong metadata: {PREFIX}{key} is {value}, expected 0 or more, within 64 bits"
+        )
     if key.endswith("_ns") and value >= MOST_NS:
         raise Refused(f"wrong metadata: {PREFIX}{key} is {value}, more than 36 years")
     return value
@@ -184,7 +194,9 @@ def _check_columns(schema: pa.Schema) -> None:
             raise Refused(f"wrong schema: column {column.name} is missing")
         found = schema.field(column.name).type
         plain = found.value_type if pa.types.is_dictionary(found) else found
-        good = pa.types.is_string(plain) if column.type == "dictionary" else str(plain) == column.type
+        good = (
+            pa.types.is_string(plain) if column.type == "dictionary" else str(plain) == column.type
+        )
         if not good:
             wanted = "string" if column.type == "dictionary" else column.type
             raise Refused(f"wrong schema: column {column.name} is {plain}, expected {wanted}")
@@ -192,11 +204,18 @@ def _check_columns(schema: pa.Schema) -> None:
 
 def _anchors(metadata: dict[str, str]) -> list[list[int]]:
     try:
-        found = [[int(value) for value in anchor] for anchor in json.loads(metadata.get("anchors", "[]"))]
+        found = [
+            [int(value) for value in anchor] for anchor in json.loads(metadata.get("anchors", "[]"))
+        ]
     except (ValueError, TypeError, OverflowError, RecursionError):
         raise Refused(f"wrong schema: metadata {PREFIX}anchors is no list of instants") from None
-    if any(len(anchor) not in (2, 3) or any(abs(value) >= MOST_UNIX_NS for value in anchor) for anchor in found):
-        raise Refused(f"wrong metadata: {PREFIX}anchors has an anchor that is no pair or triple of instants")
+    if any(
+        len(anchor) not in (2, 3) or any(abs(value) >= MOST_UNIX_NS for value in anchor)
+        for anchor in found
+    ):
+        raise Refused(
+            f"wrong metadata: {PREFIX}anchors has an anchor that is no pair or triple of instants"
+        )
     return found
 
 
@@ -211,7 +230,9 @@ def believe(facts: Facts, counts: Iterable[Count], now: int) -> None:
     """
     found = list(counts)
     if (read := sum(count["count_all"] for count in found)) != facts.rows:
-        raise Refused(f"corrupted: {read} of {facts.rows} rows can be read, the others fail their checksum or decoding")
+        raise Refused(
+            f"corrupted: {read} of {facts.rows} rows can be read, the others fail their checksum or decoding"
+        )
     if any(c["kind"] is None or min(c["t_count"], c["conn_count"]) < c["count_all"] for c in found):
         raise Refused("wrong schema: t, conn and kind must have a value in every row")
     ranges = {name: _range(found, name) for name in COUNTED}
@@ -219,7 +240,9 @@ def believe(facts: Facts, counts: Iterable[Count], now: int) -> None:
     if least_conn < 0:
         raise Refused(f"impossible row: connection id {least_conn} is negative")
     for name, bound in ranges.items():
-        most = MOST_NS if name in _NANOSECONDS else MOST_UNIX_NS if name == "wall_offset_ns" else None
+        most = (
+            MOST_NS if name in _NANOSECONDS else MOST_UNIX_NS if name == "wall_offset_ns" else None
+        )
         if bound is not None and most is not None and not -most < bound[0] <= bound[1] < most:
             worst = bound[0] if bound[0] <= -most else bound[1]
             why = ", more than 36 years" if most == MOST_NS else ""
@@ -233,9 +256,15 @@ def believe(facts: Facts, counts: Iterable[Count], now: int) -> None:
         raise Refused(f"unknown kind {strange[0]!r}; known: {', '.join(KINDS)}")
     for column, needing in _NEEDED:
         for kind in needing:
-            if any(count[f"{column}_count"] < count["count_all"] for count in found if count["kind"] == kind):
+            if any(
+                count[f"{column}_count"] < count["count_all"]
+                for count in found
+                if count["kind"] == kind
+            ):
                 raise Refused(f"impossible row: {kind} without {column}")
-    stalls = {(count["mark_t"], count["mark_idle"]) for count in found if count["mark_t"] is not None}
+    stalls = {
+        (count["mark_t"], count["mark_idle"]) for count in found if count["mark_t"] is not None
+    }
     if any(idle is None or idle < 0 for _, idle in stalls):
         raise Refused("impossible row: a stall without its length (idle_ns)")
     facts.stalls = sorted(stalls)
@@ -251,9 +280,13 @@ def believe(facts: Facts, counts: Iterable[Count], now: int) -> None:
     if least_conn < facts.first_conn:
         known = f"its run begins with connection {facts.first_conn}, it holds rows of {least_conn}"
         raise Refused(f"rows of another run: {known}")
-    ended = max(_known(found, "ended_max"), default=now)  # Unix time of its last row; now: no row knows it
+    ended = max(
+        _known(found, "ended_max"), default=now
+    )  # Unix time of its last row; now: no row knows it
     if ended > now + FUTURE_NS:
-        raise Refused(f"future: its last row is {(ended - now) / 3600e9:,.0f} h ahead of this machine's clock")
+        raise Refused(
+            f"future: its last row is {(ended - now) / 3600e9:,.0f} h ahead of this machine's clock"
+        )
     if ended < now - PAST_NS:
         raise Refused(f"late: it ended {(now - ended) / 3600e9:,.0f} h ago: its clock was not set")
 
@@ -278,7 +311,11 @@ def overdue(table: pa.Table) -> pa.ChunkedArray:
 
 def _count(table: pa.Table) -> pa.Table:
     def column(name: str) -> pa.ChunkedArray:
-        return table[name] if name in table.schema.names else pa.chunked_array([pa.nulls(table.num_rows, pa.int64())])
+        return (
+            table[name]
+            if name in table.schema.names
+            else pa.chunked_array([pa.nulls(table.num_rows, pa.int64())])
+        )
 
     kind, reason = table["kind"].cast(pa.string()), table["reason"].cast(pa.string())
     stall = pc.and_(pc.equal(kind, KINDS[CONFIG]), pc.equal(pc.fill_null(reason, ""), STALL))
@@ -322,7 +359,10 @@ def _counted(spark: SparkSession, known: Mapping[str, Place]) -> dict[Place, lis
 
     events = spark.read.schema(from_arrow_schema(EVENTS)).option("ignoreCorruptFiles", "true")
     stall = (F.col("kind") == KINDS[CONFIG]) & (F.col("reason") == STALL)
-    marks = (F.when(stall, F.col(column)).alias(mark) for column, mark in zip(("t", "idle_ns"), MARKS, strict=True))
+    marks = (
+        F.when(stall, F.col(column)).alias(mark)
+        for column, mark in zip(("t", "idle_ns"), MARKS, strict=True)
+    )
     timeout = F.when(F.col("timeout_ms") > 0, F.col("timeout_ms").cast("long") * F.lit(1_000_000))
     late = F.greatest(F.try_subtract("idle_ns", timeout), F.try_subtract("t", "due_ns"))
     counted = (
@@ -346,5 +386,7 @@ def _counted(spark: SparkSession, known: Mapping[str, Place]) -> dict[Place, lis
 def _name(path: str) -> str:
     """One name for one file, whether its URI has an empty host or none."""
     scheme, _, rest = path.partition(":")
-    host, slash, below = rest[2:].partition("/") if rest.startswith("//") else ("", "/", rest.lstrip("/"))
+    host, slash, below = (
+        rest[2:].partition("/") if rest.startswith("//") else ("", "/", rest.lstrip("/"))
+    )
     return f"{scheme}://{host}{slash}{below}"

@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from ...journal.schema import ACTIVITY, AVERTED, CLOSE_PEER, CONFIG, ENDS, KINDS, OPEN, OWN, REAP, SEQUENCE_BITS
+from ...journal.schema import (
+    ACTIVITY,
+    AVERTED,
+    CLOSE_PEER,
+    CONFIG,
+    ENDS,
+    KINDS,
+    OPEN,
+    OWN,
+    REAP,
+    SEQUENCE_BITS,
+)
 from ..engine import F, here
 from .file import EVENTS
 from .inputs import Inputs
@@ -37,7 +48,9 @@ RUNS: pa.Schema = pa.schema(
 """Grain: one row per writer and start of it. run_drained, run_holed: see `Run`."""
 
 
-def small_frame(spark: SparkSession, rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> DataFrame:
+def small_frame(
+    spark: SparkSession, rows: Sequence[tuple[Any, ...]], schema: pa.Schema
+) -> DataFrame:
     """*rows* as a frame that travels within the plan. By way of Arrow: from a list, Spark runs Python on executors."""
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
     arrays = [pa.array(column, kind) for column, kind in zip(columns, schema.types, strict=True)]
@@ -50,7 +63,9 @@ def read_events(spark: SparkSession, inputs: Inputs) -> DataFrame:
     Columns: those of `EVENTS`, and `code`: the kind as a number, its place in `KINDS`; an unknown one is the next.
     """
     paths = [facts.path for facts in inputs.files]
-    return with_code(here().read_parquet(spark, paths, EVENTS) if paths else small_frame(spark, [], EVENTS))
+    return with_code(
+        here().read_parquet(spark, paths, EVENTS) if paths else small_frame(spark, [], EVENTS)
+    )
 
 
 def with_code(events: DataFrame) -> DataFrame:
@@ -67,7 +82,15 @@ def runs_frame(spark: SparkSession, runs: Iterable[Run], timeline: Timeline) -> 
     """*runs* as a small frame, see `RUNS`."""
     rows = [
         (
-            *(run.index, run.writer, run.first_conn, run.last_conn, run.tick_ns, run.full, run.log_end_ns),
+            *(
+                run.index,
+                run.writer,
+                run.first_conn,
+                run.last_conn,
+                run.tick_ns,
+                run.full,
+                run.log_end_ns,
+            ),
             *(timeline.offset_ns(run), run.drained, run.holed),
         )
         for run in runs
@@ -83,7 +106,9 @@ def ns(milliseconds: Column) -> Column:
 def with_run(frame: DataFrame, runs: DataFrame) -> DataFrame:
     """*frame* (which has `conn`) with the columns of its run. Each row once; rows of no run are dropped."""
     conn = F.col("conn")
-    own = (F.shiftright(conn, SEQUENCE_BITS) == F.col("writer")) & conn.between(F.col("first_conn"), F.col("last_conn"))
+    own = (F.shiftright(conn, SEQUENCE_BITS) == F.col("writer")) & conn.between(
+        F.col("first_conn"), F.col("last_conn")
+    )
     return frame.join(F.broadcast(runs), own, "inner")
 
 
@@ -129,7 +154,8 @@ def lifetimes(events: DataFrame) -> DataFrame:
         "last_t": F.max("t"),
         # Of one instant's rows the change is the last; it follows the latest activity, whatever was averted since.
         "last_timeout_ms": filtered(
-            "max_by(timeout_ms, t * 8 + code)", f"timeout_ms IS NOT NULL AND code IN ({OPEN}, {ACTIVITY}, {CONFIG})"
+            "max_by(timeout_ms, t * 8 + code)",
+            f"timeout_ms IS NOT NULL AND code IN ({OPEN}, {ACTIVITY}, {CONFIG})",
         ),
         "changes": filtered("count(1)", f"code = {CONFIG}"),
         "last_activity": filtered("max(t)", is_activity),
@@ -145,7 +171,11 @@ def lifetimes(events: DataFrame) -> DataFrame:
     }
     own = F.col("code").isin(*(KINDS.index(kind) for kind in OWN))
     retimed = (F.col("code") == CONFIG) & F.col("timeout_ms").isNotNull()
-    return events.where(~own | retimed).groupBy("conn").agg(*(column.alias(name) for name, column in columns.items()))
+    return (
+        events.where(~own | retimed)
+        .groupBy("conn")
+        .agg(*(column.alias(name) for name, column in columns.items()))
+    )
 
 
 def listener_names(spark: SparkSession, inputs: Inputs) -> dict[int, str]:

@@ -132,7 +132,9 @@ def check(
     found.runs = runs_of(found.files)
     found.holes = _holes(found, [facts for facts in asked if facts.path in refused], span)
     # Of a part of the time: without those that were lost before it.
-    found.dropped_rows = sum(run.dropped - (run.dropped_earlier if span else 0) for run in found.runs)
+    found.dropped_rows = sum(
+        run.dropped - (run.dropped_earlier if span else 0) for run in found.runs
+    )
     return found
 
 
@@ -147,9 +149,18 @@ def _holes(found: Inputs, aside: Iterable[Facts], span: Span) -> list[dict[str, 
         known.get(facts.run, set()).add(facts.serial)
     holes = []
     for run, members in runs.items():
-        wanted = range(min(facts.serial for facts in members), max(facts.serial for facts in members))
+        wanted = range(
+            min(facts.serial for facts in members), max(facts.serial for facts in members)
+        )
         if missing := [serial for serial in missing_serials(known[run]) if serial in wanted]:
-            holes.append({"run": run, "writer": members[0].writer, "server": members[0].server, "serials": missing})
+            holes.append(
+                {
+                    "run": run,
+                    "writer": members[0].writer,
+                    "server": members[0].server,
+                    "serials": missing,
+                }
+            )
     return holes
 
 
@@ -162,7 +173,9 @@ def hole_line(hole: dict[str, Any]) -> str:
     """One of `Inputs.holes` in words."""
     serials = hole["serials"]
     shown = ", ".join(map(str, serials[:5])) + (", ..." if len(serials) > 5 else "")
-    of = f"run {hole['run']} of writer {hole['writer']}" + (f" on {hole['server']}" if hole["server"] else "")
+    of = f"run {hole['run']} of writer {hole['writer']}" + (
+        f" on {hole['server']}" if hole["server"] else ""
+    )
     return f"{len(serials)} file(s) of {of} missing between others of it: number {shown}"
 
 

@@ -120,7 +120,11 @@ class Timeline(Enum):
         if not related:
             return cls.UNRELATED
         boots = {run.boot for run in related}
-        one = len(boots) == 1 and "" not in boots and all(len(a) == 3 for run in related for a in run.anchors)
+        one = (
+            len(boots) == 1
+            and "" not in boots
+            and all(len(a) == 3 for run in related for a in run.anchors)
+        )
         timeline = cls.ONE_CLOCK if one else cls.UNIX
         latest = max(timeline.offset_ns(run) + run.log_end_ns for run in related)
         for run in runs:
@@ -136,7 +140,11 @@ class Timeline(Enum):
 
     def stalls(self, runs: Iterable[Run]) -> Stalls:
         """Of each of *runs*, also of those without any."""
-        return {run.index: [(a + by, b + by) for a, b in run.stalls] for run in runs for by in [self.offset_ns(run)]}
+        return {
+            run.index: [(a + by, b + by) for a, b in run.stalls]
+            for run in runs
+            for by in [self.offset_ns(run)]
+        }
 
     def apart(self, runs: Iterable[Run]) -> list[int]:
         """The indices of those of *runs* that have no place on this timeline."""
@@ -209,7 +217,9 @@ def overdue_files(files: Sequence[Facts], least_ns: int) -> list[Facts]:
         return facts.overdue_ns is not None and facts.overdue_ns > least_ns
 
     writers = {facts.writer for facts in files if overdue(facts)}
-    return [facts for facts in files if overdue(facts) or (facts.averted and facts.writer in writers)]
+    return [
+        facts for facts in files if overdue(facts) or (facts.averted and facts.writer in writers)
+    ]
 
 
 def strangers(files: Iterable[Facts]) -> dict[Place, str]:
@@ -235,7 +245,11 @@ def strangers(files: Iterable[Facts]) -> dict[Place, str]:
         good = members
         if sorted(facts.serial for facts in members) == list(range(1, len(members) + 1)):
             most = first + sum(facts.rows for facts in members) + SPARE_IDS
-            good = [facts for facts in members if facts.last_conn <= most or any(f.dropped for f in members)]
+            good = [
+                facts
+                for facts in members
+                if facts.last_conn <= most or any(f.dropped for f in members)
+            ]
             for facts in members:
                 if facts not in good:
                     found[facts.path] = (
@@ -243,6 +257,8 @@ def strangers(files: Iterable[Facts]) -> dict[Place, str]:
                         f"with {first} and has not written as many rows"
                     )
         reach[writer] = max(
-            [*good, *([before] if before else [])], key=lambda facts: facts.last_conn, default=members[0]
+            [*good, *([before] if before else [])],
+            key=lambda facts: facts.last_conn,
+            default=members[0],
         )
     return found

@@ -39,7 +39,9 @@ class Span:
         """Whether a file whose rows lie between *bounds*, both inclusive, may; None: they are not known."""
         if bounds is None:
             return True
-        return (self.until is None or bounds[0] < self.until) and (self.since is None or self.since <= bounds[1])
+        return (self.until is None or bounds[0] < self.until) and (
+            self.since is None or self.since <= bounds[1]
+        )
 
 
 ALWAYS = Span()
@@ -59,7 +61,11 @@ def span_of(arguments: argparse.Namespace) -> Span:
     Raises:
         Fault: nothing lies between them.
     """
-    if arguments.since is not None and arguments.until is not None and arguments.since >= arguments.until:
+    if (
+        arguments.since is not None
+        and arguments.until is not None
+        and arguments.since >= arguments.until
+    ):
         raise Fault("--from must be before --to")
     return Span(arguments.since, arguments.until)
 

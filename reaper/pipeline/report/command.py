@@ -29,6 +29,10 @@ def _report(arguments: argparse.Namespace, progress: Progress) -> int:
         charts = gather(audited, server)
         page = arguments.out / "report.html"
         write_text(page, render(audited.summary, advice, charts))
-    outcome = {"result": audited.summary["result"], "page": str(page), "reasons": audited.summary["reasons"]}
+    outcome = {
+        "result": audited.summary["result"],
+        "page": str(page),
+        "reasons": audited.summary["reasons"],
+    }
     show(arguments, outcome, f"{page}: audit {audited.summary['result'].upper()}")
     return 0 if audited.passed else 1

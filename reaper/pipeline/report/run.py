@@ -104,7 +104,13 @@ def _counts(frame: DataFrame, series: list[Column]) -> list[dict[int, int]]:
     """Per column of *series*: value -> rows that have it; nulls are left out. All in one look at *frame*."""
     many = len(series)
     keys = F.array(*(column * F.lit(many) + F.lit(i) for i, column in enumerate(series)))
-    rows = frame.select(F.explode(keys).alias("key")).where(F.col("key").isNotNull()).groupBy("key").count().collect()
+    rows = (
+        frame.select(F.explode(keys).alias("key"))
+        .where(F.col("key").isNotNull())
+        .groupBy("key")
+        .count()
+        .collect()
+    )
     found: list[dict[int, int]] = [{} for _ in series]
     for row in rows:
         value, i = divmod(row.key, many)
@@ -112,13 +118,17 @@ def _counts(frame: DataFrame, series: list[Column]) -> list[dict[int, int]]:
     return found
 
 
-def mass_reaps(reaps: dict[int, int], openings: dict[int, int], tick: float) -> list[tuple[float, int, int]]:
+def mass_reaps(
+    reaps: dict[int, int], openings: dict[int, int], tick: float
+) -> list[tuple[float, int, int]]:
     """Ticks in which far more was reaped than usual, and what came back right after."""
     if not reaps:
         return []
     usual = sum(reaps.values()) / (max(reaps) - min(0, *reaps) + 1)
     heavy = sorted((-n, at) for at, n in reaps.items() if n >= max(20, 5 * usual))
-    return [(at * tick, -n, sum(openings.get(at + k, 0) for k in range(1, 6))) for n, at in heavy[:10]]
+    return [
+        (at * tick, -n, sum(openings.get(at + k, 0) for k in range(1, 6))) for n, at in heavy[:10]
+    ]
 
 
 def _suspects(frame: Any) -> list[dict[str, Any]]:
@@ -135,7 +145,9 @@ def _suspects(frame: Any) -> list[dict[str, Any]]:
         (mean_idle / timeout).alias("idle_share"),
         F.col("activity_idle_ns").alias("held_ns"),
     )
-    return [row.asDict() for row in found.orderBy(F.desc("held_ns"), "conn").limit(SUSPECTS).collect()]
+    return [
+        row.asDict() for row in found.orderBy(F.desc("held_ns"), "conn").limit(SUSPECTS).collect()
+    ]
 
 
 # ---- the page --------------------------------------------------------------------------------------------------------
@@ -172,7 +184,11 @@ def render(summary: dict[str, Any], advice: dict[str, Any], charted: Charted) ->
         grid(
             [
                 card("Lateness against the tick", late, _lateness_chart(charted)),
-                card("Open connections over time", "All open connections, and what ended them.", _time_chart(charted)),
+                card(
+                    "Open connections over time",
+                    "All open connections, and what ended them.",
+                    _time_chart(charted),
+                ),
             ]
         ),
         _advice(advice),
@@ -200,22 +216,39 @@ def _tiles(summary: dict[str, Any], advice: dict[str, Any]) -> str:
         if entry.get("seen_lateness_s") or entry["lateness_s"]
     ]
     shown: list[Tile] = [
-        ("violations", f"{violations:,}", "early, missed, late, lost, duplicate", "bad" if violations else ""),
-        ("lateness, p99", seconds(max(worst)) if worst else "none", f"one tick is {seconds(tick)}", ""),
+        (
+            "violations",
+            f"{violations:,}",
+            "early, missed, late, lost, duplicate",
+            "bad" if violations else "",
+        ),
+        (
+            "lateness, p99",
+            seconds(max(worst)) if worst else "none",
+            f"one tick is {seconds(tick)}",
+            "",
+        ),
         ("averted", f"{summary['averted']:,}", "spared by the final check", ""),
     ]
     for name, timeout in list(advice["config"].get("timeouts", {}).items())[:2]:
-        shown.append((f"advised {name}", seconds(timeout["timeout_s"]), f"for {timeout['listener']}", ""))
+        shown.append(
+            (f"advised {name}", seconds(timeout["timeout_s"]), f"for {timeout['listener']}", "")
+        )
     return tiles(shown)
 
 
 def _violations(summary: dict[str, Any]) -> str:
     if not summary["reasons"]:
         return ""
-    rows = [[entry["verdict"], str(entry["conn"]), entry["where"], entry["story"]] for entry in summary["offenders"]]
+    rows = [
+        [entry["verdict"], str(entry["conn"]), entry["where"], entry["story"]]
+        for entry in summary["offenders"]
+    ]
     stories = (
         table(
-            ["verdict", f"of the first {OFFENDERS_PER_VERDICT} connections", "where", "story"], folded(rows, 1), set()
+            ["verdict", f"of the first {OFFENDERS_PER_VERDICT} connections", "where", "story"],
+            folded(rows, 1),
+            set(),
         )
         if rows
         else ""
@@ -228,13 +261,26 @@ def _lateness_chart(charted: Charted) -> str:
         return '<p class="none">Nothing was reaped.</p>'
     size, last = charted.slice, LATENESS_TICKS * charted.tick
     most = max(n for _, n in charted.lateness)
-    low, high = min(-size, charted.lateness[0][0]), max(charted.tick * 1.15, charted.lateness[-1][0] + size)
-    chart = Chart("Lateness of reaps", Axis(low, high, "lateness", seconds), Axis(0, most * 1.15, "reaps", count))
+    low, high = (
+        min(-size, charted.lateness[0][0]),
+        max(charted.tick * 1.15, charted.lateness[-1][0] + size),
+    )
+    chart = Chart(
+        "Lateness of reaps",
+        Axis(low, high, "lateness", seconds),
+        Axis(0, most * 1.15, "reaps", count),
+    )
     early = [(x, n) for x, n in charted.lateness if x < 0]
     chart.bars(early, size, "bad", "early" if early else "")
-    chart.bars([(x, n) for x, n in charted.lateness if 0 <= x < charted.tick], size, "a", "within one tick")
+    chart.bars(
+        [(x, n) for x, n in charted.lateness if 0 <= x < charted.tick], size, "a", "within one tick"
+    )
     beyond = [(x, n) for x, n in charted.lateness if x >= charted.tick]
-    more = f"; the last bar: {seconds(last)} and more" if beyond and beyond[-1][0] >= last * 0.999 else ""
+    more = (
+        f"; the last bar: {seconds(last)} and more"
+        if beyond and beyond[-1][0] >= last * 0.999
+        else ""
+    )
     chart.bars(beyond, size, "d", f"beyond one tick{more}" if beyond else "")
     chart.mark(0, "due")
     chart.mark(charted.tick, "one tick")
@@ -255,7 +301,11 @@ def _time_chart(charted: Charted) -> str:
         closes.append((x, float(charted.closed.get(at, 0))))
     top = max(y for _, y in [*open_now, *reaps, *closes]) * 1.1 or 1
     last = (bins[-1] + 1) * charted.width
-    chart = Chart("Open connections over time", Axis(0, last, "time", seconds), Axis(0, top, "connections", count))
+    chart = Chart(
+        "Open connections over time",
+        Axis(0, last, "time", seconds),
+        Axis(0, top, "connections", count),
+    )
     chart.band([(x, 0.0) for x, _ in open_now], open_now, "a")
     chart.line(open_now, "a", "open")
     chart.line(reaps, "d", f"reaped per {seconds(charted.width)}")
@@ -264,18 +314,24 @@ def _time_chart(charted: Charted) -> str:
 
 
 def _advice(advice: dict[str, Any]) -> str:
-    shown = [(name, entry) for name, entry in advice["listeners"].items() if entry["survival"]][: len(STYLES)]
+    shown = [(name, entry) for name, entry in advice["listeners"].items() if entry["survival"]][
+        : len(STYLES)
+    ]
     if not shown:
         return card("Advice", "The log holds no silence that ended: nothing can be advised.", "")
     times = [time for _, entry in shown for time, *_ in entry["survival"]]
     high = max(max(times), min(times) * 10)
     low = max(min(times), high / 10_000)
     survival = Chart(
-        "Survival of silences", Axis(low, high, "silence", seconds, log=True), Axis(0, 1, "still silent", percent)
+        "Survival of silences",
+        Axis(low, high, "silence", seconds, log=True),
+        Axis(0, 1, "still silent", percent),
     )
     for (name, entry), style in zip(shown, STYLES, strict=False):
         rows = entry["survival"]
-        survival.band([(t, lo) for t, _, lo, _ in rows], [(t, hi) for t, _, _, hi in rows], style, steps=True)
+        survival.band(
+            [(t, lo) for t, _, lo, _ in rows], [(t, hi) for t, _, _, hi in rows], style, steps=True
+        )
         survival.line([(t, level) for t, level, *_ in rows], style, name, steps=True)
         if (timeout := entry["recommendation"]["timeout_s"]) is not None and low <= timeout <= high:
             survival.mark(timeout, f"{name}: {seconds(timeout)}", f"mark {style}")
@@ -309,22 +365,32 @@ def _advice(advice: dict[str, Any]) -> str:
 
 
 def _trade_chart(shown: list[tuple[str, dict[str, Any]]], allowed: float) -> str:
-    rows = [row for _, entry in shown for row in entry["trade_off"] if not row["beyond_what_was_seen"]]
+    rows = [
+        row for _, entry in shown for row in entry["trade_off"] if not row["beyond_what_was_seen"]
+    ]
     if not rows:
         return '<p class="none">No candidate timeout lies above the threshold of the log.</p>'
     lows, highs = min(row["mean_open"] for row in rows), max(row["mean_open"] for row in rows)
     floor = 1e-5
     chart = Chart(
         "Trade-off",
-        Axis(min(lows, highs * 0.9) * 0.9, highs * 1.1 or 1.0, "connections open on average", count),
+        Axis(
+            min(lows, highs * 0.9) * 0.9, highs * 1.1 or 1.0, "connections open on average", count
+        ),
         Axis(floor, 1, "returning silences cut", percent, log=True),
     )
     for (name, entry), style in zip(shown, STYLES, strict=False):
         known = [row for row in entry["trade_off"] if not row["beyond_what_was_seen"]]
-        chart.line([(row["mean_open"], max(row["silences_cut"], floor)) for row in known], style, name)
+        chart.line(
+            [(row["mean_open"], max(row["silences_cut"], floor)) for row in known], style, name
+        )
         for row in known:
-            chart.dot(row["mean_open"], max(row["silences_cut"], floor), style, seconds(row["timeout_s"]))
-    chart.line([(chart.x.low, allowed), (chart.x.high, allowed)], "allowed", f"allowed: {percent(allowed)}")
+            chart.dot(
+                row["mean_open"], max(row["silences_cut"], floor), style, seconds(row["timeout_s"])
+            )
+    chart.line(
+        [(chart.x.low, allowed), (chart.x.high, allowed)], "allowed", f"allowed: {percent(allowed)}"
+    )
     return chart.svg()
 
 
@@ -352,13 +418,23 @@ def _mass_table(charted: Charted) -> str:
         return ""
     rows = [[seconds(when), f"{reaps:,}", f"{back:,}"] for when, reaps, back in charted.mass]
     text = "Ticks that reaped far more than usual, and the openings that followed: a reconnect storm looks like both."
-    return card("Mass reaps", text, table(["at", "reaped in one tick", "opened within five ticks"], rows, {0, 1, 2}))
+    return card(
+        "Mass reaps",
+        text,
+        table(["at", "reaped in one tick", "opened within five ticks"], rows, {0, 1, 2}),
+    )
 
 
 def _verdict_table(summary: dict[str, Any]) -> str:
-    rows = [[name, f"{n:,}", VERDICTS[name]] for name, n in summary["verdicts"].items() if n or name in VIOLATIONS]
+    rows = [
+        [name, f"{n:,}", VERDICTS[name]]
+        for name, n in summary["verdicts"].items()
+        if n or name in VIOLATIONS
+    ]
     return card(
-        "Every verdict", "Each connection has exactly one.", table(["verdict", "connections", "meaning"], rows, {1})
+        "Every verdict",
+        "Each connection has exactly one.",
+        table(["verdict", "connections", "meaning"], rows, {1}),
     )
 
 

@@ -12,18 +12,29 @@ from .settings import parse
 
 def add(command: AddCommand) -> None:
     """Declare `what-if`."""
-    sub: Parser = command("what-if", _what_if, "Replay a journal under other settings, and say how well each is known.")
+    sub: Parser = command(
+        "what-if",
+        _what_if,
+        "Replay a journal under other settings, and say how well each is known.",
+    )
     add_inputs(sub, client=False)
     sub.add_argument(
         "--set", nargs="+", action="append", default=[], metavar="KEY=VALUE", dest="sets",
         help="one row: timeout=20s, timeout.LISTENER=20s, timeout.LISTENER@75s=60s (only where 75s was in force), "
         "tick=100ms; may be repeated",
     )  # fmt: skip
-    sub.add_argument("--timeouts", default="", metavar="D,D,...", help="a row for each, as --set timeout=D makes it")
+    sub.add_argument(
+        "--timeouts",
+        default="",
+        metavar="D,D,...",
+        help="a row for each, as --set timeout=D makes it",
+    )
 
 
 def _what_if(arguments: argparse.Namespace, progress: Progress) -> int:
-    timeouts = [[f"timeout={text.strip()}"] for text in arguments.timeouts.split(",") if text.strip()]
+    timeouts = [
+        [f"timeout={text.strip()}"] for text in arguments.timeouts.split(",") if text.strip()
+    ]
     sets = [*timeouts, *arguments.sets]
     if not sets:
         raise Fault("nothing to compare: give --timeouts or --set")

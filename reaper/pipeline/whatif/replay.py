@@ -45,7 +45,10 @@ WORLDS: pa.Schema = pa.schema([("setting", pa.int32()), ("world", pa.int32())])
 PLAN: pa.Schema = pa.schema(
     [
         *((name, pa.int32()) for name in ("setting", "run", "timeout_ms")),
-        *((name, pa.int64()) for name in ("listener_hash", "timeout_ns", "epoch_ns", "origin_ns", "blur_ns")),
+        *(
+            (name, pa.int64())
+            for name in ("listener_hash", "timeout_ns", "epoch_ns", "origin_ns", "blur_ns")
+        ),
     ]
 )
 """Grain: one row per setting and (run, listener, timeout in force): what it means there."""
@@ -54,7 +57,11 @@ PLAN: pa.Schema = pa.schema(
 def silences(events: DataFrame, runs: DataFrame) -> DataFrame:
     """Silences that an idle timeout was watching. `how`: RETURNED, CLOSED or CUT. Deadlines are not among them."""
     kind = F.col("kind")
-    how = F.when(kind == "activity", RETURNED).when(kind == "reap", CUT).when(kind.isin(*ENDS), CLOSED)
+    how = (
+        F.when(kind == "activity", RETURNED)
+        .when(kind == "reap", CUT)
+        .when(kind.isin(*ENDS), CLOSED)
+    )
     found = (
         of_connections(events)
         .where((F.col("timeout_ms") > 0) & F.col("idle_ns").isNotNull() & (kind != "averted"))
@@ -102,10 +109,16 @@ def facts_of_runs(found: list[Any], ticks: Mapping[int, int]) -> dict[int, dict[
         telling = max(mine, key=lambda row: int(row.reaps))
         low, middle, high = telling.slack or (0, 0, 0)
         blurred = telling.reaps >= TELLING and low > 0 and low >= 0.8 * high
-        opened = [row.opened for row in mine if row.opened is not None] or [row.first for row in mine]
+        opened = [row.opened for row in mine if row.opened is not None] or [
+            row.first for row in mine
+        ]
         epoch = middle if blurred else high / 0.9
         epochs = max(1, round(ticks[run] / epoch)) if telling.reaps >= TELLING and epoch > 0 else 2
-        facts[run] = {"origin_ns": min(opened), "epochs": epochs, "blur_ns": middle if blurred else 0}
+        facts[run] = {
+            "origin_ns": min(opened),
+            "epochs": epochs,
+            "blur_ns": middle if blurred else 0,
+        }
     return facts
 
 
@@ -142,12 +155,16 @@ def judged(rows: DataFrame, plan: DataFrame) -> DataFrame:
     timeout = F.col("timeout_ns")
     least = timeout - F.col("blur_ns")
     both = both.where((F.col("how") == CUT) | (F.col("idle") > least))
-    closed = F.expr("origin_ns + greatest(1, (since - origin_ns + epoch_ns - 1) div epoch_ns) * epoch_ns")
+    closed = F.expr(
+        "origin_ns + greatest(1, (since - origin_ns + epoch_ns - 1) div epoch_ns) * epoch_ns"
+    )
     both = both.withColumn("due", closed + timeout)
     was_cut, in_time = F.col("how") == CUT, F.col("due") < F.col("until")
     sure = F.col("idle") > timeout + F.col("epoch_ns") + F.col("blur_ns")
     found = both.withColumn("cut", in_time | (was_cut & (timeout <= F.col("was")))).select(
-        "*", (was_cut & ~F.col("cut")).alias("censored"), (F.col("cut") & (was_cut | sure)).alias("certain")
+        "*",
+        (was_cut & ~F.col("cut")).alias("censored"),
+        (F.col("cut") & (was_cut | sure)).alias("certain"),
     )
     of_connection = Window.partitionBy("setting", "conn")
     first = F.min(F.when(F.col("cut"), F.col("due"))).over(of_connection)
@@ -220,11 +237,17 @@ def peaks(
     at = F.when(F.col("cut"), F.col("due")).otherwise(F.least("due", "log_end_ns"))
     came = F.when(F.col("how") == RETURNED, 1).otherwise(0)
     # An end of the log that does not happen here is a `down` of -1 at its instant.
-    stays = hits.where(F.col("cut") | F.col("censored")).withColumns({"at": at, "world": F.lit(HIGH)})
+    stays = hits.where(F.col("cut") | F.col("censored")).withColumns(
+        {"at": at, "world": F.lit(HIGH)}
+    )
     high = _steps(stays, ("at", 0, 1), ("until", came, came - 1))
     leaves = ended_early(hits, found).withColumn("world", F.lit(LOW))
     gone = _steps(unseen.withColumn("world", F.lit(LOW)), ("at", 0, 1))
-    steps = steps.unionByName(high).unionByName(_steps(leaves, ("due", 0, 1), ("ended", 0, -1))).unionByName(gone)
+    steps = (
+        steps.unionByName(high)
+        .unionByName(_steps(leaves, ("due", 0, 1), ("ended", 0, -1)))
+        .unionByName(gone)
+    )
     key = ["setting", "world", "bin"]
     width = (span[1] - span[0]) // BINS + 1
     at_once = (
@@ -239,7 +262,9 @@ def peaks(
     bins = at_once.select(*key, change.alias("change"), level.alias("level")).groupBy(*key)
     open_now: Counter[tuple[int, int]] = Counter()
     most: Counter[tuple[int, int]] = Counter()
-    for setting, world, _, in_bin, changed in sorted(bins.agg(F.max("level"), F.sum("change")).collect()):
+    for setting, world, _, in_bin, changed in sorted(
+        bins.agg(F.max("level"), F.sum("change")).collect()
+    ):
         which = setting, world
         most[which] = max(most[which], open_now[which] + in_bin)
         open_now[which] += changed
@@ -252,6 +277,8 @@ def _steps(frame: DataFrame, *steps: tuple[str, Column | int, Column | int]) -> 
     def step(instant: str, up: Column | int, down: Column | int) -> Column:
         at = (F.col(instant) + F.col("offset_ns")).alias("at")
         changes = (each if not isinstance(each, int) else F.lit(each) for each in (up, down))
-        return F.struct(at, *(each.alias(name) for each, name in zip(changes, ("up", "down"), strict=True)))
+        return F.struct(
+            at, *(each.alias(name) for each, name in zip(changes, ("up", "down"), strict=True))
+        )
 
     return frame.select("setting", "world", F.inline(F.array(*(step(*each) for each in steps))))

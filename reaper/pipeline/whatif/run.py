@@ -39,7 +39,11 @@ MEASURES = {"reaps": 0, "false_cuts": 0, "peak_open": 0, "descriptor_hours": 2}
 
 HEAD = (
     "setting",
-    *(head for name in ("reaps", "false cuts", "peak open", "descriptor-h") for head in (name, "never", "back")),
+    *(
+        head
+        for name in ("reaps", "false cuts", "peak open", "descriptor-h")
+        for head in (name, "never", "back")
+    ),
     "back/s",
 )
 
@@ -85,7 +89,10 @@ class Log:
 
 
 def what_if(
-    spark: SparkSession, inputs: Inputs, sets: Sequence[Sequence[str]], progress: Callable[[str], None] = lambda _: None
+    spark: SparkSession,
+    inputs: Inputs,
+    sets: Sequence[Sequence[str]],
+    progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Replay the journals of *inputs* under the settings in force, then under each of *sets*, the words of a `--set`;
     returns what goes to JSON.
@@ -101,7 +108,9 @@ def what_if(
     groups = replay.groups(events, runs)
     watching = [row for row in groups if row.silences and row.timeout_ms]
     in_force = [
-        InForce(row.run, listeners.get(row.listener_hash, "(none)"), row.listener_hash, row.timeout_ms)
+        InForce(
+            row.run, listeners.get(row.listener_hash, "(none)"), row.listener_hash, row.timeout_ms
+        )
         for row in sorted(watching, key=lambda row: (-row.silences, row.run, row.timeout_ms))
     ]
     known = sorted({entry.listener for entry in in_force} | set(listeners.values()))
@@ -141,11 +150,21 @@ def what_if(
         for i in todo:
             table[i] |= _figures(log, counted[i], peaks[i, replay.LOW], peaks[i, replay.HIGH])
         peak = peaks[replay.AS_LOGGED, replay.LOW]
-        logged = {"reaps": facts["reaped"], "peak_open": peak, "descriptor_hours": log.held_ns / HOUR_NS}
-        back = table[0]["come_back"]  # what the log says happened, beside the replay of the settings in force
-        calibration = {name: {"logged": value, "replayed": back[name]} for name, value in logged.items()}
+        logged = {
+            "reaps": facts["reaped"],
+            "peak_open": peak,
+            "descriptor_hours": log.held_ns / HOUR_NS,
+        }
+        back = table[0][
+            "come_back"
+        ]  # what the log says happened, beside the replay of the settings in force
+        calibration = {
+            name: {"logged": value, "replayed": back[name]} for name, value in logged.items()
+        }
     lives.unpersist()
-    answered = any(not row["refused"] and not row["cannot_know"] for row in table[1:] if "reaps" in row)
+    answered = any(
+        not row["refused"] and not row["cannot_know"] for row in table[1:] if "reaps" in row
+    )
     return {
         "schema": SCHEMA,
         "connections": facts["connections"],
@@ -186,7 +205,9 @@ def _notes(log: Log, facts: dict[str, Any], inputs: Inputs) -> list[str]:
     """What a reader must know of this log."""
     notes = notes_of_inputs(inputs)
     if inputs.quarantined:
-        notes.append(f"{len(inputs.quarantined)} file(s) were put aside: figures are of what is left")
+        notes.append(
+            f"{len(inputs.quarantined)} file(s) were put aside: figures are of what is left"
+        )
     notes += map(line, inputs.silent)
     for key, text in (
         ("unjudged", "row(s) belong to no run of a writer that is known: they are in no figure"),
@@ -202,7 +223,9 @@ def _notes(log: Log, facts: dict[str, Any], inputs: Inputs) -> list[str]:
     return notes
 
 
-def _count(hits: DataFrame, lives: DataFrame, unseen: DataFrame, todo: list[int]) -> dict[int, dict[str, int]]:
+def _count(
+    hits: DataFrame, lives: DataFrame, unseen: DataFrame, todo: list[int]
+) -> dict[int, dict[str, int]]:
     """What each setting of *todo* would have done, by its number; see `replay.sums`.
 
     And: never_freed_ns, descriptor time that is free where a client that was cut does not come back; unseen and
@@ -212,7 +235,9 @@ def _count(hits: DataFrame, lives: DataFrame, unseen: DataFrame, todo: list[int]
     for setting, sums in replay.sums(hits).items():
         found[setting] |= sums
     gone = F.coalesce("ended", "log_end_ns") - F.col("due")
-    for setting, freed in replay.ended_early(hits, lives).groupBy("setting").agg(F.sum(gone)).collect():
+    for setting, freed in (
+        replay.ended_early(hits, lives).groupBy("setting").agg(F.sum(gone)).collect()
+    ):
         found[setting]["never_freed_ns"] = freed
     late = F.sum(F.col("log_end_ns") - F.col("at"))
     for setting, count, late_ns in unseen.groupBy("setting").agg(F.count(F.lit(1)), late).collect():
@@ -227,19 +252,31 @@ def _figures(log: Log, seen: dict[str, int], low_peak: int, high_peak: int) -> d
     def ranged(low: float, high: float) -> dict[str, Any]:
         """A figure and how it is known: exact, estimated or bounded (value null); low and high inclusive."""
         alike = low == high
-        return {"value": low if alike else None, "low": low, "high": high, "kind": known if alike else "bounded"}
+        return {
+            "value": low if alike else None,
+            "low": low,
+            "high": high,
+            "kind": known if alike else "bounded",
+        }
 
     hours = (log.held_ns - seen["freed_ns"]) / HOUR_NS
     never_hours = (log.held_ns - seen["never_freed_ns"]) / HOUR_NS
     most_false = seen["false_possible"] + seen["cut_as_logged"] + seen["censored_reaps"]
     return {
-        "reaps": ranged(seen["never_reaps_certain"], seen["reaps_possible"] + seen["censored_reaps"] + seen["unseen"]),
+        "reaps": ranged(
+            seen["never_reaps_certain"],
+            seen["reaps_possible"] + seen["censored_reaps"] + seen["unseen"],
+        ),
         "false_cuts": ranged(seen["never_false_certain"], most_false),
         "undecided": seen["censored"],
         "cannot_know": _cannot_know(seen, log),
         "peak_open": ranged(low_peak, high_peak),
-        "descriptor_hours": ranged(never_hours - seen["unseen_ns"] / HOUR_NS, hours + seen["censored_ns"] / HOUR_NS),
-        "reconnects_per_s": {"mean": ranged(0.0, most_false / max((log.end - log.begin) / 1e9, 1e-9))},
+        "descriptor_hours": ranged(
+            never_hours - seen["unseen_ns"] / HOUR_NS, hours + seen["censored_ns"] / HOUR_NS
+        ),
+        "reconnects_per_s": {
+            "mean": ranged(0.0, most_false / max((log.end - log.begin) / 1e9, 1e-9))
+        },
         "come_back": {
             "reaps": seen["reaps"],
             "false_cuts": seen["false_cuts"],
@@ -288,11 +325,16 @@ def as_text(summary: dict[str, Any]) -> str:
     answered = [row for row in summary["rows"] if "reaps" in row]
     shown = [list(HEAD), *(cells(row) for row in answered)]
     widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
-    lines = [f"what if: {summary['connections']:,} connections, {spoken(summary['observed_s'])} observed", ""]
+    lines = [
+        f"what if: {summary['connections']:,} connections, {spoken(summary['observed_s'])} observed",
+        "",
+    ]
     for name, *figures in shown:
         lines.append("  ".join([name.ljust(widths[0]), *map(str.rjust, figures, widths[1:])]))
     lines += [f"{row['name']}: {row['cannot_know']}" for row in answered if row["cannot_know"]]
-    lines += [f"{row['name']}: REFUSED: {row['refused']}" for row in summary["rows"] if row["refused"]]
+    lines += [
+        f"{row['name']}: REFUSED: {row['refused']}" for row in summary["rows"] if row["refused"]
+    ]
     lines += ["", LEGEND, ""]
     if calibration := summary["calibration"]:
         lines.append("how far the first row is from what the log says happened:")

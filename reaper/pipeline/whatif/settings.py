@@ -41,7 +41,9 @@ class InForce:
     timeout_ms: int
 
 
-def refusal(setting: Setting, in_force: Iterable[InForce], thresholds_ns: Mapping[int, int]) -> str | None:
+def refusal(
+    setting: Setting, in_force: Iterable[InForce], thresholds_ns: Mapping[int, int]
+) -> str | None:
     """Why the log cannot tell what *setting* would do; None: it can. *thresholds_ns*: of each run: silences up to it
     were not written."""
     for entry in in_force:
@@ -73,12 +75,18 @@ def parse(words: Iterable[str], listeners: Iterable[str] | None = None) -> Setti
                 listener, _, was = narrowed.partition("@")
                 if listener and listeners is not None and listener not in listeners:
                     known = ", ".join(listeners)
-                    raise Fault(f"--set {word}: no listener {listener!r} in the log; it has: {known}")
-                setting.timeouts[listener, positive_ns(was) // MS if was else 0] = positive_ns(value)
+                    raise Fault(
+                        f"--set {word}: no listener {listener!r} in the log; it has: {known}"
+                    )
+                setting.timeouts[listener, positive_ns(was) // MS if was else 0] = positive_ns(
+                    value
+                )
             elif key == "tick":
                 setting.tick_ns = positive_ns(value)
             else:
-                raise Fault(f"--set {word}: unknown key {key!r}; known: timeout[.LISTENER[@WAS]], tick")
+                raise Fault(
+                    f"--set {word}: unknown key {key!r}; known: timeout[.LISTENER[@WAS]], tick"
+                )
         except ArgumentTypeError as error:
             raise Fault(f"{word}: {error}") from None
     return setting

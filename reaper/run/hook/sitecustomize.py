@@ -21,14 +21,19 @@ class _Door:
     def find_spec(name: str, path: object = None, target: object = None) -> "ModuleSpec | None":
         if name != "reaper":
             return None
-        return spec_from_file_location(name, os.path.join(REAPER, "__init__.py"), submodule_search_locations=[REAPER])
+        return spec_from_file_location(
+            name, os.path.join(REAPER, "__init__.py"), submodule_search_locations=[REAPER]
+        )
 
 
 def _guard() -> None:
     if not os.environ.get("REAPER_RUN"):
         return
     if sys.version_info < (3, 11):  # noqa: UP036  # it runs in Pythons that reaper was not installed in
-        print(f"reaper run: Python {sys.version.split()[0]} is not guarded: needs 3.11 or newer", file=sys.stderr)
+        print(
+            f"reaper run: Python {sys.version.split()[0]} is not guarded: needs 3.11 or newer",
+            file=sys.stderr,
+        )
         return
     if PathFinder.find_spec("reaper") is None:
         sys.meta_path.append(_Door)
