@@ -1,4 +1,5 @@
-"""What pyproject.toml cannot say: `loadgen` is installed as `reaper_loadgen`, a name that no other package takes.
+"""What pyproject.toml cannot say: `loadgen` is installed as `reaper_loadgen`, a name that no other
+package takes.
 
 server_example, scripts and benchmarks are not installed: they run from the checkout.
 """

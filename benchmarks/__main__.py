@@ -3,8 +3,9 @@
     python -m benchmarks run [NAME ...] [--quick] [--out DIR]
     python -m benchmarks document [--results DIR] [--out FILE]
 
-Each program answers one question and has two functions: `run(scale, note)` measures and returns what goes into its JSON
-file, `table(found)` makes Markdown of that. Each runs in a process of its own, so that none inherits another's memory.
+Each program answers one question and has two functions: `run(scale, note)` measures and returns
+what goes into its JSON file, `table(found)` makes Markdown of that. Each runs in a process of its
+own, so that none inherits another's memory.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""What `attach` costs compared with a full dump per tick, which `ss -K` in a loop and tcp_closer do.
+"""What `attach` costs compared with a full dump per tick, which `ss -K` in a loop and tcp_closer
+do.
 
-Holder processes keep the connections, both ends, and have each of them exchange a byte once per three quarters of the
-timeout: nothing is due, everything has to be watched. Measured of `attach`: CPU time and resident memory by psutil; of
-`ss -tni`, once per tick of 1 s, its CPU time.
+Holder processes keep the connections, both ends, and have each of them exchange a byte once per
+three quarters of the timeout: nothing is due, everything has to be watched. Measured of `attach`:
+CPU time and resident memory by psutil; of `ss -tni`, once per tick of 1 s, its CPU time.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ PAIRS = 9500
 
 
 def hold(count: int, period: float, number: int) -> None:
-    """Keep *count* connections, and exchange a byte on each once per *period* seconds, until the parent ends."""
+    """Keep *count* connections, and exchange a byte on each once per *period* seconds, until the
+    parent ends.
+    """
     raise_descriptor_limit()
     listener = socket.create_server((f"127.0.2.{number + 1}", 0), backlog=4096)
     pairs = []

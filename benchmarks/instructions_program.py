@@ -1,4 +1,5 @@
-"""The program that callgrind counts, see `instructions.py`. It imports as little as it can: all of that is counted too.
+"""The program that callgrind counts, see `instructions.py`. It imports as little as it can: all of
+that is counted too.
 
 python benchmarks/instructions_program.py PART EXTRA      every part a little, PART so much more often
 """
@@ -57,7 +58,9 @@ class Beat:
 
 
 def parts() -> dict[str, Callable[[int], None]]:
-    """Each part: given n, it does its thing n times. What it needs is a local name, as in a loop that a user writes."""
+    """Each part: given n, it does its thing n times. What it needs is a local name, as in a loop
+    that a user writes.
+    """
     few, many = Beat(SMALL, 3600.0), Beat(LARGE, 3600.0)
     ring = reaper.IdleRing(timeout_ticks=30)
     ring.add(5)

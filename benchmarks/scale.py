@@ -2,9 +2,9 @@
 
     python -m benchmarks.scale [--add REPORT ...] [--picture REPORT]
 
-`--add out/demo/report.json` takes the report of a `make demo` into benchmarks/results/scale/demos.json, in place of the
-one of that size; then, as without it, the table is written. `--picture` draws README's of a report. *No figure is typed
-by hand*.
+`--add out/demo/report.json` takes the report of a `make demo` into
+benchmarks/results/scale/demos.json, in place of the one of that size; then, as without it, the
+table is written. `--picture` draws README's of a report. *No figure is typed by hand*.
 """
 
 from __future__ import annotations
@@ -117,7 +117,9 @@ ROWS: dict[str, Any] = {
 
 
 def picture(report: dict[str, Any]) -> str:
-    """The histogram of a demo's own page, with what it says above it. Raises ValueError as `kept` does."""
+    """The histogram of a demo's own page, with what it says above it. Raises ValueError as `kept`
+    does.
+    """
     late, reaps = report["lateness_s"], kept(report)["reaps"]
     closed = (
         f"{reaps['observed']:,} silent clients of {report['connections']['requested']:,} closed"

@@ -1,7 +1,9 @@
-"""The documentation site: the same Markdown files that are read in the repository, and the reference from docstrings.
+"""The documentation site: the same Markdown files that are read in the repository, and the
+reference from docstrings.
 
-The rule of this file: *no page exists twice*. The source folder is the repository itself, so that README is the front
-page and a link that works there works here. `make docs` builds it into out/site/, where a warning is an error.
+The rule of this file: *no page exists twice*. The source folder is the repository itself, so that
+README is the front page and a link that works there works here. `make docs` builds it into
+out/site/, where a warning is an error.
 """
 
 from __future__ import annotations
@@ -97,7 +99,8 @@ copybutton_exclude = ".linenos, .gp, .go"
 def set_apart(
     app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: list[str]
 ) -> None:
-    """Our docstrings end in lines such as "Cost: one lease."; for the reference each is a paragraph of its own.
+    """Our docstrings end in lines such as "Cost: one lease."; for the reference each is a paragraph
+    of its own.
 
     Of a module the reference shows the first paragraph.
     """
@@ -121,7 +124,9 @@ PLAIN: dict[str, list[str]] = {}
 
 
 def keep(app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
-    """Napoleon takes what stands before a colon in the docstring of an attribute for its type: ours are sentences."""
+    """Napoleon takes what stands before a colon in the docstring of an attribute for its type: ours
+    are sentences.
+    """
     if what in ("attribute", "data", "property"):
         PLAIN[name] = list(lines)
 

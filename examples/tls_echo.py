@@ -1,4 +1,5 @@
-"""TLS: a client has two seconds for its handshake, however it drips, and then may be silent for three.
+"""TLS: a client has two seconds for its handshake, however it drips, and then may be silent for
+three.
 
 python -m examples.tls_echo 8443 certificate.pem key.pem
 """

@@ -1,8 +1,10 @@
-"""A load generator that expects to be closed: it knows when a server should hang up, and measures when it did.
+"""A load generator that expects to be closed: it knows when a server should hang up, and measures
+when it did.
 
-One rule: nothing here knows how the server keeps time. The plan is drawn before the first packet, the verdict compares
-what a client saw with that plan, and a bug shared with the server could only cancel out if code were shared: none is.
-(The `simulate` modules import the library as the system under test, `drive.journal` its format of files.)
+One rule: nothing here knows how the server keeps time. The plan is drawn before the first packet,
+the verdict compares what a client saw with that plan, and a bug shared with the server could only
+cancel out if code were shared: none is. (The `simulate` modules import the library as the system
+under test, `drive.journal` its format of files.)
 
 Read in this order; imports run the same way, from left to right and top to bottom:
 

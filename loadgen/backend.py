@@ -1,7 +1,9 @@
-"""`probe --listen`: be the backend of a proxy or a pool, and measure how *it* treats the connections it holds idle.
+"""`probe --listen`: be the backend of a proxy or a pool, and measure how *it* treats the
+connections it holds idle.
 
-One rule: answer every request at once, say nothing else, never close first. A wait runs from the last byte of an answer
-to the close as this machine saw it; what a connection was given to do last tells which limit ended it.
+One rule: answer every request at once, say nothing else, never close first. A wait runs from the
+last byte of an answer to the close as this machine saw it; what a connection was given to do last
+tells which limit ended it.
 """
 
 from __future__ import annotations
@@ -99,8 +101,9 @@ async def listen(
     keep_alive: float | None = None,
     ready: Callable[[Target], None] = lambda where: None,
 ) -> Upstream:
-    """Be the backend at *target* (port 0: any) until every connection that was used has been closed, or has been idle
-    for *wait* seconds; at the latest *wait* seconds after the latest request. *keep_alive*: seconds to announce.
+    """Be the backend at *target* (port 0: any) until every connection that was used has been
+    closed, or has been idle for *wait* seconds; at the latest *wait* seconds after the latest
+    request. *keep_alive*: seconds to announce.
 
     *ready* is called with the address when it listens.
     """

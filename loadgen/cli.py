@@ -1,7 +1,7 @@
 """The command line: `python -m loadgen run ...`, `simulate`, `probe`, `race`, and what each offers.
 
-One rule: a bad argument costs one line on standard error and exit status 2, before anything has started. 0: every
-connection ended as planned. 1: it did not.
+One rule: a bad argument costs one line on standard error and exit status 2, before anything has
+started. 0: every connection ended as planned. 1: it did not.
 """
 
 from __future__ import annotations

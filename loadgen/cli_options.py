@@ -1,4 +1,6 @@
-"""What several commands share: how an option is declared, the options themselves, and what becomes of a report."""
+"""What several commands share: how an option is declared, the options themselves, and what becomes
+of a report.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ METAVARS: dict[Any, str] = {
 def command(
     commands: Any, name: str, run: Callable[[argparse.Namespace], int], words: str, about: str = ""
 ) -> Any:
-    """The command *name*, which *run* carries out; *about* it, in one sentence, where *words* are not enough."""
+    """The command *name*, which *run* carries out; *about* it, in one sentence, where *words* are
+    not enough.
+    """
     made = commands.add_parser(name, help=words, description=about or words)
     made.set_defaults(run=run)
     return made
@@ -139,8 +143,9 @@ def asked_scenario(options: argparse.Namespace) -> Scenario:
 
 
 def take_target(options: argparse.Namespace) -> tuple[Target, str | None, Paths, Tls | None]:
-    """Whom *options* name, the protocol (None where nothing says it), what to ask for, and TLS. Raises BadArgument: no
-    target, a URL and options that contradict it, or a target that is not on the loopback."""
+    """Whom *options* name, the protocol (None where nothing says it), what to ask for, and TLS.
+    Raises BadArgument: no target, a URL and options that contradict it, or a target that is not on
+    the loopback."""
     if (options.target is None) == (options.url is None):
         raise BadArgument("give one target: --target HOST:PORT, or a URL")
     target, protocol, path, host, tls = options.target or options.url
@@ -195,7 +200,9 @@ def check_files(options: argparse.Namespace) -> None:
 
 
 def deliver(report: Report, options: argparse.Namespace) -> int:
-    """Write the files that *options* asks for, print the verdict (or the report), and return the exit status."""
+    """Write the files that *options* asks for, print the verdict (or the report), and return the
+    exit status.
+    """
     if options.report:
         write_report(report, options.report)
     if options.html:

@@ -1,12 +1,14 @@
-"""Single clients for programs: play a named behaviour against an address, and learn how it ended and when.
+"""Single clients for programs: play a named behaviour against an address, and learn how it ended
+and when.
 
     ended = await play("slow_headers", target)              # one connection: how long was it borne?
     ended = await attack("unread", target, until)           # again and again, until until() is true
     await keep_asking(target, until, account)               # a healthy client, a connection for each request
     await Client("chatty", target).play(until)              # a healthy client that stays
 
-One rule: *only the client's side is looked at*. A wait runs from the instant from which a correct server would count
-to the close as the client's own kernel saw it; what a client does by itself is never held against the server.
+One rule: *only the client's side is looked at*. A wait runs from the instant from which a correct
+server would count to the close as the client's own kernel saw it; what a client does by itself is
+never held against the server.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ LOOK = 0.02
 SMALL_BUFFER = 4096
 """Bytes that the kernel may hold for a client that does not read, so that an answer stops soon."""
 SEND_BUFFER = 1 << 16
-"""Bytes that it may hold of what a client sends: megabytes would outlive it, and be read long after it has gone."""
+"""Bytes that it may hold of what a client sends: megabytes would outlive it, and be read long after
+it has gone.
+"""
 KEPT = 1000
 """Bytes of what the server sent last."""
 FOREVER = float("inf")
@@ -72,12 +76,16 @@ class Ended:
     """What became of one client.
 
     Attributes:
-        how: "closed" (by the server), "reset" (by it), "left" (by itself, or `until`), "refused" (never established).
-        connected: the instant of the call to connect, on the monotonic clock; `ready`: that from which the server may
-            take the connection for ready (TLS, upgrade are through); `since`: when its time began; `at`: when it ended.
+        how: "closed" (by the server), "reset" (by it), "left" (by itself, or `until`), "refused"
+            (never established).
+        connected: the instant of the call to connect, on the monotonic clock; `ready`: that from
+            which the server may take the connection for ready (TLS, upgrade are through); `since`:
+            when its time began; `at`: when it ended.
         failure: of a refused one, why: "ECONNREFUSED", "CERTIFICATE_VERIFY_FAILED", ...
-        asked, answered: units of answer. overslept: it was itself so late that the server may have closed before.
-        slowest: seconds that the slowest answer took. wrong: unexpected statuses, and how often each came.
+        asked, answered: units of answer. overslept: it was itself so late that the server may have
+            closed before.
+        slowest: seconds that the slowest answer took. wrong: unexpected statuses, and how often
+            each came.
         answer: the beginning of what the server answered; `said`: what it said last besides.
     """
 
@@ -98,7 +106,9 @@ class Ended:
 
     @property
     def borne(self) -> float | None:
-        """Seconds from the instant a correct server would count from to its close; None: it did not close."""
+        """Seconds from the instant a correct server would count from to its close; None: it did not
+        close.
+        """
         return self.at - self.since if self.how in ("closed", "reset") else None
 
     @property
@@ -118,7 +128,8 @@ class Account:
     """What healthy clients saw, all together.
 
     Attributes:
-        asked: requests. late: not judged, for the client itself was too late. lost: each loss, in a word or two.
+        asked: requests. late: not judged, for the client itself was too late. lost: each loss, in a
+            word or two.
         worst: seconds that the slowest answer took.
     """
 
@@ -142,15 +153,18 @@ class Account:
 
 
 def behaviour(kind: str, timeout: float = 1.0, **parameters: str) -> Behaviour:
-    """The behaviour called *kind*, where T is *timeout* seconds; *parameters* as a scenario has them: `every="200ms"`.
-    Raises BadArgument: a parameter that it does not have; KeyError: no such kind."""
+    """The behaviour called *kind*, where T is *timeout* seconds; *parameters* as a scenario has
+    them: `every="200ms"`. Raises BadArgument: a parameter that it does not have; KeyError: no such
+    kind."""
     return ClientSpec(KINDS[kind].kind, kind, 1.0, tuple(parameters.items())).behaviour(
         timeout, 1e9
     )
 
 
 class Client(Player):
-    """One client, one connection. `port` is its own, once it has connected; `ended` grows while it plays."""
+    """One client, one connection. `port` is its own, once it has connected; `ended` grows while it
+    plays.
+    """
 
     def __init__(
         self, kind: str | Behaviour, target: Target | tuple[str, int], speech: Speech = HTTP
@@ -173,7 +187,9 @@ class Client(Player):
         self.outbox = b""
 
     async def play(self, until: Until = never, patience: float = FOREVER, key: int = 1) -> Ended:
-        """Connect and play until the server or the plan ends it, *until()* is true, or *patience* seconds are over."""
+        """Connect and play until the server or the plan ends it, *until()* is true, or *patience*
+        seconds are over.
+        """
         self.key, ended = key, self.ended
         ended.connected = ended.since = ended.ready = monotonic()
         try:
@@ -223,7 +239,8 @@ class Client(Player):
             if self.outbox:
                 self._send(b"")
             elif now >= due:
-                # One that is late may have been closed meanwhile: speaking now would hide for how long it was borne.
+                # One that is late may have been closed meanwhile: speaking now would hide for how
+                # long it was borne.
                 if self.reads and self._read_the_end():
                     return "closed"
                 if not self._act(self.act, now):
@@ -361,7 +378,8 @@ async def ask(
     await client.play(lambda: client.ended.answered > 0, patience)
     if client.ended.answered:
         client.ended.how = "left"
-    # From connect(2) to the request this program itself may have been too slow for the server's limit.
+    # From connect(2) to the request this program itself may have been too slow for the server's
+    # limit.
     client.ended.overslept = bool(client.established) and client.ended.since - begun > OWN_LAG
     return client.ended
 

@@ -1,9 +1,11 @@
-"""Journals in virtual time: what a server that keeps the law would have written of a plan, and its clients too.
+"""Journals in virtual time: what a server that keeps the law would have written of a plan, and its
+clients too.
 
-One rule: *nothing is made up but time and what `Planted` names*. The clients are a simulation's, the server is the
-library's core, and the rows go through the library's own `Journal`. What is held is bounded by the connections that are
-open, not by the rows. Each writer is a process of the server; beside it stands, on the other side, the journal of the
-clients that it served. Same arguments, same rows.
+One rule: *nothing is made up but time and what `Planted` names*. The clients are a simulation's,
+the server is the library's core, and the rows go through the library's own `Journal`. What is held
+is bounded by the connections that are open, not by the rows. Each writer is a process of the
+server; beside it stands, on the other side, the journal of the clients that it served. Same
+arguments, same rows.
 """
 
 from __future__ import annotations
@@ -47,17 +49,20 @@ NAMES = (
     "missing_touch",
     "backward",
 )
-"""What can be planted, named like the verdict of an audit; a `backward` clock makes it `unknown`."""
+"""What can be planted, named like the verdict of an audit; a `backward` clock makes it `unknown`.
+"""
 WRITTEN = ("events", "client_events", "rows", "connections", "files", "reaped")
 """What a writer counts; `rows`: of the server's side, had they all been in full mode."""
 APP_SHARE = 5
-"""One in so many of the connections that a client would leave is closed by the server's program instead."""
+"""One in so many of the connections that a client would leave is closed by the server's program
+instead.
+"""
 
 
 @dataclass(frozen=True)
 class Planted:
-    """What is wrong on purpose: name of a fault -> how many connections have it; `ahead`: seconds by which the server's
-    monotonic clock is ahead of the clients' (another machine, then)."""
+    """What is wrong on purpose: name of a fault -> how many connections have it; `ahead`: seconds
+    by which the server's monotonic clock is ahead of the clients' (another machine, then)."""
 
     faults: dict[str, int] = field(default_factory=dict)
     ahead: float = 0.0
@@ -71,8 +76,8 @@ class Planted:
 
 
 def load_planted(path: Path) -> Planted:
-    """The faults in the TOML file *path*: a table `[faults]` of counts, and `ahead = "2s"` above it. Raises
-    BadArgument: it cannot be read, or holds anything else."""
+    """The faults in the TOML file *path*: a table `[faults]` of counts, and `ahead = "2s"` above
+    it. Raises BadArgument: it cannot be read, or holds anything else."""
     try:
         table = tomllib.loads(path.read_text())
         if unknown := set(table) - {"faults", "ahead"}:
@@ -86,14 +91,18 @@ def load_planted(path: Path) -> Planted:
 
 
 class Clock:
-    """The clock of one side: `mono` is ns since the machine's start, *ahead* of the simulation's by so many."""
+    """The clock of one side: `mono` is ns since the machine's start, *ahead* of the simulation's by
+    so many.
+    """
 
     def __init__(self, ahead: int = 0) -> None:
         self.ahead = ahead
         self.now = 0.0
 
     def down(self, instant: float) -> int:
-        """ns of what was seen at *instant*, a second of the simulation: rounded down, so that no silence is short."""
+        """ns of what was seen at *instant*, a second of the simulation: rounded down, so that no
+        silence is short.
+        """
         return UP_NS + self.ahead + math.floor(instant * S)
 
     def up(self, instant: float) -> int:
@@ -203,8 +212,9 @@ def wrong(
     ahead: int,
     open_one: Callable[..., tuple[ConnectionLog, ConnectionLog]],
 ) -> Iterator[int]:
-    """A connection that opens at *at* ns, speaks twice, a tenth of the timeout apart, and ends wrongly. Yields the
-    instant of what it does next. *open_one* opens both of its logs, the server's first."""
+    """A connection that opens at *at* ns, speaks twice, a tenth of the timeout apart, and ends
+    wrongly. Yields the instant of what it does next. *open_one* opens both of its logs, the
+    server's first."""
     piece = timeout // 10
     log, seen = open_one(at + LATENCY_NS + ahead, at)
     for number in (1, 2):
@@ -249,19 +259,22 @@ def write_journals(
     planted: Planted | None = None,
     stalls: int = 0,
 ) -> dict[str, Any]:
-    """Write the journals of *plan*, of a server and its clients, into directories that hold no Parquet file yet.
+    """Write the journals of *plan*, of a server and its clients, into directories that hold no
+    Parquet file yet.
 
     Args:
         plan: Its ramp is followed, whatever its duration.
         server, client: Where; made if missing. None: nothing is written.
         span: Virtual seconds from the first connection to the end; then clients leave what is open.
         mode: `full` or `gaps`, as a journal's.
-        writers: Processes of the server; each is simulated by a process, as many at a time as there are processors.
+        writers: Processes of the server; each is simulated by a process, as many at a time as there
+            are processors.
         stalls: How often the loop of each stalls, for up to 5 s.
 
-    Returns what was written, and the verdicts that an audit must come to. Raises BadArgument: a fault that
-    cannot be simulated so, or a directory that is not empty.
-    Cost: about 10 us per row on one core, and a kilobyte per open connection, whatever the number of rows.
+    Returns what was written, and the verdicts that an audit must come to. Raises BadArgument: a
+    fault that cannot be simulated so, or a directory that is not empty.
+    Cost: about 10 us per row on one core, and a kilobyte per open connection, whatever the number
+    of rows.
     """
     planted = planted or Planted()
     if mode == "gaps" and planted.faults.get("backward"):
@@ -386,7 +399,9 @@ def _write(
 
 
 def connections_for(make: Callable[[int], Plan], events: int, span: float) -> int:
-    """How many connections make about *events* rows on the server's side; *make* draws a plan of so many."""
+    """How many connections make about *events* rows on the server's side; *make* draws a plan of so
+    many.
+    """
     count = min(SAMPLE, events)
     rows: int = write_journals(make(count), None, span=span)["rows"]
     return max(round(events * count / rows), 1)

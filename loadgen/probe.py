@@ -1,7 +1,8 @@
 """`loadgen probe`: find out how a server treats idle connections, by waiting.
 
-One rule: every figure is the time a client waited, between bounds that it can prove. Nothing is asked of the server but
-patience; a few connections per question, begun at uneven instants so that a tick shows as a pattern of closes.
+One rule: every figure is the time a client waited, between bounds that it can prove. Nothing is
+asked of the server but patience; a few connections per question, begun at uneven instants so that a
+tick shows as a pattern of closes.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from .units import Target, seconds
 
 TRIALS = 12
 STAGGER = 2.5
-"""Seconds over which the trials of a question are started; at most half of what is waited for an answer."""
+"""Seconds over which the trials of a question are started; at most half of what is waited for an
+answer.
+"""
 DRIP_EVERY = "500ms"
 HEAD_DELAY = 0.23
 SAME_INSTANT = 0.02
@@ -42,7 +45,9 @@ class Question:
     meaning: str
     kind: str
     delay: float = 0.0
-    """Seconds between connecting and the first byte: an odd number, to tell which of the two the server counts from."""
+    """Seconds between connecting and the first byte: an odd number, to tell which of the two the
+    server counts from.
+    """
 
 
 FIRST_BYTE = Question("first_byte", "connected, nothing sent", "mute")
@@ -145,8 +150,8 @@ def probe(
 ) -> list[Finding]:
     """Ask every question of the protocol at once; one finding each, in their order.
 
-    *wait*: seconds after which a connection that is still open is left. *expected*: question name -> the timeout the
-    server is configured with, seconds, where known.
+    *wait*: seconds after which a connection that is still open is left. *expected*: question name
+    -> the timeout the server is configured with, seconds, where known.
     """
     questions = (*(TLS_QUESTIONS if speech.tls else ()), *QUESTIONS[speech.protocol])
     ends = asyncio.run(_ask(questions, target, replace(speech, timeout=LONG), wait, trials))
@@ -221,9 +226,11 @@ def _off(wait: float, expected: float | None) -> float:
 
 
 def granularity(closes: Sequence[float]) -> float | None:
-    """The server's tick in seconds, from ascending instants of closing; None when they show no pattern.
+    """The server's tick in seconds, from ascending instants of closing; None when they show no
+    pattern.
 
-    Connections that were started at uneven instants and closed in few common ones were rounded to a tick.
+    Connections that were started at uneven instants and closed in few common ones were rounded to a
+    tick.
     """
     groups = [closes[0]] if closes else []
     for instant, before in zip(closes[1:], closes, strict=False):
@@ -261,7 +268,9 @@ HEADINGS = (
 
 
 def as_text(findings: Sequence[Finding], markdown: bool = False) -> str:
-    """The table, aligned for a terminal or as Markdown. `~` marks a timeout that was guessed from the observation."""
+    """The table, aligned for a terminal or as Markdown. `~` marks a timeout that was guessed from
+    the observation.
+    """
     table: list[tuple[str, ...]] = [HEADINGS]
     for found in findings:
         timeout = (

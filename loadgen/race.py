@@ -1,7 +1,9 @@
-"""`race`: reuse connections at the very edge of the keep-alive, and count the requests that are lost.
+"""`race`: reuse connections at the very edge of the keep-alive, and count the requests that are
+lost.
 
-One rule: a request is lost if it went out on a connection that looked open and no answer came, or a proxy's excuse
-(502, 503, 504). A connection that was seen to be closed is not used, and nothing is sent twice.
+One rule: a request is lost if it went out on a connection that looked open and no answer came, or a
+proxy's excuse (502, 503, 504). A connection that was seen to be closed is not used, and nothing is
+sent twice.
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ class Result:
     """What became of the second request of each pair.
 
     Attributes:
-        reused: went out on the connection of the first; `fresh`: that had been closed, or was too old by the server's
-            own word, and a new one was made.
+        reused: went out on the connection of the first; `fresh`: that had been closed, or was too
+            old by the server's own word, and a new one was made.
         lost: got no answer, or a proxy's excuse; by what happened.
         primes_lost: first requests, likewise: no race, and not counted as one.
     """
@@ -46,7 +48,9 @@ class Result:
 
 
 class _Line:
-    """One client's connection. A `Client` does more per answer: hundreds of them reuse later, and lose more of it."""
+    """One client's connection. A `Client` does more per answer: hundreds of them reuse later, and
+    lose more of it.
+    """
 
     def __init__(self, target: Target, speech: Speech, method: str) -> None:
         self.target, self.speech = target, speech
@@ -121,14 +125,17 @@ async def race(
     method: str = "GET",
     seed: int = 1,
 ) -> Result:
-    """Ask twice on each connection, *keep_alive* seconds minus to plus *spread* apart, *times* times in all.
+    """Ask twice on each connection, *keep_alive* seconds minus to plus *spread* apart, *times*
+    times in all.
 
     Args:
-        clients: so many at once, in rounds: the first requests of a round all at once, so that a proxy in between holds
-            as many connections to its backend, all equally old.
+        clients: so many at once, in rounds: the first requests of a round all at once, so that a
+            proxy in between holds as many connections to its backend, all equally old.
         honour: a connection that is older than the server has announced is not used again.
-        method: of the requests; a proxy repeats those that are safe to repeat, such as GET, and not a POST.
-        anew: each request comes on a connection of its own: what is reused is what a proxy in between holds.
+        method: of the requests; a proxy repeats those that are safe to repeat, such as GET, and not
+            a POST.
+        anew: each request comes on a connection of its own: what is reused is what a proxy in
+            between holds.
     """
     result, chance = Result(), random.Random(seed)
 

@@ -1,10 +1,11 @@
-"""Virtual time: the same plan and the same verdict, with no sockets and no waiting, against the library itself.
+"""Virtual time: the same plan and the same verdict, with no sockets and no waiting, against the
+library itself.
 
-One rule: a simulation is a pure function of its arguments: same seed, same result, bit for bit. (What the machine
-needed for it, `Observation.cost`, is the exception.)
+One rule: a simulation is a pure function of its arguments: same seed, same result, bit for bit.
+(What the machine needed for it, `Observation.cost`, is the exception.)
 
-`Crowd` plays the clients of a plan; `CoreSystem` is what they are connected to: the library's core, driven as an
-adapter drives it.
+`Crowd` plays the clients of a plan; `CoreSystem` is what they are connected to: the library's core,
+driven as an adapter drives it.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ LONGEST_STALL = 5.0
 LONGEST_JUMP = 120.0
 BREATHER = 10.0
 SHARD = 300_000
-"""Connections beyond which another process of the server is simulated: what is held of those that are open is bounded
-so. What is kept of each until the verdict are 66 bytes."""
+"""Connections beyond which another process of the server is simulated: what is held of those that
+are open is bounded so. What is kept of each until the verdict are 66 bytes."""
 T = TypeVar("T")
 Stalled: TypeAlias = Callable[[float, float], None]
 """Takes the instant at which a stall was over, and its seconds."""
@@ -45,7 +46,9 @@ STORM_SHARE = 0.1
 
 
 class Fault(NamedTuple):
-    """The server's loop stands still from *start* for *length* seconds; *storm*: a tenth of the clients reconnect."""
+    """The server's loop stands still from *start* for *length* seconds; *storm*: a tenth of the
+    clients reconnect.
+    """
 
     start: float
     length: float
@@ -54,14 +57,18 @@ class Fault(NamedTuple):
 
 @dataclass(frozen=True)
 class Faults:
-    """How many of each there are in a run: stalls of up to 5 s, jumps of up to 2 minutes, reconnect storms."""
+    """How many of each there are in a run: stalls of up to 5 s, jumps of up to 2 minutes, reconnect
+    storms.
+    """
 
     stalls: int = 0
     jumps: int = 0
     storms: int = 0
 
     def schedule(self, seed: int, end: float) -> list[Fault]:
-        """Draw them, the latest first, none nearer than BREATHER to the one before: stalls that touch are one stall."""
+        """Draw them, the latest first, none nearer than BREATHER to the one before: stalls that
+        touch are one stall.
+        """
         key = key_of(seed, 1 << 32)
         faults: list[Fault] = []
         for count, longest in (
@@ -84,7 +91,9 @@ class Faults:
 
 @dataclass(slots=True, eq=False)
 class SimulatedClient(Player):
-    """One without a socket. *handle* belongs to the system; `log`: the server's and its own, in journals."""
+    """One without a socket. *handle* belongs to the system; `log`: the server's and its own, in
+    journals.
+    """
 
     established: float = -1.0  # not yet
     open: bool = False
@@ -138,7 +147,9 @@ class Crowd:
             self._end(client, How.FIN, at)
 
     def storm(self, share: float, now: float) -> None:
-        """That share of those present leave and come back in the same instant. Which ones: drawn by connection."""
+        """That share of those present leave and come back in the same instant. Which ones: drawn by
+        connection.
+        """
         for client in list(self.present.values()):
             if draw(client.key, 1 << 40) < share:
                 self.system.left(client, now)
@@ -212,7 +223,9 @@ class Crowd:
 
 
 class CoreSystem:
-    """The library's core, driven as an adapter drives it: read what has come, then judge as of its waking."""
+    """The library's core, driven as an adapter drives it: read what has come, then judge as of its
+    waking.
+    """
 
     def __init__(
         self, tick: float, closed: Callable[[SimulatedClient, float], None] | None = None
@@ -244,7 +257,9 @@ class CoreSystem:
         self._close(self.core.advance(now), now)
 
     def wake_late(self, now: float) -> None:
-        """The loop is free again after a stall: first the epoch is closed, then what has arrived is read."""
+        """The loop is free again after a stall: first the epoch is closed, then what has arrived is
+        read.
+        """
         self.stalled = False
         self.core.close_epoch(now)
         for read, client in self.unread:
@@ -277,10 +292,11 @@ class CoreSystem:
 def simulate_core(
     plan: Plan, faults: Faults, progress: Callable[[str], None] | None = None
 ) -> Observation:
-    """Play *plan*, in virtual seconds, against the core alone; returns what the clients saw, as of a run with sockets.
+    """Play *plan*, in virtual seconds, against the core alone; returns what the clients saw, as of
+    a run with sockets.
 
-    *faults* are drawn from the plan's seed. *progress* is called now and then with a line that says how far it is.
-    Cost: a few microseconds per action, about 1 kB per connection; see docs.
+    *faults* are drawn from the plan's seed. *progress* is called now and then with a line that says
+    how far it is. Cost: a few microseconds per action, about 1 kB per connection; see docs.
     """
     shards = -(-plan.connections // SHARD)
     work = partial(_shard, plan, faults, shards, progress if shards == 1 else None)
@@ -301,8 +317,8 @@ def simulate_core(
 def at_once(
     work: Callable[[int], T], count: int, done: Callable[[int], None] = lambda count: None
 ) -> list[T]:
-    """`work(0)` to `work(count - 1)`: in processes of their own, as many at a time as there are processors. *done* is
-    called with the number of those that have ended."""
+    """`work(0)` to `work(count - 1)`: in processes of their own, as many at a time as there are
+    processors. *done* is called with the number of those that have ended."""
     if count == 1:
         return [work(0)]
     results: list[T] = []
@@ -319,8 +335,8 @@ def at_once(
 def _shard(
     plan: Plan, faults: Faults, shards: int, progress: Callable[[str], None] | None, number: int
 ) -> tuple[Outcome, float, int]:
-    """One process of the server, and the clients that it serves: connections `number`, `number + shards`, ...; and what
-    that took: seconds of CPU, bytes."""
+    """One process of the server, and the clients that it serves: connections `number`,
+    `number + shards`, ...; and what that took: seconds of CPU, bytes."""
     before, used = rss_bytes(), process_time()
     system = CoreSystem(plan.law.tick)
     crowd = Crowd(plan, system, range(number, plan.connections, shards))
@@ -348,8 +364,8 @@ def play(
     end: float,
     each: Callable[[float], None],
 ) -> None:
-    """Let *crowd* meet *system* until *end*, with the faults *coming* (the latest first). *stalled* is called after a
-    stall, *each* after every turn, with its instant."""
+    """Let *crowd* meet *system* until *end*, with the faults *coming* (the latest first). *stalled*
+    is called after a stall, *each* after every turn, with its instant."""
     system.closed = crowd.closed
     wake = FOREVER
     while True:
@@ -366,7 +382,8 @@ def play(
             system.wake(now)
             wake = _wakeup(system)
         else:
-            # Up to the next wake nothing but clients acts; an empty core has no wake until a client has arrived.
+            # Up to the next wake nothing but clients acts; an empty core has no wake until a client
+            # has arrived.
             crowd.play(action if wake == FOREVER else min(wake, fault_at, end))
             if wake == FOREVER:
                 wake = _wakeup(system)

@@ -1,6 +1,7 @@
 """Text <-> quantities: the only place that reads what a person typed.
 
-Every parser raises `BadArgument` with one line that says what was wrong, which value came, and what would be right.
+Every parser raises `BadArgument` with one line that says what was wrong, which value came, and what
+would be right.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(us|ms|s|m|h|d)")
 
 
 class BadArgument(ValueError):
-    """The caller asked for something that cannot be: exit status 2, the message is the one line to show."""
+    """The caller asked for something that cannot be: exit status 2, the message is the one line to
+    show.
+    """
 
 
 class Target(NamedTuple):
@@ -47,7 +50,9 @@ class Target(NamedTuple):
 
 
 def parse_duration(text: str) -> float:
-    """Seconds from a text such as `250ms`, `1.5s`, `5m`, `1h`. Zero is allowed, `0` alone too. Raises BadArgument."""
+    """Seconds from a text such as `250ms`, `1.5s`, `5m`, `1h`. Zero is allowed, `0` alone too.
+    Raises BadArgument.
+    """
     text = text.strip()
     if text == "0":
         return 0.0
@@ -87,8 +92,8 @@ def parse_count(text: str) -> int:
 
 
 class Address(NamedTuple):
-    """A target as it was typed: *host* as it was written. *protocol* and *path* are None where it says nothing of them,
-    *tls* is whether it was a URL that means it."""
+    """A target as it was typed: *host* as it was written. *protocol* and *path* are None where it
+    says nothing of them, *tls* is whether it was a URL that means it."""
 
     target: Target
     protocol: str | None = None
@@ -98,8 +103,8 @@ class Address(NamedTuple):
 
 
 def parse_address(text: str) -> Address:
-    """What `parse_target` reads, or a URL of SCHEMES such as `http://127.0.0.1:8080/path`. Raises BadArgument: as
-    `parse_target`, or a URL of another scheme."""
+    """What `parse_target` reads, or a URL of SCHEMES such as `http://127.0.0.1:8080/path`. Raises
+    BadArgument: as `parse_target`, or a URL of another scheme."""
     scheme, separator, rest = text.partition("://")
     if not separator:
         return Address(parse_target(text), host=_host(text))
@@ -124,8 +129,8 @@ def _host(text: str) -> str:
 
 
 def parse_target(text: str) -> Target:
-    """`127.0.0.1:8080`, `localhost:8080`, `[::1]:8080`; a name is resolved once, here. Raises BadArgument: no port, a
-    port outside 1..65535, or a name that does not resolve."""
+    """`127.0.0.1:8080`, `localhost:8080`, `[::1]:8080`; a name is resolved once, here. Raises
+    BadArgument: no port, a port outside 1..65535, or a name that does not resolve."""
     host, separator, port_text = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not separator or not host or not port_text.isdigit() or not 1 <= int(port_text) <= 65535:
@@ -164,7 +169,9 @@ def seconds(value: float) -> str:
 
 
 def share(part: int, whole: int) -> str:
-    """*part* of *whole* in percent, as in `0.32%`; what would be rounded to nothing is `under 0.01%`."""
+    """*part* of *whole* in percent, as in `0.32%`; what would be rounded to nothing is
+    `under 0.01%`.
+    """
     return "under 0.01%" if 0 < part < 0.00005 * whole else f"{part / whole:.2%}"
 
 

@@ -1,8 +1,9 @@
 """Clients that vanish: no FIN, no reset, their machine is gone. How long does a server keep them?
 
-One rule: *the server's own kernel is asked*, because the client sees nothing any more: a connection is kept as long as
-it is established there. The clients live in a network namespace of their own, at the end of a pair of virtual cables;
-taking the link down is all that happens to them. Needs root (or a user namespace in which one is it) and iproute2.
+One rule: *the server's own kernel is asked*, because the client sees nothing any more: a connection
+is kept as long as it is established there. The clients live in a network namespace of their own, at
+the end of a pair of virtual cables; taking the link down is all that happens to them. Needs root
+(or a user namespace in which one is it) and iproute2.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ QUESTIONS = {
 
 @dataclass
 class Kept:
-    """How long the server kept those of one question: seconds from the end of the link; None: it still did."""
+    """How long the server kept those of one question: seconds from the end of the link; None: it
+    still did.
+    """
 
     name: str
     seconds: list[float | None]
@@ -51,8 +54,8 @@ class Kept:
 
 @contextmanager
 def namespace() -> Iterator[tuple[str, str, Callable[[], None]]]:
-    """A network namespace at the end of a cable: its name, the address of our end of it, and what takes the link down.
-    Raises BadArgument: iproute2 is missing, or the right to do it."""
+    """A network namespace at the end of a cable: its name, the address of our end of it, and what
+    takes the link down. Raises BadArgument: iproute2 is missing, or the right to do it."""
     name, link, net = f"loadgen{os.getpid()}", f"lg{os.getpid()}", f"10.213.{os.getpid() % 250}"
 
     def run(words: str, check: bool = True) -> None:
@@ -71,16 +74,18 @@ def namespace() -> Iterator[tuple[str, str, Callable[[], None]]]:
         run(f"-n {name} link set away up")
         yield name, f"{net}.1", lambda: run(f"-n {name} link set away down")
     finally:
-        # The link first: the kernel takes a namespace apart later, and the next would find the link's name taken.
+        # The link first: the kernel takes a namespace apart later, and the next would find the
+        # link's name taken.
         run(f"link del {link}", check=False)
         run(f"netns del {name}", check=False)
 
 
 def vanish(target: Target, speech: Speech, wait: float, trials: int) -> list[Kept]:
-    """Connect *trials* clients of each question, take their link down, and watch the server for *wait* seconds.
+    """Connect *trials* clients of each question, take their link down, and watch the server for
+    *wait* seconds.
 
-    The server must listen on all addresses (0.0.0.0): the clients come over the cable. Raises BadArgument: as
-    `namespace`; or no client could connect."""
+    The server must listen on all addresses (0.0.0.0): the clients come over the cable. Raises
+    BadArgument: as `namespace`; or no client could connect."""
     questions = QUESTIONS.get(speech.protocol, QUESTIONS["echo"])
     with namespace() as (name, ours, go):
         there = Target(ours, target.port, target.family)

@@ -2,7 +2,8 @@
 
 Never early; at most one tick late, plus the time the event loop itself was stalled; exactly once.
 
-Importing this package imports nothing but the standard library. `reaper.trio` is the adapter for trio servers.
+Importing this package imports nothing but the standard library. `reaper.trio` is the adapter for
+trio servers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""`reaper`, or `python -m reaper`: one command per subject. Exit status: 0 good, 1 a check failed, 2 bad arguments.
+"""`reaper`, or `python -m reaper`: one command per subject. Exit status: 0 good, 1 a check failed,
+2 bad arguments.
 
-The rule of this door: *a command costs what it imports, and says what it lacks*. The pipeline is imported only where it
-is asked for.
+The rule of this door: *a command costs what it imports, and says what it lacks*. The pipeline is
+imported only where it is asked for.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from .top.command import add_commands as add_top
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line *arguments* (those of the process by default) and return the exit status."""
+    """Run the command line *arguments* (those of the process by default) and return the exit
+    status.
+    """
     given = sys.argv[1:] if arguments is None else list(arguments)
     name = "reaper" if Path(sys.argv[0]).stem == "reaper" else "python -m reaper"
     try:
@@ -44,7 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def make_parser(name: str, *, pipeline: bool) -> Parser:
-    """The parser of the program *name*, in half a second with the commands of the *pipeline*. Raises NotInstalled."""
+    """The parser of the program *name*, in half a second with the commands of the *pipeline*.
+    Raises NotInstalled.
+    """
     parser = Parser(
         prog=name,
         description="Explain a configuration of reaper; guard any running server; read journals.",

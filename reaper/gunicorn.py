@@ -1,6 +1,8 @@
-"""gunicorn's workers, guarded: `gunicorn app:app -k reaper.gunicorn.UvicornWorker`, `ASGIWorker` or `ThreadWorker`.
+"""gunicorn's workers, guarded: `gunicorn app:app -k reaper.gunicorn.UvicornWorker`, `ASGIWorker` or
+`ThreadWorker`.
 
-gunicorn's own `--keep-alive` holds where reaper.toml and REAPER_* leave `timeouts.keep_alive` at its default.
+gunicorn's own `--keep-alive` holds where reaper.toml and REAPER_* leave `timeouts.keep_alive` at
+its default.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Logs for machines: one JSON object per line, whatever logs it.
 
-The rule of this module: *a line is an object, and an object is a line*. A message of several lines, a traceback and a
-value that JSON does not know are put into one.
+The rule of this module: *a line is an object, and an object is a line*. A message of several lines,
+a traceback and a value that JSON does not know are put into one.
 
 | field | meaning |
 |---|---|
@@ -37,7 +37,9 @@ _USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
 
 class TextFormatter(logging.Formatter):
-    """Formats any record for a terminal. What a peer may have chosen moves no cursor and forges no line."""
+    """Formats any record for a terminal. What a peer may have chosen moves no cursor and forges no
+    line.
+    """
 
     def __init__(self) -> None:
         super().__init__(TEXT)
@@ -52,7 +54,9 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats any record as one JSON object. For `logging.config` as well: `"()": "reaper.logs.JsonFormatter"`."""
+    """Formats any record as one JSON object. For `logging.config` as well:
+    `"()": "reaper.logs.JsonFormatter"`.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         """*record* in one line."""
@@ -89,7 +93,9 @@ def _plain(value: Any) -> Any:
 
 
 def line(logger: str, message: str, **fields: Any) -> str:
-    """*message* as `JsonFormatter` has it, at INFO and with *fields*; for what is printed without a logger."""
+    """*message* as `JsonFormatter` has it, at INFO and with *fields*; for what is printed without a
+    logger.
+    """
     record = logging.LogRecord(logger, logging.INFO, "", 0, message, None, None)
     vars(record).update(fields)
     return JsonFormatter().format(record)
@@ -98,10 +104,12 @@ def line(logger: str, message: str, **fields: Any) -> str:
 def configure(
     log_format: str = "text", level: str = "warning", stream: IO[str] | None = None
 ) -> None:
-    """Have this process log to *stream*, standard error unless told otherwise, in place of what was configured before.
+    """Have this process log to *stream*, standard error unless told otherwise, in place of what was
+    configured before.
 
     Args:
-        log_format: "text", or "json": one object per line; warnings of Python's are lines of the log then.
+        log_format: "text", or "json": one object per line; warnings of Python's are lines of the
+            log then.
         level: Least level of our own loggers: debug, info, warning, error.
     """
     handler = logging.StreamHandler(sys.stderr if stream is None else stream)

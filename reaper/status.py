@@ -1,7 +1,9 @@
-"""The status of a server, for `python -m reaper top`: what its document is, and the HTTP that carries it.
+"""The status of a server, for `python -m reaper top`: what its document is, and the HTTP that
+carries it.
 
-The rule of this module: *bytes in, bytes out*. An adapter reads a request and writes the answer; who is connected, and
-from where, is for the operator alone, so the adapters listen on loopback unless they are told otherwise.
+The rule of this module: *bytes in, bytes out*. An adapter reads a request and writes the answer;
+who is connected, and from where, is for the operator alone, so the adapters listen on loopback
+unless they are told otherwise.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ JSON = "application/json"
 
 
 class Unavailable(Exception):
-    """Raised by a page: answered 503, as by a server that is about to end and is asked whether it is ready."""
+    """Raised by a page: answered 503, as by a server that is about to end and is asked whether it
+    is ready.
+    """
 
 
 log: logging.Logger = logging.getLogger("reaper")
@@ -39,7 +43,9 @@ Page = Callable[[], Awaitable[tuple[str, bytes]]]
 def document(
     server: str, workers: Iterable[Mapping[str, Any]], missing: Iterable[int] = ()
 ) -> bytes:
-    """The status of *server*: what its *workers* said (`reaper.driver.status`), and which of them said nothing."""
+    """The status of *server*: what its *workers* said (`reaper.driver.status`), and which of them
+    said nothing.
+    """
     found = {"schema": SCHEMA, "server": server, "workers": list(workers), "missing": list(missing)}
     return json.dumps(found).encode() + b"\n"
 
@@ -50,7 +56,9 @@ def complete(received: bytes) -> bool:
 
 
 async def answer(received: bytes, pages: Mapping[str, Page]) -> bytes:
-    """What to send back for the request *received*, before the connection is closed. A page that raises is logged."""
+    """What to send back for the request *received*, before the connection is closed. A page that
+    raises is logged.
+    """
     method, _, rest = received.partition(b"\r\n")[0].decode("latin-1").partition(" ")
     target = rest.rpartition(" ")[0]
     if len(received) > LONGEST_REQUEST:

@@ -1,4 +1,6 @@
-"""The server of websockets, guarded: `serve(..., create_connection=reaper.websockets.connection(idle=300))`."""
+"""The server of websockets, guarded:
+`serve(..., create_connection=reaper.websockets.connection(idle=300))`.
+"""
 
 from __future__ import annotations
 

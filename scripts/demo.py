@@ -1,6 +1,7 @@
 """`make demo`: start the echo server, drive it with real connections, print the verdict.
 
-The verdict is the client's: the load generator computes it from what it saw, and knows nothing of the reaper.
+The verdict is the client's: the load generator computes it from what it saw, and knows nothing of
+the reaper.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ TICK = "1s"
 
 
 def main() -> int:
-    """Run the demo. Exit status: 0 the law held, 1 it did not or something broke, 2 it cannot be run here."""
+    """Run the demo. Exit status: 0 the law held, 1 it did not or something broke, 2 it cannot be
+    run here.
+    """
     parser = Parser(prog="make demo", description=__doc__)
     option(parser, "--connections", COUNT, "how many real TCP connections; default 10000", 10_000)
     parser.add_argument(
@@ -74,7 +77,8 @@ def run(plan: Plan, out: Path) -> int:
         (out / name).unlink(missing_ok=True)  # of a run before: this one may end without any
     flags = f"--idle {plan.timeout}s --vanished {max(60, plan.timeout)}s --tick {TICK} --connections {plan.connections}"
     command = example("echo", *flags.split(), "--workers", str(plan.workers))
-    # A session of its own: Ctrl-C reaches the generator alone, and the server is stopped when it has ended.
+    # A session of its own: Ctrl-C reaches the generator alone, and the server is stopped when it
+    # has ended.
     with serving(command, out / "server.log", session=True) as server:
         print(f"1. the server listens on {server.target}", flush=True)
         print(
@@ -100,7 +104,9 @@ def run(plan: Plan, out: Path) -> int:
 
 
 def call(command: list[str]) -> int:
-    """The exit status of *command*. Ctrl-C reaches it as well, and it is waited for: it reports what it has seen."""
+    """The exit status of *command*. Ctrl-C reaches it as well, and it is waited for: it reports
+    what it has seen.
+    """
     with subprocess.Popen(command, cwd=ROOT) as process:
         while True:
             with suppress(KeyboardInterrupt):

@@ -1,9 +1,10 @@
-"""Proxies in front of a server, and servers over TLS, measured by the load generator's own commands.
+"""Proxies in front of a server, and servers over TLS, measured by the load generator's own
+commands.
 
     python -m scripts.proxies pools|race|tls [SECONDS or PAIRS]
 
-One rule: *the measured tables of docs/howto/proxies.md and docs/probe.md come from what this program prints*. What is
-started and asked is in proxies.toml; what is not installed is named.
+One rule: *the measured tables of docs/howto/proxies.md and docs/probe.md come from what this
+program prints*. What is started and asked is in proxies.toml; what is not installed is named.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Starts a server and waits until it listens: demos, trials, benchmarks and tests do it here.
 
-One rule: no server outlives its block. It is ended by its own process id - SIGTERM first, SIGKILL for the whole tree
-if that does not help - and what it says goes to a file, so that no full pipe can stop it.
+One rule: no server outlives its block. It is ended by its own process id - SIGTERM first, SIGKILL
+for the whole tree if that does not help - and what it says goes to a file, so that no full pipe can
+stop it.
 """
 
 from __future__ import annotations
@@ -34,19 +35,25 @@ class DidNotStart(RuntimeError):
 
 
 def example(kind: str, *flags: str) -> list[str]:
-    """The command of the example server: *kind* is `echo` or `http`, its port is the kernel's choice."""
+    """The command of the example server: *kind* is `echo` or `http`, its port is the kernel's
+    choice.
+    """
     return [sys.executable, "-m", "server_example", kind, "--port", "0", *flags]
 
 
 def load(target: str, flags: str, *more: str) -> list[str]:
-    """The command of the load generator against *target*; *flags* are words with blanks between them."""
+    """The command of the load generator against *target*; *flags* are words with blanks between
+    them.
+    """
     return [sys.executable, "-m", "loadgen", "run", "--target", target, *flags.split(), *more]
 
 
 def free_port() -> int:
-    """A port for a server that cannot choose one by itself; the kernel gives it to nobody else while we run.
+    """A port for a server that cannot choose one by itself; the kernel gives it to nobody else
+    while we run.
 
-    It stays bound here, and never listens: with SO_REUSEADDR, which servers set, another can still take it by number.
+    It stays bound here, and never listens: with SO_REUSEADDR, which servers set, another can still
+    take it by number.
     """
     kept = socket.socket()
     kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -148,12 +155,16 @@ class Server:
             time.sleep(LOOK)
 
     def stop(self) -> None:
-        """SIGTERM, if it still runs. A second one could cut short what the first began: give one only."""
+        """SIGTERM, if it still runs. A second one could cut short what the first began: give one
+        only.
+        """
         if self.process.poll() is None:
             self.process.terminate()
 
     def end(self, patience: float = PATIENCE) -> int:
-        """Wait for its end; SIGKILL for all of its processes when it takes longer than *patience*. Its exit status."""
+        """Wait for its end; SIGKILL for all of its processes when it takes longer than *patience*.
+        Its exit status.
+        """
         try:
             status = self.process.wait(patience)
         except subprocess.TimeoutExpired:
@@ -175,7 +186,8 @@ class Server:
             if found is not None and found.groups():
                 self.host, self.port = found[1], int(found[2])
             return found is not None
-        # Not by a connection: the server would count that one, and hold it as long as it holds a silent client.
+        # Not by a connection: the server would count that one, and hold it as long as it holds a
+        # silent client.
         return any(
             each.status == psutil.CONN_LISTEN and each.laddr.port == self.port
             for each in self.sockets()
@@ -186,7 +198,9 @@ class Server:
 def serving(
     command: Sequence[str], log: Path, *, patience: float = PATIENCE, **options: Any
 ) -> Iterator[Server]:
-    """A server that listens, for the length of the block. *options* as those of `Server`; raises DidNotStart."""
+    """A server that listens, for the length of the block. *options* as those of `Server`; raises
+    DidNotStart.
+    """
     server = Server(command, log, **options)
     try:
         server.wait_until_it_listens(patience)

@@ -1,4 +1,6 @@
-"""Tools that others wrote, for demos, trials and benchmarks: where they are, and the least that they need."""
+"""Tools that others wrote, for demos, trials and benchmarks: where they are, and the least that
+they need.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ def nginx(
 
 
 def certificate(folder: Path) -> tuple[str, str]:
-    """(certificate, key): files in *folder*, self-signed for 127.0.0.1 and localhost. Raises Missing."""
+    """(certificate, key): files in *folder*, self-signed for 127.0.0.1 and localhost. Raises
+    Missing.
+    """
     cert, key = str(folder / "cert.pem"), str(folder / "key.pem")
     command = [
         tool("openssl"),

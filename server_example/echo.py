@@ -1,7 +1,8 @@
-"""An echo server with the reaper embedded. The embedding is a parking lot and `drain`; the rest is echoing.
+"""An echo server with the reaper embedded. The embedding is a parking lot and `drain`; the rest is
+echoing.
 
-Its connections cost no task while they are silent. Where they shall have one, or on a listener of trio's, the same
-handler goes through `reaper.trio.serve_tcp` or `TrioReaper.watched`.
+Its connections cost no task while they are silent. Where they shall have one, or on a listener of
+trio's, the same handler goes through `reaper.trio.serve_tcp` or `TrioReaper.watched`.
 """
 
 from __future__ import annotations
@@ -57,14 +58,18 @@ class EchoServer:
         self._lot.retime(config.timeouts.idle)
 
     async def drain(self) -> None:
-        """End every connection by `timeouts.drain`; the idle after `drain_idle`: bytes may be on their way."""
+        """End every connection by `timeouts.drain`; the idle after `drain_idle`: bytes may be on
+        their way.
+        """
         timeouts = self.config.timeouts
         if len(self.watcher):
             await trio.sleep(min(timeouts.drain_idle, timeouts.drain))
         await self.watcher.drain(timeouts.drain, timeouts.drain_window)
 
     def figures(self) -> dict[str, float]:
-        """`open`, `accepted` and `reaped`. Every connection has one lease, and nothing else has any."""
+        """`open`, `accepted` and `reaped`. Every connection has one lease, and nothing else has
+        any.
+        """
         core = self.watcher.statistics().core
         accepted = core.registered + core.expired + core.released
         return {"open": core.registered, "accepted": accepted, "reaped": core.expired}

@@ -1,9 +1,11 @@
-"""The listening sockets of one port: opened before the first worker, kept while workers come and go, then handed on.
+"""The listening sockets of one port: opened before the first worker, kept while workers come and
+go, then handed on.
 
-One rule: *a connection that the kernel has completed is accepted*. Closing a listening socket resets what waits in its
-backlog, so a socket outlives its worker: the supervisor holds it for the next one. A server that is started on the same
-port with `--share-port` is given copies of the very sockets, and opens none of its own. The backlog is emptied
-before the last copy is closed, and first the kernel is told to let no one else in (`turn_away`).
+One rule: *a connection that the kernel has completed is accepted*. Closing a listening socket
+resets what waits in its backlog, so a socket outlives its worker: the supervisor holds it for the
+next one. A server that is started on the same port with `--share-port` is given copies of the very
+sockets, and opens none of its own. The backlog is emptied before the last copy is closed, and first
+the kernel is told to let no one else in (`turn_away`).
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ from reaper.trio.accepting import ACCEPTS_PER_PASS, accept_burst
 BACKLOG = 4096  # the kernel cuts it to net.core.somaxconn
 
 IN_USE_PATIENCE = 1.0
-"""Seconds for which a port in use is asked for again: a server that was just told to stop lets go of it soon."""
+"""Seconds for which a port in use is asked for again: a server that was just told to stop lets go
+of it soon.
+"""
 
 FIRST_ACTIVATED = 3  # sd_listen_fds(3)
 SO_ATTACH_FILTER = 26  # asm-generic/socket.h
@@ -63,14 +67,17 @@ class Listening:
 
     @classmethod
     def open(cls, host: str, port: int, count: int, *, share: bool = False) -> Listening:
-        """*count* sockets on one port, as far as that many may be, over which the kernel spreads the connections.
+        """*count* sockets on one port, as far as that many may be, over which the kernel spreads
+        the connections.
 
         Port 0 lets it choose one.
 
-        With *share*, those of a server of this user's that listens there already, however many they are.
+        With *share*, those of a server of this user's that listens there already, however many they
+        are.
 
         Raises:
-            OSError: the address cannot be had; EADDRINUSE also where a server of ours has it and *share* is False.
+            OSError: the address cannot be had; EADDRINUSE also where a server of ours has it and
+                *share* is False.
         """
         if share and port:
             inherited = _ask_for_copies(host, port)
@@ -81,7 +88,9 @@ class Listening:
 
     @classmethod
     def activated(cls, environ: Mapping[str, str] = os.environ) -> Listening | None:
-        """The sockets that a service manager opened for this process (LISTEN_FDS); None: it did not."""
+        """The sockets that a service manager opened for this process (LISTEN_FDS); None: it did
+        not.
+        """
         if (
             environ.get("LISTEN_PID") != str(os.getpid())
             or not environ.get("LISTEN_FDS", "").isdecimal()
@@ -92,7 +101,9 @@ class Listening:
         return cls(sockets, None) if sockets else None
 
     def share_of(self, worker: int, workers: int) -> list[socket.socket]:
-        """The sockets that one of *workers* accepts from: each socket has a worker, and each worker a socket."""
+        """The sockets that one of *workers* accepts from: each socket has a worker, and each worker
+        a socket.
+        """
         return self.sockets[worker::workers] or [self.sockets[worker % len(self.sockets)]]
 
     def fileno(self) -> int:
@@ -127,7 +138,8 @@ def beside(address: str, *, share: bool = False) -> socket.socket:
     """A listening socket on *address*, HOST:PORT, for the operator: one for all workers.
 
     Raises:
-        OSError: the address cannot be had; EADDRINUSE also where a server of ours has it and *share* is False.
+        OSError: the address cannot be had; EADDRINUSE also where a server of ours has it and
+            *share* is False.
         ValueError: it is no address.
     """
     (made,) = _opened(*host_and_port(address), 1, share=share)
@@ -154,10 +166,12 @@ def tls_context(config: ReaperConfig) -> ssl.SSLContext | None:
 
 
 def turn_away(listening: socket.socket) -> None:
-    """Have the kernel drop every question for a new connection (SYN); those half made are completed.
+    """Have the kernel drop every question for a new connection (SYN); those half made are
+    completed.
 
-    Who asked does so again a second later, of whoever listens then, instead of being reset with a request under way as
-    *listening* is closed. It holds for every copy of the socket, so not where another server goes on to accept.
+    Who asked does so again a second later, of whoever listens then, instead of being reset with a
+    request under way as *listening* is closed. It holds for every copy of the socket, so not where
+    another server goes on to accept.
     """
     load_flags, if_syn, drop, keep = (
         (0x30, 0, 0, 13),
@@ -177,7 +191,8 @@ def turn_away(listening: socket.socket) -> None:
 def empty(listening: socket.socket, admit: Callable[[socket.socket], object]) -> None:
     """Accept what waits in the backlog, close *listening* at once, and only then admit them.
 
-    What the kernel completes between the two is reset where this was the last copy: see `turn_away`.
+    What the kernel completes between the two is reset where this was the last copy: see
+    `turn_away`.
     """
     waiting: list[socket.socket] = []
     with listening:
@@ -212,7 +227,9 @@ def _opened(host: str, port: int, count: int, *, share: bool) -> list[socket.soc
 
 
 def _refuse_if_in_use(family: int, host: str, port: int) -> None:
-    """Raise EADDRINUSE if another socket listens there, also one of a server that would share the port."""
+    """Raise EADDRINUSE if another socket listens there, also one of a server that would share the
+    port.
+    """
     until = time.monotonic() + IN_USE_PATIENCE
     while True:
         with socket.socket(family, socket.SOCK_STREAM) as alone:

@@ -1,6 +1,8 @@
-"""What is said of the server's life: lines for people, and for a service manager that it is ready, alive, stopping.
+"""What is said of the server's life: lines for people, and for a service manager that it is ready,
+alive, stopping.
 
-Without a service manager (sd_notify) nothing happens, and nothing that goes wrong with it harms the server.
+Without a service manager (sd_notify) nothing happens, and nothing that goes wrong with it harms the
+server.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ class _Format:
 
 
 def speak(log_format: str) -> None:
-    """From now on say everything as "text", or as "json": one object per line, as `reaper.logs` has it."""
+    """From now on say everything as "text", or as "json": one object per line, as `reaper.logs` has
+    it.
+    """
     _Format.json = log_format == "json"
 
 
@@ -38,7 +42,8 @@ class Notify:
     """The service manager that started this process, if one did (NOTIFY_SOCKET, WATCHDOG_USEC).
 
     Attributes:
-        every: Seconds between two signs of life, half of what the manager allows; 0: it asks for none.
+        every: Seconds between two signs of life, half of what the manager allows; 0: it asks for
+            none.
     """
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
@@ -50,14 +55,18 @@ class Notify:
         self._next = 0.0
 
     def alive(self) -> None:
-        """The supervisor and all workers give signs of life. Call it often: most calls send nothing."""
+        """The supervisor and all workers give signs of life. Call it often: most calls send
+        nothing.
+        """
         now = time.monotonic()
         if self.every and now >= self._next:
             self._next = now + self.every
             self.send("WATCHDOG=1")
 
     def send(self, what: str) -> None:
-        """READY=1 when all workers listen, STOPPING=1 when the drain begins, STATUS= a line for `systemctl status`."""
+        """READY=1 when all workers listen, STOPPING=1 when the drain begins, STATUS= a line for
+        `systemctl status`.
+        """
         if self._address:
             with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:
                 out.setblocking(False)

@@ -1,7 +1,7 @@
 """How many worker processes, planned before the start.
 
-One rule: *what cannot fit is refused before the first connection, not with EMFILE at the worst moment*. A process has a
-limited number of descriptors, so many connections need several processes.
+One rule: *what cannot fit is refused before the first connection, not with EMFILE at the worst
+moment*. A process has a limited number of descriptors, so many connections need several processes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ RESERVED_DESCRIPTORS = 256
 """Of each worker's descriptors: the loop's own, the standard streams, imports, log files."""
 
 SPREAD = 0.95
-"""Share of a worker's descriptors to plan with: the kernel's hash fills some workers a little more than others."""
+"""Share of a worker's descriptors to plan with: the kernel's hash fills some workers a little more
+than others.
+"""
 
 
 def descriptors() -> int:
@@ -30,10 +32,12 @@ def plan(workers: int | str, connections: int | None, limit: int, most: int | No
     """How many worker processes to start.
 
     Args:
-        workers: A number, or "auto": as many as there are processors, more if the connections need more.
+        workers: A number, or "auto": as many as there are processors, more if the connections need
+            more.
         connections: How many must be able to be open at once; None: as many as fit.
         limit: Descriptors per process.
-        most: Connections that a worker takes before it refuses more, `limits.max_connections`; None: all that fit.
+        most: Connections that a worker takes before it refuses more, `limits.max_connections`;
+            None: all that fit.
     Raises:
         ConfigError: they do not fit; one line says what would be needed.
     """

@@ -50,7 +50,8 @@ async def serve(
         started_with: What was in force when the server started.
         load: Reads the configuration anew: now, and when SIGHUP comes.
         directory: Where the life of every connection is written; None: nowhere.
-        pressed: Whether the longest silent go, and newcomers wait in the backlog, as descriptors or memory run short.
+        pressed: Whether the longest silent go, and newcomers wait in the backlog, as descriptors or
+            memory run short.
         worker: Listening sockets, counters, and the word to stop.
     Raises:
         ConfigError: certificate and key cannot be used.
@@ -108,7 +109,9 @@ async def serve(
 
 
 async def reload_from(server: Server, load: Callable[[], ReaperConfig]) -> bool:
-    """Reload what is live of what *load* returns; what cannot be used changes nothing and is logged. True: reloaded."""
+    """Reload what is live of what *load* returns; what cannot be used changes nothing and is
+    logged. True: reloaded.
+    """
     try:
         config = load()
     except ConfigError as error:

@@ -1,7 +1,8 @@
-"""What all workers say of themselves, where any of them can answer for all: for Prometheus and `reaper top`.
+"""What all workers say of themselves, where any of them can answer for all: for Prometheus and
+`reaper top`.
 
-One rule: *nothing is surveyed until it is asked for*. The worker that is asked asks the others, each at a socket of its
-own, which a successor takes over.
+One rule: *nothing is surveyed until it is asked for*. The worker that is asked asks the others,
+each at a socket of its own, which a successor takes over.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ class Doors:
 
     Args:
         workers: How many.
-        public: A listening socket for `/status` and `/metrics`, besides the server's own port; None: there is none.
+        public: A listening socket for `/status` and `/metrics`, besides the server's own port;
+            None: there is none.
     """
 
     def __init__(self, workers: int, public: socket.socket | None = None) -> None:
@@ -76,7 +78,9 @@ class Desk:
         }
 
     async def run(self) -> None:
-        """Answer the other workers, and everyone at the public door if there is one, until cancelled."""
+        """Answer the other workers, and everyone at the public door if there is one, until
+        cancelled.
+        """
         async with trio.open_nursery() as nursery:
             if self._doors.public is not None:
                 nursery.start_soon(serve_pages, self._doors.public, self.pages)
@@ -122,13 +126,17 @@ class Desk:
         return dict(sorted(found.items()))
 
     async def show_ready(self) -> tuple[str, bytes]:
-        """For a load balancer: whether newcomers should come. Raises Unavailable: this worker has been told to end."""
+        """For a load balancer: whether newcomers should come. Raises Unavailable: this worker has
+        been told to end.
+        """
         if self._server.leaving:
             raise Unavailable("leaving")
         return "text/plain; charset=utf-8", b"ready\n"
 
     async def show_metrics(self) -> tuple[str, bytes]:
-        """Metrics of every worker, each sample labelled with its worker; without a label if there is only one."""
+        """Metrics of every worker, each sample labelled with its worker; without a label if there
+        is only one.
+        """
         found = {str(number): said["metrics"] for number, said in (await self._all()).items()}
         text: str = merged(found, "worker") if self._doors.inner else found["0"]
         return CONTENT_TYPE, text.encode()

@@ -2,8 +2,9 @@
 
 One rule: *what was accepted is answered*, whichever worker dies, stalls or is told to end.
 
-A signal takes effect once. Signals go to a whole group of processes more often than not (Ctrl-C, systemd's default, a
-terminal that hangs up), so only the supervisor acts on them, and its word reaches the workers through a pipe:
+A signal takes effect once. Signals go to a whole group of processes more often than not (Ctrl-C,
+systemd's default, a terminal that hangs up), so only the supervisor acts on them, and its word
+reaches the workers through a pipe:
 
 | signal to the supervisor or to its group | what it means |
 |---|---|
@@ -41,7 +42,9 @@ from .status import Doors
 log = logging.getLogger("server_example")
 
 BEAT, FEW = 0.25, 8
-"""Seconds between two signs of life of a worker, where there are up to so many; more of them give signs less often."""
+"""Seconds between two signs of life of a worker, where there are up to so many; more of them give
+signs less often.
+"""
 
 BEATS_OF_PATIENCE = 8
 """Signs of life, at least, in the time after which a worker counts as stalled."""
@@ -53,7 +56,8 @@ GRACE = 5.0
 """Seconds in which a stalled worker is replaced, before the server as a whole counts as stalled."""
 
 BURST = 1.0
-"""Seconds in which repeated Ctrl-C counts as one: a finger, a shell and a wrapper may each send it."""
+"""Seconds in which repeated Ctrl-C counts as one: a finger, a shell and a wrapper may each send it.
+"""
 
 DEATHS = 5
 """Deaths of one worker within `DEATHS_WITHIN` that are borne; one more ends the server."""
@@ -61,10 +65,12 @@ DEATHS = 5
 DEATHS_WITHIN = 60.0  # seconds
 
 FIRST_DELAY, LONGEST_DELAY = 0.1, 5.0
-"""Seconds until a worker that died again is replaced: doubled with each death, none for the first."""
+"""Seconds until a worker that died again is replaced: doubled with each death, none for the first.
+"""
 
 DRAIN, LAST, RELOAD, END = b"d", b"l", b"r", b"e"
-"""The supervisor's words. The second goes with the first where no other server accepts on the port."""
+"""The supervisor's words. The second goes with the first where no other server accepts on the port.
+"""
 
 
 Admit = Callable[[socket.socket], object]
@@ -72,7 +78,9 @@ Admit = Callable[[socket.socket], object]
 
 
 class Counters:
-    """Numbers that a worker writes and the supervisor reads, in memory they share; sums go on from worker to worker."""
+    """Numbers that a worker writes and the supervisor reads, in memory they share; sums go on from
+    worker to worker.
+    """
 
     SUMS = ("accepted", "reaped", "averted", "stalls", "reaper_cpu")
     NAMES = ("ready", "beat", "open", "max_lag", *SUMS)
@@ -102,7 +110,8 @@ class Counters:
 
 @dataclass
 class Worker:
-    """What a worker process is given: its listening sockets, its counters, and the supervisor's word.
+    """What a worker process is given: its listening sockets, its counters, and the supervisor's
+    word.
 
     Attributes:
         index: Which of the *workers* it is; its successor is the same.
@@ -142,7 +151,9 @@ class Worker:
         )
 
     async def run(self, serve: Serve) -> None:
-        """Run *serve*, and give signs of life meanwhile. Ends with it, or when the supervisor says so."""
+        """Run *serve*, and give signs of life meanwhile. Ends with it, or when the supervisor says
+        so.
+        """
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._beat)
             nursery.start_soon(self._obey, nursery.cancel_scope)
@@ -191,7 +202,8 @@ class _Slot:
         counters: Shared with whichever process has the place.
         pid: Of that process; 0: there is none.
         orders: Descriptor of the pipe to it.
-        due: When the place is filled again, on the monotonic clock, while there is no process; infinite: never.
+        due: When the place is filled again, on the monotonic clock, while there is no process;
+            infinite: never.
         deaths: When processes of this place died.
     """
 
@@ -204,12 +216,14 @@ class _Slot:
 
 
 class Supervisor:
-    """Starts the workers, replaces those that died or stalled, prints a line per second at most, waits for all of them.
+    """Starts the workers, replaces those that died or stalled, prints a line per second at most,
+    waits for all of them.
 
     Args:
         listening: The sockets they accept from. Closed when the drain begins.
         workers: How many.
-        watchdog: Seconds without a sign of life after which a worker is killed and replaced; 0: it is never.
+        watchdog: Seconds without a sign of life after which a worker is killed and replaced; 0: it
+            is never.
         doors: Where they are asked how they are; None: they ask each other only.
     """
 
@@ -231,7 +245,9 @@ class Supervisor:
         self._status = 0
 
     def run(self, serve: Serve) -> int:
-        """Run until stopped. Returns the exit status: 0 if every worker ended well in the end, 1 otherwise."""
+        """Run until stopped. Returns the exit status: 0 if every worker ended well in the end, 1
+        otherwise.
+        """
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._note)
         for slot in self._slots:
@@ -269,8 +285,8 @@ class Supervisor:
         if pid == 0:
             status = 1
             try:
-                # What belongs to the supervisor alone. A worker that held another's pipe would keep it from noticing
-                # that the supervisor is gone.
+                # What belongs to the supervisor alone. A worker that held another's pipe would keep
+                # it from noticing that the supervisor is gone.
                 for other in self._slots:
                     if other.orders >= 0:
                         os.close(other.orders)
@@ -288,8 +304,9 @@ class Supervisor:
         try:
             mine = self._listening.share_of(slot.index, len(self._slots))
             self._listening.close(but=mine)
-            # A connection is some 40 objects the collector looks at. With its usual thresholds it walks all of them
-            # again and again while connections come; so it leaves alone what was there before, and looks less often.
+            # A connection is some 40 objects the collector looks at. With its usual thresholds it
+            # walks all of them again and again while connections come; so it leaves alone what was
+            # there before, and looks less often.
             gc.freeze()
             gc.set_threshold(50_000, 20, 100)
             patience = self._watchdog or self._notify.every
@@ -346,7 +363,9 @@ class Supervisor:
                 said, next_line = line, now + 1.0
 
     def _all_alive(self, now: float) -> bool:
-        """Whether every loop turns, as far as we do not see to that ourselves: a stalled worker is replaced in time."""
+        """Whether every loop turns, as far as we do not see to that ourselves: a stalled worker is
+        replaced in time.
+        """
         patience = self._watchdog + GRACE if self._watchdog else self._notify.every
         running = [slot for slot in self._slots if slot.pid]
         complete = self._draining or len(running) == len(self._slots)
@@ -385,7 +404,9 @@ class Supervisor:
             self._status = 1
 
     def _lost(self, slot: _Slot, what: str, now: float) -> None:
-        """There is no process in *slot*: have it filled again, unless that has been tried too often."""
+        """There is no process in *slot*: have it filled again, unless that has been tried too
+        often.
+        """
         slot.deaths = [then for then in slot.deaths if now - then < DEATHS_WITHIN] + [now]
         times = len(slot.deaths)
         if not self._announced or times > DEATHS:

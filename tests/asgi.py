@@ -18,7 +18,9 @@ def tls_loop():
 
 
 async def application(scope, receive, send):
-    """`/` says hello, `/slow` after a while, `/big` much, `/some?N` N bytes, `/echo` and `/ws` what they were sent."""
+    """`/` says hello, `/slow` after a while, `/big` much, `/some?N` N bytes, `/echo` and `/ws` what
+    they were sent.
+    """
     if scope["type"] == "lifespan":
         await lifespan(receive, send)
     elif scope["type"] == "websocket":
@@ -74,7 +76,9 @@ async def events(receive, send):
 
 
 async def stream(count, receive, send):
-    """Thousands of bytes, *count* of them, ten a second; like a framework it listens for the disconnect meanwhile."""
+    """Thousands of bytes, *count* of them, ten a second; like a framework it listens for the
+    disconnect meanwhile.
+    """
     headers = [(b"content-length", str(1000 * count).encode())]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await receive()  # the request

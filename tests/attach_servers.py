@@ -1,4 +1,6 @@
-"""Foreign servers for the tests of attach, each with its own timeouts off, and the command that guards them."""
+"""Foreign servers for the tests of attach, each with its own timeouts off, and the command that
+guards them.
+"""
 
 from __future__ import annotations
 
@@ -145,7 +147,9 @@ asyncio.run(main())
 
 
 class Echo(Client):
-    """A server of our own user, in its own process, without a timeout: no tool and no right is needed."""
+    """A server of our own user, in its own process, without a timeout: no tool and no right is
+    needed.
+    """
 
     question, answer_ends = b"hello", b"hello"
 
@@ -226,7 +230,9 @@ class Attach:
 
 
 def refused(*flags: str, prefix: tuple[str, ...] = ()) -> str:
-    """What a call that cannot work says; it must say it in one line, with status 2. With *prefix*: in a process."""
+    """What a call that cannot work says; it must say it in one line, with status 2. With *prefix*:
+    in a process.
+    """
     out, err = io.StringIO(), io.StringIO()
     if prefix:
         command = [*prefix, sys.executable, "-m", "reaper", "attach", *flags]

@@ -1,4 +1,5 @@
-"""Two worlds for the tests of attach: real sockets and the real kernel, and a fake one in virtual time.
+"""Two worlds for the tests of attach: real sockets and the real kernel, and a fake one in virtual
+time.
 
 Both have the same methods, and test_attach_kernel.py puts the same questions to both.
 """
@@ -46,7 +47,8 @@ class FakeSocket:
 class FakeWorld:
     """Connections, and a clock that moves on demand.
 
-    *takes*: seconds that each look takes; *jiffy*: seconds in which it reckons, 0: with infinite precision.
+    *takes*: seconds that each look takes; *jiffy*: seconds in which it reckons, 0: with infinite
+    precision.
     """
 
     now: float = 1000.0

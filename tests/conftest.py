@@ -1,8 +1,9 @@
-"""What every test run shares: Hypothesis profiles, `--no-skips`, one Spark session, which tests share a process.
+"""What every test run shares: Hypothesis profiles, `--no-skips`, one Spark session, which tests
+share a process.
 
-Under pytest-xdist the tests of one file stay together, for they share fixtures that cost more than the tests. The files
-that start a Spark stay together as well: each process that runs one keeps a JVM of its own until it ends. The sets
-with the most slow tests start first.
+Under pytest-xdist the tests of one file stay together, for they share fixtures that cost more than
+the tests. The files that start a Spark stay together as well: each process that runs one keeps a
+JVM of its own until it ends. The sets with the most slow tests start first.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ settings.register_profile("ci", **ANY_PACE, print_blob=True, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # A shell starts what runs in its background with Ctrl-C ignored, programs inherit that, and tests of Ctrl-C hang.
+    # A shell starts what runs in its background with Ctrl-C ignored, programs inherit that, and
+    # tests of Ctrl-C hang.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -37,7 +39,9 @@ QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
-    """The embedded engine of all tests in this process. Which engine a test means, `pytest_runtest_setup` sees."""
+    """The embedded engine of all tests in this process. Which engine a test means,
+    `pytest_runtest_setup` sees.
+    """
     pytest.importorskip("duckdb")
     from reaper.pipeline.engine import embedded
 
@@ -65,7 +69,9 @@ Ran = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def call(capsys) -> Ran:
-    """Call the `main` of a command with words: its status, what went to stdout, what went to stderr."""
+    """Call the `main` of a command with words: its status, what went to stdout, what went to
+    stderr.
+    """
 
     def run(main: Callable[[list[str]], int], *words: Any) -> tuple[int, str, str]:
         try:
@@ -130,7 +136,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Under pytest-xdist only the controlling process has a terminal reporter, and every worker's skips reach it."""
+    """Under pytest-xdist only the controlling process has a terminal reporter, and every worker's
+    skips reach it.
+    """
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     skipped = reporter.stats.get("skipped", []) if reporter is not None else []
     if session.config.getoption("--no-skips") and skipped and exitstatus == pytest.ExitCode.OK:
@@ -139,11 +147,15 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 
 ON_SPARK = {"cluster", "engines", "live", "places"}
-"""The files `test_pipeline_*` that start a Spark: each process that runs one keeps a JVM of its own until it ends."""
+"""The files `test_pipeline_*` that start a Spark: each process that runs one keeps a JVM of its own
+until it ends.
+"""
 
 
 def together(path: str) -> str:
-    """The name of the set of tests that must run in the same process as the tests of the file *path*."""
+    """The name of the set of tests that must run in the same process as the tests of the file
+    *path*.
+    """
     name = PurePath(path).name
     return (
         "test_pipeline"
@@ -153,7 +165,9 @@ def together(path: str) -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whole sets, those with the most slow tests first: two processes then end at about the same time."""
+    """Whole sets, those with the most slow tests first: two processes then end at about the same
+    time.
+    """
     slow: dict[str, int] = {}
     for item in items:
         if item.path.stem.removeprefix("test_") in INSIDE and not item.get_closest_marker("slow"):

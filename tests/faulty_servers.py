@@ -1,10 +1,12 @@
-"""Servers that close idle connections: a few keep the law, the others are wrong in one way each, on purpose.
+"""Servers that close idle connections: a few keep the law, the others are wrong in one way each, on
+purpose.
 
     python tests/faulty_servers.py NAME TIMEOUT
 
-One rule: they count their own sins. On end of standard input such a process prints one JSON line with how many
-connections it closed early, late, wrongly or never, so that a test can compare the load generator's counts with the
-truth. A client that speaks before it is closed was live: what awaited it is no sin.
+One rule: they count their own sins. On end of standard input such a process prints one JSON line
+with how many connections it closed early, late, wrongly or never, so that a test can compare the
+load generator's counts with the truth. A client that speaks before it is closed was live: what
+awaited it is no sin.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ AT_ONCE = 0.001
 
 @dataclass(frozen=True)
 class Server:
-    """One server. Its ways are functions of a connection's number (from 0) and a request's (from 0).
+    """One server. Its ways are functions of a connection's number (from 0) and a request's (from
+    0).
 
     Attributes:
         reason: what the verdict's reasons must say; empty: it is right, and must pass.
@@ -38,7 +41,8 @@ class Server:
         counts: whether a request counts as activity.
         answer: what is sent for a request, given what would be right.
         pause: seconds that an answer waits.
-        age: seconds after connecting at which even a live connection is closed; *goodbye*: what is sent before.
+        age: seconds after connecting at which even a live connection is closed; *goodbye*: what is
+            sent before.
         max_age: what the scenario says of that.
     """
 
@@ -119,7 +123,9 @@ KIT = {
 
 
 class Connection(asyncio.Protocol):
-    """One connection of *server*: whole requests, answers, a timer. `sins` counts what was done to all of them."""
+    """One connection of *server*: whole requests, answers, a timer. `sins` counts what was done to
+    all of them.
+    """
 
     timeout = TIMEOUT
     sins: ClassVar[Counter[str]] = Counter()

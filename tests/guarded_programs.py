@@ -1,4 +1,5 @@
-"""Servers that others wrote, guarded as users do it: `python -m tests.guarded_programs KIND HOST PORT SECONDS`.
+"""Servers that others wrote, guarded as users do it:
+`python -m tests.guarded_programs KIND HOST PORT SECONDS`.
 
 SECONDS is the limit of whoever is silent: aiohttp's keep-alive, the one timeout of the others.
 """

@@ -1,6 +1,7 @@
 """An HTTP server in the process of its test, and what its clients hear.
 
-The rule of this module: *at the end no handler has failed, and the core's books agree*, whatever a test asks besides.
+The rule of this module: *at the end no handler has failed, and the core's books agree*, whatever a
+test asks besides.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from server_example.http import HttpServer
 from server_example.http.routes import ROUTES
 
 PATIENCE = 60.0
-"""Seconds that a test in real time waits for what must happen; only a broken server makes it wait that long."""
+"""Seconds that a test in real time waits for what must happen; only a broken server makes it wait
+that long.
+"""
 
 
 class Running(HttpServer):

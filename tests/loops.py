@@ -1,7 +1,7 @@
 """The event loops that adapters are tested on, behind one face: virtual time on trio and asyncio.
 
-The rule of this module: *time passes only while nothing is left to do*, so that a test of an hour takes a moment and
-depends on no machine.
+The rule of this module: *time passes only while nothing is left to do*, so that a test of an hour
+takes a moment and depends on no machine.
 """
 
 from __future__ import annotations

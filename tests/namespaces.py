@@ -1,7 +1,9 @@
-"""Two network namespaces and a link between them that can be taken down: how a peer vanishes without a word.
+"""Two network namespaces and a link between them that can be taken down: how a peer vanishes
+without a word.
 
-Needs root, or user namespaces, and `ip` (iproute2), `unshare` and `nsenter` (util-linux): `opened()` skips the test
-without. Programs of either side are run by `Link.server` and `Link.client`, which a command line is appended to.
+Needs root, or user namespaces, and `ip` (iproute2), `unshare` and `nsenter` (util-linux):
+`opened()` skips the test without. Programs of either side are run by `Link.server` and
+`Link.client`, which a command line is appended to.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ class Link:
 
     Attributes:
         address, peer: Of the server's end, and of the client's.
-        server, client: What runs a command in the namespace: `[*link.server, "python3", "-m", ...]`.
+        server, client: What runs a command in the namespace:
+            `[*link.server, "python3", "-m", ...]`.
     """
 
     address = "10.77.0.1"
@@ -77,7 +80,9 @@ def _holder(*command: str):
 
 @contextmanager
 def opened():
-    """A `Link` for the length of the block; the test is skipped, and says why, where there can be none."""
+    """A `Link` for the length of the block; the test is skipped, and says why, where there can be
+    none.
+    """
     root = os.geteuid() == 0
     with ExitStack() as stack:
         try:

@@ -1,4 +1,6 @@
-"""Journals for tests: by hand through the real `Journal`, or simulated by the load generator, with planted faults."""
+"""Journals for tests: by hand through the real `Journal`, or simulated by the load generator, with
+planted faults.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,9 @@ def write(
     server_clock_ahead: int = 0,
     listeners: tuple[str, ...] = ("echo",),
 ) -> dict[str, int]:
-    """Simulate a run with a timeout of 5 s. Returns how many *connections* an audit must come to, by verdict."""
+    """Simulate a run with a timeout of 5 s. Returns how many *connections* an audit must come to,
+    by verdict.
+    """
     right = connections - sum((faults or {}).values())
     plan = make_plan(
         from_mix("bursty=3,leave=1"), right, Law(5.0, 1.0), SPAN_S, seed, connections / 20

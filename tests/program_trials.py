@@ -1,4 +1,6 @@
-"""What every program of README, docs and examples has to do: end who goes or falls silent, keep who speaks."""
+"""What every program of README, docs and examples has to do: end who goes or falls silent, keep who
+speaks.
+"""
 
 from __future__ import annotations
 
@@ -64,10 +66,11 @@ def trial(
     says: bytes = b"x\n",
     wrap: Callable[[socket.socket], socket.socket] = lambda client: client,
 ) -> None:
-    """Clients that say goodbye, close, reset, fall silent and go on talking, all at once; *server* answers *says*.
+    """Clients that say goodbye, close, reset, fall silent and go on talking, all at once; *server*
+    answers *says*.
 
-    The silent one is closed after *least* seconds or later, and the one that talks still is answered then. *wrap* has
-    each speak TLS.
+    The silent one is closed after *least* seconds or later, and the one that talks still is
+    answered then. *wrap* has each speak TLS.
     """
     talker, silent, leaves, closes, resets = (wrap(connect(server)) for _ in range(5))
     closes.close()

@@ -1,4 +1,6 @@
-"""Our servers as processes, for tests that send them signals: each in a process group of its own, on a free port."""
+"""Our servers as processes, for tests that send them signals: each in a process group of its own,
+on a free port.
+"""
 
 from __future__ import annotations
 
@@ -111,7 +113,8 @@ def answer(client: http.client.HTTPConnection) -> int | str:
 
 @contextmanager
 def load(address: tuple[str, int], clients: int, *, keeps: bool):
-    """Clients that upload, which no proxy may send twice, again and again meanwhile, on connections that each *keeps*.
+    """Clients that upload, which no proxy may send twice, again and again meanwhile, on connections
+    that each *keeps*.
 
     What is yielded grows: the status of each answer, or what went wrong instead.
     """

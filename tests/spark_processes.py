@@ -1,4 +1,6 @@
-"""Processes that ask Spark, each with its own settings, and with a process group by which it is ended."""
+"""Processes that ask Spark, each with its own settings, and with a process group by which it is
+ended.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ LONG = 400
 
 
 def environment(**more: str) -> dict[str, str]:
-    """This one without what other Sparks have left in it; executors could not run Python if they had to."""
+    """This one without what other Sparks have left in it; executors could not run Python if they
+    had to.
+    """
     mine = {name: value for name, value in os.environ.items() if "SPARK" not in name}
     return mine | {
         "SPARK_LOCAL_IP": "127.0.0.1",
@@ -47,7 +51,9 @@ def started(command: list[str], log: Path, **options: Any):
 
 
 def until(condition, process: subprocess.Popen[bytes], log: Path) -> Any:
-    """What *condition* returns once it is true; fails if *process*, which writes *log*, ends before."""
+    """What *condition* returns once it is true; fails if *process*, which writes *log*, ends
+    before.
+    """
     deadline = time.monotonic() + LONG
     while not (found := condition()):
         assert process.poll() is None, log.read_text()

@@ -1,4 +1,6 @@
-"""What is asked of streams and of what has ended, a client of TLS, and a bound for tests that would wait for ever."""
+"""What is asked of streams and of what has ended, a client of TLS, and a bound for tests that would
+wait for ever.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,9 @@ def tasks(lot: ParkingLot) -> int:
 
 @contextmanager
 def steps() -> Iterator[Counter[str]]:
-    """How often each function was run for a step, as a task; as "living", how many tasks there were at most."""
+    """How often each function was run for a step, as a task; as "living", how many tasks there were
+    at most.
+    """
     counts: Counter[str] = Counter()
 
     class Steps(trio.abc.Instrument):
@@ -77,7 +81,9 @@ def steps() -> Iterator[Counter[str]]:
 
 
 async def check_stream(pair: Callable[[], tuple[Any, Any]]) -> None:
-    """All that trio demands of a stream, of the ends that *pair* makes: connected, on non-blocking sockets."""
+    """All that trio demands of a stream, of the ends that *pair* makes: connected, on non-blocking
+    sockets.
+    """
 
     async def make() -> tuple[Any, Any]:
         return pair()
@@ -95,7 +101,9 @@ async def check_stream(pair: Callable[[], tuple[Any, Any]]) -> None:
 
 @contextmanager
 def no_circles(*kinds: type) -> Iterator[None]:
-    """Only the collector could free a circle: it would find none of *kinds* that was made within the block."""
+    """Only the collector could free a circle: it would find none of *kinds* that was made within
+    the block.
+    """
     gc.collect()
     gc.disable()
     try:

@@ -22,7 +22,9 @@ def loop(request):
 
 
 def reaping(**options):
-    """Run the test on each loop with a reaper, *options* of which are a tick of a second unless others are given."""
+    """Run the test on each loop with a reaper, *options* of which are a tick of a second unless
+    others are given.
+    """
 
     def decorate(test):
         def run(loop, **fixtures):
@@ -222,9 +224,11 @@ async def test_a_drain_ends_the_idle_at_once_the_busy_when_they_go_idle_and_the_
 async def test_a_stall_of_the_loop_is_charged_to_no_connection_nor_to_one_that_begins_right_after_it(
     loop, r, caplog
 ):
-    """A peer that speaks only when it is spoken to is silent while we are; another speaks in the middle of the stall.
+    """A peer that speaks only when it is spoken to is silent while we are; another speaks in the
+    middle of the stall.
 
-    No socket here, so no final check helps. What a loop does late it does in its next pass, next to the reaper.
+    No socket here, so no final check helps. What a loop does late it does in its next pass, next to
+    the reaper.
     """
     ends: dict = {}
 

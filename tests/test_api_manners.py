@@ -1,4 +1,6 @@
-"""What is wrong with a call is said at once, by name and value; and what an object is, its repr says."""
+"""What is wrong with a call is said at once, by name and value; and what an object is, its repr
+says.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The asyncio adapter on real sockets: streams, protocols, the guard; asyncio and uvloop, with TLS and without."""
+"""The asyncio adapter on real sockets: streams, protocols, the guard; asyncio and uvloop, with TLS
+and without.
+"""
 
 from __future__ import annotations
 
@@ -83,8 +85,8 @@ SERVERS = pytest.mark.parametrize(
 async def serving(served, config=None, idle=IDLE, journal=None, **options):
     """The reaper and the address of a server.
 
-    *served* is a handler of streams, a `reaper.asyncio.Protocol`, another protocol, which is guarded, or what makes a
-    protocol factory for a reaper.
+    *served* is a handler of streams, a `reaper.asyncio.Protocol`, another protocol, which is
+    guarded, or what makes a protocol factory for a reaper.
     """
     async with reaper.asyncio.open_reaper(config, tick=TICK, journal=journal) as r:
         if inspect.iscoroutinefunction(served):
@@ -187,7 +189,9 @@ async def test_with_tls_it_is_the_same_and_whoever_serves_hears_of_the_end_altho
 
 @SERVERS
 async def test_bytes_that_wait_in_the_kernel_while_the_loop_is_blocked_are_read_first(served):
-    """The loop is blocked for longer than the timeout; a client that sent something meanwhile is answered."""
+    """The loop is blocked for longer than the timeout; a client that sent something meanwhile is
+    answered.
+    """
     async with serving(served) as (_, address):
         loop = asyncio.get_running_loop()
         clients, fresh = {}, []
@@ -197,7 +201,8 @@ async def test_bytes_that_wait_in_the_kernel_while_the_loop_is_blocked_are_read_
             clients[client] = time.monotonic()
             client.send(b"a")
             assert await loop.sock_recv(client, 1) == b"a"
-            # On a slow machine the first may have been closed, as they should be, before the last was served.
+            # On a slow machine the first may have been closed, as they should be, before the last
+            # was served.
             fresh = [client for client, spoke in clients.items() if time.monotonic() - spoke < IDLE]
         for client in fresh:
             client.send(b"b")
@@ -313,7 +318,9 @@ async def test_what_a_silent_client_does_not_take_keeps_no_connection_open(serve
 
 
 def has_a_descriptor(local, remote):
-    """Whether a process has one of the connection's end at *local*: the kernel names the socket's inode only then."""
+    """Whether a process has one of the connection's end at *local*: the kernel names the socket's
+    inode only then.
+    """
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         fields = line.split()
         if fields[1].endswith(local) and fields[2].endswith(remote):

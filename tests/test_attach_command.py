@@ -1,4 +1,6 @@
-"""The attach command around a server of our own user: what it takes, what it refuses, what it never touches."""
+"""The attach command around a server of our own user: what it takes, what it refuses, what it never
+touches.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ def test_it_stops_cleanly_on_a_signal_and_leaves_nothing_behind(number: int, por
 def test_connections_of_every_worker_are_closed_and_those_of_a_stranger_on_the_same_port_never(
     port,
 ) -> None:
-    """Three workers share a listening socket; another process listens on the same address by SO_REUSEPORT."""
+    """Three workers share a listening socket; another process listens on the same address by
+    SO_REUSEPORT.
+    """
     with Echo.server(port, workers=3) as ours, Echo.server(port) as stranger:
         process = psutil.Process(stranger.pid)
         until(
@@ -184,7 +188,9 @@ def test_a_server_that_ignores_the_end_of_file_is_ended_all_the_same_for_its_cli
 
 @pytest.mark.slow
 def test_without_rights_it_shows_and_refuses_to_close_in_one_line(tmp_path, port) -> None:
-    """The kernel says to each user when a connection last spoke, but only a user's own processes may be traced."""
+    """The kernel says to each user when a connection last spoke, but only a user's own processes
+    may be traced.
+    """
     if os.getuid():
         pytest.skip("only root can start a server as another user")
     other = {"user": 65534, "group": 65534, "extra_groups": [], "cwd": "/"}

@@ -127,7 +127,9 @@ def test_threads_that_open_and_close_all_the_time_lose_no_connection_to_the_desc
     over = time.monotonic() + 2.0
 
     def churn() -> None:
-        """Short connections, guarded; none is silent for as long as 0.3 s, unless the machine stalls."""
+        """Short connections, guarded; none is silent for as long as 0.3 s, unless the machine
+        stalls.
+        """
         with socket.create_server(("127.0.0.1", 0)) as listener:
             while time.monotonic() < over or len(lived) < 100:
                 began, heard = time.monotonic(), b""

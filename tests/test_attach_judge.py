@@ -198,7 +198,9 @@ def test_a_kernel_that_was_not_asked_has_not_vanished(silent_since: float) -> No
 def test_a_peer_that_answers_no_keep_alive_is_due_a_limit_after_the_first_that_it_can_have_missed() -> (
     None
 ):
-    """Its network went away up to `asks` seconds after it answered last: the time counts from there."""
+    """Its network went away up to `asks` seconds after it answered last: the time counts from
+    there.
+    """
     known = FRESH._replace(asks=True)
     verdict, known = judge(network(160.0, 100.0, probes=3), known, VANISHED)
     assert not verdict.due
@@ -226,7 +228,8 @@ def test_data_that_is_retransmitted_in_vain_is_due_a_limit_after_it_was_sent_fir
     assert (verdict.due, verdict.at) == (False, 185.0)
     last = network(185.1, 10.0, in_vain=60.1)._replace(queued=9)
     assert judge(last._replace(sent_ago=20.0), known, VANISHED)[0].due
-    # The network may be back since: the latest retransmission was early, or its answer is on its way.
+    # The network may be back since: the latest retransmission was early, or its answer is on its
+    # way.
     assert not judge(last._replace(sent_ago=35.0), known, VANISHED)[0].due
     assert not judge(last._replace(sent_ago=0.1), known, VANISHED)[0].due
     assert not judge(last._replace(ack_ago=1.0), known, VANISHED)[0].due

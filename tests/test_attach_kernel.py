@@ -1,4 +1,6 @@
-"""What is asked of the kernel: the same questions to the real one and to the fake of the other tests."""
+"""What is asked of the kernel: the same questions to the real one and to the fake of the other
+tests.
+"""
 
 from __future__ import annotations
 
@@ -212,7 +214,8 @@ with socket.socket(fileno=0) as channel:
 def test_a_listening_socket_that_is_handed_over_later_is_watched(monkeypatch) -> None:
     ours, theirs = socket.socketpair()
     with (
-        subprocess.Popen([sys.executable, "-c", TAKES_OVER], stdin=theirs) as child,  # ends when its channel is closed
+        # ends when its channel is closed
+        subprocess.Popen([sys.executable, "-c", TAKES_OVER], stdin=theirs) as child,
         theirs, ours, socket.create_server(("127.0.0.1", 0)) as server, closing(Linux()) as kernel,
     ):  # fmt: skip
         target = ByPid(child.pid, kernel, waits=True)

@@ -91,7 +91,9 @@ def test_a_message_cut_off_anywhere_is_refused(cut: int) -> None:
 def test_whoever_opened_the_connection_had_its_syn_acknowledged(
     acked: int, unsent: int, outgoing: bool
 ) -> None:
-    """17 bytes were sent, 3 of them twice; what is not acknowledged is queued, as is what was not sent yet."""
+    """17 bytes were sent, 3 of them twice; what is not acknowledged is queued, as is what was not
+    sent yet.
+    """
     info = struct.pack("=120xQQ8xI52xQQ", acked + outgoing, 0, unsent, 20, 3)
     queued = 17 - acked + unsent
     assert tcpinfo.parse(info, 1, 0, queued, 0.0, 0.0).outgoing is outgoing

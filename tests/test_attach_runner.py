@@ -1,4 +1,6 @@
-"""The loops of the command, with a fake kernel: whose connections are taken for the target's, and what is learned."""
+"""The loops of the command, with a fake kernel: whose connections are taken for the target's, and
+what is learned.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from reaper.journal import Journal
 
 
 class FakeTarget(Target):
-    """A process whose descriptors are what it has accepted so far, and a kernel that shows it one by one."""
+    """A process whose descriptors are what it has accepted so far, and a kernel that shows it one
+    by one.
+    """
 
     def __init__(self) -> None:
         self.world = FakeWorld()
@@ -103,7 +107,9 @@ def test_a_tick_is_compared_with_the_limits_that_are_on() -> None:
 
 
 def test_the_silences_that_are_learned_are_those_that_were(target, tmp_path) -> None:
-    """Random traffic in virtual time, sampled: each silence beyond the gap is written, and is as long as it was."""
+    """Random traffic in virtual time, sampled: each silence beyond the gap is written, and is as
+    long as it was.
+    """
     chance, gap, world = random.Random(3), 5.0, target.world
     ago = [chance.lognormvariate(1.0, 1.2) for _ in range(400)]
     with Journal(

@@ -1,7 +1,8 @@
-"""Servers that are not ours and close nothing by themselves, guarded from outside: silent clients go, live ones stay.
+"""Servers that are not ours and close nothing by themselves, guarded from outside: silent clients
+go, live ones stay.
 
-All assertions are on events and on the kernel's stamps. A live client that this process itself kept waiting for longer
-than the timeout proves nothing, and connects again.
+All assertions are on events and on the kernel's stamps. A live client that this process itself kept
+waiting for longer than the timeout proves nothing, and connects again.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ LIMITS = ("--idle", "1500ms", "--tick", "100ms")
 
 
 def live_on(clients: list[Client], done) -> list[str]:
-    """Have each of *clients* ask something every third of the timeout; which were closed, since we were late."""
+    """Have each of *clients* ask something every third of the timeout; which were closed, since we
+    were late.
+    """
     lost, end = [], time.monotonic() + PATIENCE
     while not done():
         assert time.monotonic() < end, "not every silent client was closed"
@@ -138,7 +141,9 @@ def test_a_client_that_waits_for_its_answer_is_not_idle(end: str, how: str, tmp_
 def test_a_request_in_flight_is_answered_although_the_server_spoke_first(
     end: str, tmp_path, port
 ) -> None:
-    """HTTP/2: nginx greets with its settings; its upstream takes three times the limit. SMTP and MySQL are alike."""
+    """HTTP/2: nginx greets with its settings; its upstream takes three times the limit. SMTP and
+    MySQL are alike.
+    """
     if end == "destroy" and os.getuid():
         pytest.skip("SOCK_DESTROY needs CAP_NET_ADMIN")
     flags = (*at(port), *LIMITS, "--close", "--how", end)

@@ -1,4 +1,6 @@
-"""The watch in virtual time: never early, at most a tick late, exactly once, and a look only when it is worth while."""
+"""The watch in virtual time: never early, at most a tick late, exactly once, and a look only when
+it is worth while.
+"""
 
 from __future__ import annotations
 
@@ -292,7 +294,9 @@ ACTS += [FakeWorld.stall, FakeWorld.take, FakeWorld.hang_up]
 
 
 class Guarded(RuleBasedStateMachine):
-    """Connections that do anything at any time, seen in whole jiffies, compared with the plainest model."""
+    """Connections that do anything at any time, seen in whole jiffies, compared with the plainest
+    model.
+    """
 
     limits = Limits(idle=10.0, first_byte=4.0, max_age=60.0, write=7.0, grain=GRAIN)
 

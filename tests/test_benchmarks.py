@@ -1,4 +1,6 @@
-"""The benchmarks run, their peers are real, and the page says what was found - and nothing that was not."""
+"""The benchmarks run, their peers are real, and the page says what was found - and nothing that was
+not.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,8 @@ def test_a_ratio_is_taken_round_by_round_and_not_of_the_medians() -> None:
     assert spread([4, 1, 3, 2, 5])["samples"] == [4, 1, 3, 2, 5]
 
 
-# ---- the harness -----------------------------------------------------------------------------------------------------
+# ---- the harness
+# -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -109,7 +112,8 @@ def test_bad_arguments_are_named(arguments: list[str], words: str, call) -> None
     assert (status, words in err.splitlines()[-1]) == (2, True)
 
 
-# ---- the JVM ---------------------------------------------------------------------------------------------------------
+# ---- the JVM
+# ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -145,7 +149,8 @@ def test_without_its_tool_nothing_is_run_and_that_is_said(monkeypatch, tmp_path)
     assert "NOT RUN: nginx: nginx is not installed" in idle.table(found)
 
 
-# ---- servers ---------------------------------------------------------------------------------------------------------
+# ---- servers
+# ---------------------------------------------------------------------------------------------------------
 
 WRK = """Running 1s test @ http://127.0.0.1:18999/ok
   1 threads and 50 connections

@@ -1,4 +1,5 @@
-"""The campaign: a loss is counted, a last answer is waited for, and what foreign tools say of the HTTP server.
+"""The campaign: a loss is counted, a last answer is waited for, and what foreign tools say of the
+HTTP server.
 
 A tool that is not installed is named and its test skipped.
 """
@@ -88,7 +89,8 @@ def test_the_page_has_the_figures_of_the_report(tmp_path, monkeypatch) -> None:
     assert (said[:7], "old" in said, said[-6:]) == ("before\n", False, "after\n")
 
 
-# ---- tools of others -------------------------------------------------------------------------------------------------
+# ---- tools of others
+# -------------------------------------------------------------------------------------------------
 
 
 SLOW = {"attackers": 200}
@@ -151,7 +153,8 @@ def test_ab_sees_no_failure_though_it_asks_http_1_0_for_keep_alive(tmp_path) -> 
     assert after['http_responses_total{status="200"}'] >= 2000
 
 
-# ---- make uvicorn-demo -----------------------------------------------------------------------------------------------
+# ---- make uvicorn-demo
+# -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -1,4 +1,6 @@
-"""Claims about `reaper.config`: precedence, origins, faults all reported at once; and commands that run for a while."""
+"""Claims about `reaper.config`: precedence, origins, faults all reported at once; and commands that
+run for a while.
+"""
 
 from __future__ import annotations
 
@@ -246,7 +248,9 @@ CHECKED_ONLY = {
 
 
 def settings_read() -> set[str]:
-    """The settings that a server or a guard reads: `timeouts.idle` of any configuration, under whatever local name."""
+    """The settings that a server or a guard reads: `timeouts.idle` of any configuration, under
+    whatever local name.
+    """
     sections = "|".join({path.partition(".")[0] for path in OPTIONS})
     found = {f"timeouts.{rule.timeout}" for rule in RULES.values()}
     for path in [*ROOT.glob("reaper/**/*.py"), *ROOT.glob("server_example/**/*.py")]:
@@ -275,7 +279,8 @@ def test_every_setting_has_an_effect() -> None:
     assert "timeouts.no_such_setting" not in settings_read()
 
 
-# ---- commands that run for a while ----------------------------------------------------------------------------------
+# ---- commands that run for a while
+# ----------------------------------------------------------------------------------
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="raises SIGTERM within this process")

@@ -1,4 +1,6 @@
-"""`make demo`: what it plans for a size, what it refuses before the start, and that a small one passes for real."""
+"""`make demo`: what it plans for a size, what it refuses before the start, and that a small one
+passes for real.
+"""
 
 from __future__ import annotations
 

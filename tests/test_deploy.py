@@ -1,4 +1,6 @@
-"""What is in `deploy/`: rules, dashboard, units and containers name what exists, and are accepted by their tools."""
+"""What is in `deploy/`: rules, dashboard, units and containers name what exists, and are accepted
+by their tools.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ NAME = re.compile(r"\b(?:reaper|http)_[a-z_]+\b")
 
 
 def expressions() -> list[str]:
-    """Every query of the dashboard, as Prometheus is asked it by Grafana for an hour, all instances."""
+    """Every query of the dashboard, as Prometheus is asked it by Grafana for an hour, all
+    instances.
+    """
     found = [
         target["expr"]
         for panel in json.loads(DASHBOARD.read_text())["panels"]
@@ -214,7 +218,9 @@ def test_the_unit_outlasts_the_drain_and_the_servers_own_watchdog() -> None:
 
 
 def accepts(arguments: list[str], capsys) -> bool:
-    """Whether the server's command line knows all of *arguments*: with one too many it names that one only."""
+    """Whether the server's command line knows all of *arguments*: with one too many it names that
+    one only.
+    """
     with pytest.raises(SystemExit):
         server_main([*arguments, "--one-too-many"])
     return capsys.readouterr().err.strip().endswith("unrecognized arguments: --one-too-many")
@@ -262,7 +268,8 @@ def test_the_container_and_compose_name_files_extras_services_and_settings_that_
     }
 
 
-# ---- a systemd of its own: process 1 of new namespaces, with our units alone, on no network but lo ------------------
+# ---- a systemd of its own: process 1 of new namespaces, with our units alone, on no network but lo
+# ------------------
 
 SYSTEMD = "/lib/systemd/systemd"
 
@@ -299,7 +306,8 @@ ExecStopPost={systemctl} exit --force --force
 
 
 def booted(directory: Path, units: dict[str, str], script: str, files: dict[str, str]) -> str:
-    """Boot with *units*, run *script* (Python) once they have been started, and return what it printed.
+    """Boot with *units*, run *script* (Python) once they have been started, and return what it
+    printed.
 
     Args:
         files: What lies in `/etc/reaper`, by name; `app.py` in `/srv/app`.
@@ -322,7 +330,8 @@ def booted(directory: Path, units: dict[str, str], script: str, files: dict[str,
     )
     target = f"[Unit]\nWants={started} trial.service\n"
     said = f"[Service]\nStandardOutput=append:{output}\nStandardError=append:{output}\n"
-    said += "Environment=LD_LIBRARY_PATH=/opt/python/lib\n"  # of a Python whose home the unit may not see
+    # of a Python whose home the unit may not see
+    said += "Environment=LD_LIBRARY_PATH=/opt/python/lib\n"
     for name, text in {**units, "trial.service": trial, "trial.target": target}.items():
         # What a booted system has by now, and this one never gets.
         text = text.replace("[Unit]\n", "[Unit]\nDefaultDependencies=no\n", 1).replace(

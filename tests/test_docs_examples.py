@@ -1,4 +1,5 @@
-"""What the pages show besides servers: settings, defaults, reasons, a scenario, a proxy, a journal, attach, extras.
+"""What the pages show besides servers: settings, defaults, reasons, a scenario, a proxy, a journal,
+attach, extras.
 
 `test_readme` runs the servers.
 """

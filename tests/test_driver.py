@@ -1,4 +1,6 @@
-"""The driver without a framework: a loop that is a variable, so that every wake and every stall is ours to choose."""
+"""The driver without a framework: a loop that is a variable, so that every wake and every stall is
+ours to choose.
+"""
 
 from __future__ import annotations
 

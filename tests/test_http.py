@@ -1,7 +1,8 @@
-"""Claims about the HTTP server over real sockets: the protocol, and who is closed in which phase and why.
+"""Claims about the HTTP server over real sockets: the protocol, and who is closed in which phase
+and why.
 
-Real time passes in these tests, since sockets know no other; but nothing is asserted of how much, except that no
-connection is closed before its timeout.
+Real time passes in these tests, since sockets know no other; but nothing is asserted of how much,
+except that no connection is closed before its timeout.
 """
 
 from __future__ import annotations
@@ -66,7 +67,8 @@ async def answer(stream: trio.SocketStream, method: str = "GET") -> Answer:
     return Answer(int(status.split()[1]), found, body)
 
 
-# ---- the protocol ------------------------------------------------------------------------------------------------
+# ---- the protocol
+# ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("margin", "advertised"), [("2s", "timeout=7"), ("0s", None)])
@@ -234,7 +236,8 @@ async def test_events_end_when_the_client_goes_and_pings_come_when_nothing_else_
         await run.settled()
 
 
-# ---- what is shown -----------------------------------------------------------------------------------------------
+# ---- what is shown
+# -----------------------------------------------------------------------------------------------
 
 
 async def test_who_is_connected_is_for_this_machine_and_for_no_cache(monkeypatch) -> None:
@@ -281,7 +284,8 @@ async def test_metrics_can_be_read_by_prometheus() -> None:
         assert ("reaper_lateness_seconds_bucket", "+Inf") in samples
 
 
-# ---- every kind of idleness --------------------------------------------------------------------------------------
+# ---- every kind of idleness
+# --------------------------------------------------------------------------------------
 
 SHORT = 0.2
 
@@ -359,7 +363,9 @@ async def test_a_peer_that_does_not_take_its_response_is_reset(
 
 
 async def test_a_slow_but_living_download_is_never_idle_though_no_send_returns() -> None:
-    """The kernel takes megabytes at once: for many timeouts no send returns, and still the peer is reading."""
+    """The kernel takes megabytes at once: for many timeouts no send returns, and still the peer is
+    reading.
+    """
     async with running(write=SHORT, limits__min_out_rate=0) as run, run_download(run) as client:
         end = trio.current_time() + 8 * SHORT
         while trio.current_time() < end:
@@ -369,7 +375,8 @@ async def test_a_slow_but_living_download_is_never_idle_though_no_send_returns()
         assert (run.counters.closed, dict(run.lot.reaped)) == (0, {})
 
 
-# ---- reloading -------------------------------------------------------------------------------------------------------
+# ---- reloading
+# -------------------------------------------------------------------------------------------------------
 
 
 async def test_a_reload_reaches_open_connections_and_a_bad_file_changes_nothing(caplog) -> None:

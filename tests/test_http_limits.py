@@ -1,4 +1,6 @@
-"""Claims about what a connection to the HTTP server may cost, hold and lose. Sockets are real, time is virtual."""
+"""Claims about what a connection to the HTTP server may cost, hold and lose. Sockets are real, time
+is virtual.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,8 @@ async def shaken(client: TlsClient, stream: trio.abc.Stream) -> None:
         client.hear(bytes(data))
 
 
-# ---- they cost no task -------------------------------------------------------------------------------------------
+# ---- they cost no task
+# -------------------------------------------------------------------------------------------
 
 
 async def test_a_client_costs_no_task_until_it_has_sent_a_whole_head(clock, secured) -> None:
@@ -115,7 +118,8 @@ async def test_half_the_next_head_gives_its_task_up_and_its_limit_goes_on(
         assert server.lot.reaped == {"headers": 1}
 
 
-# ---- the law -----------------------------------------------------------------------------------------------------
+# ---- the law
+# -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.37, 0.74])
@@ -173,7 +177,8 @@ async def test_a_reload_reaches_them_by_what_they_wait_for(clock, secured) -> No
         assert server.lot.reaped["max_age"] == 1
 
 
-# ---- other ends --------------------------------------------------------------------------------------------------
+# ---- other ends
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("said", [b"", REQUEST[:9], SLEEP], ids=["silent", "half", "in flight"])
@@ -216,7 +221,8 @@ async def test_bytes_behind_a_head_are_its_body_and_the_next_head(clock) -> None
         assert (await ask(stream, REQUEST[7:])).startswith(b"HTTP/1.1 404 ")
 
 
-# ---- a drain -----------------------------------------------------------------------------------------------------
+# ---- a drain
+# -----------------------------------------------------------------------------------------------------
 
 
 async def test_a_drain_closes_the_silent_answers_what_is_on_its_way_and_cuts_heads_and_requests_at_its_deadline(
@@ -303,7 +309,8 @@ async def test_an_age_limit_spares_half_a_head_makes_its_answer_the_last_and_goe
         await server.settled()
 
 
-# ---- parked between two requests -----------------------------------------------------------------------------------
+# ---- parked between two requests
+# -----------------------------------------------------------------------------------
 
 
 async def test_a_connection_is_parked_woken_and_remembered(clock, secured) -> None:
@@ -353,7 +360,8 @@ async def test_a_journal_has_one_life_of_a_connection_however_often_it_was_parke
     assert sorted(lives.values()) == [["open ", end] for end in ends]
 
 
-# ---- a body that came with the headers ---------------------------------------------------------------------------
+# ---- a body that came with the headers
+# ---------------------------------------------------------------------------
 
 
 def upload(length: int) -> bytes:
@@ -410,7 +418,8 @@ async def test_a_body_that_drips_is_ended_below_the_least_rate_and_not_above(
         assert trio.current_time() - start < (8 if status == 408 else 21)
 
 
-# ---- a peer that goes while its request is in flight ---------------------------------------------------------------
+# ---- a peer that goes while its request is in flight
+# ---------------------------------------------------------------
 
 
 async def test_an_end_of_file_leaves_a_request_in_flight_half_closeds_time(clock) -> None:
@@ -497,7 +506,8 @@ async def test_a_tunnel_stays_open_under_pings_until_its_age(clock) -> None:
             assert await rest(stream) == b""
 
 
-# ---- work in small pieces ------------------------------------------------------------------------------------------
+# ---- work in small pieces
+# ------------------------------------------------------------------------------------------
 
 
 async def test_one_byte_chunks_do_not_hold_the_loop() -> None:
@@ -531,7 +541,8 @@ async def test_what_comes_around_a_body_is_bounded(clock) -> None:
         assert server.counters.responses == {413: 1}
 
 
-# ---- odd clients ----------------------------------------------------------------------------------------------------
+# ---- odd clients
+# ----------------------------------------------------------------------------------------------------
 
 
 async def test_empty_lines_without_end_are_refused_and_hold_nobody_up(clock, secured) -> None:

@@ -1,4 +1,6 @@
-"""Claims: a stalled server closes nobody whose bytes came in time, and nonsense leaves nothing behind. Real time."""
+"""Claims: a stalled server closes nobody whose bytes came in time, and nonsense leaves nothing
+behind. Real time.
+"""
 
 from __future__ import annotations
 

@@ -217,7 +217,8 @@ def test_the_oldest_files_go_when_all_are_too_big_and_the_newest_stays(tmp_path)
     assert {metadata(path)["reaper.server"] for path in tmp_path.iterdir()} == {"web-1"}
 
 
-# ---- crashes -----------------------------------------------------------------------------------------------------
+# ---- crashes
+# -----------------------------------------------------------------------------------------------------
 
 
 def left(directory: Path, content: bytes | bytearray, serial: int = 1) -> Path:
@@ -283,7 +284,8 @@ def test_kill_9_amid_100_000_events_loses_at_most_what_was_not_flushed(tmp_path)
     assert metadata(path)["reaper.recovered"] == "1"
 
 
-# ---- a file system that fails, a writer that dies -----------------------------------------------------------------
+# ---- a file system that fails, a writer that dies
+# -----------------------------------------------------------------
 
 
 FULL_DISK = """
@@ -539,7 +541,8 @@ def a_stream() -> bytes:
         return stream
 
 
-# ---- leases that log ------------------------------------------------------------------------------------------------
+# ---- leases that log
+# ------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager

@@ -1,4 +1,6 @@
-"""Files of a journal that were cut, damaged, or never ours: each is taken whole or put aside with a reason."""
+"""Files of a journal that were cut, damaged, or never ours: each is taken whole or put aside with a
+reason.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The law of time: by brute force, with a plain list of real instants as the judge, and claim by claim.
+"""The law of time: by brute force, with a plain list of real instants as the judge, and claim by
+claim.
 
 Virtual time throughout; check() after everything.
 """
@@ -37,8 +38,8 @@ POLLED = [(1, 0.0, gap) for gap in (0.06, 0.26, 0.49, 0.71, 1.0)]
 def test_never_early_and_at_most_one_tick_plus_the_loops_own_delay_late(
     epochs_per_tick, jitter, gap
 ):
-    """Lateness counts from the real instant of the last byte, not from the epoch. Woken when the core asks for it, or
-    polled once in *gap*, whatever it asks for."""
+    """Lateness counts from the real instant of the last byte, not from the epoch. Woken when the
+    core asks for it, or polled once in *gap*, whatever it asks for."""
     chance = random.Random(7)
     core = IdleReaper(1.0, 4, epochs_per_tick=epochs_per_tick)
     now = -100.0  # any clock will do
@@ -66,7 +67,8 @@ def test_never_early_and_at_most_one_tick_plus_the_loops_own_delay_late(
             assert expiry.lateness >= 0.0
             worst = max(worst, late)
         core.check()
-    # The epoch may have ended late by one delay and the reap come late by another; nothing else adds to the tick.
+    # The epoch may have ended late by one delay and the reap come late by another; nothing else
+    # adds to the tick.
     assert worst <= 1.0 / epochs_per_tick + (2 * max(delays) if gap is None else gap) + 1e-9
 
 
@@ -232,7 +234,8 @@ def test_an_instant_that_any_call_has_named_is_not_taken_back(call):
         core.close_epoch(29.9)
 
 
-# ---- the final check -------------------------------------------------------------------------------------------------
+# ---- the final check
+# -------------------------------------------------------------------------------------------------
 
 
 def due_at_three(count=3):
@@ -290,7 +293,8 @@ def test_a_limit_that_activity_does_not_move_is_checked_again_one_epoch_later_an
     assert [(expiry.uid, expiry.due) for expiry in drive(core, 10.0)] == [(B, 6.0)]
 
 
-# ---- hooks ----------------------------------------------------------------------------------------------------------
+# ---- hooks
+# ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("raised", [KeyboardInterrupt, ValueError])

@@ -128,7 +128,9 @@ MAY = {
     "top": {"rich"},
     "run": {"trio"},  # hypercorn's flavour on trio; imported by none but that
 }
-"""The rooms of `reaper/` that may import more than the standard library, and what. The pipeline may import anything."""
+"""The rooms of `reaper/` that may import more than the standard library, and what. The pipeline may
+import anything.
+"""
 
 FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
 READS_NO_CLOCK = {"time", "datetime", "socket", "os", "select", "threading", "logging", "random"}
@@ -144,9 +146,11 @@ def name_of(path: Path) -> str:
 
 
 def imported(path: Path, known=(), *, types: bool = True, calls: bool = True) -> set[str]:
-    """Absolute names of the modules that *path* imports, anywhere in it; submodules by name if *known*.
+    """Absolute names of the modules that *path* imports, anywhere in it; submodules by name if
+    *known*.
 
-    Without *types* none that is imported for the type checker only, without *calls* none within a function.
+    Without *types* none that is imported for the type checker only, without *calls* none within a
+    function.
     """
     found = set()
     todo: list[ast.AST] = [ast.parse(path.read_text())]
@@ -170,7 +174,9 @@ def imported(path: Path, known=(), *, types: bool = True, calls: bool = True) ->
 
 
 def graph(package: str, types: bool = True) -> dict[str, set[str]]:
-    """What each module of *package* imports of it. A package's `__init__` is not in it: it is a door."""
+    """What each module of *package* imports of it. A package's `__init__` is not in it: it is a
+    door.
+    """
     known = {name_of(path): path for path in sources(package)}
     inside = {name: path for name, path in known.items() if path.name != "__init__.py"}
     return {
@@ -267,7 +273,8 @@ def test_the_core_reads_no_clock_and_does_no_io(path):
 
 
 def test_only_one_module_rounds():
-    # lint and attach's display estimate for people to read; the journal and the pipeline look at time that is past.
+    # lint and attach's display estimate for people to read; the journal and the pipeline look at
+    # time that is past.
     for path in sources("reaper"):
         name = name_of(path)
         if room_of(name) in {"journal", "pipeline"} or name in {

@@ -1,4 +1,6 @@
-"""The load generator's own lag: told apart from the server's by the kernel's stamps, and not made worse by judging."""
+"""The load generator's own lag: told apart from the server's by the kernel's stamps, and not made
+worse by judging.
+"""
 
 from __future__ import annotations
 

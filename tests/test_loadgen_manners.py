@@ -1,4 +1,6 @@
-"""What the load generator does when things go wrong: with the server, with itself, with what was typed."""
+"""What the load generator does when things go wrong: with the server, with itself, with what was
+typed.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ TARGET = parse_target("127.0.0.1:9")
 
 
 LONG = ("--timeout", "500ms", "--duration", "10m")
-"""A run that is planned for ten minutes: what comes back within `loadgen`'s patience was ended early."""
+"""A run that is planned for ten minutes: what comes back within `loadgen`'s patience was ended
+early.
+"""
 
 
 def test_a_run_is_ended_when_nothing_was_answered_for_too_long() -> None:
@@ -90,7 +94,8 @@ def test_a_run_ends_when_all_its_clients_are_gone() -> None:
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_lost_process_costs_its_own_connections_only(blow: signal.Signals, monkeypatch) -> None:
     monkeypatch.setattr(fleet, "SILENCE", 2.0)
-    # Clients that no lag of their own kills, and a tick that no stall exceeds: both would be a reason more.
+    # Clients that no lag of their own kills, and a tick that no stall exceeds: both would be a
+    # reason more.
     plan = make_plan(from_mix("silent"), 40, Law(timeout=0.5, tick=2.0), 4.0, 1, rate=4000.0)
     struck: list[Any] = []
 

@@ -1,4 +1,6 @@
-"""What people and other programs get to see: the journal of the client's view, the displays, the page, the picture."""
+"""What people and other programs get to see: the journal of the client's view, the displays, the
+page, the picture.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What is typed wrong costs one line that says what would be right, and status 2, before anything has begun."""
+"""What is typed wrong costs one line that says what would be right, and status 2, before anything
+has begun.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Simulation: the same seed gives the same result bit for bit; the law holds under faults; a system that breaks it is
-caught."""
+"""Simulation: the same seed gives the same result bit for bit; the law holds under faults; a system
+that breaks it is caught."""
 
 from __future__ import annotations
 

@@ -52,7 +52,9 @@ def test_a_histogram_counts_like_the_definition_of_its_buckets(durations):
 
 
 def lived(**options) -> Loop:
-    """Of three connections two were silent and one sent no headers; one ended by itself, and one is in use."""
+    """Of three connections two were silent and one sent no headers; one ended by itself, and one is
+    in use.
+    """
     loop = Loop(**options)
     loop.watch(5).leave()
     for reason in ("idle", "idle", "headers"):
@@ -133,7 +135,9 @@ def test_the_log_says_which_connection_why_and_how_late(caplog):
 
 
 def test_the_mean_lateness_is_the_one_a_user_would_measure():
-    """From the end of the timeout, counted from the last activity, to the close. Activity may come at any instant."""
+    """From the end of the timeout, counted from the last activity, to the close. Activity may come
+    at any instant.
+    """
     chance, loop = random.Random(4), Loop()
     last = {loop.watch(5): chance.uniform(0, 4) for _ in range(400)}
     for connection, instant in sorted(last.items(), key=lambda pair: pair[1]):

@@ -1,4 +1,6 @@
-"""gunicorn, aiohttp, websockets and hypercorn, guarded by their own extension points: real servers, real clients."""
+"""gunicorn, aiohttp, websockets and hypercorn, guarded by their own extension points: real servers,
+real clients.
+"""
 
 from __future__ import annotations
 

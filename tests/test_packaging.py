@@ -1,6 +1,7 @@
 """What users install: the source distribution is the whole checkout, the wheel runs by itself.
 
-The wheel is built from the unpacked source distribution and installed into an empty venv, without the network.
+The wheel is built from the unpacked source distribution and installed into an empty venv, without
+the network.
 """
 
 from __future__ import annotations

@@ -84,7 +84,9 @@ def dial(lot: ParkingLot) -> tuple[Any, socket.socket]:
 async def several(
     count, handler=echo, idle=30, **options
 ) -> AsyncIterator[tuple[ParkingLot, list[socket.socket]]]:
-    """A parking lot of *count* connections, and their peers; each is closed at the end of the block."""
+    """A parking lot of *count* connections, and their peers; each is closed at the end of the
+    block.
+    """
     async with open_reaper(tick=1.0) as r, r.parking_lot(handler, idle, **options) as lot:
         pairs = [pair() for _ in range(count)]
         for ours, _ in pairs:
@@ -322,7 +324,9 @@ async def meets_a_broken_connection(stream: ParkableStream) -> None:
     ],
 )
 async def test_a_handler_that(handler, size):
-    """And what its peer hears until its connection is closed; what a handler raises would end the test."""
+    """And what its peer hears until its connection is closed; what a handler raises would end the
+    test.
+    """
     async with one(handler, b"x") as (lot, theirs):
         theirs.shutdown(socket.SHUT_WR)
         total = 0
@@ -387,7 +391,9 @@ async def test_a_request_behind_an_urgent_byte_and_a_half_close_is_handled():
 
 
 async def test_a_session_that_cannot_be_made_costs_no_other_its_descriptor(server, monkeypatch):
-    """OpenSSL's socket closes the descriptor as it fails; when the lot ends the connection it may be another's."""
+    """OpenSSL's socket closes the descriptor as it fails; when the lot ends the connection it may
+    be another's.
+    """
 
     class Broken(TlsSession):
         def __init__(self, fd: int, context: ssl.SSLContext) -> None:
@@ -508,7 +514,9 @@ async def test_serve_parked_serves_and_reaps_on_tcp():
 
 @pytest.mark.parametrize("slow", [False, True])
 async def test_tls_never_parks_on_bytes_it_has_buffered_nor_in_a_handshake(server, secure, slow):
-    """The handler takes a byte at a time of records that came in one packet: TLS holds the rest, the kernel nothing."""
+    """The handler takes a byte at a time of records that came in one packet: TLS holds the rest,
+    the kernel nothing.
+    """
     starts = []
 
     async def sips(stream) -> None:
@@ -593,7 +601,8 @@ async def test_a_silent_tls_connection_is_reaped_and_dripped_records_are_activit
         assert lot.reaped == {"idle": 1}
 
 
-# ---- tasks that are kept -----------------------------------------------------------------------------------------
+# ---- tasks that are kept
+# -----------------------------------------------------------------------------------------
 
 
 async def test_the_next_connection_that_speaks_gets_the_task_of_one_before_and_sees_nothing_of_it():

@@ -154,7 +154,9 @@ ALB = (
     '"Root=1-58337281-1d84f3d73c47ec4e58577259" "www.example.com" "arn:aws:acm:us-east-2:123456789012:certificate/1" '
     '1 {} "authenticate,forward" "-" "-" "10.0.0.1:80" "200" "-" "-"{}'
 )
-"""An entry as AWS documents it: time of the answer, port of the client, time of the request, conn_trace_id."""
+"""An entry as AWS documents it: time of the answer, port of the client, time of the request,
+conn_trace_id.
+"""
 
 
 @pytest.mark.parametrize(
@@ -169,7 +171,8 @@ def test_an_entry_of_a_load_balancer_of_aws_gives_its_connection(trace: str) -> 
     )  # fmt: skip
 
 
-# ---- on Spark -------------------------------------------------------------------------------------------------------
+# ---- on Spark
+# -------------------------------------------------------------------------------------------------------
 
 
 def advice_from(spark, name: str, path, timeout_s: int = 75, max_cut: float = 0.3):
@@ -219,7 +222,9 @@ LINES = {
     ),
 }
 REQUESTS = ((1, 1, 0.0), (1, 2, 2.5), (1, 3, 7.0), (2, 1, 0.5))
-"""Connection, number, second at which it begins. Each takes half a second, but in a combined log none."""
+"""Connection, number, second at which it begins. Each takes half a second, but in a combined log
+none.
+"""
 LOGS = {name: [line(*request) for request in REQUESTS] for name, line in LINES.items()}
 ISTIOS = [ISTIO % (4000 + conn, f"{20 + at:.3f}") for conn, _, at in REQUESTS]
 """It tells connections by the client's port."""

@@ -1,5 +1,5 @@
-"""Kaplan-Meier against known truth: censoring misleads quantiles, not us. The recommendation built on it, and what
-`advise` makes of journals, and of the log of a real nginx.
+"""Kaplan-Meier against known truth: censoring misleads quantiles, not us. The recommendation built
+on it, and what `advise` makes of journals, and of the log of a real nginx.
 """
 
 from __future__ import annotations
@@ -195,7 +195,8 @@ def test_at_every_candidate_the_curve_is_that_of_lifelines(draw, timeouts) -> No
         assert ours.interval(t) == pytest.approx((low, high), abs=1e-6 if exact else 5e-4), t
 
 
-# ---- of journals, and of a real log ----------------------------------------------------------------------------------
+# ---- of journals, and of a real log
+# ----------------------------------------------------------------------------------
 
 
 def check_config(tmp_path, toml: str) -> None:
@@ -205,7 +206,9 @@ def check_config(tmp_path, toml: str) -> None:
 
 
 def exponential(directory: Path, timeouts: tuple[float, ...], mean: float = 3.0) -> None:
-    """Silences of *mean* seconds, under each of *timeouts* in turn, of clients that leave after four times that."""
+    """Silences of *mean* seconds, under each of *timeouts* in turn, of clients that leave after
+    four times that.
+    """
     chance = random.Random(4)
     with journal(directory, 1, mode="gaps", gap_threshold=0.5) as ours:
         for serial in range(4000):
@@ -263,7 +266,8 @@ def test_the_timeout_that_cut_the_log_is_no_advice(pipeline, tmp_path, timeout: 
 
 @pytest.mark.slow
 def test_the_advice_from_a_journal_with_a_known_truth(spark, tmp_path) -> None:
-    # A fifth of the fleet runs with a long timeout: without those, nothing beyond 4 s could be known.
+    # A fifth of the fleet runs with a long timeout: without those, nothing beyond 4 s could be
+    # known.
     exponential(tmp_path / "server", (60.0, 4.0, 4.0, 4.0, 4.0))
     result = advise(spark, check([tmp_path / "server"], now_ns=WALL), None, Policy(max_cut=0.01))
     entry = result["listeners"]["echo"]

@@ -1,5 +1,6 @@
-"""Traps for an audit: connections that look right and are wrong, and the other way round. One audit judges all that a
-server's journal alone must tell, one all that takes both sides; and journals whose files, clocks or peers are at fault.
+"""Traps for an audit: connections that look right and are wrong, and the other way round. One audit
+judges all that a server's journal alone must tell, one all that takes both sides; and journals
+whose files, clocks or peers are at fault.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ pytestmark = pytest.mark.slow
 STALL = (7 * S, 20 * S)
 """The loop of the judged server stood still from here to there."""
 SHORT = 500 * S
-"""From here on it lagged in every fourth second, by less than a tick: 2 to 2.9, 6 to 6.9, 10 to 10.9, ... 22.9."""
+"""From here on it lagged in every fourth second, by less than a tick: 2 to 2.9, 6 to 6.9, 10 to
+10.9, ... 22.9.
+"""
 LATER = 1000 * S
 """From here on it never did."""
 LOG_END = 3000 * S
@@ -46,9 +49,10 @@ def play(
 ) -> int:
     """Write the steps of *script*, and return the server's connection.
 
-    A step is a verb, its instant in seconds after *base*, and what it takes: `open 0 5` (with a timeout of 5 s),
-    `touch 3`, `averted 5.5`, `gap 1 2` (a silence), `close_peer 4`, `reap 6 5` (due at 5), `deadline 6 5` (a reap by
-    one). `retime 30` sets the timeout, `claim 30` does so without a row. `c.`: by the client; `both`: both open it.
+    A step is a verb, its instant in seconds after *base*, and what it takes: `open 0 5` (with a
+    timeout of 5 s), `touch 3`, `averted 5.5`, `gap 1 2` (a silence), `close_peer 4`, `reap 6 5`
+    (due at 5), `deadline 6 5` (a reap by one). `retime 30` sets the timeout, `claim 30` does so
+    without a row. `c.`: by the client; `both`: both open it.
     """
     logs: dict[str, ConnectionLog] = {}
     for step in script.split("; "):
@@ -234,7 +238,8 @@ def test_in_gaps_mode_the_verdicts_are_the_same_but_where_no_row_could_tell_befo
     assert named_verdicts(audited(spark, tmp_path), names) == wanted
 
 
-# ---- both sides ------------------------------------------------------------------------------------------------------
+# ---- both sides
+# ------------------------------------------------------------------------------------------------------
 
 ORDINARY = ("ok_reaped", LATER, "both 0 5; reap 5.5 5; c.close_peer 5.501")
 JOINED: dict[str, tuple[str, int, str]] = {
@@ -300,7 +305,8 @@ def test_what_both_sides_tell_together_gets_its_verdict(
     assert result.summary["clock"]["skew_s"]["estimate"] == pytest.approx(-ahead / S, abs=0.002)
 
 
-# ---- what cannot be judged -------------------------------------------------------------------------------------------
+# ---- what cannot be judged
+# -------------------------------------------------------------------------------------------
 
 
 def one_sided(directory: Path, writer: int, peers: range, **options: Any) -> None:
@@ -413,7 +419,8 @@ def test_rows_that_belong_to_no_known_run_leave_the_audit_inconclusive(spark, tm
     assert any("2 row(s) were judged by no rule" in reason for reason in summary["reasons"])
 
 
-# ---- which files are looked through ----------------------------------------------------------------------------------
+# ---- which files are looked through
+# ----------------------------------------------------------------------------------
 
 
 def test_an_audit_looks_through_the_files_that_have_overdue_silences_and_no_other(
@@ -463,7 +470,8 @@ def test_a_final_check_in_an_earlier_file_spares_the_silence_that_ends_in_a_late
     assert counts(audited(spark, tmp_path).summary) == {"ok_reaped": 1}
 
 
-# ---- simulated traffic -----------------------------------------------------------------------------------------------
+# ---- simulated traffic
+# -----------------------------------------------------------------------------------------------
 
 
 def test_traffic_that_kept_the_law_passes_and_its_lateness_is_within_one_tick(

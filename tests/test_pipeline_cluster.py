@@ -1,6 +1,8 @@
-"""The same commands on a standalone cluster, through spark-submit and through Spark Connect, all on loopback.
+"""The same commands on a standalone cluster, through spark-submit and through Spark Connect, all on
+loopback.
 
-Everything is started from pip's own Spark and has a process group of its own, which is how it is ended.
+Everything is started from pip's own Spark and has a process group of its own, which is how it is
+ended.
 """
 
 from __future__ import annotations
@@ -161,7 +163,9 @@ def test_an_audit_survives_the_loss_of_a_worker_in_its_middle(cluster, reference
 
 
 def wheel(directory: Path) -> Path:
-    """The wheel of this checkout. Built from a copy, because setuptools leaves its droppings where it builds."""
+    """The wheel of this checkout. Built from a copy, because setuptools leaves its droppings where
+    it builds.
+    """
     shutil.copytree(Path(__file__).parent.parent, directory / "source", ignore=_not_ours)
     _build("build_wheel", directory / "source", directory)
     (built,) = directory.glob("idle_reaper-*.whl")
@@ -169,7 +173,8 @@ def wheel(directory: Path) -> Path:
 
 
 def test_spark_submit_needs_the_wheel_and_no_checkout(cluster, reference, tmp_path) -> None:
-    # -S: no .pth file of the environment is read, so what it has installed from a checkout cannot be found.
+    # -S: no .pth file of the environment is read, so what it has installed from a checkout cannot
+    # be found.
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
     python.chmod(0o755)

@@ -1,4 +1,6 @@
-"""One program, two engines: Spark and the embedded one answer the same, row by row, and function by function."""
+"""One program, two engines: Spark and the embedded one answer the same, row by row, and function by
+function.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,8 @@ def both(real_spark, spark) -> Callable[[Callable[[Any], Any]], tuple[Any, Any]]
     return ask
 
 
-# ---- answers --------------------------------------------------------------------------------------------------------
+# ---- answers
+# --------------------------------------------------------------------------------------------------------
 
 
 def answers(
@@ -125,7 +128,8 @@ def test_every_format_of_access_logs_is_read_alike(both, tmp_path, name: str) ->
     assert embedded == spark
 
 
-# ---- functions ------------------------------------------------------------------------------------------------------
+# ---- functions
+# ------------------------------------------------------------------------------------------------------
 
 ROW = pa.schema(
     {
@@ -258,7 +262,9 @@ def test_every_function_that_spark_has_and_duckdb_has_not_gives_sparks_answer(
 def test_java_compiles_every_method_that_spark_writes_for_audit_and_advice(
     real_spark, tmp_path, monkeypatch
 ) -> None:
-    """A longer method than this Java only interprets: one of them took as long as all the rest of an advice."""
+    """A longer method than this Java only interprets: one of them took as long as all the rest of
+    an advice.
+    """
     from pyspark.sql.classic.dataframe import DataFrame
 
     sizes: list[int] = []
@@ -291,7 +297,8 @@ def test_java_compiles_every_method_that_spark_writes_for_audit_and_advice(
     assert max(sizes) < 8000
 
 
-# ---- the choice -----------------------------------------------------------------------------------------------------
+# ---- the choice
+# -----------------------------------------------------------------------------------------------------
 
 
 def test_files_of_this_machine_are_asked_here_and_the_reason_is_said(tmp_path, monkeypatch) -> None:
@@ -351,7 +358,8 @@ def test_the_embedded_engine_imports_no_spark_and_reads_files_of_any_name(tmp_pa
     assert len(done.stderr.splitlines()) < 8, done.stderr
 
 
-# ---- where a Spark may start, and whose configuration counts: none starts ------------------------------------------
+# ---- where a Spark may start, and whose configuration counts: none starts
+# ------------------------------------------
 
 OURS = {"spark.sql.warehouse.dir", "spark.ui.showConsoleProgress", "spark.driver.extraJavaOptions"}
 EMBEDDED = OURS | {"spark.ui.enabled", "spark.driver.memory"}

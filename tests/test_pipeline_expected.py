@@ -24,7 +24,9 @@ HOUR = 3600 * S
 
 
 def opened(directory: Path, server: str, *minutes: int, apart: int = 1, **options: Any) -> None:
-    """Of *server*: for each of *minutes* a file of its own run, with three connections that end, a minute *apart*."""
+    """Of *server*: for each of *minutes* a file of its own run, with three connections that end, a
+    minute *apart*.
+    """
     for minute in minutes:
         at = minute * MINUTE
         writer = crc32(f"{server} {minute}".encode()) % (1 << 20)
@@ -50,7 +52,8 @@ def starts(inputs: Inputs) -> list[int]:
     return sorted((facts.bounds[0] - WALL) // MINUTE for facts in inputs.files if facts.bounds)
 
 
-# ---- the time that is asked about -----------------------------------------------------------------------------------
+# ---- the time that is asked about
+# -----------------------------------------------------------------------------------
 
 
 def shipped(journal: Path, lake: Path) -> Path:
@@ -129,7 +132,8 @@ def test_an_instant_is_utc_unless_it_says_otherwise_and_may_be_so_long_ago(monke
     assert instant_ns("90m") == LATER - 90 * MINUTE
 
 
-# ---- servers that are expected --------------------------------------------------------------------------------------
+# ---- servers that are expected
+# --------------------------------------------------------------------------------------
 
 
 def missing(
@@ -181,7 +185,8 @@ def test_names_come_from_a_file_or_from_the_argument(tmp_path) -> None:
             server_names(wrong)
 
 
-# ---- the commands ---------------------------------------------------------------------------------------------------
+# ---- the commands
+# ---------------------------------------------------------------------------------------------------
 
 
 def test_an_audit_of_an_hour_of_the_lake_misses_a_server_and_does_not_pass(

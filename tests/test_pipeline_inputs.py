@@ -262,7 +262,8 @@ def test_bad_arguments_are_one_line_and_status_2_and_leave_nothing(
     assert reason in printed
 
 
-# ---- files whose rows cannot be judged -------------------------------------------------------------------------------
+# ---- files whose rows cannot be judged
+# -------------------------------------------------------------------------------
 
 
 def put(column: str, kind: str, value: object) -> Callable[[Path], None]:
@@ -365,7 +366,8 @@ def test_two_hosts_with_one_writer_id_are_named_and_a_writer_that_was_started_ag
     assert entry["reason"].startswith(f"writer id 5 is also that of {only(tmp_path / 'a')}")
 
 
-# ---- what the check keeps of the rows --------------------------------------------------------------------------------
+# ---- what the check keeps of the rows
+# --------------------------------------------------------------------------------
 
 
 def test_the_check_keeps_what_a_writer_says_of_itself_and_how_overdue_the_worst_silence_is(

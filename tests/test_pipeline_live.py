@@ -1,4 +1,6 @@
-"""The pipeline over logs that grow: the same answer as over logs that stand still, whatever happens on the way."""
+"""The pipeline over logs that grow: the same answer as over logs that stand still, whatever happens
+on the way.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,8 @@ from reaper.pipeline.read.file import footer_of
 DELAY = 60 * S
 
 
-# ---- the feed: no Spark ---------------------------------------------------------------------------------------------
+# ---- the feed: no Spark
+# ---------------------------------------------------------------------------------------------
 
 
 def feed(tmp_path, *servers: str, delay: int = DELAY) -> Feed:
@@ -318,7 +321,8 @@ def test_an_output_begun_with_other_settings_is_refused(tmp_path) -> None:
         )
 
 
-# ---- the tables: no Spark -------------------------------------------------------------------------------------------
+# ---- the tables: no Spark
+# -------------------------------------------------------------------------------------------
 
 
 def sunk(table: pa.Table) -> Any:
@@ -372,7 +376,8 @@ def test_a_batch_of_sessions_counts_once_and_files_stay_few(tmp_path, monkeypatc
     assert pq.read_table(tmp_path)["conn"].to_pylist() == [3] * 3 + [4] * 3 + [8] * 3 + [9] * 3
 
 
-# ---- the page: no Spark ---------------------------------------------------------------------------------------------
+# ---- the page: no Spark
+# ---------------------------------------------------------------------------------------------
 
 
 def drawn(tmp_path, one: Feed, silent=MappingProxyType({})) -> tuple[dict[str, Any], str]:
@@ -426,7 +431,8 @@ def test_the_page_is_whole_in_itself_asks_for_itself_and_names_what_it_lacks(tmp
     assert (loaded(page), page.count("<svg")) == ([], 4)
 
 
-# ---- the stream -----------------------------------------------------------------------------------------------------
+# ---- the stream
+# -----------------------------------------------------------------------------------------------------
 
 
 def kept(table: pa.Table) -> list[tuple[Any, ...]]:
@@ -454,8 +460,8 @@ def batch(
 
 
 def fleet(root: Path) -> list[Path]:
-    """Four servers whose workers all have the same writer id and the same first connection; the last in gaps mode, with
-    a second worker whose connections' timeouts change.
+    """Four servers whose workers all have the same writer id and the same first connection; the
+    last in gaps mode, with a second worker whose connections' timeouts change.
     """
     with journal(root / "server3", 1, mode="gaps") as ours:
         touches = "; ".join(f"touch {tenth / 10}" for tenth in range(300))  # which leave no row
@@ -468,7 +474,8 @@ def fleet(root: Path) -> list[Path]:
     in_use = (
         "open 0 5; touch 2; retime 0; touch 92"  # for a minute and a half: silent, and never idle
     )
-    came_back = "open 0 5; touch 2; touch 10; averted 15; touch 15; close_app 16"  # before the reaper noticed
+    # before the reaper noticed
+    came_back = "open 0 5; touch 2; touch 10; averted 15; touch 15; close_app 16"
     for server in range(3):
         with journal(root / f"server{server}", 1) as ours:
             for serial, script in enumerate([*usual, in_use, came_back]):
@@ -539,7 +546,8 @@ def test_rows_that_come_too_late_are_kept_apart_and_the_rest_equals_batch_withou
     assert tables(tmp_path / "out") == batch(real_spark, tmp_path / "a", tmp_path / "c")
 
 
-# ---- a real process, killed -----------------------------------------------------------------------------------------
+# ---- a real process, killed
+# -----------------------------------------------------------------------------------------
 
 
 def started_live(events: list[Path], out: Path) -> AbstractContextManager[subprocess.Popen[bytes]]:
@@ -582,8 +590,9 @@ def step_of(out: Path) -> int:
 
 
 def serve(directory: Path, mode: str, stop: Event) -> None:
-    """A made-up server in real time whose journal rotates often: ten rounds a second, in which a connection that was
-    silent for its timeout is reaped, and any other may speak, leave, or say nothing.
+    """A made-up server in real time whose journal rotates often: ten rounds a second, in which a
+    connection that was silent for its timeout is reaped, and any other may speak, leave, or say
+    nothing.
     """
     chance, timeout_ms, living = random.Random(mode), 600, list[ConnectionLog]()
     options: dict[str, Any] = {

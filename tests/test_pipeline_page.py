@@ -20,7 +20,9 @@ Answers = tuple[dict[str, Any], dict[str, Any], Charted]
 
 @pytest.fixture(scope="module")
 def answers(spark, tmp_path_factory) -> Answers:
-    """Audit, advice and charts of a journal that kept the law; two of their tables have something to show."""
+    """Audit, advice and charts of a journal that kept the law; two of their tables have something
+    to show.
+    """
     place = tmp_path_factory.mktemp("page")
     write(place / "server", connections=120, listeners=("<echo>",))
     inputs = check([place / "server"], now_ns=WALL)
@@ -151,7 +153,8 @@ def test_a_browser_without_a_network_shows_the_charts_and_complains_of_nothing(
     assert "The law of time held" in done.stdout
     assert done.stdout.count("<polyline") >= 4
     assert "CONSOLE" not in done.stderr
-    # The browser itself may try to reach its maker; the page must not: its own loads are tagged with its address.
+    # The browser itself may try to reach its maker; the page must not: its own loads are tagged
+    # with its address.
     net = (tmp_path / "net.json").read_text(encoding="utf-8", errors="replace")
     initiated = [
         line

@@ -1,4 +1,6 @@
-"""Paths are URIs, and files are checked where they lie: through Hadoop's own layer, on mounts of `viewfs:`."""
+"""Paths are URIs, and files are checked where they lie: through Hadoop's own layer, on mounts of
+`viewfs:`.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ WRITTEN = r"Made [-0-9: ]+ UTC"
 """The minute in a page."""
 
 
-# ---- without Spark ---------------------------------------------------------------------------------------------------
+# ---- without Spark
+# ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -70,12 +73,15 @@ def test_without_a_driver_here_a_uri_is_one_line(monkeypatch) -> None:
         Remote("hdfs://h/a").exists()
 
 
-# ---- through Hadoop --------------------------------------------------------------------------------------------------
+# ---- through Hadoop
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def mounted(real_spark, tmp_path):
-    """`viewfs://reaper-tests/data`, a mount of the test's directory; and the default file system is that `viewfs:`."""
+    """`viewfs://reaper-tests/data`, a mount of the test's directory; and the default file system is
+    that `viewfs:`.
+    """
     settings = real_spark.sparkContext._jsc.hadoopConfiguration()
     root = f"fs.viewfs.mounttable.{NAME}.link./data"
     before = settings.get("fs.defaultFS")
@@ -183,7 +189,8 @@ def test_files_below_a_mount_are_those_below_the_directory(mounted, tmp_path) ->
         ]
 
 
-# ---- counted by Spark ------------------------------------------------------------------------------------------------
+# ---- counted by Spark
+# ------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -1,4 +1,6 @@
-"""DuckDB's SQL written by hand judges, and an obvious count weighs, as the pipeline does: to the last connection."""
+"""DuckDB's SQL written by hand judges, and an obvious count weighs, as the pipeline does: to the
+last connection.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def rows_of(journal: Inputs) -> list[dict[str, Any]]:
 
 
 def weighed(journal: Inputs) -> list[Any]:
-    """Connections, those that lack rows, and what each candidate would have cut, held at most and on average."""
+    """Connections, those that lack rows, and what each candidate would have cut, held at most and
+    on average.
+    """
     timeline = Timeline.of(journal.runs)
     lives = []
     for conn, of in groupby(
@@ -93,7 +97,9 @@ def weighed(journal: Inputs) -> list[Any]:
 def test_the_answers_are_those_of_sql_written_by_hand_and_an_obvious_count_and_tell_what_was_planted(
     spark, tmp_path, call
 ) -> None:
-    """Every fault, by the command that users have, among stalls that excuse what would be a violation."""
+    """Every fault, by the command that users have, among stalls that excuse what would be a
+    violation.
+    """
     faults = tmp_path / "faults.toml"
     faults.write_text("[faults]\n" + "".join(f"{name} = {i + 1}\n" for i, name in enumerate(NAMES)))
     plan = "--side server --writers 2 --events 60k --seed 5 --duration 20m --timeout 30s --stalls 5 --quiet --json"

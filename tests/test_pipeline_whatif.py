@@ -1,4 +1,6 @@
-"""What if: the replay of a journal against the real reaper, run on the same traffic under those other settings."""
+"""What if: the replay of a journal against the real reaper, run on the same traffic under those
+other settings.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +31,14 @@ def seconds(units: int) -> float:
     return units / 512
 
 
-# ---- traffic that does not depend on who is reaped, run through the real core ---------------------------------------
+# ---- traffic that does not depend on who is reaped, run through the real core
+# ---------------------------------------
 
 
 Client = tuple[list[int], int | None]
-"""It connects at the first instant, sends at the others, closes at the last. Cut before a send, it connects again."""
+"""It connects at the first instant, sends at the others, closes at the last. Cut before a send, it
+connects again.
+"""
 
 
 @dataclass
@@ -53,7 +58,9 @@ class Truth:
 
     lives: list[Life] = field(default_factory=list)
     back: set[tuple[int, int]] = field(default_factory=set)
-    """(client, instant) of those that were cut and came back; once, at `NEVER`, of one that would have."""
+    """(client, instant) of those that were cut and came back; once, at `NEVER`, of one that would
+    have.
+    """
     end: int = 0
 
     @property
@@ -76,8 +83,8 @@ def run(
 ) -> Truth:
     """Drive the real core as an adapter does that never stalls. All in units.
 
-    Without *returns* a client that was cut does not connect again. With the *sentinel*, a lease that never ends,
-    something is always armed, so that the epochs go on.
+    Without *returns* a client that was cut does not connect again. With the *sentinel*, a lease
+    that never ends, something is always armed, so that the epochs go on.
     """
     core = IdleReaper(seconds(tick), epochs_per_tick=2)
     truth = Truth()
@@ -123,7 +130,9 @@ def run(
 
 
 def traffic(seed: int, clients: int, *, longest: int, spread: int = 20 * 512) -> list[Client]:
-    """Clients that come within *spread*, send one to eight times after silences of up to *longest*, and half close."""
+    """Clients that come within *spread*, send one to eight times after silences of up to *longest*,
+    and half close.
+    """
     chance = random.Random(seed)
     found: list[Client] = []
     for serial in range(clients):
@@ -140,7 +149,8 @@ LONG = 40 * 512
 """A timeout that the traffic below never reaches before its last word."""
 
 
-# ---- what is asked, and what is refused: no Spark -------------------------------------------------------------------
+# ---- what is asked, and what is refused: no Spark
+# -------------------------------------------------------------------
 
 
 def test_a_setting_is_written_as_key_and_value() -> None:
@@ -210,7 +220,8 @@ def test_self_logging_leases_are_recognised_by_the_distance_of_their_reaps(
     assert facts == {0: {"origin_ns": 70, "epochs": epochs, "blur_ns": blur}}
 
 
-# ---- through the journal and Spark ----------------------------------------------------------------------------------
+# ---- through the journal and Spark
+# ----------------------------------------------------------------------------------
 
 
 def record(
@@ -222,7 +233,9 @@ def record(
     listener: str = "echo",
     writer: int = 7,
 ) -> Inputs:
-    """Write what *log* shows as a server would; the connections get the numbers first + 1, ... in order of `lives`."""
+    """Write what *log* shows as a server would; the connections get the numbers first + 1, ... in
+    order of `lives`.
+    """
     with journal(directory, writer, Clock(), mode=mode, tick=1.0) as out:
         for life in log.lives:
             connection = out.open(life.opened * UNIT, timeout_ms, listener)
@@ -251,7 +264,8 @@ def test_the_replay_of_journals_is_what_the_real_reaper_would_have_done(
     logs = [run(script, LONG, 512) for script in scripts]
     record(tmp_path, logs[0], LONG * UNIT // 10**6)
     inputs = record(tmp_path, logs[1], LONG * UNIT // 10**6, writer=8, listener="http")
-    # Both were written with made-up clocks that are one already; what this machine's clock says of them is noise.
+    # Both were written with made-up clocks that are one already; what this machine's clock says of
+    # them is noise.
     monkeypatch.setattr(Timeline, "offset_ns", lambda *_: 0)
     asked = [["timeout=3s"], ["timeout=8s", "tick=500ms"], ["timeout.echo=3s"]]
     settings = [
@@ -310,9 +324,11 @@ def test_what_the_log_cannot_know_is_bounded_and_the_truth_lies_within(pipeline,
         for key, value in real.items():
             assert row[key]["low"] <= value <= row[key]["high"], key
 
-    # Epochs of the real core lie elsewhere: it starts anew whenever nothing is armed, and timeouts are no whole ticks.
+    # Epochs of the real core lie elsewhere: it starts anew whenever nothing is armed, and timeouts
+    # are no whole ticks.
     truth = run(script, round(3.3 * 512), 512, sentinel=False, until=log.end)
-    # Of the cuts, those after which the client came back before the log's reaper would have cut it too are known.
+    # Of the cuts, those after which the client came back before the log's reaper would have cut it
+    # too are known.
     known = {(life.client, until) for life in log.lives for until in life.activity}
     holds(off_grid, reaps=truth.reaps, false_cuts=len(truth.back & known))
     truth = run(script, 12 * 512, 512, sentinel=False, until=log.end)

@@ -24,7 +24,9 @@ PERIOD = 0.25  # of the sweep
 
 
 class World:
-    """A core, a clock that only moves when told, and one connection that is reaped as a server would do it."""
+    """A core, a clock that only moves when told, and one connection that is reaped as a server
+    would do it.
+    """
 
     def __init__(self, **overrides: object) -> None:
         settings = {
@@ -94,7 +96,9 @@ class World:
     def run(
         self, seconds: float, every: float | None = None, act: Callable[[], object] | None = None
     ) -> None:
-        """Let time pass, woken as the core wants it, and *act* *every* so many seconds; stop at the first reap."""
+        """Let time pass, woken as the core wants it, and *act* *every* so many seconds; stop at the
+        first reap.
+        """
         end = self.now + seconds
         beat = end if every is None else self.now + every
         while not self.reaped:
@@ -162,7 +166,8 @@ def test_each_phase_ends_after_its_own_timeout_which_only_bytes_that_count_start
 @pytest.mark.parametrize(
     ("burst", "count", "every", "least", "most"),
     [
-        # a look at most three quarters of a tick late, and the end of the open epoch; no byte puts it off
+        # a look at most three quarters of a tick late, and the end of the open epoch; no byte puts
+        # it off
         *((0, 1, interval, 5.0, 6.5) for interval in (0.1, 0.3, 0.5, 0.9)),
         (0, 10, 1.0, 5.0, 6.5),
         (10_000_000, 1, 0.1, 30.0, 34.0),  # a burst does not pay for hours of dripping

@@ -214,7 +214,9 @@ async def working(stream) -> None:
 
 @pytest.mark.trio
 async def test_the_limit_is_lowered_under_load_and_raised_again(autojump_clock):
-    """Timeouts shrink, the oldest go first, none with a request in flight is cut, the door shuts, and it recovers."""
+    """Timeouts shrink, the oldest go first, none with a request in flight is cut, the door shuts,
+    and it recovers.
+    """
     pressure = Pressure(Resources(connections=1000), min_age=2.0)
     async with (
         open_reaper(tick=1.0) as r,

@@ -36,7 +36,8 @@ SNIPPETS = [
     for text in re.findall(r"```python\n(.*?)```", PAGES[page], re.DOTALL)
 ]
 SERVERS = [(page, text) for page, text in SNIPPETS if "8080" in text]
-# The tutorial's first server closes no client, and a WebSocket is no echo: these have tests of their own.
+# The tutorial's first server closes no client, and a WebSocket is no echo: these have tests of
+# their own.
 ECHOES = [
     (page, text) for page, text in SERVERS if "import reaper" in text and "wsproto" not in text
 ]
@@ -196,7 +197,9 @@ def test_commands_of_the_makefile_exist_and_so_does_what_they_run() -> None:
 
 
 def commands() -> dict[tuple[str, ...], set[str]]:
-    """`python -m` commands of all pages, without their arguments -> the flags that the pages give them."""
+    """`python -m` commands of all pages, without their arguments -> the flags that the pages give
+    them.
+    """
     found: dict[tuple[str, ...], set[str]] = {}
     for page in MARKDOWN:
         if page.stem == "CHANGELOG":

@@ -1,4 +1,6 @@
-"""`reaper run -- COMMAND`: programs that know nothing of reaper, run as they are, with real sockets."""
+"""`reaper run -- COMMAND`: programs that know nothing of reaper, run as they are, with real
+sockets.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,8 @@ LIMITS = [
     "100ms",
 ]
 OWN_LAG = 0.3
-"""Seconds from connect(2) to the request after which a client that is not answered proves nothing."""
+"""Seconds from connect(2) to the request after which a client that is not answered proves nothing.
+"""
 SLOW = "1.5"
 """Seconds that the slow answer takes: longer than every limit."""
 
@@ -58,7 +61,8 @@ def run(*arguments, **options):
     )
 
 
-# ---- what it does to a command -------------------------------------------------------------------------------------
+# ---- what it does to a command
+# -------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -155,7 +159,8 @@ def test_explain_says_what_would_be_guarded_by_which_limits_and_starts_nothing()
     )
 
 
-# ---- what may be patched -------------------------------------------------------------------------------------------
+# ---- what may be patched
+# -------------------------------------------------------------------------------------------
 
 
 def test_a_module_is_met_when_it_has_been_imported_and_its_loader_is_what_it_was(
@@ -233,7 +238,8 @@ def test_the_versions_installed_here_are_those_that_are_said_to_be_tested():
     assert not wrong
 
 
-# ---- from outside --------------------------------------------------------------------------------------------------
+# ---- from outside
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -287,12 +293,15 @@ def test_the_watcher_of_a_command_that_listens_on_nothing_asks_one_kernel_and_sa
     assert (len(opened), lines) == (2, [])  # one for dumps and one for looks
 
 
-# ---- programs as they are ------------------------------------------------------------------------------------------
+# ---- programs as they are
+# ------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def guarded(command, tmp_path, *flags, said=("is guarded from",)):
-    """The address of *command* under `reaper run`, with its port for `{port}`, once it has said all that is *said*."""
+    """The address of *command* under `reaper run`, with its port for `{port}`, once it has said all
+    that is *said*.
+    """
     port = free_port()
     words = [word.format(port=port) for word in command]
     environment = os.environ | {
@@ -311,7 +320,9 @@ def guarded(command, tmp_path, *flags, said=("is guarded from",)):
 
 
 def ends(port, sent=b"", answered=b"\0"):
-    """How a connection that sent *sent* ends; the bytes that came before. Anew if it was itself too late with that."""
+    """How a connection that sent *sent* ends; the bytes that came before. Anew if it was itself too
+    late with that.
+    """
     began, found, late = time.monotonic(), b"", True
     with (
         socket.create_connection(("127.0.0.1", port), PATIENCE) as sock,

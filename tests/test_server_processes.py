@@ -1,4 +1,6 @@
-"""The servers as processes: signals to whole groups, workers that die or stall, restarts. Nothing accepted is lost."""
+"""The servers as processes: signals to whole groups, workers that die or stall, restarts. Nothing
+accepted is lost.
+"""
 
 from __future__ import annotations
 

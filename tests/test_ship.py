@@ -1,4 +1,6 @@
-"""Shipping a journal: every file arrives once and whole, whatever stops it, and is deleted only after that."""
+"""Shipping a journal: every file arrives once and whole, whatever stops it, and is deleted only
+after that.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,8 @@ def ship(call, here, to) -> Any:
     return run
 
 
-# ---- the layout -----------------------------------------------------------------------------------------------------
+# ---- the layout
+# -----------------------------------------------------------------------------------------------------
 
 
 def test_a_file_lies_in_the_hour_of_its_first_row_and_one_that_spans_more_in_none() -> None:
@@ -139,7 +142,8 @@ def test_names_that_are_no_part_of_the_layout_rule_nothing_out(names: list[str])
     assert may_hold(names, 0, 1)
 
 
-# ---- shipping -------------------------------------------------------------------------------------------------------
+# ---- shipping
+# -------------------------------------------------------------------------------------------------------
 
 
 def test_every_file_arrives_in_its_hour_with_the_bytes_it_had_and_is_deleted_here(
@@ -210,8 +214,8 @@ for left in range(0, 3000, 3):  # lines of the shipper and of its place until th
         break
     assert os.WIFSIGNALED(status), status
 """
-"""Ships `DIR/journal` again and again, killed a few lines later each time: what is left of it stands in `DIR/j<n>`, and
-what has arrived in `DIR/l<n>`."""
+"""Ships `DIR/journal` again and again, killed a few lines later each time: what is left of it
+stands in `DIR/j<n>`, and what has arrived in `DIR/l<n>`."""
 
 
 def test_killed_at_any_step_no_file_is_lost_or_half_and_the_next_run_ends_it(
@@ -449,7 +453,8 @@ def test_bad_arguments_are_refused_in_one_line(
 def test_a_library_that_ends_the_process_for_lack_of_credentials_is_one_line_and_status_2(
     here,
 ) -> None:
-    uri = "abfs://lake@127.0.0.1:1/log?enable_tls=false"  # no network is asked: its tokens are for TLS alone
+    # no network is asked: its tokens are for TLS alone
+    uri = "abfs://lake@127.0.0.1:1/log?enable_tls=false"
     command = [
         sys.executable,
         "-m",
@@ -468,7 +473,8 @@ def test_a_library_that_ends_the_process_for_lack_of_credentials_is_one_line_and
     assert "token" in line
 
 
-# ---- an object store ------------------------------------------------------------------------------------------------
+# ---- an object store
+# ------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -1,4 +1,6 @@
-"""The documentation site builds without a warning, and a browser shows every page of it on a desk and on a phone."""
+"""The documentation site builds without a warning, and a browser shows every page of it on a desk
+and on a phone.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ import pytest
 ROOT = Path(__file__).parent.parent
 WIDTHS = (1280, 400)
 
-# Each page in a frame as wide as a screen; what is wider than its frame is what a reader would have to scroll for.
+# Each page in a frame as wide as a screen; what is wider than its frame is what a reader would have
+# to scroll for.
 MEASURE = """<!doctype html><body><pre id="found">nothing measured</pre><script>
 const found = [];
 const measure = async (page, width) => {

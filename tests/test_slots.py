@@ -1,5 +1,5 @@
-"""A slot keeps order, counts exactly, and keeps no memory of what has left it; a due one is worked off right whatever
-its chunks hold: one epoch, many, the silent, the released."""
+"""A slot keeps order, counts exactly, and keeps no memory of what has left it; a due one is worked
+off right whatever its chunks hold: one epoch, many, the silent, the released."""
 
 from __future__ import annotations
 
@@ -101,7 +101,8 @@ def test_check_notices_a_broken(broken: str, value: object) -> None:
         slot.check()
 
 
-# ---- the sweep of one that is due -----------------------------------------------------------------------------------
+# ---- the sweep of one that is due
+# -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

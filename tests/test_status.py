@@ -168,7 +168,9 @@ async def test_bad_requests_get_an_error_and_a_page_that_fails_a_500_and_a_recor
 
 
 def served(adapter, ask, pressure=None):
-    """What *ask* returns of a listening socket where a program on *adapter* with one connection serves its status."""
+    """What *ask* returns of a listening socket where a program on *adapter* with one connection
+    serves its status.
+    """
 
     async def trio_program():
         async with open_reaper() as r, trio.open_nursery() as nursery:

@@ -37,7 +37,8 @@ async def test_start_hands_out_the_reaper_and_it_runs_only_once(autojump_clock):
         nursery.cancel_scope.cancel()
 
 
-# ---- streams ---------------------------------------------------------------------------------------------------------
+# ---- streams
+# ---------------------------------------------------------------------------------------------------------
 
 
 async def test_receiving_touches_by_itself_and_sending_does_not(autojump_clock):
@@ -170,7 +171,8 @@ async def test_all_of_several_drains_return(autojump_clock):
             theirs.close()
 
 
-# ---- manners ---------------------------------------------------------------------------------------------------------
+# ---- manners
+# ---------------------------------------------------------------------------------------------------------
 
 
 async def test_a_handler_that_is_cancelled_together_with_the_reaper_meets_only_its_cancellation():
@@ -193,7 +195,9 @@ async def test_a_handler_that_is_cancelled_together_with_the_reaper_meets_only_i
 
 
 async def test_a_server_that_is_cancelled_in_the_moment_of_an_accept_harms_no_nursery_of_the_callers():
-    """The handler takes its first step when the server has ended: the newcomer is closed, for nothing would reap it."""
+    """The handler takes its first step when the server has ended: the newcomer is closed, for
+    nothing would reap it.
+    """
     begun: list = []
     tasks: list = []
 
@@ -217,7 +221,8 @@ async def test_a_server_that_is_cancelled_in_the_moment_of_an_accept_harms_no_nu
     assert begun == []
 
 
-# ---- ends of file and of patience ------------------------------------------------------------------------------------
+# ---- ends of file and of patience
+# ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("way", ["watched", "socket", "parked"])
@@ -279,11 +284,14 @@ async def test_a_handler_that_swallows_its_silence_in_a_loop_lets_the_loop_run()
     assert passes >= 900
 
 
-# ---- the garbage collector -------------------------------------------------------------------------------------------
+# ---- the garbage collector
+# -------------------------------------------------------------------------------------------
 
 
 async def test_a_tamed_collector_never_visits_the_connections_that_are_there(autojump_clock):
-    """Ten thousand more objects come, as of new connections; what a collection visits then does not grow with them."""
+    """Ten thousand more objects come, as of new connections; what a collection visits then does not
+    grow with them.
+    """
     before = (
         gc.get_threshold(),
         gc.get_freeze_count(),
@@ -333,9 +341,11 @@ async def test_connections_that_have_ended_leave_no_circle_for_the_collector(aut
             await trio.sleep(1)
 
 
-# ---- real sockets --------------------------------------------------------------------------------------------------
+# ---- real sockets
+# --------------------------------------------------------------------------------------------------
 
-# Long enough for a machine that is busy with something else: a test whose own client stalls that long proves nothing.
+# Long enough for a machine that is busy with something else: a test whose own client stalls that
+# long proves nothing.
 IDLE, TICK = 2.0, 0.2
 
 
@@ -402,14 +412,17 @@ async def test_what_came_while_the_handler_did_something_else_is_read_at_once(au
 
 @pytest.mark.slow
 async def test_no_live_connection_is_reaped_after_the_loop_stalled():
-    """Data lies in the kernel while the loop is blocked past every timeout: 0 of 200 live ones are closed."""
+    """Data lies in the kernel while the loop is blocked past every timeout: 0 of 200 live ones are
+    closed.
+    """
     async with serving(echo, backlog=512) as listeners:
         live = [dial(listeners) for _ in range(200)]
         silent = [dial(listeners) for _ in range(20)]
         for client in live + silent:
             client.send(b"x")
         await trio.sleep(IDLE * 0.7)
-        # In the middle of the stall every live peer speaks; the server is blocked until long after all are due.
+        # In the middle of the stall every live peer speaks; the server is blocked until long after
+        # all are due.
         stuck_until = time.monotonic() + IDLE + 12 * TICK
         for client in live:
             client.send(b"alive")
@@ -426,7 +439,8 @@ async def test_no_live_connection_is_reaped_after_the_loop_stalled():
             client.close()
 
 
-# ---- the journal: one life a connection, ended once, by whom and why ------------------------------------------------
+# ---- the journal: one life a connection, ended once, by whom and why
+# ------------------------------------------------
 
 
 def rows(directory) -> list[dict]:

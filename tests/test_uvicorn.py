@@ -1,4 +1,6 @@
-"""uvicorn, guarded: real servers, real attacks. Nothing is asserted on how fast a machine is, but never early."""
+"""uvicorn, guarded: real servers, real attacks. Nothing is asserted on how fast a machine is, but
+never early.
+"""
 
 from __future__ import annotations
 
@@ -52,14 +54,12 @@ ATTACKS = [
 
 SECOND = ["FIRST_BYTE", "HEADERS", "BODY", "KEEP_ALIVE", "WRITE", "TUNNEL", "HALF_CLOSED"]
 SECOND += ["HANDSHAKE", "LINGER", "DRAIN_IDLE"]
-QUICK = (
-    {f"REAPER_TIMEOUTS_{name}": "1s" for name in SECOND}
-    | {
-        "REAPER_TICK": "250ms",
-        "REAPER_LIMITS_MIN_IN_GRACE": "2s",  # counted from the head: more than a late client lets pass before its body
-        "REAPER_LIMITS_MIN_OUT_GRACE": "1s",
-    }
-)
+QUICK = {f"REAPER_TIMEOUTS_{name}": "1s" for name in SECOND} | {
+    "REAPER_TICK": "250ms",
+    # counted from the head: more than a late client lets pass before its body
+    "REAPER_LIMITS_MIN_IN_GRACE": "2s",
+    "REAPER_LIMITS_MIN_OUT_GRACE": "1s",
+}
 PATIENCE = 45.0
 ESTABLISHED = "01"  # in /proc/net/tcp
 KINDS = [("HttpTools", "asyncio"), ("HttpTools", "uvloop"), ("H11", "asyncio")]
@@ -121,7 +121,9 @@ UPGRADE = get(
 
 
 def open_at(pid="self"):
-    """The local port of each connection that is open in the network of process *pid*, by the kernel's word."""
+    """The local port of each connection that is open in the network of process *pid*, by the
+    kernel's word.
+    """
     rows = [line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
     return [int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == ESTABLISHED]
 
@@ -269,7 +271,9 @@ def test_a_response_that_is_taken_slowly_but_taken_arrives_whole(guarded):
 
 
 def test_the_last_response_of_a_connection_is_waited_for_no_longer_than_any_other(tmp_path):
-    """uvicorn has closed the connection then; the loop keeps it until the client takes what is left."""
+    """uvicorn has closed the connection then; the loop keeps it until the client takes what is
+    left.
+    """
     patient = {"REAPER_TIMEOUTS_KEEP_ALIVE": "300s", "REAPER_TIMEOUTS_LINGER": "300s"}
     with serving(tmp_path, **patient) as server, socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

@@ -1,5 +1,6 @@
-"""A silent connection of a guarded uvicorn costs nothing of uvicorn's: its protocol comes with the first byte, goes
-when the connection has rested between two requests, and comes back with the next."""
+"""A silent connection of a guarded uvicorn costs nothing of uvicorn's: its protocol comes with the
+first byte, goes when the connection has rested between two requests, and comes back with the
+next."""
 
 from __future__ import annotations
 

@@ -85,7 +85,9 @@ def test_the_workers_of_one_server_answer_for_each_other_and_not_for_another_ser
 
 
 def test_workers_ask_none_but_their_own_and_all_of_them_when_many_ask_at_once(monkeypatch) -> None:
-    """A process of another pid has taken names of both kinds; a hundred scrapes come in one instant."""
+    """A process of another pid has taken names of both kinds; a hundred scrapes come in one
+    instant.
+    """
 
     async def page() -> tuple[str, bytes]:
         return "text/plain", b"hello"

@@ -1,4 +1,6 @@
-"""uvicorn, guarded: whose turn it is while several things are under way, and that every one of them ends."""
+"""uvicorn, guarded: whose turn it is while several things are under way, and that every one of them
+ends.
+"""
 
 from __future__ import annotations
 

@@ -39,7 +39,9 @@ def test_a_peer_is_gone_when_it_owes_an_answer(silence, resent, unanswered, gone
 
 
 class Peers:
-    """What the kernel would say of the peers of a loop's connections, by descriptor; those not named have answered."""
+    """What the kernel would say of the peers of a loop's connections, by descriptor; those not
+    named have answered.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, after: float = 60.0) -> None:
         config = ReaperConfig.load(environ={}, overrides={"timeouts.vanished": after})
@@ -109,7 +111,9 @@ def test_the_kernel_is_told_to_ask_and_the_close_of_a_vanished_peer_is_a_reset(
 
 
 class Asked(list[int]):
-    """In place of a socket: the seconds of silence after which the kernel was made to ask, each time that it was."""
+    """In place of a socket: the seconds of silence after which the kernel was made to ask, each
+    time that it was.
+    """
 
     def getsockopt(self, level: int, name: int) -> int:
         return min([7200, *self])
@@ -122,7 +126,9 @@ class Asked(list[int]):
 def test_the_silent_are_asked_at_each_look_and_no_more_at_once_than_a_queue_holds(
     monkeypatch,
 ) -> None:
-    """The kernel's own timers ask those of half a second in one instant: a loopback drops all but a thousand."""
+    """The kernel's own timers ask those of half a second in one instant: a loopback drops all but a
+    thousand.
+    """
     peers, asked = Peers(monkeypatch), [Asked() for _ in range(5000)]
     monkeypatch.setattr(
         "reaper.driver.sockets.borrowed", lambda link, kind: nullcontext(asked[link - MANY])

@@ -1,10 +1,11 @@
-"""What the journal costs the event loop: a touch of a lease that logs itself, of a `ConnectionLog`, and each event.
+"""What the journal costs the event loop: a touch of a lease that logs itself, of a `ConnectionLog`,
+and each event.
 
     python -m benchmarks run journal
 
-Rounds are interleaved within one run, because on a shared machine only differences within a run mean anything. Epochs
-change between rounds as they do in a server, so the comparison that a logging lease makes at each touch is never a
-foregone conclusion.
+Rounds are interleaved within one run, because on a shared machine only differences within a run
+mean anything. Epochs change between rounds as they do in a server, so the comparison that a logging
+lease makes at each touch is never a foregone conclusion.
 """
 
 from __future__ import annotations
@@ -56,7 +57,9 @@ def touch_costs(count: int, journal: Journal, rounds: int) -> dict[str, Any]:
 
 
 def event_costs(directory: Path, rounds: int, count: int) -> dict[str, Any]:
-    """Each call of the API in full mode, per call on the loop's thread; and what the writer's thread spends a row."""
+    """Each call of the API in full mode, per call on the loop's thread; and what the writer's
+    thread spends a row.
+    """
     samples: dict[str, list[float]] = {}
     with Journal(directory, mode="full", queue_rows=10_000_000, background=False) as journal:
         for turn in range(rounds):

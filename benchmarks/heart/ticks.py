@@ -1,4 +1,5 @@
-"""What else a peer does: register, release, a tick with nothing due, one in a hundred due, or all, and under traffic.
+"""What else a peer does: register, release, a tick with nothing due, one in a hundred due, or all,
+and under traffic.
 
 Virtual time, one peer at a time, the collector off: its pauses are `mass.py`'s subject.
 """
@@ -24,7 +25,9 @@ TOUCH_EVERY = 10
 
 
 def run(scale: Scale, note: Note) -> dict[str, Any]:
-    """`results[peer][n]`: register_ns, release_ns, idle_us, one_percent_ms, all_due_ms, steady_mean_ms."""
+    """`results[peer][n]`: register_ns, release_ns, idle_us, one_percent_ms, all_due_ms,
+    steady_mean_ms.
+    """
     sizes = by_scale(scale, [200], [1_000, 10_000], [1_000, 100_000, 1_000_000])
     gc.disable()
     results: dict[str, dict[str, Any]] = {}
@@ -50,7 +53,9 @@ def run(scale: Scale, note: Note) -> dict[str, Any]:
 
 
 def one_life(kind: type[peers.Peer], keys: list[str], figures: dict[str, list[float]]) -> None:
-    """All registered at once; ticks with nothing due; 99 % speak, 1 % falls due; then all; some just leave."""
+    """All registered at once; ticks with nothing due; 99 % speak, 1 % falls due; then all; some
+    just leave.
+    """
 
     def add(act: str, value: float) -> None:
         figures.setdefault(act, []).append(value)
@@ -85,7 +90,9 @@ def _tick(peer: peers.Peer, now: float, expected: int) -> int:
 
 
 def steady(kind: type[peers.Peer], keys: list[str], figures: dict[str, list[float]]) -> None:
-    """Every connection speaks every 10 s, a tenth of them in each second; none falls due. The last ticks count."""
+    """Every connection speaks every 10 s, a tenth of them in each second; none falls due. The last
+    ticks count.
+    """
     n = len(keys)
     shuffled = random.Random(3).sample(range(n), n)
     with closing(kind(keys, TIMEOUT)) as peer:

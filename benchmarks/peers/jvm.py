@@ -1,9 +1,10 @@
 """What a touch costs in Netty's timer wheel, compared with `lease.touch()` in the same rounds.
 
-Each way of using the wheel runs in a JVM of its own, from a jar that comes with pyspark, warmed up; a round makes each
-touch the same number of connections in random order, with `lease.touch()` before and after. What counts is CPU time of
-the whole process until all that the touches left to the timer's thread is done, and for us the touch with its share of
-the ticks. Kafka's wheel is not compared: its jars do not come with pyspark.
+Each way of using the wheel runs in a JVM of its own, from a jar that comes with pyspark, warmed up;
+a round makes each touch the same number of connections in random order, with `lease.touch()` before
+and after. What counts is CPU time of the whole process until all that the touches left to the
+timer's thread is done, and for us the touch with its share of the ticks. Kafka's wheel is not
+compared: its jars do not come with pyspark.
 """
 
 from __future__ import annotations
@@ -92,18 +93,22 @@ class Jvm:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, bufsize=0
             )
-        # The kernel's number for "CPU clock of that process": all its threads, those that have ended as well.
+        # The kernel's number for "CPU clock of that process": all its threads, those that have
+        # ended as well.
         self._clock = ~self._process.pid << 3 | 2
 
     def cpu_ns(self) -> int:
-        """CPU nanoseconds of the whole process so far: every thread of its own, the collector and the compiler."""
+        """CPU nanoseconds of the whole process so far: every thread of its own, the collector and
+        the compiler.
+        """
         return time.clock_gettime_ns(self._clock)
 
     def ask(self, line: str = "") -> dict[str, Any]:
         """Send a line, if any; the next line of JSON that comes of it.
 
         Raises:
-            RuntimeError: It ended, or said nothing for `PATIENCE` seconds; with the end of what it said on stderr.
+            RuntimeError: It ended, or said nothing for `PATIENCE` seconds; with the end of what it
+                said on stderr.
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -144,7 +149,9 @@ def running(connections: int, warm_ms: int, folder: Path) -> Iterator[dict[str, 
 
 
 def touch_all(leases: Iterable[reaper.Lease]) -> None:
-    """The loop that is measured, and nothing else: the interpreter specialises a function by what it has seen in it."""
+    """The loop that is measured, and nothing else: the interpreter specialises a function by what
+    it has seen in it.
+    """
     for lease in leases:
         lease.touch()
 
@@ -165,7 +172,9 @@ class Leases:
             self._tick()
 
     def touch_and_tick(self, touches: int) -> float:
-        """CPU nanoseconds a touch with its share of the ticks, each lease touched once in `TOUCHED_EVERY` ticks."""
+        """CPU nanoseconds a touch with its share of the ticks, each lease touched once in
+        `TOUCHED_EVERY` ticks.
+        """
         cool()
         ticks = max(1, touches // self._each)
         return sum(self._tick() for _ in range(ticks)) / (ticks * self._each)

@@ -1,8 +1,10 @@
-"""What a touch and a tick are compared with: every other way to know which connection has fallen silent.
+"""What a touch and a tick are compared with: every other way to know which connection has fallen
+silent.
 
-*A peer that expires nothing is no peer*: tests/test_benchmarks.py holds each to its task, to name the
-silent, all of them, and no other. The floors cannot: they note activity alone. Where a peer needs the time of a touch
-it is given the loop's coarse `now` for nothing; a clock read would cost it more.
+*A peer that expires nothing is no peer*: tests/test_benchmarks.py holds each to its task, to name
+the silent, all of them, and no other. The floors cannot: they note activity alone. Where a peer
+needs the time of a touch it is given the loop's coarse `now` for nothing; a clock read would cost
+it more.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ class Peer:
     expires: ClassVar[bool] = True
 
     held: Sequence[Any]
-    """What a server keeps of each connection, to touch it by: its key, unless `register` made something better."""
+    """What a server keeps of each connection, to touch it by: its key, unless `register` made
+    something better.
+    """
 
     def __init__(self, keys: Sequence[str], timeout: float) -> None:
         self.keys = self.held = keys
@@ -73,7 +77,9 @@ class Peer:
 
 
 class EmptyCall(Peer):
-    """The floor of anything that is called: a method that does nothing, on an object as wide as a lease."""
+    """The floor of anything that is called: a method that does nothing, on an object as wide as a
+    lease.
+    """
 
     name = "empty method call"
     expires = False
@@ -96,7 +102,9 @@ class EmptyCall(Peer):
 
 
 class EmptyAgain(EmptyCall):
-    """The same once more: how far from 1.00 its ratio lies is how far any ratio here is to be trusted."""
+    """The same once more: how far from 1.00 its ratio lies is how far any ratio here is to be
+    trusted.
+    """
 
     name = "empty method call, again (control)"
 
@@ -128,7 +136,8 @@ class DictStore(Peer):
             stamps[key] = now
 
 
-# ---- ours ------------------------------------------------------------------------------------------------------------
+# ---- ours
+# ------------------------------------------------------------------------------------------------------------
 
 
 class LeaseTouch(Peer):
@@ -174,11 +183,14 @@ class UidTouch(LeaseTouch):
             self.core.discard(key)
 
 
-# ---- others ----------------------------------------------------------------------------------------------------------
+# ---- others
+# ----------------------------------------------------------------------------------------------------------
 
 
 class HeapRearmed(Peer):
-    """heapq with one entry per connection: a touch stores, the entry is pushed again when it comes up."""
+    """heapq with one entry per connection: a touch stores, the entry is pushed again when it comes
+    up.
+    """
 
     name = "heapq, re-armed when it comes up"
 
@@ -214,7 +226,9 @@ class HeapRearmed(Peer):
 
 
 class Lru(Peer):
-    """OrderedDict by last touch. With one timeout for all, the order of touches is the order of deadlines."""
+    """OrderedDict by last touch. With one timeout for all, the order of touches is the order of
+    deadlines.
+    """
 
     name = "OrderedDict, one timeout only"
 
@@ -244,7 +258,9 @@ class Lru(Peer):
 
 
 class AsyncioTimer(Peer):
-    """asyncio: a timer per connection, cancelled and set again at each packet. As aiohttp, hypercorn and others do."""
+    """asyncio: a timer per connection, cancelled and set again at each packet. As aiohttp,
+    hypercorn and others do.
+    """
 
     name = "asyncio call_later + cancel"
 
@@ -277,7 +293,8 @@ class AsyncioTimer(Peer):
 
     def tick(self, now: float) -> list[Any]:
         self.now = now
-        # The first pass may only move due timers to the ready queue; what they do comes before the second stop.
+        # The first pass may only move due timers to the ready queue; what they do comes before the
+        # second stop.
         for _ in range(2):
             self.loop.call_soon(self.loop.stop)
             self.loop.run_forever()
@@ -294,7 +311,8 @@ class AsyncioTimer(Peer):
 
 
 class TrioThread:
-    """A trio loop in a thread of its own, on a clock that is told the time: cancel scopes work inside a loop alone.
+    """A trio loop in a thread of its own, on a clock that is told the time: cancel scopes work
+    inside a loop alone.
 
     While it works, the caller waits; `close` ends it.
     """

@@ -1,8 +1,10 @@
-"""How long the pipeline takes on a generated journal: on Spark, embedded, and, the audit, in SQL written by hand.
+"""How long the pipeline takes on a generated journal: on Spark, embedded, and, the audit, in SQL
+written by hand.
 
-Every engine reads the same files, in a fresh process, in interleaved rounds; only ratios within a round are believed.
-*Answers are compared, and a difference ends the run.* Reading the files' facts (`check`) and starting an engine
-(`session`) are reported apart. Needs Java, and room for 20 bytes per event.
+Every engine reads the same files, in a fresh process, in interleaved rounds; only ratios within a
+round are believed. *Answers are compared, and a difference ends the run.* Reading the files' facts
+(`check`) and starting an engine (`session`) are reported apart. Needs Java, and room for 20 bytes
+per event.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ PATIENCE = 3600.0
 
 
 def run(scale: Scale, note: Note) -> dict[str, Any]:
-    """`sizes[events][engine]`: seconds of each step, GiB held at most; `ratios[events]["audit"][engine]`: / duckdb's.
+    """`sizes[events][engine]`: seconds of each step, GiB held at most;
+    `ratios[events]["audit"][engine]`: / duckdb's.
 
     Raises:
         RuntimeError: an engine failed, or two of them answered differently.

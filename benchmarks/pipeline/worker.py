@@ -1,9 +1,10 @@
-"""One engine answers the pipeline's questions once, in a process of its own. Run by `run`, not by hand.
+"""One engine answers the pipeline's questions once, in a process of its own. Run by `run`, not by
+hand.
 
     python -m benchmarks.pipeline.worker ENGINE EVENTS OUT
 
-The last line on stdout is JSON: seconds of each step, the most memory in GiB, and a digest of each answer, in one form
-for all engines.
+The last line on stdout is JSON: seconds of each step, the most memory in GiB, and a digest of each
+answer, in one form for all engines.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ def held() -> float:
 
 
 def form_of_audit(verdicts: Verdicts, lateness: Lateness) -> Answer:
-    """Verdicts and lateness per listener; listeners go without their names, which one engine knows as hashes."""
+    """Verdicts and lateness per listener; listeners go without their names, which one engine knows
+    as hashes.
+    """
     listeners: dict[Any, list[Any]] = {}
     for (listener, verdict), count in sorted(verdicts.items(), key=lambda item: item[0][1]):
         listeners.setdefault(listener, []).append([verdict, count])

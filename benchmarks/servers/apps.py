@@ -1,4 +1,5 @@
-"""The same answer from every server that is compared: `GET` anything, 200, two bytes; or the bytes that came.
+"""The same answer from every server that is compared: `GET` anything, 200, two bytes; or the bytes
+that came.
 
     python -m benchmarks.servers.apps asyncio|asyncio-echo|aiohttp|ours PORT ...
 

@@ -1,12 +1,14 @@
-"""What one exchange costs a server in machine instructions and system calls: counts, which no neighbour can disturb.
+"""What one exchange costs a server in machine instructions and system calls: counts, which no
+neighbour can disturb.
 
     python -m benchmarks run exchanges        needs valgrind and strace
 
-An exchange is a request of 64 bytes, or one of HTTP, and its answer. All clients speak at once, again and again, and
-between two rounds every connection is silent; `exchange_program.py` sees to it that each round is the same.
-Instructions are counted by callgrind, in user mode, from a warmed-up round to the last; calls by strace, as the
-difference of two numbers of rounds. `plain` is `trio.serve_tcp`; `plain, again` is the same, counted once more: how far
-it is from 1.00 is the error of the others. No tick falls into it: what one costs is in `benchmarks/heart`.
+An exchange is a request of 64 bytes, or one of HTTP, and its answer. All clients speak at once,
+again and again, and between two rounds every connection is silent; `exchange_program.py` sees to it
+that each round is the same. Instructions are counted by callgrind, in user mode, from a warmed-up
+round to the last; calls by strace, as the difference of two numbers of rounds. `plain` is
+`trio.serve_tcp`; `plain, again` is the same, counted once more: how far it is from 1.00 is the
+error of the others. No tick falls into it: what one costs is in `benchmarks/heart`.
 """
 
 from __future__ import annotations
@@ -67,7 +69,9 @@ def instructions(kind: str, connections: int, rounds: int) -> int:
 
 
 def calls(kind: str, connections: int, rounds: int) -> dict[str, float]:
-    """System calls of one exchange, the most frequent first. What is not made every tenth time is left out."""
+    """System calls of one exchange, the most frequent first. What is not made every tenth time is
+    left out.
+    """
     few, many = (_calls(kind, connections, each) for each in (rounds, 3 * rounds))
     each = {
         name: (total - few.get(name, 0)) / (2 * rounds * connections)
@@ -94,7 +98,9 @@ def _calls(kind: str, connections: int, rounds: int) -> dict[str, int]:
 
 
 def program(kind: str, connections: int, rounds: int) -> list[str]:
-    """The words after `python`. Padded: where the stack begins depends on how long the arguments are."""
+    """The words after `python`. Padded: where the stack begins depends on how long the arguments
+    are.
+    """
     return [
         "-m",
         "benchmarks.servers.exchange_program",
@@ -105,7 +111,9 @@ def program(kind: str, connections: int, rounds: int) -> list[str]:
 
 
 def table(found: dict[str, Any]) -> str:
-    """A row per kind: instructions and system calls of an exchange, and the former compared with the first's."""
+    """A row per kind: instructions and system calls of an exchange, and the former compared with
+    the first's.
+    """
     results = found["results"]
     first = next(iter(results.values()))["instructions"]
     rows = []

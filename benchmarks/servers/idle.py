@@ -1,9 +1,12 @@
-"""What a client costs that does nothing: after a burst, connected, after half a request head, and idle behind TLS.
+"""What a client costs that does nothing: after a burst, connected, after half a request head, and
+idle behind TLS.
 
-*Every client is still there afterwards*: a server that closed some of them would look cheap, and is an error here
-instead. Each figure is of a server of its own: resident bytes of all its processes, per client.
+*Every client is still there afterwards*: a server that closed some of them would look cheap, and is
+an error here instead. Each figure is of a server of its own: resident bytes of all its processes,
+per client.
 
-- `burst`: all come at once, as after a deploy or in a reconnect storm; each asks once and falls silent.
+- `burst`: all come at once, as after a deploy or in a reconnect storm; each asks once and falls
+  silent.
 - `silent`: each has connected, and said nothing.
 - `half a head`: each has sent all of a request but the last line.
 - `tls`: each has asked once behind TLS, and is kept.
@@ -83,7 +86,9 @@ def one(name: str, clients: int, tls: bool) -> Iterator[Server]:
 
 
 def bytes_of(server: Server, clients: int, silence: float, come: Come) -> float:
-    """What each of *clients* takes when all have been silent for *silence* s. RuntimeError: the server closed some."""
+    """What each of *clients* takes when all have been silent for *silence* s. RuntimeError: the
+    server closed some.
+    """
     empty = server.rss()
     held = come(server, clients)
     time.sleep(silence)
@@ -102,7 +107,9 @@ def bytes_of(server: Server, clients: int, silence: float, come: Come) -> float:
 
 
 def at_once(said: bytes) -> Come:
-    """Clients that come a backlog's worth at a time, and say *said* and nothing more; whole requests are answered."""
+    """Clients that come a backlog's worth at a time, and say *said* and nothing more; whole
+    requests are answered.
+    """
 
     def come(server: Server, clients: int) -> list[socket.socket]:
         held: list[socket.socket] = []
@@ -111,7 +118,8 @@ def at_once(said: bytes) -> Come:
             for _ in range(min(IN_FLIGHT, clients - len(held))):
                 client = socket.socket()
                 client.settimeout(PATIENCE)
-                # The port is chosen at connect, where those that linger in TIME_WAIT to another server do not count.
+                # The port is chosen at connect, where those that linger in TIME_WAIT to another
+                # server do not count.
                 client.setsockopt(socket.IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1)
                 client.bind(("127.0.2.1", 0))
                 client.connect(

@@ -124,7 +124,9 @@ class Server(serving.Server):
         )
 
     def ask(self, clients: Sequence[socket.socket]) -> None:
-        """One request on each, all at once; returns when all are answered. ConnectionError if one is not."""
+        """One request on each, all at once; returns when all are answered. ConnectionError if one
+        is not.
+        """
         for client in clients:
             client.sendall(REQUEST)
         for client in clients:
@@ -140,7 +142,9 @@ class Server(serving.Server):
         return data
 
     def check(self) -> None:
-        """Two requests on one connection, each answered as it should be. Raises RuntimeError if not."""
+        """Two requests on one connection, each answered as it should be. Raises RuntimeError if
+        not.
+        """
         with self.dial() as client:
             self.ask([client])
             client.sendall(REQUEST)

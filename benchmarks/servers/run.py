@@ -1,7 +1,8 @@
 """What a request costs on a busy server: ours, and others with the same answer, asked by wrk.
 
-*The server's CPU time is what is compared, not the clock on the wall*: a client that shares the machine is then not in
-the figure. All servers run at once, each in a process of its own, and are asked in turn, round by round.
+*The server's CPU time is what is compared, not the clock on the wall*: a client that shares the
+machine is then not in the figure. All servers run at once, each in a process of its own, and are
+asked in turn, round by round.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ OURS = "ours-parked"
 def run(
     scale: Scale, note: Note, rounds: int = 0, only: Sequence[str] = tuple(KINDS)
 ) -> dict[str, Any]:
-    """`results[server]`: cpu_us per request, and what wrk says; `ratios[theirs][ours]`: of CPU; `not_run`: name -> why.
+    """`results[server]`: cpu_us per request, and what wrk says; `ratios[theirs][ours]`: of CPU;
+    `not_run`: name -> why.
 
     Raises:
         RuntimeError: A server does not answer correctly.

@@ -1,6 +1,7 @@
 """What a process is asked to do, when it wakes, and one connection of it.
 
-One rule: plain slots and no more of them than needed. There are 17,000 clients in a process, each within 2 KiB.
+One rule: plain slots and no more of them than needed. There are 17,000 clients in a process, each
+within 2 KiB.
 """
 
 from __future__ import annotations
@@ -24,19 +25,23 @@ from .wire import Opening, Tls, receive, send
 FEW = 8
 """Processes, up to so many of which look whenever there is something to see."""
 HEARTBEAT = 0.25
-"""Seconds between two heartbeats of so many; more report less often, so that the parent hears as much in all."""
+"""Seconds between two heartbeats of so many; more report less often, so that the parent hears as
+much in all.
+"""
 LOOKS = 1000
-"""Times per second that all of them together look, where there are more. A look that comes later counts against the
-server, in the raw figures: up to 51 ms with 51 processes."""
+"""Times per second that all of them together look, where there are more. A look that comes later
+counts against the server, in the raw figures: up to 51 ms with 51 processes."""
 ALONE = Share(0, 0)
 
 
 @dataclass(frozen=True)
 class Order:
-    """What one process is asked to do: complete, so that it reads no command line and no file. Picklable.
+    """What one process is asked to do: complete, so that it reads no command line and no file.
+    Picklable.
 
     Attributes:
-        patience: seconds beyond timeout and tick for which an overdue close is waited for at the end of the run.
+        patience: seconds beyond timeout and tick for which an overdue close is waited for at the
+            end of the run.
     """
 
     plan: Plan
@@ -52,10 +57,11 @@ class Order:
 
 
 class Pace:
-    """When one of *processes* wakes, whose clients act at multiples of *beat* seconds (0: each at its own instant).
+    """When one of *processes* wakes, whose clients act at multiples of *beat* seconds (0: each at
+    its own instant).
 
-    What waits, waits for an instant that is the same for all processes: a process that wakes finds its memory in no
-    cache, which costs more than what it came for.
+    What waits, waits for an instant that is the same for all processes: a process that wakes finds
+    its memory in no cache, which costs more than what it came for.
     """
 
     def __init__(self, processes: int, beat: float) -> None:
@@ -68,14 +74,16 @@ class Pace:
         return ceil(due / self.beat) * self.beat if self.beat else due
 
     def look(self, looked: float, step: float) -> float:
-        """When to look again after *looked*, if the next step is taken at *step*; that is in the past: at once."""
+        """When to look again after *looked*, if the next step is taken at *step*; that is in the
+        past: at once.
+        """
         return min(looked + self.rest, step) if self.rest else looked
 
 
 @dataclass(slots=True, eq=False)
 class Player:
-    """A connection on its way through its behaviour, on a socket or in virtual time. Instants are seconds on one clock;
-    see `records.Record` for those of proof."""
+    """A connection on its way through its behaviour, on a socket or in virtual time. Instants are
+    seconds on one clock; see `records.Record` for those of proof."""
 
     index: int
     incarnation: int
@@ -146,8 +154,9 @@ class Client(Player):
         self.fd = -1
 
     def too_late(self, now: float, looked: float) -> bool:
-        """Whether what is sent at *now* may come too late: it does itself, or the step before did, and nothing says yet
-        that the server has read that one: no answer, and no look (the last was at *looked*) that showed no close.
+        """Whether what is sent at *now* may come too late: it does itself, or the step before did,
+        and nothing says yet that the server has read that one: no answer, and no look (the last was
+        at *looked*) that showed no close.
 
         After a stall several steps are done in one turn.
         """

@@ -1,7 +1,9 @@
-"""How the connections of one process come to be: at the plan's pace, from the addresses of its share, with retries.
+"""How the connections of one process come to be: at the plan's pace, from the addresses of its
+share, with retries.
 
-One rule: connecting gives way. While many connections wait for the kernel or for their first answer no further one is
-begun, or the server's backlog would be measured, and overflow into the kernel's retransmission timer.
+One rule: connecting gives way. While many connections wait for the kernel or for their first answer
+no further one is begun, or the server's backlog would be measured, and overflow into the kernel's
+retransmission timer.
 """
 
 from __future__ import annotations
@@ -29,8 +31,9 @@ RETRY_DELAY = 0.2
 class Connector:
     """Begins the connections of a share and brings each to the instant at which it stands.
 
-    Then *established* is called: with its own address (empty where no journal is kept), the instant, and what the
-    server has already sent. *refused*: with why, and when it is begun again; None: it has failed.
+    Then *established* is called: with its own address (empty where no journal is kept), the
+    instant, and what the server has already sent. *refused*: with why, and when it is begun again;
+    None: it has failed.
     """
 
     def __init__(
@@ -68,7 +71,9 @@ class Connector:
         return self.begun == len(self.indices) and not self.connecting
 
     def next_instant(self) -> float:
-        """When the next connection is due to be begun; infinite when there is none, or when connecting gives way."""
+        """When the next connection is due to be begun; infinite when there is none, or when
+        connecting gives way.
+        """
         if self.begun == len(self.indices) or self.unanswered >= self.most_unanswered:
             return float("inf")
         return self.started + self.plan.connect_offset(self.indices[self.begun])
@@ -86,7 +91,9 @@ class Connector:
         self.closing = True
 
     def begin(self, client: Client) -> None:
-        """Call connect(). On the loopback it has often succeeded by the time it returns; else an event says so."""
+        """Call connect(). On the loopback it has often succeeded by the time it returns; else an
+        event says so.
+        """
         target = (self.target.host, self.target.port)
         self.connecting += 1
         client.began = monotonic()
@@ -99,8 +106,8 @@ class Connector:
             client.fd = sock.fileno()
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self.sources:
-                # The port is chosen by connect(), which knows the destination; one source address has ports enough
-                # only as long as the kernel finds a free one at once.
+                # The port is chosen by connect(), which knows the destination; one source address
+                # has ports enough only as long as the kernel finds a free one at once.
                 sock.setsockopt(socket.IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1)
                 sock.bind((self.sources[client.index // self.processes % len(self.sources)], 0))
             code = sock.connect_ex(target)
@@ -118,7 +125,9 @@ class Connector:
             self._begin_protocol(client, sock)
 
     def on_event(self, client: Client, now: float) -> None:
-        """The kernel has decided about a connection that was begun, or what its opening waits for has come."""
+        """The kernel has decided about a connection that was begun, or what its opening waits for
+        has come.
+        """
         if client.opening is not None:
             self._go_on(client, client.opening)
         elif client.sock is None:

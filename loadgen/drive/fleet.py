@@ -1,8 +1,9 @@
-"""The parent: starts the processes, lets them go together, ends the run, gathers what they saw; draws the progress.
+"""The parent: starts the processes, lets them go together, ends the run, gathers what they saw;
+draws the progress.
 
-One rule: the parent touches no connection. It may be slow, redraw a screen or be interrupted without disturbing the
-timing of any. And no process can hold up the others: one that dies or falls silent is ended and named, and what the
-others saw still counts.
+One rule: the parent touches no connection. It may be slow, redraw a screen or be interrupted
+without disturbing the timing of any. And no process can hold up the others: one that dies or falls
+silent is ended and named, and what the others saw still counts.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ OWN_STALL = 2.0
 
 
 def progress(elapsed: float, left: float | None, counters: Sequence[Counters]) -> str:
-    """The state of a run, for people, from its processes' latest heartbeats. *left*: seconds to the end of it; None
-    while connections are being opened."""
+    """The state of a run, for people, from its processes' latest heartbeats. *left*: seconds to the
+    end of it; None while connections are being opened."""
     total = summed(counters)
     phase = "connect" if left is None else "hold" if left > 0 else "drain"
     rest = "" if left is None else f", {seconds(max(left, 0.0))} left"
@@ -50,7 +51,9 @@ def progress(elapsed: float, left: float | None, counters: Sequence[Counters]) -
 
 
 class Display:
-    """Draws lines on *stream*: as often as it gets one on a terminal, one per second elsewhere, none if *quiet*."""
+    """Draws lines on *stream*: as often as it gets one on a terminal, one per second elsewhere,
+    none if *quiet*.
+    """
 
     def __init__(self, stream: TextIO, quiet: bool = False) -> None:
         self.stream = stream
@@ -111,7 +114,8 @@ class Processes:
     """All of them, in the order of their shares."""
 
     def __init__(self, orders: Sequence[Order]) -> None:
-        # All are forked from one process that has imported what they need (and nothing of this one's state).
+        # All are forked from one process that has imported what they need (and nothing of this
+        # one's state).
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([main.__module__])
         self.all: list[Process] = []
@@ -195,13 +199,15 @@ def drive(
     on_progress: Callable[[str], None] = lambda line: None,
     at_phase: Callable[[str], None] = lambda phase: None,
 ) -> Observation:
-    """Carry *order* out, in so many *processes*; None: as few as do. *on_progress* is given a line now and then.
+    """Carry *order* out, in so many *processes*; None: as few as do. *on_progress* is given a line
+    now and then.
 
     *at_phase* is called with "before" (nothing is connected), "open" (all are) and "after".
 
     Returns:
-        What was seen; `interrupted` when Ctrl-C or SIGTERM cut it short (the signal is not raised again), `because`
-        when the server gave reason to end it early, `lost` with a line per process that died or fell silent.
+        What was seen; `interrupted` when Ctrl-C or SIGTERM cut it short (the signal is not raised
+        again), `because` when the server gave reason to end it early, `lost` with a line per
+        process that died or fell silent.
 
     Raises:
         BadArgument: it cannot fit on this machine.

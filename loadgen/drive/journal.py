@@ -1,7 +1,8 @@
-"""The client's view in the shared journal: what this side sent, and when it saw the other side close.
+"""The client's view in the shared journal: what this side sent, and when it saw the other side
+close.
 
-One rule: this is a record, not a judgement. It uses the library's schema and writer and nothing else of it, and only
-on demand; the plan and the verdict of a run never read it.
+One rule: this is a record, not a judgement. It uses the library's schema and writer and nothing
+else of it, and only on demand; the plan and the verdict of a run never read it.
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ from ..plan.plan import Law
 from ..units import BadArgument, Target
 
 LEAST_GAP_SHARE = 0.25
-"""Silences longer than this share of the timeout are written (and all beyond a second); shorter ones are summed."""
+"""Silences longer than this share of the timeout are written (and all beyond a second); shorter
+ones are summed.
+"""
 
 
 class ClientJournal:
-    """The journal of one process. Instants are seconds on the monotonic clock; the rows carry nanoseconds. Raises
-    BadArgument: the library or pyarrow is not installed, or *directory* cannot be written."""
+    """The journal of one process. Instants are seconds on the monotonic clock; the rows carry
+    nanoseconds. Raises BadArgument: the library or pyarrow is not installed, or *directory* cannot
+    be written."""
 
     def __init__(self, directory: Path, target: Target, law: Law) -> None:
         try:

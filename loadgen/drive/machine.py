@@ -1,6 +1,7 @@
 """What a run costs, by part: the server's processes, this program's, and the kernel.
 
-One rule: differences only, and what cannot be seen is null. What was there before the first connection is subtracted.
+One rule: differences only, and what cannot be seen is null. What was there before the first
+connection is subtracted.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ _KERNEL_MEMORY = ("Slab", "KernelStack", "PageTables", "Percpu")
 
 
 class Trees(NamedTuple):
-    """Some processes and all that come from them: memory in bytes, CPU in seconds. `pss` counts pages that several
-    share in parts; `each` is the mean of what those below a root share with none."""
+    """Some processes and all that come from them: memory in bytes, CPU in seconds. `pss` counts
+    pages that several share in parts; `each` is the mean of what those below a root share with
+    none."""
 
     workers: int = 0
     rss: int = 0
@@ -43,8 +45,9 @@ class Sample(NamedTuple):
 
 
 class MachineWatch:
-    """Looks at the whole machine, at the trees of the server's processes and at our own; null without psutil. Raises
-    BadArgument: there is a server to watch, and no psutil, or no such process."""
+    """Looks at the whole machine, at the trees of the server's processes and at our own; null
+    without psutil. Raises BadArgument: there is a server to watch, and no psutil, or no such
+    process."""
 
     def __init__(self, server_pids: Sequence[int]) -> None:
         self.server_pids = server_pids
@@ -103,9 +106,11 @@ class MachineWatch:
         }
 
     def result(self, generator_s: float) -> dict[str, Any]:
-        """The report's `machine` block; memory when all connections were open, CPU of the whole run.
+        """The report's `machine` block; memory when all connections were open, CPU of the whole
+        run.
 
-        *generator_s* is what the generator's processes say of their own CPU, outside the kernel: they have ended.
+        *generator_s* is what the generator's processes say of their own CPU, outside the kernel:
+        they have ended.
         """
         before, full, after = (self.samples.get(name) for name in ("before", "open", "after"))
         memory: dict[str, int | None] = dict.fromkeys(
@@ -134,8 +139,8 @@ class MachineWatch:
         return {"cpus": os.cpu_count(), "memory_bytes": memory, "process_bytes": each, "cpu_s": cpu}
 
     def _trees(self, pids: Sequence[int], depth: int) -> Trees:
-        """Of *pids*; `each` counts those at least *depth* forks below them. `user_s` of our own tree is this process's:
-        the others say theirs at their end."""
+        """Of *pids*; `each` counts those at least *depth* forks below them. `user_s` of our own
+        tree is this process's: the others say theirs at their end."""
         workers = rss = pss = 0
         private, user, cpu = [], 0.0, 0.0
         level = [(pid, 0) for pid in pids]
@@ -159,5 +164,7 @@ class MachineWatch:
 
 
 def _used(memory: dict[str, int]) -> int:
-    """Bytes in use. `MemAvailable` would not do: it counts what the kernel holds of sockets as free to take."""
+    """Bytes in use. `MemAvailable` would not do: it counts what the kernel holds of sockets as free
+    to take.
+    """
     return memory["MemTotal"] - sum(memory[name] for name in ("MemFree", "Buffers", "Cached"))

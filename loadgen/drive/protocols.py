@@ -1,7 +1,7 @@
 """What a step looks like on the wire, and when it has been answered.
 
-One rule: an answer proves that the server has read what was asked, and is used for nothing else. An HTTP parser lives
-only while a response is owed: an idle connection holds none.
+One rule: an answer proves that the server has read what was asked, and is used for nothing else. An
+HTTP parser lives only while a response is owed: an idle connection holds none.
 """
 
 from __future__ import annotations
@@ -26,12 +26,16 @@ BODY_BYTES = 1_000_000
 READ_BYTES = 4096
 """What a slow reader takes at a time."""
 HELLO_START = b"\x16\x03\x01\x3f\xff\x01\x00\x3f\xfb\x03\x03"
-"""A TLS record of 16 KiB, a ClientHello of as much in it: no server can tell before its end that nothing follows."""
+"""A TLS record of 16 KiB, a ClientHello of as much in it: no server can tell before its end that
+nothing follows.
+"""
 
 
 @dataclass(frozen=True)
 class Paths:
-    """What an HTTP client asks for. *post*, *much* and *slow* are *get* where they are empty, *host* the target."""
+    """What an HTTP client asks for. *post*, *much* and *slow* are *get* where they are empty,
+    *host* the target.
+    """
 
     get: str = "/"
     post: str = ""
@@ -48,9 +52,11 @@ class Dialect:
 
     Attributes:
         answers: whether the server answers what it reads.
-        foreign: the beginning of the first answer that is none in this protocol; empty until there is one.
+        foreign: the beginning of the first answer that is none in this protocol; empty until there
+            is one.
         wrong: statuses that were not expected, and how often each came.
-        opening: what is sent before a connection counts as established; `opened` says when that was answered.
+        opening: what is sent before a connection counts as established; `opened` says when that was
+            answered.
         stateful: whether a connection has a parser from its beginning to its end.
     """
 
@@ -82,12 +88,14 @@ class Dialect:
         return None
 
     def count(self, parser: Any, data: bytes) -> tuple[int, bytes]:
-        """What *data*, which came on the connection with this *parser*, amounts to: units of answer that it completes,
-        and what the protocol wants sent back at once (a pong)."""
+        """What *data*, which came on the connection with this *parser*, amounts to: units of answer
+        that it completes, and what the protocol wants sent back at once (a pong)."""
         return len(data), b""
 
     def opened(self, data: bytes) -> int:
-        """How many bytes of *data* answer the `opening`: 0 if more have to come. Raises ConnectionError: refused."""
+        """How many bytes of *data* answer the `opening`: 0 if more have to come. Raises
+        ConnectionError: refused.
+        """
         return 0
 
 
@@ -193,7 +201,9 @@ class Http(Dialect):
 
 
 def frame(opcode: int, payload: bytes = b"") -> bytes:
-    """A whole WebSocket frame from a client, of at most 125 bytes; the mask is zero, which the protocol allows."""
+    """A whole WebSocket frame from a client, of at most 125 bytes; the mask is zero, which the
+    protocol allows.
+    """
     return bytes((0x80 | opcode, 0x80 | len(payload))) + bytes(4) + payload
 
 
@@ -205,8 +215,8 @@ UPGRADE = (
 
 
 class WebSocket(Dialect):
-    """A connection counts as established when it has been upgraded. A ping is asked, a unit of answer is a pong: what
-    an application would answer to a message nobody knows."""
+    """A connection counts as established when it has been upgraded. A ping is asked, a unit of
+    answer is a pong: what an application would answer to a message nobody knows."""
 
     answers = True
     stateful = True
@@ -263,7 +273,9 @@ class WebSocket(Dialect):
 
 
 def _frame_length(data: bytearray) -> tuple[int, int] | None:
-    """Bytes of the head and of the payload of the frame that *data* begins with; None: too little of it is there."""
+    """Bytes of the head and of the payload of the frame that *data* begins with; None: too little
+    of it is there.
+    """
     if len(data) < 2:
         return None
     extended = {126: 2, 127: 8}.get(data[1] & 0x7F, 0)
@@ -277,7 +289,7 @@ def _frame_length(data: bytearray) -> tuple[int, int] | None:
 def dialect_for(
     protocol: str, target: Target, paths: Paths = ROOT, statuses: tuple[str, ...] = DEFAULT_STATUSES
 ) -> Dialect:
-    """The dialect named *protocol*; *paths* is what an HTTP client asks for, *statuses* how its answers must begin.
-    Raises BadArgument: h11 is not installed."""
+    """The dialect named *protocol*; *paths* is what an HTTP client asks for, *statuses* how its
+    answers must begin. Raises BadArgument: h11 is not installed."""
     dialects = {"echo": Echo, "raw": Dialect, "http": Http, "ws": WebSocket}
     return dialects[protocol](target, paths, statuses)

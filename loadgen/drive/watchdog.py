@@ -51,8 +51,8 @@ class Watchdog:
 
 
 def recognise(protocol: str, data: bytes) -> str | None:
-    """What a server does that answered clients of *protocol* with *data*, and what to type instead, as the end of a
-    sentence about it; None: it cannot be told."""
+    """What a server does that answered clients of *protocol* with *data*, and what to type instead,
+    as the end of a sentence about it; None: it cannot be told."""
     line = data.split(b"\r\n")[0].split(b"\n")[0][:60].decode("latin-1")
     if data.startswith(b"HTTP/") and protocol != "http":
         return f'answered "{line}": did you mean --protocol http?'

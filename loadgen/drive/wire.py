@@ -1,6 +1,8 @@
-"""A connection below its protocol: TLS, the opening of a WebSocket, reading and writing, and what the kernel knows.
+"""A connection below its protocol: TLS, the opening of a WebSocket, reading and writing, and what
+the kernel knows.
 
-One rule: a connection is established, and a judge's clock starts, when TLS and the upgrade are through.
+One rule: a connection is established, and a judge's clock starts, when TLS and the upgrade are
+through.
 """
 
 from __future__ import annotations
@@ -25,13 +27,15 @@ GRAIN = 0.01
 CLOSED, CLOSE_WAIT = 7, 8
 """States of a TCP connection that the other side has ended, in linux/tcp_states.h."""
 _LAST_ACK_RECEIVED = 56
-"""Offset of tcp_info.tcpi_last_ack_recv in linux/tcp.h: milliseconds since the last segment, a FIN included, came."""
+"""Offset of tcp_info.tcpi_last_ack_recv in linux/tcp.h: milliseconds since the last segment, a FIN
+included, came.
+"""
 
 
 @dataclass(frozen=True)
 class Tls:
-    """How TLS is spoken: *name* is asked for and checked, against the system's authorities or those in the file *ca*;
-    *insecure*: any certificate will do. Picklable."""
+    """How TLS is spoken: *name* is asked for and checked, against the system's authorities or those
+    in the file *ca*; *insecure*: any certificate will do. Picklable."""
 
     name: str
     ca: str | None = None
@@ -55,17 +59,19 @@ Opening: TypeAlias = Generator[int, None, tuple[socket.socket, bytes, float]]
 
 
 def prepare(sock: socket.socket, began: float, tls: Tls | None, dialect: Dialect) -> Opening:
-    """Bring a connected *sock* to where its protocol begins. Yields the epoll event that it waits for, over and over.
+    """Bring a connected *sock* to where its protocol begins. Yields the epoll event that it waits
+    for, over and over.
 
-    *began*: the instant of the call to connect. When it was seen to succeed says nothing: the server had it before.
+    *began*: the instant of the call to connect. When it was seen to succeed says nothing: the
+    server had it before.
 
     Returns:
-        The socket to go on with (*sock* itself is detached under TLS), what the server has already sent, and the
-        earliest instant at which it can have taken the connection for ready.
+        The socket to go on with (*sock* itself is detached under TLS), what the server has already
+        sent, and the earliest instant at which it can have taken the connection for ready.
 
     Raises:
-        OSError: the handshake failed, an `ssl.SSLError`, or a ConnectionError that says what the server answered. The
-            socket is closed then, and when the generator is.
+        OSError: the handshake failed, an `ssl.SSLError`, or a ConnectionError that says what the
+            server answered. The socket is closed then, and when the generator is.
     """
     heard = b""
     last = began
@@ -96,7 +102,9 @@ def prepare(sock: socket.socket, began: float, tls: Tls | None, dialect: Dialect
 
 
 def _shake_hands(sock: ssl.SSLSocket) -> Generator[int, None, float]:
-    """Returns when our last message went out: in the last turn since TLS 1.3, in the one before it until 1.2."""
+    """Returns when our last message went out: in the last turn since TLS 1.3, in the one before it
+    until 1.2.
+    """
     turns = [monotonic()]
     while True:
         turns = [turns[-1], monotonic()]
@@ -131,10 +139,12 @@ def ended(sock: socket.socket) -> bool:
 
 
 def waited(fd: int) -> float:
-    """Seconds for which the end of the stream *fd* had been there, at least, before now; 0.0 if that is not known.
+    """Seconds for which the end of the stream *fd* had been there, at least, before now; 0.0 if
+    that is not known.
 
-    Of a connection that the peer closed with a FIN: nothing comes after it, so the last that came is it. Only the
-    kernel's own stamp counts; what it does not say stays the reader's guess, against the server.
+    Of a connection that the peer closed with a FIN: nothing comes after it, so the last that came
+    is it. Only the kernel's own stamp counts; what it does not say stays the reader's guess,
+    against the server.
     """
     try:
         with socket.socket(fileno=os.dup(fd)) as sock:

@@ -1,4 +1,6 @@
-"""One process of the load generator: an epoll loop, one heap of next actions, a few hundred bytes per connection."""
+"""One process of the load generator: an epoll loop, one heap of next actions, a few hundred bytes
+per connection.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +28,15 @@ from .protocols import READ_BYTES, Dialect, dialect_for
 from .wire import waited
 
 ANSWER_TIME = 1.0
-"""Seconds that an answer may take before it counts as one that never came; half a timeout, where that is less."""
+"""Seconds that an answer may take before it counts as one that never came; half a timeout, where
+that is less.
+"""
 BLOCKED_DELAY = 0.01
 """Seconds until a send that found the kernel's buffer full is tried again."""
 CONNECTING_SLICE = 0.01
-"""Seconds of a turn after which no further connection is begun, and no handshake goes on: what is ready is so in the
-next turn too. Five hundred handshakes of TLS in one turn were seen to make every other client 2 s late."""
+"""Seconds of a turn after which no further connection is begun, and no handshake goes on: what is
+ready is so in the next turn too. Five hundred handshakes of TLS in one turn were seen to make every
+other client 2 s late."""
 MOST_EVENTS = 4096
 LEFT_PER_BEAT = 500
 """Connections left at the end of a run between two heartbeats."""
@@ -161,7 +166,9 @@ class Worker:
         self.draining = False
 
     def stop_acting(self, now: float) -> None:
-        """The run's end: no more actions; only what is overdue is watched on, for as long as it may take."""
+        """The run's end: no more actions; only what is overdue is watched on, for as long as it may
+        take.
+        """
         at_once = self.end < 0
         self.draining = True
         refused = [client for _, _, client in self.due if client.tries and not client.established]
@@ -182,7 +189,9 @@ class Worker:
         return silent and now >= client.sent + client.behaviour.timeout
 
     def leave_all(self, clients: Iterable[Client]) -> None:
-        """Leave *clients*, with a sign of life now and then: ten thousand closes may take half a minute."""
+        """Leave *clients*, with a sign of life now and then: ten thousand closes may take half a
+        minute.
+        """
         for number, client in enumerate(list(clients), 1):
             self.leave(client)
             if number % LEFT_PER_BEAT == 0:
@@ -211,7 +220,8 @@ class Worker:
             self.counters.established += 1
         self.counters.open += 1
         client.established = now
-        # Until something is sent, the server's clock starts somewhere between the call to connect and now.
+        # Until something is sent, the server's clock starts somewhere between the call to connect
+        # and now.
         client.sent, client.seen = client.began, now
         if self.dialect.stateful:
             client.parser = self.dialect.parser()
@@ -414,7 +424,9 @@ class Worker:
                 self.leave(client)
 
     def pong(self, client: Client, reply: bytes) -> bool:
-        """Answer what the protocol wants answered; False when the connection turned out to be closed."""
+        """Answer what the protocol wants answered; False when the connection turned out to be
+        closed.
+        """
         before = monotonic()
         try:
             if client.outbox is None:
@@ -433,8 +445,8 @@ class Worker:
         due = client.sent + client.behaviour.timeout
         late = client.final and by > due + self.law.tick
         if late or self.looked < due <= by:
-            # The kernel says when the end came: that this program looked late is no lateness of the server's, and hides
-            # no early close.
+            # The kernel says when the end came: that this program looked late is no lateness of the
+            # server's, and hides no early close.
             ago = waited(
                 client.fd
             )  # before our own clock: what passes in between must not make the close earlier
@@ -461,8 +473,8 @@ class Worker:
             self.server_stalls.add(
                 by, by - client.owed_since
             )  # no answer in all that time: it may have stood still
-        # A close with a request unread is the keep-alive race, however long the server stood still in it; who throws
-        # requests away closes a whole timeout later.
+        # A close with a request unread is the keep-alive race, however long the server stood still
+        # in it; who throws requests away closes a whole timeout later.
         share = CLOSEST if closed else 0.5
         window = client.owed_since, by
         own = max(
@@ -478,7 +490,9 @@ class Worker:
             self.counters.underway += owed
 
     def account_left(self) -> None:
-        """Say it of those that left: only what came later shows whether the server stood still for all just then."""
+        """Say it of those that left: only what came later shows whether the server stood still for
+        all just then.
+        """
         for owed, beyond, *window in self.owing:
             if beyond and beyond <= self.server_stalls.total(*window):
                 self.counters.underway += owed
@@ -505,10 +519,14 @@ def borrowed(fd: int) -> socket.socket:
 
 
 def main(order: Order, control: Connection) -> None:
-    """Entry point of a child process. Signals to the whole group are the parent's, which decides when all stop."""
+    """Entry point of a child process. Signals to the whole group are the parent's, which decides
+    when all stop.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    gc.disable()  # nothing here makes cycles; a collection would be our own lag, and write into pages that all share
+    # nothing here makes cycles; a collection would be our own lag, and write into pages that all
+    # share
+    gc.disable()
     raise_descriptor_limit()
     with suppress(
         EOFError, BrokenPipeError, ConnectionResetError

@@ -1,4 +1,5 @@
-"""Counts of durations in logarithmic buckets: constant memory, mergeable, never more than 1/128 off.
+"""Counts of durations in logarithmic buckets: constant memory, mergeable, never more than 1/128
+off.
 
 The idea of HDR histograms: a power of two split into equal parts.
 """
@@ -16,7 +17,9 @@ _SHIFT = SUBBUCKETS.bit_length() - 1
 
 
 class Histogram:
-    """Durations in seconds, counted with microsecond resolution. Negative ones count as zero; `max` is exact."""
+    """Durations in seconds, counted with microsecond resolution. Negative ones count as zero; `max`
+    is exact.
+    """
 
     __slots__ = ("counts", "max", "sum", "total")
 
@@ -30,7 +33,8 @@ class Histogram:
         """Count *value* seconds. Cost: O(1)."""
         us = int(value * 1e6) if value > 0 else 0
         exponent = us.bit_length() - _SHIFT - 1
-        # Up to 2 * SUBBUCKETS the buckets are single microseconds; from there on each power of two has SUBBUCKETS.
+        # Up to 2 * SUBBUCKETS the buckets are single microseconds; from there on each power of two
+        # has SUBBUCKETS.
         bucket = us if exponent <= 0 else (exponent << _SHIFT) + (us >> exponent)
         self.counts[bucket] += 1
         self.total += 1
@@ -45,7 +49,9 @@ class Histogram:
         self.max = max(self.max, other.max)
 
     def percentile(self, percent: float) -> float | None:
-        """The upper edge in seconds of the bucket with that share of the values (at most `max`); None when empty."""
+        """The upper edge in seconds of the bucket with that share of the values (at most `max`);
+        None when empty.
+        """
         if not self.total:
             return None
         seen = 0

@@ -1,4 +1,6 @@
-"""What the processes of a run saw, each by itself and all together. All of it is pickled: keep it small."""
+"""What the processes of a run saw, each by itself and all together. All of it is pickled: keep it
+small.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,13 @@ class Counters:
 
     Attributes:
         refused: attempts to connect that failed; `refusal` is why, of the first.
-        asked, answered: units of answer: responses, echoed bytes, pongs. The others were refused_acts (the connection
-            was closed), cut (by a close that came at once), underway at the end, or lost_answers: there was time.
+        asked, answered: units of answer: responses, echoed bytes, pongs. The others were
+            refused_acts (the connection was closed), cut (by a close that came at once), underway
+            at the end, or lost_answers: there was time.
         unanswered: connections with lost answers. surplus: answers that nobody had asked for.
         wrong: statuses that were not expected, and how often each came.
-        foreign: the beginning of the first answer that is none in the protocol spoken; empty: there was none.
+        foreign: the beginning of the first answer that is none in the protocol spoken; empty: there
+            was none.
         read_late: closes that were read beyond one tick, and had come to this machine within it.
         closed: by the server.
         ramped: every connection is up, or failed.
@@ -88,7 +92,8 @@ class Observation:
 
     Attributes:
         ramped: when every connection had been tried; None: the run ended before.
-        outcomes: one per process, in the order of their shares: connection i belongs to process i modulo their number.
+        outcomes: one per process, in the order of their shares: connection i belongs to process i
+            modulo their number.
         interrupted: whether Ctrl-C or SIGTERM ended it.
         because: why it was ended before its time, if the server was the reason.
         lost: a line about each process that died or fell silent.

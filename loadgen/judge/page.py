@@ -1,4 +1,6 @@
-"""The report as one HTML page that opens offline. Charts and style are those of the library's pages: no judging."""
+"""The report as one HTML page that opens offline. Charts and style are those of the library's
+pages: no judging.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """What one client saw of one connection, and a compact table of many of them.
 
-One rule: instants are bounds, not points. A byte was read by the server somewhere between `sent` and `seen`; a close
-happened somewhere between `closed_after` and `closed_by`. What follows from the bounds is proof; no more is claimed.
+One rule: instants are bounds, not points. A byte was read by the server somewhere between `sent`
+and `seen`; a close happened somewhere between `closed_after` and `closed_by`. What follows from the
+bounds is proof; no more is claimed.
 """
 
 from __future__ import annotations
@@ -23,20 +24,23 @@ class How(IntEnum):
 
 
 class Record(NamedTuple):
-    """One connection's story. Instants are seconds on CLOCK_MONOTONIC, which all processes of a machine share.
+    """One connection's story. Instants are seconds on CLOCK_MONOTONIC, which all processes of a
+    machine share.
 
     Attributes:
         connection: the plan's number of the connection.
         incarnation: 0, and one more for each reconnection.
         how: how it ended.
         final: whether the plan had the client silent for good (a correct server then must reap).
-        overslept: whether the client, by its own lag, sent its last byte so late that the timeout had passed since the
-            one before; or an earlier byte, which the server was not yet known to have read when it sent the last.
+        overslept: whether the client, by its own lag, sent its last byte so late that the timeout
+            had passed since the one before; or an earlier byte, which the server was not yet known
+            to have read when it sent the last.
         sends: steps done.
         began: connect() was called.
         established: the client knew it was connected.
         sent: taken before the last send call; the server cannot have read the bytes earlier.
-        seen: the server had read them by then (its answer had come; without answers, the send call had returned).
+        seen: the server had read them by then (its answer had come; without answers, the send call
+            had returned).
         closed_after: it was not closed at this instant yet, as far as the event queue showed.
         closed_by: it was closed at this instant. For OPEN both are the latest check.
     """
@@ -59,7 +63,9 @@ _TYPES = "qiBBBqdddddd"
 
 
 class RecordTable:
-    """Many records in columns, about 70 bytes each: cheap to keep, to pickle and to send through a pipe."""
+    """Many records in columns, about 70 bytes each: cheap to keep, to pickle and to send through a
+    pipe.
+    """
 
     def __init__(self) -> None:
         self.columns: tuple[array[Any], ...] = tuple(array(code) for code in _TYPES)

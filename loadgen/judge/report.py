@@ -1,7 +1,7 @@
 """The report: a run as JSON, schema `reaper-loadgen-report/1`.
 
-One rule: the keys of the schema's contract never change their meaning. More keys may appear; figures that are not known
-are null, never 0.
+One rule: the keys of the schema's contract never change their meaning. More keys may appear;
+figures that are not known are null, never 0.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def build_report(
     server: dict[str, Any],
     thresholds: Sequence[Threshold] = (),
 ) -> Report:
-    """Judge the run and put everything known about it into one dictionary that JSON can carry. *config* is what was
-    asked for besides the plan."""
+    """Judge the run and put everything known about it into one dictionary that JSON can carry.
+    *config* is what was asked for besides the plan."""
     law = plan.law
     verdict = judge_all(
         plan, observation.records, observation.own_stalls, observation.server_stalls
@@ -190,7 +190,9 @@ def _answers(outcomes: Sequence[Outcome], total: Counters, protocol: str) -> lis
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float | None:
-    """The value below or at which *percent* of the *ordered* values lie (nearest rank); None when there are none."""
+    """The value below or at which *percent* of the *ordered* values lie (nearest rank); None when
+    there are none.
+    """
     return ordered[max(math.ceil(len(ordered) * percent / 100) - 1, 0)] if ordered else None
 
 
@@ -204,7 +206,9 @@ def lateness_summary(ordered: Sequence[float]) -> dict[str, float | None]:
 
 
 def write_csv(plan: Plan, observation: Observation, path: Path) -> None:
-    """A row for each connection: what its client saw, and what that amounts to. Instants in seconds from the start."""
+    """A row for each connection: what its client saw, and what that amounts to. Instants in seconds
+    from the start.
+    """
     with path.open("w", newline="") as file:
         rows = csv.writer(file)
         rows.writerow([
@@ -234,9 +238,11 @@ def lateness_histogram(lateness: Sequence[float], tick: float) -> dict[str, Any]
 
 
 def timeline(observation: Observation) -> tuple[list[dict[str, float]], int]:
-    """Open connections, opened, reaped by the server and closed by us over time, and the exact peak of open ones.
+    """Open connections, opened, reaped by the server and closed by us over time, and the exact peak
+    of open ones.
 
-    Grain: TIMELINE_POINTS equal intervals at most; `t`: the end of one, in seconds from the start. Cost: O(n log n).
+    Grain: TIMELINE_POINTS equal intervals at most; `t`: the end of one, in seconds from the start.
+    Cost: O(n log n).
     """
     instants: dict[str, list[float]] = {"opened": [], "reaped": [], "left": []}
     for record in observation.records:
@@ -264,7 +270,9 @@ def timeline(observation: Observation) -> tuple[list[dict[str, float]], int]:
 
 
 def _peak(opened: Sequence[float], ended: Sequence[float]) -> int:
-    """The most that were open at once; what ends in the instant in which another begins was not open beside it."""
+    """The most that were open at once; what ends in the instant in which another begins was not
+    open beside it.
+    """
     gone = peak = 0
     for number, instant in enumerate(opened, 1):
         while gone < len(ended) and ended[gone] <= instant:

@@ -1,7 +1,8 @@
-"""Who was late when: the worst lag of this program and the slowest answer of the server, per tenth of a second.
+"""Who was late when: the worst lag of this program and the slowest answer of the server, per tenth
+of a second.
 
-One rule: lag is an observation, not an allowance. It is measured while it happens, kept with its time, reported raw,
-and counts only for the closes whose window it falls into.
+One rule: lag is an observation, not an allowance. It is measured while it happens, kept with its
+time, reported raw, and counts only for the closes whose window it falls into.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ BUCKET = 0.1
 LEAST = 0.05
 """Seconds of lag from which on it is a stall, and not the pace of a busy machine."""
 LEAST_SHARE = 0.05
-"""Share of the answers of a time that must be slow before a stall of the server is believed: one of its 16 workers may
-be it alone."""
+"""Share of the answers of a time that must be slow before a stall of the server is believed: one of
+its 16 workers may be it alone."""
 
 
 class Stalls:
@@ -40,7 +41,8 @@ class Stalls:
             self.long = None
 
     def between(self, start: float, end: float) -> float:
-        """The worst lag seen from *start* to one bucket after *end*: what was late at the end shows just after it.
+        """The worst lag seen from *start* to one bucket after *end*: what was late at the end shows
+        just after it.
 
         Cost: O(buckets in the window), which is as long as a close is late.
         """
@@ -48,9 +50,11 @@ class Stalls:
         return max((self.worst.get(bucket, 0.0) for bucket in window), default=0.0)
 
     def total(self, start: float, end: float) -> float:
-        """Seconds from *start* to *end* during which something was already LEAST or more overdue; each second once.
+        """Seconds from *start* to *end* during which something was already LEAST or more overdue;
+        each second once.
 
-        Cost: O(log stretches + stretches in the window), after O(buckets log buckets) when something was added.
+        Cost: O(log stretches + stretches in the window), after O(buckets log buckets) when
+        something was added.
         """
         if self.long is None:
             self.long = self._stretches()
@@ -63,7 +67,9 @@ class Stalls:
         return found
 
     def _stretches(self) -> list[tuple[float, float]]:
-        """Disjoint, ascending: from when something was due until it came, about the middle of its bucket."""
+        """Disjoint, ascending: from when something was due until it came, about the middle of its
+        bucket.
+        """
         merged: list[tuple[float, float]] = []
         middle = {
             (bucket + 0.5) * BUCKET: lag for bucket, lag in self.worst.items() if lag >= LEAST
@@ -78,10 +84,11 @@ class Stalls:
 
 
 class Answers(Stalls):
-    """How long answers took: `Stalls`, with how many came in each bucket, and how many of them were slow.
+    """How long answers took: `Stalls`, with how many came in each bucket, and how many of them were
+    slow.
 
-    One slow answer is no stall of a server: while its loop stands still, or that of one of its workers, every request
-    that reaches it waits.
+    One slow answer is no stall of a server: while its loop stands still, or that of one of its
+    workers, every request that reaches it waits.
     """
 
     __slots__ = ("came", "slow")
@@ -105,8 +112,8 @@ class Answers(Stalls):
         self.slow.update(other.slow)
 
     def supported(self) -> Stalls:
-        """The stalls that a share of LEAST_SHARE of the answers shows which came while they lasted. Cost: O(buckets)
-        times the length of the longest of them."""
+        """The stalls that a share of LEAST_SHARE of the answers shows which came while they lasted.
+        Cost: O(buckets) times the length of the longest of them."""
         found = Stalls()
         for bucket, lag in self.worst.items():
             span = range(bucket - int(lag / BUCKET), bucket + 1)

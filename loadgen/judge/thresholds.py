@@ -1,7 +1,8 @@
-"""Conditions on the report that decide the exit status: `lateness.p99<1.1s`, `reaps.late==0`, `latency.p(95)<200ms`.
+"""Conditions on the report that decide the exit status: `lateness.p99<1.1s`, `reaps.late==0`,
+`latency.p(95)<200ms`.
 
-One rule: a condition that cannot be evaluated is broken, never silently true; a name that does not exist is refused
-before the run.
+One rule: a condition that cannot be evaluated is broken, never silently true; a name that does not
+exist is refused before the run.
 """
 
 from __future__ import annotations

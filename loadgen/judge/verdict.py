@@ -1,9 +1,11 @@
-"""Each observed close against its plan: a pure function per connection, and the counts of all of them.
+"""Each observed close against its plan: a pure function per connection, and the counts of all of
+them.
 
-One rule: claim only what the bounds prove. `early` is a close seen before the last byte was even sent plus the timeout:
-nothing excuses it. `late` is a close that cannot have happened within a tick of the last instant at which the server
-may have read the byte, even if it was stalled as long as the slowest answer in that window shows and even if our own
-queue held the news back. The raw figure (beyond one tick by the client's clock, no allowance) stands beside it.
+One rule: claim only what the bounds prove. `early` is a close seen before the last byte was even
+sent plus the timeout: nothing excuses it. `late` is a close that cannot have happened within a tick
+of the last instant at which the server may have read the byte, even if it was stalled as long as
+the slowest answer in that window shows and even if our own queue held the news back. The raw figure
+(beyond one tick by the client's clock, no allowance) stands beside it.
 """
 
 from __future__ import annotations
@@ -20,15 +22,17 @@ from .records import How, Record
 from .stalls import Stalls
 
 GRAIN = 0.005
-"""Seconds that a close may take for reasons that no side can see: epoll sleeps in whole milliseconds on both sides, and
-a shared core needs a moment to switch between them."""
+"""Seconds that a close may take for reasons that no side can see: epoll sleeps in whole
+milliseconds on both sides, and a shared core needs a moment to switch between them."""
 VIOLATIONS_KEPT = 100
 """Violations kept with their story; all of them are counted."""
 MILLISECOND = 0.001
 OWN_LAG_SHARE = 0.01
 """Share of the connections that the generator's own lag may spoil before the run proves nothing."""
 UNDECIDED_SHARE = 0.01
-"""Share of the reaps that may stay open for what stalls may be the reason, before the run proves nothing."""
+"""Share of the reaps that may stay open for what stalls may be the reason, before the run proves
+nothing.
+"""
 EXCUSED_SHARE = 0.01
 """Share of the reaps that stalls may excuse before the run proves nothing."""
 
@@ -40,10 +44,12 @@ class Finding(NamedTuple):
     """What one record amounts to.
 
     Attributes:
-        category: reaped, alive, closed_itself, announced (live, and of the age that the scenario names), unjudged: all
-            good; early, late, missed, false: each a broken promise; own_lag: the client itself broke the plan, which
-            proves nothing; undecided: still open, perhaps by a stall or the end of the run; failed: never established.
-        lateness: closed_by minus (sent + timeout), seconds; None unless the server closed an expected reap.
+        category: reaped, alive, closed_itself, announced (live, and of the age that the scenario
+            names), unjudged: all good; early, late, missed, false: each a broken promise; own_lag:
+            the client itself broke the plan, which proves nothing; undecided: still open, perhaps
+            by a stall or the end of the run; failed: never established.
+        lateness: closed_by minus (sent + timeout), seconds; None unless the server closed an
+            expected reap.
         excused: within the law only because the server, or this program, was seen to be stalled.
     """
 
@@ -53,8 +59,8 @@ class Finding(NamedTuple):
 
 
 def judge(record: Record, behaviour: Behaviour, law: Law, own: Stalls, server: Stalls) -> Finding:
-    """Compare one record with the law, whose timeout is the behaviour's own. *own*: the load generator's lag; *server*:
-    how slow the server's answers were.
+    """Compare one record with the law, whose timeout is the behaviour's own. *own*: the load
+    generator's lag; *server*: how slow the server's answers were.
 
     Cost: that of the two lags' answers, for a close beyond one tick; O(1) for others. Pure.
     """
@@ -90,14 +96,17 @@ def judge(record: Record, behaviour: Behaviour, law: Law, own: Stalls, server: S
 
 
 def _stall(stalls: Stalls, record: Record, due: float) -> float:
-    """Seconds of stall seen while this connection's last byte was noted, plus those seen while it was reaped."""
+    """Seconds of stall seen while this connection's last byte was noted, plus those seen while it
+    was reaped.
+    """
     noted = stalls.between(record.sent, record.closed_by - (due - record.sent))
     return noted + stalls.between(due, record.closed_by)
 
 
 def _stood(server: Stalls, record: Record, due: float) -> float:
-    """Seconds by which the server's own stalls may have put this reap off. A stall in the middle of the silence counts
-    too: a server need not charge a peer with time in which it could not have read what the peer sent."""
+    """Seconds by which the server's own stalls may have put this reap off. A stall in the middle of
+    the silence counts too: a server need not charge a peer with time in which it could not have
+    read what the peer sent."""
     return max(_stall(server, record, due), server.total(record.sent, record.closed_by))
 
 
@@ -161,7 +170,9 @@ class Verdict:
         return found
 
     def doubts(self) -> list[str]:
-        """Why a run that saw its planned end shows too little, one line each; empty when it shows enough."""
+        """Why a run that saw its planned end shows too little, one line each; empty when it shows
+        enough.
+        """
         undecided, own, found = self.categories["undecided"], self.categories["own_lag"], []
         if undecided > UNDECIDED_SHARE * (undecided + self.expected):
             what = f"{undecided:,} connections undecided: silent for too long and still open"
@@ -191,8 +202,8 @@ def judge_all(
 ) -> Verdict:
     """The verdict over all *records* of a run of *plan*.
 
-    *own* is the lag of each process: only that of the process which held a connection counts for it. *server* is what
-    all of them saw of the server.
+    *own* is the lag of each process: only that of the process which held a connection counts for
+    it. *server* is what all of them saw of the server.
     """
     verdict = Verdict()
     for record, behaviour, finding in judge_each(plan, records, own, server):

@@ -1,16 +1,19 @@
-"""What a client does: each behaviour is a pure function from (connection's key, step number, offset) to the next step.
+"""What a client does: each behaviour is a pure function from (connection's key, step number,
+offset) to the next step.
 
-One rule: a planned gap is never near the timeout. A gap is either at most `CLOSEST` of the timeout, so that a correct
-server must keep the connection, or it lasts for ever, so that a correct server must reap it. In between both would be
-right. (The behaviours that aim there on purpose, or at what the timeout says nothing about, are not judged.)
+One rule: a planned gap is never near the timeout. A gap is either at most `CLOSEST` of the timeout,
+so that a correct server must keep the connection, or it lasts for ever, so that a correct server
+must reap it. In between both would be right. (The behaviours that aim there on purpose, or at what
+the timeout says nothing about, are not judged.)
 
-This is the one vocabulary of clients: `run` and `simulate` draw plans from it, `probe` asks with it, and programs play
-single ones with `loadgen.clients`. Every number of seconds can be written as `250ms` or as a multiple of the timeout,
-`0.9T`; `default` holds what a mix on the command line uses.
+This is the one vocabulary of clients: `run` and `simulate` draw plans from it, `probe` asks with
+it, and programs play single ones with `loadgen.clients`. Every number of seconds can be written as
+`250ms` or as a multiple of the timeout, `0.9T`; `default` holds what a mix on the command line
+uses.
 
-Draws come from a counter-based generator (the mixing function of SplitMix64: G. Steele, D. Lea, C. Flood, "Fast
-splittable pseudorandom number generators", OOPSLA 2014): any step can be computed at any time, in any process, in any
-order, and is the same.
+Draws come from a counter-based generator (the mixing function of SplitMix64: G. Steele, D. Lea, C.
+Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014): any step can be computed at
+any time, in any process, in any order, and is the same.
 """
 
 from __future__ import annotations
@@ -20,7 +23,9 @@ from enum import IntEnum
 from typing import Any, ClassVar, NamedTuple
 
 CLOSEST = 0.9
-"""The longest gap, as a share of the timeout, after which a connection must still be open: a drip's interval."""
+"""The longest gap, as a share of the timeout, after which a connection must still be open: a drip's
+interval.
+"""
 _MASK = (1 << 64) - 1
 _GAMMA = 0x9E3779B97F4A7C15
 _TO_UNIT = 2.0**-53
@@ -79,20 +84,26 @@ class End(IntEnum):
     """How a connection must end, by the plan."""
 
     ALIVE = 0  # open when the run ends
-    REAPED = 1  # closed by the server, one timeout after its last byte (after its first, where `deadline` says so)
+    # closed by the server, one timeout after its last byte (after its first, where `deadline` says
+    # so)
+    REAPED = 1
     SELF = 2  # closed by this client
     ANY = 3  # not judged
 
 
 class Step(NamedTuple):
-    """*act* is due *gap* seconds after the step before it (after the connection was established, for the first)."""
+    """*act* is due *gap* seconds after the step before it (after the connection was established,
+    for the first).
+    """
 
     gap: float
     act: Act
 
 
 class Outcome(NamedTuple):
-    """How a connection ends, and how many seconds after it was established (None: it does not, within the run)."""
+    """How a connection ends, and how many seconds after it was established (None: it does not,
+    within the run).
+    """
 
     end: End
     offset: float | None
@@ -111,7 +122,8 @@ class Behaviour:
         name: what reports call it.
         weight: its share of the connections, relative to the others' weights.
         timeout: seconds of silence after which the server must close.
-        horizon: seconds after establishment by which the plan's reaps must be due, so that the run sees them.
+        horizon: seconds after establishment by which the plan's reaps must be due, so that the run
+            sees them.
         reconnect: seconds after its end when the same client connects again; None for never.
     """
 
@@ -147,12 +159,15 @@ class Behaviour:
         return self.limited or self.deadline
 
     def step(self, key: int, number: int, offset: float) -> Step | None:
-        """Step *number* (from 0) of the connection with this *key*; *offset* is when the step before it was due, in
-        seconds after establishment. None: nothing more is done, and the server must reap."""
+        """Step *number* (from 0) of the connection with this *key*; *offset* is when the step
+        before it was due, in seconds after establishment. None: nothing more is done, and the
+        server must reap."""
         raise NotImplementedError
 
     def outcome(self, key: int) -> Outcome:
-        """How the connection with this *key* ends, the first time. Cost: O(steps within the horizon)."""
+        """How the connection with this *key* ends, the first time. Cost: O(steps within the
+        horizon).
+        """
         if not self.judged:
             return Outcome(End.ANY, None)
         offset, number = 0.0, 0
@@ -187,7 +202,9 @@ class Silent(Behaviour):
 
 @dataclass(frozen=True, kw_only=True)
 class Chatty(Behaviour):
-    """Gaps drawn evenly between *shortest* and *longest*, well within the timeout: must never be reaped."""
+    """Gaps drawn evenly between *shortest* and *longest*, well within the timeout: must never be
+    reaped.
+    """
 
     kind = "chatty"
     lives = True
@@ -223,7 +240,9 @@ class Drip(Behaviour):
 
 @dataclass(frozen=True, kw_only=True)
 class Leave(Chatty):
-    """Chatty, then closes by itself, at an instant drawn evenly between *earliest* and *latest*, within the run."""
+    """Chatty, then closes by itself, at an instant drawn evenly between *earliest* and *latest*,
+    within the run.
+    """
 
     kind = "leave"
     earliest: float = seconds_field("0T")
@@ -245,10 +264,12 @@ class Leave(Chatty):
 
 @dataclass(frozen=True, kw_only=True)
 class Bursty(Behaviour):
-    """Gaps from a Pareto distribution: many short, some beyond the timeout. The first of those ends the connection.
+    """Gaps from a Pareto distribution: many short, some beyond the timeout. The first of those ends
+    the connection.
 
-    A gap that would fall between 0.9 of the timeout and the timeout is cut to 0.9. A deadly gap that the run could not
-    see to its end is cut as well. With the defaults 2 % of the gaps are deadly, the others' mean is 0.2 T.
+    A gap that would fall between 0.9 of the timeout and the timeout is cut to 0.9. A deadly gap
+    that the run could not see to its end is cut as well. With the defaults 2 % of the gaps are
+    deadly, the others' mean is 0.2 T.
 
     Args:
         shortest: the least gap, seconds.
@@ -270,9 +291,11 @@ class Bursty(Behaviour):
 
 @dataclass(frozen=True, kw_only=True)
 class Attack(Behaviour):
-    """Does each act of `opening` at once, then `then` every *every* seconds, for ever (nothing: then it is silent).
+    """Does each act of `opening` at once, then `then` every *every* seconds, for ever (nothing:
+    then it is silent).
 
-    Judged only with `deadline = true` (or where that is the default): servers differ in what they limit.
+    Judged only with `deadline = true` (or where that is the default): servers differ in what they
+    limit.
     """
 
     limited = False
@@ -281,7 +304,9 @@ class Attack(Behaviour):
     counted: ClassVar[int] = 0
     every: float = seconds_field("0.2T")
     delay: float = seconds_field("0T")
-    """Seconds between connecting and the first act: an odd number tells which of the two a server counts from."""
+    """Seconds between connecting and the first act: an odd number tells which of the two a server
+    counts from.
+    """
 
     def step(self, key: int, number: int, offset: float) -> Step | None:
         if number < len(self.opening):
@@ -293,8 +318,8 @@ class Attack(Behaviour):
 class SlowHeaders(Attack):
     """Slowloris: a request whose headers never end, one more line every *every* seconds.
 
-    A server that limits the headers as a whole must close one timeout after the first byte (`deadline`, the default);
-    one that only watches for silence never will.
+    A server that limits the headers as a whole must close one timeout after the first byte
+    (`deadline`, the default); one that only watches for silence never will.
     """
 
     kind = "slow_headers"
@@ -374,8 +399,8 @@ class SilentUpgrade(Mute):
 
 @dataclass(frozen=True, kw_only=True)
 class PongOnly(Mute):
-    """A WebSocket that answers the server's pings and says nothing else. Judged with `deadline = true`: then a pong
-    counts as silence."""
+    """A WebSocket that answers the server's pings and says nothing else. Judged with
+    `deadline = true`: then a pong counts as silence."""
 
     kind = "pong_only"
     protocols = ("ws",)

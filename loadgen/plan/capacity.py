@@ -1,6 +1,7 @@
 """Ports, descriptors, processes and memory, reckoned before the start.
 
-One rule: refuse before the first packet, and say what would be needed. A run that hits a limit half way measures that.
+One rule: refuse before the first packet, and say what would be needed. A run that hits a limit half
+way measures that.
 """
 
 from __future__ import annotations
@@ -14,15 +15,20 @@ from pathlib import Path
 from ..units import BadArgument, Target, size
 
 SPARE_DESCRIPTORS = 200
-"""What a process needs besides its connections: interpreter, epoll, pipe, log, and connections just being closed."""
+"""What a process needs besides its connections: interpreter, epoll, pipe, log, and connections just
+being closed.
+"""
 COMFORTABLE = 8_000
-"""Connections per process above which another one is started: below it, start-up costs more than it gains."""
+"""Connections per process above which another one is started: below it, start-up costs more than it
+gains.
+"""
 SPARE_PORTS = 500
 """Ephemeral ports left to others on the same address (and to connections in TIME_WAIT)."""
 PER_SOURCE = 12_000
-"""Connections from one source address to one destination. The kernel gives connect(2) ports of one parity first; when
-that half of the range is used up each further connect searches thousands of ports (seen from 14,115 on with the usual
-range of 28,232: 150 connects per second instead of 4,000)."""
+"""Connections from one source address to one destination. The kernel gives connect(2) ports of one
+parity first; when that half of the range is used up each further connect searches thousands of
+ports (seen from 14,115 on with the usual range of 28,232: 150 connects per second instead of
+4,000)."""
 KERNEL_BYTES = 12_000
 """Kernel memory of a connected pair on the loopback, generously; measured 8-10 KB."""
 PROCESS_BYTES = 2_048
@@ -31,8 +37,8 @@ PROCESS_BYTES = 2_048
 
 @dataclass(frozen=True)
 class Share:
-    """What one process takes on: connections `number`, `number + processes`, ..., from *sources* in turn (none: the
-    kernel chooses)."""
+    """What one process takes on: connections `number`, `number + processes`, ..., from *sources* in
+    turn (none: the kernel chooses)."""
 
     number: int
     connections: int
@@ -56,7 +62,8 @@ def port_range() -> int:
 
 
 def plan_shares(target: Target, connections: int, processes: int | None = None) -> list[Share]:
-    """Divide *connections* among processes so that each fits its descriptors, and each source address its ports.
+    """Divide *connections* among processes so that each fits its descriptors, and each source
+    address its ports.
 
     Args:
         processes: how many to use; None for as few as do.

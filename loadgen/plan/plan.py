@@ -16,22 +16,30 @@ DEFAULT_MIX = "silent=50,chatty=40,drip=10"
 MOST = 20_000_000
 """Connections of a plan: each takes a byte of it, and a minute to draw."""
 SLACK = 0.1
-"""Share of the timeout that a run leaves after the last possible reap, so that none is due as the run ends."""
+"""Share of the timeout that a run leaves after the last possible reap, so that none is due as the
+run ends.
+"""
 LONGEST_BEAT = 0.01
-"""Share of the timeout by which a step may wait: the longest gap that must keep a connection is 0.9 of the timeout."""
+"""Share of the timeout by which a step may wait: the longest gap that must keep a connection is 0.9
+of the timeout.
+"""
 
 
 @dataclass(frozen=True)
 class Law:
-    """What the server promised: silence of *timeout* seconds is ended, never early, at most *tick* seconds late."""
+    """What the server promised: silence of *timeout* seconds is ended, never early, at most *tick*
+    seconds late.
+    """
 
     timeout: float
     tick: float
     tolerance: float = 0.0
-    """Seconds by which a close may be early without being held against it: 0 for ours, 1 ms for servers whose clock
-    counts whole milliseconds. The raw figure (`lateness_s.min`) stays as it is."""
+    """Seconds by which a close may be early without being held against it: 0 for ours, 1 ms for
+    servers whose clock counts whole milliseconds. The raw figure (`lateness_s.min`) stays as it
+    is."""
     max_age: float | None = field(default=None, repr=False)
-    """Seconds after connecting from which on even a client that talks may be closed; None: never."""
+    """Seconds after connecting from which on even a client that talks may be closed; None: never.
+    """
 
 
 @dataclass(frozen=True)
@@ -46,7 +54,8 @@ class Plan:
     ramp: Ramp
     rate: float
     beat: float = 0.0
-    """Seconds: each client's steps but its first are taken at multiples of it, the same for all; 0: when they are due.
+    """Seconds: each client's steps but its first are taken at multiples of it, the same for all; 0:
+    when they are due.
     """
 
     @property
@@ -55,7 +64,9 @@ class Plan:
         return len(self.kinds)
 
     def key(self, index: int, incarnation: int = 0) -> int:
-        """The key of connection *index*; each reconnection is a new incarnation with draws of its own."""
+        """The key of connection *index*; each reconnection is a new incarnation with draws of its
+        own.
+        """
         return key_of(self.seed, index, incarnation)
 
     def behaviour(self, index: int) -> Behaviour:
@@ -63,14 +74,17 @@ class Plan:
         return self.behaviours[self.kinds[index]]
 
     def connect_offset(self, index: int) -> float:
-        """Seconds after the start at which connection *index* is due to be opened. Never decreases with *index*."""
+        """Seconds after the start at which connection *index* is due to be opened. Never decreases
+        with *index*.
+        """
         return self.ramp.offset(index, self.connections, self.rate)
 
     def survey(self) -> tuple[dict[str, dict[str, int]], str]:
-        """Behaviour name -> how many connections there are and how they must end; and the plan's digest.
+        """Behaviour name -> how many connections there are and how they must end; and the plan's
+        digest.
 
-        The digest is a SHA-256 over every connection's behaviour, instant of connecting and outcome: equal digests,
-        equal plans. Cost: O(connections).
+        The digest is a SHA-256 over every connection's behaviour, instant of connecting and
+        outcome: equal digests, equal plans. Cost: O(connections).
         """
         counts: dict[str, Counter[str]] = {
             behaviour.name: Counter() for behaviour in self.behaviours
@@ -115,9 +129,10 @@ def make_plan(
 ) -> Plan:
     """Draw the plan: same arguments, same plan.
 
-    *duration*: seconds from the last connection's establishment to the end of the run; *rate*: connections opened per
-    second, where the scenario does not say otherwise. Raises BadArgument: too many connections, a run too short to see
-    anything reaped, a beat too long to be told from silence, or a behaviour's parameter that makes no sense."""
+    *duration*: seconds from the last connection's establishment to the end of the run; *rate*:
+    connections opened per second, where the scenario does not say otherwise. Raises BadArgument:
+    too many connections, a run too short to see anything reaped, a beat too long to be told from
+    silence, or a behaviour's parameter that makes no sense."""
     if connections > MOST:
         raise BadArgument(f"--connections {connections}: a plan holds at most {MOST}")
     behaviours = tuple(spec.behaviour(law.timeout, 0.0) for spec in scenario.clients)
@@ -139,7 +154,9 @@ def make_plan(
 
 
 def share_out(weights: list[float], connections: int, seed: int) -> bytes:
-    """The behaviour number of each connection: exactly each weight's share (largest remainders), ordered by *seed*."""
+    """The behaviour number of each connection: exactly each weight's share (largest remainders),
+    ordered by *seed*.
+    """
     total = sum(weights)
     exact = [weight * connections / total for weight in weights]
     kinds = [number for number, share in enumerate(exact) for _ in range(int(share))]

@@ -1,6 +1,7 @@
 """Behaviours as data: a TOML file, or a mix on the command line, becomes a `Scenario`.
 
-One rule: what is not understood is an error, never ignored. Every complaint is one line that names file, key and value.
+One rule: what is not understood is an error, never ignored. Every complaint is one line that names
+file, key and value.
 
     name = "reconnect-storm"
     description = "all are reaped in one instant and come back in the next"
@@ -54,8 +55,9 @@ _OWN = {"name", "weight", "timeout", "horizon", "reconnect", "deadline", "listen
 
 @dataclass(frozen=True)
 class Ramp:
-    """When the connections are opened. "linear": connection i at i / *rate* seconds (None: the command line's);
-    "burst": all at once; "waves": in *waves* equal groups, one each *every* seconds."""
+    """When the connections are opened. "linear": connection i at i / *rate* seconds (None: the
+    command line's); "burst": all at once; "waves": in *waves* equal groups, one each *every*
+    seconds."""
 
     shape: str = "linear"
     rate: float | None = None
@@ -79,8 +81,8 @@ class ClientSpec:
     options: tuple[tuple[str, Any], ...] = ()
 
     def behaviour(self, timeout: float, horizon: float) -> Behaviour:
-        """The behaviour at that timeout, in seconds. Raises BadArgument: a parameter that the kind does not have, or a
-        value that is out of its range."""
+        """The behaviour at that timeout, in seconds. Raises BadArgument: a parameter that the kind
+        does not have, or a value that is out of its range."""
         cls, options = KINDS[self.kind], dict(self.options)
         own = _quantity(f"{self.name}.timeout", options.pop("timeout", "1T"), timeout)
         if own < SHORTEST_GAP:
@@ -130,8 +132,8 @@ class Scenario:
 
 
 def from_mix(text: str) -> Scenario:
-    """`silent=50,chatty=40` as a scenario; a name alone weighs 1. Raises BadArgument: an unknown behaviour, one named
-    twice, or a weight that is not a number > 0."""
+    """`silent=50,chatty=40` as a scenario; a name alone weighs 1. Raises BadArgument: an unknown
+    behaviour, one named twice, or a weight that is not a number > 0."""
     clients: dict[str, ClientSpec] = {}
     for part in text.split(","):
         name, _, weight_text = part.strip().partition("=")
@@ -161,8 +163,8 @@ def shipped() -> list[str]:
 
 
 def load_scenario(name: str) -> Scenario:
-    """The scenario in the file *name*, or the shipped one of that name. Raises BadArgument: no such file, no TOML, or
-    anything in it that is not understood."""
+    """The scenario in the file *name*, or the shipped one of that name. Raises BadArgument: no such
+    file, no TOML, or anything in it that is not understood."""
     path = SCENARIOS / f"{name}.toml" if name in shipped() else Path(name)
     shown = name if name.isprintable() else repr(name)
     try:
@@ -261,7 +263,9 @@ def _client(row: Any, number: int) -> ClientSpec:
 
 
 def _check_gaps(behaviour: Behaviour) -> None:
-    """No gap that floods; and no judged gap near the timeout: both ends would be right, and nothing shown."""
+    """No gap that floods; and no judged gap near the timeout: both ends would be right, and nothing
+    shown.
+    """
     name, value = behaviour.name, vars(behaviour)
     for key in ("longest", "every", *(["shortest"] if behaviour.kind == "bursty" else [])):
         if value.get(key, 1.0) < SHORTEST_GAP:

@@ -1,4 +1,6 @@
-"""The adapter for asyncio: one loop timer for all connections, and the closing of those that have gone silent."""
+"""The adapter for asyncio: one loop timer for all connections, and the closing of those that have
+gone silent.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """How a transport is closed: the one place, for all that this package closes.
 
-The rule of this module: *no close waits for its peer without a bound*. asyncio keeps a closed transport for as long as
-its peer takes nothing of what is left to be sent, and with TLS for 30 s more, waiting for a close_notify that an
-attacker never sends. Whoever is closed here is looked at in the reaper's sweep until its descriptor is free.
+The rule of this module: *no close waits for its peer without a bound*. asyncio keeps a closed
+transport for as long as its peer takes nothing of what is left to be sent, and with TLS for 30 s
+more, waiting for a close_notify that an attacker never sends. Whoever is closed here is looked at
+in the reaper's sweep until its descriptor is free.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 
 
 def close(reaper: AsyncioReaper, transport: Any, farewell: bytes = b"") -> None:
-    """Close what was judged: what is buffered, and *farewell* after it, has `timeouts.linger` to go out.
+    """Close what was judged: what is buffered, and *farewell* after it, has `timeouts.linger` to go
+    out.
 
     With TLS what is buffered goes out only if there is a farewell.
     """
@@ -34,9 +36,11 @@ def close(reaper: AsyncioReaper, transport: Any, farewell: bytes = b"") -> None:
 
 
 def shut(transport: Any) -> None:
-    """Tell its peer at once that nothing more comes, and so that nothing more is read; nothing if some has yet to go.
+    """Tell its peer at once that nothing more comes, and so that nothing more is read; nothing if
+    some has yet to go.
 
-    The loop closes a descriptor when it comes round to it, and what the peer sends until then is lost.
+    The loop closes a descriptor when it comes round to it, and what the peer sends until then is
+    lost.
     """
     descriptor = transports.descriptor_of(transport)
     if descriptor >= 0 and not transports.buffered(transport):
@@ -45,10 +49,12 @@ def shut(transport: Any) -> None:
 
 
 def bound(reaper: AsyncioReaper, transport: Any, *, patient: bool = False) -> None:
-    """What is buffered has `timeouts.linger` to go out, and a TLS goodbye to be answered; then it is cut.
+    """What is buffered has `timeouts.linger` to go out, and a TLS goodbye to be answered; then it
+    is cut.
 
     Args:
-        patient: Its server has closed it: it may take as long as its peer takes some of it every `timeouts.write`.
+        patient: Its server has closed it: it may take as long as its peer takes some of it every
+            `timeouts.write`.
     """
     timeouts = reaper.config.timeouts
     if transports.buffered(transport) or transports.is_tls(transport):
@@ -59,7 +65,8 @@ def bound(reaper: AsyncioReaper, transport: Any, *, patient: bool = False) -> No
 def reset(transport: Any) -> None:
     """Close at once by reset, and let the kernel forget what is queued.
 
-    For a peer that does not take its response: after an ordinary close the kernel would go on offering it for minutes.
+    For a peer that does not take its response: after an ordinary close the kernel would go on
+    offering it for minutes.
     """
     found = transports.socket_of(transport)
     if found is not None:

@@ -1,8 +1,9 @@
 """One watched connection: the block of a handler, which ends with a readable reason.
 
-The rule of this module: *it takes back exactly the cancellation it gave*. A reap cancels the task that entered the
-block; the block's end uncancels it, and swallows the `CancelledError` only if no other cancellation is under way.
-That is how `asyncio.timeout` and `TaskGroup` tell theirs apart, so all of them nest in any order.
+The rule of this module: *it takes back exactly the cancellation it gave*. A reap cancels the task
+that entered the block; the block's end uncancels it, and swallows the `CancelledError` only if no
+other cancellation is under way. That is how `asyncio.timeout` and `TaskGroup` tell theirs apart, so
+all of them nest in any order.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ from .transports import descriptor_of, peer_has_shut
 
 
 class Connection(Watched):
-    """One watched connection, made by `AsyncioReaper.watch`; a context manager for use within a task.
+    """One watched connection, made by `AsyncioReaper.watch`; a context manager for use within a
+    task.
 
-    When the connection is reaped, the body of its `with` block is cancelled with a readable message, the block swallows
-    that cancellation and no other, and `reaped` and `reason` tell about it afterwards. Its attributes are `Watched`'s.
+    When the connection is reaped, the body of its `with` block is cancelled with a readable
+    message, the block swallows that cancellation and no other, and `reaped` and `reason` tell about
+    it afterwards. Its attributes are `Watched`'s.
     """
 
     __slots__ = ("_before", "_entered", "_given", "_soon", "_task", "transport", "when_cut")
@@ -83,7 +86,9 @@ class Connection(Watched):
         )
 
     def lost(self, exc: BaseException | None) -> None:
-        """Its transport is closed: by its peer if there was an error, or it has shut its side before."""
+        """Its transport is closed: by its peer if there was an error, or it has shut its side
+        before.
+        """
         self.hung_up: bool = self.hung_up or exc is not None or peer_has_shut(self.transport)
         self.leave()
 
@@ -94,8 +99,8 @@ class Connection(Watched):
         if task is None:
             return  # it has none, or is not entered yet: `__enter__` sees to it
         if task is asyncio.current_task(task.get_loop()):
-            # It runs this very moment: cancelled now, it might leave the block before it waits for anything, and the
-            # cancellation would hit what comes after.
+            # It runs this very moment: cancelled now, it might leave the block before it waits for
+            # anything, and the cancellation would hit what comes after.
             self._soon = task.get_loop().call_soon(self._cancel, task)
         else:
             self._cancel(task)

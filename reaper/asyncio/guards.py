@@ -1,10 +1,13 @@
-"""A guard around any protocol factory: connections whose protocol knows nothing of it close when nothing moves on them.
+"""A guard around any protocol factory: connections whose protocol knows nothing of it close when
+nothing moves on them.
 
-The guard is not in the way of the bytes. It leaves the data path when the connection is made, and asks when the
-connection comes due. So it costs nothing per packet, and the server may change the protocol of its transport.
+The guard is not in the way of the bytes. It leaves the data path when the connection is made, and
+asks when the connection comes due. So it costs nothing per packet, and the server may change the
+protocol of its transport.
 
-What a connection waits for is one field, found out at each look by `Guard._found` from whose turn it is (the server's
-word) and when bytes last moved (the kernel's). The limit of that phase is in force, counted from where this table says:
+What a connection waits for is one field, found out at each look by `Guard._found` from whose turn
+it is (the server's word) and when bytes last moved (the kernel's). The limit of that phase is in
+force, counted from where this table says:
 
     WRITE        bytes are queued, and the peer's turn to take them    the last that it was seen to take, in the sweep
     IN_FLIGHT    the server works on a request                         never due
@@ -14,10 +17,11 @@ word) and when bytes last moved (the kernel's). The limit of that phase is in fo
     HEADERS      bytes came after what was last sent                   the look that found it; bytes do not extend it
     KEEP_ALIVE   none of these                                         the last byte sent
 
-No event says that a phase begins. So no look is further away than the shortest limit of all: a request that is dripped
-is closed within `keep_alive` + `headers`. A guarded connection is one of its driver's as any other: it is drained,
-counted and journaled. That it has ended is heard from its protocol's `connection_lost`; if that is another's meanwhile,
-from its transport, when that is freed.
+No event says that a phase begins. So no look is further away than the shortest limit of all: a
+request that is dripped is closed within `keep_alive` + `headers`. A guarded connection is one of
+its driver's as any other: it is drained, counted and journaled. That it has ended is heard from its
+protocol's `connection_lost`; if that is another's meanwhile, from its transport, when that is
+freed.
 """
 
 from __future__ import annotations
@@ -43,10 +47,14 @@ from .reaper import AsyncioReaper, serving_reaper
 from .transports import STAMP
 
 Busy = Callable[[Any], bool]
-"""Whether the server works on something for the connection of this transport, which is then not idle."""
+"""Whether the server works on something for the connection of this transport, which is then not
+idle.
+"""
 
 Ask = Callable[[Any], Phase]
-"""Whose turn it is on this transport: IN_FLIGHT, BODY, TUNNEL or IDLE; KEEP_ALIVE where a request is waited for."""
+"""Whose turn it is on this transport: IN_FLIGHT, BODY, TUNNEL or IDLE; KEEP_ALIVE where a request
+is waited for.
+"""
 
 LEAVING: weakref.WeakSet[Any] = weakref.WeakSet()
 """Transports that are too old: what they answer should say that it is the last."""
@@ -102,7 +110,8 @@ class Guard(Watched):
         self._reaper = reaper
         self._rules = rules
         self._every = rules.every
-        # A transport is freed soon after it is closed. To hold it would keep all that hangs on it until it is due.
+        # A transport is freed soon after it is closed. To hold it would keep all that hangs on it
+        # until it is due.
         self.transport: Callable[[], Any] = _weak(transport, self.lost)
         self._phase = Phase.FIRST_BYTE
         self._since = 0.0  # when HEADERS or WRITE began, or the peer last took something
@@ -120,7 +129,9 @@ class Guard(Watched):
 
     @property
     def descriptor(self) -> int:
-        """Of its socket; -1 if there is none, or it is closed, or the peer has to take something first."""
+        """Of its socket; -1 if there is none, or it is closed, or the peer has to take something
+        first.
+        """
         transport = self._open()
         return (
             -1
@@ -134,7 +145,8 @@ class Guard(Watched):
         transport = self._open()
         return -1 if transport is None else transports.descriptor_of(transport)
 
-    # ---- what it waits for ---------------------------------------------------------------------------------------
+    # ---- what it waits for
+    # ---------------------------------------------------------------------------------------
 
     def phase(self) -> Phase:
         """What it waits for now."""
@@ -174,7 +186,9 @@ class Guard(Watched):
         return Phase.HEADERS if _spoke_last(info) else Phase.KEEP_ALIVE
 
     def _look(self, transport: Any) -> float | None:
-        """Find out what it waits for; return how many seconds it may still. None: it need not hurry."""
+        """Find out what it waits for; return how many seconds it may still. None: it need not
+        hurry.
+        """
         info = transports.tcp_info(transport)
         phase = self._found(transport, info)
         if phase is not self._phase:
@@ -184,7 +198,8 @@ class Guard(Watched):
             self._progress = transports.Progress(transport) if phase is Phase.WRITE else None
             if phase is Phase.WRITE:
                 self._reaper.sweep.add(self)
-        # The kernel counts the seconds in which this process stood still; they are charged to nobody.
+        # The kernel counts the seconds in which this process stood still; they are charged to
+        # nobody.
         stalled, self._stalled = (
             self._reaper.driver.clock.stalled - self._stalled,
             self._reaper.driver.clock.stalled,
@@ -205,7 +220,9 @@ class Guard(Watched):
         return limit - max(ago - stalled, 0.0) + STAMP
 
     def pardon(self, lease: Lease) -> bool:
-        """At the final check: whether it is not due after all. It is then due when that may have changed."""
+        """At the final check: whether it is not due after all. It is then due when that may have
+        changed.
+        """
         transport = self._open()
         if transport is None:
             return False
@@ -242,7 +259,9 @@ class Guard(Watched):
         return self._rules.reason or self._phase.value
 
     def charge(self, now: float) -> None:
-        """As a member of the sweep: whether the peer has taken something, and whether a drain need not wait."""
+        """As a member of the sweep: whether the peer has taken something, and whether a drain need
+        not wait.
+        """
         transport = self._open()
         if transport is not None and self._progress is not None:
             if self._progress.taken():
@@ -257,7 +276,8 @@ class Guard(Watched):
         if transport is None or self.reaped or (self._progress is None and not self.awaited):
             self._reaper.sweep.discard(self)
 
-    # ---- the end -------------------------------------------------------------------------------------------------
+    # ---- the end
+    # -------------------------------------------------------------------------------------------------
 
     def shut(self) -> None:
         """Its peer may send the next request at any moment."""
@@ -296,7 +316,9 @@ class Guard(Watched):
 
 
 def watch(reaper: AsyncioReaper, transport: Any, rules: Rules, protocol: Any = None) -> Guard:
-    """Guard the connection of *transport* by *rules*; *protocol*, its own if it has one, says when it has ended."""
+    """Guard the connection of *transport* by *rules*; *protocol*, its own if it has one, says when
+    it has ended.
+    """
     first = rules.limits.get(Phase.FIRST_BYTE, rules.every)
     made: Guard = reaper.driver.watch(
         lambda uid: Guard(reaper, uid, transport, rules),
@@ -361,17 +383,21 @@ def guard(
     config: ReaperConfig | None = None,
     **options: Unpack[Options],
 ) -> Callable[[], asyncio.BaseProtocol]:
-    """Wrap any protocol factory, so that its connections are closed when nothing has moved on them for *idle* seconds.
+    """Wrap any protocol factory, so that its connections are closed when nothing has moved on them
+    for *idle* seconds.
 
-    For `loop.create_server(guard(factory, idle=30), host, port)`, and for servers that let a factory in. TCP only.
+    For `loop.create_server(guard(factory, idle=30), host, port)`, and for servers that let a
+    factory in. TCP only.
 
     Args:
         protocol_factory: The server's own; its protocols know nothing of it.
-        idle: Seconds in which no byte came, and the peer took none; 0 switches the timeout off; None takes the
-            reaper's own `idle`.
-        busy: Called with the transport when it is due: whether the server works on something for it. Without it a
-            response that takes longer than *idle* to begin is cut: the kernel does not know who is slow.
-        reaper: Watches; None: the loop's own, or one that is made with *config* and *options* if any is given.
+        idle: Seconds in which no byte came, and the peer took none; 0 switches the timeout off;
+            None takes the reaper's own `idle`.
+        busy: Called with the transport when it is due: whether the server works on something for
+            it. Without it a response that takes longer than *idle* to begin is cut: the kernel does
+            not know who is slow.
+        reaper: Watches; None: the loop's own, or one that is made with *config* and *options* if
+            any is given.
         config, options: As in `AsyncioReaper`.
     Raises:
         InvalidArgument: by name and value.
@@ -423,7 +449,8 @@ def _weak(thing: Any, gone: Callable[[Any], object] | None = None) -> Callable[[
 def _hearing(kind: Any) -> Any:
     """*kind*, whose objects tell their guard of their end.
 
-    A class and no attribute of the object: over TLS asyncio holds nothing but the bound method when it calls that.
+    A class and no attribute of the object: over TLS asyncio holds nothing but the bound method when
+    it calls that.
     """
 
     def connection_lost(self: Any, exc: BaseException | None) -> None:
@@ -440,7 +467,9 @@ def _hearing(kind: Any) -> Any:
 
 
 class _Unannounced:
-    """Keeps from the classes below it that another is derived from them: some want to be told more about that."""
+    """Keeps from the classes below it that another is derived from them: some want to be told more
+    about that.
+    """
 
     __slots__ = ()
 

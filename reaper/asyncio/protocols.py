@@ -14,12 +14,13 @@ from .transports import socket_of
 class Protocol(asyncio.Protocol):
     """A protocol whose connection is closed when nothing has been received for `idle` seconds.
 
-    Derive from it, and call `super()` in `connection_made`, `data_received` and `connection_lost`, and in
-    `eof_received` if you have one. While a request is being worked on: `with self.connection.in_use(): ...`, or
-    `suspend()` and `resume()` of it.
+    Derive from it, and call `super()` in `connection_made`, `data_received` and `connection_lost`,
+    and in `eof_received` if you have one. While a request is being worked on:
+    `with self.connection.in_use(): ...`, or `suspend()` and `resume()` of it.
 
     Attributes:
-        idle: Seconds of silence allowed; 0 switches the timeout off; None takes the reaper's own `idle`.
+        idle: Seconds of silence allowed; 0 switches the timeout off; None takes the reaper's own
+            `idle`.
         reaper: Watches; None: the loop's own.
         connection: What it watches, from `connection_made` on.
     """

@@ -1,8 +1,10 @@
-"""Servers that close the connections which go silent: `start_server` as asyncio has it, and loops that guard.
+"""Servers that close the connections which go silent: `start_server` as asyncio has it, and loops
+that guard.
 
-The rule of this module: *what a server says itself is respected*. Only what it leaves open is filled in, and a handler
-need know nothing of it: bytes that come touch the connection, however it reads them, and a call that waits for bytes
-says so, which is how a drain tells the idle from the busy.
+The rule of this module: *what a server says itself is respected*. Only what it leaves open is
+filled in, and a handler need know nothing of it: bytes that come touch the connection, however it
+reads them, and a call that waits for bytes says so, which is how a drain tells the idle from the
+busy.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ LIMIT = 65536
 
 
 class WatchedReader(asyncio.StreamReader):
-    """A reader that tells its connection of the bytes that come, and of the calls that wait for them.
+    """A reader that tells its connection of the bytes that come, and of the calls that wait for
+    them.
 
     Attributes:
         connection: The `Connection`; None until the handler begins.
@@ -82,7 +85,9 @@ class WatchedReader(asyncio.StreamReader):
 
 
 class ServerOptions(Options, total=False):
-    """What `start_server` takes besides: as in `asyncio.start_server`. A newer CPython's may be given too."""
+    """What `start_server` takes besides: as in `asyncio.start_server`. A newer CPython's may be
+    given too.
+    """
 
     family: int
     flags: int
@@ -120,14 +125,17 @@ async def start_server(
     Its handler is cancelled with the message `reaped: idle`, and its writer is closed.
 
     Args:
-        client_connected_cb: A coroutine function, as in `asyncio.start_server`; a plain one is called at once and the
-            connection then lives until its writer is closed.
-        host, port, limit: As in `asyncio.start_server`, and so are those of *options* that are here not named.
-        idle: Seconds of silence allowed: no byte received. 0 switches the timeout off; None takes the
-            reaper's own `idle`. Sending does not count: it says nothing about the peer.
+        client_connected_cb: A coroutine function, as in `asyncio.start_server`; a plain one is
+            called at once and the connection then lives until its writer is closed.
+        host, port, limit: As in `asyncio.start_server`, and so are those of *options* that are here
+            not named.
+        idle: Seconds of silence allowed: no byte received. 0 switches the timeout off; None takes
+            the reaper's own `idle`. Sending does not count: it says nothing about the peer.
         probe, grace: As in `AsyncioReaper.watch`.
-        reaper: Watches; None: the loop's own, or one that is made with *config* and *options* if any is given.
-        config, options: As in `AsyncioReaper`: tick, wheel_size, journal, listener, jitter, reaps_per_second, seed.
+        reaper: Watches; None: the loop's own, or one that is made with *config* and *options* if
+            any is given.
+        config, options: As in `AsyncioReaper`: tick, wheel_size, journal, listener, jitter,
+            reaps_per_second, seed.
     With TLS the handshake has 10 s (`timeouts.handshake`), unless *options* say otherwise.
     Raises:
         InvalidArgument: by name and value; and whatever `asyncio.start_server` raises.
@@ -179,11 +187,14 @@ def loop_factory(
     wrap: Wrap | None = None,
     config: ReaperConfig | None = None,
 ) -> Callable[[], asyncio.AbstractEventLoop]:
-    """What makes loops on which `create_server` guards: `asyncio.Runner(loop_factory=...)`, or a server's own setting.
+    """What makes loops on which `create_server` guards: `asyncio.Runner(loop_factory=...)`, or a
+    server's own setting.
 
     Args:
-        idle: As in `guard`: seconds in which nothing moves on a connection; None: connections are not guarded.
-        handshake: Seconds for a TLS handshake, which asyncio gives 60; None: `timeouts.handshake`, 10 s by default.
+        idle: As in `guard`: seconds in which nothing moves on a connection; None: connections are
+            not guarded.
+        handshake: Seconds for a TLS handshake, which asyncio gives 60; None: `timeouts.handshake`,
+            10 s by default.
         base: The class of loop; None: uvloop's if it is installed, else asyncio's.
         wrap: Instead of `guard` with *idle*: given a protocol factory, returns the one to use.
         config: Of the reaper that bounds the handshakes; None: the loop's own.

@@ -1,8 +1,9 @@
-"""TLS for servers, with a handshake that is judged as all else is: after the loop has read, on the awake clock.
+"""TLS for servers, with a handshake that is judged as all else is: after the loop has read, on the
+awake clock.
 
-The rule of this module: *the raw connection has a lease from accept on*. asyncio bounds a handshake by a timer: after a
-pause of the process that fires before the ClientHello is read which waits in the kernel. And who is in a handshake is
-known to nobody but asyncio.
+The rule of this module: *the raw connection has a lease from accept on*. asyncio bounds a handshake
+by a timer: after a pause of the process that fires before the ClientHello is read which waits in
+the kernel. And who is in a handshake is known to nobody but asyncio.
 """
 
 from __future__ import annotations
@@ -31,12 +32,15 @@ def door(
     seconds: float,
     reaper: Callable[[], AsyncioReaper],
 ) -> Callable[[], Any]:
-    """What to give `create_server` in the place of *factory*; takes the TLS out of *options*, its keywords.
+    """What to give `create_server` in the place of *factory*; takes the TLS out of *options*, its
+    keywords.
 
     Args:
-        factory: Makes the server's protocols. One is made at accept, as ever, and connected after the handshake.
+        factory: Makes the server's protocols. One is made at accept, as ever, and connected after
+            the handshake.
         options: Of `create_server`. Without an `ssl` in it, *factory* is returned as it is.
-        seconds: For the handshake, from accept on; 0: no bound. An `ssl_handshake_timeout` in *options* wins.
+        seconds: For the handshake, from accept on; 0: no bound. An `ssl_handshake_timeout` in
+            *options* wins.
         reaper: Called in the loop: whose lease it is.
     """
     context = options.get("ssl")
@@ -49,7 +53,8 @@ def door(
 
 
 class Door(asyncio.Protocol):
-    """The protocol of a raw connection, and then of the encrypted one until the server's own can be connected.
+    """The protocol of a raw connection, and then of the encrypted one until the server's own can be
+    connected.
 
     Args:
         inner: The server's.
@@ -106,7 +111,8 @@ class Door(asyncio.Protocol):
         finally:
             handshake.release()
         if encrypted is None or self._ended or raw.is_closing():
-            raw.abort()  # uvloop returns a transport although the connection was lost in the handshake
+            # uvloop returns a transport although the connection was lost in the handshake
+            raw.abort()
             return
         inner = self._inner
         encrypted.set_protocol(inner)

@@ -1,7 +1,8 @@
 """What the kernel and the loop know about a transport.
 
-The rule of this module: *it asks and answers; it never waits*, and a transport that is gone answers like one that is
-idle. Progress is what the peer has acknowledged, not what was written: a write only fills a buffer.
+The rule of this module: *it asks and answers; it never waits*, and a transport that is gone answers
+like one that is idle. Progress is what the peer has acknowledged, not what was written: a write
+only fills a buffer.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ STAMP = 0.01
 
 
 def socket_of(transport: Any) -> Any:
-    """The socket below *transport* (a transport, a `StreamWriter`, a socket); None if there is none."""
+    """The socket below *transport* (a transport, a `StreamWriter`, a socket); None if there is
+    none.
+    """
     if hasattr(transport, "getsockopt"):  # a socket, or asyncio's view of one
         return transport
     ask = getattr(transport, "get_extra_info", None)
@@ -37,7 +40,9 @@ def is_unix(transport: Any) -> bool:
 
 
 def peer_has_shut(transport: Any) -> bool:
-    """Whether the peer has said that it will send no more; False also if the kernel does not say, or it is closed."""
+    """Whether the peer has said that it will send no more; False also if the kernel does not say,
+    or it is closed.
+    """
     found = socket_of(transport)
     return found is not None and sockets.peer_has_shut(found)
 
@@ -49,7 +54,9 @@ def tcp_info(transport: Any) -> TcpInfo | None:
 
 
 def queued(transport: Any) -> int:
-    """Bytes written that the peer has not acknowledged: those in the transport's buffer and those in the kernel's."""
+    """Bytes written that the peer has not acknowledged: those in the transport's buffer and those
+    in the kernel's.
+    """
     descriptor = descriptor_of(transport)
     return buffered(transport) + (sockets.queued(descriptor) if descriptor >= 0 else 0)
 
@@ -63,7 +70,8 @@ class Progress:
     """How many bytes a peer takes.
 
     Args:
-        transport: Whose peer; of other sockets than TCP's only the shrinking of the queue can be seen.
+        transport: Whose peer; of other sockets than TCP's only the shrinking of the queue can be
+            seen.
     """
 
     __slots__ = ("_acknowledged", "_queued", "_transport")

@@ -1,4 +1,5 @@
-"""The idle connections of any running server, in any language; and of this process, without a touch per packet.
+"""The idle connections of any running server, in any language; and of this process, without a touch
+per packet.
 
 `python -m reaper attach` watches other processes. `Guard` watches sockets of this one.
 """

@@ -1,12 +1,14 @@
-"""Ending a connection of another process: gracefully, by shutdown(2) on a duplicate of its socket, or by SOCK_DESTROY.
+"""Ending a connection of another process: gracefully, by shutdown(2) on a duplicate of its socket,
+or by SOCK_DESTROY.
 
-One rule: *the final check and the close concern the same socket, one call apart*. pidfd_getfd(2) pins it: whatever the
-server does meanwhile, no later connection can be hit. And only a socket in hand tells whose turn it is where question
-and answer fell into one jiffy, so SOCK_DESTROY takes it, too, if it may.
+One rule: *the final check and the close concern the same socket, one call apart*. pidfd_getfd(2)
+pins it: whatever the server does meanwhile, no later connection can be hit. And only a socket in
+hand tells whose turn it is where question and answer fell into one jiffy, so SOCK_DESTROY takes it,
+too, if it may.
 
-After shutdown the client has received everything that was queued, then an end of file; the server reads an end of file
-and cleans up by itself, as if the client had hung up. SOCK_DESTROY resets both sides: for servers that ignore an end
-of file, and those whose descriptors may not be taken.
+After shutdown the client has received everything that was queued, then an end of file; the server
+reads an end of file and cleans up by itself, as if the client had hung up. SOCK_DESTROY resets both
+sides: for servers that ignore an end of file, and those whose descriptors may not be taken.
 """
 
 from __future__ import annotations
@@ -36,8 +38,8 @@ class Hands:
 
     Args:
         target: It knows where they are.
-        destroys: Whether connections are aborted by SOCK_DESTROY, not ended by shutdown(2). Then one whose socket
-            cannot be taken is looked at from outside.
+        destroys: Whether connections are aborted by SOCK_DESTROY, not ended by shutdown(2). Then
+            one whose socket cannot be taken is looked at from outside.
         clock: Seconds, monotonic.
     """
 
@@ -75,12 +77,14 @@ class Hands:
         check_shutdown(*places[0])
 
     def end(self, ident: bytes, inode: int, again: Callable[[Snapshot], bool]) -> str:
-        """End the connection with *ident* if *again*, given a final check of that very socket, says so.
+        """End the connection with *ident* if *again*, given a final check of that very socket, says
+        so.
 
         Returns:
-            "closed"; "averted": *again* said no; "gone": it ended by itself; "unreachable": no process that we may
-            touch holds it; "later": ask again in a second.
-        Cost: about 15 us; and at most once per second a scan, when a descriptor is not where it was.
+            "closed"; "averted": *again* said no; "gone": it ended by itself; "unreachable": no
+            process that we may touch holds it; "later": ask again in a second.
+        Cost: about 15 us; and at most once per second a scan, when a descriptor is not where it
+        was.
         """
         destroy = self._kernel.destroy
         abort = (lambda: destroy(ident)) if self._destroys else None
@@ -95,11 +99,15 @@ class Hands:
         return "closed" if destroy(ident) else "gone"
 
     def ask(self, ident: bytes, inode: int, seconds: int) -> str:
-        """Have the kernel ask the peer whenever it was silent for *seconds*: "asked", "unreachable" or "later"."""
+        """Have the kernel ask the peer whenever it was silent for *seconds*: "asked", "unreachable"
+        or "later".
+        """
         return self._with(inode, lambda held: ask(held, ident, seconds))
 
     def _with(self, inode: int, use: Callable[[int], str]) -> str:
-        """What *use* makes of a duplicate of the socket, which it closes; it says "other" if that is not the one."""
+        """What *use* makes of a duplicate of the socket, which it closes; it says "other" if that
+        is not the one.
+        """
         outcome = self._try(inode, use)
         if outcome in ("other", "unreachable"):
             if self._clock() - self._target.read_at < SCAN_EVERY:
@@ -127,8 +135,8 @@ def take(pid: int, fd: int) -> int:
     """A duplicate, in this process, of descriptor *fd* of process *pid*.
 
     Raises:
-        OSError: EPERM: ptrace rules forbid it; EBADF: there is no such descriptor; ESRCH: the process has ended;
-            ENOSYS: Linux is older than 5.6.
+        OSError: EPERM: ptrace rules forbid it; EBADF: there is no such descriptor; ESRCH: the
+            process has ended; ENOSYS: Linux is older than 5.6.
     """
     pidfd = os.pidfd_open(pid)
     try:
@@ -145,7 +153,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def check_shutdown(pid: int, fd: int) -> None:
-    """Make sure, by taking a socket of *pid* and letting it go untouched, that its connections could be ended.
+    """Make sure, by taking a socket of *pid* and letting it go untouched, that its connections
+    could be ended.
 
     Raises:
         Refusal: the kernel or its ptrace rules do not let us.

@@ -1,7 +1,7 @@
 """`python -m reaper attach`: flags in, a watch that runs until it is told to stop.
 
-One rule: *nothing is closed unless `--close` says so*, and what cannot be done is refused before it is begun, in one
-line, with exit status 2.
+One rule: *nothing is closed unless `--close` says so*, and what cannot be done is refused before it
+is begun, in one line, with exit status 2.
 """
 
 from __future__ import annotations

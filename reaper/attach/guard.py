@@ -1,7 +1,9 @@
-"""Connections of this very process, guarded without a touch: give the sockets, and the kernel says who is silent.
+"""Connections of this very process, guarded without a touch: give the sockets, and the kernel says
+who is silent.
 
-One rule: *the data path is not touched*. No call per packet, whatever reads them: threads, gevent, asyncio, C. When a
-connection is due it is shut down; its owner reads an end of file, and closes it as if the peer had hung up.
+One rule: *the data path is not touched*. No call per packet, whatever reads them: threads, gevent,
+asyncio, C. When a connection is due it is shut down; its owner reads an end of file, and closes it
+as if the peer had hung up.
 """
 
 from __future__ import annotations
@@ -21,16 +23,19 @@ from .watch import SLICE, Event, Watch
 class Guard:
     """Watches sockets of this process.
 
-    Either call `advance` when `next_wakeup` says so, from your own loop; or use it as a context manager, and a thread
-    does. All methods may be called from any thread.
+    Either call `advance` when `next_wakeup` says so, from your own loop; or use it as a context
+    manager, and a thread does. All methods may be called from any thread.
 
     Args:
-        idle, first_byte, max_age, write, min_in_rate, min_in_grace, even_unanswered: See `Limits`. Seconds.
+        idle, first_byte, max_age, write, min_in_rate, min_in_grace, even_unanswered: See `Limits`.
+        Seconds.
         tick: Seconds, > 0: a silent connection is shut down at most one tick late.
-        jitter: 0..1: the most by which a timeout of silence is lengthened, differently for each connection.
+        jitter: 0..1: the most by which a timeout of silence is lengthened, differently for each
+            connection.
         reaps_per_second: The most that are shut down per second; 0: no bound.
-        on: Told every event; called within `advance`, `add` or by the thread, while the guard's lock is held, which
-            is not reentrant: it must not call this guard (that would wait for ever), and must not raise.
+        on: Told every event; called within `advance`, `add` or by the thread, while the guard's
+            lock is held, which is not reentrant: it must not call this guard (that would wait for
+            ever), and must not raise.
         clock: Seconds, monotonic.
     Raises:
         InvalidArgument: by name and value; no limit is on.
@@ -80,13 +85,15 @@ class Guard:
         self._thread: threading.Thread | None = None
 
     def add(self, sock: HasFileno | int) -> bytes:
-        """Guard a connected TCP socket, or a descriptor; its silence counts from its last byte, before us included.
+        """Guard a connected TCP socket, or a descriptor; its silence counts from its last byte,
+        before us included.
 
         Returns:
             What `discard` takes.
         Raises:
             InvalidArgument: it is no connected TCP socket.
-        Cost: about 15 us. The socket is not referred to: it may be closed without telling us, and then is forgotten
+        Cost: about 15 us. The socket is not referred to: it may be closed without telling us, and
+        then is forgotten
             when it would have been looked at next.
         """
         ident = self._sockets.ident(sock)

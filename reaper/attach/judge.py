@@ -1,7 +1,9 @@
-"""Whose turn it is, and whether a connection is due: one snapshot, what is remembered of the last, and the limits.
+"""Whose turn it is, and whether a connection is due: one snapshot, what is remembered of the last,
+and the limits.
 
-One rule: *what cannot be known is decided for the connection*. A stamp is taken at its latest, elapsed time at its
-least; unread bytes and a server at work count as the server's affair. Pure: a snapshot carries its own instants.
+One rule: *what cannot be known is decided for the connection*. A stamp is taken at its latest,
+elapsed time at its least; unread bytes and a server at work count as the server's affair. Pure: a
+snapshot carries its own instants.
 
 Whose turn:
 
@@ -10,13 +12,15 @@ Whose turn:
     both in one jiffy                        the server's, unless `Snapshot.answered` says that it spoke last
     data went last, or none came             the peer's: it is silent
 
-A peer's silence begins when its turn begins: with the end of the server's answer, not with the question. So neither a
-request that takes longer than `idle` nor a long download costs its connection. Only what the peer acknowledges counts:
-what the server retransmits, or sends in addition, to a peer that acknowledges nothing is no sign of life. With
-`even_unanswered` nothing but the peer's own bytes count.
+A peer's silence begins when its turn begins: with the end of the server's answer, not with the
+question. So neither a request that takes longer than `idle` nor a long download costs its
+connection. Only what the peer acknowledges counts: what the server retransmits, or sends in
+addition, to a peer that acknowledges nothing is no sign of life. With `even_unanswered` nothing but
+the peer's own bytes count.
 
-`vanished` asks another question: does the peer's *kernel* answer? Silence does not tell, for a kernel that is not asked
-says nothing. So time counts from the first byte or probe that was sent and not answered.
+`vanished` asks another question: does the peer's *kernel* answer? Silence does not tell, for a
+kernel that is not asked says nothing. So time counts from the first byte or probe that was sent and
+not answered.
 """
 
 from __future__ import annotations
@@ -58,17 +62,24 @@ class Limits:
     write: float = 0.0
     """Something is queued for the peer, and its kernel acknowledges none of it."""
     min_in_rate: float = 0.0
-    """Bytes per second from the first to the latest byte of what the server has not answered yet."""
+    """Bytes per second from the first to the latest byte of what the server has not answered yet.
+    """
     min_in_grace: float = 5.0
     """How long a peer may be slower than that."""
     even_unanswered: bool = False
-    """Nothing but the peer's own bytes count: neither what the server owes it nor what the server sends."""
+    """Nothing but the peer's own bytes count: neither what the server owes it nor what the server
+    sends.
+    """
     vanished: float = 0.0
     """The peer's kernel has answered nothing for so long, although it was asked."""
     capped: bool = False
-    """Whether this kernel probes a full window as often as it is told to (Linux 6.15), not once in two minutes."""
+    """Whether this kernel probes a full window as often as it is told to (Linux 6.15), not once in
+    two minutes.
+    """
     grain: float = 0.02
-    """Seconds by which the kernel's stamps may be off: `JIFFIES_AGAINST_US` jiffies. Never less than two of them."""
+    """Seconds by which the kernel's stamps may be off: `JIFFIES_AGAINST_US` jiffies. Never less
+    than two of them.
+    """
 
     def __post_init__(self) -> None:
         for name in (*REASONS, "min_in_grace", "grain"):
@@ -91,21 +102,28 @@ class Limits:
         return float(getattr(self, "min_in_grace" if reason == "min_in_rate" else reason))
 
     def longer(self, factor: float) -> Limits:
-        """These limits, with each timeout of silence *factor* times as long (>= 1): jitter only ever lengthens."""
+        """These limits, with each timeout of silence *factor* times as long (>= 1): jitter only
+        ever lengthens.
+        """
         check_timeout("factor", factor)
         return replace(self, idle=self.idle * factor, first_byte=self.first_byte * factor)
 
     @property
     def asks(self) -> int:
-        """How often a silent peer has to be asked for `vanished`: whole seconds, as the kernel counts them."""
+        """How often a silent peer has to be asked for `vanished`: whole seconds, as the kernel
+        counts them.
+        """
         return max(int(self.vanished / 6), 1)
 
 
 class Memory(NamedTuple):
-    """What is remembered of a connection between two looks. Instants, seconds; `NONE`: has not come about."""
+    """What is remembered of a connection between two looks. Instants, seconds; `NONE`: has not come
+    about.
+    """
 
     opened: float
-    """The latest instant at which it can have been opened, by the first look: as the journal says."""
+    """The latest instant at which it can have been opened, by the first look: as the journal says.
+    """
     received: int = -1
     """Bytes received when it was looked at last."""
     turn: float = NONE
@@ -135,7 +153,9 @@ class Verdict(NamedTuple):
     reason: str
     """Which limit is, or will be next."""
     at: float
-    """Since when it has been due; or the instant of the next look: not before it can anything be due."""
+    """Since when it has been due; or the instant of the next look: not before it can anything be
+    due.
+    """
     peers_turn: bool | None
     """Whether silence is the peer's affair; None: that cannot be told."""
     since: float
@@ -171,7 +191,8 @@ def judge(seen: Snapshot, known: Memory, limits: Limits) -> tuple[Verdict, Memor
         limits: What is not tolerated.
     Returns:
         The verdict, and what to remember for the next look.
-    Timing: never due early. Due at the instant itself for `idle` and `first_byte`, if looked at when told to. `write`
+    Timing: never due early. Due at the instant itself for `idle` and `first_byte`, if looked at
+    when told to. `write`
         and `min_in_rate` count from the first look that shows them.
     Cost: about 4 us.
     """
@@ -226,7 +247,8 @@ def judge(seen: Snapshot, known: Memory, limits: Limits) -> tuple[Verdict, Memor
 
     slow, slow_received = NONE, 0
     if limits.min_in_rate:
-        # What a server leaves unread fills its buffer, and then the peer may send no faster than the server reads.
+        # What a server leaves unread fills its buffer, and then the peer may send no faster than
+        # the server reads.
         if seen.received and not seen.unread and seen.sent_ago > seen.received_ago:
             if known.slow == NONE or spoke > known.slow:
                 slow, slow_received = heard, seen.received
@@ -258,7 +280,9 @@ def judge(seen: Snapshot, known: Memory, limits: Limits) -> tuple[Verdict, Memor
 
 
 def _unanswered(seen: Snapshot, known: Memory, limits: Limits) -> tuple[float, float, float]:
-    """Since when at the latest the peer's kernel has been asked in vain, when that is too long, and the next look."""
+    """Since when at the latest the peer's kernel has been asked in vain, when that is too long, and
+    the next look.
+    """
     limit = limits.vanished
     answered = seen.since(min(seen.ack_ago, seen.received_ago), limits.grain)
     full = (
@@ -273,7 +297,8 @@ def _unanswered(seen: Snapshot, known: Memory, limits: Limits) -> tuple[float, f
         vain = answered + limits.asks * 1.125
     elif known.vain >= answered:
         vain = known.vain
-    # An answer may be on its way. And where retransmissions are few and far between, the network may be back again.
+    # An answer may be on its way. And where retransmissions are few and far between, the network
+    # may be back again.
     certain = seen.probes >= 2
     if seen.in_vain:
         patience = min(ANSWER, limit / 16)

@@ -1,7 +1,9 @@
-"""Asking the kernel: dumps filtered by listening port, looks at single connections by cookie, aborts.
+"""Asking the kernel: dumps filtered by listening port, looks at single connections by cookie,
+aborts.
 
-One rule: *one look, one answer*. A connection that is gone, or whose addresses another one has taken, is None: the
-kernel compares the cookie. Two netlink sockets, so that a look may happen in the middle of a dump.
+One rule: *one look, one answer*. A connection that is gone, or whose addresses another one has
+taken, is None: the kernel compares the cookie. Two netlink sockets, so that a look may happen in
+the middle of a dump.
 """
 
 from __future__ import annotations
@@ -38,11 +40,15 @@ SHUTDOWN_INSTEAD = "leave it out: --how shutdown needs no more than the right to
 
 
 class Refusal(ReaperError):
-    """This cannot be done here: a missing right, a missing kernel feature, nothing to attach to. One line says what."""
+    """This cannot be done here: a missing right, a missing kernel feature, nothing to attach to.
+    One line says what.
+    """
 
 
 class Listener(NamedTuple):
-    """A listening TCP socket: its connections have its port, its family, and its address unless that is a wildcard."""
+    """A listening TCP socket: its connections have its port, its family, and its address unless
+    that is a wildcard.
+    """
 
     address: Address
     family: int
@@ -78,7 +84,9 @@ class Found(NamedTuple):
 
 
 def grain() -> float:
-    """Seconds by which this kernel's stamps may be off: some jiffies, the grain of its coarse clock."""
+    """Seconds by which this kernel's stamps may be off: some jiffies, the grain of its coarse
+    clock.
+    """
     return JIFFIES_AGAINST_US * time.clock_getres(CLOCK_MONOTONIC_COARSE)
 
 
@@ -124,10 +132,11 @@ class Linux:
         ]
 
     def dump(self, listeners: Sequence[Listener], info: bool) -> Iterator[Found]:
-        """The open connections of *listeners*, with a snapshot each if *info*; outgoing ones that share a port, too.
+        """The open connections of *listeners*, with a snapshot each if *info*; outgoing ones that
+        share a port, too.
 
-        Not one instant's: one that opens meanwhile may be missing. Cost: the kernel walks all its connections, about
-        0.1 us each; what it finds costs 3 us, 7 us with *info*.
+        Not one instant's: one that opens meanwhile may be missing. Cost: the kernel walks all its
+        connections, about 0.1 us each; what it finds costs 3 us, 7 us with *info*.
         """
         for family in (netlink.AF_INET, netlink.AF_INET6):
             places = list(
@@ -143,7 +152,8 @@ class Linux:
                     yield Found(answer.ident, answer.inode, answer.queued, snapshot)
 
     def look(self, idents: Sequence[bytes]) -> list[Snapshot | None]:
-        """The connections with *idents* now, in that order; None: no longer open. Cost: about 10 us each.
+        """The connections with *idents* now, in that order; None: no longer open. Cost: about 10 us
+        each.
 
         Raises:
             OSError: the kernel refuses to answer at all.
@@ -238,7 +248,9 @@ def _open() -> socket.socket:
 
 
 def namespace(pid: int) -> tuple[int, int]:
-    """What names the network namespace of process *pid*. Raises Refusal: there is none, or it may not be seen."""
+    """What names the network namespace of process *pid*. Raises Refusal: there is none, or it may
+    not be seen.
+    """
     try:
         status = os.stat(f"/proc/{pid}/ns/net")
     except FileNotFoundError:
@@ -251,7 +263,9 @@ def namespace(pid: int) -> tuple[int, int]:
 
 
 def _open_within(pid: int) -> tuple[socket.socket, socket.socket]:
-    """Two sockets in the network namespace of *pid*, opened by a thread of their own: the rest of us stays outside."""
+    """Two sockets in the network namespace of *pid*, opened by a thread of their own: the rest of
+    us stays outside.
+    """
 
     def enter() -> tuple[socket.socket, socket.socket]:
         with open(f"/proc/{pid}/ns/net") as namespace:

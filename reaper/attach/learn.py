@@ -1,11 +1,14 @@
-"""`attach --learn`: how long the clients of a running server stay silent, as a journal from which `advise` learns.
+"""`attach --learn`: how long the clients of a running server stay silent, as a journal from which
+`advise` learns.
 
-One rule: *a silence is written once it has ended*, with the instants that the kernel's stamps give. All connections are
-sampled twice per `gap`, so no silence beyond it is missed: one that ended between two samples ended with the byte that
-the stamp shows, or, if several segments came since, half-way between the earliest and the latest instant that it can
-have been. Connections that begin and end between two samples are not seen.
+One rule: *a silence is written once it has ended*, with the instants that the kernel's stamps give.
+All connections are sampled twice per `gap`, so no silence beyond it is missed: one that ended
+between two samples ended with the byte that the stamp shows, or, if several segments came since,
+half-way between the earliest and the latest instant that it can have been. Connections that begin
+and end between two samples are not seen.
 
-The kernel is asked for all connections at once; the pace is lowered so that this takes `SHARE` of a core at most.
+The kernel is asked for all connections at once; the pace is lowered so that this takes `SHARE` of a
+core at most.
 """
 
 from __future__ import annotations
@@ -32,7 +35,8 @@ def to_ns(instant: float) -> int:
 
 
 class Learner:
-    """Samples the connections of *target*, and writes their silences to *journal*. About 500 bytes each.
+    """Samples the connections of *target*, and writes their silences to *journal*. About 500 bytes
+    each.
 
     Args:
         target: Whose connections.
@@ -103,7 +107,9 @@ class Learner:
 def learn(
     target: Target, directory: Path, gap: float, tick: float, say: Callable[[str], object]
 ) -> None:
-    """Write the silences beyond *gap* seconds of *target* to *directory* until SIGINT, SIGTERM or its end."""
+    """Write the silences beyond *gap* seconds of *target* to *directory* until SIGINT, SIGTERM or
+    its end.
+    """
     began = time.monotonic()
     count = sum(1 for _ in target.dump(True))
     least = 2 * (time.monotonic() - began) / SHARE

@@ -1,7 +1,8 @@
-"""The inet_diag protocol: requests to bytes, answers to records. Pure, small, and fuzzed: it does no I/O.
+"""The inet_diag protocol: requests to bytes, answers to records. Pure, small, and fuzzed: it does
+no I/O.
 
-One rule: *a length that does not add up ends the parse with an error*, never with a wrong record. What the kernel adds
-in later versions (attributes, longer structures) is skipped.
+One rule: *a length that does not add up ends the parse with an error*, never with a wrong record.
+What the kernel adds in later versions (attributes, longer structures) is skipped.
 
 Source: include/uapi/linux/{netlink,sock_diag,inet_diag}.h. pyroute2 does the same 25 times slower.
 """
@@ -21,8 +22,8 @@ NLM_F_REQUEST, NLM_F_ACK, NLM_F_DUMP = 0x1, 0x4, 0x300
 NLMSG_ERROR, NLMSG_DONE = 2, 3
 INET_DIAG_INFO = 2
 IDENT_BYTES = 48
-"""`struct inet_diag_sockid`: ports, addresses, interface and cookie. The cookie is the socket's for ever, and no
-other's: a socket that takes the same addresses later has another."""
+"""`struct inet_diag_sockid`: ports, addresses, interface and cookie. The cookie is the socket's for
+ever, and no other's: a socket that takes the same addresses later has another."""
 
 AF_INET, AF_INET6 = int(socket.AF_INET), int(socket.AF_INET6)  # as plain ints: enums compare slowly
 
@@ -87,8 +88,9 @@ def dump_request(
     """Ask for every TCP socket of *family* in one of *states* (a mask, bit n for state n).
 
     Args:
-        places: Only those with one of these local ports and addresses (of *family*, packed; nothing: any), at most
-            `MOST_PLACES`: the kernel filters, and walks its table once for all of them. Empty: all.
+        places: Only those with one of these local ports and addresses (of *family*, packed;
+            nothing: any), at most `MOST_PLACES`: the kernel filters, and walks its table once for
+            all of them. Empty: all.
         info: With `tcp_info`, which triples the cost.
     """
     flags, ident = NLM_F_REQUEST | NLM_F_DUMP, bytes(IDENT_BYTES)
@@ -110,11 +112,14 @@ def destroy_request(sequence: int, ident: bytes) -> bytes:
 
 
 def _filter(family: int, places: Sequence[tuple[int, bytes]]) -> bytes:
-    """The program, as an attribute, that lets the sockets of *places* pass: a condition for each, joined by "or"."""
+    """The program, as an attribute, that lets the sockets of *places* pass: a condition for each,
+    joined by "or".
+    """
     code = b""
     for port, host in reversed(places):
         length = _STEP.size + _PLACE.size + len(host)
-        if code:  # met: on to the jump, which goes to the end; not met: past the jump, to the next condition
+        # met: on to the jump, which goes to the end; not met: past the jump, to the next condition
+        if code:
             code = _STEP.pack(_JUMP, _STEP.size, len(code) + _STEP.size) + code
         place = _PLACE.pack(family if host else socket.AF_UNSPEC, len(host) * 8, port) + host
         code = _STEP.pack(_AT, length, length + _STEP.size) + place + code
@@ -191,8 +196,8 @@ _NO_BYTES = bytes(12)
 def family_of(ident: bytes) -> int:
     """AF_INET where both addresses fill one word of four, else AF_INET6.
 
-    A dual-stack socket's addresses are ::ffff:a.b.c.d and so remain AF_INET6. An IPv6 address whose last twelve bytes
-    are zero, in both places at once, cannot belong to a connection.
+    A dual-stack socket's addresses are ::ffff:a.b.c.d and so remain AF_INET6. An IPv6 address whose
+    last twelve bytes are zero, in both places at once, cannot belong to a connection.
     """
     v4 = ident[8:20] == _NO_BYTES and ident[24:36] == _NO_BYTES
     return AF_INET if v4 else AF_INET6
@@ -202,7 +207,8 @@ def addresses_of(ident: bytes, family: int = 0) -> tuple[Address, Address]:
     """(local, remote) of the socket with *ident*.
 
     Args:
-        family: AF_INET or AF_INET6, for a listening socket: its ident does not tell `::` from 0.0.0.0.
+        family: AF_INET or AF_INET6, for a listening socket: its ident does not tell `::` from
+            0.0.0.0.
     """
     local_port, remote_port = _PORTS.unpack_from(ident)
     size = 4 if (family or family_of(ident)) == AF_INET else 16

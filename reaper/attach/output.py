@@ -1,7 +1,7 @@
 """Standard output of a watch that must not wait for whatever reads it.
 
-One rule: *a line is written whole, later, or counted as dropped*. A thread writes; the loop only puts lines where the
-thread finds them, so a full pipe or a stopped terminal delays no close.
+One rule: *a line is written whole, later, or counted as dropped*. A thread writes; the loop only
+puts lines where the thread finds them, so a full pipe or a stopped terminal delays no close.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ class Output:
         self.write(text + "\n")
 
     def write(self, text: str) -> int:
-        """As `line`, without an end of line: all of it or nothing. The length of *text*, for what expects a file."""
+        """As `line`, without an end of line: all of it or nothing. The length of *text*, for what
+        expects a file.
+        """
         if self._broken:
             raise BrokenPipeError("standard output is closed")
         self._given += 1

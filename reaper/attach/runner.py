@@ -1,7 +1,8 @@
-"""The loop behind `python -m reaper attach`: a target, a watch, and what waits for signals in between.
+"""The loop behind `python -m reaper attach`: a target, a watch, and what waits for signals in
+between.
 
-One rule: *the loop owns the time*. It is the only place of this room that sleeps; a discovery is worked off in slices,
-so that what is due is not kept waiting by a dump.
+One rule: *the loop owns the time*. It is the only place of this room that sleeps; a discovery is
+worked off in slices, so that what is due is not kept waiting by a dump.
 """
 
 from __future__ import annotations
@@ -69,13 +70,15 @@ def limits_of(config: Attach) -> Limits:
 class JournalBook:
     """Writes a watch's events to a journal. About 350 bytes per open connection.
 
-    What was known, and when: a connection that was open before us is opened at the latest instant that its stamps
-    allow; its last activity is the kernel's stamp; how often it spoke in between is not invented.
+    What was known, and when: a connection that was open before us is opened at the latest instant
+    that its stamps allow; its last activity is the kernel's stamp; how often it spoke in between is
+    not invented.
 
     Args:
         journal: Made with `clock_ns` on the monotonic clock.
         config: Its limits and tick.
-        closes: Whether the watch ends connections. If not, no timeout is in force, and an audit judges none.
+        closes: Whether the watch ends connections. If not, no timeout is in force, and an audit
+            judges none.
         clock: Seconds, monotonic: for what is only known to have happened.
     """
 
@@ -138,8 +141,8 @@ class Runner:
         view: Shows it; given the watch.
         clock: Seconds, monotonic.
     Raises:
-        Refusal: it sets no limit, or one shorter than the tick; or a right or a feature of the kernel is missing to
-            close what is to be closed.
+        Refusal: it sets no limit, or one shorter than the tick; or a right or a feature of the
+            kernel is missing to close what is to be closed.
     """
 
     def __init__(

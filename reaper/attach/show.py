@@ -1,7 +1,8 @@
-"""What the user sees: a live table on a terminal, a line per event in a pipe, an object per line for a machine.
+"""What the user sees: a live table on a terminal, a line per event in a pipe, an object per line
+for a machine.
 
-One rule: *a line can be acted on*. It names the connection as `ss` and the server's log do, says what was done or would
-be, by which limit, and for how long the client had been silent.
+One rule: *a line can be acted on*. It names the connection as `ss` and the server's log do, says
+what was done or would be, by which limit, and for how long the client had been silent.
 """
 
 from __future__ import annotations
@@ -79,7 +80,9 @@ def dropped_record(count: int) -> str:
 
 
 class View:
-    """One way to show a watch; this one passes on to *line* what is said of the target, and no more."""
+    """One way to show a watch; this one passes on to *line* what is said of the target, and no
+    more.
+    """
 
     def __init__(self, line: Callable[[str], object]) -> None:
         self._line = line
@@ -215,7 +218,8 @@ class Json(View):
 
 
 class Table(Lines):
-    """The connections that may be due next, and what happened lately. Needs rich, a terminal, and ten looks per second.
+    """The connections that may be due next, and what happened lately. Needs rich, a terminal, and
+    ten looks per second.
 
     Raises:
         ImportError: there is no rich.

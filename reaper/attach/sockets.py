@@ -1,7 +1,9 @@
-"""Sockets that this process holds: its own, and duplicates of another's. Looked at by descriptor, ended by shutdown(2).
+"""Sockets that this process holds: its own, and duplicates of another's. Looked at by descriptor,
+ended by shutdown(2).
 
-One rule: *a number is not a socket*. A descriptor may have been closed and given to another connection since it was
-noted, so each look compares the kernel's cookie first, and each close happens on a duplicate that was compared.
+One rule: *a number is not a socket*. A descriptor may have been closed and given to another
+connection since it was noted, so each look compares the kernel's cookie first, and each close
+happens on a duplicate that was compared.
 """
 
 from __future__ import annotations
@@ -60,7 +62,8 @@ def cookie(fd: int) -> int:
 
 
 def look(fd: int, clock: Callable[[], float]) -> Snapshot | None:
-    """The connection behind *fd* now; None: no longer open in both directions (or the peer's half closed).
+    """The connection behind *fd* now; None: no longer open in both directions (or the peer's half
+    closed).
 
     Raises:
         OSError: *fd* is closed, or no TCP socket.
@@ -80,12 +83,14 @@ def look(fd: int, clock: Callable[[], float]) -> Snapshot | None:
 
 
 def _answered(fd: int, seen: Snapshot) -> bool | None:
-    """Whether the server spoke last, although both stamps are equal; None: this kernel does not tell.
+    """Whether the server spoke last, although both stamps are equal; None: this kernel does not
+    tell.
 
-    A kernel that answers its peer quickly lets acknowledgements ride on the answers. When one has to go alone, because
-    no answer came within 40 ms, it stops doing so: then the option reads 1. But a question in two segments is
-    acknowledged at once, and the option stays 0. An answer that the peer acknowledged a little later, by itself, came
-    after the question. So did one of as many segments as came in: a question in two would be one too many.
+    A kernel that answers its peer quickly lets acknowledgements ride on the answers. When one has
+    to go alone, because no answer came within 40 ms, it stops doing so: then the option reads 1.
+    But a question in two segments is acknowledged at once, and the option stays 0. An answer that
+    the peer acknowledged a little later, by itself, came after the question. So did one of as many
+    segments as came in: a question in two would be one too many.
     """
     if _option(fd, socket.IPPROTO_TCP, TCP_QUICKACK, 4)[:1] != b"\0":
         return False if acks_tell() else None
@@ -95,7 +100,9 @@ def _answered(fd: int, seen: Snapshot) -> bool | None:
 
 @cache
 def acks_tell() -> bool:
-    """Whether one quick answer is enough for this kernel to let acknowledgements wait: since Linux 6.0."""
+    """Whether one quick answer is enough for this kernel to let acknowledgements wait: since Linux
+    6.0.
+    """
     try:
         return int(Path("/proc/sys/net/ipv4/tcp_pingpong_thresh").read_text()) == 1
     except (OSError, ValueError):
@@ -136,7 +143,9 @@ class OwnSockets:
         return found
 
     def end(self, ident: bytes, again: Callable[[Snapshot], bool]) -> str:
-        """As `reaper.attach.closing.Hands.end`. Its owner keeps the descriptor, reads an end of file, and closes."""
+        """As `reaper.attach.closing.Hands.end`. Its owner keeps the descriptor, reads an end of
+        file, and closes.
+        """
         fd, _ = _IDENT.unpack(ident)
         try:
             held = os.dup(fd)
@@ -152,7 +161,8 @@ def end(
     clock: Callable[[], float],
     abort: Callable[[], bool] | None = None,
 ) -> str:
-    """Shut the connection behind *held* down if it is that of *ident* and *again* still says so; close *held*.
+    """Shut the connection behind *held* down if it is that of *ident* and *again* still says so;
+    close *held*.
 
     Args:
         abort: Called instead of shutdown(2); False: the connection has ended.
@@ -192,9 +202,10 @@ def end(
 def asking(seconds: int) -> dict[int, int]:
     """Options of TCP by which our kernel asks a peer that was silent for *seconds*, and asks again.
 
-    If nothing answers, our kernel ends the connection by itself, whether or not anyone watches: after `KEEPALIVES` more
-    questions, and by default after 15 retransmissions. Both take longer than `Limits.vanished` and what may be added to
-    it, or it would end what is not due, and say nothing.
+    If nothing answers, our kernel ends the connection by itself, whether or not anyone watches:
+    after `KEEPALIVES` more questions, and by default after 15 retransmissions. Both take longer
+    than `Limits.vanished` and what may be added to it, or it would end what is not due, and say
+    nothing.
     """
     found = {
         socket.TCP_KEEPIDLE: seconds,
@@ -207,10 +218,12 @@ def asking(seconds: int) -> dict[int, int]:
 
 
 def ask(held: int, ident: bytes, seconds: int) -> str:
-    """Have the kernel ask the peer of *held*, if it is that of *ident*, whenever it was silent for *seconds*.
+    """Have the kernel ask the peer of *held*, if it is that of *ident*, whenever it was silent for
+    *seconds*.
 
-    By keep-alives, which a live peer's kernel answers, and, where ours can (Linux 6.15), by probes of a full window as
-    often. Not by TCP_USER_TIMEOUT: that ends a peer whose window is full although it answers each probe.
+    By keep-alives, which a live peer's kernel answers, and, where ours can (Linux 6.15), by probes
+    of a full window as often. Not by TCP_USER_TIMEOUT: that ends a peer whose window is full
+    although it answers each probe.
 
     Returns:
         "asked" or "other"; *held* is closed.
@@ -231,7 +244,9 @@ def ask(held: int, ident: bytes, seconds: int) -> str:
 
 @cache
 def probes_capped() -> bool:
-    """Whether this kernel can be told how far apart its probes of a full window may be: since Linux 6.15."""
+    """Whether this kernel can be told how far apart its probes of a full window may be: since Linux
+    6.15.
+    """
     with socket.socket() as sock:
         try:
             sock.setsockopt(socket.IPPROTO_TCP, TCP_RTO_MAX_MS, 120_000)

@@ -1,12 +1,15 @@
-"""Whose connections: those of a process and its children, or of a listening address; and which process holds them.
+"""Whose connections: those of a process and its children, or of a listening address; and which
+process holds them.
 
-One rule: *never more than was asked for*. Only connections that came in through a listening TCP socket; never a
-listening socket itself, never an outgoing connection, never a UNIX socket, never our own process.
+One rule: *never more than was asked for*. Only connections that came in through a listening TCP
+socket; never a listening socket itself, never an outgoing connection, never a UNIX socket, never
+our own process.
 
-The answer changes while we watch: servers restart, workers come and go, listening sockets and connections are handed
-over. So `listeners` is asked again at each discovery, and what processes hold is read again every few seconds, whether
-or not anything looks new. Even so it is a hint: descriptors are closed and reused behind our back. Who takes one
-compares the socket's cookie, and has the descriptors read again when it differs.
+The answer changes while we watch: servers restart, workers come and go, listening sockets and
+connections are handed over. So `listeners` is asked again at each discovery, and what processes
+hold is read again every few seconds, whether or not anything looks new. Even so it is a hint:
+descriptors are closed and reused behind our back. Who takes one compares the socket's cookie, and
+has the descriptors read again when it differs.
 """
 
 from __future__ import annotations
@@ -35,7 +38,8 @@ class Target(ABC):
     """Whose connections, and the sockets of the processes that hold them: about 200 bytes each.
 
     Attributes:
-        only, never: Networks of clients that are meant alone, and that are never meant; at first none.
+        only, never: Networks of clients that are meant alone, and that are never meant; at first
+            none.
         meant: Whether a listening socket is; at first each.
         served: Whether anything listened at the last dump.
         read_at: When the descriptors were read last; -inf: never.
@@ -69,7 +73,8 @@ class Target(ABC):
         """The processes that may hold them, now."""
 
     def dump(self, info: bool) -> Iterator[Found]:
-        """The connections of all listening sockets that are meant; each may then be `wanted`, or not.
+        """The connections of all listening sockets that are meant; each may then be `wanted`, or
+        not.
 
         Raises:
             Refusal: the target is gone for good.
@@ -79,7 +84,9 @@ class Target(ABC):
         return self.kernel.dump(listeners, info)
 
     def wanted(self, found: Found) -> bool:
-        """Whether a connection that is not known yet is meant. One that is not accepted yet may be, next time."""
+        """Whether a connection that is not known yet is meant. One that is not accepted yet may be,
+        next time.
+        """
         if not found.inode or not self._allowed(found.ident):
             return False
         if self.restricted and found.inode not in self and self._may_scan:
@@ -100,7 +107,9 @@ class Target(ABC):
                     self._places.setdefault(inode, (pid, fd))
 
     def find(self, inode: int) -> tuple[int, int] | None:
-        """(pid, descriptor) of the first holder of the socket, as of the last scan; None: none of them held it."""
+        """(pid, descriptor) of the first holder of the socket, as of the last scan; None: none of
+        them held it.
+        """
         return self._places.get(inode)
 
     def __contains__(self, inode: int) -> bool:
@@ -115,7 +124,9 @@ class Target(ABC):
         return not any(remote in network for network in self.never)
 
     def _news(self, listeners: list[Listener], read_at: float) -> bool:
-        """Whether it is time to read again what was read at *read_at*: another socket listens, or it is long ago."""
+        """Whether it is time to read again what was read at *read_at*: another socket listens, or
+        it is long ago.
+        """
         before, self._known = self._known, frozenset(listener.inode for listener in listeners)
         return bool(self._known - before) or self._clock() - read_at >= READ_EVERY
 
@@ -187,13 +198,15 @@ class ByListen(Target):
         found = [listener for listener in self.kernel.listeners() if self._means(listener)]
         if self._host.is_unspecified:
             return found
-        # Of a server that listens everywhere, only the connections to the address that was asked for.
+        # Of a server that listens everywhere, only the connections to the address that was asked
+        # for.
         return [listener._replace(address=self.address) for listener in found]
 
     def pids(self) -> list[int]:
         """The processes that may hold its connections, now.
 
-        Cost: if the server has restarted, and after `READ_EVERY` seconds, it reads every process's descriptors.
+        Cost: if the server has restarted, and after `READ_EVERY` seconds, it reads every process's
+        descriptors.
         """
         listeners = self.listeners()
         if self._news(listeners, self._read_at):
@@ -237,7 +250,9 @@ def parse_address(text: str) -> Address:
 
 
 def descendants(pids: Iterable[int]) -> list[int]:
-    """*pids* and all that come from them, but never this process; those that have ended are left out."""
+    """*pids* and all that come from them, but never this process; those that have ended are left
+    out.
+    """
     found: set[int] = set()
     for pid in pids:
         with suppress(psutil.Error):

@@ -1,13 +1,16 @@
-"""The watch: which connections there are, which is looked at next, and what becomes of one that is due.
+"""The watch: which connections there are, which is looked at next, and what becomes of one that is
+due.
 
-One rule: *a connection is looked at when something can be due, and not before*. A look costs the kernel a hash lookup;
-what it shows says when the next one is worth while. New connections are found by a dump, at half the shortest limit.
+One rule: *a connection is looked at when something can be due, and not before*. A look costs the
+kernel a hash lookup; what it shows says when the next one is worth while. New connections are found
+by a dump, at half the shortest limit.
 
-What cannot be told is not closed: where question and answer fell into one jiffy, only the socket in hand may tell
-whether the server owes an answer. If it does not either, that is said, once per silence.
+What cannot be told is not closed: where question and answer fell into one jiffy, only the socket in
+hand may tell whether the server owes an answer. If it does not either, that is said, once per
+silence.
 
-No clock and no I/O of its own: `now` is an argument, the kernel and the hands are given. It never blocks longer than
-one slice of work.
+No clock and no I/O of its own: `now` is an argument, the kernel and the hands are given. It never
+blocks longer than one slice of work.
 """
 
 from __future__ import annotations
@@ -53,7 +56,8 @@ class Row:
     mark: int
     """The dump that showed it last."""
     timer: Timer[Row] | None = None
-    """Of its next look; None: it has come due, and waits for that look or for the bound on closes."""
+    """Of its next look; None: it has come due, and waits for that look or for the bound on closes.
+    """
     reported: bool = False
     """Whether it was reported as due, and has not stirred since."""
     overdue: bool = False
@@ -64,8 +68,9 @@ class Event(NamedTuple):
     """What happened to one connection. Instants are seconds on the monotonic clock."""
 
     kind: str
-    """found; due (reported, not closed); closed; averted (by the final check); gone (ended without us); unsure (silent,
-    or waiting for an answer: nothing tells); unreachable (no process that we may touch holds it)."""
+    """found; due (reported, not closed); closed; averted (by the final check); gone (ended without
+    us); unsure (silent, or waiting for an answer: nothing tells); unreachable (no process that we
+    may touch holds it)."""
     at: float
     """`NONE` where only that it happened is known: just now, or since the previous check."""
     ident: bytes
@@ -104,9 +109,12 @@ class Watch:
         limits: What is not tolerated.
         tick: Seconds, > 0: a due connection is ended at most one tick late, plus our own stall.
         end: What ends a connection, see `Hands.end`; None: a look has to do for a final check.
-        ask: Has the kernel ask a silent peer for `Limits.vanished`, see `Hands.ask`; None: nothing does.
-        closes: Whether it may. If not, what is due is reported, once per silence; the final check is made all the same.
-        jitter: 0..1: the most by which a timeout of silence is lengthened, differently for each connection.
+        ask: Has the kernel ask a silent peer for `Limits.vanished`, see `Hands.ask`; None: nothing
+            does.
+        closes: Whether it may. If not, what is due is reported, once per silence; the final check
+            is made all the same.
+        jitter: 0..1: the most by which a timeout of silence is lengthened, differently for each
+            connection.
         reaps_per_second: The most that are ended per second; 0: no bound.
         on: Told every event, at once; must not raise.
     Raises:
@@ -156,7 +164,9 @@ class Watch:
     # -- who is there
 
     def add(self, ident: bytes, inode: int, seen: Snapshot) -> None:
-        """Watch one more connection, from what *seen* shows. One that is watched already stays as it is."""
+        """Watch one more connection, from what *seen* shows. One that is watched already stays as
+        it is.
+        """
         if ident in self.rows:
             return
         verdict, memory = judge(seen, Memory(seen.after), self._limits_of(ident))
@@ -173,7 +183,8 @@ class Watch:
         return row is not None
 
     def discover(self, dump: Iterable[Found], wanted: Callable[[Found], bool]) -> Iterator[None]:
-        """Compare the table with a whole *dump* (of every listener): new connections in, vanished ones out.
+        """Compare the table with a whole *dump* (of every listener): new connections in, vanished
+        ones out.
 
         A generator: each step is a slice of work, and other calls may come between.
 
@@ -204,7 +215,8 @@ class Watch:
                 fresh.clear()
                 yield
         self._admit(fresh)
-        # A dump is not one instant's: what it did not show may only have moved. The kernel is asked for each.
+        # A dump is not one instant's: what it did not show may only have moved. The kernel is asked
+        # for each.
         unseen = [row for row in rows.values() if row.mark != serial]
         for start in range(0, len(unseen), SLICE):
             part = [row for row in unseen[start : start + SLICE] if self._watches(row)]
@@ -310,7 +322,9 @@ class Watch:
             self._report("unsure", row, verdict, limits, at)
 
     def soonest(self, count: int) -> list[tuple[bytes, Snapshot, Verdict]]:
-        """The *count* connections that are looked at next, as they are now: for people. Changes nothing."""
+        """The *count* connections that are looked at next, as they are now: for people. Changes
+        nothing.
+        """
         armed = ((row.timer.deadline, row) for row in self.rows.values() if row.timer is not None)
         rows = [row for _, row in heapq.nsmallest(count, armed, key=itemgetter(0))]
         found = []
@@ -345,7 +359,9 @@ class Watch:
         self._due.append(row)
 
     def _arm(self, row: Row, at: float, now: float = NONE) -> None:
-        """Look at *row* again at *at*; at *now*, if given, its peer may have to be asked from now on."""
+        """Look at *row* again at *at*; at *now*, if given, its peer may have to be asked from now
+        on.
+        """
         if now != NONE and self._ask is not None and not row.known.asks:
             outcome = self._ask(row.ident, row.inode)
             if outcome == "asked":

@@ -1,4 +1,6 @@
-"""One frozen, typed configuration. A setting is declared once; everything said about it is derived from that."""
+"""One frozen, typed configuration. A setting is declared once; everything said about it is derived
+from that.
+"""
 
 from __future__ import annotations
 

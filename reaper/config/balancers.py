@@ -1,4 +1,5 @@
-"""What proxies, load balancers and pools of connections do with an idle connection: one side must be first to close.
+"""What proxies, load balancers and pools of connections do with an idle connection: one side must
+be first to close.
 
 `reaper-loadgen probe --listen` measures it where the thing can be run.
 """
@@ -15,8 +16,9 @@ class Balancer:
     Attributes:
         title: As its users call it.
         idle: Seconds after which it gives an idle connection up, by default.
-        tells: True: it closes the connection, and so must be the first to do it, or its next request meets our close
-            and its client a 502. False: it forgets the connection silently, and so we must be first.
+        tells: True: it closes the connection, and so must be the first to do it, or its next
+            request meets our close and its client a 502. False: it forgets the connection silently,
+            and so we must be first.
         source: Where that is said.
     """
 

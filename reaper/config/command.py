@@ -1,4 +1,6 @@
-"""`check` and `table`: what a configuration means, where it comes from, and what is unwise about it."""
+"""`check` and `table`: what a configuration means, where it comes from, and what is unwise about
+it.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ END = "<!-- end of settings -->"
 
 
 def add_commands(commands: Any) -> None:
-    """Add `check` and `table` to *commands*, argparse's subparsers; each sets `run` to what takes the parsed flags."""
+    """Add `check` and `table` to *commands*, argparse's subparsers; each sets `run` to what takes
+    the parsed flags.
+    """
     check = commands.add_parser(
         "check",
         help="lint and explain a configuration, every value with its origin",

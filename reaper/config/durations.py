@@ -29,13 +29,16 @@ def parse_duration(text: str) -> float:
     """The number of seconds that *text* says.
 
     Args:
-        text: A decimal number and one of the units `ms`, `s`, `m`, `h`, `d`, with nothing between or around them.
+        text: A decimal number and one of the units `ms`, `s`, `m`, `h`, `d`, with nothing between
+            or around them.
 
     Returns:
-        Seconds, finite, >= 0. `0s` is zero; what zero means is the caller's (a timeout of zero is switched off).
+        Seconds, finite, >= 0. `0s` is zero; what zero means is the caller's (a timeout of zero is
+        switched off).
 
     Raises:
-        InvalidArgument: *text* is not a string of that form, or too large for a float; the message shows it.
+        InvalidArgument: *text* is not a string of that form, or too large for a float; the message
+            shows it.
     """
     match = _TEXT.fullmatch(text) if isinstance(text, str) else None
     if match is not None:

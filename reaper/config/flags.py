@@ -1,7 +1,7 @@
 """Command lines: the settings as flags, and errors in one line.
 
-One rule: *a flag is a setting*. Flags are made from `reaper.config.OPTIONS`, so `--help` says what the documentation
-says, and their values go through the same checks as those of a file.
+One rule: *a flag is a setting*. Flags are made from `reaper.config.OPTIONS`, so `--help` says what
+the documentation says, and their values go through the same checks as those of a file.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ def duration(least: float) -> Callable[[str], float]:
 
 
 def host_and_port(text: str, least: int = 0) -> tuple[str, int]:
-    """The two of HOST:PORT or [HOST]:PORT, the port from *least* on. Raises ValueError: *text* is no such thing."""
+    """The two of HOST:PORT or [HOST]:PORT, the port from *least* on. Raises ValueError: *text* is
+    no such thing.
+    """
     host, colon, port = text.rpartition(":")
     if not (colon and port.isascii() and port.isdecimal() and least <= int(port) < 65536):
         raise ValueError(f"{text!r} is not HOST:PORT, for example 127.0.0.1:6379 or [::1]:6379")
@@ -57,7 +59,9 @@ def add_version(parser: argparse.ArgumentParser) -> None:
 
 
 def add_completion(commands: Any, whole: Callable[[], argparse.ArgumentParser]) -> None:
-    """Add `completion` to *commands*, argparse's subparsers; *whole* makes the parser of all that it completes."""
+    """Add `completion` to *commands*, argparse's subparsers; *whole* makes the parser of all that
+    it completes.
+    """
     text = "Print the script by which a shell completes this command, to be sourced. Needs shtab."
     command = commands.add_parser("completion", help=text, description=text)
     command.add_argument("shell", choices=("bash", "zsh", "tcsh"), help="whose script")
@@ -101,7 +105,9 @@ def add_settings(
 
 
 def settings(arguments: argparse.Namespace) -> dict[str, object]:
-    """What was given of the flags that `add_settings` made: `section.key` -> text, for `ReaperConfig.load`."""
+    """What was given of the flags that `add_settings` made: `section.key` -> text, for
+    `ReaperConfig.load`.
+    """
     return {
         name.removeprefix(_PREFIX): value
         for name, value in vars(arguments).items()

@@ -1,7 +1,7 @@
 """What is legal in a configuration and yet unwise.
 
-One rule: *a finding says what would be right*. An `error` is a configuration that cannot keep its promise, a `warning`
-one that keeps it at a price, a `note` a consequence worth knowing.
+One rule: *a finding says what would be right*. An `error` is a configuration that cannot keep its
+promise, a `warning` one that keeps it at a price, a `note` a consequence worth knowing.
 """
 
 from __future__ import annotations
@@ -54,12 +54,16 @@ class Finding:
 
 
 def tick_for(shortest: float) -> float:
-    """The coarsest tick of a round number within a tenth of *shortest*, a timeout in seconds; 10 ms at least."""
+    """The coarsest tick of a round number within a tenth of *shortest*, a timeout in seconds; 10 ms
+    at least.
+    """
     return max((tick for tick in TICKS if tick <= GOOD_SHARE * shortest), default=TICKS[0])
 
 
 def lint(config: ReaperConfig) -> list[Finding]:
-    """Every finding about *config*: errors first, then warnings, then notes; within these by subject. May be empty."""
+    """Every finding about *config*: errors first, then warnings, then notes; within these by
+    subject. May be empty.
+    """
     found = [*_tick(config), *_balancers(config), *_holes(config), *_order(config)]
     return sorted(found, key=lambda finding: ("error", "warning", "note").index(finding.severity))
 

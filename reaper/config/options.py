@@ -1,7 +1,9 @@
-"""What one setting is: its kind, default, precedent and meaning, declared once, with the field that holds it.
+"""What one setting is: its kind, default, precedent and meaning, declared once, with the field that
+holds it.
 
-One rule: *everything said about a setting is derived from its declaration*. Validation, `--help`, the table in the
-documentation and `python -m reaper check` read the same `Option`, so they cannot disagree.
+One rule: *everything said about a setting is derived from its declaration*. Validation, `--help`,
+the table in the documentation and `python -m reaper check` read the same `Option`, so they cannot
+disagree.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ class Kind(ABC):
 
     __slots__ = ()
     quoted: ClassVar[bool] = False
-    """Whether its values are read from texts in TOML too. A number in quotes is a mistake that hides others."""
+    """Whether its values are read from texts in TOML too. A number in quotes is a mistake that
+    hides others.
+    """
 
     @property
     @abstractmethod
@@ -43,7 +47,9 @@ class Kind(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Duration(Kind):
-    """Seconds, written `30s`, at least *least*. Zero means switched off where *off* is true, else it is refused."""
+    """Seconds, written `30s`, at least *least*. Zero means switched off where *off* is true, else
+    it is refused.
+    """
 
     quoted: ClassVar[bool] = (
         True  # a bare number leaves the unit to be guessed; people guess differently
@@ -77,7 +83,9 @@ class Duration(Kind):
 
 @dataclass(frozen=True, slots=True)
 class Integer(Kind):
-    """A whole number from *least* to *most*, both inclusive; *word*, where given, may stand in its place."""
+    """A whole number from *least* to *most*, both inclusive; *word*, where given, may stand in its
+    place.
+    """
 
     least: int
     most: int | None = None
@@ -188,12 +196,16 @@ class Option:
 
     @property
     def flag(self) -> str:
-        """The command-line flag, `--keep-alive`. The command of `[attach]` leaves the prefix `attach-` out."""
+        """The command-line flag, `--keep-alive`. The command of `[attach]` leaves the prefix
+        `attach-` out.
+        """
         return ("--attach-" if self.section == "attach" else "--") + self.key.replace("_", "-")
 
     @property
     def environment(self) -> tuple[str, ...]:
-        """Environment variables that set it, the one that wins first. `[reaper]` need not be said twice."""
+        """Environment variables that set it, the one that wins first. `[reaper]` need not be said
+        twice.
+        """
         full = "REAPER_" + self.path.replace(".", "_").upper()
         return (full, "REAPER_" + self.key.upper()) if self.section == "reaper" else (full,)
 
@@ -201,7 +213,9 @@ class Option:
 def option(
     default: Any, doc: str, precedent: str = "", kind: Kind = Duration(), live: bool = True
 ) -> Any:
-    """A dataclass field that carries its own `Option`; to be used in the sections of `reaper.config`."""
+    """A dataclass field that carries its own `Option`; to be used in the sections of
+    `reaper.config`.
+    """
     return field(
         default=default, metadata={"doc": doc, "precedent": precedent, "kind": kind, "live": live}
     )

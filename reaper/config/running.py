@@ -1,6 +1,8 @@
-"""Commands that run for a while: how far they are, how they are ended, and a directory that they have to themselves.
+"""Commands that run for a while: how far they are, how they are ended, and a directory that they
+have to themselves.
 
-One rule: *the second Ctrl-C ends it at once*. The first, as SIGTERM, lets it finish the step that it is at.
+One rule: *the second Ctrl-C ends it at once*. The first, as SIGTERM, lets it finish the step that
+it is at.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ def progress_on_stderr(quiet: bool) -> Callable[[str], None]:
 
 
 class _Asked(Event):
-    """An event that a signal's handler may set in the thread that waits for it: a lock of Python's would not open."""
+    """An event that a signal's handler may set in the thread that waits for it: a lock of Python's
+    would not open.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,7 +81,8 @@ def alone(lock: Path, busy: Callable[[str], Exception]) -> Iterator[None]:
     """Hold the file *lock*, made if missing, which says which process has it.
 
     Args:
-        busy: Makes what is raised where another process holds it, of that process's id (`?`: not known).
+        busy: Makes what is raised where another process holds it, of that process's id (`?`: not
+            known).
     Raises:
         OSError: the file cannot be opened or written.
     """

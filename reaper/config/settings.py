@@ -1,8 +1,9 @@
 """`ReaperConfig`: one frozen, typed configuration, and where each of its values came from.
 
-One rule: *all or nothing*. Defaults give way to a TOML file, the file to the environment (`REAPER_TIMEOUTS_IDLE=30s`),
-the environment to the command line; every fault found on the way is reported at once, and while there is one there is
-no configuration. The settings are declared here and nowhere else.
+One rule: *all or nothing*. Defaults give way to a TOML file, the file to the environment
+(`REAPER_TIMEOUTS_IDLE=30s`), the environment to the command line; every fault found on the way is
+reported at once, and while there is one there is no configuration. The settings are declared here
+and nowhere else.
 """
 
 from __future__ import annotations
@@ -71,7 +72,9 @@ class Reaper(Section):
 
 @dataclass(frozen=True, slots=True)
 class Timeouts(Section):
-    """`[timeouts]`: how long a connection may be silent in each phase. Seconds; zero switches a timeout off."""
+    """`[timeouts]`: how long a connection may be silent in each phase. Seconds; zero switches a
+    timeout off.
+    """
 
     idle: float = option(
         30.0,
@@ -97,7 +100,8 @@ class Timeouts(Section):
         30.0, "Request body: no byte received (408).", "nginx client_body_timeout 60 s; Apache 20"
     )
     keep_alive: float = option(
-        95.0,  # longer than every proxy in `BALANCERS` that closes, shorter than the one that forgets
+        # longer than every proxy in `BALANCERS` that closes, shorter than the one that forgets
+        95.0,
         "Between two requests of one connection.",
         "nginx 75 s; Kestrel 130 s; Node.js 5 or 65 s; Apache, uvicorn 5 s",
     )
@@ -259,9 +263,11 @@ class Server(Section):
 
 @dataclass(frozen=True, slots=True)
 class Attach(Section):
-    """`[attach]`: the limits of a watched server. Changes need a restart of the watcher, never of the server.
+    """`[attach]`: the limits of a watched server. Changes need a restart of the watcher, never of
+    the server.
 
-    Everything is off until it is asked for: the server is not ours, and a limit that suits one does harm to the next.
+    Everything is off until it is asked for: the server is not ours, and a limit that suits one does
+    harm to the next.
     """
 
     live: ClassVar[bool] = False
@@ -337,8 +343,10 @@ class ReaperConfig:
     Equality is by value; where a value came from does not count.
 
     Attributes:
-        reaper, timeouts, limits, server, attach: The sections, one attribute per key; durations are seconds.
-        origins: `section.key` -> where its value came from, for the keys that are not at their default.
+        reaper, timeouts, limits, server, attach: The sections, one attribute per key; durations are
+            seconds.
+        origins: `section.key` -> where its value came from, for the keys that are not at their
+            default.
     """
 
     reaper: Reaper = field(default_factory=Reaper)
@@ -359,15 +367,17 @@ class ReaperConfig:
 
         Args:
             path: A TOML file. None: no file is read, and none is searched for.
-            environ: Variables by name; None takes those of the process. Only names that begin with `REAPER_` matter.
-            overrides: `section.key` -> value, as text ("30s") or typed (30.0 seconds); None as a value is "not given".
+            environ: Variables by name; None takes those of the process. Only names that begin with
+                `REAPER_` matter.
+            overrides: `section.key` -> value, as text ("30s") or typed (30.0 seconds); None as a
+                value is "not given".
 
         Returns:
             A configuration with every value checked and its origin noted.
 
         Raises:
-            ConfigError: at least one fault; the message lists all of them, one per line, each with its path, the value
-                and where it came from, and what would be accepted.
+            ConfigError: at least one fault; the message lists all of them, one per line, each with
+                its path, the value and where it came from, and what would be accepted.
         """
         return _Loader().load(path, os.environ if environ is None else environ, overrides or {})
 
@@ -377,11 +387,15 @@ class ReaperConfig:
         return getattr(getattr(self, found.section), found.key)
 
     def origin(self, path: str) -> str:
-        """Where the value at `section.key` came from. Raises KeyError for a path that is no setting."""
+        """Where the value at `section.key` came from. Raises KeyError for a path that is no
+        setting.
+        """
         return self.origins.get(OPTIONS[path].path, DEFAULT)
 
     def replaced(self, values: Mapping[str, object], origins: Mapping[str, str]) -> ReaperConfig:
-        """This configuration with *values*, by `section.key`, and with *origins* in place of its own."""
+        """This configuration with *values*, by `section.key`, and with *origins* in place of its
+        own.
+        """
         sections: dict[str, dict[str, Any]] = {}
         for path, value in values.items():
             sections.setdefault(OPTIONS[path].section, {})[OPTIONS[path].key] = value
@@ -393,7 +407,9 @@ class ReaperConfig:
 
 
 def changes(old: ReaperConfig, new: ReaperConfig) -> dict[str, str]:
-    """What became of every setting that differs, in words, by `section.key` in the order of the documentation."""
+    """What became of every setting that differs, in words, by `section.key` in the order of the
+    documentation.
+    """
     return {
         path: f"{found.kind.show(old.get(path))} -> {found.kind.show(new.get(path))}"
         + ("" if found.live else " (needs a restart)")
@@ -403,7 +419,8 @@ def changes(old: ReaperConfig, new: ReaperConfig) -> dict[str, str]:
 
 
 def applied(old: ReaperConfig, new: ReaperConfig) -> ReaperConfig:
-    """*old* with the live settings of *new*: what is in force after a reload, while the others wait for a restart.
+    """*old* with the live settings of *new*: what is in force after a reload, while the others wait
+    for a restart.
 
     Origins follow the values: a setting that waits for a restart keeps the origin of its old value.
     """
@@ -488,8 +505,9 @@ class _Loader:
             if name in environ:
                 self.take(found, environ[name], f"environment {name}", read=True)
         for name in unknown_variables(environ):
-            # A misspelt variable that does nothing is worse than an error. Other REAPER_ names may be another's:
-            # Kubernetes makes REAPER_PORT and REAPER_SERVICE_HOST for a service called reaper.
+            # A misspelt variable that does nothing is worse than an error. Other REAPER_ names may
+            # be another's: Kubernetes makes REAPER_PORT and REAPER_SERVICE_HOST for a service
+            # called reaper.
             if name.startswith(_OURS):
                 self.faults.append(
                     f"{name}: unknown environment variable{suggest(name, tuple(names))}"
@@ -504,7 +522,9 @@ class _Loader:
         return False
 
     def take(self, found: Option, raw: Any, origin: str, *, read: bool) -> None:
-        """Check and keep one value: typed already, or a text to be *read* (of a variable, a flag, a duration)."""
+        """Check and keep one value: typed already, or a text to be *read* (of a variable, a flag, a
+        duration).
+        """
         try:
             value: Any = found.kind.read(raw) if read else raw
             good = found.kind.check(value)
@@ -546,7 +566,9 @@ def unknown_variables(environ: Mapping[str, str]) -> list[str]:
 
 
 def suggest(name: str, names: tuple[str, ...]) -> str:
-    """What to say after an unknown *name*: the same key in another section, the most similar of *names*, or all."""
+    """What to say after an unknown *name*: the same key in another section, the most similar of
+    *names*, or all.
+    """
     key = name.rpartition(".")[2].removeprefix("REAPER_")
     same = [known for known in names if known.endswith((f".{key}", f"_{key}"))]
     near = same or difflib.get_close_matches(name, names, n=1)

@@ -1,4 +1,5 @@
-"""Who is due, and when: no clock, no I/O, no framework. Imports nothing of the library but `errors`.
+"""Who is due, and when: no clock, no I/O, no framework. Imports nothing of the library but
+`errors`.
 
 Read in this order; less than an hour:
 

@@ -1,10 +1,12 @@
 """What the core hands out: the lease on one connection, and the records that describe it.
 
-One rule: *a lease that has ended stays ended*. Whatever is called on it does nothing and returns False.
+One rule: *a lease that has ended stays ended*. Whatever is called on it does nothing and returns
+False.
 
-A lease is four references wide, so that it and its garbage-collector header fit in one cache line: uid, the epoch it
-was last touched in, and where it lies (chunk, position). Everything else is shared: the timeout and the reason belong
-to the slot, the way to the core belongs to the class (one lease class per core, see `bind`).
+A lease is four references wide, so that it and its garbage-collector header fit in one cache line:
+uid, the epoch it was last touched in, and where it lies (chunk, position). Everything else is
+shared: the timeout and the reason belong to the slot, the way to the core belongs to the class (one
+lease class per core, see `bind`).
 """
 
 from __future__ import annotations
@@ -22,17 +24,20 @@ if TYPE_CHECKING:
     from .reaper import IdleReaper
 
 Key = tuple[float | None, str]
-"""What the leases of one slot have in common besides their epoch: (timeout in seconds, None for none; reason)."""
+"""What the leases of one slot have in common besides their epoch: (timeout in seconds, None for
+none; reason).
+"""
 
 OPEN = float("inf")
 """`Epoch.closed` while the epoch is open: nothing touched in it can be due."""
 
 
 class Epoch:
-    """A stretch of time, one tick long when nothing stalls, with the instants at which it *really* began and ended.
+    """A stretch of time, one tick long when nothing stalls, with the instants at which it *really*
+    began and ended.
 
-    A touch stores the open epoch and nothing else. An epoch lives as long as a lease or a slot refers to it, so a month
-    of ticks costs only what is still in use.
+    A touch stores the open epoch and nothing else. An epoch lives as long as a lease or a slot
+    refers to it, so a month of ticks costs only what is still in use.
     """
 
     __slots__ = ("closed", "opened", "serial", "slots")
@@ -50,7 +55,9 @@ class Epoch:
 
 
 class IdleSlot(Slot):
-    """Leases that were touched in one epoch (or later, and not yet moved on) and share one timeout and reason."""
+    """Leases that were touched in one epoch (or later, and not yet moved on) and share one timeout
+    and reason.
+    """
 
     __slots__ = ("epoch", "key", "timer")
 
@@ -62,8 +69,8 @@ class IdleSlot(Slot):
 
     @property
     def due(self) -> float:
-        """The instant, inclusive, from which its silent leases may be reaped; infinite while its epoch is open, and
-        without a timeout."""
+        """The instant, inclusive, from which its silent leases may be reaped; infinite while its
+        epoch is open, and without a timeout."""
         timeout = self.key[0]
         return OPEN if timeout is None else self.epoch.closed + timeout
 
@@ -71,8 +78,8 @@ class IdleSlot(Slot):
 class Lease:
     """The reaper's handle on one connection. Made by `IdleReaper.register`, never directly.
 
-    Every method is safe at any time: on a lease that was reaped or released it does nothing and says so. A late touch
-    never brings a connection back.
+    Every method is safe at any time: on a lease that was reaped or released it does nothing and
+    says so. A late touch never brings a connection back.
     """
 
     __slots__ = ("_chunk", "_epoch", "_pos", "uid")
@@ -84,7 +91,9 @@ class Lease:
     _core: ClassVar[IdleReaper]
 
     def touch(self) -> None:
-        """Note activity now. One store: no clock is read, nothing moves. Cost: about an empty method call."""
+        """Note activity now. One store: no clock is read, nothing moves. Cost: about an empty
+        method call.
+        """
         raise NotImplementedError  # each core's own lease class has the real one, see `bind`
 
     @property
@@ -114,7 +123,9 @@ class Lease:
 
     @property
     def active_until(self) -> float | None:
-        """The last activity was not after this instant, seconds; None while that is now. Known after the end too."""
+        """The last activity was not after this instant, seconds; None while that is now. Known
+        after the end too.
+        """
         return None if self._epoch.closed == OPEN else self._epoch.closed
 
     @property
@@ -135,11 +146,12 @@ class Lease:
         return self._core._resume(self, now)
 
     def retime(self, timeout: float | None, now: float, reason: str | None = None) -> bool:
-        """Put another timeout in force, counted from the last activity (touch first to count from now). O(1).
+        """Put another timeout in force, counted from the last activity (touch first to count from
+        now). O(1).
 
         Args:
-            timeout: Seconds, > 0. When that much silence has passed already, the lease is due at once. None: no
-                timeout, it is never due.
+            timeout: Seconds, > 0. When that much silence has passed already, the lease is due at
+                once. None: no timeout, it is never due.
             now: Seconds on the clock of every other `now`.
             reason: Another reason; None keeps the one in force.
         Returns:
@@ -150,7 +162,9 @@ class Lease:
         return self._core._retime(self, timeout, now, reason)
 
     def release(self) -> bool:
-        """Stop watching: the connection ended by itself. True exactly once, and never after a reap. O(1)."""
+        """Stop watching: the connection ended by itself. True exactly once, and never after a reap.
+        O(1).
+        """
         return self._core._release(self)
 
     def __repr__(self) -> str:
@@ -165,13 +179,15 @@ class Expiry(NamedTuple):
     lease: Lease
     reason: str
     due: float
-    """The instant from which it could be reaped: end of the epoch of its last activity + timeout."""
+    """The instant from which it could be reaped: end of the epoch of its last activity + timeout.
+    """
     now: float
     """The instant it was judged by, >= due."""
     lateness: float
     """now - due, >= 0."""
     timeout: float
-    """The timeout that was in force, seconds: due less the end of the epoch of its last activity."""
+    """The timeout that was in force, seconds: due less the end of the epoch of its last activity.
+    """
 
 
 Changed = Callable[[Lease], object]
@@ -182,14 +198,17 @@ ErrorHook = Callable[[Exception, Expiry], object]
 def call_hooks(
     hooks: Sequence[Hook | None], expired: list[Expiry], on_error: ErrorHook | None
 ) -> None:
-    """Call the hook of each of *expired*, whatever the others do. The books are closed: a hook may call anything.
+    """Call the hook of each of *expired*, whatever the others do. The books are closed: a hook may
+    call anything.
 
     Args:
         hooks: One for each of *expired*, None where there is none.
         on_error: Called with (error, expiry) when a hook raises. None: see Raises.
     Raises:
-        HookErrors: hooks raised and there is no *on_error*, or it raised too. All have run; `.expired` has the list.
-        BaseException: the first one that is no Exception, with the list as its attribute `expired`. All have run.
+        HookErrors: hooks raised and there is no *on_error*, or it raised too. All have run;
+            `.expired` has the list.
+        BaseException: the first one that is no Exception, with the list as its attribute `expired`.
+            All have run.
     """
     errors: list[Exception] = []
     fatal: BaseException | None = None
@@ -217,7 +236,9 @@ def call_hooks(
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why a connection is still here, or until when. Times are seconds on the clock passed to the core."""
+    """Why a connection is still here, or until when. Times are seconds on the clock passed to the
+    core.
+    """
 
     uid: Any
     timeout: float | None
@@ -230,8 +251,9 @@ class Explanation:
     active_until: float | None
     """...nor after this one; None: its epoch is still open."""
     due: float | None
-    """Reaped at the first wake at or after this instant if it stays silent. While the epoch is open this is where it
-    will be if the epoch closes on time. None when suspended or without a timeout."""
+    """Reaped at the first wake at or after this instant if it stays silent. While the epoch is open
+    this is where it will be if the epoch closes on time. None when suspended or without a
+    timeout."""
     place: str
     """Where it lies: 'ring', 'wheel level L slot S', 'no timeout', or 'suspended'."""
 
@@ -257,7 +279,9 @@ class Statistics:
     suspended: int
     """Of those, exempt now."""
     slots: int
-    """Slots that wait for their due instant in the ring's heap, emptied ones included until they come up."""
+    """Slots that wait for their due instant in the ring's heap, emptied ones included until they
+    come up.
+    """
     slots_in_wheel: int
     """Slots whose due instant lies beyond the ring's span."""
     epochs: int
@@ -293,17 +317,21 @@ def _reporting_touch(self: Lease) -> None:
 
 
 def bind(base: type[Lease], namespace: dict[str, Any], *, reports: bool = False) -> type[Any]:
-    """The lease class of one core, whose `touch` finds the open epoch in *namespace*, under that name.
+    """The lease class of one core, whose `touch` finds the open epoch in *namespace*, under that
+    name.
 
-    A name saves each lease a reference to its core, and each touch two attribute loads; with a fifth field a lease
-    would straddle two cache lines, which costs more than both. A namespace of its own is the fastest place for the
-    name (a variable closed over: 1.36x an empty call, this: 1.28x, hot).
+    A name saves each lease a reference to its core, and each touch two attribute loads; with a
+    fifth field a lease would straddle two cache lines, which costs more than both. A namespace of
+    its own is the fastest place for the name (a variable closed over: 1.36x an empty call, this:
+    1.28x, hot).
 
     Args:
-        reports: Give it the touch that calls `silence_ended` for epochs closed before `edge`, and a slot `log`.
+        reports: Give it the touch that calls `silence_ended` for epochs closed before `edge`, and a
+            slot `log`.
     """
-    # CPython keeps what it learnt about a store in the code object. Two cores must not share one, or each would unlearn
-    # what the other taught (tests/test_core.py: test_two_cores_do_not_share...).
+    # CPython keeps what it learnt about a store in the code object. Two cores must not share one,
+    # or each would unlearn what the other taught (tests/test_core.py:
+    # test_two_cores_do_not_share...).
     code = (_reporting_touch if reports else _touch).__code__
     touch = FunctionType(code.replace(co_name="touch"), namespace, "touch")
     touch.__doc__ = Lease.touch.__doc__

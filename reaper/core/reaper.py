@@ -1,25 +1,29 @@
-"""IdleReaper: who is due, and when. *Never early; at most one tick late, plus the loop's own stall; exactly once.*
+"""IdleReaper: who is due, and when. *Never early; at most one tick late, plus the loop's own stall;
+exactly once.*
 
 THEORY OF OPERATION
 
-A timer per connection would have to be moved with every packet; a scan would look at every connection every tick. Here
-a packet costs one store, and a connection is looked at about once per timeout, however often it spoke. Four ideas:
+A timer per connection would have to be moved with every packet; a scan would look at every
+connection every tick. Here a packet costs one store, and a connection is looked at about once per
+timeout, however often it spoke. Four ideas:
 
 1. A touch notes the epoch, not the time.
 
-   Time is cut into epochs, one per tick (or `epochs_per_tick` of them). Exactly one is open. `lease.touch()` stores it:
+   Time is cut into epochs, one per tick (or `epochs_per_tick` of them). Exactly one is open.
+   `lease.touch()` stores it:
 
        lease._epoch = open_epoch
 
-   No clock is read and nothing moves. An epoch knows the instants at which it really began and ended;
-   `close_epoch(now)` ends the open one and opens the next.
+   No clock is read and nothing moves. An epoch knows the instants at which it really began and
+   ended; `close_epoch(now)` ends the open one and opens the next.
 
 2. An epoch's real end is what counts from.
 
-   What was last touched in an epoch is due at `epoch.closed + timeout`: exactly, on no grid. A touch at t lies in an
-   epoch with t <= closed, so nothing is due before t + timeout, *whatever the loop did*: after a stall the epoch is
-   closed late, and all that was touched in it is due later. That is "never early". An epoch that is closed on time is
-   one tick long: that is "at most one tick late". While it is open nothing in it is due: `closed` is infinite.
+   What was last touched in an epoch is due at `epoch.closed + timeout`: exactly, on no grid. A
+   touch at t lies in an epoch with t <= closed, so nothing is due before t + timeout, *whatever the
+   loop did*: after a stall the epoch is closed late, and all that was touched in it is due later.
+   That is "never early". An epoch that is closed on time is one tick long: that is "at most one
+   tick late". While it is open nothing in it is due: `closed` is infinite.
 
        touched here           closed              closed + timeout: due
             |                   |                          |
@@ -28,24 +32,27 @@ a packet costs one store, and a connection is looked at about once per timeout, 
 
 3. Whole slots wait, not leases.
 
-   A slot holds the leases of one (epoch, timeout, reason), so one instant is due for all of them. It is made in the
-   open epoch when the first lease needs it; when the epoch is closed it is put where it waits for that instant:
+   A slot holds the leases of one (epoch, timeout, reason), so one instant is due for all of them.
+   It is made in the open epoch when the first lease needs it; when the epoch is closed it is put
+   where it waits for that instant:
 
        the open epoch  --closed-->  ring: a heap of (due, slot)       due within `wheel_size` ticks
                                     wheel: a hierarchical timing      due later; it comes down into the ring
                                     wheel, in whole ticks             a whole span before it is due
 
-   The wheel counts ticks and rounds; the ring does not. Because a slot leaves the wheel long before it is due, the
-   wheel's coarser time never delays a close.
+   The wheel counts ticks and rounds; the ring does not. Because a slot leaves the wheel long before
+   it is due, the wheel's coarser time never delays a close.
 
 4. A touched lease is moved when its slot comes due, not before.
 
-   A touch leaves the lease in its old slot; only `lease._epoch` has moved on. When the slot is due, `sweep` compares:
+   A touch leaves the lease in its old slot; only `lease._epoch` has moved on. When the slot is due,
+   `sweep` compares:
 
        lease._epoch is slot.epoch        it has been silent since: take it
        anything later                    it has spoken: move it to the slot of that epoch, which comes due later
 
-   So a lease moves at most once per timeout; a chunk whose leases all spoke last in one epoch moves as one.
+   So a lease moves at most once per timeout; a chunk whose leases all spoke last in one epoch moves
+   as one.
 
 THE STEPS OF A WAKE
 
@@ -58,18 +65,20 @@ THE STEPS OF A WAKE
 
 WHERE A LEASE CAN LIE
 
-    registered ---> a slot of the open epoch --close--> heap or wheel --due--> taken --final check--> ended: reaped
+    registered ---> a slot of the open epoch --close--> heap or wheel --due--> taken --final
+    check--> ended: reaped
         |                   ^                               |                    |
         |                   +---- moved: touched since -----+                    +--> spared: alive, see below
         +--suspend()--> a slot of `_never`, the epoch that is never closed --resume()--> a slot of the open epoch
     release(), from anywhere: ended
 
-A lease lies in exactly one slot while it is alive (`_chunk` is not None), and `_armed` counts those that can come due:
-all but the ones in `_never`. With nothing armed nothing wakes; the first lease armed then closes the epoch that was
-open all that time (`_wake_up`).
+A lease lies in exactly one slot while it is alive (`_chunk` is not None), and `_armed` counts those
+that can come due: all but the ones in `_never`. With nothing armed nothing wakes; the first lease
+armed then closes the epoch that was open all that time (`_wake_up`).
 
-The final check is foreign code: it may call anything. So the leases that it looks at are put into slots of their own
-(`_checked`) first. What is not found there afterwards was changed; what has another epoch was touched. Those it names:
+The final check is foreign code: it may call anything. So the leases that it looks at are put into
+slots of their own (`_checked`) first. What is not found there afterwards was changed; what has
+another epoch was touched. Those it names:
 
     named, or with True     active: moved to the open epoch
     with False              a limit, which no activity moves: it stays due, and waits in `_postponed` until the open
@@ -77,10 +86,11 @@ The final check is foreign code: it may call anything. So the leases that it loo
 
 WHAT IS BOUNDED, AND WHAT MISBEHAVES
 
-`expire(limit=)` takes at most so many leases, and spends at most `MOVES_PER_CALL` steps on moving others, so that no
-call holds the loop for long; what is left stays due. Empty slots in the heap are dropped when they come up, which is
-soon; those in the wheel at once. Hooks are called when all books are closed: they may call anything, and what one
-raises stops no other. A uid whose `__hash__` changes cannot be found again: `_forget_strays` goes through all then.
+`expire(limit=)` takes at most so many leases, and spends at most `MOVES_PER_CALL` steps on moving
+others, so that no call holds the loop for long; what is left stays due. Empty slots in the heap are
+dropped when they come up, which is soon; those in the wheel at once. Hooks are called when all
+books are closed: they may call anything, and what one raises stops no other. A uid whose `__hash__`
+changes cannot be found again: `_forget_strays` goes through all then.
 """
 
 from __future__ import annotations
@@ -114,11 +124,14 @@ from .ticks import check_count, check_limit, check_now, check_timeout, seconds_t
 from .wheel import TimingWheel
 
 MOVES_PER_CALL = 4096
-"""Steps of work that one `expire` with a limit may take although it found nothing to reap. About 1 ms."""
+"""Steps of work that one `expire` with a limit may take although it found nothing to reap. About 1
+ms.
+"""
 
 Spare = Callable[[Sequence[Lease]], Collection[Lease] | Mapping[Lease, bool]]
-"""The final check: of these leases, which are to live on? As a collection: those that have shown a sign of life, and
-count as touched now. As a mapping: the same with True, and with False what stays due; see `IdleReaper.expire`."""
+"""The final check: of these leases, which are to live on? As a collection: those that have shown a
+sign of life, and count as touched now. As a mapping: the same with True, and with False what stays
+due; see `IdleReaper.expire`."""
 
 
 class Due(NamedTuple):
@@ -131,7 +144,9 @@ class Due(NamedTuple):
 
 @dataclass(slots=True)
 class Counts:
-    """As in `Statistics`. Together, for more than 30 attributes make an instance slow to read in CPython 3.11."""
+    """As in `Statistics`. Together, for more than 30 attributes make an instance slow to read in
+    CPython 3.11.
+    """
 
     expired: int = 0
     moved: int = 0
@@ -143,13 +158,16 @@ class Counts:
 class IdleReaper:
     """Watches connections and names those that have been silent for their timeout.
 
-    All times are float seconds on one monotonic clock of the caller's. Not thread-safe: one event loop, one core.
+    All times are float seconds on one monotonic clock of the caller's. Not thread-safe: one event
+    loop, one core.
 
     Args:
         tick: Precision, seconds, > 0: how late a reap may be.
-        epochs_per_tick: Epochs per tick, 1 to 1,000,000: with 2, half a tick stays in hand for a loop that wakes late.
+        epochs_per_tick: Epochs per tick, 1 to 1,000,000: with 2, half a tick stays in hand for a
+            loop that wakes late.
         on_error: Called with (error, expiry) when a hook raises. None: see `expire`.
-        wheel_size: Ticks in the ring's span and slots per wheel level, >= 2. What is due later waits in the wheel.
+        wheel_size: Ticks in the ring's span and slots per wheel level, >= 2. What is due later
+            waits in the wheel.
     Raises:
         InvalidArgument: by name and value.
     """
@@ -218,7 +236,8 @@ class IdleReaper:
     def __contains__(self, uid: Hashable) -> bool:
         return uid in self._leases
 
-    # ---- the life of a lease -------------------------------------------------------------------------------------
+    # ---- the life of a lease
+    # -------------------------------------------------------------------------------------
 
     def register(
         self,
@@ -238,15 +257,17 @@ class IdleReaper:
             now: Seconds; must not be less than any instant named before.
             on: Called with the `Expiry` when it is reaped.
             reason: A short stable name that the `Expiry` carries.
-            since: A lease of this core, ended or not, whose last activity is taken over. None: *now* is the last one.
+            since: A lease of this core, ended or not, whose last activity is taken over. None:
+                *now* is the last one.
         Returns:
             The lease: touch it, release it when the connection ends by itself.
         Raises:
-            InvalidArgument: timeout or now is NaN, infinite, no number, or timeout <= 0, or since is no lease of this
-                core. State unchanged.
+            InvalidArgument: timeout or now is NaN, infinite, no number, or timeout <= 0, or since
+                is no lease of this core. State unchanged.
             ClockWentBackwards: now precedes an instant named before. State unchanged.
             DuplicateUid: uid is registered already. State unchanged.
-        Cost: O(1). Every distinct (timeout, reason) adds one slot per epoch: share timeouts; draw jitter in ticks.
+        Cost: O(1). Every distinct (timeout, reason) adds one slot per epoch: share timeouts; draw
+        jitter in ticks.
         """
         if timeout is not None:
             timeout = check_timeout("timeout", timeout)
@@ -270,16 +291,19 @@ class IdleReaper:
         report: Callable[[Lease, float, float], object],
         changed: Changed | None = None,
     ) -> None:
-        """Make the touch of every lease registered from now on compare, and report the silences that it ends.
+        """Make the touch of every lease registered from now on compare, and report the silences
+        that it ends.
 
         Such a lease has one more attribute, `log`, which is the caller's and not set at first.
 
         Args:
-            beyond: Seconds, > 0. A touch knows its epoch only: a silence is reported for certain when it was longer
-                than this by an epoch, and never when it was shorter by an epoch.
-            report: Called with (lease, since, until) before the touch counts: the instants at which the epochs of the
-                last activity and of this one were opened. What it raises comes out of the touch.
-            changed: Called with a lease after its timeout was changed, or it was suspended or resumed. None: not.
+            beyond: Seconds, > 0. A touch knows its epoch only: a silence is reported for certain
+                when it was longer than this by an epoch, and never when it was shorter by an epoch.
+            report: Called with (lease, since, until) before the touch counts: the instants at which
+                the epochs of the last activity and of this one were opened. What it raises comes
+                out of the touch.
+            changed: Called with a lease after its timeout was changed, or it was suspended or
+                resumed. None: not.
         Raises:
             InvalidArgument: beyond is no duration. State unchanged.
         Cost: a comparison per touch.
@@ -298,7 +322,9 @@ class IdleReaper:
         self.touch = self._touch_by_lease  # type: ignore[method-assign]
 
     def touch(self, uid: Hashable) -> bool:
-        """Note activity of *uid*; False if it is not registered. Cost: a dict look-up; `lease.touch()` is cheaper."""
+        """Note activity of *uid*; False if it is not registered. Cost: a dict look-up;
+        `lease.touch()` is cheaper.
+        """
         try:
             self._leases[uid]._epoch = self._open
         except KeyError:
@@ -368,7 +394,9 @@ class IdleReaper:
         self._armed += 1
 
     def _leave(self, lease: Lease) -> Key:
-        """Take *lease* out of its slot, and the slot out of the books if that emptied it and it lay far away."""
+        """Take *lease* out of its slot, and the slot out of the books if that emptied it and it lay
+        far away.
+        """
         slot: IdleSlot = lease._chunk.slot
         remove(lease)
         if slot.epoch is self._never:
@@ -377,7 +405,8 @@ class IdleReaper:
         else:
             self._armed -= 1
             if not slot.live and slot.timer is not None:
-                # In the ring an empty slot may wait for its turn: that is soon. In the wheel it could be a month.
+                # In the ring an empty slot may wait for its turn: that is soon. In the wheel it
+                # could be a month.
                 slot.timer.cancel()
                 slot.timer = None
                 self._drop(slot)
@@ -385,15 +414,19 @@ class IdleReaper:
                 self._drop(slot)  # nothing else would: it waits nowhere
         return slot.key
 
-    # ---- epochs --------------------------------------------------------------------------------------------------
+    # ---- epochs
+    # --------------------------------------------------------------------------------------------------
 
     @property
     def epoch_ends(self) -> float:
-        """The instant at which the open epoch should be closed. How late that happens is how late the loop is."""
+        """The instant at which the open epoch should be closed. How late that happens is how late
+        the loop is.
+        """
         return self._open.opened + self.epoch_length
 
     def close_epoch(self, now: float, at_least: float = 0.0) -> bool:
-        """End the open epoch at *now* and open the next: what is touched from here on belongs to the next.
+        """End the open epoch at *now* and open the next: what is touched from here on belongs to
+        the next.
 
         Args:
             now: Seconds; must not be less than any instant named before.
@@ -437,7 +470,8 @@ class IdleReaper:
         if not self._armed:
             self._close(now)
 
-    # ---- where slots wait ----------------------------------------------------------------------------------------
+    # ---- where slots wait
+    # ----------------------------------------------------------------------------------------
 
     def _slot_of(self, epoch: Epoch, key: Key) -> IdleSlot:
         slot = epoch.slots.get(key)
@@ -454,11 +488,14 @@ class IdleReaper:
         del self._slots[slot]
 
     def _schedule(self, slot: IdleSlot) -> None:
-        """Put *slot*, whose epoch is closed, where it waits for its due instant; nowhere if it has no timeout."""
+        """Put *slot*, whose epoch is closed, where it waits for its due instant; nowhere if it has
+        no timeout.
+        """
         if slot.key[0] is None:
             return
         due = slot.due
-        # A slot leaves the wheel a whole span before it is due, so the wheel's coarser time never delays a reap.
+        # A slot leaves the wheel a whole span before it is due, so the wheel's coarser time never
+        # delays a reap.
         near = seconds_to_tick(due, self._origin, self.tick) - self.wheel_size
         if near <= seconds_to_tick(self._latest, self._origin, self.tick):
             heappush(self._heap, (due, next(self._order), slot))
@@ -484,13 +521,15 @@ class IdleReaper:
             self._drop(slot)
         return None
 
-    # ---- wakes and reaps -----------------------------------------------------------------------------------------
+    # ---- wakes and reaps
+    # -----------------------------------------------------------------------------------------
 
     def next_wakeup(self) -> float | None:
-        """When `advance` should next be called: the end of the open epoch or the next due instant, whichever is first.
+        """When `advance` should next be called: the end of the open epoch or the next due instant,
+        whichever is first.
 
-        None when nothing is registered, or everything is suspended: then only `register`, `resume` or `retime` can
-        change that. An instant in the past means there is work now. O(1) amortised.
+        None when nothing is registered, or everything is suspended: then only `register`, `resume`
+        or `retime` can change that. An instant in the past means there is work now. O(1) amortised.
         """
         if not self._armed:
             return None
@@ -499,12 +538,15 @@ class IdleReaper:
         return end if due is None or end < due else due
 
     def advance(self, now: float, limit: int | None = None) -> list[Expiry]:
-        """Move the clock to *now*, note the end of the epoch, and reap what is due: `close_epoch`, then `expire`.
+        """Move the clock to *now*, note the end of the epoch, and reap what is due: `close_epoch`,
+        then `expire`.
 
-        An epoch younger than half its length stays open. Otherwise a wake at a due instant in the middle of an epoch
-        would cut it, both parts would fall due at instants of their own, and the wakes would multiply.
+        An epoch younger than half its length stays open. Otherwise a wake at a due instant in the
+        middle of an epoch would cut it, both parts would fall due at instants of their own, and the
+        wakes would multiply.
 
-        Args, Returns, Raises: as `expire`; ClockWentBackwards also when now precedes any instant named before.
+        Args, Returns, Raises: as `expire`; ClockWentBackwards also when now precedes any instant
+        named before.
         """
         check_limit(limit)
         self.close_epoch(now, at_least=self.epoch_length / 2)
@@ -516,24 +558,28 @@ class IdleReaper:
     ) -> list[Expiry]:
         """Reap what is due as of *now*: due <= now.
 
-        It may be given an instant that is already a little past - the one at which `close_epoch` was called before the
-        loop was let run - and then judges as of that instant.
+        It may be given an instant that is already a little past - the one at which `close_epoch`
+        was called before the loop was let run - and then judges as of that instant.
 
         Args:
             now: Seconds; must not be less than the last instant judged by.
-            limit: Most leases to put to the final check; the rest stays due. None for all. With a limit the list may
-                be empty although more is due, once `MOVES_PER_CALL` steps were spent on leases that live;
-                `next_wakeup()` then is not later than now.
-            spare: The final check: called once with the leases about to be reaped, in order. Those it returns are
-                alive after all and count as averted. They are treated as touched now, but for those to which a mapping
-                gives False, limits that activity does not move: such a one stays due, and is checked again one epoch
-                later. A lease touched or ended during the check is not reaped. If it raises, nothing is reaped.
+            limit: Most leases to put to the final check; the rest stays due. None for all. With a
+                limit the list may be empty although more is due, once `MOVES_PER_CALL` steps were
+                spent on leases that live; `next_wakeup()` then is not later than now.
+            spare: The final check: called once with the leases about to be reaped, in order. Those
+                it returns are alive after all and count as averted. They are treated as touched
+                now, but for those to which a mapping gives False, limits that activity does not
+                move: such a one stays due, and is checked again one epoch later. A lease touched or
+                ended during the check is not reaped. If it raises, nothing is reaped.
         Returns:
-            A new list, earliest due first, ties as they came into their slot; may be empty. Their leases have ended.
+            A new list, earliest due first, ties as they came into their slot; may be empty. Their
+            leases have ended.
         Raises:
             InvalidArgument, ClockWentBackwards: State unchanged.
-            HookErrors: hooks raised and there is no on_error. All hooks have run; `.expired` has the list.
-            BaseException: as a hook raised it (KeyboardInterrupt, for one). As with HookErrors, `.expired` included.
+            HookErrors: hooks raised and there is no on_error. All hooks have run; `.expired` has
+                the list.
+            BaseException: as a hook raised it (KeyboardInterrupt, for one). As with HookErrors,
+                `.expired` included.
         Cost: O(reaped + moved).
         """
         check_limit(limit)
@@ -595,12 +641,15 @@ class IdleReaper:
         finally:
             due = [group._replace(leases=self._left_of(group, answer)) for group in due]
             for slot in self._checked:
-                slot.chunks.clear()  # or slot, chunk and leases would be a circle, which only the collector frees
+                # or slot, chunk and leases would be a circle, which only the collector frees
+                slot.chunks.clear()
             self._checked.clear()
         return due
 
     def _left_of(self, group: Due, answer: dict[Lease, bool] | None) -> list[Lease]:
-        """What is to be reaped of *group*; the others go where they belong. None: the check failed, all stay due."""
+        """What is to be reaped of *group*; the others go where they belong. None: the check failed,
+        all stay due.
+        """
         left = []
         for lease in group.leases:
             if lease._chunk is None or lease._chunk.slot not in self._checked:
@@ -629,7 +678,9 @@ class IdleReaper:
             self._forget_strays()
 
     def _forget(self, lease: Lease) -> bool:
-        """Take *lease*, which has ended, out of the books. False if its uid does not lead to it any more."""
+        """Take *lease*, which has ended, out of the books. False if its uid does not lead to it any
+        more.
+        """
         try:
             found = self._leases.pop(lease.uid)
             if found is lease:
@@ -640,7 +691,9 @@ class IdleReaper:
         return self._leases.pop(lease, None) is lease
 
     def _forget_strays(self) -> None:
-        """Find ended leases whose uid has another hash than at first, or raises; those that raise get another key."""
+        """Find ended leases whose uid has another hash than at first, or raises; those that raise
+        get another key.
+        """
         leases: dict[Any, Lease] = {}
         for uid, lease in self._leases.items():
             if lease._chunk is not None:
@@ -669,7 +722,8 @@ class IdleReaper:
             )
         return expired
 
-    # ---- looking in ----------------------------------------------------------------------------------------------
+    # ---- looking in
+    # ----------------------------------------------------------------------------------------------
 
     def explain(self, uid: Hashable) -> Explanation:
         """Why *uid* is still here and until when. O(1).
@@ -683,9 +737,11 @@ class IdleReaper:
         return explain(self, uid, lease)
 
     def oldest(self, n: int) -> list[Any]:
-        """Up to *n* uids, longest idle first; suspended ones never. Ties (one epoch) in the order of arrival in a slot.
+        """Up to *n* uids, longest idle first; suspended ones never. Ties (one epoch) in the order
+        of arrival in a slot.
 
-        For eviction under pressure. Cost: O(leases in the slots it looks into), in the worst case all of them.
+        For eviction under pressure. Cost: O(leases in the slots it looks into), in the worst case
+        all of them.
         """
         check_count("n", n, 0)
         return oldest(self._slots, self._postponed.slots.values(), n)

@@ -1,10 +1,11 @@
 """A slot: an ordered bag of entries with O(1) add and O(1) remove, made of short lists.
 
-Why not a set: sets never shrink after discard, and a minute of traffic grew them to 1,353 bytes an entry.
-Why not one long list: removing from its middle is O(n), and tidying it in one go is a pause.
-So a slot is a row of chunks of at most `CHUNK` entries. An entry knows its chunk and its position in it; removing
-writes a None over it and drops the reference at once; a chunk that is more than half None is rewritten, O(CHUNK) work
-that CHUNK/2 removals have paid for. Order of arrival is kept, so ties come out the same on every machine.
+Why not a set: sets never shrink after discard, and a minute of traffic grew them to 1,353 bytes an
+entry. Why not one long list: removing from its middle is O(n), and tidying it in one go is a pause.
+So a slot is a row of chunks of at most `CHUNK` entries. An entry knows its chunk and its position
+in it; removing writes a None over it and drops the reference at once; a chunk that is more than
+half None is rewritten, O(CHUNK) work that CHUNK/2 removals have paid for. Order of arrival is kept,
+so ties come out the same on every machine.
 """
 
 from __future__ import annotations
@@ -15,11 +16,15 @@ from typing import Any, Protocol
 from ..errors import InvariantViolated
 
 CHUNK = 256
-"""Entries a chunk. At most 256, because CPython keeps the ints up to 256 ready-made: a position costs no memory."""
+"""Entries a chunk. At most 256, because CPython keeps the ints up to 256 ready-made: a position
+costs no memory.
+"""
 
 
 class Entry(Protocol):
-    """What can lie in a slot: an object with these two attributes, which belong to the slot while it lies there."""
+    """What can lie in a slot: an object with these two attributes, which belong to the slot while
+    it lies there.
+    """
 
     _chunk: Any  # Chunk | None; Any, because each user narrows it to chunks of its own kind of slot
     _pos: int
@@ -56,7 +61,9 @@ class Slot:
                     yield entry
 
     def room(self) -> Chunk:
-        """The last chunk, with room for at least one more entry. For loops that append to it themselves."""
+        """The last chunk, with room for at least one more entry. For loops that append to it
+        themselves.
+        """
         chunks = self.chunks
         if chunks:
             last = chunks[-1]
@@ -75,7 +82,9 @@ class Slot:
         self.live += 1
 
     def take(self) -> list[Any]:
-        """Remove every entry and return them in order of arrival: a new list, possibly empty. Cost: O(entries)."""
+        """Remove every entry and return them in order of arrival: a new list, possibly empty. Cost:
+        O(entries).
+        """
         taken: list[Any] = []
         for chunk in self.chunks:
             taken += (
@@ -120,7 +129,9 @@ class Slot:
 
 
 def remove(entry: Entry) -> None:
-    """Take *entry* out of the slot it lies in; its reference there is gone at once. Cost: O(1) amortised."""
+    """Take *entry* out of the slot it lies in; its reference there is gone at once. Cost: O(1)
+    amortised.
+    """
     chunk: Chunk = entry._chunk
     chunk.items[entry._pos] = None
     chunk.dead += 1
@@ -141,8 +152,9 @@ def tidy(chunk: Chunk) -> None:
         slot.chunks.clear()
         slot.emptied = 0
     elif not chunk.items:
-        # Finding one chunk among those of a million entries would cost too much, leaving it would let a long-lived
-        # slot grow with all that ever passed through it: sweep when half of them may be empty, which is O(1) a removal.
+        # Finding one chunk among those of a million entries would cost too much, leaving it would
+        # let a long-lived slot grow with all that ever passed through it: sweep when half of them
+        # may be empty, which is O(1) a removal.
         slot.emptied += 1
         if slot.emptied * 2 > len(slot.chunks):
             slot.chunks[:] = [chunk for chunk in slot.chunks if chunk.items]

@@ -1,7 +1,8 @@
 """The driver: what an adapter's one task, or one timer, does at each wake, in pure steps.
 
-The rule of this module: after any wake, no connection is judged before the loop has had the chance to read what arrived
-while it was busy. So a wake is two steps, and between them the adapter lets the loop run:
+The rule of this module: after any wake, no connection is judged before the loop has had the chance
+to read what arrived while it was busy. So a wake is two steps, and between them the adapter lets
+the loop run:
 
     look    take `now`, close the epoch at it (what is read from here on belongs to the next), and say whether
             something may be due
@@ -46,12 +47,13 @@ from .watched import (
 )
 
 REAPS_PER_SLICE = 128
-"""Connections closed before the loop is let run again. Closing is the expensive part of a reap, 30-80 us each with
-a cancellation, the handler's unwinding and close(2); 128 of them hold the loop for less than 10 ms."""
+"""Connections closed before the loop is let run again. Closing is the expensive part of a reap,
+30-80 us each with a cancellation, the handler's unwinding and close(2); 128 of them hold the loop
+for less than 10 ms."""
 
 CHECKED_AT_ONCE = 16
-"""Connections put to the final check together. Bytes that come between the check of a connection and its close are
-lost; with a whole slice checked at once that was 10 ms for the last of it."""
+"""Connections put to the final check together. Bytes that come between the check of a connection
+and its close are lost; with a whole slice checked at once that was 10 ms for the last of it."""
 
 SECONDS_PER_REAP = 65e-6
 """What closing one connection costs, about."""
@@ -78,16 +80,20 @@ class Driver:
 
     Args:
         clock: The loop's clock: monotonic float seconds.
-        wake: Called when something is due earlier than `rest` has said: the adapter calls `rest` anew, soon.
-        probe: Called with a connection whose `probe` is to be sent: run it as a task, and log what it raises.
+        wake: Called when something is due earlier than `rest` has said: the adapter calls `rest`
+            anew, soon.
+        probe: Called with a connection whose `probe` is to be sent: run it as a task, and log what
+            it raises.
         config: Tick, wheel size and the default idle timeout; None for the defaults.
-        idle: Seconds of silence allowed where nothing else is said; 0 is off; None: the config's `timeouts.idle`.
+        idle: Seconds of silence allowed where nothing else is said; 0 is off; None: the config's
+            `timeouts.idle`.
         options: What each is, `Options` says.
     Attributes:
         core: The `IdleReaper`. Its times are those of `now`.
         clock, books, config, idle: In force.
-        phase: 0..1: the share of an epoch after which the first one ends, if there was nothing to watch before; 0: all
-            of it. Give each of several processes that the same clients meet its own, or all of them wake at once.
+        phase: 0..1: the share of an epoch after which the first one ends, if there was nothing to
+            watch before; 0: all of it. Give each of several processes that the same clients meet
+            its own, or all of them wake at once.
         on_empty: Called when the last of `connections` has ended.
         connections: Watched now, by uid. Parked ones are not among them.
         cpu: CPU seconds that `look` and `act` have used.
@@ -152,15 +158,19 @@ class Driver:
         self._checked = 0  # leases of the latest final check
         self.vanished: Vanished = Vanished(self, self.config.timeouts.vanished)
 
-    # ---- time ----------------------------------------------------------------------------------------------------
+    # ---- time
+    # ----------------------------------------------------------------------------------------------------
 
     def now(self) -> float:
         """The clock of the core, and of everything here: seconds in which the loop was awake."""
-        # A caller of the core's own who names instants of the loop's clock may be ahead by what the loop has stalled.
+        # A caller of the core's own who names instants of the loop's clock may be ahead by what the
+        # loop has stalled.
         return max(self.clock.now(), self.core._latest)
 
     def rest(self) -> float:
-        """When `look` should next be called, on the loop's own clock; an instant in the past: now; infinite: never."""
+        """When `look` should next be called, on the loop's own clock; an instant in the past: now;
+        infinite: never.
+        """
         clock = self.clock
         if clock.read() < clock.expected:
             clock.expect(self._next_wakeup())
@@ -170,7 +180,8 @@ class Driver:
         """Something was armed: if it is due before the adapter would wake by itself, wake it."""
         clock = self.clock
         expected = clock.expected
-        # Called several times per request, and nearly always for nothing: what is armed is due after this epoch.
+        # Called several times per request, and nearly always for nothing: what is armed is due
+        # after this epoch.
         wake = self.core.next_wakeup()
         if wake is not None and wake + clock.stalled < expected:
             if self.phase and expected == math.inf:
@@ -199,7 +210,9 @@ class Driver:
         )
 
     def look(self) -> bool:
-        """Take `now` and close the epoch. True: let the loop run two passes, then call `act`. False: `rest` again."""
+        """Take `now` and close the epoch. True: let the loop run two passes, then call `act`.
+        False: `rest` again.
+        """
         before = time.thread_time()
         self.books.woke(self.clock.woke())
         now = self._looked_at = self.now()
@@ -217,7 +230,8 @@ class Driver:
         return wake <= now
 
     def act(self) -> None:
-        """After the loop has read: the final check, and a slice of what is due, as of the last `look`.
+        """After the loop has read: the final check, and a slice of what is due, as of the last
+        `look`.
 
         What is left is due still: `rest` says so. Let the loop run once before the next look.
         """
@@ -267,13 +281,16 @@ class Driver:
         if due is None or due > now:
             self.books.judged(now)
 
-    # ---- the final check -----------------------------------------------------------------------------------------
+    # ---- the final check
+    # -----------------------------------------------------------------------------------------
 
     def owner_of(self, uid: Any, *, limits: bool = False) -> Reapable | None:
-        """The connection whose own lease has *uid*; with *limits*, also the one of which such a lease is a limit.
+        """The connection whose own lease has *uid*; with *limits*, also the one of which such a
+        lease is a limit.
 
-        What a uid means is said here and nowhere else: the number of one of `connections`, a `Reapable` itself, a
-        `DeadlineKey` of either; anything else is a timer of the server's or of the user's, and None.
+        What a uid means is said here and nowhere else: the number of one of `connections`, a
+        `Reapable` itself, a `DeadlineKey` of either; anything else is a timer of the server's or of
+        the user's, and None.
         """
         if type(uid) is DeadlineKey:
             if not limits:
@@ -284,8 +301,8 @@ class Driver:
         return self.connections.get(uid)
 
     def _final_check(self, leases: Sequence[Lease]) -> Mapping[Lease, bool]:
-        """Those of *leases* that must not be reaped now, because bytes are unread or a probe has yet to be answered;
-        and whether that counts as activity: for a limit it does not."""
+        """Those of *leases* that must not be reaped now, because bytes are unread or a probe has
+        yet to be answered; and whether that counts as activity: for a limit it does not."""
         self._checked = len(leases)
         sockets: dict[int, list[Lease]] = {}
         quiet: dict[Lease, Watched] = {}
@@ -298,7 +315,8 @@ class Driver:
                 spared.append(lease)
                 continue
             if owner.probe is not None and owner.lease is lease:
-                # Asked before it is spared, which looks like activity: was the probe before this one answered?
+                # Asked before it is spared, which looks like activity: was the probe before this
+                # one answered?
                 watched: Watched = owner  # type: ignore[assignment]  # nothing else has a probe
                 if watched.answered:
                     watched.forget_probe()
@@ -313,12 +331,13 @@ class Driver:
         self._probed += quiet.values()
         spared += quiet
         self.books.averted(spared)
-        # A limit that activity does not move stays due: to be spared must not buy its whole length again.
+        # A limit that activity does not move stays due: to be spared must not buy its whole length
+        # again.
         return {lease: type(lease.uid) is not DeadlineKey for lease in spared}
 
     def _send_probes(self) -> None:
-        """Probe those that were quiet. What they say from here on must lie in an epoch of its own, or it is not told
-        apart from their being spared."""
+        """Probe those that were quiet. What they say from here on must lie in an epoch of its own,
+        or it is not told apart from their being spared."""
         probed, self._probed = self._probed, []
         self.core.close_epoch(self.now())
         for connection in probed:
@@ -326,9 +345,11 @@ class Driver:
                 self._probe(connection)
 
     def after(self, seconds: float, call: Callable[[], object]) -> Call:
-        """Call *call* when *seconds* of `now` are over: a timer of the server's own, no lease of the core's.
+        """Call *call* when *seconds* of `now` are over: a timer of the server's own, no lease of
+        the core's.
 
-        It does not wait behind connections that `reaps_per_second` holds back. What it raises is logged.
+        It does not wait behind connections that `reaps_per_second` holds back. What it raises is
+        logged.
         """
         made = Call(call)
         due = ms_to_seconds(
@@ -351,7 +372,8 @@ class Driver:
             except Exception:
                 log.exception("a timer or the end of a connection raised")
 
-    # ---- connections ---------------------------------------------------------------------------------------------
+    # ---- connections
+    # ---------------------------------------------------------------------------------------------
 
     def register(
         self,
@@ -362,7 +384,9 @@ class Driver:
         reason: str = "idle",
         since: Lease | None = None,
     ) -> Lease:
-        """`IdleReaper.register` as of now: a lease of the caller's, for what is no watched connection."""
+        """`IdleReaper.register` as of now: a lease of the caller's, for what is no watched
+        connection.
+        """
         lease = self.core.register(uid, timeout, self.now(), on, reason=reason, since=since)
         self.poke()
         if isinstance(uid, Reapable):
@@ -374,7 +398,9 @@ class Driver:
         return next(self._numbers)
 
     def retime(self, lease: Lease, idle: float, reason: str | None = None) -> bool:
-        """Put another timeout in force for *lease*, counted from its last activity; 0: none. False if it has ended."""
+        """Put another timeout in force for *lease*, counted from its last activity; 0: none. False
+        if it has ended.
+        """
         retimed = lease.retime(check_idle(idle), self.now(), reason)
         self.poke()
         return retimed
@@ -386,14 +412,18 @@ class Driver:
         return resumed
 
     def deadline(self, owner: Reapable, seconds: float, reason: str, uid: Any = None) -> Lease:
-        """A lease that ends *owner*, known by *uid* or else by itself, *seconds* from now whatever bytes come."""
+        """A lease that ends *owner*, known by *uid* or else by itself, *seconds* from now whatever
+        bytes come.
+        """
         key = DeadlineKey(owner if uid is None else uid, self.next_number())
         return self.register(
             key, seconds, lambda expiry: owner.reap(expiry.reason, expiry), reason=reason
         )
 
     def later(self, idle: float) -> float | None:
-        """The core's timeout for a new connection, *idle* and its jitter; None, which is off, for 0."""
+        """The core's timeout for a new connection, *idle* and its jitter; None, which is off, for
+        0.
+        """
         timeout = check_idle(idle)
         return None if timeout is None else self._jitter.later(timeout)
 
@@ -407,7 +437,8 @@ class Driver:
         probe: Probe | None = None,
         grace: float = PROBE_GRACE,
     ) -> Any:
-        """Watch from now on what *make* returns, the adapter's `Watched`, when it is called with a uid.
+        """Watch from now on what *make* returns, the adapter's `Watched`, when it is called with a
+        uid.
 
         *socket* is the connection's, or None. The rest is as in the adapters' `watch`.
         """
@@ -432,10 +463,12 @@ class Driver:
         if self.connections.pop(connection.uid, None) is not None and not self.connections:
             self.on_empty()
 
-    # ---- draining ------------------------------------------------------------------------------------------------
+    # ---- draining
+    # ------------------------------------------------------------------------------------------------
 
     def begin_drain(self, timeout: float) -> None:
-        """From now on every connection leaves when it goes idle, and after *timeout* seconds in any case.
+        """From now on every connection leaves when it goes idle, and after *timeout* seconds in any
+        case.
 
         Let the loop run two passes, then walk `drain_slices`.
         """
@@ -483,7 +516,8 @@ class Driver:
                 except Exception:
                     log.exception("the end of connection %r raised", connection.uid)
 
-    # ---- looking in ----------------------------------------------------------------------------------------------
+    # ---- looking in
+    # ----------------------------------------------------------------------------------------------
 
     def statistics(self, parked: int = 0) -> LoopStatistics:
         """A snapshot; O(1). *parked*: how many connections have no task now."""
@@ -510,13 +544,15 @@ class Driver:
 def fair_slice(two_passes: float) -> int:
     """How many to reap after two scheduling passes have taken *two_passes* seconds.
 
-    `REAPS_PER_SLICE`; more where the loop is so busy that a pass takes longer than closing those would, for as long as
-    a pass and no longer than `LONGEST_SLICE`. Otherwise a busy loop would starve the reaper: it has a slice every few
-    passes, and what falls due meanwhile would pile up.
+    `REAPS_PER_SLICE`; more where the loop is so busy that a pass takes longer than closing those
+    would, for as long as a pass and no longer than `LONGEST_SLICE`. Otherwise a busy loop would
+    starve the reaper: it has a slice every few passes, and what falls due meanwhile would pile up.
     """
     return max(REAPS_PER_SLICE, int(min(two_passes / 2, LONGEST_SLICE) / SECONDS_PER_REAP))
 
 
 def unread_of(connections: Iterable[Reapable]) -> set[int]:
-    """Descriptors of those of *connections* for which the kernel holds bytes that were not read yet."""
+    """Descriptors of those of *connections* for which the kernel holds bytes that were not read
+    yet.
+    """
     return set(unread(descriptor for one in connections if (descriptor := one.descriptor) >= 0))

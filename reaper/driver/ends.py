@@ -49,7 +49,9 @@ class Books:
         self._judged = float("-inf")
 
     def moved(self, old: Lease, new: Lease) -> None:
-        """The connection of *old* is watched by *new* from now on. Before or after *old* is released."""
+        """The connection of *old* is watched by *new* from now on. Before or after *old* is
+        released.
+        """
         if self._keeper is not None:
             self._keeper.moved(old, new)
 
@@ -64,13 +66,16 @@ class Books:
             self._keeper.ended(lease, self._clock.read(), None, by_peer=by_peer)
 
     def about_to_reap(self, owners: Iterable[Reapable]) -> None:
-        """Ask who the peers of *owners* are, for the log: once a connection is shut, the kernel may have forgotten."""
+        """Ask who the peers of *owners* are, for the log: once a connection is shut, the kernel may
+        have forgotten.
+        """
         if self.log.isEnabledFor(logging.INFO):
             self.names = {owner.lease: peer_name(owner.link) for owner in owners}
 
     def reaped(self, lease: Lease, what: object, reason: str, expiry: Expiry | None) -> None:
-        """The reaper ends the connection of *lease*, because *expiry* was due, or at will. Before it is released.
-        *what* is the connection, which has a `link`; or what the log is to call it."""
+        """The reaper ends the connection of *lease*, because *expiry* was due, or at will. Before
+        it is released. *what* is the connection, which has a `link`; or what the log is to call
+        it."""
         if self._keeper is not None:
             if expiry is None:
                 self._keeper.ended(lease, self._clock.read(), reason, by_peer=False)
@@ -115,8 +120,8 @@ class Books:
     def expired(self, expired: list[Expiry], now: float) -> None:
         """These connections came due and are closed *now*: count how late.
 
-        None of them was due when all was last judged. What seems due since before then had its timeout shortened
-        afterwards (a reload, a parking): that is no lateness.
+        None of them was due when all was last judged. What seems due since before then had its
+        timeout shortened afterwards (a reload, a parking): that is no lateness.
         """
         for (epoch, due), alike in itertools.groupby(
             expired, key=_slot_of
@@ -134,7 +139,9 @@ class Books:
         self._judged = now
 
     def woke(self, stalled: float) -> None:
-        """The loop came back, late by the clock's `lag`, after a stall of *stalled* seconds or none."""
+        """The loop came back, late by the clock's `lag`, after a stall of *stalled* seconds or
+        none.
+        """
         lag = self._clock.lag
         if self._keeper is not None:
             self._keeper.stalled(self._clock.read(), lag)

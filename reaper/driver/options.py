@@ -1,6 +1,8 @@
-"""The options that every way to a reaper takes, declared once: of both adapters, their servers and their guards.
+"""The options that every way to a reaper takes, declared once: of both adapters, their servers and
+their guards.
 
-`Driver` reads them; everything between it and the user passes them on as `**options: Unpack[Options]`.
+`Driver` reads them; everything between it and the user passes them on as
+`**options: Unpack[Options]`.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ from ..journal import Journal
 
 
 class Options(TypedDict, total=False):
-    """How precise a reaper is, how many connections it closes at once, and where it writes them down.
+    """How precise a reaper is, how many connections it closes at once, and where it writes them
+    down.
 
     Every one may be left out. None, too, leaves it to the configuration, or to the default.
     """
@@ -21,17 +24,20 @@ class Options(TypedDict, total=False):
     tick: float | None
     """Precision, seconds, > 0; instead of the configuration's."""
     wheel_size: int | None
-    """Ticks that the ring spans, and slots per wheel level, >= 2; instead of the configuration's."""
+    """Ticks that the ring spans, and slots per wheel level, >= 2; instead of the configuration's.
+    """
     journal: Journal | None
-    """Where the life of every connection is written, on the clock of `journal_clock`. Closing it is yours."""
+    """Where the life of every connection is written, on the clock of `journal_clock`. Closing it is
+    yours.
+    """
     listener: str | None
     """What the journal calls the connections."""
     jitter: float | None
-    """0 to 1: a connection's own timeout is longer by up to that share, drawn at random, in whole ticks; instead of the
-    configuration's. A `retime` is exact."""
+    """0 to 1: a connection's own timeout is longer by up to that share, drawn at random, in whole
+    ticks; instead of the configuration's. A `retime` is exact."""
     reaps_per_second: float | None
-    """No more connections are closed than that; what is due waits, and its lateness says so. 0: no bound. Instead of
-    the configuration's."""
+    """No more connections are closed than that; what is due waits, and its lateness says so. 0: no
+    bound. Instead of the configuration's."""
     seed: int | None
     """For the same jitter every time."""
 
@@ -58,7 +64,9 @@ def spelled_out(door: Door) -> Door:
 
 
 def check_names(options: Mapping[str, object]) -> None:
-    """Make sure that *options* have the names of `Options`. Raises TypeError: one has not, as for any argument."""
+    """Make sure that *options* have the names of `Options`. Raises TypeError: one has not, as for
+    any argument.
+    """
     for name in options:
         if name not in Options.__annotations__:
             raise TypeError(

@@ -1,5 +1,6 @@
-"""Acting on pressure: which connections go when descriptors or memory run short. *None with a request in flight*: only
-one that waits for bytes, has none unread, and whose lease says so by its reason, is ever let go."""
+"""Acting on pressure: which connections go when descriptors or memory run short. *None with a
+request in flight*: only one that waits for bytes, has none unread, and whose lease says so by its
+reason, is ever let go."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ async def relieve(
     """Read, judge and act until cancelled. Start it once, as a task next to the servers.
 
     Args:
-        watcher: Whose connections may have to go. As before any reap, a peer that has spoken is heard first.
+        watcher: Whose connections may have to go. As before any reap, a peer that has spoken is
+            heard first.
         pressure: Judges.
         read: Called with the number of connections; `read_here` reads this process, by psutil.
         every: Seconds between two readings; None: a tick.
@@ -57,8 +59,9 @@ def let_go(
 ) -> int:
     """Reap what *verdict* bears no longer. Returns how many.
 
-    These go: connections that have been silent for `scale` of their timeout; of the others the longest silent, until
-    `evict` have gone; none that has been silent for less than *min_age* seconds.
+    These go: connections that have been silent for `scale` of their timeout; of the others the
+    longest silent, until `evict` have gone; none that has been silent for less than *min_age*
+    seconds.
     """
     now = watcher.driver.now()
     doomed: list[Reapable] = []

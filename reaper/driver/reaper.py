@@ -22,8 +22,9 @@ from .options import Options
 from .watched import Watched
 
 COLLECTOR_THRESHOLDS = (10_000, 5, 2_000)
-"""New objects before a young collection, young ones before a middle one, middle ones before a full one: a middle one
-visits some 60,000 objects at the most, and a full one comes after a hundred million that stay."""
+"""New objects before a young collection, young ones before a middle one, middle ones before a full
+one: a middle one visits some 60,000 objects at the most, and a full one comes after a hundred
+million that stay."""
 
 
 class Reaper:
@@ -34,7 +35,8 @@ class Reaper:
         sleep: The loop's own; of 0 seconds: until its next pass.
     Attributes:
         driver: Decides.
-        accepting: Whether new connections are welcome. Set by `relieve`; servers turn newcomers away, or let them wait.
+        accepting: Whether new connections are welcome. Set by `relieve`; servers turn newcomers
+            away, or let them wait.
     """
 
     _hints: ClassVar[Mapping[str, str]]
@@ -91,7 +93,8 @@ class Reaper:
     async def let_the_loop_read(self) -> None:
         """Return when every socket with bytes has been read once.
 
-        That takes two passes: in the pass that finds a socket readable its reader may run after the caller.
+        That takes two passes: in the pass that finds a socket readable its reader may run after the
+        caller.
         """
         await self.sleep(0)
         await self.sleep(0)
@@ -111,19 +114,21 @@ class Reaper:
         return self.driver.register(uid, timeout, on, reason=reason)
 
     async def drain(self, timeout: float, window: float = 0.0) -> None:
-        """End every connection: those that are idle at once, each of the rest when it goes idle, all after *timeout*.
+        """End every connection: those that are idle at once, each of the rest when it goes idle,
+        all after *timeout*.
 
-        Idle is a connection that is known to be: its handler waits for bytes (its stream tells), or has said with
-        `in_use` when it does not; the kernel holds no bytes of it. Stop accepting first; a connection that is watched
-        after this call is drained too.
+        Idle is a connection that is known to be: its handler waits for bytes (its stream tells), or
+        has said with `in_use` when it does not; the kernel holds no bytes of it. Stop accepting
+        first; a connection that is watched after this call is drained too.
 
         Args:
             timeout: Seconds, > 0, from now.
-            window: Seconds, >= 0, over which the ends of the idle ones are spread, so that their peers do not all come
-                to another server in one instant.
+            window: Seconds, >= 0, over which the ends of the idle ones are spread, so that their
+                peers do not all come to another server in one instant.
         Raises:
             InvalidArgument: timeout is NaN, infinite, or <= 0, or window is, or is < 0.
-        Returns once no connection is watched any more, however many drains there are. Reasons: `drain`, and
+        Returns once no connection is watched any more, however many drains there are. Reasons:
+        `drain`, and
             `drain_deadline` for those cut in use.
         """
         if window != 0:
@@ -160,9 +165,11 @@ async def send_probe(connection: Any) -> None:
 
 
 def log_drain(connections: Iterable[Watched], awake: int = 0) -> None:
-    """Say in the log what a drain waits for that has just closed the idle: *connections*, and *awake* handlers.
+    """Say in the log what a drain waits for that has just closed the idle: *connections*, and
+    *awake* handlers.
 
-    A connection of which nobody says whose turn it is keeps a drain waiting until its deadline: that is a warning.
+    A connection of which nobody says whose turn it is keeps a drain waiting until its deadline:
+    that is a warning.
     """
     known = [
         connection.receiving is not None or connection.lease.suspended for connection in connections
@@ -183,9 +190,10 @@ def log_drain(connections: Iterable[Watched], awake: int = 0) -> None:
 def tamed_collector(tame_gc: bool = True) -> Iterator[None]:
     """Within the block, if *tame_gc*, the garbage collector visits only what is new.
 
-    A connection with a task is some forty objects; with its usual thresholds the collector visits all of them again
-    and again while connections come. What was there before is set apart for good. What refers to itself in a circle
-    and has grown old is freed later; nothing here does. Of the whole process, so use it in one place.
+    A connection with a task is some forty objects; with its usual thresholds the collector visits
+    all of them again and again while connections come. What was there before is set apart for good.
+    What refers to itself in a circle and has grown old is freed later; nothing here does. Of the
+    whole process, so use it in one place.
 
     Raises:
         InvalidArgument: *tame_gc* is neither True nor False.

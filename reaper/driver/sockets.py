@@ -1,4 +1,6 @@
-"""What the kernel is asked about sockets. Nothing here waits; a question about many descriptors is one call."""
+"""What the kernel is asked about sockets. Nothing here waits; a question about many descriptors is
+one call.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ from ..errors import printable
 TCP_NOTSENT_LOWAT = 25
 """linux/tcp.h; the socket module of CPython 3.11 does not name it."""
 
-# Linux has them; elsewhere the kernel is asked for what it does not know, and answers with an error.
+# Linux has them; elsewhere the kernel is asked for what it does not know, and answers with an
+# error.
 TCP_INFO, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT = (
     int(getattr(socket, name, -1))
     for name in ("TCP_INFO", "TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT")
@@ -32,9 +35,11 @@ _CLOSE_WAIT = 8  # tcp_info.tcpi_state: the peer has shut its sending side
 
 
 def unread(descriptors: Iterable[int]) -> list[int]:
-    """Those of *descriptors*, sockets, for which the kernel holds bytes that were not read yet, in the same order.
+    """Those of *descriptors*, sockets, for which the kernel holds bytes that were not read yet, in
+    the same order.
 
-    One poll(2) for all, 0.1-0.3 us each. An end of file is readable too but no sign of life, hence the count of bytes.
+    One poll(2) for all, 0.1-0.3 us each. An end of file is readable too but no sign of life, hence
+    the count of bytes.
     """
     poll = select.poll()
     for descriptor in descriptors:
@@ -52,9 +57,11 @@ def waiting(descriptor: int) -> int:
 
 
 def readable(descriptor: int) -> bool:
-    """Whether bytes of the stream socket *descriptor* were not read yet, also behind an urgent byte.
+    """Whether bytes of the stream socket *descriptor* were not read yet, also behind an urgent
+    byte.
 
-    The kernel counts no further than to an urgent byte, so one in front of a request hides it from `waiting`.
+    The kernel counts no further than to an urgent byte, so one in front of a request hides it from
+    `waiting`.
     """
     if waiting(descriptor):
         return True
@@ -64,7 +71,9 @@ def readable(descriptor: int) -> bool:
 
 
 def queued(descriptor: int) -> int:
-    """How many bytes sent on the socket *descriptor* its peer has not acknowledged; 0 if it is closed."""
+    """How many bytes sent on the socket *descriptor* its peer has not acknowledged; 0 if it is
+    closed.
+    """
     try:
         return int.from_bytes(fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
     except (OSError, ValueError):
@@ -75,7 +84,9 @@ class TcpInfo(NamedTuple):
     """What the kernel's TCP knows of one connection."""
 
     sent_ago: float
-    """Seconds since data was last sent; since it was established, if never. Exact to a kernel tick, 1 to 10 ms."""
+    """Seconds since data was last sent; since it was established, if never. Exact to a kernel tick,
+    1 to 10 ms.
+    """
     received_ago: float
     """Seconds since data last came; since it was established, if never."""
     acked_ago: float
@@ -96,14 +107,16 @@ class TcpInfo(NamedTuple):
 
     @property
     def asked(self) -> bool:
-        """Whether the peer owes an answer to more than one question, so that not just one packet was lost."""
+        """Whether the peer owes an answer to more than one question, so that not just one packet
+        was lost.
+        """
         return self.unanswered > 1
 
     def gone(self, after: float) -> bool:
         """Whether the peer has owed an answer for *after* seconds, and none can be on its way.
 
-        The last question must be older than a sixteenth of that; where it is older than a quarter, the next one is
-        waited for a little. Keep-alives come every fifth.
+        The last question must be older than a sixteenth of that; where it is older than a quarter,
+        the next one is waited for a little. Keep-alives come every fifth.
         """
         late, early = after / 4, after / 16
         waited = self.silence - after
@@ -113,12 +126,14 @@ class TcpInfo(NamedTuple):
 
 
 _TCP_INFO = struct.Struct("=xxBB20xI16xIIII60xQQ")
-"""linux/tcp.h: retransmits, probes, unacked; ms since data was sent, an acknowledgement sent, data and one received;
-bytes_acked, bytes_received."""
+"""linux/tcp.h: retransmits, probes, unacked; ms since data was sent, an acknowledgement sent, data
+and one received; bytes_acked, bytes_received."""
 
 
 def tcp_info(connected: Any) -> TcpInfo | None:
-    """What TCP knows of the socket *connected*, whoever's object it is; None: it is no open TCP connection. 0.7 us."""
+    """What TCP knows of the socket *connected*, whoever's object it is; None: it is no open TCP
+    connection. 0.7 us.
+    """
     try:
         found = _TCP_INFO.unpack(connected.getsockopt(socket.IPPROTO_TCP, TCP_INFO, _TCP_INFO.size))
     except (OSError, struct.error):
@@ -150,7 +165,8 @@ def peer_has_shut(connected: Any) -> bool:
 
 
 def peer_name(descriptor: int) -> str:
-    """The peer's address of the socket *descriptor* as text; empty if the connection is gone, or its peer has none.
+    """The peer's address of the socket *descriptor* as text; empty if the connection is gone, or
+    its peer has none.
 
     The peer of a UNIX socket chose its name: what does not print is escaped.
     """
@@ -170,7 +186,9 @@ TCP = (socket.AF_INET, socket.SOCK_STREAM, 0)
 
 @contextlib.contextmanager
 def borrowed(descriptor: int, kind: tuple[int, int, int] = (-1, -1, -1)) -> Iterator[socket.socket]:
-    """A socket object for *descriptor* that does not close it. Of the default *kind*: the kernel is asked of what."""
+    """A socket object for *descriptor* that does not close it. Of the default *kind*: the kernel is
+    asked of what.
+    """
     connected = socket.socket(*kind, fileno=descriptor)
     try:
         yield connected
@@ -186,7 +204,9 @@ class Credentials(NamedTuple):
 
 
 def credentials(connected: Any) -> Credentials:
-    """Of the process at the other end of the Unix socket *connected*: who listened, or who connected. Linux only."""
+    """Of the process at the other end of the Unix socket *connected*: who listened, or who
+    connected. Linux only.
+    """
     pid, user, _ = struct.unpack(
         "3i", connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
     )
@@ -194,7 +214,8 @@ def credentials(connected: Any) -> Credentials:
 
 
 def same_user(connected: Any) -> bool:
-    """Whether the process at the other end of the Unix socket *connected* is of this process's user, or root's.
+    """Whether the process at the other end of the Unix socket *connected* is of this process's
+    user, or root's.
 
     To be asked of whoever comes to an abstract name: unlike a file, it has no permissions.
     """
@@ -202,10 +223,12 @@ def same_user(connected: Any) -> bool:
 
 
 def listen_as(family: str) -> socket.socket:
-    """A non-blocking Unix socket that listens under an abstract name, *family* and what nobody can guess. Linux only.
+    """A non-blocking Unix socket that listens under an abstract name, *family* and what nobody can
+    guess. Linux only.
 
-    A name that can be guessed any local user could take first. Whoever looks for it finds it by `names_of`, perhaps
-    among others that begin alike, and asks the kernel whose it is (`credentials`).
+    A name that can be guessed any local user could take first. Whoever looks for it finds it by
+    `names_of`, perhaps among others that begin alike, and asks the kernel whose it is
+    (`credentials`).
     """
     made = socket.socket(socket.AF_UNIX)
     try:
@@ -219,7 +242,9 @@ def listen_as(family: str) -> socket.socket:
 
 
 def names_of(family: str) -> list[str]:
-    """The abstract names that begin with *family* and are listened on now, by whomever; without the leading NUL."""
+    """The abstract names that begin with *family* and are listened on now, by whomever; without the
+    leading NUL.
+    """
     found = set()
     with contextlib.suppress(OSError):
         for line in Path("/proc/net/unix").read_text(errors="replace").splitlines():
@@ -230,6 +255,8 @@ def names_of(family: str) -> list[str]:
 
 
 def reset_on_close(connected: socket.socket) -> None:
-    """Let the close of *connected* be a reset, and the kernel forget what is queued. Nothing if it is closed."""
+    """Let the close of *connected* be a reset, and the kernel forget what is queued. Nothing if it
+    is closed.
+    """
     with contextlib.suppress(OSError):
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

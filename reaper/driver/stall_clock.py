@@ -1,12 +1,14 @@
 """The clock by which silence is measured: it counts only time in which the loop was awake.
 
-*A stall of ours is charged to no connection.* A peer that speaks only when it is spoken to was silent because we were.
-So the clock stands still once the loop is more than a tick late, until it comes back: a stall, which is never counted.
-It stands at the instant at which the loop should have come back, or at the last one that was asked for before that.
-*An instant once named stays named*: what begins while the loop is a little late began then, and not a lag before.
+*A stall of ours is charged to no connection.* A peer that speaks only when it is spoken to was
+silent because we were. So the clock stands still once the loop is more than a tick late, until it
+comes back: a stall, which is never counted. It stands at the instant at which the loop should have
+come back, or at the last one that was asked for before that. *An instant once named stays named*:
+what begins while the loop is a little late began then, and not a lag before.
 
-Its limits. A stall is noticed by a timer that comes late, so up to one epoch at its beginning is charged all the same,
-and so is a lag of up to a tick. Nothing is noticed while no timer runs; no silence is measured then either.
+Its limits. A stall is noticed by a timer that comes late, so up to one epoch at its beginning is
+charged all the same, and so is a lag of up to a tick. Nothing is noticed while no timer runs; no
+silence is measured then either.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from collections.abc import Callable
 from ..metrics import Histogram
 
 REMEMBERED = 4096
-"""Stalls that `real` can tell apart. An instant before the oldest of them is taken to lie after the one before it."""
+"""Stalls that `real` can tell apart. An instant before the oldest of them is taken to lie after the
+one before it.
+"""
 
 
 class StallClock:
@@ -52,7 +56,9 @@ class StallClock:
         self.stalled: float = 0.0
 
     def now(self) -> float:
-        """Seconds, never decreasing; stands still while the loop stalls. Equal to `read()` until the first stall."""
+        """Seconds, never decreasing; stands still while the loop stalls. Equal to `read()` until
+        the first stall.
+        """
         real = self.read()
         if real > self.expected:
             if real - self.expected <= self._tolerance:
@@ -71,7 +77,8 @@ class StallClock:
         self.expected = expected
 
     def woke(self) -> float:
-        """The loop has come back. Take note of how late that is, and return how long it stalled: 0.0 or a whole stall.
+        """The loop has come back. Take note of how late that is, and return how long it stalled:
+        0.0 or a whole stall.
 
         From here on the clock runs, until it is next `expect`ed.
         """

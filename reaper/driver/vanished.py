@@ -1,30 +1,36 @@
-"""Peers that have vanished: whose kernel answers nothing any more, and that sent neither FIN nor reset.
+"""Peers that have vanished: whose kernel answers nothing any more, and that sent neither FIN nor
+reset.
 
-The rule of this module: *whoever was not asked is not gone*. A silent client may be alive and well: it waits for a
-response, it reads slowly, its process is stopped. Its kernel answers all the same. So a connection is closed as
-`vanished` only when its peer was asked more than once and nothing has come back for `timeouts.vanished` seconds.
+The rule of this module: *whoever was not asked is not gone*. A silent client may be alive and well:
+it waits for a response, it reads slowly, its process is stopped. Its kernel answers all the same.
+So a connection is closed as `vanished` only when its peer was asked more than once and nothing has
+come back for `timeouts.vanished` seconds.
 
     who asks         the kernel. Where data is on its way, by sending it again; where the peer's window is full, by
-                     probing it; where nothing is on its way, by a keep-alive at each look at a silent connection: its
-                     own timers send those of thousands in one instant, more than a queue holds, each time the same
+                     probing it; where nothing is on its way, by a keep-alive at each look at a
+                     silent connection: its own timers send those of thousands in one instant, more
+                     than a queue holds, each time the same
     what is heard    any segment at all: data, or an acknowledgement; tcp_info knows how long ago
     who judges       `Vanished`: it looks at every connection the driver knows five times within `vanished`, and more
                      closely at those that look bad
 
-TCP_USER_TIMEOUT would be simpler and is wrong: the kernel counts a window that stays full against it although the peer
-answers every probe, and so it ends a client that reads slowly, or is stopped.
+TCP_USER_TIMEOUT would be simpler and is wrong: the kernel counts a window that stays full against
+it although the peer answers every probe, and so it ends a client that reads slowly, or is stopped.
 
-Never earlier than `vanished` after the last segment; a quarter of it and a tick later at the most. What was asked last
-must have been asked a sixteenth ago, or its answer may be on its way. Before Linux 6.15 the kernel asks again at
-doubling intervals, up to two minutes, and nothing can make it hurry: there a link that was down for more than half of
-`vanished` while data was on its way may come back too late, and a peer that vanishes with its window full for long is
-noticed by the second probe. From 6.15 on it asks every quarter here too (TCP_RTO_MAX_MS).
+Never earlier than `vanished` after the last segment; a quarter of it and a tick later at the most.
+What was asked last must have been asked a sixteenth ago, or its answer may be on its way. Before
+Linux 6.15 the kernel asks again at doubling intervals, up to two minutes, and nothing can make it
+hurry: there a link that was down for more than half of `vanished` while data was on its way may
+come back too late, and a peer that vanishes with its window full for long is noticed by the second
+probe. From 6.15 on it asks every quarter here too (TCP_RTO_MAX_MS).
 
-A stall charges nobody: the kernel goes on asking meanwhile, and whoever looks bad is looked at again, a sixteenth of
-`vanished` of the stall clock later, before it is closed. Then what is queued is thrown away.
+A stall charges nobody: the kernel goes on asking meanwhile, and whoever looks bad is looked at
+again, a sixteenth of `vanished` of the stall clock later, before it is closed. Then what is queued
+is thrown away.
 
-Every `Reapable` that the driver knows is judged, in flight or not, by its `link`. Not one on a UNIX socket: a process
-that ends closes it. Cost: no memory, but for those that look bad; about 4 us per look, 15 with a keep-alive.
+Every `Reapable` that the driver knows is judged, in flight or not, by its `link`. Not one on a UNIX
+socket: a process that ends closes it. Cost: no memory, but for those that look bad; about 4 us per
+look, 15 with a keep-alive.
 """
 
 from __future__ import annotations
@@ -60,7 +66,8 @@ class Vanished:
     """Looks for peers that have vanished, among all connections of *driver*.
 
     Attributes:
-        after: Seconds without a sign of the peer's kernel, >= 3; 0: never, and nothing is looked at.
+        after: Seconds without a sign of the peer's kernel, >= 3; 0: never, and nothing is looked
+            at.
         looks: At connections, so far.
     """
 
@@ -70,7 +77,8 @@ class Vanished:
         self.looks: int = 0
         self._pause = after / CLOSE_LOOKS
         self._awake = False
-        self._wanted = False  # whether there was a TCP connection in this round, or one of any kind has come since
+        # whether there was a TCP connection in this round, or one of any kind has come since
+        self._wanted = False
         self._bad: set[Reapable] = set()  # each of them is looked at again, by a call of its own
 
     def begin(self) -> None:
@@ -128,8 +136,8 @@ class Vanished:
 
 
 def _ask(link: int, after: float) -> None:
-    """Have the kernel ask the peer of *link*, which has been silent for an eighth of *after* seconds, and go on with it
-    while the loop stalls.
+    """Have the kernel ask the peer of *link*, which has been silent for an eighth of *after*
+    seconds, and go on with it while the loop stalls.
     """
     eighth, half = max(int(after / 8), 1), max(int(after / 2), 1)
     with contextlib.suppress(OSError), sockets.borrowed(link, sockets.TCP) as connected:
@@ -148,7 +156,9 @@ def _ask(link: int, after: float) -> None:
 
 
 def _end(owner: Reapable, link: int) -> None:
-    """Nothing that is queued will be taken: let the close be a reset, also where the adapter would flush first."""
+    """Nothing that is queued will be taken: let the close be a reset, also where the adapter would
+    flush first.
+    """
     with contextlib.suppress(OSError), sockets.borrowed(link, sockets.TCP) as connected:
         sockets.reset_on_close(connected)
     owner.reap(VANISHED)

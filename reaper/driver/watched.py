@@ -1,4 +1,5 @@
-"""What the watched connections of every adapter have in common: leases, deadlines, being in use, and one end.
+"""What the watched connections of every adapter have in common: leases, deadlines, being in use,
+and one end.
 
 The rule of this module: *a connection ends once, and everything that knew of it then lets go*.
 """
@@ -20,11 +21,15 @@ if TYPE_CHECKING:
     from .driver import Call, Driver
 
 Probe = Callable[[Any], Awaitable[object]]
-"""Called with the connection: sends something that the peer must answer, a WebSocket ping for instance."""
+"""Called with the connection: sends something that the peer must answer, a WebSocket ping for
+instance.
+"""
 
 
 PROBE_GRACE = 5.0
-"""Seconds that a probed peer has for its answer. Precedent: gRPC's keep-alive timeout is 20 s, Engine.IO's 20 s."""
+"""Seconds that a probed peer has for its answer. Precedent: gRPC's keep-alive timeout is 20 s,
+Engine.IO's 20 s.
+"""
 
 
 class DeadlineKey(NamedTuple):
@@ -35,7 +40,9 @@ class DeadlineKey(NamedTuple):
 
 
 class Reapable:
-    """Whatever the driver can judge and reap: a `Watched`, or a parked connection. Its `lease` is the one in force."""
+    """Whatever the driver can judge and reap: a `Watched`, or a parked connection. Its `lease` is
+    the one in force.
+    """
 
     __slots__ = ()
 
@@ -58,7 +65,8 @@ class Reapable:
         raise NotImplementedError
 
     def shut(self) -> None:
-        """It is about to be reaped: tell its peer at once that nothing more is read, unless it is sent something yet.
+        """It is about to be reaped: tell its peer at once that nothing more is read, unless it is
+        sent something yet.
 
         To reap takes its time, and what comes between the final check and then is lost.
         """
@@ -68,12 +76,15 @@ class Reapable:
         raise NotImplementedError
 
     def end_lease(self) -> None:
-        """Release its lease, whose uid it is: the two would be a circle, which only the collector frees."""
+        """Release its lease, whose uid it is: the two would be a circle, which only the collector
+        frees.
+        """
         self.lease.release()
         self.lease.uid = None
 
     def pardon(self, lease: Lease) -> bool:
-        """Asked at the final check, when *lease* of it is due: whether it is in use after all. That counts as activity.
+        """Asked at the final check, when *lease* of it is due: whether it is in use after all. That
+        counts as activity.
 
         For a connection that is cheaper to ask once per timeout than to note every request of.
         """
@@ -86,7 +97,9 @@ class Reapable:
 
 
 class Watched(Reapable):
-    """One watched connection. An adapter's own class adds how its handler is ended (`_cut`) and where its socket is."""
+    """One watched connection. An adapter's own class adds how its handler is ended (`_cut`) and
+    where its socket is.
+    """
 
     __slots__ = {  # noqa: RUF023  # as one reads them; help() shows these texts
         "touch": "Call it for every packet. One store; see `Lease.touch`.",
@@ -133,12 +146,15 @@ class Watched(Reapable):
         self.touch = self._first_touch
 
     def handled(self) -> None:
-        """A stream keeps `receiving` exact from now on; the handler has begun, and does not wait for bytes yet."""
+        """A stream keeps `receiving` exact from now on; the handler has begun, and does not wait
+        for bytes yet.
+        """
         self.receiving = False
         self.touch = self.lease.touch
 
     def _first_touch(self) -> None:
-        # Those of one epoch look alike to the lease; but what has never spoken is idle, and may leave at once.
+        # Those of one epoch look alike to the lease; but what has never spoken is idle, and may
+        # leave at once.
         self._touched = True
         self.touch = self.lease.touch
         self.touch()
@@ -165,7 +181,9 @@ class Watched(Reapable):
 
     @property
     def busy(self) -> bool:
-        """Whether it is in use: suspended, or its handler does something else than waiting for bytes, or may do."""
+        """Whether it is in use: suspended, or its handler does something else than waiting for
+        bytes, or may do.
+        """
         lease = self.lease
         if lease.suspended:
             return True
@@ -174,7 +192,9 @@ class Watched(Reapable):
         return not self.receiving
 
     def went_idle(self) -> None:
-        """It waits for bytes now. Call it when `receiving` becomes True while `awaited`: a drain waits for that."""
+        """It waits for bytes now. Call it when `receiving` becomes True while `awaited`: a drain
+        waits for that.
+        """
         self._driver.went_idle(self)
 
     def suspend(self) -> bool:
@@ -201,12 +221,15 @@ class Watched(Reapable):
                 self.resume()
 
     def retime(self, idle: float, reason: str | None = None) -> bool:
-        """Put another timeout in force, counted from the last activity; 0 switches it off. False if it was reaped."""
+        """Put another timeout in force, counted from the last activity; 0 switches it off. False if
+        it was reaped.
+        """
         return self._driver.retime(self.lease, idle, reason)
 
     def probed(self) -> bool:
-        """It is about to be probed, and its epoch has been closed: activity from now on, by whatever way it is noted,
-        is an answer. False if the probe before this one still waits for one: its time goes on."""
+        """It is about to be probed, and its epoch has been closed: activity from now on, by
+        whatever way it is noted, is an answer. False if the probe before this one still waits for
+        one: its time goes on."""
         waits = self.unanswered
         call = self._driver.after(self.grace, self._not_answered) if waits is None else waits[0]
         self.unanswered = call, self.lease._epoch
@@ -232,8 +255,9 @@ class Watched(Reapable):
             self.reap("unanswered")
 
     def deadline(self, seconds: float, reason: str) -> Lease:
-        """A second lease, which ends this connection *seconds* from now whatever bytes come: a limit that dripped ones
-        must not extend. `release()` it when the limit is met; the end of the connection releases it too.
+        """A second lease, which ends this connection *seconds* from now whatever bytes come: a
+        limit that dripped ones must not extend. `release()` it when the limit is met; the end of
+        the connection releases it too.
 
         Raises:
             InvalidArgument: seconds is NaN, infinite, or <= 0, or reason is no text.
@@ -265,7 +289,8 @@ class Watched(Reapable):
         self.lease.release()
         for deadline in self._deadlines or ():
             deadline.release()
-        # Not the dead lease's, and no answer any more: a connection that has ended leaves no circle for the collector.
+        # Not the dead lease's, and no answer any more: a connection that has ended leaves no circle
+        # for the collector.
         self.touch = _nothing
         self.forget_probe()
         self._driver.ended(self)
@@ -280,7 +305,9 @@ def check_watch(idle: float | None, reason: str, probe: Probe | None, grace: flo
 
 
 def check_idle(idle: float | None, name: str = "idle") -> float | None:
-    """*idle*, seconds of silence allowed, as the core takes it: None, off, for 0. Raises InvalidArgument, by *name*."""
+    """*idle*, seconds of silence allowed, as the core takes it: None, off, for 0. Raises
+    InvalidArgument, by *name*.
+    """
     return None if idle is None or is_off(idle) else check_timeout(name, idle, ", or 0 for none")
 
 
@@ -304,7 +331,9 @@ def is_off(value: object) -> bool:
 
 
 def check_probe(probe: object) -> None:
-    """Make sure that *probe* is None or an async function. A lambda, or an object with `__call__`, may return one's."""
+    """Make sure that *probe* is None or an async function. A lambda, or an object with `__call__`,
+    may return one's.
+    """
     function = probe
     while isinstance(function, partial):
         function = function.func

@@ -1,6 +1,7 @@
 """`reaper journal ship`: the flags, the signals, and what is said.
 
-Exit status 0: every finished file has arrived. 1: some are still here, and why is said. 2: bad arguments.
+Exit status 0: every finished file has arrived. 1: some are still here, and why is said. 2: bad
+arguments.
 """
 
 from __future__ import annotations

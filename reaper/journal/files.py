@@ -1,9 +1,10 @@
 """Files of the journal: what is complete is named `*.parquet`, what is not begins with a dot.
 
-While a file grows it is an Arrow IPC stream, because after a kill a stream gives back every flushed batch and a Parquet
-file without its footer none. The dot matters: Spark skips such names, but reads `x.parquet.tmp` and fails on it.
-The process that writes a stream holds a lock on it; the kernel drops the lock with the process, however it ends. So a
-stream that can be locked is an orphan, and the next journal to start makes a Parquet file of it.
+While a file grows it is an Arrow IPC stream, because after a kill a stream gives back every flushed
+batch and a Parquet file without its footer none. The dot matters: Spark skips such names, but reads
+`x.parquet.tmp` and fails on it. The process that writes a stream holds a lock on it; the kernel
+drops the lock with the process, however it ends. So a stream that can be locked is an orphan, and
+the next journal to start makes a Parquet file of it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ Anchor = tuple[int, int, int]
 
 
 class Stream:
-    """One growing stream, locked. Every `write` is on the file system (not necessarily on the disk) when it returns."""
+    """One growing stream, locked. Every `write` is on the file system (not necessarily on the disk)
+    when it returns.
+    """
 
     def __init__(self, directory: Path, stem: str, metadata: dict[str, str]) -> None:
         self.path: Path = directory / f".{stem}{STREAM_SUFFIX}"
@@ -64,17 +67,21 @@ class Stream:
 
     @property
     def in_place(self) -> bool:
-        """Whether the stream is still where it was made: its directory may have been removed meanwhile."""
+        """Whether the stream is still where it was made: its directory may have been removed
+        meanwhile.
+        """
         try:
             return os.path.samestat(os.stat(self.path), os.fstat(self._file.fileno()))
         except OSError:
             return False
 
     def finish(self) -> Path | None:
-        """Turn the stream into a Parquet file beside it and delete it; the file's path, or None if it held no row.
+        """Turn the stream into a Parquet file beside it and delete it; the file's path, or None if
+        it held no row.
 
         Raises:
-            FileNotFoundError: its directory was removed, or renamed: there it is recovered by whoever recovers.
+            FileNotFoundError: its directory was removed, or renamed: there it is recovered by
+                whoever recovers.
         """
         with suppress(OSError, pa.ArrowException):
             self._writer.close()
@@ -91,7 +98,8 @@ class Stream:
 
 
 def convert(stream: Path, *, recovered: bool = False) -> Path | None:
-    """Make a Parquet file of the whole batches in *stream*, put it in place in one step, and delete the stream.
+    """Make a Parquet file of the whole batches in *stream*, put it in place in one step, and delete
+    the stream.
 
     Args:
         stream: A hidden stream file, possibly cut off anywhere.
@@ -99,7 +107,8 @@ def convert(stream: Path, *, recovered: bool = False) -> Path | None:
     Returns:
         The new file, or None if not one row could be read.
     Raises:
-        OSError, pyarrow.ArrowException, ValueError: writing failed, or column names are damaged. The stream remains.
+        OSError, pyarrow.ArrowException, ValueError: writing failed, or column names are damaged.
+        The stream remains.
     Cost: one stream in memory; `rotate_bytes` bounds it.
     """
     batches: list[pa.RecordBatch] = []
@@ -158,10 +167,11 @@ def convert(stream: Path, *, recovered: bool = False) -> Path | None:
 
 
 def recover(directory: Path) -> list[Path]:
-    """Make Parquet files of every stream in *directory* that no living process holds. The new files, by name.
+    """Make Parquet files of every stream in *directory* that no living process holds. The new
+    files, by name.
 
-    A stream that cannot be read or converted stays where it is; the others are done all the same, and then the errors
-    are raised as one group.
+    A stream that cannot be read or converted stays where it is; the others are done all the same,
+    and then the errors are raised as one group.
     """
     made: list[Path] = []
     errors: list[Exception] = []
@@ -169,10 +179,12 @@ def recover(directory: Path) -> list[Path]:
         try:
             with stream.open("rb") as held:
                 fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                # The process that had the lock may have finished the stream meanwhile: then the name is gone.
+                # The process that had the lock may have finished the stream meanwhile: then the
+                # name is gone.
                 if not stream.exists():
                     continue
-                # The Parquet file is in place already when the crash fell between the rename and the delete.
+                # The Parquet file is in place already when the crash fell between the rename and
+                # the delete.
                 if (
                     final := stream.with_name(
                         stream.name[1:].removesuffix(STREAM_SUFFIX) + ".parquet"
@@ -197,7 +209,8 @@ def recover(directory: Path) -> list[Path]:
 
 
 def retain(directory: Path, limit: int) -> int:
-    """Delete the oldest Parquet files of the journal until the rest is within *limit* bytes. How many were deleted.
+    """Delete the oldest Parquet files of the journal until the rest is within *limit* bytes. How
+    many were deleted.
 
     The newest file always stays.
     """

@@ -1,9 +1,10 @@
 """Leases that log their own long silences: `gaps` mode at the price of one comparison per touch.
 
-A touch knows no time, only the open epoch. So the times that come from here are epochs': activity counts as noted at
-the instant its epoch was opened, less than one epoch before it really was. Silences are therefore exact to one epoch,
-their sum is exact, and those up to the threshold are not counted one by one. A server that wants
-every activity to the nanosecond calls `ConnectionLog.touch` with a clock reading instead.
+A touch knows no time, only the open epoch. So the times that come from here are epochs': activity
+counts as noted at the instant its epoch was opened, less than one epoch before it really was.
+Silences are therefore exact to one epoch, their sum is exact, and those up to the threshold are not
+counted one by one. A server that wants every activity to the nanosecond calls `ConnectionLog.touch`
+with a clock reading instead.
 """
 
 from __future__ import annotations
@@ -29,14 +30,16 @@ def nanoseconds(seconds: float) -> int:
 class LeaseLog:
     """Keeps the journal of one core's connections: what an adapter calls at each event.
 
-    Times that are passed in are seconds of the journal's clock. Those that leases and expiries carry are the core's.
-    The timeout that a row carries is read from the lease when the row is written; a suspended lease has none in force.
+    Times that are passed in are seconds of the journal's clock. Those that leases and expiries
+    carry are the core's. The timeout that a row carries is read from the lease when the row is
+    written; a suspended lease has none in force.
 
     Args:
-        core: Leases registered from now on log their silences beyond the journal's threshold once they are `opened`;
-            the others work as ever.
+        core: Leases registered from now on log their silences beyond the journal's threshold once
+            they are `opened`; the others work as ever.
         journal: Made with `clock_ns`.
-        real: Turns an instant of *core*'s clock into one of the journal's, where that clock leaves out stalls.
+        real: Turns an instant of *core*'s clock into one of the journal's, where that clock leaves
+            out stalls.
     """
 
     def __init__(
@@ -59,7 +62,9 @@ class LeaseLog:
         return nanoseconds(self._real(instant))
 
     def _settled(self, lease: Lease) -> ConnectionLog | None:
-        """The log of *lease*, with the latest activity, which only the lease knows; None: it has none, or has ended."""
+        """The log of *lease*, with the latest activity, which only the lease knows; None: it has
+        none, or has ended.
+        """
         log: ConnectionLog | None = getattr(lease, "log", None)
         if log is None or log.ended:
             return None
@@ -76,7 +81,9 @@ class LeaseLog:
     def opened(
         self, lease: Lease, now: float, listener: str | None = None, peer: int | None = None
     ) -> None:
-        """A connection was accepted at *now*, exactly (two sides are joined by it), and *lease* watches it."""
+        """A connection was accepted at *now*, exactly (two sides are joined by it), and *lease*
+        watches it.
+        """
         logged: Any = lease
         logged.log = self.journal.open(nanoseconds(now), timeout_ms(lease), listener, peer)
 
@@ -109,7 +116,9 @@ class LeaseLog:
             log.reap(now, due, expiry.reason, deadline=expiry.lease is not lease)
 
     def ended(self, lease: Lease, now: float, reason: str | None = None, *, by_peer: bool) -> None:
-        """The connection of *lease* ended without the reaper. Before the lease is released; after a reap: nothing."""
+        """The connection of *lease* ended without the reaper. Before the lease is released; after a
+        reap: nothing.
+        """
         if (log := self._settled(lease)) is not None:
             (log.close_peer if by_peer else log.close_app)(nanoseconds(now), reason)
 
@@ -120,7 +129,9 @@ class LeaseLog:
 
 
 def peer_of(socket: Any) -> int | None:
-    """`peer_key` of an accepted socket (trio's or the standard library's); None if it is no TCP, or is gone already."""
+    """`peer_key` of an accepted socket (trio's or the standard library's); None if it is no TCP, or
+    is gone already.
+    """
     try:
         return None if socket is None else peer_key(socket.getpeername(), socket.getsockname())
     except (OSError, InvalidArgument, IndexError):

@@ -1,7 +1,9 @@
-"""`Journal` and `ConnectionLog`: what an event loop calls. It appends a tuple to a list, and that is all it ever does.
+"""`Journal` and `ConnectionLog`: what an event loop calls. It appends a tuple to a list, and that
+is all it ever does.
 
-No call reads a clock, blocks, touches a file or raises because of one: times come in as arguments (integer ns on one
-monotonic clock), and what goes wrong behind the list is the writer's (writer.py): it retries, drops, counts, says so.
+No call reads a clock, blocks, touches a file or raises because of one: times come in as arguments
+(integer ns on one monotonic clock), and what goes wrong behind the list is the writer's
+(writer.py): it retries, drops, counts, says so.
 """
 
 from __future__ import annotations
@@ -40,15 +42,18 @@ if TYPE_CHECKING:
 MODES = ("gaps", "full", "off")
 
 QUEUE_ROWS = 200_000
-"""Rows that may wait for the writer, about 60 MB; more are dropped and counted. Two seconds of 100,000 a second."""
+"""Rows that may wait for the writer, about 60 MB; more are dropped and counted. Two seconds of
+100,000 a second.
+"""
 
 
 class ConnectionLog:
     """The log of one connection. Made by `Journal.open`, never directly. About 210 bytes.
 
-    Call `touch` for every activity *before* changing `timeout_ms`: the row must carry the timeout that was in force.
-    A change leaves a row of its own in `full` mode, where a log without a further row is judged by its latest timeout.
-    After an end (`reap`, `close_peer`, `close_app`) call nothing more: the audit would find it.
+    Call `touch` for every activity *before* changing `timeout_ms`: the row must carry the timeout
+    that was in force. A change leaves a row of its own in `full` mode, where a log without a
+    further row is judged by its latest timeout. After an end (`reap`, `close_peer`, `close_app`)
+    call nothing more: the audit would find it.
     """
 
     __slots__ = (
@@ -82,7 +87,8 @@ class ConnectionLog:
 
     @property
     def timeout_ms(self) -> int | None:
-        """Timeout in force, ms; 0: none (switched off, or suspended while the server works). Assign to change it.
+        """Timeout in force, ms; 0: none (switched off, or suspended while the server works). Assign
+        to change it.
 
         Cost of a change: a store in `gaps` mode, one row in `full` mode.
         """
@@ -139,7 +145,9 @@ class ConnectionLog:
         )
 
     def touch(self, t: int, nbytes: int | None = None) -> None:
-        """Note activity at *t* ns (of *nbytes* bytes, if known). A store, a count and one comparison in `gaps` mode."""
+        """Note activity at *t* ns (of *nbytes* bytes, if known). A store, a count and one
+        comparison in `gaps` mode.
+        """
         self.n += 1
         if t - self.last_ns > self._long_ns:
             self.idle_sum_ns += t - self.last_ns
@@ -147,9 +155,11 @@ class ConnectionLog:
         self.last_ns = t
 
     def gap(self, last: int, t: int, nbytes: int | None = None) -> None:
-        """Note activity at *t* ns after the latest before it at *last*: for callers who keep the latest themselves.
+        """Note activity at *t* ns after the latest before it at *last*: for callers who keep the
+        latest themselves.
 
-        Short silences between are then not counted; their sum is still exact, as last - opened - idle_sum.
+        Short silences between are then not counted; their sum is still exact, as last - opened -
+        idle_sum.
         """
         self.n += 1
         self.last_ns = last
@@ -162,7 +172,9 @@ class ConnectionLog:
         self._row(t, AVERTED)
 
     def reap(self, t: int, due: int, reason: str | None = None, *, deadline: bool = False) -> None:
-        """The reaper ended it at *t* ns; allowed from *due* ns. *deadline*: one that activity does not move."""
+        """The reaper ended it at *t* ns; allowed from *due* ns. *deadline*: one that activity does
+        not move.
+        """
         if deadline:
             if self._timeout_ms and t - self.last_ns > self._timeout_ms * 1_000_000:
                 self._note_timeout(
@@ -185,27 +197,35 @@ class ConnectionLog:
 
 
 class Journal:
-    """Writes events to *directory*: one hidden stream that grows, and Parquet files `*.parquet` that are complete.
+    """Writes events to *directory*: one hidden stream that grows, and Parquet files `*.parquet`
+    that are complete.
 
-    Make it after forking: the writer is a thread, and one journal belongs to one process. Several processes may share a
-    directory. What a crashed process left there is recovered when the next journal starts.
+    Make it after forking: the writer is a thread, and one journal belongs to one process. Several
+    processes may share a directory. What a crashed process left there is recovered when the next
+    journal starts.
 
     Args:
         directory: Made if missing.
-        writer: Id of this writer, 0..2**20-1; None: random, which is best unless the number means something to you.
-        mode: `gaps`: opens, ends, and silences longer than *gap_threshold*; `full`: every activity; `off`: nothing.
+        writer: Id of this writer, 0..2**20-1; None: random, which is best unless the number means
+            something to you.
+        mode: `gaps`: opens, ends, and silences longer than *gap_threshold*; `full`: every activity;
+            `off`: nothing.
         gap_threshold: Seconds, > 0: silences up to it are not written in `gaps` mode.
         tick: Seconds, > 0: the precision that the reaper promises; the audit judges by it.
         flush: Seconds between writes, > 0: what a kill may cost.
         rotate_bytes, rotate_seconds: A stream becomes a Parquet file when it reaches either, > 0.
-        retain_bytes: The oldest Parquet files are deleted when all together exceed it, > 0; None: never.
-        clock_ns: The clock of every time passed in; read by the writer alone, to relate it to the wall clock.
-        server: Name of this machine, as a list of expected servers has it: printable, without a comma. None: the host's
-            name. Processes of one machine share it.
-        sequence: First connection number; None: random, so that two processes with one writer id, or one that was
-            restarted, use different ones. Two that open a million connections each overlap once in 4 million times.
+        retain_bytes: The oldest Parquet files are deleted when all together exceed it, > 0; None:
+            never.
+        clock_ns: The clock of every time passed in; read by the writer alone, to relate it to the
+            wall clock.
+        server: Name of this machine, as a list of expected servers has it: printable, without a
+            comma. None: the host's name. Processes of one machine share it.
+        sequence: First connection number; None: random, so that two processes with one writer id,
+            or one that was restarted, use different ones. Two that open a million connections each
+            overlap once in 4 million times.
         queue_rows: Rows that may wait for the writer, >= 1.
-        background: False starts no thread; rows are written by `flush()` and `close()` alone. For tests and converters.
+        background: False starts no thread; rows are written by `flush()` and `close()` alone. For
+            tests and converters.
     Raises:
         InvalidArgument: by name and value.
         OSError: the directory cannot be made or written.
@@ -255,7 +275,8 @@ class Journal:
                 f"server must be a printable name without a comma, got {shown(server)}"
             )
         if sequence is None:
-            # No clock tells two processes of one millisecond apart, or a step back; 2**40 numbers stay free above it.
+            # No clock tells two processes of one millisecond apart, or a step back; 2**40 numbers
+            # stay free above it.
             sequence = 1 + secrets.randbelow((1 << SEQUENCE_BITS) - (1 << 40))
         self.mode = mode
         self.gap_threshold_ns = gap_ns
@@ -310,9 +331,11 @@ class Journal:
 
         Args:
             t: Instant, ns.
-            timeout_ms: Timeout in force from now on, ms; 0: none. Beyond 24 days it is written as 24 days.
+            timeout_ms: Timeout in force from now on, ms; 0: none. Beyond 24 days it is written as
+                24 days.
             listener: Name of the port or service, a few distinct ones.
-            peer: `peer_key` of its addresses, to join it with the other side's journal; None: not joined.
+            peer: `peer_key` of its addresses, to join it with the other side's journal; None: not
+                joined.
             reason: A note for the reader, a few distinct ones.
         Returns:
             The log of this connection.
@@ -329,11 +352,15 @@ class Journal:
         self._own(t, CONFIG, text)
 
     def stall(self, t: int, stuck_ns: int) -> None:
-        """The event loop was stalled for *stuck_ns* up to *t* ns: what was late by no more than that is excused."""
+        """The event loop was stalled for *stuck_ns* up to *t* ns: what was late by no more than
+        that is excused.
+        """
         self._own(t, CONFIG, STALL, stuck_ns)
 
     def drain(self, t: int, reason: str | None = None) -> None:
-        """Every connection of this writer has ended by *t* ns. To an audit, one without an end is then lost."""
+        """Every connection of this writer has ended by *t* ns. To an audit, one without an end is
+        then lost.
+        """
         self._own(t, DRAIN, reason)
 
     def _own(self, t: int, kind: int, reason: str | None, idle: int | None = None) -> None:
@@ -342,7 +369,8 @@ class Journal:
         )
 
     def flush(self, timeout: float = 10.0) -> bool:
-        """Wait until what was appended before is on the file system. Blocks: not for the event loop's thread.
+        """Wait until what was appended before is on the file system. Blocks: not for the event
+        loop's thread.
 
         Returns:
             False if that took more than *timeout* seconds, or rows were dropped meanwhile.
@@ -350,10 +378,11 @@ class Journal:
         return self._writer is None or self._writer.flush(timeout)
 
     def close(self, timeout: float = 30.0) -> JournalStatistics:
-        """Write everything, turn the stream into its last Parquet file, stop the thread. Blocks. May be called again.
+        """Write everything, turn the stream into its last Parquet file, stop the thread. Blocks.
+        May be called again.
 
-        Raises nothing of ours: what could not be written is in the statistics, and what is in the stream is recovered
-        by the next journal in the directory.
+        Raises nothing of ours: what could not be written is in the statistics, and what is in the
+        stream is recovered by the next journal in the directory.
         """
         if self._writer is not None:
             self._writer.close(timeout)

@@ -1,9 +1,11 @@
-"""The thread behind a journal: takes rows from the list, writes them, and survives whatever the file system does.
+"""The thread behind a journal: takes rows from the list, writes them, and survives whatever the
+file system does.
 
-One rule: nothing that happens here may reach the event loop. It never waits for this thread, and this thread holds the
-interpreter only for short stretches: rows become columns in batches of `BATCH_ROWS`, with a breath between columns.
-A failed write costs its batch: the rows are counted as dropped, the stream is left to be recovered, and a new one is
-begun after a pause that doubles up to `RETRY_MOST`. A row that is no row costs itself.
+One rule: nothing that happens here may reach the event loop. It never waits for this thread, and
+this thread holds the interpreter only for short stretches: rows become columns in batches of
+`BATCH_ROWS`, with a breath between columns. A failed write costs its batch: the rows are counted as
+dropped, the stream is left to be recovered, and a new one is begun after a pause that doubles up to
+`RETRY_MOST`. A row that is no row costs itself.
 """
 
 from __future__ import annotations
@@ -32,13 +34,17 @@ ANCHOR_SECONDS = 60.0
 """Seconds after which the relation to the wall clock is measured again."""
 
 ALIVE_SECONDS = 300.0
-"""Seconds without a row after which the writer leaves one of its own: a server without traffic is not a missing one."""
+"""Seconds without a row after which the writer leaves one of its own: a server without traffic is
+not a missing one.
+"""
 
 _log = logging.getLogger("reaper.journal")
 
 
 def _host(wall_ns: Callable[[], int]) -> dict[str, str]:
-    """What tells a reader that two writers share a machine, and so a monotonic clock; nothing under a made-up clock."""
+    """What tells a reader that two writers share a machine, and so a monotonic clock; nothing under
+    a made-up clock.
+    """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -48,7 +54,9 @@ def _host(wall_ns: Callable[[], int]) -> dict[str, str]:
 
 @dataclass(eq=False)
 class Writer:
-    """Owned by one `Journal`, which passes every argument. Public methods may be called from any thread."""
+    """Owned by one `Journal`, which passes every argument. Public methods may be called from any
+    thread.
+    """
 
     directory: Path
     rows: list[Row]
@@ -91,7 +99,8 @@ class Writer:
             self._thread = threading.Thread(target=self._run, name="reaper-journal", daemon=True)
             self._thread.start()
 
-    # ---- for the owner -------------------------------------------------------------------------------------------
+    # ---- for the owner
+    # -------------------------------------------------------------------------------------------
 
     def flush(self, timeout: float) -> bool:
         """See `Journal.flush`."""
@@ -121,7 +130,8 @@ class Writer:
                     self._guard(self._speak, DROPPED)
                     self._guard(self._rotate)
                 if (lost := self._lost + self.refused()) > self._noted:
-                    # On a full disk there is room for a name still. A file without a byte is put aside by its name.
+                    # On a full disk there is room for a name still. A file without a byte is put
+                    # aside by its name.
                     with suppress(OSError):
                         (
                             self.directory / f"{self._stem(self._serial + 1)}-lost-{lost}.parquet"
@@ -152,7 +162,8 @@ class Writer:
             alive=self._thread is not None and self._thread.is_alive(),
         )
 
-    # ---- the thread ----------------------------------------------------------------------------------------------
+    # ---- the thread
+    # ----------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         while not self._stopping:
@@ -163,7 +174,9 @@ class Writer:
                 self._rotate_if_due()
 
     def _speak_up(self) -> None:
-        """Leave a row of the writer's own where it has lost rows, or was silent for long, and no other row says so."""
+        """Leave a row of the writer's own where it has lost rows, or was silent for long, and no
+        other row says so.
+        """
         if self.rows or time.monotonic() < self._retry_at:
             return
         if self._lost + self.refused() > self._noted:
@@ -196,7 +209,9 @@ class Writer:
             self._guard(self._rotate)
 
     def _take_all(self) -> None:
-        """Write what waits now, batch by batch; stop at a failure, or while the pause after one lasts."""
+        """Write what waits now, batch by batch; stop at a failure, or while the pause after one
+        lasts.
+        """
         for _ in range(0, len(self.rows), BATCH_ROWS):
             if time.monotonic() < self._retry_at:
                 return
@@ -219,7 +234,8 @@ class Writer:
             self._guard(self._rotate)
         batches = self._batches(rows)
         if not batches:
-            return  # a stream without a row would go, and with it the number of those that were lost
+            # a stream without a row would go, and with it the number of those that were lost
+            return
         if self._stream is None:
             self.directory.mkdir(parents=True, exist_ok=True)
             self._serial += 1
@@ -307,7 +323,9 @@ class Writer:
         self._recovered += len(made)
 
     def _guard(self, work: Callable[..., None], *args: Any) -> bool:
-        """Do *work*; an error is counted, logged once per change, and costs the stream. False after an error."""
+        """Do *work*; an error is counted, logged once per change, and costs the stream. False after
+        an error.
+        """
         try:
             work(*args)
         except Exception as error:  # whatever it is, the server must not feel it

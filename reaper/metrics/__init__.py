@@ -1,8 +1,8 @@
 """What a reaper reports of itself: plain numbers, and the ways out of the process.
 
-The rule of this room: *counting is adding to an int*. Names, labels and text are made on demand. The ways out are
-Prometheus' text (`exposition`, needs nothing), its client (`ReaperCollector`, needs prometheus-client) and
-OpenTelemetry (`instrument`, needs opentelemetry-api).
+The rule of this room: *counting is adding to an int*. Names, labels and text are made on demand.
+The ways out are Prometheus' text (`exposition`, needs nothing), its client (`ReaperCollector`,
+needs prometheus-client) and OpenTelemetry (`instrument`, needs opentelemetry-api).
 """
 
 from __future__ import annotations

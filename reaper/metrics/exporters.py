@@ -1,4 +1,6 @@
-"""For programs that export already, by Prometheus' client or OpenTelemetry: neither is imported before it is used."""
+"""For programs that export already, by Prometheus' client or OpenTelemetry: neither is imported
+before it is used.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,9 @@ class ReaperCollector:
     """A Prometheus collector: `prometheus_client.REGISTRY.register(ReaperCollector(r.statistics))`.
 
     Args:
-        statistics: A reaper's `statistics`. Asked at every scrape; the event loop's thread should serve it, or numbers
-            of one scrape may stem from neighbouring instants. None: there are only *more*.
+        statistics: A reaper's `statistics`. Asked at every scrape; the event loop's thread should
+            serve it, or numbers of one scrape may stem from neighbouring instants. None: there are
+            only *more*.
         more: Further families.
     Raises:
         ImportError: there is no prometheus-client.
@@ -67,8 +70,8 @@ class ReaperCollector:
 def instrument(meter: Any, statistics: Callable[[], LoopStatistics], *more: Told) -> None:
     """Tell an OpenTelemetry *meter* the same by observable instruments, asked when it exports.
 
-    `reaper_leases` is `reaper.leases` there. The API has no observable histograms: of each, sum and count go out as
-    two counters.
+    `reaper_leases` is `reaper.leases` there. The API has no observable histograms: of each, sum and
+    count go out as two counters.
 
     Raises:
         ImportError: there is no opentelemetry-api.

@@ -1,4 +1,6 @@
-"""What a reaper counts of itself, and the metrics made of it. *A name, once exported, keeps its meaning.*"""
+"""What a reaper counts of itself, and the metrics made of it. *A name, once exported, keeps its
+meaning.*
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,9 @@ BOUNDS = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15),
     *(0.25, 0.3, 0.5, 0.6, 0.75, 1.0, 1.5, 2.5, 5.0, 10.0, 30.0),
 )
-"""Upper bounds, seconds, inclusive, of a histogram's buckets; what is larger lies in one more. From a tenth of the
-shortest sensible tick to a loop that is badly stalled; closest above a quarter and a half of usual ticks, where the
-bounds of lateness lie."""
+"""Upper bounds, seconds, inclusive, of a histogram's buckets; what is larger lies in one more. From
+a tenth of the shortest sensible tick to a loop that is badly stalled; closest above a quarter and a
+half of usual ticks, where the bounds of lateness lie."""
 
 
 class Histogram:
@@ -63,22 +65,28 @@ class LoopStatistics:
     stalled: float
     """How long those stalls were together: time that was charged to no connection."""
     cpu: float
-    """CPU seconds that the reaper's task has used. The unwinding of the handlers it cancelled is not in it."""
+    """CPU seconds that the reaper's task has used. The unwinding of the handlers it cancelled is
+    not in it.
+    """
     parked: int
     """Open connections that have no task now."""
     reasons: Mapping[str, int]
     """Connections ended by the reaper, by reason."""
     lateness: Histogram
-    """Of connections that came due: close - last activity - timeout, in time in which the loop did not stall. Goes on
-    counting. Activity is known to its epoch only and counts as in the middle of it: means are right, and each single
-    one lies between the next two."""
+    """Of connections that came due: close - last activity - timeout, in time in which the loop did
+    not stall. Goes on counting. Activity is known to its epoch only and counts as in the middle of
+    it: means are right, and each single one lies between the next two."""
     lateness_lower: Histogram
-    """The same, had all activity come at the end of its epoch: certainly no connection was less late."""
+    """The same, had all activity come at the end of its epoch: certainly no connection was less
+    late.
+    """
     lateness_upper: Histogram
-    """The same, had all activity come at the beginning of its epoch: certainly no connection was later."""
+    """The same, had all activity come at the beginning of its epoch: certainly no connection was
+    later.
+    """
     late: int
-    """Connections that were certainly closed more than a tick after their timeout. One tick is the promise, where
-    nothing stalls and `reaps_per_second` makes none wait."""
+    """Connections that were certainly closed more than a tick after their timeout. One tick is the
+    promise, where nothing stalls and `reaps_per_second` makes none wait."""
     tick: float
     """The precision in force."""
     lags: Histogram
@@ -99,7 +107,9 @@ class Family:
 
 
 def families(seen: LoopStatistics) -> Iterator[Family]:
-    """Everything there is to report, in a stable order under stable names. Counters without Prometheus' `_total`."""
+    """Everything there is to report, in a stable order under stable names. Counters without
+    Prometheus' `_total`.
+    """
     core = seen.core
     unstalled = "Time in which the loop stalled is not in it."
     yield Family(

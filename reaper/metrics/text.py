@@ -1,4 +1,6 @@
-"""Prometheus' text format, version 0.0.4: samples of one metric stand together, however many workers report it."""
+"""Prometheus' text format, version 0.0.4: samples of one metric stand together, however many
+workers report it.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +27,12 @@ def exposition(sources: Iterable[tuple[Mapping[str, str], Iterable[Family]]]) ->
 
 
 def merged(texts: Mapping[str, str], label: str) -> str:
-    """One text of several that `exposition` made, by the value of *label* that every sample of each gets.
+    """One text of several that `exposition` made, by the value of *label* that every sample of each
+    gets.
 
-    For what several processes report: they need not be there any more. Labelled and not summed: a worker that is
-    replaced begins at zero, which a monitoring system understands of one worker's counter and not of a sum.
+    For what several processes report: they need not be there any more. Labelled and not summed: a
+    worker that is replaced begins at zero, which a monitoring system understands of one worker's
+    counter and not of a sum.
     """
     lines: dict[str, list[str]] = {}
     for value, text in texts.items():

@@ -1,6 +1,7 @@
 """Questions to journals: did the law of time hold, and which timeouts does your traffic want?
 
-One rule: *what was not judged is said*. Each file and each row is counted, or put aside with a reason.
+One rule: *what was not judged is said*. Each file and each row is counted, or put aside with a
+reason.
 
 Room by room, in the order of their imports:
 
@@ -14,8 +15,8 @@ Room by room, in the order of their imports:
     report/ whatif/        the audit as a page; a journal replayed under other settings
     cli                    the commands, assembled
 
-In each room `command.py` declares the flags and `run.py` does the work. In the library nothing imports this package;
-the load generator draws its page with `html/`. Of the library it imports the journal's schema and layout and a few
-tables of `reaper.config`; `audit/` the schema alone, because a judge that shares code with what it judges shares its
-errors.
+In each room `command.py` declares the flags and `run.py` does the work. In the library nothing
+imports this package; the load generator draws its page with `html/`. Of the library it imports the
+journal's schema and layout and a few tables of `reaper.config`; `audit/` the schema alone, because
+a judge that shares code with what it judges shares its errors.
 """

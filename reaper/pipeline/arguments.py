@@ -1,7 +1,7 @@
 """What the commands' arguments have in common: how they are read, checked and refused.
 
-The rule of this module: *bad arguments are one line and exit status 2*. Each room declares its own flags in its
-`command.py`, in a function `add(command)`.
+The rule of this module: *bad arguments are one line and exit status 2*. Each room declares its own
+flags in its `command.py`, in a function `add(command)`.
 """
 
 from __future__ import annotations
@@ -71,7 +71,9 @@ Run = Callable[[argparse.Namespace, Progress], int]
 """A command: its arguments, where to report progress; returns the exit status."""
 
 AddCommand = Callable[[str, Run, str], Parser]
-"""Declares a command (name, what runs it, summary); returns its parser, which has --out, --master, --json, --quiet."""
+"""Declares a command (name, what runs it, summary); returns its parser, which has --out, --master,
+--json, --quiet.
+"""
 
 
 def write_answer(out: Place, name: str, summary: object, text: str) -> None:
@@ -81,7 +83,9 @@ def write_answer(out: Place, name: str, summary: object, text: str) -> None:
 
 
 def show(arguments: argparse.Namespace, summary: object, text: str) -> None:
-    """Print *text*, or *summary* as JSON where `--json` was given. A reader may leave early, as `head` does."""
+    """Print *text*, or *summary* as JSON where `--json` was given. A reader may leave early, as
+    `head` does.
+    """
     try:
         print(json.dumps(summary, indent=2) if arguments.json else text, flush=True)
     except BrokenPipeError:
@@ -91,7 +95,9 @@ def show(arguments: argparse.Namespace, summary: object, text: str) -> None:
 
 
 def aside_lines(quarantined: Sequence[Mapping[str, str]]) -> list[str]:
-    """Files put aside, in words: each of a few, or one of them and a count; `PUT_ASIDE` then has them all."""
+    """Files put aside, in words: each of a few, or one of them and a count; `PUT_ASIDE` then has
+    them all.
+    """
     shown = [f"put aside: {entry['path']}: {entry['reason']}" for entry in quarantined]
     return (
         shown
@@ -118,8 +124,8 @@ def whole(out: Place) -> Iterator[None]:
 
 
 def require(wanted: Sequence[Place], out: Place) -> None:
-    """Before an engine is started: each of *wanted* exists, and *out* is a directory, or can be made. Of what is not on
-    this machine it is found out later.
+    """Before an engine is started: each of *wanted* exists, and *out* is a directory, or can be
+    made. Of what is not on this machine it is found out later.
 
     Raises:
         Fault: it is not so.
@@ -137,7 +143,8 @@ def require(wanted: Sequence[Place], out: Place) -> None:
 
 
 def apart(out: Place, events: Sequence[Place]) -> None:
-    """Make sure that *out* lies in none of *events*: its tables would be read as journals the next time.
+    """Make sure that *out* lies in none of *events*: its tables would be read as journals the next
+    time.
 
     Raises:
         Fault: it does.
@@ -159,7 +166,9 @@ def named(arguments: argparse.Namespace) -> list[Place]:
 
 
 def remotes(arguments: argparse.Namespace) -> list[Remote]:
-    """What *arguments* name that is not on this machine, the output last. Spark has to run in a driver here for it."""
+    """What *arguments* name that is not on this machine, the output last. Spark has to run in a
+    driver here for it.
+    """
     return [where for where in (*named(arguments), arguments.out) if isinstance(where, Remote)]
 
 

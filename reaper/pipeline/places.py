@@ -1,9 +1,11 @@
-"""Where an argument points: a path of this machine, or a URI of any file system that Spark can reach.
+"""Where an argument points: a path of this machine, or a URI of any file system that Spark can
+reach.
 
-The rule of this module: *a path without a scheme is this machine's*, whatever `fs.defaultFS` says: Spark is given every
-path with its scheme. What lies elsewhere (`hdfs:`, `s3a:`, `abfs:`, `gs:`, `viewfs:` and the like) Spark's own Java
-opens, with Spark's own settings and credentials, once a session has started; not through Spark Connect, whose Java is
-elsewhere. No Spark is imported before.
+The rule of this module: *a path without a scheme is this machine's*, whatever `fs.defaultFS` says:
+Spark is given every path with its scheme. What lies elsewhere (`hdfs:`, `s3a:`, `abfs:`, `gs:`,
+`viewfs:` and the like) Spark's own Java opens, with Spark's own settings and credentials, once a
+session has started; not through Spark Connect, whose Java is elsewhere. No Spark is imported
+before.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ from ..errors import one_line
 T = TypeVar("T")
 
 PATIENCE_S = 20.0
-"""How long a file system may take to say what exists. Hadoop itself tries a dead name node for 15 minutes."""
+"""How long a file system may take to say what exists. Hadoop itself tries a dead name node for 15
+minutes.
+"""
 
 MAGIC = b"PAR1"
 """The first and the last bytes of a Parquet file."""
@@ -54,7 +58,8 @@ def _java() -> tuple[Any, Any]:
 
 @dataclass(frozen=True, order=True)
 class Remote:
-    """A file or directory of another file system. Its methods are those of `pathlib.Path`, as far as they go.
+    """A file or directory of another file system. Its methods are those of `pathlib.Path`, as far
+    as they go.
 
     Raises:
         Unreachable: any of them: what Hadoop says.
@@ -120,7 +125,8 @@ class Remote:
             self._ask(lambda files, path: files.delete(path, True))
 
     def footer(self, size: int) -> bytes:
-        """The footer of the Parquet file of *size* bytes that is here, as a Parquet file without rows.
+        """The footer of the Parquet file of *size* bytes that is here, as a Parquet file without
+        rows.
 
         What is no Parquet file is returned as its last bytes, which are none either.
         """
@@ -142,8 +148,8 @@ class Remote:
         return self._ask(end)
 
     def write_text(self, text: str) -> None:
-        """Put *text* in place of what is here: under a hidden name first. Hadoop cannot replace a file in one step: for
-        a moment nothing has the name.
+        """Put *text* in place of what is here: under a hidden name first. Hadoop cannot replace a
+        file in one step: for a moment nothing has the name.
         """
 
         def write(files: Any, path: Any) -> bool:
@@ -189,7 +195,8 @@ Place = Path | Remote
 
 
 def place(text: str) -> Place:
-    """What *text* points at: `hdfs://...` and its like elsewhere; `file:` and anything without a scheme here.
+    """What *text* points at: `hdfs://...` and its like elsewhere; `file:` and anything without a
+    scheme here.
 
     Raises:
         ValueError: `file://` with a host. The message is one line.
@@ -219,8 +226,8 @@ def pattern(where: Place) -> str:
 
 
 def files_below(where: Place) -> Iterator[tuple[Place, tuple[str, ...], int]]:
-    """Every file below *where*, hidden ones too: where, the names that lead to it, its size. In no order. A file is the
-    only one below itself.
+    """Every file below *where*, hidden ones too: where, the names that lead to it, its size. In no
+    order. A file is the only one below itself.
 
     Raises:
         OSError: a directory cannot be read: what is in it would be missing without a sign.
@@ -253,7 +260,9 @@ def _fail(error: OSError) -> None:
 
 
 def write_text(where: Place, text: str) -> None:
-    """Put *text* in place of what is at *where*. A reader sees the old file or the new one, never a part."""
+    """Put *text* in place of what is at *where*. A reader sees the old file or the new one, never a
+    part.
+    """
     if isinstance(where, Remote):
         where.write_text(text)
         return
@@ -270,7 +279,9 @@ def write_text(where: Place, text: str) -> None:
 
 
 def sync(path: Path) -> None:
-    """Wait until the file or directory *path* is on the disk: what is written down after it must not outlive it."""
+    """Wait until the file or directory *path* is on the disk: what is written down after it must
+    not outlive it.
+    """
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

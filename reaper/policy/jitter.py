@@ -1,7 +1,8 @@
-"""What keeps thousands of connections from ending, and their peers from coming back, in one instant.
+"""What keeps thousands of connections from ending, and their peers from coming back, in one
+instant.
 
-*Only ever later*: jitter lengthens a timeout and a bound on closes defers a reap; neither may cut short the silence a
-connection was promised. The same seed gives the same draws.
+*Only ever later*: jitter lengthens a timeout and a bound on closes defers a reap; neither may cut
+short the silence a connection was promised. The same seed gives the same draws.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ STEPS = 16
 
 
 class Jitter:
-    """Lengthens timeouts at random by whole ticks, so that connections opened together do not end together.
+    """Lengthens timeouts at random by whole ticks, so that connections opened together do not end
+    together.
 
     Args:
         share: 0..1, of the timeout: the most it is lengthened by. 0: never.
@@ -36,7 +38,8 @@ class Jitter:
             raise InvalidArgument(f"seed must be an integer or None, got {shown(seed)}") from None
 
     def later(self, timeout: float) -> float:
-        """*timeout* seconds, lengthened by 0, 1, ... steps of whole ticks; unchanged if `share` of it is under a tick.
+        """*timeout* seconds, lengthened by 0, 1, ... steps of whole ticks; unchanged if `share` of
+        it is under a tick.
 
         Returns:
             Seconds: one of at most `STEPS` values, the first of them *timeout* itself.
@@ -49,7 +52,9 @@ class Jitter:
 
 
 def check_rate(name: str, value: float) -> float:
-    """Return *value*. Raises InvalidArgument, by *name* and value: it is no finite number > 0, per second."""
+    """Return *value*. Raises InvalidArgument, by *name* and value: it is no finite number > 0, per
+    second.
+    """
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
         raise InvalidArgument(
             f"{name} must be a finite number >= 0 (0: no bound), got {shown(value)}"
@@ -65,7 +70,8 @@ def check_share(name: str, value: float) -> float:
 
 
 class Bucket:
-    """A bound on how many things happen per second: a token bucket that holds what a tenth of a second may spend.
+    """A bound on how many things happen per second: a token bucket that holds what a tenth of a
+    second may spend.
 
     Args:
         rate: Per second, > 0.
@@ -94,7 +100,9 @@ class Bucket:
         self._tokens -= count
 
     def ready(self, now: float) -> float:
-        """The instant at which a tenth of what it holds, or at least one, will be available if nothing is spent."""
+        """The instant at which a tenth of what it holds, or at least one, will be available if
+        nothing is spent.
+        """
         wanted = max(1.0, self._most / 10)
         return (
             now

@@ -1,5 +1,6 @@
-"""Least rates: how slow a peer may be while it is waited for. *Only the time in which it could have done something is
-charged to it*: waiting is, handling is not, and neither is the time in which the loop itself was stalled."""
+"""Least rates: how slow a peer may be while it is waited for. *Only the time in which it could have
+done something is charged to it*: waiting is, handling is not, and neither is the time in which the
+loop itself was stalled."""
 
 from __future__ import annotations
 
@@ -11,15 +12,16 @@ from typing import Protocol
 class Allowance:
     """How long one peer may still be waited for, in one direction of one request.
 
-    Every byte pays for `1 / rate` seconds of waiting, and *grace* is given in advance: a peer that keeps the rate on
-    average is safe however unevenly its bytes come, and a burst at the start does not pay for hours of dripping, for
-    no peer may have more than *cap* seconds left.
+    Every byte pays for `1 / rate` seconds of waiting, and *grace* is given in advance: a peer that
+    keeps the rate on average is safe however unevenly its bytes come, and a burst at the start does
+    not pay for hours of dripping, for no peer may have more than *cap* seconds left.
 
     Args:
         rate: Bytes per second, > 0.
         grace: Seconds given in advance.
         cap: Seconds; 0: no cap. Less than *grace* is taken as *grace*.
-        step: Seconds; the most that is charged at once. More than that passed only because the loop was stalled.
+        step: Seconds; the most that is charged at once. More than that passed only because the loop
+            was stalled.
     """
 
     __slots__ = ("_cap", "_left", "_rate", "_since", "_step")
@@ -64,10 +66,11 @@ class Charged(Protocol):
 
 
 class Sweep:
-    """Judges every connection that waits for its peer at a least rate, several times per tick, with one lease for all.
+    """Judges every connection that waits for its peer at a least rate, several times per tick, with
+    one lease for all.
 
-    One check of each costs less than a lease for each, and those that wait for nothing cost nothing: with none in it,
-    the sweep is not scheduled.
+    One check of each costs less than a lease for each, and those that wait for nothing cost
+    nothing: with none in it, the sweep is not scheduled.
 
     Args:
         schedule: `schedule(seconds, call)`: have *call* called with `now` in that time, once.

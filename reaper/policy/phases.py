@@ -1,8 +1,8 @@
 """What a connection may be waiting for, and which timeout is in force while it does.
 
-One rule: *a connection is always in exactly one phase, and the phase alone decides what ends it*. A phase names its
-timeout (a key of `[timeouts]`), the reason a reap gives, and which bytes start the timeout again. A request in flight
-is a phase without a timeout: it is never idle.
+One rule: *a connection is always in exactly one phase, and the phase alone decides what ends it*. A
+phase names its timeout (a key of `[timeouts]`), the reason a reap gives, and which bytes start the
+timeout again. A request in flight is a phase without a timeout: it is never idle.
 """
 
 from __future__ import annotations
@@ -43,9 +43,12 @@ class Rule:
 
     Attributes:
         timeout: Key of `[timeouts]`; None: the phase cannot time out.
-        restarted_by: Directions in which bytes start the timeout again; empty: it is absolute, counted from the entry.
-        rate: The direction whose least rate (`[limits]` min_in_rate, min_out_rate) applies on top; None: none does.
-        status: What HTTP answers before the close; None: nothing, for there is no request to answer.
+        restarted_by: Directions in which bytes start the timeout again; empty: it is absolute,
+            counted from the entry.
+        rate: The direction whose least rate (`[limits]` min_in_rate, min_out_rate) applies on top;
+            None: none does.
+        status: What HTTP answers before the close; None: nothing, for there is no request to
+            answer.
     """
 
     timeout: str | None
@@ -61,14 +64,16 @@ RULES: Mapping[Phase, Rule] = {
     Phase.IDLE: Rule("idle", _IN),
     Phase.HANDSHAKE: Rule("handshake"),
     Phase.FIRST_BYTE: Rule("first_byte"),
-    # Absolute, or a client that drips one byte per timeout holds the connection for ever (slowloris).
+    # Absolute, or a client that drips one byte per timeout holds the connection for ever
+    # (slowloris).
     Phase.HEADERS: Rule("headers", status=408),
     Phase.BODY: Rule("body", _IN, rate="in", status=408),
     # Never idle; but it may not take for ever either: see `IdlePolicy.charge`.
     Phase.IN_FLIGHT: Rule(None),
     # Bytes that the peer accepts are progress: a slow but living download is not idle.
     Phase.WRITE: Rule("write", _OUT, rate="out"),
-    # RFC 9112 9.8 lets a server close an idle connection at any time; an unasked answer would only confuse.
+    # RFC 9112 9.8 lets a server close an idle connection at any time; an unasked answer would only
+    # confuse.
     Phase.KEEP_ALIVE: Rule("keep_alive"),
     Phase.TUNNEL: Rule("tunnel", _IN | _OUT),
     Phase.HALF_CLOSED: Rule("half_closed", _OUT, rate="out"),
@@ -93,23 +98,28 @@ ANSWERS: Mapping[str, int | None] = {
     TOO_SLOW["in"]: RULES[Phase.BODY].status,
     TOO_LONG: 503,
 }
-"""What HTTP answers before the close, by the reason of the reap; reasons that are not here: nothing."""
+"""What HTTP answers before the close, by the reason of the reap; reasons that are not here:
+nothing.
+"""
 
 NOT_TAKEN = frozenset(
     {TOO_SLOW["out"], *(phase.value for phase, rule in RULES.items() if rule.rate == "out")}
 )
-"""Reasons that say the peer does not take what is sent to it: what the kernel holds for it is best forgotten."""
+"""Reasons that say the peer does not take what is sent to it: what the kernel holds for it is best
+forgotten.
+"""
 
 MAX_REQUESTS = "max_requests"
 """The reason a connection gives that was closed for having served its share."""
 
 STALL_TICKS = 2.0
-"""Ticks; when more time than that passes between two checks of a rate, the loop stalled, and the peer is not charged
-for it. Checks are less than one tick apart when nothing stalls."""
+"""Ticks; when more time than that passes between two checks of a rate, the loop stalled, and the
+peer is not charged for it. Checks are less than one tick apart when nothing stalls."""
 
 INSTANT = 1e-6
-"""Seconds; the deadline of a connection that is to go as soon as the reaper can judge it. Its law holds for that too:
-after the loop has read what had arrived, and not if the kernel still holds bytes of it."""
+"""Seconds; the deadline of a connection that is to go as soon as the reaper can judge it. Its law
+holds for that too: after the loop has read what had arrived, and not if the kernel still holds
+bytes of it."""
 
 IDLE_PHASES = frozenset({Phase.FIRST_BYTE, Phase.KEEP_ALIVE})
 """Nothing has been asked for: closing loses nothing but a request that is on its way."""
@@ -131,15 +141,18 @@ class Watch(Protocol):
         """Put a timeout (seconds, 0 is off) and a reason in force, counted from the last activity."""
 
     def deadline(self, seconds: float, reason: str) -> Lease:
-        """End the connection *seconds* from now for *reason*, whatever bytes come, unless it is released."""
+        """End the connection *seconds* from now for *reason*, whatever bytes come, unless it is
+        released.
+        """
 
 
 class IdlePolicy:
-    """Which timeout is in force on one connection, told by what happens on it. Pure: drives a watch, reads no clock.
+    """Which timeout is in force on one connection, told by what happens on it. Pure: drives a
+    watch, reads no clock.
 
-    The server calls `enter` when it begins to wait for something, `bytes_in` and `bytes_out` when bytes have moved.
-    A `Sweep` charges for the least rates and, since nothing reports when the peer takes bytes out of the kernel's
-    buffer, asks for the progress of what is being sent.
+    The server calls `enter` when it begins to wait for something, `bytes_in` and `bytes_out` when
+    bytes have moved. A `Sweep` charges for the least rates and, since nothing reports when the peer
+    takes bytes out of the kernel's buffer, asks for the progress of what is being sent.
 
     Args:
         config: `timeouts` and `limits` of it are used; `reload` puts another in force.
@@ -148,8 +161,8 @@ class IdlePolicy:
         sweep: Looks after the phases with a least rate, and after requests in flight.
         progress: How many bytes the peer has accepted since it was last asked.
         phase: What the connection waits for to begin with.
-        cut: Ends the connection at once for the reason it is called with, also where unread bytes would avert a reap;
-            None: no limit of a request in flight.
+        cut: Ends the connection at once for the reason it is called with, also where unread bytes
+            would avert a reap; None: no limit of a request in flight.
     Attributes:
         phase: What it waits for now.
         active: Seconds; when it began to, or when bytes last started its timeout again.
@@ -217,19 +230,22 @@ class IdlePolicy:
         self._begin(now)
 
     def enter(self, phase: Phase, now: float) -> None:
-        """The connection now waits for *phase*; its timeout counts from *now*. Nothing if it does already."""
+        """The connection now waits for *phase*; its timeout counts from *now*. Nothing if it does
+        already.
+        """
         if phase is not self.phase:
             self._leave(now)
             self.phase = phase
             self._begin(now)
 
     def request(self, now: float, ahead: int = 0, head: int = 0) -> None:
-        """A request has begun: it is in flight, and with it its own allowances for body and response.
+        """A request has begun: it is in flight, and with it its own allowances for body and
+        response.
 
         Args:
             ahead: How many bytes of its body have come already. They pay for the waiting to come.
-            head: How many bytes its head has. What else came since the request before is body too, although it may
-                not have been decrypted yet.
+            head: How many bytes its head has. What else came since the request before is body too,
+                although it may not have been decrypted yet.
         """
         self._ahead, self._fresh = max(self._fresh - head, ahead), 0
         self.requests += 1
@@ -245,7 +261,9 @@ class IdlePolicy:
         self._moved("in", self._inbound, count, now)
 
     def bytes_out(self, count: int, now: float) -> None:
-        """The peer accepted *count* bytes at *now*: by the kernel's word, not that of a call that only queued them."""
+        """The peer accepted *count* bytes at *now*: by the kernel's word, not that of a call that
+        only queued them.
+        """
         self._moved("out", self._outbound, count, now)
 
     def _moved(
@@ -266,7 +284,8 @@ class IdlePolicy:
                 self._spare()
 
     def retire(self, reason: str, now: float) -> None:
-        """Let the connection go: soon if nothing has been asked for, otherwise after the response in flight.
+        """Let the connection go: soon if nothing has been asked for, otherwise after the response
+        in flight.
 
         Soon is `drain_idle` from now, for a request may be on its way; it is answered.
         """
@@ -276,19 +295,24 @@ class IdlePolicy:
                 self._end(self._config.timeouts.drain_idle or INSTANT, reason)
 
     def reload(self, config: ReaperConfig, now: float) -> None:
-        """Put the timeouts of *config* in force. That of the phase counts from the last activity, not from *now*."""
+        """Put the timeouts of *config* in force. That of the phase counts from the last activity,
+        not from *now*.
+        """
         self._config = config
         name = RULES[self.phase].timeout
         if name is not None and self._doomed is None:
             timeout = getattr(config.timeouts, name)
             if timeout and now - self.active >= timeout:
-                # Over already by the new rule. It is due now, and not late for the time in which the old one held.
+                # Over already by the new rule. It is due now, and not late for the time in which
+                # the old one held.
                 self._end(INSTANT, name)
             else:
                 self._arm(name, timeout)
 
     def hang_up(self, now: float) -> None:
-        """The peer has said that it will send no more. It may still want its answer, but not wait for it for ever."""
+        """The peer has said that it will send no more. It may still want its answer, but not wait
+        for it for ever.
+        """
         if self._hung_up is None:
             self._hung_up = now
 
@@ -300,7 +324,8 @@ class IdlePolicy:
     def charge(self, now: float) -> None:
         """Ask for progress and judge the least rate of the phase. Called by the `Sweep`.
 
-        A request in flight may take `timeouts.request`, and `timeouts.half_closed` once its peer has hung up.
+        A request in flight may take `timeouts.request`, and `timeouts.half_closed` once its peer
+        has hung up.
         """
         if self.phase is Phase.IN_FLIGHT and self._cut is not None:
             timeouts, waited = self._config.timeouts, now - self.active
@@ -369,7 +394,9 @@ class IdlePolicy:
         self._sweep.discard(self)
 
     def _allowance(self, direction: Direction) -> Allowance | None:
-        """The allowance of this request in *direction*, made when it is first needed; None: there is no least rate."""
+        """The allowance of this request in *direction*, made when it is first needed; None: there
+        is no least rate.
+        """
         limits, timeouts, step = (
             self._config.limits,
             self._config.timeouts,
@@ -395,7 +422,9 @@ class IdlePolicy:
             self._watch.retime(timeout, name)
 
     def _end(self, seconds: float, reason: str) -> None:
-        """A deadline beside the timeout of the phase: what is too slow or retired is not idle, and not late for it."""
+        """A deadline beside the timeout of the phase: what is too slow or retired is not idle, and
+        not late for it.
+        """
         if self._ending is None:
             self._ending = self._watch.deadline(seconds, reason)
 
@@ -407,12 +436,14 @@ class IdlePolicy:
 
 
 def lifespan(max_age: float, jitter: float, tick: float, share: float) -> float:
-    """The age limit of one connection: *max_age* shortened by up to *jitter* of it, so that not all go in one instant.
+    """The age limit of one connection: *max_age* shortened by up to *jitter* of it, so that not all
+    go in one instant.
 
     Args:
         max_age: Seconds; 0: no limit.
         jitter: 0..1.
-        tick: Seconds. The result is a whole number of ticks, for each distinct timeout costs the reaper a slot.
+        tick: Seconds. The result is a whole number of ticks, for each distinct timeout costs the
+            reaper a slot.
         share: Drawn by the caller, evenly from 0..1.
     Returns:
         Seconds, at least one tick; 0 if *max_age* is 0.

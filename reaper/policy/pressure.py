@@ -1,8 +1,10 @@
-"""Pressure: how full the process is, and what follows from it. Pure but for `read`; `driver.pressing` acts on it.
+"""Pressure: how full the process is, and what follows from it. Pure but for `read`;
+`driver.pressing` acts on it.
 
-Full is answered before it hurts, a step at a time, and taken back the same way. Below the low watermark nothing
-happens. Between the two, silence is borne for a shrinking share of its timeout (Envoy's scaled timers). Above the high
-one, the longest silent go, down to the watermark. At the limit none is accepted until it is left again by a margin.
+Full is answered before it hurts, a step at a time, and taken back the same way. Below the low
+watermark nothing happens. Between the two, silence is borne for a shrinking share of its timeout
+(Envoy's scaled timers). Above the high one, the longest silent go, down to the watermark. At the
+limit none is accepted until it is left again by a margin.
 """
 
 from __future__ import annotations
@@ -63,8 +65,8 @@ class Pressure:
         limits: What is full.
         low, high: Watermarks, shares of a limit, 0 < low < high < 1.
         floor: The scale at and above *high*, 0..1.
-        margin: How far below a limit that was hit, and below a watermark that was passed, it must fall before that is
-            taken back; a share of the limit, >= 0.
+        margin: How far below a limit that was hit, and below a watermark that was passed, it must
+            fall before that is taken back; a share of the limit, >= 0.
         min_age: Seconds of silence before which no connection is closed for pressure, > 0.
     Attributes:
         limits: May be replaced at any time.
@@ -111,7 +113,8 @@ class Pressure:
         scale, accept = self._scale(load), load < 1
         before = self.verdict
         if before is not None:
-            # What was done is taken back only once there is room to spare, or it would be done again at once.
+            # What was done is taken back only once there is room to spare, or it would be done
+            # again at once.
             if scale > before.scale:
                 scale = max(before.scale, self._scale(load + self._margin))
             accept = accept and (before.accept or load < 1 - self._margin)
@@ -152,7 +155,8 @@ class Pressure:
 
 
 def limits_here(connections: int = 0) -> Resources:
-    """The limits of this process: its soft limit of descriptors, its cgroup's memory or the machine's, *connections*.
+    """The limits of this process: its soft limit of descriptors, its cgroup's memory or the
+    machine's, *connections*.
 
     Raises:
         ImportError: there is no psutil.
@@ -165,7 +169,9 @@ def limits_here(connections: int = 0) -> Resources:
 
 
 def cgroup_memory(root: Path = CGROUP, own: Path = Path("/proc/self/cgroup")) -> int:
-    """The least `memory.max` (cgroup v2), bytes, of this process's group and those around it; 0: none is set."""
+    """The least `memory.max` (cgroup v2), bytes, of this process's group and those around it; 0:
+    none is set.
+    """
     try:
         group = next(line[3:] for line in own.read_text().splitlines() if line.startswith("0::"))
     except (OSError, StopIteration):

@@ -1,6 +1,7 @@
 """`reaper run -- COMMAND`: the servers that a program starts, guarded without a change to it.
 
-One rule: *the program is what it was*: its process, its signals, its exit status, its output are its own.
+One rule: *the program is what it was*: its process, its signals, its exit status, its output are
+its own.
 
 Read in this order:
 

@@ -1,7 +1,9 @@
-"""`reaper run -- COMMAND`: flags in, an environment out; then the command takes this process's place.
+"""`reaper run -- COMMAND`: flags in, an environment out; then the command takes this process's
+place.
 
-One rule: *what cannot work is refused before the command is started*, in one line, with exit status 2. From then on the
-process is the command's: signals reach it alone, and its exit status is nobody else's.
+One rule: *what cannot work is refused before the command is started*, in one line, with exit status
+2. From then on the process is the command's: signals reach it alone, and its exit status is nobody
+   else's.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ from .servers import SERVERS
 from .watcher import LIMITS, outside_limits, watch_over
 
 UNUSABLE, NOT_EXECUTABLE, NOT_FOUND = 2, 126, 127
-"""Exit statuses: bad arguments; and what a shell says of a command that cannot be run, or is not there."""
+"""Exit statuses: bad arguments; and what a shell says of a command that cannot be run, or is not
+there.
+"""
 
 HOOK = Path(__file__).parent / "hook"
 SECTIONS = ("timeouts", "limits", "reaper", "attach")
@@ -127,7 +131,8 @@ def environment_of(
     return environment | {name: str(value) for name, value in given.items()}
 
 
-# ---- --explain -----------------------------------------------------------------------------------------------------
+# ---- --explain
+# -----------------------------------------------------------------------------------------------------
 
 ASK = (
     "import json, sys\n"

@@ -1,6 +1,8 @@
-"""Calls back when a module is imported for the first time: how `reaper run` gets to a server before it starts.
+"""Calls back when a module is imported for the first time: how `reaper run` gets to a server before
+it starts.
 
-The modules that are waited for are named in `servers`; importing any other costs one look into a dict.
+The modules that are waited for are named in `servers`; importing any other costs one look into a
+dict.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ Callback = Callable[[ModuleType], object]
 
 
 class AfterImport(MetaPathFinder):
-    """Stands before the other finders and lets them find; then calls back when what they found was loaded.
+    """Stands before the other finders and lets them find; then calls back when what they found was
+    loaded.
 
     Args:
         callbacks: By module name. Each is called once.
@@ -58,7 +61,9 @@ def _then(loader: Any, name: str, callback: Callback) -> None:
 
 
 def begin() -> None:
-    """Wait for the servers of `servers.SERVERS`. Called once per process, by `hook/sitecustomize.py`."""
+    """Wait for the servers of `servers.SERVERS`. Called once per process, by
+    `hook/sitecustomize.py`.
+    """
     from . import report
     from .servers import SERVERS, Server
 

@@ -1,7 +1,9 @@
-"""How a server without a door for reaper is asked whose turn it is: hypercorn, Sanic, tornado, Twisted.
+"""How a server without a door for reaper is asked whose turn it is: hypercorn, Sanic, tornado,
+Twisted.
 
-One rule: *what a server knows is read when a connection comes due, never kept beside it*. The names that are read are
-in the table of `servers`. Where one of them does not say, the connection counts as in use, and stays.
+One rule: *what a server knows is read when a connection comes due, never kept beside it*. The names
+that are read are in the table of `servers`. Where one of them does not say, the connection counts
+as in use, and stays.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ def watch(transport: Any, ask: Callable[[Any], Phase]) -> None:
     polled.watch(reaper(), transport, ask)
 
 
-# ---- hypercorn -----------------------------------------------------------------------------------------------------
+# ---- hypercorn
+# -----------------------------------------------------------------------------------------------------
 
 
 def watch_hypercorn(server: Any) -> None:
@@ -55,7 +58,8 @@ def hypercorn(server: Any) -> Phase:
     return Phase.IN_FLIGHT if ours in ("SEND_RESPONSE", "SEND_BODY") else Phase.KEEP_ALIVE
 
 
-# ---- Sanic ---------------------------------------------------------------------------------------------------------
+# ---- Sanic
+# ---------------------------------------------------------------------------------------------------------
 
 
 def sanic(transport: Any) -> Phase:
@@ -71,11 +75,14 @@ def sanic(transport: Any) -> Phase:
     return Phase.BODY if wanted else Phase.IN_FLIGHT
 
 
-# ---- servers whose connections have no transport of asyncio's ------------------------------------------------------
+# ---- servers whose connections have no transport of asyncio's
+# ------------------------------------------------------
 
 
 class Face(polled.Face):
-    """Over the object that a server has in a transport's place. It belongs to that object, and goes with it."""
+    """Over the object that a server has in a transport's place. It belongs to that object, and goes
+    with it.
+    """
 
     def __init__(self, whose: Any, socket: Any) -> None:
         self._known = {"socket": socket}
@@ -85,7 +92,9 @@ class Face(polled.Face):
 
     @property
     def whose(self) -> Any:
-        """The object. Only what is closed is held longer than that, and asked no more than whether it has a socket."""
+        """The object. Only what is closed is held longer than that, and asked no more than whether
+        it has a socket.
+        """
         return self._whose()
 
     def known(self) -> dict[str, Any]:
@@ -125,7 +134,9 @@ class TwistedFace(Face):
 
 
 def note_tornado(conn: Any, stream: Any) -> None:
-    """*conn*, an `HTTP1Connection`, serves the next request of *stream*, an `IOStream`; guard it from its first on."""
+    """*conn*, an `HTTP1Connection`, serves the next request of *stream*, an `IOStream`; guard it
+    from its first on.
+    """
     stream._reaper_conn = conn
     if hasattr(stream, "_reaper_face"):
         return
@@ -146,7 +157,9 @@ def tornado(face: Any) -> Phase:
 
 
 def watch_twisted(transport: Any) -> None:
-    """Guard the connection of *transport*, a `twisted.internet.tcp.Server` on an asyncio loop, if it speaks HTTP."""
+    """Guard the connection of *transport*, a `twisted.internet.tcp.Server` on an asyncio loop, if
+    it speaks HTTP.
+    """
     transport._reaper_face = TwistedFace(transport, transport.getHandle())
     watch(transport._reaper_face, twisted)
 

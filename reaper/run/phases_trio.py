@@ -1,7 +1,9 @@
-"""hypercorn on trio: its one method that meets every connection is wrapped, and its stream says when a phase begins.
+"""hypercorn on trio: its one method that meets every connection is wrapped, and its stream says
+when a phase begins.
 
-One rule: *what ends a connection is the end of its socket*. hypercorn shields what it sends from cancellation, so a
-peer that takes nothing could not be cut otherwise; its tasks meet a closed resource, which they know.
+One rule: *what ends a connection is the end of its socket*. hypercorn shields what it sends from
+cancellation, so a peer that takes nothing could not be cut otherwise; its tasks meet a closed
+resource, which they know.
 """
 
 from __future__ import annotations
@@ -118,7 +120,9 @@ class Stream:
 
 
 async def guarded_run(run: Any, self: Any) -> None:
-    """In the place of *run* of *self*, hypercorn's `TCPServer` on trio: serve its connection, guarded."""
+    """In the place of *run* of *self*, hypercorn's `TCPServer` on trio: serve its connection,
+    guarded.
+    """
     reaper = await running_reaper()
     stream = self.stream
     connection: Served = reaper.driver.watch(

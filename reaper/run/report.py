@@ -1,7 +1,8 @@
-"""What was guarded in this process: said to the watcher of `reaper run`, or on stderr where there is none.
+"""What was guarded in this process: said to the watcher of `reaper run`, or on stderr where there
+is none.
 
-One rule: *one line per program*, however many workers it has. The watcher sees to that; without one, the first process
-of the group that has something to say does.
+One rule: *one line per program*, however many workers it has. The watcher sees to that; without
+one, the first process of the group that has something to say does.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ def limits_text(values: Mapping[str, float]) -> str:
 
 
 def guarded(server: str, sockets: Iterable[Any], limits: Mapping[str, float]) -> None:
-    """*server* listens on *sockets*, and its connections are guarded with *limits* (seconds; 0: off)."""
+    """*server* listens on *sockets*, and its connections are guarded with *limits* (seconds; 0:
+    off).
+    """
     places, inodes = [], []
     for sock in sockets:
         with suppress(OSError):
@@ -87,7 +90,9 @@ def _say(message: dict[str, Any], text: str) -> None:
 
 
 def _may_speak() -> bool:
-    """Whether no other process of this group has spoken: a name in the abstract namespace belongs to one of them."""
+    """Whether no other process of this group has spoken: a name in the abstract namespace belongs
+    to one of them.
+    """
     if _spokesman:
         return True
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)

@@ -1,8 +1,10 @@
-"""The servers that `reaper run` guards from inside, what it changes in each, and with which versions that was tested.
+"""The servers that `reaper run` guards from inside, what it changes in each, and with which
+versions that was tested.
 
-One rule: *nothing is changed that can be told*. uvicorn is told by its own `http=`, gunicorn by its worker class,
-websockets by `create_connection=`; where a server lets nobody in, the one method that meets every connection is
-wrapped. A server without the names used here is left alone, which is said; `--strict` refuses it.
+One rule: *nothing is changed that can be told*. uvicorn is told by its own `http=`, gunicorn by its
+worker class, websockets by `create_connection=`; where a server lets nobody in, the one method that
+meets every connection is wrapped. A server without the names used here is left alone, which is
+said; `--strict` refuses it.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ class Server:
         name: As pip knows it.
         tested: The lowest and the highest version that the tests ran.
         module: When this is imported, `change` is called with it.
-        uses: What is changed, or used although it is private, as paths below the package; checked before anything is.
+        uses: What is changed, or used although it is private, as paths below the package; checked
+            before anything is.
         change: Makes the change.
         limits: The timeouts that then hold.
     """
@@ -118,7 +121,9 @@ def _parts(text: str) -> tuple[int, ...]:
 
 
 def around(kind: Any, name: str) -> Callable[[Callable[..., Any]], None]:
-    """Have the decorated function called in the place of *name* of *kind*: with that, and what that is called with."""
+    """Have the decorated function called in the place of *name* of *kind*: with that, and what that
+    is called with.
+    """
 
     def decorate(instead: Callable[..., Any]) -> None:
         method = getattr(kind, name)
@@ -133,7 +138,9 @@ def around(kind: Any, name: str) -> Callable[[Callable[..., Any]], None]:
 
 
 def after(kind: Any, name: str) -> Callable[[Callable[..., Any]], None]:
-    """Have the decorated function called when *name* of *kind* has returned: with the result and the arguments."""
+    """Have the decorated function called when *name* of *kind* has returned: with the result and
+    the arguments.
+    """
 
     def decorate(then: Callable[..., Any]) -> None:
         @around(kind, name)
@@ -145,7 +152,8 @@ def after(kind: Any, name: str) -> Callable[[Callable[..., Any]], None]:
     return decorate
 
 
-# ---- uvicorn: told by Config.http, as its command line is by --http ------------------------------------------------
+# ---- uvicorn: told by Config.http, as its command line is by --http
+# ------------------------------------------------
 
 UVICORN_HTTP = {"auto": "Auto", "httptools": "HttpTools", "h11": "H11"}
 
@@ -188,7 +196,8 @@ def _uvicorn_server(module: ModuleType, server: Server) -> None:
             )
 
 
-# ---- gunicorn: told by its worker class, as its command line is by -k ----------------------------------------------
+# ---- gunicorn: told by its worker class, as its command line is by -k
+# ----------------------------------------------
 
 GUNICORN = {
     "gunicorn.workers.gasgi.ASGIWorker": "ASGIWorker",
@@ -221,7 +230,8 @@ def _gunicorn_worker(module: ModuleType, server: Server) -> None:
         method(self)  # it returns when the worker has ended
 
 
-# ---- websockets: told by create_connection= ------------------------------------------------------------------------
+# ---- websockets: told by create_connection=
+# ------------------------------------------------------------------------
 
 
 def _websockets(module: ModuleType, server: Server) -> None:
@@ -250,7 +260,8 @@ def _websockets(module: ModuleType, server: Server) -> None:
             return result
 
 
-# ---- aiohttp, Sanic: their factory meets the loop ------------------------------------------------------------------
+# ---- aiohttp, Sanic: their factory meets the loop
+# ------------------------------------------------------------------
 
 Wrap = Callable[[Any], Any]
 _FACTORIES: list[tuple[Callable[[Any], bool], Wrap, Server]] = []
@@ -301,7 +312,8 @@ def _sanic(module: ModuleType, server: Server) -> None:
     _on_loops(means, guard, server)
 
 
-# ---- hypercorn, tornado, Twisted: the method that meets every connection -------------------------------------------
+# ---- hypercorn, tornado, Twisted: the method that meets every connection
+# -------------------------------------------
 
 
 def _hypercorn(module: ModuleType, server: Server) -> None:

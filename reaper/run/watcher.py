@@ -1,8 +1,10 @@
-"""The watcher of `reaper run`: attaches to what the command listens on and nothing guards from inside.
+"""The watcher of `reaper run`: attaches to what the command listens on and nothing guards from
+inside.
 
-One rule: *it is nobody's parent and nobody's child*. The command has the process that the user started, so its
-signals and its exit status are its own; the watcher is a daemon that ends when that process does. What it may not do
-(the kernel lets a process look into its own user's, unless Yama forbids that) it says, and the command goes on.
+One rule: *it is nobody's parent and nobody's child*. The command has the process that the user
+started, so its signals and its exit status are its own; the watcher is a daemon that ends when that
+process does. What it may not do (the kernel lets a process look into its own user's, unless Yama
+forbids that) it says, and the command goes on.
 """
 
 from __future__ import annotations
@@ -39,9 +41,10 @@ POLL, LONGEST = 0.1, 10.0
 def outside_limits(config: ReaperConfig) -> Attach:
     """The limits for a server that is guarded from outside.
 
-    What `[attach]` sets holds. Otherwise `idle` is the `idle` or `keep_alive` that was asked for, and without either
-    `tunnel`: from outside a silent WebSocket cannot be told from a silent client. The first byte has a limit only if
-    one was asked for, because in some protocols the server speaks first. `write` and `max_age` hold as they are.
+    What `[attach]` sets holds. Otherwise `idle` is the `idle` or `keep_alive` that was asked for,
+    and without either `tunnel`: from outside a silent WebSocket cannot be told from a silent
+    client. The first byte has a limit only if one was asked for, because in some protocols the
+    server speaks first. `write` and `max_age` hold as they are.
     """
     timeouts = config.timeouts
 
@@ -67,8 +70,8 @@ def outside_limits(config: ReaperConfig) -> Attach:
 def watch_over(pid: int, config: ReaperConfig, environment: MutableMapping[str, str]) -> None:
     """Start the watcher of process *pid*, this one, which is about to become the command.
 
-    *environment*, the command's, then names the socket on which Python servers say what they guard. Where there can be
-    no watcher, that is said in one line.
+    *environment*, the command's, then names the socket on which Python servers say what they guard.
+    Where there can be no watcher, that is said in one line.
     """
     if not sys.platform.startswith("linux"):
         print(
@@ -183,7 +186,9 @@ class Watcher:
         return [listener for listener in target.listeners() if listener.inode not in self.inside]
 
     def _settle(self, target: Any) -> None:
-        """Give Python servers the time to say what they guard: workers may start long after their parent listens."""
+        """Give Python servers the time to say what they guard: workers may start long after their
+        parent listens.
+        """
         self._hear(SETTLES)
         left = LONGEST if self._pythons else 0.0
         while left > 0 and self._left(target):
@@ -192,7 +197,8 @@ class Watcher:
                 LONGEST / 2 if self.inside else SETTLES
             )  # one server has spoken: the others do so soon
 
-    # ---- what the servers say ---------------------------------------------------------------------------------------
+    # ---- what the servers say
+    # ---------------------------------------------------------------------------------------
 
     def _over(self, seconds: float) -> bool:
         """Whether the command ends within *seconds*; what is said meanwhile is heard."""
@@ -233,7 +239,8 @@ class Watcher:
             self._said.add(line)
             self._say(printable(line))
 
-    # ---- what listens -----------------------------------------------------------------------------------------------
+    # ---- what listens
+    # -----------------------------------------------------------------------------------------------
 
     def _attach(self, target: Any) -> None:
         from ..attach.kernel import Listener
@@ -241,7 +248,9 @@ class Watcher:
         from ..attach.show import View
 
         def meant(listener: Listener) -> bool:
-            """Whether nothing guards it from inside; asked at each discovery, so what was said meanwhile counts."""
+            """Whether nothing guards it from inside; asked at each discovery, so what was said
+            meanwhile counts.
+            """
             self._over(0.0)
             return listener.inode not in self.inside
 

@@ -1,1 +1,3 @@
-"""Servers of other packages, guarded: one module per server. None is imported unless you ask for it."""
+"""Servers of other packages, guarded: one module per server. None is imported unless you ask for
+it.
+"""

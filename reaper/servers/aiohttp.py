@@ -36,7 +36,8 @@ def phase_of(transport: Any) -> Phase:
 
 
 def guard(server: Callable[[], Any], *, reaper: AsyncioReaper | None = None) -> Callable[[], Any]:
-    """Guard `AppRunner.server`: `loop.create_server(reaper.aiohttp.guard(runner.server), host, port)`.
+    """Guard `AppRunner.server`:
+    `loop.create_server(reaper.aiohttp.guard(runner.server), host, port)`.
 
     Args:
         server: After `await runner.setup()`.
@@ -51,13 +52,15 @@ def run_app(app: Any, *, config: ReaperConfig | None = None, **options: Any) -> 
     Args:
         app: As there.
         config: None: the file that REAPER_CONFIG names, and the variables REAPER_*.
-        options: As there, but for `loop`. A `keepalive_timeout` holds where *config* leaves the default `keep_alive`.
+        options: As there, but for `loop`. A `keepalive_timeout` holds where *config* leaves the
+            default `keep_alive`.
     Raises:
         ConfigError: there is no *config*, and the one found cannot be used.
     """
     settings = ReaperConfig.load(os.environ.get("REAPER_CONFIG")) if config is None else config
     settings = kept_alive(settings, options.get("keepalive_timeout"))
-    # aiohttp's own timer counts what the process stood still for, and fires before what came meanwhile is read.
+    # aiohttp's own timer counts what the process stood still for, and fires before what came
+    # meanwhile is read.
     options["keepalive_timeout"] = NEVER
 
     def guarded(server: Callable[[], Any]) -> Callable[[], Any]:

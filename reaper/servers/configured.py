@@ -1,4 +1,6 @@
-"""What every guarded server reads from a configuration: the keep-alive, what is said of it, and the greatest ages."""
+"""What every guarded server reads from a configuration: the keep-alive, what is said of it, and the
+greatest ages.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,14 @@ from ..policy import lifespan
 KEEP_ALIVE = ReaperConfig().timeouts.keep_alive
 
 AT_ONCE = 0.001
-"""Seconds; a keep-alive of 0 in a server's own settings means none, in ours that it is switched off."""
+"""Seconds; a keep-alive of 0 in a server's own settings means none, in ours that it is switched
+off.
+"""
 
 
 def kept_alive(config: ReaperConfig, seconds: float | None) -> ReaperConfig:
-    """*config* with the keep-alive that a server's own settings name, unless *config* has one of its own.
+    """*config* with the keep-alive that a server's own settings name, unless *config* has one of
+    its own.
 
     A value given in code has no origin; it is told from the default by being another.
     """
@@ -29,7 +34,9 @@ def kept_alive(config: ReaperConfig, seconds: float | None) -> ReaperConfig:
 
 
 def advertised(config: ReaperConfig) -> int:
-    """Seconds that `Keep-Alive: timeout=` names, `timeouts.keep_alive_margin` less than are kept; 0: no such header."""
+    """Seconds that `Keep-Alive: timeout=` names, `timeouts.keep_alive_margin` less than are kept;
+    0: no such header.
+    """
     timeouts = config.timeouts
     return (
         max(int(timeouts.keep_alive - timeouts.keep_alive_margin), 0)

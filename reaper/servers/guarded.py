@@ -1,9 +1,11 @@
-"""What uvicorn's guarded connections have in common, HTTP or WebSocket: their phases, and how they end.
+"""What uvicorn's guarded connections have in common, HTTP or WebSocket: their phases, and how they
+end.
 
-The rule of this module: *its phase is derived from what uvicorn knows, never kept beside it, and only waiting costs*.
-So it cannot be wrong about a request that an eager task has answered already, a body that the application does not
-read, or a response that waits behind another. A connection whose requests come whole has one lease and no policy: the
-lease is touched when a response is complete, and a request in flight is found out at the final check.
+The rule of this module: *its phase is derived from what uvicorn knows, never kept beside it, and
+only waiting costs*. So it cannot be wrong about a request that an eager task has answered already,
+a body that the application does not read, or a response that waits behind another. A connection
+whose requests come whole has one lease and no policy: the lease is touched when a response is
+complete, and a request in flight is found out at the final check.
 """
 
 from __future__ import annotations
@@ -26,11 +28,14 @@ DRAIN_DEADLINE = "drain_deadline"
 """The reason of one that was cut in use, when `timeouts.drain` was over."""
 
 QUEUED_BYTES = 65536
-"""With more than this unacknowledged a response still counts as being written when the next request is waited for."""
+"""With more than this unacknowledged a response still counts as being written when the next request
+is waited for.
+"""
 
 
 class Age:
-    """The time until a connection has reached its maximum age; one for all protocols that are in its place.
+    """The time until a connection has reached its maximum age; one for all protocols that are in
+    its place.
 
     Attributes:
         whose: The one that is there now.
@@ -47,7 +52,9 @@ class Age:
         self.whose.grew_old()
 
     def release(self) -> None:
-        """The connection has ended before. It lets go of its lease, which calls it: they would be a circle."""
+        """The connection has ended before. It lets go of its lease, which calls it: they would be a
+        circle.
+        """
         self.lease.release()
         del self.lease
 
@@ -95,7 +102,9 @@ class Waiting:
         self.close()
 
     def close(self) -> None:
-        """It is over, or the connection is. It lets go of its policy, which tells it what to do: a circle otherwise."""
+        """It is over, or the connection is. It lets go of its policy, which tells it what to do: a
+        circle otherwise.
+        """
         self._shared.sweep.discard(self)
         for deadline in self._deadlines:
             deadline.release()
@@ -108,7 +117,8 @@ class Waiting:
             return 0
         return self._progress.taken()
 
-    # ---- as a member of the sweep --------------------------------------------------------------------------------
+    # ---- as a member of the sweep
+    # --------------------------------------------------------------------------------
 
     def charge(self, now: float) -> None:
         """Look whether it is still waited for, and at its rate."""
@@ -116,7 +126,8 @@ class Waiting:
         self._connection.look()  # which may find that it is over
         policy.charge(now)
 
-    # ---- as the policy's watch -----------------------------------------------------------------------------------
+    # ---- as the policy's watch
+    # -----------------------------------------------------------------------------------
 
     def touch(self) -> None:
         self._connection.lease.touch()
@@ -146,8 +157,9 @@ class Waiting:
 
 
 class Guarded(Reapable):
-    """What every guarded protocol of uvicorn's adds to it, HTTP or WebSocket. Its fields are slots: CPython shares the
-    keys of instance dicts only up to 30 of them, and uvicorn's protocols have nearly as many.
+    """What every guarded protocol of uvicorn's adds to it, HTTP or WebSocket. Its fields are slots:
+    CPython shares the keys of instance dicts only up to 30 of them, and uvicorn's protocols have
+    nearly as many.
 
     Attributes:
         shared: Of its server.
@@ -167,7 +179,9 @@ class Guarded(Reapable):
     waiting: Waiting | None
 
     def _begin(self, timeout: float | None, reason: str, before: Guarded | None = None) -> None:
-        """Watch it from now on; in the place of *before*, whose silence goes on, and which has to `hand_over` then."""
+        """Watch it from now on; in the place of *before*, whose silence goes on, and which has to
+        `hand_over` then.
+        """
         shared = self.shared
         self._over = False
         self._leaving: str | None = None
@@ -219,14 +233,20 @@ class Guarded(Reapable):
             self.waiting = Waiting(self.shared, self, phase)
 
     def _rest(self) -> None:
-        """It has no policy any more, and its lease says what holds then: for what never has one, nothing."""
+        """It has no policy any more, and its lease says what holds then: for what never has one,
+        nothing.
+        """
 
     def _rests_in(self, phase: Phase) -> bool:
-        """Whether no policy is needed in *phase*: the lease alone does, or the final check finds it in use."""
+        """Whether no policy is needed in *phase*: the lease alone does, or the final check finds it
+        in use.
+        """
         raise NotImplementedError
 
     def pardon(self, lease: Lease) -> bool:
-        """At the final check: whether it waits for something else than its lease says, so that it is not due."""
+        """At the final check: whether it waits for something else than its lease says, so that it
+        is not due.
+        """
         if lease is not self.lease or self.phase() is self._believed():
             return False
         self.shared.reaper.loop.call_soon(self.look)
@@ -241,7 +261,8 @@ class Guarded(Reapable):
     def leave(self, reason: str) -> None:
         """Let it go: soon if nothing has been asked for, otherwise after the response.
 
-        A drain has an end besides, and may come to what is leaving for another reason. Only the first says why.
+        A drain has an end besides, and may come to what is leaving for another reason. Only the
+        first says why.
         """
         if self._over or self._leaving in (reason, DRAIN):
             return

@@ -21,7 +21,9 @@ from .configured import kept_alive
 from .metrics import stopping
 
 NEVER = 10**8
-"""Seconds; gunicorn's own keep-alive, where ours counts. Its timer fires before what came during a pause is read."""
+"""Seconds; gunicorn's own keep-alive, where ours counts. Its timer fires before what came during a
+pause is read.
+"""
 
 
 def phase_of(transport: Any) -> Phase:
@@ -39,8 +41,9 @@ def phase_of(transport: Any) -> Phase:
 class ASGIWorker(gasgi.ASGIWorker):  # type: ignore[misc]
     """gunicorn's worker with guarded connections and TLS handshakes.
 
-    Its `--keep-alive` holds where reaper.toml and REAPER_* leave `timeouts.keep_alive` at its default. A stop takes no
-    longer than `--graceful-timeout`, whatever `timeouts.drain_delay` and `timeouts.drain` say.
+    Its `--keep-alive` holds where reaper.toml and REAPER_* leave `timeouts.keep_alive` at its
+    default. A stop takes no longer than `--graceful-timeout`, whatever `timeouts.drain_delay` and
+    `timeouts.drain` say.
     """
 
     loop: Any

@@ -1,9 +1,11 @@
-"""gunicorn's worker with threads, guarded: a thread of ours asks what each connection waits for when it comes due.
+"""gunicorn's worker with threads, guarded: a thread of ours asks what each connection waits for
+when it comes due.
 
-The rule of this module: *the worker's threads are told nothing and wait for nothing of ours*. What they do is two flags
-on the connection; when bytes moved, the kernel says. A connection that is due is shut down: whoever of gunicorn's reads
-or polls it then sees its end, and closes it. Its own timers of idle connections do nothing: after a pause they would
-fire before the bytes are read that came meanwhile. Tried with gunicorn 27.0.1.
+The rule of this module: *the worker's threads are told nothing and wait for nothing of ours*. What
+they do is two flags on the connection; when bytes moved, the kernel says. A connection that is due
+is shut down: whoever of gunicorn's reads or polls it then sees its end, and closes it. Its own
+timers of idle connections do nothing: after a pause they would fire before the bytes are read that
+came meanwhile. Tried with gunicorn 27.0.1.
 """
 
 from __future__ import annotations
@@ -73,7 +75,8 @@ class Face(polled.Face):
 class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
     """gunicorn's worker with guarded connections.
 
-    Its `--keep-alive` holds where reaper.toml and REAPER_* leave `timeouts.keep_alive` at its default.
+    Its `--keep-alive` holds where reaper.toml and REAPER_* leave `timeouts.keep_alive` at its
+    default.
     """
 
     def init_process(self) -> None:
@@ -123,7 +126,9 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
             super().murder_pending()
 
     def handle_exit(self, sig: int, frame: Any) -> None:
-        """SIGTERM: accept for `timeouts.drain_delay` still, each answer the last of its connection, then stop."""
+        """SIGTERM: accept for `timeouts.drain_delay` still, each answer the last of its connection,
+        then stop.
+        """
         delay = self._settings.timeouts.drain_delay
         if not delay or not self.alive:
             super().handle_exit(sig, frame)

@@ -1,4 +1,6 @@
-"""What a guarded server reports, as ASGI applications to mount: Prometheus' text, and JSON for `reaper top`."""
+"""What a guarded server reports, as ASGI applications to mount: Prometheus' text, and JSON for
+`reaper top`.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +29,15 @@ def text(servers: Iterable[LoopStatistics]) -> str:
 
 
 class Reports:
-    """The metrics and the status of the servers of this process, and of those that other workers of theirs run.
+    """The metrics and the status of the servers of this process, and of those that other workers of
+    theirs run.
 
     Args:
         reapers: Those of this process, asked at each request.
     Attributes:
-        metrics, status: ASGI applications that answer every GET. With several workers each sample has the label
-            `worker`, the process id. A worker that has had no connection yet has nothing to report.
+        metrics, status: ASGI applications that answer every GET. With several workers each sample
+            has the label `worker`, the process id. A worker that has had no connection yet has
+            nothing to report.
     """
 
     def __init__(self, reapers: Callable[[], Iterable[AsyncioReaper]]) -> None:
@@ -44,7 +48,9 @@ class Reports:
         self.status: Application = _application(self._status_of_all)
 
     def join(self) -> None:
-        """A server of this process has a connection now: let the other workers ask. Within the running loop."""
+        """A server of this process has a connection now: let the other workers ask. Within the
+        running loop.
+        """
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             self._loop = loop
@@ -86,7 +92,9 @@ def note_stopping() -> None:
 
 
 async def stopping(seconds: float) -> None:
-    """`note_stopping`, and return after *seconds*, `timeouts.drain_delay`: newcomers are served meanwhile."""
+    """`note_stopping`, and return after *seconds*, `timeouts.drain_delay`: newcomers are served
+    meanwhile.
+    """
     note_stopping()
     await asyncio.sleep(seconds)
 

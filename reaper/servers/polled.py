@@ -1,7 +1,9 @@
-"""HTTP servers that are asked, not told: which phase a connection is in is found out when it comes due.
+"""HTTP servers that are asked, not told: which phase a connection is in is found out when it comes
+due.
 
-The rule of this module: *the server says whose turn it is, the kernel says since when*. While the server works nothing
-is due. While the client has to send a request, only what the server sent counts: dripped bytes do not.
+The rule of this module: *the server says whose turn it is, the kernel says since when*. While the
+server works nothing is due. While the client has to send a request, only what the server sent
+counts: dripped bytes do not.
 """
 
 from __future__ import annotations
@@ -48,7 +50,9 @@ def rules_of(reaper: AsyncioReaper, ask: Ask) -> Rules:
 
 
 def watch(reaper: AsyncioReaper, transport: Any, ask: Ask) -> None:
-    """Guard one connection, for a server that lets no factory in; its end is known when *transport* is freed."""
+    """Guard one connection, for a server that lets no factory in; its end is known when *transport*
+    is freed.
+    """
     watch_by(reaper, transport, rules_of(reaper, ask))
 
 

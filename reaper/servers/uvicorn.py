@@ -1,8 +1,10 @@
-"""uvicorn's protocols, guarded against every kind of idleness: `uvicorn app:app --http reaper.uvicorn:HttpTools`.
+"""uvicorn's protocols, guarded against every kind of idleness:
+`uvicorn app:app --http reaper.uvicorn:HttpTools`.
 
-The rule of this module: *uvicorn is not patched, and asked as little as possible*. Its names that are used are
-`uvicorn_names.NAMES`; a version without one of them is refused in one line. Where uvicorn would set its own keep-alive
-timer, its connection is told instead that it is idle, which is one store.
+The rule of this module: *uvicorn is not patched, and asked as little as possible*. Its names that
+are used are `uvicorn_names.NAMES`; a version without one of them is refused in one line. Where
+uvicorn would set its own keep-alive timer, its connection is told instead that it is idle, which is
+one store.
 """
 
 from __future__ import annotations
@@ -50,13 +52,16 @@ ANSWER = (
 CLOSE = (b"connection", b"close")
 
 UNSENT_BYTES = 131072
-"""What the kernel may hold that is not even on its way; the rest waits in the transport, where it is seen."""
+"""What the kernel may hold that is not even on its way; the rest waits in the transport, where it
+is seen.
+"""
 
 log: logging.Logger = logging.getLogger("uvicorn.error")
 
 
 class Timerless:
-    """The loop as uvicorn's HTTP protocols use it, but for the timer that they set when a response is complete.
+    """The loop as uvicorn's HTTP protocols use it, but for the timer that they set when a response
+    is complete.
 
     Args:
         loop: The loop.
@@ -67,7 +72,9 @@ class Timerless:
         self.create_task: Callable[..., asyncio.Task[Any]] = loop.create_task
 
     def call_later(self, delay: float, callback: Callable[[], object]) -> None:
-        """*callback* is the protocol's `timeout_keep_alive_handler`: its connection is idle from now on."""
+        """*callback* is the protocol's `timeout_keep_alive_handler`: its connection is idle from
+        now on.
+        """
         callback.__self__.went_idle()  # type: ignore[attr-defined]
 
     def __getattr__(self, name: str) -> Any:
@@ -88,8 +95,10 @@ class Shared:
     """What the guarded connections of one uvicorn server share.
 
     Args:
-        uvicorn: The server's own settings; its keep-alive holds where *settings* leave the default `keep_alive`.
-        settings: What is in force; None: the file that REAPER_CONFIG names, and the variables REAPER_*.
+        uvicorn: The server's own settings; its keep-alive holds where *settings* leave the default
+            `keep_alive`.
+        settings: What is in force; None: the file that REAPER_CONFIG names, and the variables
+            REAPER_*.
         journal: Where the life of every connection is written; None: nowhere.
     Attributes:
         config: With the keep-alive in force.
@@ -139,7 +148,9 @@ class Shared:
         return age
 
     def begin(self, server_state: ServerState) -> None:
-        """Its first connection is made: from now on all responses name the keep-alive, and a stop waits."""
+        """Its first connection is made: from now on all responses name the keep-alive, and a stop
+        waits.
+        """
         if seconds := advertised(self.config):
             self._say(server_state, (b"keep-alive", b"timeout=%d" % seconds))
         stop: Any = signal.getsignal(signal.SIGTERM)
@@ -190,7 +201,8 @@ class Shared:
 
 
 class Greeting:
-    """In the server's list of connections while any of them shakes hands: a stop is told to those, too, and waits.
+    """In the server's list of connections while any of them shakes hands: a stop is told to those,
+    too, and waits.
 
     Nobody is told when a handshake has failed: what was made for it is freed then.
 
@@ -245,7 +257,9 @@ def shared_by(
 
 
 REST_AFTER = 1.0
-"""Seconds of silence between two requests after which uvicorn's protocol is dropped; at most twice that."""
+"""Seconds of silence between two requests after which uvicorn's protocol is dropped; at most twice
+that.
+"""
 
 
 class GuardedHttp(Guarded):
@@ -277,7 +291,9 @@ class GuardedHttp(Guarded):
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> IdleProtocol:
-        """What the loop is given for a new connection; one of this class takes its place at the first byte."""
+        """What the loop is given for a new connection; one of this class takes its place at the
+        first byte.
+        """
         shared = shared_by(config, cls.settings, cls.journal, server_state)
         made = IdleProtocol(shared, shared.origin(cls, config, server_state, app_state, _loop))
         if config.ssl is not None:
@@ -290,12 +306,15 @@ class GuardedHttp(Guarded):
     def configured(
         cls, settings: ReaperConfig | None = None, journal: Journal | None = None
     ) -> type[GuardedHttp]:
-        """This class with settings of its own, for `uvicorn.run(app, http=HttpTools.configured(settings))`."""
+        """This class with settings of its own, for
+        `uvicorn.run(app, http=HttpTools.configured(settings))`.
+        """
         return type(
             cls.__name__, (cls,), {"__slots__": (), "settings": settings, "journal": journal}
         )
 
-    # ---- what uvicorn and the loop call --------------------------------------------------------------------------
+    # ---- what uvicorn and the loop call
+    # --------------------------------------------------------------------------
 
     def take_over(self, before: IdleProtocol) -> None:
         """Go on with the connection of *before*."""
@@ -319,7 +338,9 @@ class GuardedHttp(Guarded):
             self.look()
 
     def rests(self) -> bool:
-        """Have a `IdleProtocol` in its place if it has been silent for `REST_AFTER`. False: ask again later."""
+        """Have a `IdleProtocol` in its place if it has been silent for `REST_AFTER`. False: ask
+        again later.
+        """
         self._noted = False
         if (
             self._over
@@ -353,7 +374,9 @@ class GuardedHttp(Guarded):
             self.shared.note_idle(self)
 
     def _is_between(self) -> bool:
-        """Whether nothing of uvicorn's has to be kept: no request, no part of one, no reading that is paused."""
+        """Whether nothing of uvicorn's has to be kept: no request, no part of one, no reading that
+        is paused.
+        """
         raise NotImplementedError
 
     def _drop(self) -> None:
@@ -364,7 +387,9 @@ class GuardedHttp(Guarded):
         self._left(by_peer=exc is not None or self._half_closed)
 
     def eof_received(self) -> None:
-        """The peer sends no more; uvicorn lets the loop close the connection when all has been sent."""
+        """The peer sends no more; uvicorn lets the loop close the connection when all has been
+        sent.
+        """
         self._half_closed = True
         super().eof_received()  # type: ignore[misc]
         if transports.buffered(self.transport):
@@ -375,13 +400,17 @@ class GuardedHttp(Guarded):
         self.look()
 
     def on_response_complete(self) -> None:
-        """A response is complete, and perhaps the last: then uvicorn has closed, and what is left has yet to go out."""
+        """A response is complete, and perhaps the last: then uvicorn has closed, and what is left
+        has yet to go out.
+        """
         super().on_response_complete()  # type: ignore[misc]
         if self.transport.is_closing():
             self.look()
 
     def shutdown(self) -> None:
-        """The server stops: the idle soon, the others after their response, all before the drain is over."""
+        """The server stops: the idle soon, the others after their response, all before the drain is
+        over.
+        """
         self.leave(DRAIN)
         self._announce()
 
@@ -396,7 +425,8 @@ class GuardedHttp(Guarded):
         """A response is complete, and no other request is waiting for its turn."""
         raise NotImplementedError
 
-    # ---- phases --------------------------------------------------------------------------------------------------
+    # ---- phases
+    # --------------------------------------------------------------------------------------------------
 
     def phase(self) -> Phase:
         """What it waits for, by uvicorn's own account."""
@@ -439,14 +469,17 @@ class GuardedHttp(Guarded):
         self.lease.retime(shared.keep_alive, shared.driver.now(), Phase.KEEP_ALIVE.value)
         shared.driver.poke()
 
-    # ---- the end -------------------------------------------------------------------------------------------------
+    # ---- the end
+    # -------------------------------------------------------------------------------------------------
 
     def grew_old(self) -> None:
         self.leave(TOO_OLD)
         self._announce()
 
     def _announce(self) -> None:
-        """Say `Connection: close` with the response in flight, if it has not begun, and close after it."""
+        """Say `Connection: close` with the response in flight, if it has not begun, and close after
+        it.
+        """
         cycle = self.cycle
         if self._leaving is None or cycle is None or cycle.response_complete:
             return
@@ -455,7 +488,9 @@ class GuardedHttp(Guarded):
             cycle.default_headers = [*cycle.default_headers, CLOSE]
 
     def _owes_an_answer(self) -> bool:
-        """Whether the request that is waited for, if only for its headers, has had no part of a response."""
+        """Whether the request that is waited for, if only for its headers, has had no part of a
+        response.
+        """
         cycle = self.cycle
         return (
             cycle is None
@@ -468,10 +503,11 @@ class GuardedHttp(Guarded):
 
 
 class IdleProtocol(Guarded, asyncio.Protocol):
-    """In the place of uvicorn's protocol while a connection is silent: before its first byte, and when it has rested.
+    """In the place of uvicorn's protocol while a connection is silent: before its first byte, and
+    when it has rested.
 
-    Silence costs a transport, a lease, and nothing of uvicorn's: protocol, parser and flow control are made when bytes
-    come, and dropped when none have come for a while.
+    Silence costs a transport, a lease, and nothing of uvicorn's: protocol, parser and flow control
+    are made when bytes come, and dropped when none have come for a while.
 
     Args:
         shared: Of its server.
@@ -505,7 +541,9 @@ class IdleProtocol(Guarded, asyncio.Protocol):
             self.shutdown()
 
     def rest(self, before: Guarded) -> None:
-        """Take the place of *before*, a protocol of uvicorn's between two requests. Its peer's silence goes on."""
+        """Take the place of *before*, a protocol of uvicorn's between two requests. Its peer's
+        silence goes on.
+        """
         self.transport: Any = before.transport
         self._begin(self.shared.keep_alive, Phase.KEEP_ALIVE.value, before)
         before.hand_over(self)
@@ -641,7 +679,9 @@ else:
                 self._announce()
 
         def on_message_complete(self) -> None:
-            """The parser has seen the end of a request; uvicorn notes it only while the response is not complete."""
+            """The parser has seen the end of a request; uvicorn notes it only while the response is
+            not complete.
+            """
             HttpToolsProtocol.on_message_complete(self)
             cycle = self.cycle
             if cycle is not None and cycle.response_complete:
@@ -694,7 +734,9 @@ else:
 
 
 def loop() -> asyncio.AbstractEventLoop:
-    """For `--loop reaper.uvicorn:loop`: TLS handshakes are bounded by `timeouts.handshake`, not by asyncio's 60 s."""
+    """For `--loop reaper.uvicorn:loop`: TLS handshakes are bounded by `timeouts.handshake`, not by
+    asyncio's 60 s.
+    """
     return loop_factory(config=ReaperConfig.load(os.environ.get("REAPER_CONFIG")))()
 
 
@@ -703,6 +745,8 @@ REPORTS = Reports(
 )  # not of the ended
 metrics: Application = REPORTS.metrics
 status: Application = REPORTS.status
-"""ASGI applications to mount, `app.mount("/metrics", reaper.uvicorn.metrics)`: what all workers of the server know."""
+"""ASGI applications to mount, `app.mount("/metrics", reaper.uvicorn.metrics)`: what all workers of
+the server know.
+"""
 ready: Application = metrics_of.ready
 """One for a readiness probe: 200, and 503 once this process is to stop."""

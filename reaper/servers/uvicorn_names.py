@@ -1,7 +1,8 @@
-"""The private names of uvicorn's that its guarded protocols use, and whether the installed version has them.
+"""The private names of uvicorn's that its guarded protocols use, and whether the installed version
+has them.
 
-The rule of this module: *a name is listed before it is used*. CI holds the list against the lowest and the latest
-supported version.
+The rule of this module: *a name is listed before it is used*. CI holds the list against the lowest
+and the latest supported version.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from uvicorn.server import ServerState
 from .uvicorn import H11, Auto
 
 TESTED = ("0.36.0", "0.54.0")
-"""The lowest version of uvicorn that is supported (the first whose --http takes any class), and the latest tried."""
+"""The lowest version of uvicorn that is supported (the first whose --http takes any class), and the
+latest tried.
+"""
 
 _OF_BOTH = """
 client config connection_lost connection_made cycle data_received eof_received flow handle_websocket_upgrade loop
@@ -33,7 +36,9 @@ NAMES: dict[str, tuple[str, ...]] = {
     "protocol": tuple(_OF_BOTH.split()),
     "cycle": tuple(_OF_CYCLE.split()),
 }
-"""The names of uvicorn's that are used here, by the class they belong to; `protocol` and `cycle` are both HTTP's."""
+"""The names of uvicorn's that are used here, by the class they belong to; `protocol` and `cycle`
+are both HTTP's.
+"""
 
 
 def missing() -> list[str]:

@@ -1,7 +1,7 @@
 """A WebSocket that uvicorn has taken over from HTTP, guarded.
 
-The rule of this module: *both directions are life*. Bytes that come are noted; bytes that the peer took are asked for
-when it is due, of the kernel, which stamps them.
+The rule of this module: *both directions are life*. Bytes that come are noted; bytes that the peer
+took are asked for when it is due, of the kernel, which stamps them.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 
 
 class Counted:
-    """A transport whose kernel does not say how much the peer has taken in all: what is written to it is counted.
+    """A transport whose kernel does not say how much the peer has taken in all: what is written to
+    it is counted.
 
-    What a UNIX socket's queue holds is told by the memory it takes, so small messages look larger than they are. When
-    it is empty, all has been taken.
+    What a UNIX socket's queue holds is told by the memory it takes, so small messages look larger
+    than they are. When it is empty, all has been taken.
 
     Attributes:
         written, taken: Bytes; and how many of them the peer has certainly taken.
@@ -57,7 +58,9 @@ def tunnel(base: type[asyncio.Protocol]) -> type[asyncio.Protocol]:
 
 
 class GuardedTunnel(Guarded):
-    """What a WebSocket protocol adds to uvicorn's. The pings are uvicorn's; an answer to one counts as activity."""
+    """What a WebSocket protocol adds to uvicorn's. The pings are uvicorn's; an answer to one counts
+    as activity.
+    """
 
     __slots__ = ("_before", "_paused", "_stalled", "_taken")
 
@@ -113,7 +116,9 @@ class GuardedTunnel(Guarded):
         return self._takes()
 
     def _takes(self) -> bool:
-        """Whether the peer takes what it is sent: something since this was last asked, or all, and not too long ago."""
+        """Whether the peer takes what it is sent: something since this was last asked, or all, and
+        not too long ago.
+        """
         clock, limit = self.shared.driver.clock, self.shared.tunnel or math.inf
         stalled, self._stalled = clock.stalled - self._stalled, clock.stalled  # charged to nobody
         info, queued, before = (

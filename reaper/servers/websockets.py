@@ -1,8 +1,10 @@
-"""The server of websockets, guarded: `serve(..., create_connection=reaper.websockets.connection(idle=300))`.
+"""The server of websockets, guarded:
+`serve(..., create_connection=reaper.websockets.connection(idle=300))`.
 
-The rule of this module: *messages count, pings do not*, and of a message every byte: those of an unfinished one that
-come, and those of a long one that the peer takes, at the least rates of `limits`. That the peer is alive is found out
-by the pings of websockets itself. Tried with websockets 14.0 to 17.4.
+The rule of this module: *messages count, pings do not*, and of a message every byte: those of an
+unfinished one that come, and those of a long one that the peer takes, at the least rates of
+`limits`. That the peer is alive is found out by the pings of websockets itself. Tried with
+websockets 14.0 to 17.4.
 """
 
 from __future__ import annotations
@@ -99,7 +101,8 @@ class _Silent(Connection):
 
 
 class GuardedConnection(ServerConnection):
-    """A connection of websockets' that is closed when nothing of a message has passed for `idle` seconds.
+    """A connection of websockets' that is closed when nothing of a message has passed for `idle`
+    seconds.
 
     Attributes:
         idle: Seconds; 0 switches the timeout off; None takes the config's `timeouts.tunnel`.
@@ -159,8 +162,8 @@ def connection(
     """A class for `websockets.asyncio.server.serve(..., create_connection=...)`.
 
     Args:
-        idle: Seconds in which nothing of a message passes, either way; 0 switches the timeout off; None takes the
-            config's `timeouts.tunnel`.
+        idle: Seconds in which nothing of a message passes, either way; 0 switches the timeout off;
+            None takes the config's `timeouts.tunnel`.
         reaper: Watches; None: the loop's own.
     Raises:
         InvalidArgument: idle is NaN, negative or infinite.

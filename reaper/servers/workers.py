@@ -1,8 +1,9 @@
 """The worker processes of one server, as far as one of them can answer for all.
 
-The rule of this module: *nothing has to be configured*. Workers that have inherited one listening socket belong
-together, whichever program started them: each listens under an abstract name with that socket's inode in it, and asks
-the others by theirs. Where there are no such names (not Linux), a worker knows of itself only.
+The rule of this module: *nothing has to be configured*. Workers that have inherited one listening
+socket belong together, whichever program started them: each listens under an abstract name with
+that socket's inode in it, and asks the others by theirs. Where there are no such names (not Linux),
+a worker knows of itself only.
 """
 
 from __future__ import annotations
@@ -63,7 +64,9 @@ class Workers:
                 asking.close()
 
     def others(self) -> dict[int, list[str]]:
-        """The names of the other workers that have had a connection yet, by process id; also such as another took."""
+        """The names of the other workers that have had a connection yet, by process id; also such
+        as another took.
+        """
         found: dict[int, list[str]] = {}
         for name in names_of(self._family) if self._family else ():
             pid = name.removeprefix(self._family).partition("/")[0]
@@ -100,7 +103,8 @@ class Workers:
 async def _connected(name: str) -> socket.socket:
     """A connection to the abstract *name*, by hand: uvloop's own connect takes no such names.
 
-    Nor does asyncio's know that EAGAIN says of a Unix socket that its backlog is full, and nothing is under way.
+    Nor does asyncio's know that EAGAIN says of a Unix socket that its backlog is full, and nothing
+    is under way.
     """
     while True:
         asking = socket.socket(socket.AF_UNIX)

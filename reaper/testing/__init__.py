@@ -1,4 +1,6 @@
-"""For tests of your own, in any framework: a clock moved by hand, the obvious timer queue, and the kit for others."""
+"""For tests of your own, in any framework: a clock moved by hand, the obvious timer queue, and the
+kit for others.
+"""
 
 from __future__ import annotations
 

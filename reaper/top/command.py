@@ -1,7 +1,8 @@
 """`python -m reaper top`: the flags, and what they do: ask, draw, wait; until Ctrl-C.
 
-The rule of this module: *in a pipe it prints once and ends; on a terminal it outlives the server it watches*. Every
-`reaper` command knows these flags, so what draws and what speaks HTTP is imported where it is needed.
+The rule of this module: *in a pipe it prints once and ends; on a terminal it outlives the server it
+watches*. Every `reaper` command knows these flags, so what draws and what speaks HTTP is imported
+where it is needed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What is shown, reckoned from a status document: sums over the workers, rates, bounds of the lateness.
+"""What is shown, reckoned from a status document: sums over the workers, rates, bounds of the
+lateness.
 
 The rule of this module: *what is not known is None, never zero*. Pure: documents in, numbers out.
 """
@@ -54,7 +55,8 @@ class Picture:
     counts: Mapping[str, int]
     """averted, moved, late."""
     lateness: tuple[tuple[float, ...], tuple[int, ...], tuple[int, ...]] | None
-    """Bounds of buckets, and counts by the least and by the most that each lateness can have been."""
+    """Bounds of buckets, and counts by the least and by the most that each lateness can have been.
+    """
     loop: Mapping[str, float] | None
     pressures: tuple[Mapping[str, Any], ...] = field(default=())
     dropped: int | None = None
@@ -67,7 +69,8 @@ class Picture:
 
 
 def picture_of(document: Mapping[str, Any]) -> Picture:
-    """The picture in a status *document*, of which peers chose some strings: what does not print is escaped.
+    """The picture in a status *document*, of which peers chose some strings: what does not print is
+    escaped.
 
     Raises:
         KeyError, TypeError, ValueError: it is none.
@@ -161,7 +164,9 @@ def _loop(workers: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def quantile(bounds: Sequence[float], counts: Sequence[int], share: float) -> float | None:
-    """The upper bound of the bucket with the *share*-quantile, infinite for the last; None: nothing is counted."""
+    """The upper bound of the bucket with the *share*-quantile, infinite for the last; None: nothing
+    is counted.
+    """
     wanted = share * sum(counts)
     if not wanted:
         return None
@@ -174,7 +179,9 @@ def quantile(bounds: Sequence[float], counts: Sequence[int], share: float) -> fl
 
 
 def rates(before: Picture | None, now: Picture) -> dict[str, float]:
-    """Closes per second since *before*, by reason; and `cpu`, the share of a core that reaper used. Empty: unknown."""
+    """Closes per second since *before*, by reason; and `cpu`, the share of a core that reaper used.
+    Empty: unknown.
+    """
     if (
         before is None
         or now.at <= before.at

@@ -54,7 +54,8 @@ class Http:
 
     def ask(self) -> dict[str, Any]:
         """A status document. Raises Unreachable."""
-        import http.client  # here: every `reaper` command knows this module, and few of them speak HTTP
+        # here: every `reaper` command knows this module, and few of them speak HTTP
+        import http.client
         import urllib.request
         from urllib.error import HTTPError
 
@@ -90,7 +91,8 @@ class Kernel:
     """The connections of a process and its children, of any server, as the kernel sees them. Linux.
 
     Raises:
-        ReaperError: there is no such process, its descriptors may not be read, or it listens nowhere.
+        ReaperError: there is no such process, its descriptors may not be read, or it listens
+            nowhere.
         NotInstalled: there is no psutil.
     """
 

@@ -1,7 +1,7 @@
 """Draws a picture as lines of a terminal of any size; needs rich.
 
-The rule of this module: *a line is never wrapped, and what matters most stands first*. A narrow terminal gets fewer
-columns, a low one fewer rows.
+The rule of this module: *a line is never wrapped, and what matters most stands first*. A narrow
+terminal gets fewer columns, a low one fewer rows.
 """
 
 from __future__ import annotations

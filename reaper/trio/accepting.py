@@ -1,8 +1,8 @@
 """The accept loop of every server here.
 
-The rule of this module: *no error of one connection ends a server*. What went wrong with it before it was accepted is
-skipped; a process without descriptors or memory pauses and leaves newcomers in the backlog; only an error of the
-listening socket itself is raised.
+The rule of this module: *no error of one connection ends a server*. What went wrong with it before
+it was accepted is skipped; a process without descriptors or memory pauses and leaves newcomers in
+the backlog; only an error of the listening socket itself is raised.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ ACCEPTS_PER_PASS = 64
 """Connections accepted before the loop is let run again."""
 
 ACCEPT_PAUSE = 0.1
-"""Seconds until the next attempt after a burst that ended for want of resources, or that brought nothing but errors."""
+"""Seconds until the next attempt after a burst that ended for want of resources, or that brought
+nothing but errors.
+"""
 
 _NAMES = """
 ECONNABORTED ECONNRESET EPROTO ENETDOWN ENETUNREACH ENETRESET ENOPROTOOPT EPROTONOSUPPORT EHOSTDOWN EHOSTUNREACH ENONET
@@ -26,7 +28,9 @@ EOPNOTSUPP ESOCKTNOSUPPORT ETIMEDOUT EPERM EPIPE EINTR
 """
 
 PASSED_OVER = frozenset(getattr(errno, name) for name in _NAMES.split() if hasattr(errno, name))
-"""Errors of the connection that would have been next: accept(2) reports what the network or a firewall did to it."""
+"""Errors of the connection that would have been next: accept(2) reports what the network or a
+firewall did to it.
+"""
 
 EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 """Errors of a process or a machine that has nothing left for one more connection."""
@@ -48,12 +52,14 @@ async def accept(
 ) -> NoReturn:
     """Accept from *listening* until cancelled, and leave it open then.
 
-    Accepts in bursts: one connection per scheduling pass starves newcomers when thousands of others keep each pass
-    busy. Out of descriptors or memory it pauses instead of failing: the kernel's backlog holds newcomers meanwhile.
+    Accepts in bursts: one connection per scheduling pass starves newcomers when thousands of others
+    keep each pass busy. Out of descriptors or memory it pauses instead of failing: the kernel's
+    backlog holds newcomers meanwhile.
 
     Args:
         listening: Of the standard library; it is made non-blocking.
-        serve: Called with each new connection, a non-blocking socket that is *serve*'s to close. Must not block.
+        serve: Called with each new connection, a non-blocking socket that is *serve*'s to close.
+            Must not block.
         welcome: Awaited before each burst: it may keep the door shut.
         failed: Called with each error that was skipped, or that made it pause.
     Raises:
@@ -75,12 +81,15 @@ async def accept(
 
 
 def accept_burst(listening: socket.socket) -> tuple[list[socket.socket], list[OSError], bool]:
-    """Accept what waits at *listening*, a non-blocking socket, but no more than `ACCEPTS_PER_PASS`. Never waits.
+    """Accept what waits at *listening*, a non-blocking socket, but no more than `ACCEPTS_PER_PASS`.
+    Never waits.
 
     Returns:
-        The new connections, oldest first, non-blocking; what went wrong; and whether to pause before the next burst.
+        The new connections, oldest first, non-blocking; what went wrong; and whether to pause
+        before the next burst.
     Raises:
-        OSError: *listening* itself is of no use (closed, not listening). What was accepted before is closed.
+        OSError: *listening* itself is of no use (closed, not listening). What was accepted before
+            is closed.
     """
     accepted: list[socket.socket] = []
     errors: list[OSError] = []

@@ -1,10 +1,11 @@
 """How long a task waits for more before its connection is parked.
 
-The rule of this module: *a busy connection keeps its task as long as few do*. Lingering spares a client that asks again
-soon the making of a new task. But tasks that only wait must stay few: when many clients come at once, each of them
-would have a task for a moment, and the memory of all those tasks is not given back. So at most `FEWEST` wait at a time,
-and one more for each whose wait was worth it, up to `LINGERERS`. Those that wait already are not sent away for another:
-of many clients that ask in turn, the longest waiting is the very one that asks next.
+The rule of this module: *a busy connection keeps its task as long as few do*. Lingering spares a
+client that asks again soon the making of a new task. But tasks that only wait must stay few: when
+many clients come at once, each of them would have a task for a moment, and the memory of all those
+tasks is not given back. So at most `FEWEST` wait at a time, and one more for each whose wait was
+worth it, up to `LINGERERS`. Those that wait already are not sent away for another: of many clients
+that ask in turn, the longest waiting is the very one that asks next.
 """
 
 from __future__ import annotations
@@ -17,15 +18,18 @@ if TYPE_CHECKING:
     from .parking import ParkableStream
 
 FEWEST, LINGERERS = 8, 64
-"""Tasks of one parking lot that may wait at the same time: although none has been found worth it lately, and at most:
-less than a MB. Where no more clients than that ask again and again, none of them is parked after a while."""
+"""Tasks of one parking lot that may wait at the same time: although none has been found worth it
+lately, and at most: less than a MB. Where no more clients than that ask again and again, none of
+them is parked after a while."""
 
 
 class Silent(BaseException):
-    """Raised in a handler whose connection has gone silent: let it pass, and the connection is parked.
+    """Raised in a handler whose connection has gone silent: let it pass, and the connection is
+    parked.
 
-    Like `trio.Cancelled` it is no Exception, so that no handler swallows it by accident. A `finally` of the handler
-    runs at every silence; to close the stream there, as `async with stream:` does, ends this handler's use of it only.
+    Like `trio.Cancelled` it is no Exception, so that no handler swallows it by accident. A
+    `finally` of the handler runs at every silence; to close the stream there, as
+    `async with stream:` does, ends this handler's use of it only.
     """
 
 

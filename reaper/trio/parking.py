@@ -1,22 +1,25 @@
 """Connections that cost no task while they are silent: one epoll waits for all of them.
 
-The rule of this module: *only a read that found nothing parks*. A handler runs as a task while there are bytes. When it
-asks for more and the kernel has none, `Silent` is raised in it, the task ends, and what remains is a descriptor in an
-epoll and a lease. The next byte starts the handler anew. So nothing can be left behind in a buffer, not
-in TLS's either: the question for more bytes is only asked when every layer above has used up its own.
+The rule of this module: *only a read that found nothing parks*. A handler runs as a task while
+there are bytes. When it asks for more and the kernel has none, `Silent` is raised in it, the task
+ends, and what remains is a descriptor in an epoll and a lease. The next byte starts the handler
+anew. So nothing can be left behind in a buffer, not in TLS's either: the question for more bytes is
+only asked when every layer above has used up its own.
 
-The lot, the handler and the epoll know a connection by the same descriptor number, and each of them may be the first to
-find that it has ended. So where it is, is written in one place, its `state`:
+The lot, the handler and the epoll know a connection by the same descriptor number, and each of them
+may be the first to find that it has ended. So where it is, is written in one place, its `state`:
 
     PARKED   in the epoll, without a task       -> AWAKE by bytes; OUT by a reap, its peer's going, the lot's end
     AWAKE    a handler runs                     -> PARKED by `Silent`; CUT by a reap; OUT by its end or its own close
     CUT      reaped, its handler is cancelled   -> OUT when that has ended, however it takes it
     OUT      closed; its number may be another connection's by now
 
-`_leave` is the only way out: there the books are told, unless the reap told them, and the descriptor is closed, once.
+`_leave` is the only way out: there the books are told, unless the reap told them, and the
+descriptor is closed, once.
 
-A server that reads a little before it makes a task, or remembers something of a silent connection, subclasses `Parked`
-and `ParkingLot`, as `server_example.http` does: see the methods of a lot under "for subclasses".
+A server that reads a little before it makes a task, or remembers something of a silent connection,
+subclasses `Parked` and `ParkingLot`, as `server_example.http` does: see the methods of a lot under
+"for subclasses".
 """
 
 from __future__ import annotations
@@ -49,13 +52,14 @@ if TYPE_CHECKING:
     from .reaper import TrioReaper
 
 WAKES_PER_PASS = 16
-"""Connections that get a task before the loop is let run again. What a burst leaves behind is the memory of the tasks
-that were awake together, each of some 13 KB with HTTP, and a request takes two or three passes. Of 4,000 clients at
-once that is left, per connection: 358 bytes with 16, 540 with 64; and a pass takes the shorter."""
+"""Connections that get a task before the loop is let run again. What a burst leaves behind is the
+memory of the tasks that were awake together, each of some 13 KB with HTTP, and a request takes two
+or three passes. Of 4,000 clients at once that is left, per connection: 358 bytes with 16, 540 with
+64; and a pass takes the shorter."""
 
 KEPT = 32
-"""Tasks of one lot that are kept for the next connection that speaks, for to make one and to end it costs as much as an
-echo: as many as two passes wake, and 100 KB."""
+"""Tasks of one lot that are kept for the next connection that speaks, for to make one and to end it
+costs as much as an echo: as many as two passes wake, and 100 KB."""
 
 _ONCE, _SHUT = getattr(select, "EPOLLONESHOT", 0), getattr(select, "EPOLLRDHUP", 0)
 READABLE = getattr(select, "EPOLLIN", 0) | _SHUT | _ONCE
@@ -74,7 +78,8 @@ PARKED, AWAKE, CUT, OUT = State
 
 
 class Parked(Reapable):
-    """One connection of a parking lot: what is left of it while it has no task, and the reaper's uid for it.
+    """One connection of a parking lot: what is left of it while it has no task, and the reaper's
+    uid for it.
 
     Attributes:
         fd: Its descriptor; -1 while it is `OUT`.
@@ -108,19 +113,24 @@ class Parked(Reapable):
 
 
 class ParkableStream(SocketStream):
-    """A connection of a parking lot while its handler runs: a stream, and the handler's way to the reaper.
+    """A connection of a parking lot while its handler runs: a stream, and the handler's way to the
+    reaper.
 
-    Every receive touches the connection by itself. A receive that would have to wait raises `Silent`. The first receive
-    and the first send of a handler are places to be cancelled, but let no other task run: they go on at once.
+    Every receive touches the connection by itself. A receive that would have to wait raises
+    `Silent`. The first receive and the first send of a handler are places to be cancelled, but let
+    no other task run: they go on at once.
 
     Attributes:
         parked: What remains of it when the handler is gone.
-        scope: What a reap cancels; a handler that has something to do after it enters one of its own.
+        scope: What a reap cancels; a handler that has something to do after it enters one of its
+            own.
         reason: Why the reaper ended the handler, or None.
-        disturbed: Whether its wait is over because it is to be parked, as if its descriptor were closed.
+        disturbed: Whether its wait is over because it is to be parked, as if its descriptor were
+            closed.
         silenced: Whether it was met with `Silent` before.
         ended: Whether the peer had sent its end of file when the handler was started.
-        may_park: Whether a receive may park it. Switch it off where the handler is in the middle of something.
+        may_park: Whether a receive may park it. Switch it off where the handler is in the middle of
+            something.
     """
 
     __slots__ = (
@@ -164,8 +174,9 @@ class ParkableStream(SocketStream):
         return -1 if self._closed else self.parked.fd
 
     def read_now(self, most: int) -> bytes:
-        # A read that was given less than it asked for has taken all there was. The next one need not find that out: an
-        # epoll tells of what came since. Not so once the end of file is there.
+        # A read that was given less than it asked for has taken all there was. The next one need
+        # not find that out: an epoll tells of what came since. Not so once the end of file is
+        # there.
         fd = self.fileno()
         if self._drained and fd >= 0:
             self._drained = False
@@ -189,8 +200,9 @@ class ParkableStream(SocketStream):
     def close(self) -> None:
         """Close at once; any number of times.
 
-        While the handler leaves because of `Silent` (`async with stream:`, a `finally`) it closes the handler's stream
-        only: the connection is parked, and its next handler has a stream again.
+        While the handler leaves because of `Silent` (`async with stream:`, a `finally`) it closes
+        the handler's stream only: the connection is parked, and its next handler has a stream
+        again.
         """
         if self.silenced:
             self._closed = True
@@ -209,7 +221,9 @@ class ParkableStream(SocketStream):
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Exempt the connection from reaping and parking for the length of the block. Its end counts as activity."""
+        """Exempt the connection from reaping and parking for the length of the block. Its end
+        counts as activity.
+        """
         could_park, self.may_park = self.may_park, False
         suspended = self.suspend()
         try:
@@ -227,11 +241,13 @@ class ParkableStream(SocketStream):
 
 
 class TlsStream(ParkableStream):
-    """A connection of a parking lot with TLS. Unlike its plain sibling it outlives each run of the handler.
+    """A connection of a parking lot with TLS. Unlike its plain sibling it outlives each run of the
+    handler.
 
-    The handshake happens in the first receive or send. A client that is slow at it costs no task: a receive parks in a
-    handshake, too. What OpenSSL has decrypted is used up before a receive parks. Raises as `TlsSession`.
-    Attributes are also those of the `ssl.SSLSocket` in it: `version()`, `selected_alpn_protocol()`, `getpeercert()`...
+    The handshake happens in the first receive or send. A client that is slow at it costs no task: a
+    receive parks in a handshake, too. What OpenSSL has decrypted is used up before a receive parks.
+    Raises as `TlsSession`. Attributes are also those of the `ssl.SSLSocket` in it: `version()`,
+    `selected_alpn_protocol()`, `getpeercert()`...
     """
 
     __slots__ = ()
@@ -278,16 +294,18 @@ class TlsStream(ParkableStream):
 
 
 class ParkingLot:
-    """The connections of one handler that cost no task while they are silent. Made by `TrioReaper.parking_lot`.
+    """The connections of one handler that cost no task while they are silent. Made by
+    `TrioReaper.parking_lot`.
 
     Args:
         watcher: The reaper.
-        handler: Called with a stream whenever bytes have come; ends the connection by returning. Each time the
-            connection has been silent it begins anew, so what it knows must not outlive its answer.
+        handler: Called with a stream whenever bytes have come; ends the connection by returning.
+            Each time the connection has been silent it begins anew, so what it knows must not
+            outlive its answer.
         idle: Seconds of silence allowed; 0 switches the timeout off.
         reason: What a reap gives as its own.
-        linger: Seconds that a task waits for more before it is given up, to spare a busy connection the new one; but
-            no more than `LINGERERS` tasks do at a time. 0: given up at once.
+        linger: Seconds that a task waits for more before it is given up, to spare a busy connection
+            the new one; but no more than `LINGERERS` tasks do at a time. 0: given up at once.
         tls: Wraps every connection; None: plain.
         parks: False: every connection keeps its task for good. None: only where there is no epoll.
     Attributes:
@@ -298,7 +316,9 @@ class ParkingLot:
     """
 
     kind: ClassVar[type[Parked]] = Parked
-    """The class of its connections; and those of the streams that its handler is given, without and with TLS."""
+    """The class of its connections; and those of the streams that its handler is given, without and
+    with TLS.
+    """
     plain: ClassVar[type[ParkableStream]] = ParkableStream
     secure: ClassVar[type[TlsStream]] = TlsStream
 
@@ -362,7 +382,9 @@ class ParkingLot:
     async def run(
         self, *, task_status: trio.TaskStatus[ParkingLot] = trio.TASK_STATUS_IGNORED
     ) -> NoReturn:
-        """Wait for all of them until cancelled, then close all of them. What a handler raises ends it too."""
+        """Wait for all of them until cancelled, then close all of them. What a handler raises ends
+        it too.
+        """
         try:
             async with trio.open_nursery() as self._nursery:
                 self._nursery.start_soon(self.lingering.run)
@@ -390,7 +412,8 @@ class ParkingLot:
     def add(
         self, accepted: socket.socket, idle: float | None = None, reason: str | None = None
     ) -> Any:
-        """Take over a connected socket: watched from now on, parked until its first byte comes. Returns a `kind`.
+        """Take over a connected socket: watched from now on, parked until its first byte comes.
+        Returns a `kind`.
 
         *idle* and *reason* hold in place of the lot's own.
 
@@ -422,17 +445,22 @@ class ParkingLot:
         return parked
 
     async def accept(self, listening: socket.socket) -> NoReturn:
-        """Accept from *listening* until cancelled, then close it. It pauses while the reaper is not `accepting`."""
+        """Accept from *listening* until cancelled, then close it. It pauses while the reaper is not
+        `accepting`.
+        """
         with listening:
             try:
                 await accept(listening, self.add, welcome=self._watcher.welcome)
             finally:
                 trio.lowlevel.notify_closing(listening)
 
-    # ---- awake and asleep ----------------------------------------------------------------------------------------
+    # ---- awake and asleep
+    # ----------------------------------------------------------------------------------------
 
     def start(self, parked: Parked, ended: bool = False) -> None:
-        """Have a task run the handler of *parked*, which is parked. *ended*: its peer has sent its end of file."""
+        """Have a task run the handler of *parked*, which is parked. *ended*: its peer has sent its
+        end of file.
+        """
         stream = parked.stream
         if stream is None:
             try:
@@ -520,7 +548,8 @@ class ParkingLot:
             self.listen(parked)
 
     def retime(self, idle: float) -> None:
-        """Put another timeout in force on every connection, counted from its last activity, and on new ones. O(open).
+        """Put another timeout in force on every connection, counted from its last activity, and on
+        new ones. O(open).
 
         Raises:
             InvalidArgument: *idle* is NaN, negative or infinite; 0 switches the timeout off.
@@ -531,24 +560,33 @@ class ParkingLot:
             parked.lease.retime(timeout, now)
         self.driver.poke()
 
-    # ---- for subclasses ------------------------------------------------------------------------------------------
+    # ---- for subclasses
+    # ------------------------------------------------------------------------------------------
 
     def spoken(self, parked: Any, ended: bool) -> None:
-        """Override: there is something to read, *ended* perhaps an end of file. `start`, `listen` again, or `gone`."""
+        """Override: there is something to read, *ended* perhaps an end of file. `start`, `listen`
+        again, or `gone`.
+        """
         if ended and not readable(parked.fd):
             self.gone(parked)  # there is nothing to read and nothing owed: no task for that
         else:
             self.start(parked, ended)
 
     def waits_for_more(self, parked: Any) -> bool:
-        """Override: whether a silent connection is in the middle of something, so that a drain has to wait for it."""
+        """Override: whether a silent connection is in the middle of something, so that a drain has
+        to wait for it.
+        """
         return False
 
     def hung_up(self, parked: Any, gone: bool) -> None:
-        """Override: with a handler and after `listen_for_its_end`, its peer has sent an end of file, or is *gone*."""
+        """Override: with a handler and after `listen_for_its_end`, its peer has sent an end of
+        file, or is *gone*.
+        """
 
     def left(self, parked: Any, reason: str | None) -> None:
-        """Override: it ends, for *reason* if it is reaped now; its descriptor is about to be closed."""
+        """Override: it ends, for *reason* if it is reaped now; its descriptor is about to be
+        closed.
+        """
 
     def listen(self, parked: Parked, events: int = READABLE) -> None:
         """Have the epoll tell once of the next bytes."""
@@ -556,14 +594,17 @@ class ParkingLot:
             self._epoll.modify(parked.fd, events)
 
     def listen_for_its_end(self, parked: Parked, *, shut: bool = True) -> None:
-        """With a handler: have the epoll tell once when the peer goes; with *shut* also when it will send no more."""
+        """With a handler: have the epoll tell once when the peer goes; with *shut* also when it
+        will send no more.
+        """
         self.listen(parked, (_SHUT if shut else 0) | _ONCE)
 
     def gone(self, parked: Parked, *, closed: bool = False) -> None:
         """Its peer has ended it: close it, unless it is *closed*."""
         self._leave(parked, by_peer=True, closed=closed)
 
-    # ---- ends ----------------------------------------------------------------------------------------------------
+    # ---- ends
+    # ----------------------------------------------------------------------------------------------------
 
     def reap(self, parked: Parked, reason: str, expiry: Expiry | None = None) -> None:
         """End *parked* for *reason*; nothing if it has ended."""
@@ -589,7 +630,9 @@ class ParkingLot:
         by_peer: bool = False,
         closed: bool = False,
     ) -> None:
-        """The one way out: any number of times, from any state. *closed*: its descriptor has been closed."""
+        """The one way out: any number of times, from any state. *closed*: its descriptor has been
+        closed.
+        """
         state, fd = parked.state, parked.fd
         if state is OUT:
             return
@@ -601,7 +644,8 @@ class ParkingLot:
             if not closed:
                 trio.lowlevel.notify_closing(fd)
         if self._epoll is not None:
-            # A close would do, were it not for copies of the descriptor in processes that may have been forked.
+            # A close would do, were it not for copies of the descriptor in processes that may have
+            # been forked.
             with suppress(OSError):
                 self._epoll.unregister(fd)
         if parked.stream is not None:
@@ -627,16 +671,18 @@ class ParkingLot:
             self.reaped[reason] += 1
 
     async def drain(self, timeout: float, window: float = 0.0) -> None:
-        """End every connection: the silent ones spread over *window*, the others when they fall silent; seconds.
+        """End every connection: the silent ones spread over *window*, the others when they fall
+        silent; seconds.
 
-        Stop adding first. Reasons: `drain`, and `drain_deadline` for those whose handler still runs at *timeout*, > 0.
-        Returns once none is open.
+        Stop adding first. Reasons: `drain`, and `drain_deadline` for those whose handler still runs
+        at *timeout*, > 0. Returns once none is open.
         """
         check_timeout("timeout", timeout)
         with trio.move_on_after(timeout):
             await self._watcher.let_the_loop_read()
             await self._end_silent(window)
-            # From here on each connection that falls silent leaves by itself; in between some may have fallen silent.
+            # From here on each connection that falls silent leaves by itself; in between some may
+            # have fallen silent.
             self._draining = True
             self.lingering.end()
             await self._end_silent(0.0)

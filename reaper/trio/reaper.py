@@ -1,7 +1,8 @@
 """`TrioReaper`: one task for all connections of a trio program.
 
-The rule of this module: *waiting is trio's, deciding is the driver's*. When to wake, whom to judge and what to write
-down is `reaper.driver`'s; here are the task that sleeps in between, and the doors to what a program needs of it.
+The rule of this module: *waiting is trio's, deciding is the driver's*. When to wake, whom to judge
+and what to write down is `reaper.driver`'s; here are the task that sleeps in between, and the doors
+to what a program needs of it.
 
 All time comes from `trio.current_time()`, so `trio.testing.MockClock` works, autojump included.
 """
@@ -27,11 +28,13 @@ from .parking import ParkingLot
 
 
 class TrioReaper(Reaper):
-    """Watches the connections of one trio program. Made by `open_reaper`, or by hand and started with `nursery.start`.
+    """Watches the connections of one trio program. Made by `open_reaper`, or by hand and started
+    with `nursery.start`.
 
     Args:
         config: Tick, wheel size and the default idle timeout; None for the defaults.
-        idle: Seconds of silence allowed where nothing else is said; 0 is off; None: the config's `timeouts.idle`.
+        idle: Seconds of silence allowed where nothing else is said; 0 is off; None: the config's
+            `timeouts.idle`.
         options: What each is, `reaper.driver.Options` says.
     Raises:
         InvalidArgument: by name and value.
@@ -60,12 +63,14 @@ class TrioReaper(Reaper):
         """How many connections are watched now, parked ones included."""
         return len(self.driver.connections) + sum(map(len, self._lots))
 
-    # ---- running -------------------------------------------------------------------------------------------------
+    # ---- running
+    # -------------------------------------------------------------------------------------------------
 
     async def run(
         self, *, task_status: trio.TaskStatus[TrioReaper] = trio.TASK_STATUS_IGNORED
     ) -> NoReturn:
-        """Reap until cancelled. Wakes once per epoch and at due instants; with nothing registered, not at all.
+        """Reap until cancelled. Wakes once per epoch and at due instants; with nothing registered,
+        not at all.
 
         Raises:
             RuntimeError: it runs already.
@@ -82,7 +87,8 @@ class TrioReaper(Reaper):
                         with trio.CancelScope(deadline=until):
                             await self._alarm.wait()
                         if self._alarm.is_set():
-                            continue  # something was armed that is due earlier than what we slept for
+                            # something was armed that is due earlier than what we slept for
+                            continue
                     if driver.look():
                         await self.let_the_loop_read()
                         driver.act()
@@ -99,11 +105,13 @@ class TrioReaper(Reaper):
         self._probes.start_soon(send_probe, connection)
 
     def _must_run(self) -> None:
-        # A task that is being cancelled may still take a step: it meets its cancellation next, and needs no other end.
+        # A task that is being cancelled may still take a step: it meets its cancellation next, and
+        # needs no other end.
         if not self.running and trio.current_effective_deadline() > -math.inf:
             super()._must_run()
 
-    # ---- watching ------------------------------------------------------------------------------------------------
+    # ---- watching
+    # ------------------------------------------------------------------------------------------------
 
     def watch(
         self,
@@ -116,23 +124,27 @@ class TrioReaper(Reaper):
     ) -> Connection:
         """Watch a connection for the length of a `with` block.
 
-        Receive by the `stream` of the result: then every receive touches, and a drain knows whose turn it is. Otherwise
-        it takes the connection for busy from its first touch on, unless `in_use` says what must not be cut.
+        Receive by the `stream` of the result: then every receive touches, and a drain knows whose
+        turn it is. Otherwise it takes the connection for busy from its first touch on, unless
+        `in_use` says what must not be cut.
 
         Args:
-            stream: Its stream or socket, or None. If there is a socket in it, the kernel is asked for unread bytes
-                before any reap; streams in memory have none.
-            idle: Seconds of silence allowed; 0 switches the timeout off; None takes the reaper's own `idle`.
+            stream: Its stream or socket, or None. If there is a socket in it, the kernel is asked
+                for unread bytes before any reap; streams in memory have none.
+            idle: Seconds of silence allowed; 0 switches the timeout off; None takes the reaper's
+                own `idle`.
             reason: What `connection.reason` says after a reap.
-            probe: An async function, run as a task of the reaper's with the connection when that has been silent for
-                *idle*: it sends what the peer must answer. Any activity is an answer. What it raises is logged.
+            probe: An async function, run as a task of the reaper's with the connection when that
+                has been silent for *idle*: it sends what the peer must answer. Any activity is an
+                answer. What it raises is logged.
             grace: Seconds, > 0, that the peer then has; after that it is reaped.
         Returns:
             The `Connection`, watched from now on. Enter it at once.
         Raises:
             InvalidArgument: by name and value. Nothing is left behind.
             RuntimeError: the reaper does not run.
-        Timing: the body is cancelled no earlier than *idle* seconds after the last `touch()`, and no later than that
+        Timing: the body is cancelled no earlier than *idle* seconds after the last `touch()`, and
+        no later than that
             plus one tick plus what the loop was late by beyond half a tick, and plus its stalls.
         Cost: one lease and one trio cancel scope.
         """
@@ -156,10 +168,11 @@ class TrioReaper(Reaper):
         probe: Probe | None = None,
         grace: float = PROBE_GRACE,
     ) -> Callable[[trio.abc.Stream], Awaitable[None]]:
-        """Wrap *handler* so that each stream it is given is watched and every receive touches by itself.
+        """Wrap *handler* so that each stream it is given is watched and every receive touches by
+        itself.
 
-        The result goes wherever trio takes a handler: `trio.serve_listeners`, `trio.serve_ssl_over_tcp`, ...
-        Arguments and errors as in `watch`.
+        The result goes wherever trio takes a handler: `trio.serve_listeners`,
+        `trio.serve_ssl_over_tcp`, ... Arguments and errors as in `watch`.
         """
         check_handler("handler", handler)
         check_watch(idle, "idle", probe, grace)
@@ -170,7 +183,8 @@ class TrioReaper(Reaper):
 
         return handle
 
-    # ---- parking -------------------------------------------------------------------------------------------------
+    # ---- parking
+    # -------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def parking_lot(
@@ -183,7 +197,9 @@ class TrioReaper(Reaper):
         tls: ssl.SSLContext | None = None,
         parks: bool | None = None,
     ) -> AsyncIterator[ParkingLot]:
-        """A running `ParkingLot` for the length of an `async with` block; *idle* as in `watch`, the rest as there."""
+        """A running `ParkingLot` for the length of an `async with` block; *idle* as in `watch`, the
+        rest as there.
+        """
         idle = self.driver.idle if idle is None else idle
         lot = ParkingLot(self, handler, idle, reason=reason, linger=linger, tls=tls, parks=parks)
         async with self.keeping(lot):
@@ -203,7 +219,8 @@ class TrioReaper(Reaper):
         finally:
             self._lots.remove(lot)
 
-    # ---- accepting and draining ----------------------------------------------------------------------------------
+    # ---- accepting and draining
+    # ----------------------------------------------------------------------------------
 
     async def welcome(self) -> None:
         """Return when new connections are welcome."""
@@ -242,8 +259,9 @@ async def open_reaper(
     """A running `TrioReaper` for the length of an `async with` block. Arguments as there.
 
     Args:
-        tame_gc: Whether the garbage collector of this process visits only what is new for that long, so that it never
-            holds the loop for as long as it takes to visit all connections. See `reaper.driver.reaper.tamed_collector`.
+        tame_gc: Whether the garbage collector of this process visits only what is new for that
+            long, so that it never holds the loop for as long as it takes to visit all connections.
+            See `reaper.driver.reaper.tamed_collector`.
     """
     reaper = TrioReaper(config, idle=idle, **options)
     with tamed_collector(tame_gc):

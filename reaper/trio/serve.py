@@ -1,4 +1,5 @@
-"""Servers in one call: `trio.serve_tcp` with an idle timeout, with or without a task per silent connection.
+"""Servers in one call: `trio.serve_tcp` with an idle timeout, with or without a task per silent
+connection.
 
 The rule of this module: *the handler need know nothing of the reaper*.
 """
@@ -39,11 +40,13 @@ async def serve_tcp(
 ) -> NoReturn:
     """`trio.serve_tcp`, and every connection that stays silent for *idle* seconds is closed.
 
-    The handler need know nothing of it: it is given a `WatchedSocket`, on which receiving touches by itself.
+    The handler need know nothing of it: it is given a `WatchedSocket`, on which receiving touches
+    by itself.
 
     Args:
         handler, port, host, backlog, handler_nursery, task_status: As in `trio.serve_tcp`.
-        idle: Seconds of silence allowed; 0 switches the timeout off; None takes the config's `timeouts.idle`.
+        idle: Seconds of silence allowed; 0 switches the timeout off; None takes the config's
+            `timeouts.idle`.
         config, options: As in `TrioReaper`.
         probe, grace: As in `TrioReaper.watch`.
     Raises:
@@ -57,7 +60,8 @@ async def serve_tcp(
         async with open_reaper(config, **options) as reaper:
 
             async def handle(connected: socket.socket) -> None:
-                # This server may have been cancelled in the moment of the accept, and the caller's nursery not.
+                # This server may have been cancelled in the moment of the accept, and the caller's
+                # nursery not.
                 if not reaper.running:
                     connected.close()
                     return
@@ -98,7 +102,8 @@ async def serve_parked(
     task_status: trio.TaskStatus[list[trio.SocketListener]] = trio.TASK_STATUS_IGNORED,
     **options: Unpack[Options],
 ) -> NoReturn:
-    """As `serve_tcp`, but a connection costs no task while it is silent: *handler* begins anew with the next bytes.
+    """As `serve_tcp`, but a connection costs no task while it is silent: *handler* begins anew with
+    the next bytes.
 
     Args:
         handler, idle, tls, linger: As in `TrioReaper.parking_lot`.
@@ -126,7 +131,9 @@ async def serve_parked(
 
 @contextmanager
 def _listening(listeners: Iterable[trio.SocketListener]) -> Iterator[list[socket.socket]]:
-    """Sockets of the standard library's for the ports of *listeners*: trio's cannot accept without waiting."""
+    """Sockets of the standard library's for the ports of *listeners*: trio's cannot accept without
+    waiting.
+    """
     with ExitStack() as both:
         for listener in listeners:
             both.callback(listener.socket.close)

@@ -1,7 +1,7 @@
 """Streams on a bare descriptor that note what the peer does.
 
-The rule of this module: *only bytes that came are activity*. Sending is none, for a peer that is gone would be kept
-alive by what is sent to it; and neither is an end of file.
+The rule of this module: *only bytes that came are activity*. Sending is none, for a peer that is
+gone would be kept alive by what is sent to it; and neither is an end of file.
 """
 
 from __future__ import annotations
@@ -22,13 +22,16 @@ RECEIVE_BYTES = 65536
 
 
 class SocketStream(trio.abc.HalfCloseableStream):
-    """A connected, non-blocking socket as a stream. A subclass says where its descriptor is and what bytes mean.
+    """A connected, non-blocking socket as a stream. A subclass says where its descriptor is and
+    what bytes mean.
 
-    One task may receive while another sends. A task that always has bytes ready lets others run after each.
+    One task may receive while another sends. A task that always has bytes ready lets others run
+    after each.
 
     Attributes:
         received, sent: Bytes so far.
-        hung_up: Whether the peer ended the connection before we shut our side: by an end of file, or by breaking it.
+        hung_up: Whether the peer ended the connection before we shut our side: by an end of file,
+            or by breaking it.
         shut: Whether we have shut our sending side.
     """
 
@@ -40,7 +43,8 @@ class SocketStream(trio.abc.HalfCloseableStream):
         self.hung_up: bool = False
         self.shut: bool = False
         self._ends = 0
-        # Whether the first receive, and the first send, need not let others run, for those just have.
+        # Whether the first receive, and the first send, need not let others run, for those just
+        # have.
         self._fresh = self._prompt = False
         self._sending = False
 
@@ -52,7 +56,9 @@ class SocketStream(trio.abc.HalfCloseableStream):
         """Override: *count* bytes came, >= 1."""
 
     def read_now(self, most: int) -> bytes:
-        """At most *most* bytes; empty at the end of file. Raises BlockingIOError where there are none yet."""
+        """At most *most* bytes; empty at the end of file. Raises BlockingIOError where there are
+        none yet.
+        """
         return os.read(self.fileno(), most)
 
     def write_now(self, data: memoryview) -> int:
@@ -78,7 +84,9 @@ class SocketStream(trio.abc.HalfCloseableStream):
             raise trio.BusyResourceError("another task is sending on this stream")
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """Bytes as they come, at most `RECEIVE_BYTES` at once; empty at the end of file. Raises as trio's streams."""
+        """Bytes as they come, at most `RECEIVE_BYTES` at once; empty at the end of file. Raises as
+        trio's streams.
+        """
         if max_bytes is None:
             max_bytes = RECEIVE_BYTES
         elif max_bytes < 1:
@@ -150,7 +158,9 @@ class SocketStream(trio.abc.HalfCloseableStream):
             self._sending = False
 
     async def send_eof(self) -> None:
-        """Shut our sending side: what is queued goes out, then the end of file. Nothing if it is shut."""
+        """Shut our sending side: what is queued goes out, then the end of file. Nothing if it is
+        shut.
+        """
         self._be_alone()
         self._open()
         self.shut_down()
@@ -165,7 +175,9 @@ class SocketStream(trio.abc.HalfCloseableStream):
                 connected.shutdown(socket.SHUT_WR)
 
     async def aclose(self) -> None:
-        """Close at once. What is queued still goes out, unless unread bytes are waiting: then the kernel resets."""
+        """Close at once. What is queued still goes out, unless unread bytes are waiting: then the
+        kernel resets.
+        """
         self.close()
         await trio.lowlevel.checkpoint()
 
@@ -175,9 +187,9 @@ class SocketStream(trio.abc.HalfCloseableStream):
 
 
 class WatchedSocket(SocketStream):
-    """A connected TCP socket, non-blocking, the stream's to close, that touches its *connection* whenever bytes are
-    received: what `serve_tcp` hands out. It does what a `WatchedStream` around a `trio.SocketStream` does, in one step
-    instead of three."""
+    """A connected TCP socket, non-blocking, the stream's to close, that touches its *connection*
+    whenever bytes are received: what `serve_tcp` hands out. It does what a `WatchedStream` around a
+    `trio.SocketStream` does, in one step instead of three."""
 
     __slots__ = ("_connected", "_socket", "connection")
 
@@ -202,8 +214,8 @@ class WatchedSocket(SocketStream):
         self.connection.touch()
 
     async def until_readable(self) -> None:
-        # Only after a read that found nothing, also where the one before was not filled: a busy client has asked again
-        # by then, and to wait for that instead costs a third more CPU.
+        # Only after a read that found nothing, also where the one before was not filled: a busy
+        # client has asked again by then, and to wait for that instead costs a third more CPU.
         connection = self.connection
         connection.receiving = True
         if connection.awaited:

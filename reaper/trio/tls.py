@@ -1,8 +1,9 @@
 """TLS on a parked connection: the session on the socket itself, with nothing in between.
 
-The rule of this module: *what is kept of a silent session is OpenSSL's own*. No buffers in memory between it and the
-socket, no stream around a stream, no task: 14 KB per idle connection with TLS 1.3 and OpenSSL 3.0, 13 KB with TLS 1.2.
-CPython has OpenSSL release its read and write buffers (SSL_MODE_RELEASE_BUFFERS) while they are empty.
+The rule of this module: *what is kept of a silent session is OpenSSL's own*. No buffers in memory
+between it and the socket, no stream around a stream, no task: 14 KB per idle connection with TLS
+1.3 and OpenSSL 3.0, 13 KB with TLS 1.2. CPython has OpenSSL release its read and write buffers
+(SSL_MODE_RELEASE_BUFFERS) while they are empty.
 """
 
 from __future__ import annotations
@@ -12,19 +13,23 @@ import ssl
 from ..driver.sockets import borrowed
 
 EARLY_BYTES = 16384
-"""What a step of the handshake reads at the most, should there be more than the handshake: one record."""
+"""What a step of the handshake reads at the most, should there be more than the handshake: one
+record.
+"""
 
 
 class TlsSession:
-    """The server's side of TLS on *fd*, a non-blocking descriptor of its owner's, who calls `detach` before closing it.
+    """The server's side of TLS on *fd*, a non-blocking descriptor of its owner's, who calls
+    `detach` before closing it.
 
     Attributes:
         socket: The `ssl.SSLSocket`.
         established: Whether `shake_hands` has brought the handshake to its end.
-        wants_other: Whether the last read waits for room to write, or the last write for bytes to read.
+        wants_other: Whether the last read waits for room to write, or the last write for bytes to
+            read.
     Raises:
-        OSError: the connection broke before the handshake began. Only then the descriptor is not left to its owner: it
-            is closed, and its number may be another's soon.
+        OSError: the connection broke before the handshake began. Only then the descriptor is not
+            left to its owner: it is closed, and its number may be another's soon.
     """
 
     __slots__ = ("_early", "established", "socket", "wants_other")
@@ -46,9 +51,12 @@ class TlsSession:
         self.wants_other: bool = False
 
     def shake_hands(self) -> bool:
-        """A step of the handshake; True: it is over. Raises OSError: it failed, or the connection is lost."""
+        """A step of the handshake; True: it is over. Raises OSError: it failed, or the connection
+        is lost.
+        """
         try:
-            # Not `do_handshake`, which sets the timeout of a descriptor that a detached socket no longer has.
+            # Not `do_handshake`, which sets the timeout of a descriptor that a detached socket no
+            # longer has.
             self._early = self._read(EARLY_BYTES)
         except BlockingIOError:
             pass
@@ -61,8 +69,9 @@ class TlsSession:
         return self.established
 
     def read(self, most: int) -> bytes:
-        """Decrypted bytes; empty at the end of file, which one without a goodbye is, too, as HTTPS clients have it.
-        Raises BlockingIOError: there are none yet; OSError: the connection is lost."""
+        """Decrypted bytes; empty at the end of file, which one without a goodbye is, too, as HTTPS
+        clients have it. Raises BlockingIOError: there are none yet; OSError: the connection is
+        lost."""
         if self._early:
             early, self._early = self._early[:most], self._early[most:]
             return early
@@ -81,7 +90,9 @@ class TlsSession:
             return b""
 
     def write(self, data: memoryview) -> int:
-        """How many bytes of *data* were taken. Raises BlockingIOError: there is no room; OSError: it is lost."""
+        """How many bytes of *data* were taken. Raises BlockingIOError: there is no room; OSError:
+        it is lost.
+        """
         self.wants_other = False
         try:
             return self.socket.send(data)
@@ -97,9 +108,11 @@ class TlsSession:
 
 
 def _close_what_was_begun(error: BaseException) -> None:
-    """Close the socket that CPython could not finish: some versions do, others when the collector finds it.
+    """Close the socket that CPython could not finish: some versions do, others when the collector
+    finds it.
 
-    That would be after the number has become another connection's. Only the traceback of *error* knows it.
+    That would be after the number has become another connection's. Only the traceback of *error*
+    knows it.
     """
     trace = error.__traceback__
     while trace is not None:

@@ -1,7 +1,8 @@
-"""A fuzzer for HTTP servers: malformed requests, random bytes, mutated requests, odd splits, rude goodbyes.
+"""A fuzzer for HTTP servers: malformed requests, random bytes, mutated requests, odd splits, rude
+goodbyes.
 
-One rule: *a run can be repeated*. Everything is drawn from a seed. It speaks to a loopback address only, from a few
-sockets at a time, and ends by itself.
+One rule: *a run can be repeated*. Everything is drawn from a seed. It speaks to a loopback address
+only, from a few sockets at a time, and ends by itself.
 """
 
 from __future__ import annotations
@@ -57,7 +58,9 @@ BAD = (
 
 
 def cases(seed: int) -> Iterator[bytes]:
-    """What to send on one connection each, without end; the corpus first, then whatever the seed gives."""
+    """What to send on one connection each, without end; the corpus first, then whatever the seed
+    gives.
+    """
     draw = random.Random(seed)
     yield from BAD
     yield from GOOD
@@ -96,8 +99,8 @@ def mutated(draw: random.Random, data: bytes) -> bytes:
 
 
 def run(address: tuple[str, int], seconds: float, seed: int, clients: int = 4) -> tuple[int, int]:
-    """Send cases to the server at *address*, one connection each, for *seconds*, from *clients* threads: how many, and
-    how many of them were answered by something that is HTTP."""
+    """Send cases to the server at *address*, one connection each, for *seconds*, from *clients*
+    threads: how many, and how many of them were answered by something that is HTTP."""
     until = time.monotonic() + seconds
 
     def send(seed: int) -> list[bool]:

@@ -1,6 +1,8 @@
-"""What is done to a server while it has clients: signals, restarts, stalls, kills, crowds, attack tools.
+"""What is done to a server while it has clients: signals, restarts, stalls, kills, crowds, attack
+tools.
 
-Each function takes as long as its trouble does, adds what it sees to the outcome, and is named in trials.toml.
+Each function takes as long as its trouble does, adds what it sees to the outcome, and is named in
+trials.toml.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ SIEGE = ["mute", *(kind for kind in ATTACKS if kind not in ("slow_message", "lis
 
 @dataclass
 class Outcome:
-    """What a trial saw. Trouble adds to `figures` and `failures`; `excused`: ports of clients that may be lost."""
+    """What a trial saw. Trouble adds to `figures` and `failures`; `excused`: ports of clients that
+    may be lost.
+    """
 
     account: Account = field(default_factory=Account)
     figures: dict[str, Any] = field(default_factory=dict)
@@ -184,7 +188,9 @@ async def scrapes(given: Round, count: int, workers: int) -> None:
 
 
 async def vanished(given: Round, gone: float) -> None:
-    """Clients whose machine is gone, without a FIN or a reset: each is closed in time, and none too early."""
+    """Clients whose machine is gone, without a FIN or a reset: each is closed in time, and none too
+    early.
+    """
     target = parse_target(f"127.0.0.1:{given.server.port}")
     speech = Speech(paths=Paths("/", "/upload", "", "/sleep?s=60"))
     try:
@@ -192,8 +198,8 @@ async def vanished(given: Round, gone: float) -> None:
     except BadArgument as error:
         given.outcome.figures["NOT RUN"] = str(error)  # no root, no namespaces
         return
-    # The last sign may be older than the link's end by the quarter of the limit after which one is asked for; half a
-    # second of tick, and what looking takes.
+    # The last sign may be older than the link's end by the quarter of the limit after which one is
+    # asked for; half a second of tick, and what looking takes.
     least, most = 0.75 * gone - 0.2, 1.25 * gone + 1.5
     kept = [(each.name, ended) for each in found for ended in each.seconds]
     given.outcome.count("vanished", len(kept))
@@ -224,7 +230,9 @@ async def besieged(given: Round) -> Callable[[], None]:
 
 
 async def fuzzed(given: Round) -> None:
-    """Malformed requests, odd splits and rude goodbyes: the server lives on, leaks nothing and fails at nothing."""
+    """Malformed requests, odd splits and rude goodbyes: the server lives on, leaks nothing and
+    fails at nothing.
+    """
     address, seed = given.server.address, fuzz.SEED + given.outcome.figures["rounds"]
     done = await asyncio.to_thread(fuzz.run, address, max(min(given.left, 30.0), 3.0), seed)
     for name, value in zip(("cases", "answered"), done, strict=True):
@@ -245,17 +253,22 @@ async def fuzzed(given: Round) -> None:
     ]
 
 
-# ---- lifetimes -------------------------------------------------------------------------------------------------------
+# ---- lifetimes
+# -------------------------------------------------------------------------------------------------------
 
 EACH = 30
-"""Connections at a time per second of the trial, 2,000 to 18,000 of them: an hour's campaign plays a million."""
+"""Connections at a time per second of the trial, 2,000 to 18,000 of them: an hour's campaign plays
+a million.
+"""
 GROWTH = {"memory, MB": 4.2, "descriptors": 0.0, "leases": 0.0}
-"""By how much one worker may grow after its first rounds: what the allocator keeps differs from round to round."""
+"""By how much one worker may grow after its first rounds: what the allocator keeps differs from
+round to round.
+"""
 
 
 async def lifetimes(given: Round, protocol: str, fewer: int = 1) -> None:
-    """The load generator again and again, which judges every close; after each time and the same quiet, nothing may
-    have grown. *fewer*: a saturated worker is late, and that is no growth."""
+    """The load generator again and again, which judges every close; after each time and the same
+    quiet, nothing may have grown. *fewer*: a saturated worker is late, and that is no growth."""
     figures, failures = given.outcome.figures, given.outcome.failures
     connections = round(min(max(EACH * given.left, 2_000), 18_000)) // fewer
     watched: dict[str, list[float]] = {name: [] for name in GROWTH}
@@ -303,7 +316,8 @@ def generated(given: Round, protocol: str, connections: int) -> dict[str, Any]:
     return dict(json.loads(path.read_text()))
 
 
-# ---- tools of others -------------------------------------------------------------------------------------------------
+# ---- tools of others
+# -------------------------------------------------------------------------------------------------
 
 ATTACKERS, FEW = 1000, 5
 """Clients of slowhttptest; those of its own probe, and the healthy one."""
@@ -312,10 +326,11 @@ ATTACKERS, FEW = 1000, 5
 async def slow(
     given: Round, flags: str, path: str, reason: str, timeout: float, attackers: int = ATTACKERS
 ) -> None:
-    """slowhttptest. *The kernel counts*: from when the last of them has come it may hold them for the *timeout*, a
-    tick, what the loop was stalled for, and as long as a look here was late.
+    """slowhttptest. *The kernel counts*: from when the last of them has come it may hold them for
+    the *timeout*, a tick, what the loop was stalled for, and as long as a look here was late.
 
-    What slowhttptest says of them is of no use: its slow reader notices a reset only when it has read all.
+    What slowhttptest says of them is of no use: its slow reader notices a reset only when it has
+    read all.
     """
     url = f"http://{given.server.target}{path}"
     command = [
@@ -373,7 +388,9 @@ PROXY = """
 
 
 def proxy(given: Round, idle: float, port: int) -> AbstractContextManager[Server]:
-    """nginx on *port* in front of the server, which closes its side of an idle connection after *idle* seconds."""
+    """nginx on *port* in front of the server, which closes its side of an idle connection after
+    *idle* seconds.
+    """
     http = PROXY.format(
         folder=given.folder, address=given.server.target, idle=round(1000 * idle), port=port
     )
@@ -381,8 +398,9 @@ def proxy(given: Round, idle: float, port: int) -> AbstractContextManager[Server
 
 
 async def proxied(given: Round, idles: list[float], bursts: int = 8) -> None:
-    """wrk through nginx in bursts that are as far apart as the idle timeouts. *nginx counts*: a 502 in its log is a
-    request that a close has cost. Where the server closes first only GETs come: nginx may send no POST twice."""
+    """wrk through nginx in bursts that are as far apart as the idle timeouts. *nginx counts*: a 502
+    in its log is a request that a close has cost. Where the server closes first only GETs come:
+    nginx may send no POST twice."""
     script, log = given.folder / "post.lua", given.folder / "access.log"
     script.write_text('wrk.method = "POST"\nwrk.body = "hello"\n')
     for idle in idles:

@@ -1,6 +1,8 @@
-"""`make uvicorn-demo`: a FastAPI application under uvicorn twice, stock and guarded; `loadgen probe` of both.
+"""`make uvicorn-demo`: a FastAPI application under uvicorn twice, stock and guarded;
+`loadgen probe` of both.
 
-*The two differ in one flag.* Exit status 0: the guarded server answered every question, and closed none too early.
+*The two differ in one flag.* Exit status 0: the guarded server answered every question, and closed
+none too early.
 """
 
 from __future__ import annotations

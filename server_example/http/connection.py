@@ -1,7 +1,7 @@
 """HTTP/1.1 on one connection: requests in, responses out, and each wait reported to the policy.
 
-One rule: *before each wait the phase is set to what is waited for*. Everything else about idleness follows from that.
-The state machine of the protocol is h11's.
+One rule: *before each wait the phase is set to what is waited for*. Everything else about idleness
+follows from that. The state machine of the protocol is h11's.
 """
 
 from __future__ import annotations
@@ -26,14 +26,19 @@ if TYPE_CHECKING:
     from .server import HttpServer
 
 DISCARD_BYTES = 65536
-"""Of a request body that the route did not want; more than that is not worth reading only to keep the connection."""
+"""Of a request body that the route did not want; more than that is not worth reading only to keep
+the connection.
+"""
 
 PIECES_PER_PASS = 16
-"""Pieces of a request body before the loop is let run again: 64 KiB may be 10,000 chunks, and 80 ms of parsing."""
+"""Pieces of a request body before the loop is let run again: 64 KiB may be 10,000 chunks, and 80 ms
+of parsing.
+"""
 
 BLANK_BYTES = 512
-"""Of empty lines before a request, which mean nothing (RFC 9112 section 2.2). More are no beginning of a request, and a
-client that sends nothing else is refused: there is always something of it unread, so no timeout would end it."""
+"""Of empty lines before a request, which mean nothing (RFC 9112 section 2.2). More are no beginning
+of a request, and a client that sends nothing else is refused: there is always something of it
+unread, so no timeout would end it."""
 
 HEAD = b"HEAD "
 """How a request begins whose answer has no body, whatever else is wrong with it."""
@@ -42,7 +47,9 @@ SERVER = "reaper-example"
 """What the answers say of their server."""
 
 OVERHEAD_BYTES = 2 * RECEIVE_BYTES
-"""What may come around a body (chunk sizes, extensions, trailers, bytes read ahead), beyond as much as it may hold."""
+"""What may come around a body (chunk sizes, extensions, trailers, bytes read ahead), beyond as much
+as it may hold.
+"""
 
 log = logging.getLogger("server_example.http")
 
@@ -77,7 +84,8 @@ class HttpError(Exception):
 
 
 class Exchange:
-    """One request and its response: what a route is given. Raises HttpError(400) when the target is no URL.
+    """One request and its response: what a route is given. Raises HttpError(400) when the target is
+    no URL.
 
     Attributes:
         method, path: As sent; the path without the query, still percent-encoded.
@@ -111,7 +119,9 @@ class Exchange:
         return self._connection.transport.is_local and not handed_on
 
     def asks_for(self, protocol: str) -> bool:
-        """Whether the client offers to go on with *protocol* on this connection (RFC 9110 section 7.8)."""
+        """Whether the client offers to go on with *protocol* on this connection (RFC 9110 section
+        7.8).
+        """
         offered, options = (
             _words(self.headers.get("upgrade", "")),
             _words(self.headers.get("connection", "")),
@@ -148,7 +158,9 @@ class Exchange:
         await connection.transport.send_all(data)
 
     async def start(self, status: int, headers: Headers) -> None:
-        """Begin a response whose body is sent in pieces; without content-length among *headers* it is chunked."""
+        """Begin a response whose body is sent in pieces; without content-length among *headers* it
+        is chunked.
+        """
         self.started = True
         await self._connection.transport.send_all(self._connection.head(status, headers))
 
@@ -331,7 +343,9 @@ class HttpConnection:
         asked = _words(exchange.headers.get("connection", ""))
         self._persistent = request.http_version != b"1.0" and "close" not in asked
         if "content-length" in exchange.headers and "transfer-encoding" in exchange.headers:
-            self._last = True  # perhaps a smuggled request: nothing that follows is to be trusted (RFC 9112 section 6.1)
+            # perhaps a smuggled request: nothing that follows is to be trusted (RFC 9112 section
+            # 6.1)
+            self._last = True
         route = self.server.route(exchange.method, exchange.path)
         try:
             await route(exchange)
@@ -371,7 +385,8 @@ class HttpConnection:
         return True
 
     async def next_body_event(self) -> h11.Event | type[h11.PAUSED]:
-        """The next piece of the request body, or the event that ends it. Lets the loop run by the work it does.
+        """The next piece of the request body, or the event that ends it. Lets the loop run by the
+        work it does.
 
         Raises:
             HttpError: 413, far more came around the body than may come in it.
@@ -400,7 +415,9 @@ class HttpConnection:
         return bytes(await self.transport.receive_some(RECEIVE_BYTES))
 
     def head(self, status: int, headers: Headers) -> bytes:
-        """Status line and headers of a response, with what is said about the connection's further life."""
+        """Status line and headers of a response, with what is said about the connection's further
+        life.
+        """
         config = self.server.config
         said = [("date", self.server.date()), ("server", SERVER), *headers]
         if (
@@ -412,7 +429,8 @@ class HttpConnection:
             self._last = True
             said.append(("connection", "close"))
         elif config.timeouts.keep_alive and config.timeouts.keep_alive_margin and self._persistent:
-            # Less than the truth, so that the client stops using the connection before the server closes it.
+            # Less than the truth, so that the client stops using the connection before the server
+            # closes it.
             advertised = int(config.timeouts.keep_alive - config.timeouts.keep_alive_margin)
             if advertised >= 1:
                 said.append(("keep-alive", f"timeout={advertised}"))
@@ -421,18 +439,22 @@ class HttpConnection:
         return self.h11.send(event) or b""
 
     async def answer_error(self, error: HttpError) -> None:
-        """Answer a request that cannot be served, if there still is a way to; it is the last answer."""
+        """Answer a request that cannot be served, if there still is a way to; it is the last
+        answer.
+        """
         if self.h11.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            # Not by the state machine: it does not know whether the request was a HEAD when it could not be read.
+            # Not by the state machine: it does not know whether the request was a HEAD when it
+            # could not be read.
             self.h11.send_failed()
             self.policy.enter(Phase.IN_FLIGHT, trio.current_time())
             await self.transport.send_all(last_words(self.server, error, self._opening))
 
     def nudge(self) -> None:
-        """Find out whether a peer that has shut its side is still there for its answer, if one is being made.
+        """Find out whether a peer that has shut its side is still there for its answer, if one is
+        being made.
 
-        100 Continue is no answer, and any client of HTTP/1.1 passes over it; where the client has closed, the kernel
-        answers it with a reset. Not under TLS.
+        100 Continue is no answer, and any client of HTTP/1.1 passes over it; where the client has
+        closed, the kernel answers it with a reset. Not under TLS.
         """
         waits = self.h11.our_state is h11.SEND_RESPONSE and self.policy.phase is Phase.IN_FLIGHT
         if waits and self.h11.their_http_version == b"1.1" and not self.transport.secure:
@@ -446,7 +468,9 @@ class HttpConnection:
                 self.transport.sent += self.transport.write_now(memoryview(data))
 
     async def _see_off(self) -> None:
-        """Lingering close. With `linger` off it is closed at once, at the risk of a reset that overtakes the answer."""
+        """Lingering close. With `linger` off it is closed at once, at the risk of a reset that
+        overtakes the answer.
+        """
         if self.server.config.timeouts.linger:
             self.transport.wait_for(Phase.LINGER, self.policy)
             await self.transport.read_away()
@@ -477,7 +501,8 @@ def _words(header: str) -> set[str]:
 
 
 def useful_of(data: bytes, blank: int) -> tuple[bytes, int]:
-    """*data* without the empty lines before a request, and how many bytes of them there were with *blank* before.
+    """*data* without the empty lines before a request, and how many bytes of them there were with
+    *blank* before.
 
     When that is too many they are left where they are, for h11 refuses what begins with them.
     """

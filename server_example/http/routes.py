@@ -1,6 +1,7 @@
 """What the example serves: enough to try every phase.
 
-One rule: *a route knows nothing of timeouts*. It waits for what it waits for; the connection tells the policy.
+One rule: *a route knows nothing of timeouts*. It waits for what it waits for; the connection tells
+the policy.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ async def sleep(exchange: Exchange) -> None:
 
 
 async def download(exchange: Exchange) -> None:
-    """`/download?bytes=1000000&rate=0`: a response of that size, at most that many bytes per second; 0: all."""
+    """`/download?bytes=1000000&rate=0`: a response of that size, at most that many bytes per
+    second; 0: all.
+    """
     left = int(_number(exchange, "bytes", 1_000_000, 1e12))
     rate = _number(exchange, "rate", 0.0, 1e12)
     await exchange.start(
@@ -77,7 +80,9 @@ upload.methods = ("POST", "PUT")  # type: ignore[attr-defined]  # a route withou
 
 
 async def events(exchange: Exchange) -> None:
-    """`/events?every=1s&ping=15s&count=0`: server-sent events; a comment whenever nothing was sent for `ping`."""
+    """`/events?every=1s&ping=15s&count=0`: server-sent events; a comment whenever nothing was sent
+    for `ping`.
+    """
     every = _number(exchange, "every", 1.0, LONGEST)
     ping = _number(exchange, "ping", 15.0, LONGEST)
     count = int(_number(exchange, "count", 0.0, 1e9))
@@ -116,7 +121,9 @@ async def tunnel(exchange: Exchange) -> None:
 
 
 async def show(exchange: Exchange) -> None:
-    """`/metrics`, `/ready`, `/status`: for Prometheus, for a load balancer, and for `reaper top` on this machine."""
+    """`/metrics`, `/ready`, `/status`: for Prometheus, for a load balancer, and for `reaper top` on
+    this machine.
+    """
     if exchange.path == "/status" and not exchange.is_local:
         raise HttpError(403, "for this machine only: see server.status")
     try:

@@ -1,7 +1,8 @@
 """A small HTTP/1.1 server on trio and h11 in which every kind of idleness has its own limit.
 
-A connection is opened and closed by the parking lot, which gives it a task for each request that wakes it: `_serve`.
-What ends a wait is the reaper; a timeout of trio's bounds only the last answer to whom it has ended or refused.
+A connection is opened and closed by the parking lot, which gives it a task for each request that
+wakes it: `_serve`. What ends a wait is the reaper; a timeout of trio's bounds only the last answer
+to whom it has ended or refused.
 """
 
 from __future__ import annotations
@@ -36,19 +37,26 @@ from .transport import Transport
 from .waiting import Kept, Waiting
 
 RELOADS_PER_SLICE = 256
-"""Connections that get new timeouts, or begin to drain, before the loop is let run again: about 2 ms."""
+"""Connections that get new timeouts, or begin to drain, before the loop is let run again: about 2
+ms.
+"""
 
 REFUSALS = 64
-"""How many connections beyond the limit may be answered 503 at the same time; further ones are closed unanswered."""
+"""How many connections beyond the limit may be answered 503 at the same time; further ones are
+closed unanswered.
+"""
 
 BUSY = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-length: 0\r\nretry-after: 1\r\n\r\n"
 
 LINGER = 1.0
-"""Seconds that a connection keeps its task after a response while few do; after at most twice that it is parked. A
-client that asks again sooner never pays for a new task; one that does not pays for it once per silence."""
+"""Seconds that a connection keeps its task after a response while few do; after at most twice that
+it is parked. A client that asks again sooner never pays for a new task; one that does not pays for
+it once per silence."""
 
 SWEEPS_PER_TICK = 4
-"""Looks at the least rates. The core may add up to half a tick to each interval: less than one tick between two."""
+"""Looks at the least rates. The core may add up to half a tick to each interval: less than one tick
+between two.
+"""
 
 COUNTED = (
     ("connections_opened", "opened", "Connections accepted."),
@@ -198,7 +206,9 @@ class HttpServer:
             transport.shut_down()
 
     async def _refuse(self, connected: socket.socket) -> None:
-        """Answer one connection too many, and read what it sends meanwhile: a reset would overtake the answer."""
+        """Answer one connection too many, and read what it sends meanwhile: a reset would overtake
+        the answer.
+        """
         with (
             connected,
             suppress(OSError),
@@ -224,7 +234,8 @@ class HttpServer:
         )
         if not seconds:
             return
-        # A lease of its own that is never touched. It does not cut a request short: it only says "no more after this".
+        # A lease of its own that is never touched. It does not cut a request short: it only says
+        # "no more after this".
         left = kept.opened + seconds - trio.current_time()
         kept.age = self.watcher.register(
             ("age", next(self._numbers)),
@@ -294,13 +305,15 @@ class HttpServer:
         )
 
     async def drain(self) -> None:
-        """Let every connection finish the request in flight, and the idle ones wait a moment for one; then return.
+        """Let every connection finish the request in flight, and the idle ones wait a moment for
+        one; then return.
 
         What has not finished after `timeouts.drain` is cut. Stop accepting first.
         """
         self.draining = True
         timeouts = self.config.timeouts
-        # The parked have no more been silent for `drain_idle` than the others: a request may be on its way.
+        # The parked have no more been silent for `drain_idle` than the others: a request may be on
+        # its way.
         brief = min(timeouts.drain_idle, timeouts.drain / 2) if len(self.lot) else 0.0
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._retire_all, timeouts.drain_window)

@@ -1,8 +1,10 @@
-"""One TCP connection below HTTP and TLS: it reports every byte to the policy, and how far the peer has got.
+"""One TCP connection below HTTP and TLS: it reports every byte to the policy, and how far the peer
+has got.
 
-One rule: *progress is what the peer took, not what the kernel queued*. A send that returns has only filled a buffer of
-up to some megabytes; a slow but living peer may need minutes for it, and is not idle meanwhile. So the kernel is asked
-for the size of its queue: when a blocked send goes on, and by the sweep of the least rates.
+One rule: *progress is what the peer took, not what the kernel queued*. A send that returns has only
+filled a buffer of up to some megabytes; a slow but living peer may need minutes for it, and is not
+idle meanwhile. So the kernel is asked for the size of its queue: when a blocked send goes on, and
+by the sweep of the least rates.
 """
 
 from __future__ import annotations
@@ -21,12 +23,13 @@ from reaper.trio.parking import ParkableStream, TlsStream
 RECEIVE_BYTES = 65536
 
 QUEUED_BYTES = 65536
-"""With more than this in the kernel's queue a response still counts as being written when the next request is waited
-for. Less is on its way at once, and an acknowledgement that is only delayed must not look like a peer that is slow."""
+"""With more than this in the kernel's queue a response still counts as being written when the next
+request is waited for. Less is on its way at once, and an acknowledgement that is only delayed must
+not look like a peer that is slow."""
 
 AWAY_BYTES = 1 << 20
-"""Read after the last answer, so that no reset overtakes it. Whoever goes on sending after that is reset all the same:
-there is always something of it unread, so no timeout would end it."""
+"""Read after the last answer, so that no reset overtakes it. Whoever goes on sending after that is
+reset all the same: there is always something of it unread, so no timeout would end it."""
 
 PARKABLE = frozenset({Phase.HEADERS, Phase.KEEP_ALIVE})
 """Phases in which nothing is known of a connection but what it has sent of its next request."""
@@ -37,7 +40,8 @@ _SENDING = frozenset(
 
 
 class Transport(ParkableStream):
-    """A connection of the parking lot of the HTTP server while it has a task: every byte is told to the policy.
+    """A connection of the parking lot of the HTTP server while it has a task: every byte is told to
+    the policy.
 
     It is also the watch that the policy drives. One task may receive while another sends.
 
@@ -69,7 +73,9 @@ class Transport(ParkableStream):
         self._deadlines = None
 
     def deadline(self, seconds: float, reason: str) -> Lease:
-        """End the connection *seconds* from now for *reason*, whatever bytes come, unless it is released."""
+        """End the connection *seconds* from now for *reason*, whatever bytes come, unless it is
+        released.
+        """
         lease = self.parked.lot.driver.deadline(self.parked, seconds, reason)
         self._deadlines = [*(self._deadlines or ()), lease]
         return lease
@@ -115,7 +121,9 @@ class Transport(ParkableStream):
                 self._waits = False
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """Hand *data* to the kernel. While the peer leaves no room for it, the connection is in the phase WRITE."""
+        """Hand *data* to the kernel. While the peer leaves no room for it, the connection is in the
+        phase WRITE.
+        """
         self._then = None
         try:
             await super().send_all(data)
@@ -135,9 +143,11 @@ class Transport(ParkableStream):
             self.policy.bytes_out(self.progress(), trio.current_time())
 
     async def read_away(self) -> None:
-        """Shut our side, then read what still comes until the end of file, `AWAY_BYTES` of it at the most.
+        """Shut our side, then read what still comes until the end of file, `AWAY_BYTES` of it at
+        the most.
 
-        Closing with bytes unread makes the kernel send a reset, which may overtake the last answer (RFC 9112, 9.6).
+        Closing with bytes unread makes the kernel send a reset, which may overtake the last answer
+        (RFC 9112, 9.6).
         """
         self.shut_down()
         until = self.received + AWAY_BYTES
@@ -147,9 +157,9 @@ class Transport(ParkableStream):
     def abort(self) -> None:
         """Close at once by reset, and let the kernel forget what is queued.
 
-        For a peer that does not take its response: after an ordinary close the kernel would go on offering it for
-        minutes, and a peer that reads a byte now and then would keep the memory for ever (nginx has
-        reset_timedout_connection for that).
+        For a peer that does not take its response: after an ordinary close the kernel would go on
+        offering it for minutes, and a peer that reads a byte now and then would keep the memory for
+        ever (nginx has reset_timedout_connection for that).
         """
         fd = self.fileno()
         if fd >= 0:
@@ -183,14 +193,18 @@ class Transport(ParkableStream):
             return peer_has_shut(connected)
 
     def wait_for(self, phase: Phase, policy: IdlePolicy) -> None:
-        """The response is out of our hands: enter *phase*, or first WRITE while the peer has much of it to take yet."""
+        """The response is out of our hands: enter *phase*, or first WRITE while the peer has much
+        of it to take yet.
+        """
         much = self.queued() > self._enough(phase)
         self._then = phase if much else None
         policy.enter(Phase.WRITE if much else phase, trio.current_time())
 
     @staticmethod
     def _enough(phase: Phase) -> int:
-        """How little must be queued for a response to be out of our hands. Before the end: all of it."""
+        """How little must be queued for a response to be out of our hands. Before the end: all of
+        it.
+        """
         return QUEUED_BYTES if phase is Phase.KEEP_ALIVE else 0
 
     def _enter_next(self, policy: IdlePolicy) -> None:
@@ -205,7 +219,9 @@ class Transport(ParkableStream):
 
 
 class TlsTransport(Transport, TlsStream):
-    """The same with TLS on it: it receives and sends what is inside, and a part of a record is activity, too."""
+    """The same with TLS on it: it receives and sends what is inside, and a part of a record is
+    activity, too.
+    """
 
     __slots__ = ("_ahead",)
 

@@ -1,7 +1,9 @@
-"""The parking lot of the HTTP server: who waits for a first byte, a handshake, the rest of a head, a next request.
+"""The parking lot of the HTTP server: who waits for a first byte, a handshake, the rest of a head,
+a next request.
 
-One rule: *a task is made for a whole request head, not for a client*. A client that has connected, and one that has
-sent half a head, cost a descriptor, a lease and the bytes they sent. What ends them is the same as with a task.
+One rule: *a task is made for a whole request head, not for a client*. A client that has connected,
+and one that has sent half a head, cost a descriptor, a lease and the bytes they sent. What ends
+them is the same as with a task.
 """
 
 from __future__ import annotations
@@ -28,14 +30,19 @@ if TYPE_CHECKING:
     from .server import HttpServer
 
 HEAD_BYTES = 16384
-"""Read at once while there is no task: what is beyond a head that long is the body's, and its task reads it."""
+"""Read at once while there is no task: what is beyond a head that long is the body's, and its task
+reads it.
+"""
 
 FIRST_OF_A_LINE = 0x21
-"""What begins with less than that is no request and never will be one: h11 refuses it at once, and so need not wait."""
+"""What begins with less than that is no request and never will be one: h11 refuses it at once, and
+so need not wait.
+"""
 
 UNSENT_BYTES = 131072
-"""What the kernel may hold that is not even on its way. Without this limit a peer that takes nothing costs up to some
-megabytes: a thousand of them had a gigabyte copied in vain, and the loop with it."""
+"""What the kernel may hold that is not even on its way. Without this limit a peer that takes
+nothing costs up to some megabytes: a thousand of them had a gigabyte copied in vain, and the loop
+with it."""
 
 _END = re.compile(rb"\n\r?\n")  # of a head, as h11 sees it
 
@@ -46,7 +53,8 @@ class Kept(Parked):
     Attributes:
         opened: Seconds on trio's clock.
         requests: Those until it was parked.
-        head: What has come of the next request; begins with an empty line only after too many of them.
+        head: What has come of the next request; begins with an empty line only after too many of
+            them.
         blank: How many bytes of empty lines have come before it.
         age: The lease of its age limit, over or not; None: it has none.
         connection: While it has a task.
@@ -119,19 +127,24 @@ class Waiting(ParkingLot):
         return seconds
 
     def reload(self, kept: Kept) -> None:
-        """Put the timeout in force that its phase has now, counted from the last activity. A drain's stays."""
+        """Put the timeout in force that its phase has now, counted from the last activity. A
+        drain's stays.
+        """
         for phase in (Phase.HANDSHAKE, Phase.FIRST_BYTE, Phase.HEADERS, Phase.KEEP_ALIVE):
             if kept.lease.reason == phase.value:
                 self.driver.retime(kept.lease, self._limit(phase))
 
-    # ---- what is heard of them ---------------------------------------------------------------------------------------
+    # ---- what is heard of them
+    # ---------------------------------------------------------------------------------------
 
     def waits_for_more(self, parked: Kept) -> bool:
         """As in `ParkingLot`."""
         return parked.begun
 
     def spoken(self, parked: Kept, ended: bool) -> None:
-        """Read once of what has come: of more the epoll tells anew. A task begins when there is work for one."""
+        """Read once of what has come: of more the epoll tells anew. A task begins when there is
+        work for one.
+        """
         try:
             if self._tls is not None and not self._is_established(parked, self._tls):
                 return
@@ -159,7 +172,9 @@ class Waiting(ParkingLot):
             return None
 
     def _is_whole(self, kept: Kept, data: bytes) -> bool:
-        """Whether a task can do something with the head of *kept* and *data*: serve it, or refuse it."""
+        """Whether a task can do something with the head of *kept* and *data*: serve it, or refuse
+        it.
+        """
         before = len(kept.head)
         if not before:
             data, kept.blank = useful_of(data, kept.blank)
@@ -195,10 +210,13 @@ class Waiting(ParkingLot):
         kept.lease.touch()
         self.driver.retime(kept.lease, seconds, reason)
 
-    # ---- ends ------------------------------------------------------------------------------------------------------
+    # ---- ends
+    # ------------------------------------------------------------------------------------------------------
 
     def hung_up(self, parked: Kept, gone: bool) -> None:
-        """The peer has shut its side, and may still want its answer; or it is gone, and wants nothing."""
+        """The peer has shut its side, and may still want its answer; or it is gone, and wants
+        nothing.
+        """
         connection = parked.connection
         if connection is None:
             return

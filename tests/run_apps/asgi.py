@@ -1,4 +1,6 @@
-"""An ASGI application for any server that `reaper run` guards: /slow answers late, everything else at once."""
+"""An ASGI application for any server that `reaper run` guards: /slow answers late, everything else
+at once.
+"""
 
 import os
 import time

@@ -1,10 +1,11 @@
 """Access logs that users already have, as silences.
 
-The rule of this module: *a silence is one connection's, or is said to be less*. Of each request there is one row:
-key (of the connection, or of the client where the format knows no connection), start_ns, end_ns, serial (number of the
-request on its connection, null where unknown), listener. A silence runs from the end of one request to the start of the
-next; one beyond the timeout in force cannot have been on one connection, so there a new one begins. *A line is a
-request, a report of the server about itself, or bad*; bad ones are shown. docs/pipeline.md says how to write a log. The
+The rule of this module: *a silence is one connection's, or is said to be less*. Of each request
+there is one row: key (of the connection, or of the client where the format knows no connection),
+start_ns, end_ns, serial (number of the request on its connection, null where unknown), listener. A
+silence runs from the end of one request to the start of the next; one beyond the timeout in force
+cannot have been on one connection, so there a new one begins. *A line is a request, a report of the
+server about itself, or bad*; bad ones are shown. docs/pipeline.md says how to write a log. The
 patterns repeat no group, so that no line, however long, is too deep for Java.
 """
 
@@ -33,8 +34,8 @@ UNIX, ISO = "unix", "iso"
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One kind of access log. A field is the number of a group of `request`, or the path of a member of a JSON object;
-    `a|b` is the first of them that has a value.
+    """One kind of access log. A field is the number of a group of `request`, or the path of a
+    member of a JSON object; `a|b` is the first of them that has a value.
     """
 
     blind: str
@@ -44,7 +45,9 @@ class Format:
     clock: str
     """Of start and end: `UNIX`, `ISO`, or a pattern of Java's."""
     start: str = ""
-    """Field of the instant at which the request began. Of start, end and length two are there; or one: both are it."""
+    """Field of the instant at which the request began. Of start, end and length two are there; or
+    one: both are it.
+    """
     end: str = ""
     length: str = ""
     """How long it took."""
@@ -208,7 +211,9 @@ class Requests:
     """What access logs hold."""
 
     frame: DataFrame
-    """Grain: one row per request; key long, start_ns and end_ns in Unix ns, serial long or null, listener."""
+    """Grain: one row per request; key long, start_ns and end_ns in Unix ns, serial long or null,
+    listener.
+    """
     lines: int = 0
     """Lines read, empty ones left out."""
     own: int = 0
@@ -255,10 +260,11 @@ def read_requests(spark: SparkSession, name: str, paths: list[Place]) -> Request
 
 
 def silences(requests: DataFrame, timeout_ns: int) -> DataFrame:
-    """The silences between *requests*: key (of one connection), listener, at_ns (when it began), idle_ns, returned.
+    """The silences between *requests*: key (of one connection), listener, at_ns (when it began),
+    idle_ns, returned.
 
-    Grain: one row per silence. The one window of the pipeline: these logs do not carry the silence in the row. One
-    beyond *timeout_ns*, which was in force when they were written, was cut there.
+    Grain: one row per silence. The one window of the pipeline: these logs do not carry the silence
+    in the row. One beyond *timeout_ns*, which was in force when they were written, was cut there.
     """
     order = Window.partitionBy("key").orderBy("end_ns", "start_ns")
     log_end = requests.agg(F.max("end_ns").alias("log_end_ns"))

@@ -63,7 +63,8 @@ def run_advise(
     *,
     logs: bool = False,
 ) -> dict[str, Any]:
-    """Advise, and write advice.json, advice.txt and, where the log holds the answer, reaper.toml below `--out`.
+    """Advise, and write advice.json, advice.txt and, where the log holds the answer, reaper.toml
+    below `--out`.
 
     *logs*: from `--logs`, not *server*.
     """

@@ -1,6 +1,8 @@
-"""The advice: which idle timeout, tick and wheel size this traffic wants, and what every other choice would cost.
+"""The advice: which idle timeout, tick and wheel size this traffic wants, and what every other
+choice would cost.
 
-Spark counts silences into buckets of 1 % and connections into bins of time; the statistics run on those few rows.
+Spark counts silences into buckets of 1 % and connections into bins of time; the statistics run on
+those few rows.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ if TYPE_CHECKING:
 
 SCHEMA = "reaper-advice/1"
 NEAR = 0.1
-"""An answer within this share of the longest silence that was followed may be longer: what ended it was the timeout."""
+"""An answer within this share of the longest silence that was followed may be longer: what ended it
+was the timeout.
+"""
 
 POINTS = 300
 """Points of a curve that are kept, the first and the last among them."""
@@ -49,10 +53,14 @@ WHEEL_SIZE: int = ReaperConfig().reaper.wheel_size
 """Not to be advised on: it costs a little processor time for long timeouts, never accuracy."""
 
 BESIDE = shortest_timeout(ReaperConfig())[1]
-"""The shortest timeout in force beside the advised one, unless it is set: `reaper check` judges a tick by it."""
+"""The shortest timeout in force beside the advised one, unless it is set: `reaper check` judges a
+tick by it.
+"""
 
 MARGIN_S = 5.0
-"""By how much a timeout must outlast a load balancer's: a request and an idle close must not cross on the way."""
+"""By how much a timeout must outlast a load balancer's: a request and an idle close must not cross
+on the way.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +80,9 @@ def advise(
     policy: Policy,
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Learn from journals, or from access logs (format, files, timeout in force in ns); returns what goes to JSON."""
+    """Learn from journals, or from access logs (format, files, timeout in force in ns); returns
+    what goes to JSON.
+    """
     lacking = inputs.lacking()
     quarantined: list[dict[str, str]] = lacking["quarantined"]
     notes: list[str] = []
@@ -219,10 +229,11 @@ def _listener(
 def _recommend(
     curve: Curve, policy: Policy, threshold: float, tick_s: float = 1.0, span_s: float = 0.0
 ) -> dict[str, Any]:
-    """The shortest timeout that keeps the policy at the careful end of its interval, then the load balancer's rule.
+    """The shortest timeout that keeps the policy at the careful end of its interval, then the load
+    balancer's rule.
 
-    Where the silences that ended reach up to where others were cut, and more were cut than may be, the answer lies
-    beyond: `timeout_s` is null, and `at_least_s` is what is known.
+    Where the silences that ended reach up to where others were cut, and more were cut than may be,
+    the answer lies beyond: `timeout_s` is null, and `at_least_s` is what is known.
     """
     point, careful = curve.shortest(policy.max_cut), curve.shortest(policy.max_cut, which=2)
     optimistic = curve.shortest(policy.max_cut, which=1)
@@ -289,8 +300,8 @@ def _recommend(
 
 
 def _config(listeners: dict[str, Any], *, http: bool) -> dict[str, Any]:
-    """One timeout a key of reaper.toml: the longest that any of its listeners wants. Empty where one wants more than
-    its log can say."""
+    """One timeout a key of reaper.toml: the longest that any of its listeners wants. Empty where
+    one wants more than its log can say."""
     if any(entry["recommendation"]["at_least_s"] is not None for entry in listeners.values()):
         return {}
     keys: dict[str, tuple[float, str]] = {}

@@ -1,8 +1,9 @@
-"""How long silences last, when some were cut before they ended: Kaplan-Meier on small frames. No Spark here.
+"""How long silences last, when some were cut before they ended: Kaplan-Meier on small frames. No
+Spark here.
 
-A silence ends in one of two ways: bytes come (an event), or something else comes first: a reap, a close, the end of
-the log (censored). Quantiles of the events alone are wrong: with a timeout of 5 s no event ever takes longer than 5 s,
-so any quantile of them "proves" that 5 s is enough.
+A silence ends in one of two ways: bytes come (an event), or something else comes first: a reap, a
+close, the end of the log (censored). Quantiles of the events alone are wrong: with a timeout of 5 s
+no event ever takes longer than 5 s, so any quantile of them "proves" that 5 s is enough.
 """
 
 from __future__ import annotations
@@ -29,9 +30,10 @@ _WIDTHS: list[tuple[int, int]] = [
 def width_sql(column: str) -> str:
     """The width of the bucket of *column* (ns, at least `LEAST_NS`), as an expression of any SQL.
 
-    Buckets are 0.5 % to 1 % wide, their upper edge is inclusive, and every number of two digits (times a power of ten)
-    is an edge, as are 120, 180 and 350 s. So the timeouts that people configure are edges, and so are whole seconds up
-    to 100: what ends at an edge counts as ended there.
+    Buckets are 0.5 % to 1 % wide, their upper edge is inclusive, and every number of two digits
+    (times a power of ten) is an edge, as are 120, 180 and 350 s. So the timeouts that people
+    configure are edges, and so are whole seconds up to 100: what ends at an edge counts as ended
+    there.
     """
     cases = " ".join(f"WHEN {column} <= {most} THEN {width}" for most, width in _WIDTHS[:-1])
     return f"CASE {cases} ELSE {_WIDTHS[-1][1]} END"
@@ -39,9 +41,11 @@ def width_sql(column: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """S(t): the share of silences that last longer than t, with what is needed for intervals. One entry per event time.
+    """S(t): the share of silences that last longer than t, with what is needed for intervals. One
+    entry per event time.
 
-    Source: Kaplan & Meier 1958; variance by Greenwood 1926, the interval on the log of the cumulative hazard.
+    Source: Kaplan & Meier 1958; variance by Greenwood 1926, the interval on the log of the
+    cumulative hazard.
     """
 
     times: list[float]
@@ -79,10 +83,12 @@ class Curve:
         return math.exp(-high), math.exp(-low)
 
     def cut(self, t: float) -> tuple[float, float, float]:
-        """Of the silences that end within what was observed, the share that a timeout of *t* seconds would cut.
+        """Of the silences that end within what was observed, the share that a timeout of *t*
+        seconds would cut.
 
         Returns:
-            (estimate, low, high): the 95 % interval. Silences that never end in sight (dead peers) are left out: to
+            (estimate, low, high): the 95 % interval. Silences that never end in sight (dead peers)
+                are left out: to
             cut those is what a timeout is for.
         Source: ours; the restarted Kaplan-Meier from t on, times what survives to t.
         """
@@ -106,7 +112,8 @@ class Curve:
         return tuple(min(1.0, scale * -math.expm1(-value)) for value in (hazard, low, high))  # type: ignore[return-value]
 
     def shortest(self, share: float, *, which: int = 0) -> float | None:
-        """The shortest timeout whose cut is at most *share*: by the estimate (0), or an end of the interval (1, 2).
+        """The shortest timeout whose cut is at most *share*: by the estimate (0), or an end of the
+        interval (1, 2).
 
         Returns:
             Seconds; None when even the longest silence observed does not show it.
@@ -135,7 +142,8 @@ class Curve:
 
 
 def kaplan_meier(counts: Iterable[tuple[float, int, int]]) -> Curve:
-    """The curve of *counts*: (seconds, silences that ended then, silences censored then), in any order, times distinct.
+    """The curve of *counts*: (seconds, silences that ended then, silences censored then), in any
+    order, times distinct.
 
     At equal times the ends come before the censorings.
     """

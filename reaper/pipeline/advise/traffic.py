@@ -1,6 +1,8 @@
-"""Silences counted into buckets, connections into bins of time, under every candidate timeout. All in Spark.
+"""Silences counted into buckets, connections into bins of time, under every candidate timeout. All
+in Spark.
 
-What comes out is small: a row per listener and bucket of 1 %, a row per listener, candidate and bin.
+What comes out is small: a row per listener and bucket of 1 %, a row per listener, candidate and
+bin.
 """
 
 from __future__ import annotations
@@ -54,7 +56,9 @@ BINS = 600
 
 
 def silences_of_journal(events: DataFrame) -> DataFrame:
-    """Grain: one row per silence; listener_hash, idle_ns, returned. Silences of a server at work are left out."""
+    """Grain: one row per silence; listener_hash, idle_ns, returned. Silences of a server at work
+    are left out.
+    """
     return (
         of_connections(events)
         .where(F.col("idle_ns").isNotNull() & (F.col("code") != AVERTED))
@@ -68,7 +72,9 @@ def silences_of_journal(events: DataFrame) -> DataFrame:
 
 
 def with_edge(rows: DataFrame, column: str) -> DataFrame:
-    """*rows* with `edge_ns`, the upper edge of the bucket of the silence in *column* (ns), see `survival.width_sql`."""
+    """*rows* with `edge_ns`, the upper edge of the bucket of the silence in *column* (ns), see
+    `survival.width_sql`.
+    """
     rows = rows.withColumn("_idle", F.greatest(F.col(column), F.lit(LEAST_NS)))
     rows = rows.withColumn("_width", F.expr(f"CAST({width_sql('_idle')} AS BIGINT)"))
     return rows.withColumn("edge_ns", F.expr("((_idle + _width - 1) div _width) * _width")).drop(
@@ -96,10 +102,13 @@ class Lives:
     """Connections, asked twice, for the bins of time are known only once all have been seen."""
 
     whole: DataFrame
-    """Grain: one row per connection; listener_hash, opened (null: before the log), ended, rows, longest, short."""
+    """Grain: one row per connection; listener_hash, opened (null: before the log), ended, rows,
+    longest, short.
+    """
     ends: DataFrame
-    """Grain: one row per connection that opened; listener_hash, opened, offset_ns, ends. ends[i] is its end under
-    candidate i; it and opened are on the writer's clock, which + offset_ns is that of `whole`."""
+    """Grain: one row per connection that opened; listener_hash, opened, offset_ns, ends. ends[i] is
+    its end under candidate i; it and opened are on the writer's clock, which + offset_ns is that of
+    `whole`."""
 
 
 def lives_of_journal(spark: SparkSession, events: DataFrame, inputs: Inputs) -> Lives:
@@ -128,7 +137,8 @@ def lives_of_journal(spark: SparkSession, events: DataFrame, inputs: Inputs) -> 
         whole = ends = rows.groupBy("conn").agg(*always, *counts, *cuts).persist()
     else:  # Spark takes longer to keep so many columns than to make them twice
         whole = rows.groupBy("conn").agg(*always, *counts)
-        # Activity after less silence than any candidate ends nothing: in full mode that is a good part of the rows.
+        # Activity after less silence than any candidate ends nothing: in full mode that is a good
+        # part of the rows.
         telling = rows.where(
             (F.col("code") != ACTIVITY) | (F.col("idle_ns") > _ns(min(CANDIDATES)))
         )
@@ -175,7 +185,9 @@ class Traffic:
     """Connections, counted."""
 
     listeners: dict[int, dict[str, Any]]
-    """listener_hash -> connections, uncounted short silences; per candidate: those cut, peak and mean open."""
+    """listener_hash -> connections, uncounted short silences; per candidate: those cut, peak and
+    mean open.
+    """
     span_s: float = 0.0
     rows: int = 0
     """Rows of all connections."""
@@ -234,10 +246,11 @@ def connections(lives: Lives) -> Traffic:
 def _counts(
     ends: DataFrame, begin: int, width: int, beyond: int
 ) -> dict[tuple[int, int], dict[int, int]]:
-    """(listener_hash, i) -> bin -> connections. i: a candidate, whose ends are counted; then openings. Bins from
-    *beyond* on are one.
+    """(listener_hash, i) -> bin -> connections. i: a candidate, whose ends are counted; then
+    openings. Bins from *beyond* on are one.
 
-    Where all candidates end a connection in one bin, as they mostly do, that is one row to count, not one a candidate.
+    Where all candidates end a connection in one bin, as they mostly do, that is one row to count,
+    not one a candidate.
     """
     opened, alike = range(len(CANDIDATES), len(CANDIDATES) + 2)
     bits = alike.bit_length()
@@ -251,7 +264,8 @@ def _counts(
         return F.shiftleft(at, bits).bitwiseOR(i)
 
     first, last = place(F.array_min("ends")), place(F.array_max("ends"))
-    # A function over the array: twenty places written out are a method that Java, for its length, never compiles.
+    # A function over the array: twenty places written out are a method that Java, for its length,
+    # never compiles.
     each = F.transform("ends", lambda end, i: key(i, place(end)))
     begun = key(opened, place(F.col("opened")))
     keys = F.when(first == last, F.array(begun, key(alike, last))).otherwise(

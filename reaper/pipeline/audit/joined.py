@@ -1,7 +1,8 @@
 """Both sides of a connection in one row: the server's log joined with the load generator's.
 
-A server's log proves the reaper consistent with its own clock. The other side knows when it sent its last byte and when
-it saw the end: what contradicts that is a violation whatever the server wrote.
+A server's log proves the reaper consistent with its own clock. The other side knows when it sent
+its last byte and when it saw the end: what contradicts that is a violation whatever the server
+wrote.
 """
 
 from __future__ import annotations
@@ -16,10 +17,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 CONSISTENT_S = 0.05
-"""By how much the two bounds may cross before the clocks are called irreconcilable: delays are not that regular."""
+"""By how much the two bounds may cross before the clocks are called irreconcilable: delays are not
+that regular.
+"""
 
 SLACK_NS = 1_000_000_000
-"""How far apart two intervals may lie and still be one connection's: clocks, and a connection not yet accepted."""
+"""How far apart two intervals may lie and still be one connection's: clocks, and a connection not
+yet accepted.
+"""
 
 FAR_NS = 1 << 62
 """Beyond every instant."""
@@ -27,16 +32,21 @@ FAR_NS = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Skew:
-    """What the pairs of rows say about the two clocks, after their anchors were reconciled. Seconds; None: no evidence.
+    """What the pairs of rows say about the two clocks, after their anchors were reconciled.
+    Seconds; None: no evidence.
 
     Positive: the server's clock is ahead.
     """
 
     pairs: int
     at_least: float | None
-    """A close is seen by the client no earlier than the server made it: the skew is not below this (median pair)."""
+    """A close is seen by the client no earlier than the server made it: the skew is not below this
+    (median pair).
+    """
     at_most: float | None
-    """A connection is accepted no earlier than the client began it: the skew is not above this (median pair)."""
+    """A connection is accepted no earlier than the client began it: the skew is not above this
+    (median pair).
+    """
 
     @property
     def estimate(self) -> float | None:
@@ -47,7 +57,9 @@ class Skew:
 
     @property
     def consistent(self) -> bool:
-        """Whether one skew explains all pairs; False: a clock was stepped, or the timelines are not what they claim."""
+        """Whether one skew explains all pairs; False: a clock was stepped, or the timelines are not
+        what they claim.
+        """
         return (
             self.at_least is None
             or self.at_most is None
@@ -56,14 +68,16 @@ class Skew:
 
 
 def client_view(client: DataFrame) -> DataFrame:
-    """The load generator's lifetimes as the join wants them. One row per connection that has a peer key.
+    """The load generator's lifetimes as the join wants them. One row per connection that has a peer
+    key.
 
-    Its times are on the shared timeline: peer_key, c_conn, c_run, c_opened, c_last (last byte it sent, or the opening),
-    c_ended, c_by_server; and c_silent_to: up to when it certainly sent nothing after c_last (null: not known), while
-    c_timeout_ms was in force.
+    Its times are on the shared timeline: peer_key, c_conn, c_run, c_opened, c_last (last byte it
+    sent, or the opening), c_ended, c_by_server; and c_silent_to: up to when it certainly sent
+    nothing after c_last (null: not known), while c_timeout_ms was in force.
     """
     last_sent = F.coalesce(F.col("ended") - F.col("end_idle_ns"), "last_activity", "opened")
-    # Without an end a journal in `gaps` mode, or one with a hole, does not know the last byte; ended, it sends no more.
+    # Without an end a journal in `gaps` mode, or one with a hole, does not know the last byte;
+    # ended, it sends no more.
     whole = F.when(F.col("full") & ~F.col("run_holed"), F.col("log_end_ns") + F.col("offset_ns"))
     silent_to = F.when(F.col("ended").isNotNull(), F.lit(FAR_NS)).otherwise(whole)
     return client.where(F.col("peer").isNotNull() & (F.col("opens") > 0)).select(
@@ -80,17 +94,20 @@ def client_view(client: DataFrame) -> DataFrame:
 
 
 def without_peer(lives: DataFrame, runs: list[int]) -> DataFrame:
-    """*lives* without the peer of those in *runs*, which have no place on the shared timeline: they find no pair."""
+    """*lives* without the peer of those in *runs*, which have no place on the shared timeline: they
+    find no pair.
+    """
     return (
         lives.withColumn("peer", F.when(~F.col("run").isin(runs), F.col("peer"))) if runs else lives
     )
 
 
 def pair(server: DataFrame, client: DataFrame) -> DataFrame:
-    """*server* (lifetimes with run) with the client's columns, null where the client's log has no such connection.
+    """*server* (lifetimes with run) with the client's columns, null where the client's log has no
+    such connection.
 
-    Cardinality: every row of *server* once. A key that was used again belongs to the connection that was opened
-    nearest in time, among those that were open together.
+    Cardinality: every row of *server* once. A key that was used again belongs to the connection
+    that was opened nearest in time, among those that were open together.
     """
     far = F.lit(FAR_NS)
     begun, over = (
@@ -137,12 +154,14 @@ def measure_skew(paired: DataFrame) -> Skew:
 
 
 def seen(frame: DataFrame, skew_ns: int) -> DataFrame:
-    """*frame* (prepared, paired) with `seen_lateness_ns`, an idle reap's as the client saw it, and its last silence as
-    the client saw it: `from` and `to` (shared timeline; null without a client), `over`, how long it was overdue. Of a
-    connection without an end: up to the end of the log, as far as both sides say that a timeout was in force.
+    """*frame* (prepared, paired) with `seen_lateness_ns`, an idle reap's as the client saw it, and
+    its last silence as the client saw it: `from` and `to` (shared timeline; null without a client),
+    `over`, how long it was overdue. Of a connection without an end: up to the end of the log, as
+    far as both sides say that a timeout was in force.
 
     Args:
-        frame: One row per server connection. `leaking` is added: whether `to` is such an end of the log.
+        frame: One row per server connection. `leaking` is added: whether `to` is such an end of the
+            log.
         skew_ns: Server's clock less the client's, still to be taken off.
     """
     idle_reap = (F.col("reaps") > 0) & F.col("idle_timeout_ns").isNotNull() & F.col("c_by_server")
@@ -174,7 +193,8 @@ def judge_pairs(judged: DataFrame, *, skew_ns: int, flight_ns: int, tolerance_ns
         judged: One row per server connection, with its own verdict.
         skew_ns: Server's clock less the client's, still to be taken off.
         tolerance_ns: How far the two timelines may disagree.
-        flight_ns: Bytes sent so shortly before the reap may have been on their way: `crossed`, not early.
+        flight_ns: Bytes sent so shortly before the reap may have been on their way: `crossed`, not
+            early.
     """
     ended = F.col("ended") + F.col("offset_ns") - F.lit(skew_ns)
     limit = F.col("limit_ns") + F.col("stalled_ns")
@@ -195,7 +215,8 @@ def judge_pairs(judged: DataFrame, *, skew_ns: int, flight_ns: int, tolerance_ns
     forgotten = F.col("c_by_server") & (F.col("c_ended") + F.lit(skew_ns) < log_end - limit)
     leaked = F.col("leaking") & (F.col("over") > limit)
     lost = paired & (F.col("ends") == 0) & ~F.col("run_holed") & (forgotten | leaked)
-    # What the server knows of activity is an epoch wide, and an end it learns of late; the client knows both exactly.
+    # What the server knows of activity is an epoch wide, and an end it learns of late; the client
+    # knows both exactly.
     by_due = F.coalesce(F.col("ended") - F.col("due_ns") > limit, F.lit(False))
     acquitted_late = (
         (F.col("verdict") == "late") & idle_reap & (F.col("seen_lateness_ns") <= limit) & ~by_due

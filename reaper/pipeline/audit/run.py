@@ -1,8 +1,9 @@
-"""The audit: was every reap right? Verdicts per connection, lateness per listener, the offenders, the clocks.
+"""The audit: was every reap right? Verdicts per connection, lateness per listener, the offenders,
+the clocks.
 
-Two passes of Spark: one makes a row per connection and writes it, one sums those rows up. Files with a silence beyond
-its timeout, which the check has seen, are looked through before. Everything that leaves this module for a page or a
-table is small.
+Two passes of Spark: one makes a row per connection and writes it, one sums those rows up. Files
+with a silence beyond its timeout, which the check has seen, are looked through before. Everything
+that leaves this module for a page or a table is small.
 """
 
 from __future__ import annotations
@@ -37,19 +38,24 @@ class Settings:
     """What the auditor may choose. Nanoseconds."""
 
     grace_ns: int = GRACE_NS
-    """Lateness beyond one tick, and beyond the stalls that were logged, that is not yet held against the reaper."""
+    """Lateness beyond one tick, and beyond the stalls that were logged, that is not yet held
+    against the reaper.
+    """
     flight_ns: int = FLIGHT_NS
     """Bytes sent within so short a time before a reap may have crossed with it."""
     unmatched: float = UNMATCHED
-    """Share of either side's connections that may lack a counterpart in a joined audit, before it proves nothing."""
+    """Share of either side's connections that may lack a counterpart in a joined audit, before it
+    proves nothing.
+    """
 
 
 @dataclass(slots=True)
 class Audit:
-    """The outcome: `summary` goes to JSON, `connections` is one row per connection of the server with its verdict.
+    """The outcome: `summary` goes to JSON, `connections` is one row per connection of the server
+    with its verdict.
 
-    `result` is `fail` where the law was broken; `inconclusive` where it was not, as far as can be seen, and something
-    that was asked for could not be judged; else `pass`.
+    `result` is `fail` where the law was broken; `inconclusive` where it was not, as far as can be
+    seen, and something that was asked for could not be judged; else `pass`.
     """
 
     summary: dict[str, Any]
@@ -160,7 +166,9 @@ def audit(
 
 
 def _written(judged: DataFrame, listeners: dict[int, str], target: Place) -> DataFrame:
-    """*judged* as it reads back from *target*: the plan before it runs once, however often it is asked."""
+    """*judged* as it reads back from *target*: the plan before it runs once, however often it is
+    asked.
+    """
     kept = judged.drop(
         "writer",
         "first_conn",
@@ -237,7 +245,9 @@ def _summarise(
 
 
 def _lateness(connections: DataFrame, joined: bool) -> dict[str, Any]:
-    """Per listener: connections, reaps, and lateness in seconds as the server logged it and as the client saw it."""
+    """Per listener: connections, reaps, and lateness in seconds as the server logged it and as the
+    client saw it.
+    """
     columns = ["lateness_ns", *(["seen_lateness_ns"] if joined else [])]
     quantiles = [
         F.percentile_approx(column, list(QUANTILES), 10_000).alias(column) for column in columns

@@ -1,4 +1,5 @@
-"""The law of time as one expression over one row per connection. docs/pipeline.md has the table in words.
+"""The law of time as one expression over one row per connection. docs/pipeline.md has the table in
+words.
 
 A verdict is the first that applies, worst first, so that every connection has exactly one.
 """
@@ -35,7 +36,8 @@ VIOLATIONS = ("early", "missed", "late", "lost", "duplicate", "activity_after_en
 
 
 def prepare(frame: DataFrame, grace_ns: int) -> DataFrame:
-    """*frame* (lifetimes with their run, joined with their silences) with what the expression names.
+    """*frame* (lifetimes with their run, joined with their silences) with what the expression
+    names.
 
     Adds: limit_ns, idle_timeout_ns (null: none in force), lateness_ns (of a reap, stalls included).
     """

@@ -18,7 +18,9 @@ from .spark import NoJava, NoSpark, check_java, open_session
 CHOICES = ("auto", "spark", "embedded")
 
 WORKED_ON = 4
-"""How much memory a byte of a journal may take while it is judged: 50M rows, 0.9 GB of files, stay below 4 GiB."""
+"""How much memory a byte of a journal may take while it is judged: 50M rows, 0.9 GB of files, stay
+below 4 GiB.
+"""
 
 ENVIRONMENT = (
     "SPARK_REMOTE",
@@ -88,7 +90,9 @@ def no_spark() -> str | None:
 
 
 def bytes_of(inputs: Sequence[Place], enough: int) -> int:
-    """The bytes of all files at and below *inputs*; once more than *enough*, it does not look further."""
+    """The bytes of all files at and below *inputs*; once more than *enough*, it does not look
+    further.
+    """
     total = 0
     for where in inputs:
         for _, _, size in files_below(where):

@@ -1,7 +1,9 @@
-"""PySpark's DataFrames on DuckDB in this process, as far as the pipeline uses them: no Java, and little to start.
+"""PySpark's DataFrames on DuckDB in this process, as far as the pipeline uses them: no Java, and
+little to start.
 
-A frame is a query, text in text, and nothing runs before it is asked for rows; its columns are known without asking.
-What does not fit in memory goes to a temporary directory, and with the session.
+A frame is a query, text in text, and nothing runs before it is asked for rows; its columns are
+known without asking. What does not fit in memory goes to a temporary directory, and with the
+session.
 """
 
 from __future__ import annotations
@@ -262,7 +264,9 @@ def _plain(path: Place) -> str:
 
 
 def read_lines(session: Session, paths: Sequence[Place]) -> DataFrame:
-    """The lines of the texts *paths*, files or directories of them, `.gz` or plain, as `value`. Read once, and kept."""
+    """The lines of the texts *paths*, files or directories of them, `.gz` or plain, as `value`.
+    Read once, and kept.
+    """
     schema = pa.schema([pa.field("value", pa.string())])
 
     def batches() -> Iterator[pa.RecordBatch]:

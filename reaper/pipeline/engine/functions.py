@@ -1,7 +1,8 @@
 """The functions of PySpark's DataFrames, of the engine that answers: one program, whichever it is.
 
-The rule of this module: *PySpark is imported only where Spark answers*. Product code writes `F.col("conn")`, as every
-Spark program does; what `F` and `Window` are is decided when they are asked.
+The rule of this module: *PySpark is imported only where Spark answers*. Product code writes
+`F.col("conn")`, as every Spark program does; what `F` and `Window` are is decided when they are
+asked.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 __all__ = ["F", "Window", "answering", "here", "use"]
 
 ENGINES = {"spark": f"{__package__}.spark", "embedded": f"{__package__}.embedded"}
-"""The modules that do for their engine what PySpark has no word for; both have the same functions."""
+"""The modules that do for their engine what PySpark has no word for; both have the same functions.
+"""
 WORDS = {"spark": "pyspark.sql", "embedded": ENGINES["embedded"]}
 """The modules that have `functions` and `Window`."""
 
@@ -20,7 +22,9 @@ _answering = "spark"
 
 
 def use(name: str) -> str:
-    """From now on the engine *name*, one of `ENGINES`, answers in this process; returns the one that did before."""
+    """From now on the engine *name*, one of `ENGINES`, answers in this process; returns the one
+    that did before.
+    """
     global _answering
     before, _answering = _answering, name
     return before

@@ -1,7 +1,9 @@
-"""One Spark session a command: embedded by default, anywhere the user says; what the user has set is never set again.
+"""One Spark session a command: embedded by default, anywhere the user says; what the user has set
+is never set again.
 
-Nothing else here or in the rest of the pipeline knows where Spark runs: no RDD, no `sparkContext`, no `_jvm`, no Python
-on executors, so that Spark Connect and any cluster work unchanged. docs/cluster.md has the commands.
+Nothing else here or in the rest of the pipeline knows where Spark runs: no RDD, no `sparkContext`,
+no `_jvm`, no Python on executors, so that Spark Connect and any cluster work unchanged.
+docs/cluster.md has the commands.
 """
 
 from __future__ import annotations
@@ -37,10 +39,14 @@ LEAST_PARTITIONS = 4
 """Spark's own 200 partitions cost a small log half a minute of empty tasks."""
 
 EMBEDDED_HEAP_MB = 3072
-"""Driver and executor in one; with what a JVM takes beside its heap it stays below 4 GiB. Spark's own 1 GiB spills."""
+"""Driver and executor in one; with what a JVM takes beside its heap it stays below 4 GiB. Spark's
+own 1 GiB spills.
+"""
 
 PATIENCE_S = 10.0
-"""How long a master may take to answer. Spark itself tries for a minute, Spark Connect for ten, both in silence."""
+"""How long a master may take to answer. Spark itself tries for a minute, Spark Connect for ten,
+both in silence.
+"""
 
 _PORTS = {"sc": 15002, "spark": 7077}
 
@@ -65,7 +71,8 @@ _NOISE = (
     b"Picked up JAVA_TOOL_OPTIONS",
     b"spark: WARN DAGScheduler: Failed to cancel job group",
 )
-"""What Java and Spark say whenever they start, or end a stream: nothing that anyone could act on."""
+"""What Java and Spark say whenever they start, or end a stream: nothing that anyone could act on.
+"""
 
 _ALSO_SET_BY = {
     "spark.driver.memory": "--driver-memory",
@@ -79,7 +86,8 @@ _UNSEEN = (
     "FILE_NOT_EXIST",
     "java.io.FileNotFoundException",
 )
-"""How Spark says that the file this program has just seen, or Spark has just written, is not there."""
+"""How Spark says that the file this program has just seen, or Spark has just written, is not there.
+"""
 
 
 class NoSpark(Exception):
@@ -110,7 +118,8 @@ def check_java() -> None:
 
 
 def check_reachable(url: str) -> None:
-    """Make sure that a server listens where *url* (`sc://` or `spark://`, the latter with several hosts) points.
+    """Make sure that a server listens where *url* (`sc://` or `spark://`, the latter with several
+    hosts) points.
 
     Raises:
         NoSpark: none does, or it is not a URL.
@@ -141,8 +150,10 @@ def open_session(
 
     Args:
         name: Shown by Spark.
-        master: A Spark master URL, or `sc://...` for Spark Connect; None: whatever the environment says, else embedded.
-        connect: Whether Spark Connect will do: not where Spark calls Python back, for it would do so at the server.
+        master: A Spark master URL, or `sc://...` for Spark Connect; None: whatever the environment
+            says, else embedded.
+        connect: Whether Spark Connect will do: not where Spark calls Python back, for it would do
+            so at the server.
     Raises:
         NoSpark: Spark cannot start here, or does not see the files that this program sees.
     """
@@ -184,7 +195,9 @@ def open_session(
 
 @contextmanager
 def _without_noise() -> Iterator[None]:
-    """Of what a Java that is started within writes to standard error, `_NOISE` does not arrive, as long as it lives."""
+    """Of what a Java that is started within writes to standard error, `_NOISE` does not arrive, as
+    long as it lives.
+    """
     sys.stderr.flush()
     ours = os.dup(2)
     read, write = os.pipe()
@@ -278,7 +291,8 @@ def write_back(frame: DataFrame, target: Place) -> DataFrame:
 
 
 def together(*questions: Callable[[], Any]) -> list[Any]:
-    """The answers to *questions*, in their order, asked at once: while one runs, Spark plans the next.
+    """The answers to *questions*, in their order, asked at once: while one runs, Spark plans the
+    next.
 
     Raises:
         Exception: what the first of them that failed raised, once all have ended.
@@ -288,7 +302,8 @@ def together(*questions: Callable[[], Any]) -> list[Any]:
 
 
 def expect(session: SparkSession, rows: int) -> None:
-    """About *rows* rows will be read: settles the number of shuffle partitions, which AQE can only make smaller.
+    """About *rows* rows will be read: settles the number of shuffle partitions, which AQE can only
+    make smaller.
 
     Asked once per session; what the user has set stays.
     """
@@ -298,7 +313,9 @@ def expect(session: SparkSession, rows: int) -> None:
 
 
 def _of_driver(scratch: Path, master: str | None) -> dict[str, str]:
-    """Properties for a driver that is started here, without those that the user's own configuration names."""
+    """Properties for a driver that is started here, without those that the user's own configuration
+    names.
+    """
     import pyspark
 
     home = os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent

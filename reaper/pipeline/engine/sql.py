@@ -1,8 +1,8 @@
 """PySpark's columns and functions as SQL of DuckDB, as far as the pipeline uses them.
 
-The rule of this module: *the answer is Spark's, or an error*. Where the two differ (the type of a sum, the place of
-nulls, the index of a lambda), what is written here gives Spark's; what is missing is an AttributeError and no guess.
-`tests/test_pipeline_engines.py` asks both.
+The rule of this module: *the answer is Spark's, or an error*. Where the two differ (the type of a
+sum, the place of nulls, the index of a lambda), what is written here gives Spark's; what is missing
+is an AttributeError and no guess. `tests/test_pipeline_engines.py` asks both.
 """
 
 from __future__ import annotations
@@ -105,7 +105,9 @@ def _operator(sql: str) -> Callable[[Column, Any], Column]:
 
 
 class Column:
-    """An expression. *label*: what it is called in a frame; *members*: of a struct, or of what is unnested."""
+    """An expression. *label*: what it is called in a frame; *members*: of a struct, or of what is
+    unnested.
+    """
 
     __slots__ = ("_cases", "label", "members", "sql")
 
@@ -228,7 +230,9 @@ def lit(value: Any) -> Column:
 
 
 def expr(sql: str) -> Column:
-    """An expression of Spark's SQL, of which a few words are other ones here, and a filtered sum another type."""
+    """An expression of Spark's SQL, of which a few words are other ones here, and a filtered sum
+    another type.
+    """
     translated = re.sub(r"\bdiv\b", "//", re.sub(r"\bat\b", '"at"', sql)).replace(
         "max_by(", "arg_max_null("
     )

@@ -1,4 +1,5 @@
 """Pages as one HTML file each.
 
-One rule: *a page loads nothing*. Read `parts` (the document, and its style sheet), `charts` (inline SVG).
+One rule: *a page loads nothing*. Read `parts` (the document, and its style sheet), `charts` (inline
+SVG).
 """

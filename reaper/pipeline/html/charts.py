@@ -1,8 +1,8 @@
 """Charts as inline SVG: no script, no font, no file but the page itself.
 
-The rule of this module: *every axis says what it counts, and in which unit*. A chart is a plain box with two axes;
-layers are drawn into it in the order they are added. Colours are classes: the style sheet decides them once, for light
-and dark.
+The rule of this module: *every axis says what it counts, and in which unit*. A chart is a plain box
+with two axes; layers are drawn into it in the order they are added. Colours are classes: the style
+sheet decides them once, for light and dark.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ def count(value: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One axis: its range, inclusive, how its values are said, and whether it is logarithmic (then low > 0)."""
+    """One axis: its range, inclusive, how its values are said, and whether it is logarithmic (then
+    low > 0).
+    """
 
     low: float
     high: float
@@ -72,7 +74,9 @@ class Axis:
         return min(1.0, max(0.0, where))
 
     def ticks(self) -> list[float]:
-        """About five round values within the range: of time round as people count it, of things whole."""
+        """About five round values within the range: of time round as people count it, of things
+        whole.
+        """
         if not self.log:
             step = self._step((self.high - self.low) / 5)
             first, last = math.ceil(self.low / step - 1e-4), math.floor(self.high / step + 1e-4)

@@ -1,6 +1,7 @@
 """What all pages share: the document around them, its header, tiles, cards and tables.
 
-The rule of this module: *a page loads nothing*: no script, no font, no icon. Every text is escaped here.
+The rule of this module: *a page loads nothing*: no script, no font, no icon. Every text is escaped
+here.
 """
 
 from __future__ import annotations
@@ -56,7 +57,9 @@ def warning(title: str, reasons: Iterable[str], content: str = "") -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: set[int]) -> str:
-    """A table; *numbers*: the columns that hold figures. On a phone each cell is a line, after its heading."""
+    """A table; *numbers*: the columns that hold figures. On a phone each cell is a line, after its
+    heading.
+    """
     style = [" class=n" if i in numbers else "" for i in range(len(head))]
     heads = "".join(
         f"<th{kind}>{escape(name)}</th>" for kind, name in zip(style, head, strict=True)

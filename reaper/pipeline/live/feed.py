@@ -1,9 +1,11 @@
-"""The feed: what the stream reads. A file of a journal enters it whole, once, after its check, and in a fixed order.
+"""The feed: what the stream reads. A file of a journal enters it whole, once, after its check, and
+in a fixed order.
 
-Spark's file source would stop for ever at one bad file, forget files older than a week, stumble when retention deletes
-what it has listed, and drop what its watermark calls late, uncounted. So it reads a directory made for it: each step
-puts the rows of some checked files into that, and is written down in the ledger before the stream sees it. A kill at
-any instant leaves a step either done or not begun.
+Spark's file source would stop for ever at one bad file, forget files older than a week, stumble
+when retention deletes what it has listed, and drop what its watermark calls late, uncounted. So it
+reads a directory made for it: each step puts the rows of some checked files into that, and is
+written down in the ledger before the stream sees it. A kill at any instant leaves a step either
+done or not begun.
 """
 
 from __future__ import annotations
@@ -28,10 +30,14 @@ from ..read.runs import Facts
 from .ledger import Ledger, ServerRead, open_ledger
 
 MARKER = "marker"
-"""Kind of the row that lets the last windows and sessions out: far ahead, so that nothing waits behind it."""
+"""Kind of the row that lets the last windows and sessions out: far ahead, so that nothing waits
+behind it.
+"""
 
 CHANGE = KINDS[CONFIG]
-"""Kind of a row that reports a change of a connection's timeout, and nothing else: it is at the latest activity."""
+"""Kind of a row that reports a change of a connection's timeout, and nothing else: it is at the
+latest activity.
+"""
 
 COUNTS = ("opened", "reaped", "closed", "averted", "overdue")
 """What is counted of them per window and listener."""
@@ -61,7 +67,9 @@ FEED = pa.schema(
 _READ = ("t", "conn", "kind", "idle_ns", "timeout_ms", "due_ns", "listener", "wall_offset_ns")
 
 STEP_ROWS = 1_000_000
-"""Rows of a step, about, and of a file of it: bounds the memory of a catch-up. No step is smaller than one file."""
+"""Rows of a step, about, and of a file of it: bounds the memory of a catch-up. No step is smaller
+than one file.
+"""
 
 NEVER = 1 << 63
 
@@ -81,10 +89,12 @@ class Feed:
 
     Args:
         out: Holds `feed/` and the ledger; made if missing.
-        directories: Journals, searched recursively at each step, but for hidden names and *out* itself.
+        directories: Journals, searched recursively at each step, but for hidden names and *out*
+            itself.
         delay_ns: How far behind the newest row of earlier steps a row may be.
     Raises:
-        Fault: *out* was begun with other *settings*, or cannot be gone on from. Nothing was changed.
+        Fault: *out* was begun with other *settings*, or cannot be gone on from. Nothing was
+            changed.
     """
 
     def __init__(
@@ -102,7 +112,8 @@ class Feed:
         self._delay_us = delay_ns // 1000
         self._now_ns = now_ns
         self._looked_at: dict[str, tuple[int, int, int]] = {}
-        """path -> size, mtime, until (Unix ns): not looked at again before, unless it has changed."""
+        """path -> size, mtime, until (Unix ns): not looked at again before, unless it has changed.
+        """
         self.quarantined: dict[str, str] = {}
         """path -> why it was put aside when it was looked at."""
         self.growing: int = 0
@@ -119,10 +130,11 @@ class Feed:
         return None if self.ledger.horizon is None else self.ledger.horizon - self._delay_us
 
     def admit(self) -> int:
-        """Take the next files, about `STEP_ROWS` rows, the oldest first. How many files; 0: nothing is new.
+        """Take the next files, about `STEP_ROWS` rows, the oldest first. How many files; 0: nothing
+        is new.
 
-        A file that the watermark of this step would make late is taken with it, however many rows that are. Files that
-        fail the check are put aside with a reason; their rows enter nothing.
+        A file that the watermark of this step would make late is taken with it, however many rows
+        that are. Files that fail the check are put aside with a reason; their rows enter nothing.
         """
         waiting = sorted(self._fresh(), key=lambda found: found.last)
         count = max(
@@ -182,7 +194,8 @@ class Feed:
         for path in self.directory.glob("[0-9]*"):
             shutil.rmtree(path)
 
-    # ---- one step ---------------------------------------------------------------------------------------------------
+    # ---- one step
+    # ---------------------------------------------------------------------------------------------------
 
     def _fresh(self) -> list[_Found]:
         """Files that are to be read, by their footers."""
@@ -225,7 +238,9 @@ class Feed:
         return fresh
 
     def _check_ahead(self, found: _Found, newest: int) -> None:
-        """Refuse *found* for now, if its *newest* row (Unix us) would make the rows of all others late."""
+        """Refuse *found* for now, if its *newest* row (Unix us) would make the rows of all others
+        late.
+        """
         ahead_us = newest - self._now_ns() // 1000 - self._delay_us
         if ahead_us > 0:
             self._looked_at[str(found.facts.path)] = (
@@ -285,7 +300,9 @@ class Feed:
         tables.clear()
 
     def _commit(self, tables: list[pa.Table]) -> None:
-        """What is left of the rows under a hidden name, the ledger, and then the name that the stream sees."""
+        """What is left of the rows under a hidden name, the ledger, and then the name that the
+        stream sees.
+        """
         if any(table.num_rows for table in tables):
             self._write(tables)
         self.ledger.step += 1
@@ -293,7 +310,9 @@ class Feed:
         self._settle()
 
     def _settle(self) -> None:
-        """Show what the ledger has and the stream does not see yet; delete what the ledger does not have."""
+        """Show what the ledger has and the stream does not see yet; delete what the ledger does not
+        have.
+        """
         for path in self.directory.glob(".[0-9]*"):
             if int(path.name[1:]) <= self.ledger.step:
                 path.replace(
@@ -304,7 +323,8 @@ class Feed:
 
 
 def rows_of(facts: Facts, run: int) -> pa.Table:
-    """The rows of connections in one good file, as `FEED` has them: on the wall clock, with what its metadata knows.
+    """The rows of connections in one good file, as `FEED` has them: on the wall clock, with what
+    its metadata knows.
 
     Raises:
         Refused: they have no wall-clock time.

@@ -1,7 +1,9 @@
-"""What has entered the feed: one JSON file, put in place whole by each step. The caller has locked the directory.
+"""What has entered the feed: one JSON file, put in place whole by each step. The caller has locked
+the directory.
 
-One rule: *memory is what the last commit says, or ahead of it by one step*. A kill at any instant leaves the step whole
-or not begun. Files are known by their run and number, so that it does not grow with their count.
+One rule: *memory is what the last commit says, or ahead of it by one step*. A kill at any instant
+leaves the step whole or not begun. Files are known by their run and number, so that it does not
+grow with their count.
 """
 
 from __future__ import annotations
@@ -68,7 +70,9 @@ class Ledger:
 
     @property
     def missing_files(self) -> int:
-        """Files that were gone before they were read, or have yet to come: holes among the serials of a run."""
+        """Files that were gone before they were read, or have yet to come: holes among the serials
+        of a run.
+        """
         return sum(
             after[0] - before[1] - 1
             for run in self.runs.values()
@@ -87,7 +91,9 @@ class Ledger:
         )
 
     def note(self, run: str, serial: int, dropped: int) -> None:
-        """File *serial* of *run*, which was not read before, now is; by then its writer had *dropped* rows."""
+        """File *serial* of *run*, which was not read before, now is; by then its writer had
+        *dropped* rows.
+        """
         read = self.runs.setdefault(run, RunRead())
         read.dropped = max(read.dropped, dropped)
         merged: list[list[int]] = []
@@ -108,7 +114,8 @@ def open_ledger(out: Path, settings: dict[str, int]) -> Ledger:
     """The ledger in *out*; a new one if there is none.
 
     Raises:
-        Fault: it was begun with other *settings*, is damaged, or of another release. Nothing was changed.
+        Fault: it was begun with other *settings*, is damaged, or of another release. Nothing was
+            changed.
     """
     path = out / NAME
     if not path.exists():

@@ -1,7 +1,8 @@
-"""The page of `live`: one HTML file that asks for itself again every few seconds, and loads nothing else.
+"""The page of `live`: one HTML file that asks for itself again every few seconds, and loads nothing
+else.
 
-It is drawn from the tables as they lie there, so it is the same after a restart. A reader should see at a glance what
-is open, what has gone silent, and whether what he sees is whole and fresh.
+It is drawn from the tables as they lie there, so it is the same after a restart. A reader should
+see at a glance what is open, what has gone silent, and whether what he sees is whole and fresh.
 """
 
 from __future__ import annotations
@@ -185,7 +186,9 @@ def _charts(
 
 
 def _level(now: int, opened: list[float], reaped: list[float], closed: list[float]) -> list[float]:
-    """Open connections at the end of each window, counted back from *now*; never below zero, however the log begins."""
+    """Open connections at the end of each window, counted back from *now*; never below zero,
+    however the log begins.
+    """
     level = float(now)
     result = []
     for up, *down in zip(reversed(opened), reversed(reaped), reversed(closed), strict=True):

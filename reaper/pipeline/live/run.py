@@ -1,8 +1,10 @@
-"""A growing journal followed with Structured Streaming: figures per window, and who has gone silent.
+"""A growing journal followed with Structured Streaming: figures per window, and who has gone
+silent.
 
-A row carries the timeout in force, so a connection's session ends, by `session_window` with a gap per row, when that
-has passed and no row of its came: what a reaper far away decided locally is decided again here, across all servers, on
-event time. One loop: admit files to the feed, let both queries finish, keep the tables, draw the page.
+A row carries the timeout in force, so a connection's session ends, by `session_window` with a gap
+per row, when that has passed and no row of its came: what a reaper far away decided locally is
+decided again here, across all servers, on event time. One loop: admit files to the feed, let both
+queries finish, keep the tables, draw the page.
 """
 
 from __future__ import annotations
@@ -51,7 +53,9 @@ class Settings:
     expected: tuple[str, ...] = ()
     """Names of servers that ought to write."""
     within_ns: int = WITHIN_NS
-    """How long one of them may be silent: behind this machine's clock, or, once through, behind the newest of all."""
+    """How long one of them may be silent: behind this machine's clock, or, once through, behind the
+    newest of all.
+    """
 
 
 def follow(
@@ -62,18 +66,20 @@ def follow(
     stop: Event | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Process what is there and what comes; go on later from where *out* stopped, whatever stopped it.
+    """Process what is there and what comes; go on later from where *out* stopped, whatever stopped
+    it.
 
-    Below *out*: `windows/` and `idle/` (Parquet, plain files: what is visible counts, each row once),
-    `live.html`, `live.json` (the summary, after each step); its own: `feed/`, `checkpoint/`, `ledger.json`, `.lock`.
+    Below *out*: `windows/` and `idle/` (Parquet, plain files: what is visible counts, each row
+    once), `live.html`, `live.json` (the summary, after each step); its own: `feed/`, `checkpoint/`,
+    `ledger.json`, `.lock`.
 
     Args:
         stop: Set it to end after the step that is being done.
     Returns:
         The summary, see `status.status`.
     Raises:
-        Fault: another process works on *out*, it was begun with another window or delay, or its ledger is no good.
-            Nothing was changed.
+        Fault: another process works on *out*, it was begun with another window or delay, or its
+            ledger is no good. Nothing was changed.
         StreamFailed: Spark gave up; what was committed stays, and the next run goes on from there.
     """
     out = out.resolve()
@@ -138,7 +144,9 @@ def _writing() -> Iterator[None]:
 
 @contextmanager
 def _queries(spark: SparkSession, out: Path, settings: Settings) -> Iterator[list[StreamingQuery]]:
-    """Both queries, running. They run through: one started anew for each step would load its whole state anew."""
+    """Both queries, running. They run through: one started anew for each step would load its whole
+    state anew.
+    """
     events = (
         spark.readStream.schema(FEED)
         .option("recursiveFileLookup", "true")

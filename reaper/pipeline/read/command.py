@@ -62,11 +62,12 @@ def add_inputs(parser: Parser, *, required: bool = True, client: bool = True) ->
 def asking(
     name: str, arguments: argparse.Namespace, progress: Progress
 ) -> Iterator[tuple[SparkSession, Inputs, Inputs | None]]:
-    """The session of the command *name*, and what `read_inputs` reads. `--out` is there, and stays whole.
+    """The session of the command *name*, and what `read_inputs` reads. `--out` is there, and stays
+    whole.
 
     Raises:
-        Fault, OSError: an input is not there, nothing can be written to `--out`, or nothing lies between `--from` and
-            `--to`. No engine was started for it.
+        Fault, OSError: an input is not there, nothing can be written to `--out`, or nothing lies
+            between `--from` and `--to`. No engine was started for it.
         NoSpark: see `choose` and `open_session`.
     """
     require(named(arguments), arguments.out)

@@ -1,7 +1,7 @@
 """Servers that ought to be there: a journal that never arrived has no file that could be put aside.
 
-One rule: *what is expected is missed by name*. A server with nothing to say leaves a row every five minutes all the
-same, so a long silence of all its files is none of its connections'.
+One rule: *what is expected is missed by name*. A server with nothing to say leaves a row every five
+minutes all the same, so a long silence of all its files is none of its connections'.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from .runs import Facts
 from .span import ALWAYS, Span
 
 WITHIN_NS = 900 * 10**9
-"""How long a server may be silent: three times what its writer lets pass, and what rotation adds."""
+"""How long a server may be silent: three times what its writer lets pass, and what rotation adds.
+"""
 
 
 def add_expected(parser: Parser) -> None:
@@ -35,7 +36,8 @@ def add_expected(parser: Parser) -> None:
 
 
 def server_names(text: str) -> tuple[str, ...]:
-    """The names in the file *text*, one per line, `#` begins a remark; or in *text* itself, between commas.
+    """The names in the file *text*, one per line, `#` begins a remark; or in *text* itself, between
+    commas.
 
     For argparse.
 
@@ -72,7 +74,8 @@ def silent(
 
     Args:
         files: Of all servers. One whose instants are not known speaks for its server at any time.
-        span: The time that is asked about; without bounds, from each server's first row up to the newest row of all.
+        span: The time that is asked about; without bounds, from each server's first row up to the
+            newest row of all.
     """
     spans: dict[str, list[tuple[int, int]]] = {}
     newest = 0

@@ -1,9 +1,10 @@
 """One journal file: what its footer says, and what its rows say together, before it is believed.
 
-The rule of this module: *a file is good as a whole, or refused with the reason*. A row that no rule could judge, a
-value that cannot be true, a row of another writer: each refuses its file. *Rules are asked of counts, never of rows*: a
-file is counted by kind and listener, where it lies, by Spark's executors, or in this process. The few rows in which a
-writer reports a stall are groups of their own, so that no question has to look for them again.
+The rule of this module: *a file is good as a whole, or refused with the reason*. A row that no rule
+could judge, a value that cannot be true, a row of another writer: each refuses its file. *Rules are
+asked of counts, never of rows*: a file is counted by kind and listener, where it lies, by Spark's
+executors, or in this process. The few rows in which a writer reports a stall are groups of their
+own, so that no question has to look for them again.
 """
 
 from __future__ import annotations
@@ -52,10 +53,14 @@ _TYPES = {"int64": pa.int64(), "int32": pa.int32(), "dictionary": pa.string()}
 EVENTS: pa.Schema = pa.schema(
     [pa.field(column.name, _TYPES[column.type], nullable=not column.required) for column in COLUMNS]
 )
-"""The journal's columns as the pipeline reads them. Grain: one row per event. What an older file lacks is null."""
+"""The journal's columns as the pipeline reads them. Grain: one row per event. What an older file
+lacks is null.
+"""
 
 MOST_NS = 1 << 60
-"""36 years: no instant since a boot and no silence is as long, and sums and differences of less fit 64 bits."""
+"""36 years: no instant since a boot and no silence is as long, and sums and differences of less fit
+64 bits.
+"""
 MOST_UNIX_NS = 1 << 62
 """The year 2116."""
 
@@ -72,9 +77,10 @@ _SILENT = (KINDS[ACTIVITY], KINDS[AVERTED], *ENDS)
 _NEEDED = (("idle_ns", _SILENT), ("n", ENDS), ("idle_sum_ns", ENDS))
 
 Count = Mapping[str, Any]
-"""Some rows of one file that are alike in `BY`, which it names; count_all: how many. Of each column of `COUNTED`:
-`_count` that are not null, `_min` and `_max`. ended_max: Unix time in ns of the latest; overdue_max: how long the worst
-outlasted its timeout, or came after it was due. Null: no row knows it."""
+"""Some rows of one file that are alike in `BY`, which it names; count_all: how many. Of each column
+of `COUNTED`: `_count` that are not null, `_min` and `_max`. ended_max: Unix time in ns of the
+latest; overdue_max: how long the worst outlasted its timeout, or came after it was due. Null: no
+row knows it."""
 
 
 class Refused(Exception):
@@ -133,8 +139,8 @@ def footer_of(path: Place, size: int) -> Facts:
 
 
 def count_here(facts: Facts) -> tuple[Facts, list[Count]]:
-    """*facts*, and the rows of their file, counted in this process, once, a row group at a time: every column, so that
-    every page is compared with its checksum.
+    """*facts*, and the rows of their file, counted in this process, once, a row group at a time:
+    every column, so that every page is compared with its checksum.
 
     Raises:
         Refused: they cannot be read.
@@ -219,14 +225,17 @@ def _anchors(metadata: dict[str, str]) -> list[list[int]]:
     return found
 
 
-# ---- rules -----------------------------------------------------------------------------------------------------------
+# ---- rules
+# -----------------------------------------------------------------------------------------------------------
 
 
 def believe(facts: Facts, counts: Iterable[Count], now: int) -> None:
-    """Complete *facts*, those of the footer, with what all *counts* of the file say together. *now*: Unix time, ns.
+    """Complete *facts*, those of the footer, with what all *counts* of the file say together.
+    *now*: Unix time, ns.
 
     Raises:
-        Refused: a row cannot be judged, or is impossible, or cannot be read; or the file is not of this time.
+        Refused: a row cannot be judged, or is impossible, or cannot be read; or the file is not of
+            this time.
     """
     found = list(counts)
     if (read := sum(count["count_all"] for count in found)) != facts.rows:
@@ -302,7 +311,9 @@ def _range(found: list[Count], name: str) -> tuple[int, int] | None:
 
 
 def overdue(table: pa.Table) -> pa.ChunkedArray:
-    """How long the silence that each row ends outlasted its timeout, or the row came after it was due, ns."""
+    """How long the silence that each row ends outlasted its timeout, or the row came after it was
+    due, ns.
+    """
     # What does not fit 64 bits wraps: a value in it is beyond what `believe` lets pass.
     timeout = pc.multiply(table["timeout_ms"].cast(pa.int64()), 1_000_000)
     over = pc.if_else(pc.greater(timeout, 0), pc.subtract(table["idle_ns"], timeout), None)
@@ -335,14 +346,16 @@ def _count(table: pa.Table) -> pa.Table:
     )
 
 
-# ---- counted by Spark, where they lie: nothing but the counts comes to this process ----------------------------------
+# ---- counted by Spark, where they lie: nothing but the counts comes to this process
+# ----------------------------------
 
 
 def counts(spark: SparkSession, rows: Mapping[Place, int]) -> dict[Place, list[Count]]:
     """The counts of each file in *rows*, which says how many rows its footer promises.
 
-    What cannot be read is counted as missing: `believe` compares with the footer. A file of which less can be read is
-    looked at a second time: what was a failure of the network is not held against the file.
+    What cannot be read is counted as missing: `believe` compares with the footer. A file of which
+    less can be read is looked at a second time: what was a failure of the network is not held
+    against the file.
     """
     known = {_name(uri(where)): where for where in rows}
     found = _counted(spark, known)

@@ -1,7 +1,8 @@
-"""Events as a DataFrame, and one row per connection: one GROUP BY, no window, no sort, no string in a buffer.
+"""Events as a DataFrame, and one row per connection: one GROUP BY, no window, no sort, no string in
+a buffer.
 
-Strings stay out of the aggregation because Spark aggregates them by sorting; listeners travel as hashes, each engine's
-own, and get their names back from a frame of a few rows.
+Strings stay out of the aggregation because Spark aggregates them by sorting; listeners travel as
+hashes, each engine's own, and get their names back from a frame of a few rows.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ RUNS: pa.Schema = pa.schema(
 def small_frame(
     spark: SparkSession, rows: Sequence[tuple[Any, ...]], schema: pa.Schema
 ) -> DataFrame:
-    """*rows* as a frame that travels within the plan. By way of Arrow: from a list, Spark runs Python on executors."""
+    """*rows* as a frame that travels within the plan. By way of Arrow: from a list, Spark runs
+    Python on executors.
+    """
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
     arrays = [pa.array(column, kind) for column, kind in zip(columns, schema.types, strict=True)]
     return spark.createDataFrame(pa.Table.from_arrays(arrays, schema=schema))
@@ -60,7 +63,8 @@ def small_frame(
 def read_events(spark: SparkSession, inputs: Inputs) -> DataFrame:
     """Every row of the files that passed the check. Grain: one row per event.
 
-    Columns: those of `EVENTS`, and `code`: the kind as a number, its place in `KINDS`; an unknown one is the next.
+    Columns: those of `EVENTS`, and `code`: the kind as a number, its place in `KINDS`; an unknown
+    one is the next.
     """
     paths = [facts.path for facts in inputs.files]
     return with_code(
@@ -69,7 +73,9 @@ def read_events(spark: SparkSession, inputs: Inputs) -> DataFrame:
 
 
 def with_code(events: DataFrame) -> DataFrame:
-    """*events* with `code`. The commonest kind is asked for first, so that most rows cost one comparison."""
+    """*events* with `code`. The commonest kind is asked for first, so that most rows cost one
+    comparison.
+    """
     kind = F.col("kind")
     order = sorted(range(len(KINDS)), key=lambda code: code != ACTIVITY)
     code = F.when(kind == KINDS[order[0]], order[0])
@@ -104,7 +110,9 @@ def ns(milliseconds: Column) -> Column:
 
 
 def with_run(frame: DataFrame, runs: DataFrame) -> DataFrame:
-    """*frame* (which has `conn`) with the columns of its run. Each row once; rows of no run are dropped."""
+    """*frame* (which has `conn`) with the columns of its run. Each row once; rows of no run are
+    dropped.
+    """
     conn = F.col("conn")
     own = (F.shiftright(conn, SEQUENCE_BITS) == F.col("writer")) & conn.between(
         F.col("first_conn"), F.col("last_conn")
@@ -119,7 +127,8 @@ OVERDUE = "CASE WHEN timeout_ms > 0 THEN idle_ns - CAST(timeout_ms AS BIGINT) * 
 def filtered(aggregate: str, condition: str) -> Column:
     """*aggregate*, one function of one expression, over the rows where *condition* holds.
 
-    A FILTER, not a CASE within: rows of other kinds, nine in ten, then neither read nor write its buffer.
+    A FILTER, not a CASE within: rows of other kinds, nine in ten, then neither read nor write its
+    buffer.
     """
     return F.expr(f"{aggregate} FILTER (WHERE {condition})")
 
@@ -130,11 +139,13 @@ def of_connections(events: DataFrame) -> DataFrame:
 
 
 def lifetimes(events: DataFrame) -> DataFrame:
-    """One row per connection: everything that a verdict needs. No order among the rows of a connection is assumed.
+    """One row per connection: everything that a verdict needs. No order among the rows of a
+    connection is assumed.
 
-    Key: conn. Times in ns on the writer's clock. Null where no row of that kind was found; activity_idle_ns also where
-    the sum does not fit. last_timeout_ms: in force before its end, as its latest activity or a change after that says;
-    rows that only report such a change count among their writer's. first_trace: of its first row but the opening.
+    Key: conn. Times in ns on the writer's clock. Null where no row of that kind was found;
+    activity_idle_ns also where the sum does not fit. last_timeout_ms: in force before its end, as
+    its latest activity or a change after that says; rows that only report such a change count among
+    their writer's. first_trace: of its first row but the opening.
     """
     is_open, is_activity, is_reap = f"code = {OPEN}", f"code = {ACTIVITY}", f"code = {REAP}"
     columns = {
@@ -152,7 +163,8 @@ def lifetimes(events: DataFrame) -> DataFrame:
         "listener_hash": F.max(F.xxhash64("listener")),
         "peer": filtered("max(peer)", is_open),
         "last_t": F.max("t"),
-        # Of one instant's rows the change is the last; it follows the latest activity, whatever was averted since.
+        # Of one instant's rows the change is the last; it follows the latest activity, whatever was
+        # averted since.
         "last_timeout_ms": filtered(
             "max_by(timeout_ms, t * 8 + code)",
             f"timeout_ms IS NOT NULL AND code IN ({OPEN}, {ACTIVITY}, {CONFIG})",

@@ -1,7 +1,8 @@
-"""Every file is checked before Spark sees it: it is taken whole, or put aside with a reason and counted.
+"""Every file is checked before Spark sees it: it is taken whole, or put aside with a reason and
+counted.
 
-Spark's own choices are to fail on a bad file without naming what to do, or (`ignoreCorruptFiles`) to drop it silently.
-An audit can afford neither.
+Spark's own choices are to fail on a bad file without naming what to do, or (`ignoreCorruptFiles`)
+to drop it silently. An audit can afford neither.
 """
 
 from __future__ import annotations
@@ -37,19 +38,23 @@ class Inputs:
     quarantined: list[dict[str, str]] = field(default_factory=list)
     """path, reason; in order of path."""
     growing: int = 0
-    """Streams that are no Parquet yet: their writer lives, or crashed and nothing has started there since."""
+    """Streams that are no Parquet yet: their writer lives, or crashed and nothing has started there
+    since.
+    """
     runs: list[Run] = field(default_factory=list)
     dropped_rows: int = 0
     """Rows that writers say they dropped."""
     outside: int = 0
-    """Files that were left out because no row of theirs lies in the time that is asked about; hours left out as a whole
-    are not counted."""
+    """Files that were left out because no row of theirs lies in the time that is asked about; hours
+    left out as a whole are not counted."""
     silent: Missing = field(default_factory=list)
     """Expected servers that are missing, or were silent."""
     nothing: list[str] = field(default_factory=list)
     """Directories in which no journal was found, of any time."""
     holes: list[dict[str, Any]] = field(default_factory=list)
-    """Files that are missing between others of their run, and were not put aside: run, writer, server, serials."""
+    """Files that are missing between others of their run, and were not put aside: run, writer,
+    server, serials.
+    """
 
     @property
     def rows(self) -> int:
@@ -62,7 +67,9 @@ class Inputs:
         return sum(facts.own_rows for facts in self.files)
 
     def lacking(self) -> dict[str, Any]:
-        """What is not in the files, or not in all of them, for a summary: anything in it makes an answer incomplete."""
+        """What is not in the files, or not in all of them, for a summary: anything in it makes an
+        answer incomplete.
+        """
         return {
             "quarantined": list(self.quarantined),
             "dropped_rows": self.dropped_rows,
@@ -83,7 +90,8 @@ def check(
 
     Args:
         directories: Searched recursively; a file may be named too.
-        spark: Its executors count the rows where they lie; this process reads footers alone. None: it counts them.
+        spark: Its executors count the rows where they lie; this process reads footers alone. None:
+            it counts them.
         now_ns: Unix time; None: this machine's.
         span: The time that is asked about: what has no row in it is left out.
         progress: Called with what is being done.
@@ -139,7 +147,9 @@ def check(
 
 
 def _holes(found: Inputs, aside: Iterable[Facts], span: Span) -> list[dict[str, Any]]:
-    """See `Inputs.holes`. Between the files of the time that is asked about alone: of others some are not opened."""
+    """See `Inputs.holes`. Between the files of the time that is asked about alone: of others some
+    are not opened.
+    """
     runs: dict[str, list[Facts]] = {}
     for facts in found.files:
         if span.meets(facts.bounds):

@@ -1,7 +1,8 @@
-"""What files and writers say of themselves, the runs that files make up, and the timeline that runs are put on.
+"""What files and writers say of themselves, the runs that files make up, and the timeline that runs
+are put on.
 
-The rule of this module: *no instants of two writers are compared before a `Timeline` was chosen for all of them*. What
-compares them asks for one.
+The rule of this module: *no instants of two writers are compared before a `Timeline` was chosen for
+all of them*. What compares them asks for one.
 """
 
 from __future__ import annotations
@@ -23,12 +24,16 @@ TICK_NS = 1_000_000_000
 """The tick of a file that does not state it."""
 
 SPARE_IDS = 1_000_000
-"""By how much the numbers of connections may run ahead of the rows of a whole run: numbers whose rows were lost."""
+"""By how much the numbers of connections may run ahead of the rows of a whole run: numbers whose
+rows were lost.
+"""
 
 
 @dataclass(slots=True)
 class Facts:
-    """What one file says about itself. Times are ns on its writer's clock unless they say otherwise."""
+    """What one file says about itself. Times are ns on its writer's clock unless they say
+    otherwise.
+    """
 
     path: Place
     size: int
@@ -66,8 +71,8 @@ class Facts:
     averted: int = 0
     """Rows of final checks that spared."""
     overdue_ns: int | None = None
-    """By how much the worst silence outlasted its timeout, or the worst reap came after it was due, whichever is more;
-    None: there is none of either."""
+    """By how much the worst silence outlasted its timeout, or the worst reap came after it was due,
+    whichever is more; None: there is none of either."""
 
 
 @dataclass(slots=True)
@@ -85,10 +90,12 @@ class Run:
     gap_threshold_ns: int
     log_end_ns: int
     whole: bool
-    """Every file since its start is here and nothing was dropped: a number without a row is then a loss."""
+    """Every file since its start is here and nothing was dropped: a number without a row is then a
+    loss.
+    """
     holed: bool
-    """A file between others of it is missing or put aside, or its writer dropped rows: what is not in the log may have
-    happened all the same."""
+    """A file between others of it is missing or put aside, or its writer dropped rows: what is not
+    in the log may have happened all the same."""
     drained: bool
     """It said that no connection of its is left."""
     stalls: Intervals
@@ -100,8 +107,9 @@ class Run:
     dropped_earlier: int
     """Of them, those lost before its first file."""
     beside_ns: int = 0
-    """Of a run without anchors, among others that have them: its clock + this puts its last row at the end of theirs.
-    An assumption, for figures over time; no instant of it is compared with another run's."""
+    """Of a run without anchors, among others that have them: its clock + this puts its last row at
+    the end of theirs. An assumption, for figures over time; no instant of it is compared with
+    another run's."""
 
 
 class Timeline(Enum):
@@ -114,7 +122,9 @@ class Timeline(Enum):
 
     @classmethod
     def of(cls, runs: Iterable[Run]) -> Timeline:
-        """The best that all of *runs* with anchors share. One without them changes no other run's clock."""
+        """The best that all of *runs* with anchors share. One without them changes no other run's
+        clock.
+        """
         runs = list(runs)
         related = [run for run in runs if run.anchors]
         if not related:
@@ -152,7 +162,9 @@ class Timeline(Enum):
 
 
 def missing_serials(serials: Iterable[int]) -> list[int]:
-    """The numbers between those of one run's files that are not among *serials*: retention takes none of these."""
+    """The numbers between those of one run's files that are not among *serials*: retention takes
+    none of these.
+    """
     present = {serial for serial in serials if serial > 0}
     return sorted(set(range(min(present), max(present))) - present) if present else []
 
@@ -209,8 +221,8 @@ def merge(intervals: Iterable[tuple[int, int]]) -> Intervals:
 
 
 def overdue_files(files: Sequence[Facts], least_ns: int) -> list[Facts]:
-    """Those of *files* with a silence overdue by more than *least_ns*, or a final check by a writer that has one: the
-    silence that it ended may be in a later file.
+    """Those of *files* with a silence overdue by more than *least_ns*, or a final check by a writer
+    that has one: the silence that it ended may be in a later file.
     """
 
     def overdue(facts: Facts) -> bool:
@@ -225,8 +237,9 @@ def overdue_files(files: Sequence[Facts], least_ns: int) -> list[Facts]:
 def strangers(files: Iterable[Facts]) -> dict[Place, str]:
     """Good files that cannot be believed beside the others: path -> reason.
 
-    Two runs of one writer id whose connection numbers overlap are two writers: their rows cannot be told apart, so
-    the files of the later run are named. In a run of which every file is here no number can lie far beyond the rows.
+    Two runs of one writer id whose connection numbers overlap are two writers: their rows cannot be
+    told apart, so the files of the later run are named. In a run of which every file is here no
+    number can lie far beyond the rows.
     """
     found: dict[Place, str] = {}
     runs: dict[tuple[int, int, str], list[Facts]] = {}

@@ -1,5 +1,5 @@
-"""The report: one HTML file that opens offline. What its charts show is counted by the engine, from one row per
-connection into small frames; the rest only lays out.
+"""The report: one HTML file that opens offline. What its charts show is counted by the engine, from
+one row per connection into small frames; the rest only lays out.
 
 The verdict is read in ten seconds, the evidence by scrolling.
 """
@@ -40,8 +40,9 @@ class Charted:
 
     tick: float
     lateness: list[tuple[float, int]]
-    """Reaps per slice of lateness: as the client saw it where it did, else as the server logged it. The first is of all
-    that were early by two slices or more, the last of all that were late by `LATENESS_TICKS` or more."""
+    """Reaps per slice of lateness: as the client saw it where it did, else as the server logged it.
+    The first is of all that were early by two slices or more, the last of all that were late by
+    `LATENESS_TICKS` or more."""
     slice: float
     """A round tenth of a tick, or so."""
     seen: bool
@@ -101,7 +102,9 @@ def gather(audited: Audit, server: Inputs) -> Charted:
 
 
 def _counts(frame: DataFrame, series: list[Column]) -> list[dict[int, int]]:
-    """Per column of *series*: value -> rows that have it; nulls are left out. All in one look at *frame*."""
+    """Per column of *series*: value -> rows that have it; nulls are left out. All in one look at
+    *frame*.
+    """
     many = len(series)
     keys = F.array(*(column * F.lit(many) + F.lit(i) for i, column in enumerate(series)))
     rows = (
@@ -150,11 +153,13 @@ def _suspects(frame: Any) -> list[dict[str, Any]]:
     ]
 
 
-# ---- the page --------------------------------------------------------------------------------------------------------
+# ---- the page
+# --------------------------------------------------------------------------------------------------------
 
 
 def folded(rows: list[list[str]], name: int) -> list[list[str]]:
-    """*rows*, those that are equal but for their figures as the first of them, with how many more like it there are.
+    """*rows*, those that are equal but for their figures as the first of them, with how many more
+    like it there are.
 
     What is in the column *name* is not compared.
     """

@@ -1,12 +1,14 @@
 """The replay in Spark: every silence judged under every setting, with no order among them.
 
-The rule of this module: *a silence is judged by itself*. A client that was cut and comes back connects again at that
-activity, so a silence that begins with it is the same under any setting; only what is due, and when, differs. A client
-that does not come back has no further silence: of each connection the first cut is marked. Epochs lie on one grid per
-run, from its first opening on, as they do when the loop never stalls.
+The rule of this module: *a silence is judged by itself*. A client that was cut and comes back
+connects again at that activity, so a silence that begins with it is the same under any setting;
+only what is due, and when, differs. A client that does not come back has no further silence: of
+each connection the first cut is marked. Epochs lie on one grid per run, from its first opening on,
+as they do when the loop never stalls.
 
-Grains: `silences` one row per silence; `hits` one row per silence and setting that it may be cut under; `lives` one row
-per connection. Instants in ns on the writer's clock, + offset_ns on the timeline that all share.
+Grains: `silences` one row per silence; `hits` one row per silence and setting that it may be cut
+under; `lives` one row per connection. Instants in ns on the writer's clock, + offset_ns on the
+timeline that all share.
 """
 
 from __future__ import annotations
@@ -34,8 +36,9 @@ AS_LOGGED = -1
 """In place of a setting: nothing is replayed."""
 
 LOW, HIGH = 0, 1
-"""The two ends of what is possible. High: a client that was cut comes back when the log shows it, and one that the
-log's reaper cut stays silent until this timeout. Low: it never comes back, and leaves as in the log."""
+"""The two ends of what is possible. High: a client that was cut comes back when the log shows it,
+and one that the log's reaper cut stays silent until this timeout. Low: it never comes back, and
+leaves as in the log."""
 
 TELLING = 20
 """Reaps from which on their distances tell how activity was logged."""
@@ -55,7 +58,9 @@ PLAN: pa.Schema = pa.schema(
 
 
 def silences(events: DataFrame, runs: DataFrame) -> DataFrame:
-    """Silences that an idle timeout was watching. `how`: RETURNED, CLOSED or CUT. Deadlines are not among them."""
+    """Silences that an idle timeout was watching. `how`: RETURNED, CLOSED or CUT. Deadlines are not
+    among them.
+    """
     kind = F.col("kind")
     how = (
         F.when(kind == "activity", RETURNED)
@@ -78,7 +83,9 @@ def silences(events: DataFrame, runs: DataFrame) -> DataFrame:
 
 
 def groups(events: DataFrame, runs: DataFrame) -> list[Any]:
-    """Grain: one row per run, listener_hash and timeout_ms; what the runs did, and under which timeouts."""
+    """Grain: one row per run, listener_hash and timeout_ms; what the runs did, and under which
+    timeouts.
+    """
     kind, watched = F.col("kind"), (F.col("timeout_ms") > 0) & F.col("idle_ns").isNotNull()
     slack = F.col("due_ns") - ns(F.col("timeout_ms")) - (F.col("t") - F.col("idle_ns"))
     known = F.when((kind == "reap") & F.col("timeout_ms").isNotNull(), slack)
@@ -97,11 +104,12 @@ def groups(events: DataFrame, runs: DataFrame) -> list[Any]:
 
 
 def facts_of_runs(found: list[Any], ticks: Mapping[int, int]) -> dict[int, dict[str, int]]:
-    """run -> origin_ns, its first opening; epochs in a tick; blur_ns, the epoch its activity is known to, 0: exactly.
+    """run -> origin_ns, its first opening; epochs in a tick; blur_ns, the epoch its activity is
+    known to, 0: exactly.
 
-    Leases that log themselves know activity to an epoch: all their reaps then lie equally far from the last activity
-    plus timeout. Where activity is logged with a clock reading those distances are spread evenly over an epoch. Too few
-    reaps to tell: two epochs, as reaper.trio has it.
+    Leases that log themselves know activity to an epoch: all their reaps then lie equally far from
+    the last activity plus timeout. Where activity is logged with a clock reading those distances
+    are spread evenly over an epoch. Too few reaps to tell: two epochs, as reaper.trio has it.
     """
     facts: dict[int, dict[str, int]] = {}
     for run in {row.run for row in found}:
@@ -123,7 +131,9 @@ def facts_of_runs(found: list[Any], ticks: Mapping[int, int]) -> dict[int, dict[
 
 
 def lives(events: DataFrame, runs: DataFrame) -> DataFrame:
-    """Every connection. `ended` is null where the log ends first; `opened` without an opening row: its first trace."""
+    """Every connection. `ended` is null where the log ends first; `opened` without an opening row:
+    its first trace.
+    """
     reaped = F.col("reaps") > 0
     return with_run(lifetimes(events), runs).select(
         "conn", "run", "listener_hash", "rows", "ended", "last_t", "log_end_ns", "offset_ns",
@@ -138,9 +148,10 @@ def lives(events: DataFrame, runs: DataFrame) -> DataFrame:
 def judged(rows: DataFrame, plan: DataFrame) -> DataFrame:
     """Grain: one row per silence and setting it may be cut under.
 
-    Columns beside those of `silences`: setting, timeout_ns, due (counted from the end of the epoch it began in);
-    cut: it is; censored: the log cannot tell, because its reaper ended it before this timeout would have; certain: cut
-    wherever the epochs lie; first, first_certain: the first of its connection that is cut, that is certainly cut.
+    Columns beside those of `silences`: setting, timeout_ns, due (counted from the end of the epoch
+    it began in); cut: it is; censored: the log cannot tell, because its reaper ended it before this
+    timeout would have; certain: cut wherever the epochs lie; first, first_certain: the first of its
+    connection that is cut, that is certainly cut.
     """
     both = rows.join(F.broadcast(plan), ["run", "listener_hash", "timeout_ms"])
     half = F.expr("blur_ns div 2")
@@ -175,7 +186,9 @@ def judged(rows: DataFrame, plan: DataFrame) -> DataFrame:
 
 
 def sums(hits: DataFrame) -> dict[int, dict[str, int]]:
-    """setting -> what was counted; held times in ns. `never_...`: where a client that was cut does not come back."""
+    """setting -> what was counted; held times in ns. `never_...`: where a client that was cut does
+    not come back.
+    """
     cut, how, censored, due = F.col("cut"), F.col("how"), F.col("censored"), F.col("due")
     cut_before, came = how == CUT, how == RETURNED
     possible = ~cut_before & (F.col("idle") + F.col("blur_ns") > F.col("timeout_ns"))
@@ -203,8 +216,8 @@ def sums(hits: DataFrame) -> dict[int, dict[str, int]]:
 
 
 def ended_early(hits: DataFrame, found: DataFrame) -> DataFrame:
-    """Grain: one row per setting and connection that was cut; due, of its first cut; ended, in the log (null: never).
-    *hits*: see `judged`; *found*: see `lives`.
+    """Grain: one row per setting and connection that was cut; due, of its first cut; ended, in the
+    log (null: never). *hits*: see `judged`; *found*: see `lives`.
     """
     ends = found.select(F.col("conn").alias("of_conn"), "ended")
     cut = hits.where("first").select("setting", "conn", "due", "log_end_ns", "offset_ns")
@@ -212,8 +225,9 @@ def ended_early(hits: DataFrame, found: DataFrame) -> DataFrame:
 
 
 def tails(found: DataFrame, plan: DataFrame) -> DataFrame:
-    """Grain: one row per setting and connection that may have fallen due unseen: open at the end of the log, which
-    goes on for longer than its timeout after its last row. `at`: the earliest instant."""
+    """Grain: one row per setting and connection that may have fallen due unseen: open at the end of
+    the log, which goes on for longer than its timeout after its last row. `at`: the earliest
+    instant."""
     open_still = found.where(F.col("ended").isNull() & (F.col("timeout_ms") > 0))
     at = F.col("last_t") + F.col("timeout_ns")
     return (
@@ -228,8 +242,8 @@ def peaks(
 ) -> dict[tuple[int, int], int]:
     """(setting, `LOW` or `HIGH`) -> the most connections open at once, exactly.
 
-    Of `lives`, `judged` and `tails`, under *settings* and `AS_LOGGED`, of which there is one world; *span*: begin and
-    end of the log on the shared timeline, ns.
+    Of `lives`, `judged` and `tails`, under *settings* and `AS_LOGGED`, of which there is one world;
+    *span*: begin and end of the log on the shared timeline, ns.
     """
     asked = [(AS_LOGGED, LOW), *((setting, world) for setting in settings for world in (LOW, HIGH))]
     worlds = small_frame(found.sparkSession, asked, WORLDS)
@@ -272,7 +286,9 @@ def peaks(
 
 
 def _steps(frame: DataFrame, *steps: tuple[str, Column | int, Column | int]) -> DataFrame:
-    """Grain: one row per change; setting, world, at (shared timeline), up, down. Each step: a column, up, down."""
+    """Grain: one row per change; setting, world, at (shared timeline), up, down. Each step: a
+    column, up, down.
+    """
 
     def step(instant: str, up: Column | int, down: Column | int) -> Column:
         at = (F.col(instant) + F.col("offset_ns")).alias("at")

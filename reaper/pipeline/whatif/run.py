@@ -1,7 +1,8 @@
 """What if: a journal replayed under other settings, and for every figure how well it can be known.
 
-The rule of this module: *exact, bounded, estimated or refused, and it says which*. A client that is cut may come back
-or not, and a silence that the log's reaper cut may have ended a moment later or never: what follows is a range.
+The rule of this module: *exact, bounded, estimated or refused, and it says which*. A client that is
+cut may come back or not, and a silence that the log's reaper cut may have ended a moment later or
+never: what follows is a range.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
 SCHEMA = "reaper-what-if/1"
 HOUR_NS = 3600e9
 CANNOT_KNOW = 0.01
-"""Share of the silences that reach a timeout which the log may have cut before, for the answer still to be known."""
+"""Share of the silences that reach a timeout which the log may have cut before, for the answer
+still to be known.
+"""
 
 LEGEND = (
     "12 is exact, ~12 an estimate, 10..14 bounds; never and back: the two worlds, in which a client that was cut never "
@@ -94,8 +97,8 @@ def what_if(
     sets: Sequence[Sequence[str]],
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Replay the journals of *inputs* under the settings in force, then under each of *sets*, the words of a `--set`;
-    returns what goes to JSON.
+    """Replay the journals of *inputs* under the settings in force, then under each of *sets*, the
+    words of a `--set`; returns what goes to JSON.
 
     Raises:
         Fault: a word of *sets* makes no sense.
@@ -228,8 +231,8 @@ def _count(
 ) -> dict[int, dict[str, int]]:
     """What each setting of *todo* would have done, by its number; see `replay.sums`.
 
-    And: never_freed_ns, descriptor time that is free where a client that was cut does not come back; unseen and
-    unseen_ns, connections that may have fallen due unseen, and for how long.
+    And: never_freed_ns, descriptor time that is free where a client that was cut does not come
+    back; unseen and unseen_ns, connections that may have fallen due unseen, and for how long.
     """
     found: dict[int, dict[str, int]] = {i: defaultdict(int) for i in todo}
     for setting, sums in replay.sums(hits).items():
@@ -250,7 +253,9 @@ def _figures(log: Log, seen: dict[str, int], low_peak: int, high_peak: int) -> d
     known = "exact" if log.complete and not log.blur_ns else "estimated"
 
     def ranged(low: float, high: float) -> dict[str, Any]:
-        """A figure and how it is known: exact, estimated or bounded (value null); low and high inclusive."""
+        """A figure and how it is known: exact, estimated or bounded (value null); low and high
+        inclusive.
+        """
         alike = low == high
         return {
             "value": low if alike else None,
@@ -293,7 +298,9 @@ def _figures(log: Log, seen: dict[str, int], low_peak: int, high_peak: int) -> d
 
 
 def _cannot_know(seen: dict[str, int], log: Log) -> str | None:
-    """Why neither world is known under a timeout longer than the log's; None: of nearly all silences it is."""
+    """Why neither world is known under a timeout longer than the log's; None: of nearly all
+    silences it is.
+    """
     if seen["censored"] <= CANNOT_KNOW * (seen["censored"] + seen["reaps"]):
         return None
     longest = spoken(max(entry.timeout_ms for entry in log.in_force) / 1e3)

@@ -1,7 +1,8 @@
-"""What is asked: settings to replay a journal under, and what each means for a silence. No Spark here.
+"""What is asked: settings to replay a journal under, and what each means for a silence. No Spark
+here.
 
-The rule of this module: *a setting says everything about a replay, the log nothing but what happened*. Whether the log
-can answer is decided here too, before anything is counted.
+The rule of this module: *a setting says everything about a replay, the log nothing but what
+happened*. Whether the log can answer is decided here too, before anything is counted.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ class InForce:
 def refusal(
     setting: Setting, in_force: Iterable[InForce], thresholds_ns: Mapping[int, int]
 ) -> str | None:
-    """Why the log cannot tell what *setting* would do; None: it can. *thresholds_ns*: of each run: silences up to it
-    were not written."""
+    """Why the log cannot tell what *setting* would do; None: it can. *thresholds_ns*: of each run:
+    silences up to it were not written."""
     for entry in in_force:
         timeout = setting.timeout_ns(entry.listener, entry.timeout_ms)
         threshold = thresholds_ns[entry.run]

@@ -1,5 +1,6 @@
-"""Python imports this at its start, because `reaper run` put its folder on PYTHONPATH. Then it makes way: for the
-`sitecustomize` that the program would have had, and for everything else in the folder's name.
+"""Python imports this at its start, because `reaper run` put its folder on PYTHONPATH. Then it
+makes way: for the `sitecustomize` that the program would have had, and for everything else in the
+folder's name.
 
 Nothing here may end the program that it was put into.
 """
