@@ -109,11 +109,22 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         use("spark" if "real_spark" in names else "embedded")
 
 
-INSIDE = {
-    *("ring", "law", "core", "core_stateful", "slots", "wheel", "purgatory"),
-    *("timer_queue_kit", "driver", "policy", "vanished"),
-}
-"""The tests of `pytest -m inside`."""
+HERE = Path(__file__).parent
+
+INSIDE_ROOMS = {"core", "testing", "policy"}
+INSIDE_FILES = {"driver/test_driver.py", "driver/test_vanished.py"}
+"""The tests of `pytest -m inside`: whole rooms, and single files of others."""
+
+
+def room_and_name(path: Path) -> tuple[str, str]:
+    """The folder of tests that *path* lies in, "" for none, and its path from `tests/` on."""
+    below = path.relative_to(HERE) if path.is_relative_to(HERE) else PurePath(path.name)
+    return "/".join(below.parts[:-1]), below.as_posix()
+
+
+def is_inside(path: Path) -> bool:
+    room, name = room_and_name(path)
+    return room in INSIDE_ROOMS or name in INSIDE_FILES
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -126,13 +137,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """With `-m inside` the other files are not even imported: that takes longer than the tests."""
-    name = collection_path.name
-    inside = name.removeprefix("test_").removesuffix(".py") in INSIDE
-    return (
-        True
-        if config.option.markexpr == "inside" and name.startswith("test_") and not inside
-        else None
-    )
+    if config.option.markexpr != "inside" or not collection_path.name.startswith("test_"):
+        return None
+    return None if is_inside(collection_path) else True
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
@@ -147,21 +154,17 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 
 ON_SPARK = {"cluster", "engines", "live", "places"}
-"""The files `test_pipeline_*` that start a Spark: each process that runs one keeps a JVM of its own
-until it ends.
-"""
+"""The files `pipeline/test_*` that start a Spark: each process that runs one keeps a JVM of its own
+until it ends."""
 
 
 def together(path: str) -> str:
     """The name of the set of tests that must run in the same process as the tests of the file
-    *path*.
+    *path*, which is given from the root of the repository on.
     """
-    name = PurePath(path).name
-    return (
-        "test_pipeline"
-        if name.removeprefix("test_pipeline_").removesuffix(".py") in ON_SPARK
-        else name
-    )
+    pure = PurePath(path)
+    name = pure.name.removeprefix("test_").removesuffix(".py")
+    return "on a Spark" if pure.parent.name == "pipeline" and name in ON_SPARK else path
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -170,7 +173,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     slow: dict[str, int] = {}
     for item in items:
-        if item.path.stem.removeprefix("test_") in INSIDE and not item.get_closest_marker("slow"):
+        if is_inside(item.path) and not item.get_closest_marker("slow"):
             item.add_marker("inside")
         name = together(item.location[0])
         slow[name] = slow.get(name, 0) + (1 if item.get_closest_marker("slow") else 0)
@@ -246,7 +249,7 @@ def port() -> int:
 @pytest.fixture(params=["still", "moving"])
 def autojump_clock(request) -> Any:
     """What holds in virtual time holds under a clock that moves between two readings, too."""
-    from tests.loops import autojump
+    from tests.helpers.loops import autojump
 
     return autojump(request.param)
 

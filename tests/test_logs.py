@@ -10,10 +10,10 @@ import socket
 import warnings
 
 import pytest
-from server_process import PATIENCE, Process
 
 from reaper.errors import printable
 from reaper.logs import LOGGERS, JsonFormatter, configure, line
+from tests.helpers.server_process import PATIENCE, Process
 
 
 @pytest.fixture

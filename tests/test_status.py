@@ -11,7 +11,6 @@ import socket
 import pytest
 import trio
 import trio.testing
-from server_process import PATIENCE, ROOT, server, wait_until
 
 import reaper.asyncio
 import reaper.status
@@ -23,6 +22,7 @@ from reaper.policy.pressure import Pressure, Resources
 from reaper.status import IDLE_BOUNDS, SCHEMA, answer, complete, document
 from reaper.trio import open_reaper, serve_status
 from scripts.tools import get
+from tests.helpers.server_process import PATIENCE, ROOT, server, wait_until
 
 
 def label(lease) -> str | None:

@@ -2,7 +2,7 @@
 
 It gives the same answer about simulated journals, with every fault in them, or it would prove
 nothing: one verdict per connection written to Parquet, with the counts and the lateness
-(`tests/test_pipeline_rivals.py`). It does not know the traps of `tests/test_pipeline_audit.py` that
+(`tests/pipeline/test_rivals.py`). It does not know the traps of `tests/pipeline/test_audit.py` that
 need a second look: those hold the pipeline's two engines.
 """
 

@@ -330,7 +330,7 @@ def bind(base: type[Lease], namespace: dict[str, Any], *, reports: bool = False)
             slot `log`.
     """
     # CPython keeps what it learnt about a store in the code object. Two cores must not share one,
-    # or each would unlearn what the other taught (tests/test_core.py:
+    # or each would unlearn what the other taught (tests/core/test_reaper.py:
     # test_two_cores_do_not_share...).
     code = (_reporting_touch if reports else _touch).__code__
     touch = FunctionType(code.replace(co_name="touch"), namespace, "touch")

@@ -2,7 +2,7 @@
 
 The rule of this module: *the answer is Spark's, or an error*. Where the two differ (the type of a
 sum, the place of nulls, the index of a lambda), what is written here gives Spark's; what is missing
-is an AttributeError and no guess. `tests/test_pipeline_engines.py` asks both.
+is an AttributeError and no guess. `tests/pipeline/test_engines.py` asks both.
 """
 
 from __future__ import annotations

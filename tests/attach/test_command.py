@@ -1,0 +1,263 @@
+"""The attach command around a server of our own user: what it takes, what it refuses, what it never
+touches.
+"""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+
+import psutil
+import pyarrow.parquet as pq
+import pytest
+
+from scripts.tools import metrics
+from tests.helpers.attach_servers import (
+    ROOT,
+    Attach,
+    Echo,
+    Redis,
+    accepts,
+    at,
+    free_port,
+    refused,
+    running,
+    tool,
+    until,
+)
+
+LIMITS = ("--idle", "1s", "--tick", "100ms")
+
+
+def descriptors(pid: int) -> list[str]:
+    """What *pid* has open, by what it is."""
+    found = []
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        with suppress(FileNotFoundError):
+            found.append(os.readlink(f"/proc/{pid}/fd/{name}"))
+    return sorted(found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_stops_cleanly_on_a_signal_and_leaves_nothing_behind(number: int, port) -> None:
+    with Echo.server(port) as server:
+        client = Echo.answered(port)
+        client.exchange()  # by now whoever tried whether it listens has been closed
+        before = descriptors(server.pid)
+        attach = Attach(*at(port), "--idle", "30s", "--close")
+        until(lambda: attach.of("found"), "the client is found")
+        assert attach.stop(number) == (0, "")
+        assert attach.events[-1]["event"] == "end"
+        assert descriptors(server.pid) == before
+        client.exchange()
+
+
+@pytest.mark.slow
+def test_connections_of_every_worker_are_closed_and_those_of_a_stranger_on_the_same_port_never(
+    port,
+) -> None:
+    """Three workers share a listening socket; another process listens on the same address by
+    SO_REUSEPORT.
+    """
+    with Echo.server(port, workers=3) as ours, Echo.server(port) as stranger:
+        process = psutil.Process(stranger.pid)
+        until(
+            lambda: process.net_connections("tcp"), "the stranger listens"
+        )  # not only has a socket
+        clients = [Echo(port) for _ in range(40)]
+        for client in clients:
+            client.exchange()
+        theirs = len(process.net_connections("tcp"))
+        assert theirs > 1, "the kernel gave the stranger none of 40 connections"
+        with Attach("--pid", str(ours.pid), *LIMITS, "--close") as attach:
+            until(lambda: len(attach.of("closed")) == 41 - theirs, "all of ours are closed")
+            time.sleep(1.5)
+            assert len(attach.of("closed")) == 41 - theirs
+            closed = set(attach.clients("closed"))
+            for client in clients:
+                if client.name not in closed:
+                    client.exchange()
+
+
+@pytest.mark.slow
+def test_listening_sockets_outgoing_connections_and_unix_sockets_are_never_touched() -> None:
+    port, other = free_port(), free_port()
+    script = (
+        "import socket, time\n"
+        f"server = socket.create_server(('127.0.0.1', {port}))\n"
+        f"out = socket.create_connection(('127.0.0.1', {other}))\n"
+        "one, two = socket.socketpair()\n"
+        "accepted, _ = server.accept()\n"
+        "accepted, _ = server.accept()\n"
+        "assert accepted.recv(1) == b'', 'the accepted connection was not ended'\n"
+        "out.sendall(b'x'); assert out.recv(1) == b'x'\n"
+        "one.send(b'y'); assert two.recv(1) == b'y'\n"
+        "server.settimeout(20)\n"
+        "server.accept()\n"
+    )
+    with (
+        Echo.server(other),
+        subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE) as server,
+    ):
+        until(lambda: accepts(port), "the server listens")
+        client = Echo(port)
+        with Attach("--pid", str(server.pid), *LIMITS, "--close") as attach:
+            until(lambda: attach.of("closed"), "the client is closed")
+            assert attach.clients("closed") == [client.name]
+            time.sleep(1.5)
+            assert len(attach.of("closed")) == 1
+            assert accepts(port)
+        assert server.stderr is not None
+        said = server.stderr.read()
+        assert server.wait(20) == 0, said
+
+
+@pytest.mark.slow
+def test_networks_say_whose_clients_are_meant(port) -> None:
+    with Echo.server(port):
+        _, far = Echo(port), Echo(port, "127.9.9.9")
+        for flags in (("--only", "127.9.0.0/16"), ("--except", "127.0.0.0/24")):
+            with Attach(*at(port), *LIMITS, *flags) as attach:
+                until(lambda: attach.of("due"), "the far client is reported")
+                time.sleep(0.5)
+                assert attach.clients("due") == [far.name]
+
+
+@pytest.mark.slow
+def test_metrics_and_a_configuration_file(tmp_path, port) -> None:
+    pytest.importorskip("prometheus_client")
+    exported = "127.0.0.1", free_port()
+    settings = (
+        '[reaper]\nlog_format = "json"\n[attach]\nidle = "1s"\ntick = "100ms"\njitter = 0.2\n'
+    )
+    (tmp_path / "reaper.toml").write_text(settings)
+    with Echo.server(port):
+        Echo.answered(port)
+        flags = (
+            "--config",
+            str(tmp_path / "reaper.toml"),
+            "--metrics",
+            "{}:{}".format(*exported),
+            "--close",
+        )
+        with Attach(*at(port), *flags, json=()) as attach:
+            until(lambda: attach.of("closed"), "the client is closed")
+            found = metrics(exported)
+            assert found['reaper_attach_closed_total{reason="idle"}'] == 1
+            assert found["reaper_attach_connections"] == 0
+            assert attach.stop() == (0, "")
+
+
+@pytest.mark.slow
+def test_a_terminal_shows_a_live_table(port) -> None:
+    pytest.importorskip("rich")
+    with Echo.server(port):
+        client = Echo.answered(port)
+        ours, theirs = pty.openpty()
+        command = [sys.executable, "-m", "reaper", "attach", *at(port), *LIMITS]
+        wide = {**os.environ, "COLUMNS": "160", "TERM": "xterm"}
+        with subprocess.Popen(command, cwd=ROOT, stdout=theirs, stderr=theirs, env=wide) as watch:
+            said = b""
+            while b"would close" not in said or b"client's" not in said:
+                assert select.select([ours], [], [], 30)[0], said
+                said += os.read(ours, 65536)
+            watch.send_signal(signal.SIGINT)
+            os.close(theirs)
+            with suppress(OSError):  # the other end of the terminal is closed
+                while os.read(ours, 65536):
+                    pass
+            assert watch.wait() == 0
+        os.close(ours)
+        assert client.name.encode() in said
+        client.exchange()
+
+
+@pytest.mark.slow
+def test_a_server_that_ignores_the_end_of_file_is_ended_all_the_same_for_its_client(port) -> None:
+    with Echo.server(port, "deaf"), Attach(*at(port), *LIMITS, "--close"):
+        client = Echo.answered(port)
+        assert client.wait_for_the_end() >= 1.0
+
+
+@pytest.mark.slow
+def test_without_rights_it_shows_and_refuses_to_close_in_one_line(tmp_path, port) -> None:
+    """The kernel says to each user when a connection last spoke, but only a user's own processes
+    may be traced.
+    """
+    if os.getuid():
+        pytest.skip("only root can start a server as another user")
+    other = {"user": 65534, "group": 65534, "extra_groups": [], "cwd": "/"}
+    command = (tool("redis-server"), "--port", str(port), "--save", "", "--dir", "/tmp")
+    no_rights = (tool("setpriv"), "--bounding-set=-all", "--inh-caps=-all")
+    flags = (*at(port), *LIMITS)
+    with running(*command, port=port, **other):
+        client = Redis.answered(port)
+        assert "needs CAP_SYS_PTRACE" in refused(*flags, "--close", prefix=no_rights)
+        assert "needs CAP_NET_ADMIN" in refused(
+            *flags, "--close", "--how", "destroy", prefix=no_rights
+        )
+        with Attach(*flags, prefix=no_rights) as attach:
+            until(lambda: attach.of("due") + attach.of("unsure"), "the client is reported")
+            assert attach.clients("due") + attach.clients("unsure") == [client.name]
+        client.exchange()
+
+
+@pytest.mark.slow
+def test_what_cannot_be_is_refused_in_one_line_that_says_what_would_be_right(
+    tmp_path, port
+) -> None:
+    with Echo.server(port) as server, subprocess.Popen(["sleep", "60"]) as bystander:
+        here = at(port)
+        assert "no limit is on: give --idle 5m" in refused(*here)
+        assert "longer than the shortest limit" in refused(*here, "--idle", "1s", "--tick", "2s")
+        assert "'soon'" in refused(*here, "--idle", "soon")
+        assert "nothing listens there" in refused(
+            "--listen", f"127.0.0.1:{free_port()}", "--idle", "1m"
+        )
+        assert "not HOST:PORT" in refused("--listen", "6379", "--idle", "1m")
+        assert "there is no such process" in refused("--pid", "4194304", "--idle", "1m")
+        assert "listens on a TCP port" in refused("--pid", str(bystander.pid), "--idle", "1m")
+        assert "expected a network" in refused(*here, "--idle", "1m", "--only", "127.0.0.1/4")
+        assert "cannot be read" in refused(*here, "--config", str(tmp_path / "missing.toml"))
+        assert "leave --close" in refused(*here, "--learn", str(tmp_path), "--close")
+        assert "at least 100ms" in refused(*here, "--learn", str(tmp_path), "--gap", "1ms")
+        assert "--learn" in refused(*here, "--learn", "/proc/none")
+        assert "one of the arguments --pid --listen" in refused("--idle", "1m")
+        assert "not allowed with" in refused(*here, "--pid", str(server.pid), "--idle", "1m")
+        bystander.kill()
+        (tmp_path / "file").write_text("")
+        assert "--journal" in refused(*here, "--idle", "1m", "--journal", str(tmp_path / "file"))
+
+
+@pytest.mark.slow
+def test_the_silences_of_a_foreign_servers_client_are_learned_until_a_signal(
+    tmp_path, port
+) -> None:
+    command = [sys.executable, "-m", "reaper", "attach", *at(port), "--gap", "400ms"]
+    with (
+        Echo.server(port),
+        subprocess.Popen([*command, "--learn", str(tmp_path)], cwd=ROOT, stdout=-1) as learner,
+    ):
+        assert b"learning" in learner.stdout.readline()
+        client = Echo(port)
+        time.sleep(0.5)
+        first = time.monotonic() - client.spoke > 0.85  # this machine may make a long silence of it
+        for _ in range(3):
+            client.exchange()
+            time.sleep(1.0)
+        client.sock.close()
+        time.sleep(0.5)
+        learner.send_signal(signal.SIGINT)
+        assert b"% of a core" in learner.communicate()[0]
+        assert learner.returncode == 0
+    rows = [row for file in tmp_path.glob("*.parquet") for row in pq.read_table(file).to_pylist()]
+    silences = [row["idle_ns"] / 1e9 for row in rows if row["kind"] in ("activity", "close_peer")]
+    assert 3 <= len([silence for silence in silences if silence >= 0.9]) <= 3 + first
+    assert {row["timeout_ms"] for row in rows if row["kind"] == "activity"} == {None}

@@ -1,0 +1,341 @@
+"""What is asked of the kernel: the same questions to the real one and to the fake of the other
+tests.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+import struct
+import subprocess
+import sys
+import time
+from contextlib import closing
+
+import pytest
+
+from reaper.attach import netlink
+from reaper.attach.closing import check_shutdown
+from reaper.attach.kernel import Linux, Refusal, grain
+from reaper.attach.netlink import addresses_of, cookie_of
+from reaper.attach.sockets import OwnSockets, acks_tell, look
+from reaper.attach.targets import READ_EVERY, ByListen, ByPid, parse_address
+from reaper.errors import InvalidArgument
+from tests.helpers import namespaces
+from tests.helpers.attach_worlds import FakeWorld, RealWorld
+
+GRAIN = grain()
+
+
+@pytest.fixture(params=[FakeWorld, RealWorld])
+def world(request):
+    made = request.param()
+    yield made
+    made.close()
+
+
+def test_a_dump_shows_each_open_connection_of_the_listener_once_and_with_info_what_a_look_says(
+    world,
+) -> None:
+    ends = [world.connect() for _ in range(5)]
+    found = list(world.dump([world.listener], False))
+    assert sorted(one.ident for one in found) == sorted(map(world.ident, ends))
+    assert len({cookie_of(one.ident) for one in found}) == 5
+    assert all(addresses_of(one.ident)[0] == world.listener.address for one in found)
+    assert all(one.inode and one.snapshot is None for one in found)
+    world.send(ends[0], 7)
+    ident = world.ident(ends[0])
+    (with_info,) = (one for one in world.dump([world.listener], True) if one.ident == ident)
+    (seen,) = world.look([ident])
+    assert (with_info.snapshot.received, seen.received) == (7, 7)
+    assert seen.before <= seen.after
+
+
+def test_who_listens_may_be_asked_while_a_dump_is_half_read() -> None:
+    with closing(RealWorld()) as world:
+        ends = [world.connect() for _ in range(300)]
+        dump = world.dump([world.listener], True)
+        next(dump)
+        assert world.listener.address in {one.address for one in world.kernel.listeners()}
+        assert len(list(dump)) == len(ends) - 1
+
+
+def test_a_look_answers_in_the_order_of_the_question_and_none_for_what_is_gone_or_has_another_cookie(
+    world,
+) -> None:
+    first, gone, last = (world.connect() for _ in range(3))
+    world.send(first, 1)
+    world.send(last, 3)
+    idents = [world.ident(one) for one in (first, gone, last)]
+    world.hang_up(gone)
+    seen = world.look([idents[2], idents[1], idents[0]])
+    assert [one and one.received for one in seen] == [3, None, 1]
+    another = idents[0][:40] + struct.pack("=Q", cookie_of(idents[0]) + 1000)
+    assert world.look([another]) == [None]
+
+
+def test_stamps_are_never_later_than_the_truth_by_more_than_the_grain(world) -> None:
+    one = world.connect()
+    world.wait(0.05)
+    earliest = world.now
+    world.send(one)
+    latest = world.now
+    world.wait(0.03)
+    (seen,) = world.look([world.ident(one)])
+    assert seen.since(seen.received_ago, GRAIN) >= earliest
+    assert seen.before - seen.received_ago <= latest + GRAIN
+    assert seen.silent(GRAIN) <= seen.before - earliest + (seen.after - seen.before)
+
+
+def test_who_spoke_last_is_seen(world) -> None:
+    one = world.connect()
+    world.wait(0.05)
+    world.send(one)
+    world.wait(0.05)
+    (asked,) = world.look([world.ident(one)])
+    world.answer(one, 4)
+    world.wait(0.2)  # the peer's kernel may acknowledge late
+    (answered,) = world.look([world.ident(one)])
+    assert asked.received_ago < asked.sent_ago
+    assert answered.received_ago > answered.sent_ago
+    assert answered.acked - asked.acked == 4
+
+
+def test_unread_and_queued_bytes_are_seen(world) -> None:
+    one, other = world.connect(), world.connect()
+    world.leave_unread(one)
+    world.stall(other)
+    unread, stalled = world.look([world.ident(one), world.ident(other)])
+    assert (unread.unread, unread.queued) == (3, 0)
+    assert stalled.queued > 50_000
+
+
+def test_an_end_that_the_final_check_allows_is_seen_by_the_peer_and_happens_once(world) -> None:
+    one = world.connect()
+    ident = world.ident(one)
+    assert world.end(ident, 0, lambda seen: False) == "averted"
+    assert world.look([ident]) != [None]
+    assert world.end(ident, 0, lambda seen: seen.received == 0) == "closed"
+    assert world.sees_the_end(one)
+    assert world.look([ident]) == [None]
+    assert world.end(ident, 0, lambda seen: True) == "gone"
+
+
+# -- the real one alone
+
+
+@pytest.mark.parametrize("most", [1, 2, netlink.MOST_PLACES])
+@pytest.mark.parametrize("info", [False, True])
+def test_the_connections_of_several_listeners_are_found_in_one_dump_or_more(
+    monkeypatch, most: int, info: bool
+) -> None:
+    monkeypatch.setattr(netlink, "MOST_PLACES", most)
+    with contextlib.ExitStack() as stack:
+        servers = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
+        ports = [server.getsockname()[1] for server in servers]
+        for server in servers:
+            stack.enter_context(socket.create_connection(server.getsockname()))
+        kernel = stack.enter_context(closing(Linux()))
+        listeners = [one for one in kernel.listeners() if one.address.port in ports]
+        found = [addresses_of(one.ident)[0].port for one in kernel.dump(listeners, info)]
+        assert sorted(found) == sorted(ports)
+
+
+def test_an_outgoing_connection_from_the_listening_port_is_known_as_such() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0), reuse_port=True) as server,
+        socket.create_server(("127.0.0.1", 0)) as elsewhere,
+        socket.create_connection(server.getsockname()),
+        server.accept()[0] as accepted,
+        socket.socket() as out,
+        closing(Linux()) as kernel,
+    ):
+        out.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        out.bind(server.getsockname())
+        out.connect(elsewhere.getsockname())
+        (listener,) = (
+            one for one in kernel.listeners() if one.address.port == server.getsockname()[1]
+        )
+        inodes = {os.fstat(sock.fileno()).st_ino: sock is out for sock in (accepted, out)}
+        with elsewhere.accept()[0]:
+            for much in (1, 10_000_000, 1):
+                found = list(kernel.dump([listener], True))
+                assert {one.inode: one.snapshot.outgoing for one in found} == inodes
+                for sock in (accepted, out):
+                    sock.setblocking(False)
+                    with contextlib.suppress(BlockingIOError):
+                        sock.send(b"x" * much)
+                time.sleep(0.05)
+
+
+SERVES_ALL = """
+import socket, sys
+server = socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True)
+print(server.getsockname()[1], flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_server_of_every_address_is_found_by_each_of_them() -> None:
+    with (
+        subprocess.Popen(
+            [sys.executable, "-c", SERVES_ALL], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as child,
+        closing(Linux()) as kernel,
+    ):
+        port = int(child.stdout.readline())
+        with socket.create_connection(("127.0.0.1", port)), socket.create_connection(("::1", port)):
+            for asked, hosts in (
+                ("[::1]", ["::1"]),
+                ("127.0.0.1", ["127.0.0.1"]),
+                ("[::ffff:127.0.0.1]", ["127.0.0.1"]),
+                ("[::]", ["127.0.0.1", "::1"]),
+                ("", ["127.0.0.1", "::1"]),
+            ):
+                target = ByListen(parse_address(f"{asked}:{port}"), kernel)
+                found = [one.ident for one in kernel.dump(target.listeners(), False)]
+                assert sorted(addresses_of(ident)[0].host for ident in found) == hosts, asked
+                assert None not in kernel.look(found)
+            assert target.pids() == [child.pid]
+        child.communicate()
+
+
+TAKES_OVER = """
+import socket, sys
+with socket.socket(fileno=0) as channel:
+    _, given, _, _ = socket.recv_fds(channel, 1, 1)
+    channel.send(b"!")
+    channel.recv(1)
+"""
+
+
+def test_a_listening_socket_that_is_handed_over_later_is_watched(monkeypatch) -> None:
+    ours, theirs = socket.socketpair()
+    with (
+        # ends when its channel is closed
+        subprocess.Popen([sys.executable, "-c", TAKES_OVER], stdin=theirs) as child,
+        theirs, ours, socket.create_server(("127.0.0.1", 0)) as server, closing(Linux()) as kernel,
+    ):  # fmt: skip
+        target = ByPid(child.pid, kernel, waits=True)
+        assert target.listeners() == []
+        socket.send_fds(ours, [b"!"], [server.fileno()])
+        assert ours.recv(1) == b"!"
+        monkeypatch.setattr(target, "_clock", lambda: time.monotonic() + READ_EVERY)
+        assert [one.address.port for one in target.listeners()] == [server.getsockname()[1]]
+        ours.send(b"!")
+
+
+@pytest.mark.parametrize(
+    ("code", "said"), [(errno.EOPNOTSUPP, "CONFIG_INET_DIAG_DESTROY"), (errno.EPERM, "NET_ADMIN")]
+)
+def test_a_destroy_that_the_kernel_refuses_is_said_in_words(
+    code: int, said: str, monkeypatch
+) -> None:
+    with closing(Linux()) as kernel:
+        assert kernel.destroy(struct.pack("=40xQ", 1)) is False
+        monkeypatch.setattr(
+            kernel, "_acknowledged", lambda sequence: netlink.Answer(sequence, code)
+        )
+        with pytest.raises(Refusal, match=said):
+            kernel.destroy(struct.pack("=40xQ", 1))
+
+
+@pytest.mark.parametrize("what", ["listener", "file", "closed"])
+def test_what_is_no_connection_is_refused_by_the_library(what: str, tmp_path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, open(tmp_path / "x", "w") as file:
+        given = {"listener": server, "file": file, "closed": 1_000_000}[what]
+        with pytest.raises(InvalidArgument, match="not a connected TCP socket"):
+            OwnSockets().ident(given)
+
+
+@pytest.mark.parametrize("exchanges", [1, 2, 7])
+@pytest.mark.parametrize("asks_again", [False, True])
+def test_a_socket_in_hand_tells_whether_the_last_question_was_answered(
+    exchanges: int, asks_again: bool
+) -> None:
+    """Both stamps fall into one jiffy; only how the kernel acknowledges differs."""
+    if not acks_tell():
+        pytest.skip("this kernel wants more than one quick answer")
+    with closing(RealWorld()) as world:
+        for _ in range(
+            5
+        ):  # until question, answer and the next question of one of them share a jiffy
+            fresh = [world.connect() for _ in range(20)]
+            for one in fresh:
+                for _ in range(exchanges):
+                    world.send(one)
+                    world.answer(one)
+                if asks_again:
+                    world.send(one)
+            time.sleep(0.25)
+            looks = [look(one.server.fileno(), time.monotonic) for one in fresh]
+            if found := {seen.answered for seen in looks if seen.sent_ago == seen.received_ago}:
+                break
+        assert found == {not asks_again}
+        (by_netlink,) = world.look([world.ident(fresh[0])])
+        assert by_netlink[3:7] == looks[0][3:7]
+
+
+def forbidden(pid: int, fd: int) -> int:
+    raise PermissionError(errno.EPERM, "Operation not permitted")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        (
+            "kernel.NETLINK_SOCK_DIAG",
+            30,
+            r"no sock_diag netlink .* CONFIG_INET_DIAG",
+        ),  # a protocol that no kernel has
+        (
+            "closing.SYS_PIDFD_GETFD",
+            100_000,
+            r"no pidfd_getfd: it needs Linux 5\.6",
+        ),  # a call that no kernel has
+        (
+            "closing.take",
+            forbidden,
+            r"needs CAP_SYS_PTRACE, and .*ptrace_scope below 3: run as .*--how destroy",
+        ),
+    ],
+)
+def test_what_the_kernel_lacks_or_forbids_is_said_in_words(
+    name: str, value: object, said: str, monkeypatch
+) -> None:
+    monkeypatch.setattr(f"reaper.attach.{name}", value)
+    with pytest.raises(Refusal, match=said), closing(Linux()):
+        check_shutdown(os.getpid(), 0)
+
+
+def test_a_descriptor_that_is_not_there_takes_no_right_to_ask_for() -> None:
+    with subprocess.Popen(["sleep", "30"]) as child:
+        check_shutdown(child.pid, 999)
+        child.kill()
+    with pytest.raises(Refusal, match="has ended"):
+        check_shutdown(child.pid, 0)
+
+
+def test_the_connections_of_another_network_namespace_are_seen_through_its_process() -> None:
+    script = (
+        "import socket, sys\n"
+        "server = socket.create_server(('127.0.0.1', 7777))\n"
+        "client = socket.create_connection(('127.0.0.1', 7777))\n"
+        "print('ready', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    with (
+        namespaces.opened() as link,
+        subprocess.Popen(
+            [*link.server, sys.executable, "-c", script], stdin=-1, stdout=-1
+        ) as child,
+        closing(Linux()) as ours,
+    ):
+        assert child.stdout.readline() == b"ready\n"
+        with closing(Linux(child.pid)) as kernel:
+            (listener,) = (one for one in kernel.listeners() if one.address.port == 7777)
+            assert len(list(kernel.dump([listener], True))) == 1
+        assert listener not in ours.listeners()
+        child.communicate()

@@ -1,0 +1,253 @@
+"""Claims about `python -m reaper`, the lint, reloading, and the table in the documentation."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from reaper.__main__ import main
+from reaper.config import OPTIONS, ReaperConfig
+from reaper.config.balancers import BALANCERS
+from reaper.config.command import BEGIN, END, markdown, rewrite
+from reaper.config.lint import IDLE_KEYS, Finding, lint
+from reaper.config.settings import applied, changes
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture(autouse=True)
+def _no_variables_of_the_machine(monkeypatch) -> None:
+    for found in OPTIONS.values():
+        for name in found.environment:
+            monkeypatch.delenv(name, raising=False)
+
+
+def config(**overrides: object) -> ReaperConfig:
+    """A configuration from `section__key=value`."""
+    return ReaperConfig.load(
+        environ={}, overrides={name.replace("__", "."): value for name, value in overrides.items()}
+    )
+
+
+def graves(found: list[Finding]) -> list[tuple[str, str]]:
+    return [(finding.severity, finding.path) for finding in found if finding.severity != "note"]
+
+
+@pytest.mark.parametrize(
+    ("tick", "idle", "said"),
+    [
+        *(("1s", "10s", None), ("1s", "4s", None), ("1s", "3s", "warning"), ("1s", "1s", "error")),
+        *(("2s", "1s", "error"), ("1ms", "10s", "warning"), ("1s", "0s", None)),  # too fine; off
+    ],
+)
+def test_a_tick_is_judged_by_the_shortest_timeout(tick: str, idle: str, said: str | None) -> None:
+    found = lint(config(reaper__tick=tick, timeouts__idle=idle))
+    assert graves(found) == ([(said, "reaper.tick")] if said else [])
+    assert any("times the promised time" in each.text for each in found) is (said == "error")
+
+
+IDLE_OFF = {f"timeouts__{key}": "0s" for key in IDLE_KEYS}
+
+
+@pytest.mark.parametrize(
+    ("limit", "tick"),
+    [
+        ("timeouts__max_age", "reaper__tick"),
+        ("timeouts__request", "reaper__tick"),
+        ("attach__idle", "attach__tick"),
+    ],
+)
+def test_a_tick_is_judged_by_ages_and_by_what_attach_tolerates_too(limit: str, tick: str) -> None:
+    found = lint(config(**IDLE_OFF, **{limit: "5s", tick: "60s"}))
+    (error,) = (each for each in found if each.severity == "error")
+    assert error.path == tick.replace("__", ".")
+    assert limit.replace("__", ".") in error.text
+
+
+@pytest.mark.parametrize("behind", OPTIONS["server.behind"].kind.choices)  # type: ignore[attr-defined]
+def test_the_defaults_pass_where_what_stands_in_front_gives_up_before_them(behind: str) -> None:
+    assert behind not in BALANCERS or BALANCERS[behind].source
+    slower = (
+        behind in BALANCERS and BALANCERS[behind].tells and BALANCERS[behind].idle >= 95
+    )  # "unknown" is default
+    assert graves(lint(config(server__behind=behind))) == (
+        [("error", "timeouts.keep_alive")] if slower else []
+    )
+
+
+@pytest.mark.parametrize(
+    ("behind", "keep_alive", "wrong"),
+    [
+        ("alb", "59s", True), ("alb", "60s", True), ("alb", "61s", False),
+        ("nginx", "75s", True), ("nginx", "76s", False),
+        ("gorouter", "75s", True), ("gorouter", "91s", False),
+        ("nlb", "349s", False), ("nlb", "350s", True),
+        ("direct", "5s", False), ("unknown", "5s", False), ("alb", "0s", False),
+        ("gcp-alb", "600s", True), ("go", "91s", False),
+    ],
+)  # fmt: skip
+def test_keep_alive_is_judged_by_what_stands_in_front(
+    behind: str, keep_alive: str, wrong: bool
+) -> None:
+    found = lint(config(server__behind=behind, timeouts__keep_alive=keep_alive))
+    errors = [finding for finding in found if finding.severity == "error"]
+    assert {finding.path for finding in errors} == ({"timeouts.keep_alive"} if wrong else set())
+    if wrong and behind in BALANCERS:
+        assert BALANCERS[behind].title in errors[0].text
+
+
+DOORS = ("first_byte", "headers", "keep_alive", "write", "request", "vanished", "tunnel_age")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "path"),
+    [
+        *(({f"timeouts__{key}": "0s"}, f"timeouts.{key}") for key in DOORS),
+        ({"limits__min_in_rate": 0}, "limits.min_in_rate"),
+        ({"limits__min_out_rate": 0}, "limits.min_out_rate"),
+        ({"timeouts__keep_alive_margin": "95s"}, "timeouts.keep_alive_margin"),
+        ({"timeouts__drain": "1s"}, "timeouts.drain_idle"),
+        ({"timeouts__drain_window": "31s"}, "timeouts.drain_window"),
+        ({"timeouts__vanished": "9s"}, "timeouts.vanished"),
+        ({"timeouts__drain_delay": "1s"}, "timeouts.drain_delay"),
+    ],
+)
+def test_doors_left_open_and_settings_that_defeat_each_other_are_a_warning(overrides, path) -> None:
+    assert graves(lint(config(**overrides))) == [("warning", path)]
+
+
+def test_findings_come_with_the_gravest_first_and_an_age_below_an_idle_time_is_a_note() -> None:
+    found = lint(
+        config(
+            reaper__tick="1m",
+            timeouts__headers="0s",
+            timeouts__max_age="9s",
+            timeouts__tunnel_age="9s",
+        )
+    )
+    order = [finding.severity for finding in found]
+    assert order == sorted(order, key=("error", "warning", "note").index)
+    assert set(order) == {"error", "warning", "note"}
+    assert {"timeouts.max_age", "timeouts.tunnel_age"} <= {
+        each.path for each in found if each.severity == "note"
+    }
+
+
+def test_a_reload_names_every_change_and_applies_only_the_live_ones() -> None:
+    old = config(timeouts__idle="5s", server__port=1)
+    new = config(timeouts__idle="6s", server__port=2, reaper__tick="2s", limits__max_requests=7)
+    assert changes(old, new) == {
+        "reaper.tick": "1s -> 2s (needs a restart)",
+        "timeouts.idle": "5s -> 6s",
+        "limits.max_requests": "1000 -> 7",
+        "server.port": "1 -> 2 (needs a restart)",
+    }
+    after = applied(old, new)
+    assert (after.timeouts.idle, after.limits.max_requests) == (6.0, 7)
+    assert (after.reaper.tick, after.server.port) == (1.0, 1)
+    assert set(changes(after, new)) == {"reaper.tick", "server.port"}
+    assert after.origins == dict.fromkeys(
+        ("timeouts.idle", "limits.max_requests", "server.port"), "command line"
+    )
+
+
+def test_check_prints_values_with_their_origin_and_passes_and_says_the_same_as_json(
+    tmp_path, call, monkeypatch
+):
+    path = tmp_path / "good.toml"
+    path.write_text('[timeouts]\nidle = "7s"\n')
+    monkeypatch.setenv("REAPER_TIMEOUTS_BODY", "8s")
+    status, out, _ = call(main, "check", path, "--write", "9s")
+    said, _, attach = out.partition("[attach]")  # whose keys have the names of others
+    lines = {line.split()[0]: line.split(maxsplit=2)[1:] for line in said.splitlines() if line}
+    assert lines["idle"] == ["7s", str(path)]
+    assert lines["body"] == ["8s", "environment REAPER_TIMEOUTS_BODY"]
+    assert lines["write"] == ["9s", "command line"]
+    assert lines["tunnel"] == ["10m", "default"]
+    assert (status, "verdict: pass" in attach) == (0, True)
+    status, out, _ = call(main, "check", path, "--tick", "30s", "--json")
+    report = json.loads(out)
+    assert (status, report["schema"], report["verdict"]) == (1, "reaper-check/1", "fail")
+    assert report["values"]["timeouts.idle"] == {"value": 7.0, "text": "7s", "origin": str(path)}
+    assert set(report["values"]) == set(OPTIONS)
+    assert report["findings"][0]["path"] == "reaper.tick"
+
+
+def test_check_of_an_unusable_file_says_every_fault_on_stderr(tmp_path, call) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_text('[timeouts]\nidle = 3\nbody = "x"\n')
+    status, out, err = call(main, "check", path, "--json")
+    assert (status, json.loads(out)["errors"]) == (2, err.splitlines())
+    assert [line.split(":")[0] for line in err.splitlines()] == ["timeouts.idle", "timeouts.body"]
+
+
+def test_check_needs_no_file_and_reads_the_one_that_the_servers_would(
+    tmp_path, call, monkeypatch
+) -> None:
+    monkeypatch.setenv("REAPER_TIMEOUTS_BODY", "8s")
+    monkeypatch.setenv("REAPER_IDLE", "3s")
+    status, said, _ = call(main, "check", "--changed")
+    assert [line.split() for line in said.splitlines()[:2]] == [
+        ["[timeouts]"],
+        ["body", "8s", "environment", "REAPER_TIMEOUTS_BODY;", "default", "30s"],
+    ]
+    assert (status, "keep_alive" in said) == (0, False)
+    monkeypatch.delenv("REAPER_TIMEOUTS_BODY")
+    status, said, _ = call(main, "check", "--changed", "--json")
+    report = json.loads(said)
+    (note,) = report["findings"]  # a variable that sets nothing
+    assert (status, report["values"], note["severity"], note["path"]) == (
+        0,
+        {},
+        "note",
+        "REAPER_IDLE",
+    )
+    assert note["text"].endswith("did you mean REAPER_TIMEOUTS_IDLE?")
+    for seconds, named in ((7, "named.toml"), (8, "given.toml")):
+        (tmp_path / named).write_text(f'[timeouts]\nidle = "{seconds}s"\n')
+        monkeypatch.setenv("REAPER_CONFIG", str(tmp_path / "named.toml"))
+        status, said, _ = call(
+            main, "check", "--changed", *([tmp_path / named] if seconds == 8 else [])
+        )
+        assert (status, f"{seconds}s           {tmp_path / named}" in said) == (0, True)
+
+
+@pytest.mark.parametrize("arguments", [[], ["chekc", "x"], ["check", "x", "--ilde", "3s"]])
+def test_bad_arguments_are_one_line_and_status_2(arguments: list[str], call) -> None:
+    status, _, err = call(main, *arguments)
+    assert (status, len(err.splitlines())) == (2, 1)
+
+
+def test_help_of_check_explains_every_setting(call) -> None:
+    status, said, _ = call(main, "check", "--help")
+    assert (status, [found.flag for found in OPTIONS.values() if found.flag not in said]) == (0, [])
+
+
+def test_rewriting_keeps_what_is_around_the_table_and_a_page_without_markers_is_refused(
+    tmp_path, call
+) -> None:
+    path = tmp_path / "page.md"
+    path.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    assert main(["table", str(path)]) == 0
+    assert (
+        path.read_text()
+        == f"before\n{BEGIN}\n\n{markdown()}\n{END}\nafter\n"
+        == rewrite(path.read_text())
+    )
+    path.write_text("nothing")
+    for page, why in ((path, f"no line {BEGIN}"), (tmp_path, "Is a directory")):
+        status, _, err = call(main, "table", page)
+        assert (status, err.startswith(f"{page}: {why}: expected")) == (2, True)
+
+
+def test_the_documentation_has_not_drifted() -> None:
+    pages = {
+        path: path.read_text(encoding="utf-8")
+        for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"))
+    }
+    pages = {path: text for path, text in pages.items() if BEGIN in text}
+    assert ROOT / "docs" / "timeouts.md" in pages
+    for path, text in pages.items():
+        assert rewrite(text) == text, f"run `python -m reaper table {path.relative_to(ROOT)}`"

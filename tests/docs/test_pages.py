@@ -1,0 +1,187 @@
+"""What the pages show besides servers: settings, defaults, reasons, a scenario, a proxy, a journal,
+attach, extras.
+
+`test_readme` runs the servers.
+"""
+
+from __future__ import annotations
+
+import doctest
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+from pyarrow.parquet import read_table
+
+from loadgen.plan.scenario import load_scenario
+from reaper.__main__ import main
+from reaper.attach import command
+from reaper.attach.judge import REASONS
+from reaper.config import OPTIONS
+from reaper.config.flags import Parser
+from reaper.driver import pressing
+from reaper.driver.vanished import VANISHED
+from reaper.policy import TOO_OLD, Phase
+from reaper.policy.phases import TOO_LONG, TOO_SLOW, TUNNEL_AGE
+from reaper.servers import guarded
+from scripts.serving import free_port, serving
+from tests.docs.test_readme import MARKDOWN
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PAGES = {str(path.relative_to(ROOT)): path.read_text() for path in MARKDOWN}
+SETTINGS = ("docs/timeouts.md", "docs/uvicorn.md", "docs/howto/proxies.md")
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", PAGES[page], re.MULTILINE | re.DOTALL)
+
+
+def test_the_program_about_the_journal_writes_one(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (program,) = blocks("docs/journal.md", "python")
+    exec(program, {})
+    (file,) = (tmp_path / "journal").glob("*.parquet")
+    kinds = read_table(file, columns=["kind"]).to_pydict()["kind"]
+    assert [kind for kind in kinds if kind != "config"] == ["open", "close_peer", "drain"]
+
+
+@pytest.mark.parametrize("page", SETTINGS)
+def test_the_settings_on_a_page_pass_check(page: str, tmp_path, capsys) -> None:
+    path = tmp_path / "reaper.toml"
+    (text,) = blocks(page, "toml")
+    path.write_text(text)
+    assert main(["check", str(path)]) == 0, capsys.readouterr()
+
+
+def test_the_defaults_on_a_page_are_those_in_force() -> None:
+    shown = [
+        row
+        for text in PAGES.values()
+        for row in re.findall(r"^\| `([a-z_]+\.\w+)` \| (\w+) \|", text, re.MULTILINE)
+    ]
+    (settings,) = blocks("docs/uvicorn.md", "toml")
+    shown += [
+        (f"timeouts.{key}", value) for key, value in tomllib.loads(settings)["timeouts"].items()
+    ]
+    assert len(shown) > 12
+    for path, value in shown:
+        assert OPTIONS[path].kind.read(value) == OPTIONS[path].default, path
+
+
+def test_every_reason_of_a_close_is_explained() -> None:
+    table = (
+        PAGES["docs/howto/why-closed.md"]
+        .partition("## What the reasons mean")[2]
+        .partition("\n## ")[0]
+    )
+    explained = {
+        name
+        for cell in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
+        for name in re.findall(r"`(\w+)`", cell)
+    }
+    phases = {phase.value for phase in Phase} - {Phase.IN_FLIGHT.value}
+    code = "".join(path.read_text() for path in (ROOT / "reaper").rglob("*.py"))
+    others = {
+        *re.findall(r'\.reap\(\s*"(\w+)"', code),
+        pressing.REASON,
+        guarded.DRAIN_DEADLINE,
+        VANISHED,
+    }
+    assert explained == phases | {*TOO_SLOW.values(), TOO_LONG, TUNNEL_AGE, TOO_OLD, *others}
+    assert explained >= set(REASONS)
+
+
+def test_the_scenario_on_the_page_is_one(tmp_path) -> None:
+    path = tmp_path / "storm.toml"
+    (text,) = blocks("docs/loadgen.md", "toml")
+    path.write_text(text)
+    assert [client.kind for client in load_scenario(str(path)).clients] == ["silent", "chatty"]
+
+
+def test_nginx_accepts_what_the_page_about_proxies_shows(tmp_path) -> None:
+    nginx = shutil.which("nginx")
+    if nginx is None:
+        pytest.skip("needs nginx (Debian: apt-get install nginx)")
+    (text,) = blocks("docs/howto/proxies.md", "nginx")
+    assert "listen 80;" in text
+    inner = text.replace("listen 80;", f"listen unix:{tmp_path / 'socket'};")
+    (tmp_path / "nginx.conf").write_text(
+        f"pid {tmp_path / 'pid'};\nevents {{}}\nhttp {{\n{inner}}}\n"
+    )
+    command = [
+        nginx,
+        "-t",
+        "-e",
+        tmp_path / "errors",
+        "-p",
+        tmp_path,
+        "-c",
+        tmp_path / "nginx.conf",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_extra_that_a_page_names_exists_and_each_is_explained() -> None:
+    extras = set(
+        tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    )
+    text = "\n".join(PAGES.values())
+    named = {
+        name
+        for group in re.findall(r"(?:idle-reaper|'\.|/reaper|\.whl\))\[([a-z,]+)\]", text)
+        for name in group.split(",")
+    }
+    assert {"trio", "all", "pipeline", "attach"} <= named <= extras
+    table = PAGES["docs/install.md"].partition("| extra | for |")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
+    assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == extras - {
+        "all",
+        "docs",
+        "dev",
+    }
+
+
+@pytest.mark.slow
+def test_the_page_how_it_works_computes_what_it_shows() -> None:
+    page = str(ROOT / "docs" / "how-it-works.md")
+    results = doctest.testfile(page, module_relative=False, optionflags=doctest.ELLIPSIS)
+    assert results.failed == 0
+    assert results.attempted > 30
+
+
+ATTACH = re.findall(
+    r"reaper attach (--[^\n`\]]*)", re.sub(r'\\\n|, |"', " ", PAGES["docs/attach.md"])
+)
+
+
+@pytest.mark.parametrize("flags", ATTACH)
+def test_each_command_on_the_page_about_attach_is_one_that_attach_takes(flags: str) -> None:
+    parser = Parser()
+    command.add_commands(parser.add_subparsers())
+    parsed = parser.parse_args(["attach", *shlex.split(flags, comments=True)])
+    assert parsed.listen or parsed.pid
+
+
+@pytest.mark.slow
+def test_the_program_on_the_page_about_attach_ends_a_silent_connection(tmp_path) -> None:
+    (program,) = blocks("docs/attach.md", "python")
+    script = program.replace("8000", str(port := free_port())).replace(
+        "idle=30.0", "idle=0.5, tick=0.1"
+    )
+    with (
+        serving([sys.executable, "-c", script], tmp_path / "log", port=port) as server,
+        socket.create_connection(server.address, timeout=60) as client,
+    ):
+        spoke = time.monotonic()
+        client.sendall(b"hello")
+        assert client.recv(10) == b"hello"
+        assert client.recv(10) == b""
+        assert time.monotonic() - spoke >= 0.5

@@ -1,0 +1,176 @@
+"""Peers that vanish, in virtual time: no FIN, no reset, and their kernel answers nothing."""
+
+from __future__ import annotations
+
+import math
+import socket
+import struct
+from contextlib import nullcontext
+
+import pytest
+
+from reaper.config import ReaperConfig
+from reaper.driver.driver import REAPS_PER_SLICE
+from reaper.driver.sockets import TcpInfo
+from reaper.driver.vanished import LOOKS_PER_STEP
+from tests.driver.test_driver import Connection, Loop, connected
+
+
+def heard_of(silence: float, unanswered: int, resent: float | None = None) -> TcpInfo:
+    """A peer that was last heard *silence* seconds ago, and to which data was *resent* so long ago."""
+    return TcpInfo(resent or 0.0, silence, silence, 0, 0, int(resent is not None), unanswered)
+
+
+@pytest.mark.parametrize(
+    ("silence", "resent", "unanswered", "gone"),
+    [
+        (59.0, 30.0, 9, False),  # never before its time
+        (64.0, None, 4, True),  # keep-alives, the last but one a quarter ago
+        (64.0, None, 1, False),  # one packet may be lost
+        (64.0, None, 0, False),  # nobody has asked it
+        (64.0, 10.0, 8, True),  # asked again lately, and long enough ago for an answer
+        (64.0, 1.0, 8, False),  # the answer may be on its way
+        (64.0, 20.0, 8, False),  # asked long ago: the next question is waited for...
+        (72.0, 28.0, 8, True),  # ...a little
+    ],
+)
+def test_a_peer_is_gone_when_it_owes_an_answer(silence, resent, unanswered, gone) -> None:
+    assert heard_of(silence, unanswered, resent).gone(60.0) is gone
+
+
+class Peers:
+    """What the kernel would say of the peers of a loop's connections, by descriptor; those not
+    named have answered.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, after: float = 60.0) -> None:
+        config = ReaperConfig.load(environ={}, overrides={"timeouts.vanished": after})
+        self.loop = Loop(config=config)
+        self.silent_since: dict[int, float] = {}
+        monkeypatch.setattr("reaper.driver.sockets.tcp_info_of", self.tcp_info_of)
+
+    def tcp_info_of(self, link: int) -> TcpInfo | None:
+        if link == UNIX:
+            return None
+        silence = self.loop.time - self.silent_since.get(link, self.loop.time)
+        return heard_of(silence, int(silence / 15.0))
+
+    def watch(self, link: int) -> Connection:
+        driver = self.loop.driver
+        return driver.watch(lambda uid: Connection(driver, uid, link), object(), 0.0)  # type: ignore[no-any-return]
+
+
+GONE, THERE, UNIX, MANY = 1_000_005, 1_000_006, 1_000_009, 1_000_010
+"""Descriptors that no process has; that of no TCP socket, and the first of thousands."""
+
+
+@pytest.mark.parametrize("lost", [0.0, 7.0, 33.3, 59.9])
+def test_a_vanished_peer_is_closed_within_a_quarter(
+    monkeypatch: pytest.MonkeyPatch, lost: float
+) -> None:
+    peers = Peers(monkeypatch)
+    gone, there = peers.watch(GONE), peers.watch(THERE)
+    gone.suspend()  # in flight or not
+    peers.silent_since[GONE] = lost
+    peers.loop.run_until(lost + 60.0)
+    assert not gone.reaped
+    peers.loop.run_until(lost + 76.0)
+    assert (gone.reason, there.reaped) == ("vanished", False)
+
+
+def test_a_stall_of_the_loop_closes_nobody_who_then_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    peers = Peers(monkeypatch)
+    connection = peers.watch(GONE)
+    peers.silent_since[GONE] = 0.0
+    peers.loop.run_until(10.0)
+    peers.loop.time += 300.0
+    peers.loop.run_until(317.0)
+    assert not connection.reaped  # it looks bad, and is looked at again
+    del peers.silent_since[GONE]
+    peers.loop.run_until(1000.0)
+    assert not connection.reaped
+
+
+def test_the_kernel_is_told_to_ask_and_the_close_of_a_vanished_peer_is_a_reset(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with connected() as (client, served):
+        peers = Peers(monkeypatch)
+        connection = peers.watch(served.fileno())
+        peers.silent_since[served.fileno()] = 0.0
+        peers.loop.run_until(30.0)
+        assert served.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 7
+        assert served.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        peers.loop.run_until(76.0)
+        assert connection.reason == "vanished"
+        assert served.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8) == struct.pack("ii", 1, 0)
+        client.settimeout(10)
+        assert client.recv(1) == b""
+
+
+class Asked(list[int]):
+    """In place of a socket: the seconds of silence after which the kernel was made to ask, each
+    time that it was.
+    """
+
+    def getsockopt(self, level: int, name: int) -> int:
+        return min([7200, *self])
+
+    def setsockopt(self, level: int, name: int, value: int) -> None:
+        if (level, name) == (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE):
+            self.append(value)
+
+
+def test_the_silent_are_asked_at_each_look_and_no_more_at_once_than_a_queue_holds(
+    monkeypatch,
+) -> None:
+    """The kernel's own timers ask those of half a second in one instant: a loopback drops all but a
+    thousand.
+    """
+    peers, asked = Peers(monkeypatch), [Asked() for _ in range(5000)]
+    monkeypatch.setattr(
+        "reaper.driver.sockets.borrowed", lambda link, kind: nullcontext(asked[link - MANY])
+    )
+    for number in range(5000):
+        peers.watch(MANY + number)
+        peers.silent_since[MANY + number] = 0.0
+    before, driver = 0, peers.loop.driver
+    while (rest := driver.rest()) < 45.0:  # then they look bad
+        peers.loop.time = max(peers.loop.time, rest)
+        peers.loop.wake()
+        now = sum(map(len, asked))
+        assert now - before <= LOOKS_PER_STEP
+        before = now
+    assert set(map(len, asked)) <= {2, 3, 4}
+
+
+def test_no_step_looks_at_many_and_each_is_looked_at_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    peers = Peers(monkeypatch)
+    connections = [peers.watch(MANY + number) for number in range(5000)]
+    peers.silent_since = {MANY + number: 0.0 for number in range(0, 5000, 2)}  # half a site at once
+    judge, most = peers.loop.driver.vanished, 0
+    while (rest := peers.loop.driver.rest()) <= 76.0:
+        peers.loop.time = max(peers.loop.time, rest)
+        before = judge.looks
+        peers.loop.wake()
+        most = max(most, judge.looks - before)
+    assert most <= LOOKS_PER_STEP + REAPS_PER_SLICE + 1
+    assert all(
+        connection.reaped == (number % 2 == 0) for number, connection in enumerate(connections)
+    )
+
+
+def test_where_no_peer_can_vanish_the_loop_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    off = Peers(monkeypatch, after=0.0)
+    off.watch(GONE).suspend()
+    local = Peers(monkeypatch)
+    local.watch(UNIX).suspend()
+    for peers in (off, local):
+        peers.loop.run_until(20.0)
+        assert peers.loop.driver.rest() == math.inf
+    local.watch(GONE)
+    assert local.loop.driver.rest() < math.inf

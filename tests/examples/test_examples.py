@@ -1,0 +1,217 @@
+"""The examples as they stand, with real clients: they answer, and a client that says nothing is
+closed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import re
+import select
+import signal
+import ssl
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+import websockets.sync.client
+
+from scripts.serving import Server, free_port, serving
+from scripts.tools import metrics
+from tests.helpers.program_trials import PATIENCE, connect, connections, heard, reset, rest, trial
+from tests.helpers.server_process import wait_until
+
+pytestmark = pytest.mark.slow
+
+UVICORN = "uvicorn --http reaper.uvicorn:HttpTools --port {port} examples."
+(README_LINE,) = re.findall(r"^    (uvicorn .*)$", Path("README.md").read_text(), re.MULTILINE)
+WEB = {
+    "fastapi": README_LINE.replace("app:app", "examples.fastapi_app:app --port {port}"),
+    "starlette": f"{UVICORN}starlette_websocket:app",
+    "django": f"{UVICORN}django_app:app --lifespan off",
+    "aiohttp": "examples.aiohttp_app {port}",
+    "gunicorn": "gunicorn examples.fastapi_app:app -c examples/gunicorn_conf.py --bind 127.0.0.1:{port}",
+}
+"""Modules and their arguments."""
+
+
+@contextlib.contextmanager
+def started(tmp_path, *words: str):
+    port = free_port()
+    command = [sys.executable, "-m", *(word.format(port=port) for word in words)]
+    settings = {
+        "REAPER_TICK": "100ms",
+        "REAPER_TIMEOUTS_FIRST_BYTE": "500ms",
+        "PYTHONPATH": os.getcwd(),
+    }
+    with serving(command, tmp_path / "log", port=port, environment=os.environ | settings) as server:
+        yield server
+
+
+def example(tmp_path, name: str, *arguments: str) -> contextlib.AbstractContextManager[Server]:
+    return started(tmp_path, f"examples.{name}", "{port}", *arguments)
+
+
+@pytest.mark.parametrize("name", WEB)
+def test_a_web_server_answers_who_asks_and_closes_who_says_nothing(tmp_path, name: str) -> None:
+    with started(tmp_path, *WEB[name].split()) as server:
+        start = time.monotonic()
+        with connect(server) as silent:
+            assert silent.recv(1) == b""
+        assert time.monotonic() - start >= 0.5
+        client = http.client.HTTPConnection(*server.address, timeout=PATIENCE)
+        if name == "starlette":
+            with websockets.sync.client.connect(
+                f"ws://{server.target}/ws", ping_interval=None
+            ) as websocket:
+                websocket.send("hello")
+                assert websocket.recv() == "hello"
+            return
+        for _ in range(3):
+            client.request("GET", "/")
+            assert json.loads(client.getresponse().read()) == {"hello": "world"}
+        if name == "fastapi":
+            client.request("POST", "/upload", body=bytes(300_000))
+            assert json.loads(client.getresponse().read()) == {"bytes": 300_000}
+            client.request("GET", "/metrics/")
+            assert b"reaper_leases" in client.getresponse().read()
+        client.close()
+
+
+OWN = [
+    ("asyncio_lines",),
+    ("anyio_echo", "asyncio"),
+    ("anyio_echo", "trio"),
+    ("threads",),
+    ("attach_leaky",),
+]
+OWN += [("prometheus_metrics", "{metrics}")]
+
+
+@pytest.mark.parametrize("words", OWN, ids=" ".join)
+def test_a_server_of_ones_own_ends_who_goes_or_is_silent_and_keeps_who_speaks(
+    tmp_path, port, words
+) -> None:
+    with example(tmp_path, *(word.replace("{metrics}", str(port)) for word in words)) as server:
+        trial(server, 1.9)
+        if words == ("attach_leaky",):
+            os.kill(server.pid, signal.SIGTERM)
+            assert server.end() == 0
+            assert "closed" in server.said()
+        if words[0] == "prometheus_metrics":
+            assert metrics(("127.0.0.1", port))['reaper_reaped_total{reason="idle"}'] == 1
+        assert "Traceback" not in server.said() or words == (
+            "threads",
+        )  # socketserver prints one for each reset
+
+
+def test_the_chat_asks_a_silent_client_and_closes_one_that_does_not_answer(tmp_path) -> None:
+    with example(tmp_path, "chat") as server:
+        silent = time.monotonic()
+        talker, listener, deaf, closes, resets = (connect(server) for _ in range(5))
+        wait_until(lambda: connections(server) == 5)
+        closes.close()
+        reset(resets)
+        wait_until(lambda: connections(server) == 3)
+        talker.sendall(b"hello\n")
+        for client in (listener, deaf):
+            assert heard(client, b"hello\n") == b"hello\n"
+        for _ in range(2):
+            assert heard(listener, b"are you there?\n")
+            listener.sendall(b"yes\n")
+            said = heard(talker, b"yes\n")
+            assert b"hello" not in said
+            assert b"good" not in said
+            talker.sendall(b"good\n")
+            assert b"yes" not in heard(listener, b"good\n")
+        wait_until(lambda: connections(server) == 2)  # the deaf one has gone
+        assert time.monotonic() - silent >= 3
+        for client in (talker, listener, deaf):
+            client.close()
+        wait_until(lambda: connections(server) == 0)
+
+
+def test_a_tls_handshake_that_drips_is_ended_and_a_whole_one_is_served(
+    tmp_path, certificate
+) -> None:
+    trust = ssl.create_default_context(cafile=certificate[0])
+    with example(tmp_path, "tls_echo", *certificate) as server:
+        begun = time.monotonic()
+        with connect(server) as dripping, contextlib.suppress(ConnectionError):
+            for byte in b"\x16\x03\x01\x02\x00" * 100:
+                dripping.sendall(bytes([byte]))
+                if select.select([dripping], [], [], 0.1)[0]:
+                    break
+        assert time.monotonic() - begun >= 2
+        wait_until(lambda: "closed: handshake" in server.said())
+        trial(server, 2.9, wrap=partial(trust.wrap_socket, server_hostname="127.0.0.1"))
+        wait_until(lambda: connections(server) == 0)
+
+
+def test_a_websocket_lives_while_pings_are_answered(tmp_path) -> None:
+    with example(tmp_path, "websocket_trio") as server:
+        key = b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
+        shake = (
+            b"GET / HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            + key
+            + b"\r\n"
+        )
+        begun = time.monotonic()
+        mute, deaf, closes, resets = (connect(server) for _ in range(4))
+        for client in (deaf, closes, resets):
+            client.sendall(shake)
+            assert heard(client, b"\r\n\r\n").startswith(b"HTTP/1.1 101")
+        closes.close()
+        reset(resets)
+
+        with websockets.sync.client.connect(
+            f"ws://{server.target}/", ping_interval=None
+        ) as websocket:
+            for client in (mute, deaf):
+                rest(client)
+                client.close()
+            wait_until(lambda: connections(server) == 1)
+            assert time.monotonic() - begun >= 2
+            time.sleep(2)
+            websocket.send("still here")
+            assert websocket.recv() == "still here"
+        wait_until(lambda: connections(server) == 0)
+
+
+def test_at_sigterm_the_idle_go_the_busy_are_answered_and_the_server_ends(tmp_path) -> None:
+    with example(tmp_path, "graceful_shutdown") as server:
+        idle, busy = connect(server), connect(server)
+        wait_until(lambda: connections(server) == 2)
+        busy.sendall(b"question")
+        time.sleep(0.2)
+        os.kill(server.pid, signal.SIGTERM)
+        assert idle in select.select([idle, busy], [], [], PATIENCE)[0]
+        assert idle.recv(1) == b""
+        assert busy.recv(100) == b"QUESTION"
+        assert busy.recv(1) == b""
+        assert server.end() == 0
+        assert "all have gone" in server.said()
+        for client in (idle, busy):
+            client.close()
+
+
+def test_the_example_of_a_test_passes_and_fails_where_it_should(monkeypatch) -> None:
+    from examples import testing_my_server
+
+    testing_my_server.test_a_silent_client_is_closed_after_its_timeout_and_at_most_a_tick_later()
+    testing_my_server.test_a_client_that_speaks_every_20_seconds_stays()
+    monkeypatch.setattr(testing_my_server, "IDLE", 15.0)
+    with pytest.raises(ExceptionGroup):
+        testing_my_server.test_a_client_that_speaks_every_20_seconds_stays()
+
+
+def test_an_example_needs_nothing_of_this_checkout_but_reaper_and_is_short() -> None:
+    ours = {"scripts", "tests", "examples", "benchmarks", "loadgen", "server_example"}
+    for file in Path("examples").glob("*.py"):
+        text = file.read_text()
+        assert not ours & set(re.findall(r"^\s*(?:from|import) (\w+)", text, re.MULTILINE)), file
+        assert len(text.splitlines()) <= 60, file

@@ -1,0 +1,1 @@
+"""What tests of several rooms share: servers to try things on, worlds to try them in, and how to wait."""

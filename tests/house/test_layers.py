@@ -1,0 +1,321 @@
+"""Who may import whom: the arrows of the architecture, read from the source.
+
+An import counts wherever it stands: at the top, in a function, under TYPE_CHECKING.
+"""
+
+from __future__ import annotations
+
+import ast
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+CORE = {"errors", "core"}
+PARTS = CORE | {"journal", "config", "metrics", "testing"}
+ADAPTER = PARTS - {"testing"} | {"policy", "driver", "status"}
+SERVER = ADAPTER | {"asyncio", "servers"}
+ARROWS = {
+    "errors": (),
+    "core": {"errors"},
+    "journal": CORE | {"config"},
+    "config": CORE,
+    "metrics": CORE | {"journal"},
+    "testing": CORE,
+    "logs": CORE,
+    "status": (),
+    "policy": CORE | {"config", "metrics"},
+    "driver": ADAPTER - {"driver"},
+    "trio": ADAPTER,
+    "asyncio": ADAPTER,
+    "servers": ADAPTER | {"asyncio"},
+    **dict.fromkeys(
+        ["uvicorn", "gunicorn", "aiohttp", "websockets", "hypercorn", "threads"], SERVER
+    ),
+    "attach": PARTS - {"testing"} | {"policy"},
+    "top": PARTS - {"testing"} | {"attach", "status"},
+    "run": ADAPTER | {"asyncio", "attach", "servers", "trio"},
+    "__main__": PARTS - {"testing"} | {"attach", "policy", "run", "top"},
+    "pipeline": {"errors", "journal", "config"},
+}
+"""The rooms of `reaper/`, and the rooms each may import."""
+
+COMMON = {"places", "arguments", "engine"}
+PIPELINE = {
+    "engine": {"places"},
+    "places": (),
+    "arguments": {"places"},
+    "html": (),
+    "read": COMMON,
+    "audit": COMMON | {"read"},
+    "advise": COMMON | {"read"},
+    "live": COMMON | {"read", "html"},
+    "report": COMMON | {"read", "audit", "advise", "html"},
+    "whatif": COMMON | {"read", "audit", "advise", "html", "report"},
+    "cli": COMMON | {"html", "read", "audit", "advise", "live", "report", "whatif"},
+    "__main__": {"cli"},
+}
+"""The rooms of `reaper/pipeline/` likewise."""
+
+JUDGED = {"units", "plan", "judge"}
+LOADGEN = {
+    "units": (),
+    "plan": {"units"},
+    "judge": {"units", "plan"},
+    "drive": JUDGED,
+    **dict.fromkeys(
+        ["probe", "clients", "race", "backend", "vanish"], JUDGED | {"drive", "clients"}
+    ),
+    "simulate": JUDGED | {"drive"},
+    "journals": JUDGED | {"simulate"},
+    "cli_options": JUDGED | {"drive"},
+    "cli": JUDGED
+    | {
+        "drive",
+        "cli_options",
+        "simulate",
+        "journals",
+        "clients",
+        "probe",
+        "race",
+        "backend",
+        "vanish",
+    },
+    "__main__": {"cli"},
+}
+"""The rooms of `loadgen/` likewise."""
+
+FRAMEWORKS = {
+    *(
+        "trio",
+        "asyncio",
+        "pyspark",
+        "psutil",
+        "pyarrow",
+        "pandas",
+        "numpy",
+        "h11",
+        "rich",
+        "uvloop",
+    ),
+    *(
+        "uvicorn",
+        "gunicorn",
+        "aiohttp",
+        "websockets",
+        "hypercorn",
+        "httptools",
+        "starlette",
+        "django",
+        "anyio",
+    ),
+}
+ASYNCIO = {"asyncio", "uvloop"}
+MAY = {
+    "trio": {"trio"},
+    "asyncio": ASYNCIO,
+    "servers": FRAMEWORKS - {"trio", "pyspark", "psutil", "pyarrow", "pandas", "numpy", "rich"},
+    **{
+        name: {*ASYNCIO, name}
+        for name in ("uvicorn", "gunicorn", "aiohttp", "websockets", "hypercorn")
+    },
+    "gunicorn": {*ASYNCIO, "gunicorn", "uvicorn"},  # its worker is uvicorn's
+    "journal": {"pyarrow"},
+    "policy": {"psutil"},
+    "attach": {"psutil", "rich"},
+    "top": {"rich"},
+    "run": {"trio"},  # hypercorn's flavour on trio; imported by none but that
+}
+"""The rooms of `reaper/` that may import more than the standard library, and what. The pipeline may
+import anything.
+"""
+
+FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
+READS_NO_CLOCK = {"time", "datetime", "socket", "os", "select", "threading", "logging", "random"}
+
+
+def sources(package: str) -> list[Path]:
+    return sorted((ROOT / package).rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imported(path: Path, known=(), *, types: bool = True, calls: bool = True) -> set[str]:
+    """Absolute names of the modules that *path* imports, anywhere in it; submodules by name if
+    *known*.
+
+    Without *types* none that is imported for the type checker only, without *calls* none within a
+    function.
+    """
+    found = set()
+    todo: list[ast.AST] = [ast.parse(path.read_text())]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = path.relative_to(ROOT).parent.parts
+            above = ".".join(base[: len(base) - node.level + 1]) if node.level else ""
+            module = ".".join(filter(None, [above, node.module]))
+            for alias in node.names:
+                found.add(inner if (inner := f"{module}.{alias.name}") in known else module)
+        elif types or not (isinstance(node, ast.If) and "TYPE_" in ast.unparse(node.test)):
+            todo += (
+                each
+                for each in ast.iter_child_nodes(node)
+                if calls or not isinstance(each, FUNCTION)
+            )
+    return found
+
+
+def graph(package: str, types: bool = True) -> dict[str, set[str]]:
+    """What each module of *package* imports of it. A package's `__init__` is not in it: it is a
+    door.
+    """
+    known = {name_of(path): path for path in sources(package)}
+    inside = {name: path for name, path in known.items() if path.name != "__init__.py"}
+    return {
+        name: (imported(path, known, types=types) & set(known)) - {name}
+        for name, path in inside.items()
+    }
+
+
+def room_of(module: str, depth: int = 1) -> str:
+    return (module.split(".") + [""] * depth)[depth]
+
+
+@pytest.mark.parametrize(
+    ("package", "arrows"), [("reaper", ARROWS), ("reaper.pipeline", PIPELINE), ("loadgen", LOADGEN)]
+)
+def test_imports_between_rooms_follow_the_arrows(package, arrows):
+    depth = package.count(".") + 1
+    wrong = [
+        f"{module} imports {other}"
+        for module, others in graph(package.replace(".", "/")).items()
+        for other in others
+        if (here := room_of(module, depth)) != (there := room_of(other, depth))
+        and there not in arrows[here]
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize("path", sources("reaper"), ids=name_of)
+def test_a_framework_is_imported_only_by_its_adapter_and_no_example_and_no_test_at_all(path):
+    room = room_of(name_of(path))
+    if room != "pipeline":
+        roots = {module.split(".")[0] for module in imported(path, calls=False)}
+        assert not roots & FRAMEWORKS - set(MAY.get(room, ()))
+    assert not {name.split(".")[0] for name in imported(path)} & {
+        "server_example",
+        "loadgen",
+        "tests",
+        "benchmarks",
+    }
+
+
+def test_the_audit_does_not_know_the_core():
+    others = set().union(*(imported(path) for path in sources("reaper/pipeline/audit")))
+    ours = {
+        name
+        for name in others
+        if name.startswith("reaper.") and not name.startswith("reaper.pipeline")
+    }
+    assert all(name.startswith(("reaper.journal.schema", "reaper.errors")) for name in ours)
+
+
+@pytest.mark.parametrize("path", sources("loadgen"), ids=name_of)
+def test_the_judge_knows_nothing_of_the_judged(path):
+    name = name_of(path)
+    ours = {
+        module for module in imported(path) if module.split(".")[0] in {"reaper", "server_example"}
+    }
+    if name.startswith("loadgen.simulate"):
+        assert not {module for module in ours if module.startswith("server_example")}
+    elif name in {
+        "loadgen.drive.journal",
+        "loadgen.journals",
+    }:  # they write its files, and keep no time by it
+        assert ours <= {"reaper.journal", "reaper.journal.schema"}
+    elif name == "loadgen.judge.page":  # it draws what was judged
+        assert ours <= {"reaper.pipeline.html.charts", "reaper.pipeline.html.parts"}
+    else:
+        assert not ours
+
+
+@pytest.mark.parametrize("path", sources("server_example"), ids=name_of)
+def test_the_example_uses_public_names_only(path):
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    names = [
+        alias.name for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names
+    ]
+    assert not [name for name in names if name.startswith("_")]
+    reached = [
+        node for node in nodes if isinstance(node, ast.Attribute) and node.attr.startswith("_")
+    ]
+    private = [ast.unparse(node) for node in reached if not node.attr.startswith("__")]
+    assert not [
+        name
+        for name in private
+        if name.rpartition(".")[0] not in {"self", "cls"} and name != "os._exit"
+    ]
+
+
+@pytest.mark.parametrize(
+    "path", [*sources("reaper/core"), ROOT / "reaper" / "errors.py"], ids=name_of
+)
+def test_the_core_reads_no_clock_and_does_no_io(path):
+    assert not {module.split(".")[0] for module in imported(path)} & READS_NO_CLOCK
+
+
+def test_only_one_module_rounds():
+    # lint and attach's display estimate for people to read; the journal and the pipeline look at
+    # time that is past.
+    for path in sources("reaper"):
+        name = name_of(path)
+        if room_of(name) in {"journal", "pipeline"} or name in {
+            "reaper.core.ticks",
+            "reaper.config.lint",
+        }:
+            continue
+        calls = {
+            ast.unparse(node.func)
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Call)
+        }
+        assert not calls & {"math.floor", "math.ceil", "math.trunc", "floor", "ceil"}, name
+
+
+@pytest.mark.parametrize(
+    "package", ["reaper", "loadgen", "server_example", "benchmarks", "scripts"]
+)
+def test_no_module_imports_itself_by_way_of_others(package):
+    TopologicalSorter(graph(package, types=False)).prepare()  # CycleError names it
+
+
+@pytest.mark.parametrize("package", ["reaper", "loadgen", "server_example"])
+def test_a_module_can_be_read_in_one_sitting(package):
+    assert not {
+        name_of(path): lines
+        for path in sources(package)
+        if (lines := path.read_text().count("\n")) > 750
+    }
+
+
+@pytest.mark.parametrize(
+    "door", ["", "trio", "config", "policy", "journal", "metrics", "testing", "asyncio", "attach"]
+)
+def test_a_door_says_what_it_exports(door):
+    (path,) = [
+        path
+        for path in sources("reaper")
+        if name_of(path) == ".".join(filter(None, ["reaper", door]))
+    ]
+    body = ast.parse(path.read_text()).body
+    assert "__all__" in {
+        ast.unparse(node.targets[0]) for node in body if isinstance(node, ast.Assign)
+    }

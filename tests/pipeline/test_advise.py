@@ -1,0 +1,331 @@
+"""Kaplan-Meier against known truth: censoring misleads quantiles, not us. The recommendation built
+on it, and what `advise` makes of journals, and of the log of a real nginx.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("duckdb")
+
+import duckdb
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reaper.__main__ import main as check_file
+from reaper.config import ReaperConfig
+from reaper.config.lint import lint
+from reaper.pipeline.advise.run import CANDIDATES, Policy, _recommend, advise, as_toml
+from reaper.pipeline.advise.survival import LEAST_NS, Curve, kaplan_meier, width_sql
+from reaper.pipeline.read.inputs import Inputs, check
+from scripts import tools
+from tests.helpers.attach_servers import free_port, running, tool
+from tests.helpers.pipeline_traffic import MS, WALL, S, journal
+
+TRUTH_MEDIAN, TRUTH_SIGMA = 8.0, 1.0
+
+
+def true_survival(t: float) -> float:
+    """P(silence > t) of the log-normal that the samples are drawn from."""
+    return 0.5 * math.erfc(math.log(t / TRUTH_MEDIAN) / (TRUTH_SIGMA * math.sqrt(2)))
+
+
+def sample(n: int, seed: int, timeout: float) -> list[tuple[float, int, int]]:
+    """n silences, each cut by *timeout* if it lasts that long, counted."""
+    chance = random.Random(seed)
+    counts: dict[float, list[int]] = {}
+    for _ in range(n):
+        silence = chance.lognormvariate(math.log(TRUTH_MEDIAN), TRUTH_SIGMA)
+        cell = counts.setdefault(round(min(silence, timeout), 3), [0, 0])
+        cell[silence > timeout] += 1
+    return [(t, *cell) for t, cell in counts.items()]
+
+
+def test_a_worked_example_from_the_textbook_formula() -> None:
+    # 10 silences: 2 end at 1 s, 1 cut at 2 s, 3 end at 3 s, 4 cut at 5 s.
+    curve = kaplan_meier([(3.0, 3, 0), (1.0, 2, 0), (5.0, 0, 4), (2.0, 0, 1)])
+    assert curve.times == [1.0, 3.0]
+    assert curve.survival == pytest.approx([8 / 10, 8 / 10 * 4 / 7])
+    assert curve.hazard == pytest.approx([2 / (10 * 8), 2 / (10 * 8) + 3 / (7 * 4)])
+    assert (curve.total, curve.events, curve.followed) == (10, 5, 5.0)
+    assert [curve.at(t) for t in (0.5, 1.0, 2.9)] == pytest.approx([1.0, 0.8, 0.8])
+
+
+def test_the_interval_of_the_cut_holds_the_truth_and_shrinks_with_more_data() -> None:
+    widths = []
+    for n in (2_000, 32_000):
+        estimate, low, high = kaplan_meier(sample(n, 3, 1e9)).cut(60.0)
+        assert low <= estimate <= high
+        assert low <= true_survival(60.0) <= high
+        widths.append(high - low)
+    assert widths[1] < widths[0] / 2.5
+
+
+def test_held_is_the_mean_of_the_silences_capped_at_the_timeout() -> None:
+    curve = kaplan_meier([(1.0, 1, 0), (3.0, 1, 0), (10.0, 2, 0)])
+    assert curve.held(5.0) == pytest.approx((1 + 3 + 5 + 5) / 4)
+    assert curve.held(0.5) == 0.5
+
+
+def test_nothing_seen_gives_no_curve_and_no_recommendation() -> None:
+    assert kaplan_meier([]).cut(5.0) == (0.0, 0.0, 1.0)
+    for nothing in ([], [(5.0, 0, 100)]):
+        assert _recommend(kaplan_meier(nothing), Policy(), 0.0)["timeout_s"] is None
+
+
+@pytest.fixture(scope="module")
+def curve() -> Curve:
+    return kaplan_meier(sample(60_000, 11, 1e9))
+
+
+def test_the_recommended_timeout_keeps_the_policy_in_truth(curve) -> None:
+    advice = _recommend(curve, Policy(max_cut=0.02), 0.0)
+    right = next(t for t in range(1, 3600) if true_survival(t) <= 0.02)
+    assert right <= advice["timeout_s"] <= right * 1.15
+    low, high = advice["interval_s"]
+    assert low <= right <= high
+
+
+@pytest.mark.parametrize(
+    ("behind", "least", "most"),
+    [("alb", 65, 65), ("nginx", 80, 80), ("gorouter", 95, 95), ("nlb", 0, 345)],
+)
+def test_a_load_balancer_in_front_has_its_rule(
+    curve, behind: str, least: float, most: float
+) -> None:
+    advice = _recommend(
+        curve, Policy(max_cut=0.05 if behind != "nlb" else 1e-9, behind=behind), 0.0
+    )
+    assert least <= advice["timeout_s"] <= most
+    assert any("raised" in reason or "lowered" in reason for reason in advice["because"])
+
+
+def test_peers_that_never_speak_again_leave_the_advice_where_the_others_end() -> None:
+    counts = [(t, n, dead) for t, n, dead in sample(20_000, 9, 1e9) if t < 60] + [
+        (300.0, 0, 20_000)
+    ]
+    advice = _recommend(kaplan_meier(counts), Policy(), 0.0)
+    assert (advice["at_least_s"], 50 <= advice["timeout_s"] <= 60) == (None, True)
+
+
+def test_a_timeout_has_an_interval_with_a_width_is_of_hours_where_silences_are_and_never_below_what_the_log_can_tell(
+    curve,
+) -> None:
+    assert (
+        _recommend(kaplan_meier([(1.0, 100_000, 0), (9000.0, 1000, 0)]), Policy(), 0.0)["timeout_s"]
+        == 9000.0
+    )
+    one_bucket = kaplan_meier([(2.0, 100_000, 0), (3.0, 100_000, 0), (4.0, 3, 0)])
+    low, high = _recommend(one_bucket, Policy(), 0.0)["interval_s"]
+    assert low < high == 3.0
+    assert _recommend(curve, Policy(max_cut=0.9), 30.0)["timeout_s"] == 30.0
+
+
+def edges(silences: list[int]) -> dict[int, int]:
+    """Of each of *silences* the edge that it is counted at, ns."""
+    given = f"SELECT idle, greatest(idle, {LEAST_NS}) AS least FROM (SELECT unnest(?::BIGINT[]) AS idle)"
+    found = duckdb.execute(
+        f"SELECT idle, (least + width - 1) // width * width "
+        f"FROM (SELECT *, ({width_sql('least')})::BIGINT AS width FROM ({given}))",
+        [silences],
+    )
+    return dict(found.fetchall())
+
+
+@settings(max_examples=30)
+@given(silences=st.lists(st.integers(1, 1 << 60), min_size=1))
+def test_a_silence_is_counted_at_an_edge_at_most_one_per_cent_above_it(silences: list[int]) -> None:
+    found = edges(silences)
+    assert all(
+        max(idle, LEAST_NS) <= edge <= max(idle, LEAST_NS) * 1.01 for idle, edge in found.items()
+    )
+    assert all(idle == edge for idle, edge in edges(list(found.values())).items())
+
+
+def test_candidates_and_whole_seconds_are_edges() -> None:
+    found = edges([round(seconds * 1e9) for seconds in (*CANDIDATES, *range(1, 101), 0.25, 1.5)])
+    assert all(idle == edge for idle, edge in found.items())
+
+
+def in_cells(silences: list[tuple[int, bool]]) -> Curve:
+    """The curve of (ns, whether it ended), by way of buckets as Spark counts them."""
+    cells: dict[int, list[int]] = {}
+    edge = edges([idle for idle, _ in silences])
+    for idle, ended in silences:
+        cells.setdefault(edge[idle], [0, 0])[0 if ended else 1] += 1
+    return kaplan_meier((edge / 1e9, *cell) for edge, cell in cells.items())
+
+
+def of_whole_seconds(chance: random.Random, timeout: float) -> tuple[int, bool]:
+    """As in a log with a resolution of a second: most silences are of a few seconds, many of none."""
+    silence = int(chance.lognormvariate(0.3, 1.9))
+    return round(min(silence, timeout) * 1e9), silence <= timeout
+
+
+def of_any_length(chance: random.Random, timeout: float) -> tuple[int, bool]:
+    silence, leaves = chance.lognormvariate(1.0, 1.5), chance.expovariate(1 / 60)
+    least = min(silence, leaves, timeout)
+    return round(least * 1e9), silence == least
+
+
+@pytest.mark.slow  # the first import of lifelines takes seconds
+@pytest.mark.parametrize("draw", [of_whole_seconds, of_any_length])
+@pytest.mark.parametrize("timeouts", [(75.0,), (5.0, 30.0, 4000.0)], ids=["one timeout", "three"])
+def test_at_every_candidate_the_curve_is_that_of_lifelines(draw, timeouts) -> None:
+    lifelines = pytest.importorskip("lifelines")
+    chance = random.Random(7)
+    silences = [draw(chance, timeouts[i % len(timeouts)]) for i in range(20_000)]
+    theirs = lifelines.KaplanMeierFitter().fit(
+        [max(idle, LEAST_NS) / 1e9 for idle, _ in silences], [ended for _, ended in silences]
+    )
+    ours = in_cells(silences)
+    exact = draw is of_whole_seconds  # else the order within a bucket is lost
+    times = [t for t in CANDIDATES if t <= max(timeouts) and theirs.predict(t) > 0]
+    intervals = theirs.confidence_interval_
+    for t in times:
+        assert ours.at(t) == pytest.approx(theirs.predict(t), abs=1e-9 if exact else 3e-4), t
+        low, high = intervals[intervals.index <= t].iloc[-1]
+        assert ours.interval(t) == pytest.approx((low, high), abs=1e-6 if exact else 5e-4), t
+
+
+# ---- of journals, and of a real log
+# ----------------------------------------------------------------------------------
+
+
+def check_config(tmp_path, toml: str) -> None:
+    """What is advised must be what `python -m reaper check` accepts."""
+    (tmp_path / "reaper.toml").write_text(toml)
+    assert check_file(["check", str(tmp_path / "reaper.toml")]) == 0
+
+
+def exponential(directory: Path, timeouts: tuple[float, ...], mean: float = 3.0) -> None:
+    """Silences of *mean* seconds, under each of *timeouts* in turn, of clients that leave after
+    four times that.
+    """
+    chance = random.Random(4)
+    with journal(directory, 1, mode="gaps", gap_threshold=0.5) as ours:
+        for serial in range(4000):
+            t = serial * 10 * MS
+            timeout = timeouts[serial % len(timeouts)]
+            log = ours.open(t, round(timeout * 1000), "echo")
+            while True:
+                silence, leaves_after = (
+                    chance.expovariate(1 / mean),
+                    chance.expovariate(1 / (4 * mean)),
+                )
+                if min(silence, leaves_after) > timeout:
+                    log.reap(t + round(timeout * S), t + round(timeout * S))
+                    break
+                if leaves_after < silence:
+                    log.close_peer(t + round(leaves_after * S))
+                    break
+                t += round(silence * S)
+                log.touch(t, 100)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("timeout", [4.0, 10.0, 120.0])
+def test_the_timeout_that_cut_the_log_is_no_advice(pipeline, tmp_path, timeout: float) -> None:
+    exponential(
+        tmp_path / "server", (timeout,), mean=57 / 6.9
+    )  # one in a thousand lasts longer than 57 s
+    (tmp_path / "out").mkdir()
+    toml = tmp_path / "out" / "reaper.toml"
+    toml.write_text("of an earlier answer")
+    ended, text, _ = pipeline("advise", "--events", tmp_path / "server", "--out", tmp_path / "out")
+    found = json.loads((tmp_path / "out" / "advice.json").read_text())
+    advice = found["listeners"]["echo"]["recommendation"]
+    if timeout < 57:
+        assert (ended, found["result"], toml.exists()) == (1, "inconclusive", False)
+        assert (advice["timeout_s"], advice["interval_s"]) == (None, [None, None])
+        assert "this log cannot say more: log with a timeout of" in advice["because"][1]
+        assert timeout <= advice["at_least_s"] <= timeout * 1.01
+        assert f"at least {timeout:g}" in text
+        assert "recommended" not in text
+    else:
+        assert (ended, found["result"], toml.exists(), advice["at_least_s"]) == (
+            0,
+            "pass",
+            True,
+            None,
+        )
+        assert 52 <= advice["timeout_s"] <= 75
+        assert advice["interval_s"][0] < advice["interval_s"][1]
+        findings = lint(ReaperConfig.load(toml, environ={}))
+        assert [
+            each for each in findings if each.path == "reaper.tick"
+        ] == []  # `check` finds it fine enough
+
+
+@pytest.mark.slow
+def test_the_advice_from_a_journal_with_a_known_truth(spark, tmp_path) -> None:
+    # A fifth of the fleet runs with a long timeout: without those, nothing beyond 4 s could be
+    # known.
+    exponential(tmp_path / "server", (60.0, 4.0, 4.0, 4.0, 4.0))
+    result = advise(spark, check([tmp_path / "server"], now_ns=WALL), None, Policy(max_cut=0.01))
+    entry = result["listeners"]["echo"]
+    by_timeout = {row["timeout_s"]: row for row in entry["trade_off"]}
+    for timeout in (1.0, 5.0, 10.0):
+        low, high = by_timeout[timeout]["silences_cut_interval"]
+        truth = 2.718281828 ** (-timeout / 3.0)
+        assert low * 0.98 <= truth <= high * 1.02
+    right = 3.0 * 4.60517  # where exp(-t/3) is 1 %
+    assert right * 0.93 <= entry["recommendation"]["timeout_s"] <= right * 1.3
+    assert by_timeout[1.0]["peak_open"] < by_timeout[10.0]["peak_open"]
+    assert by_timeout[1.0]["connections_cut"] > by_timeout[10.0]["connections_cut"] > 0
+    check_config(tmp_path, as_toml(result))
+
+
+NGINX = """log_format reaper '$msec $connection $connection_requests $request_time';
+keepalive_timeout 4s;
+server {{ access_log {log} reaper; listen 127.0.0.1:{port}; location / {{ return 200 "ok"; }} }}"""
+
+
+@pytest.mark.slow
+def test_a_real_nginx_under_the_load_generator_is_advised_from_the_log_it_wrote(
+    spark, tmp_path
+) -> None:
+    port, log = free_port(), tmp_path / "reaper.log"
+    tool("nginx")
+    with running(*tools.nginx(tmp_path, NGINX.format(log=log, port=port)), port=port):
+        run = [
+            sys.executable,
+            "-m",
+            "loadgen",
+            "run",
+            "--target",
+            f"127.0.0.1:{port}",
+            "--protocol",
+            "http",
+        ]
+        run += [
+            "--connections",
+            "40",
+            "--timeout",
+            "4s",
+            "--mix",
+            "silent=25,chatty=75",
+            "--duration",
+            "8s",
+            "--quiet",
+        ]
+        subprocess.run(
+            [*run, "--seed", "7"], capture_output=True, check=False, timeout=60
+        )  # its verdict is not ours
+    summary = advise(spark, Inputs(), ("nginx", [log], 4 * S), Policy(max_cut=0.05))
+    (entry,) = summary["listeners"].values()
+    assert summary["quarantined"] == []
+    assert entry["silences"] == len(log.read_text().splitlines())
+    assert (
+        30 <= entry["connections"] <= 41
+    )  # one connection was ours, to see that it listens, and sent nothing
+    assert entry["silences_ended"] > 60
+    assert 1.0 <= entry["recommendation"]["timeout_s"] <= 4.0
+    check_config(tmp_path, as_toml(summary))

@@ -1,0 +1,563 @@
+"""Traps for an audit: connections that look right and are wrong, and the other way round. One audit
+judges all that a server's journal alone must tell, one all that takes both sides; and journals
+whose files, clocks or peers are at fault.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow")
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from reaper.journal import ConnectionLog, Journal
+from reaper.pipeline.audit.run import Audit, Settings, as_text, audit
+from reaper.pipeline.audit.verdicts import VERDICTS
+from reaper.pipeline.read.frames import read_events
+from reaper.pipeline.read.inputs import Inputs, check
+from reaper.pipeline.read.span import Span
+from scripts import attach_demo
+from tests.helpers.pipeline_traffic import MS, WALL, Clock, S, journal, only, write
+
+pytestmark = pytest.mark.slow
+
+STALL = (7 * S, 20 * S)
+"""The loop of the judged server stood still from here to there."""
+SHORT = 500 * S
+"""From here on it lagged in every fourth second, by less than a tick: 2 to 2.9, 6 to 6.9, 10 to
+10.9, ... 22.9.
+"""
+LATER = 1000 * S
+"""From here on it never did."""
+LOG_END = 3000 * S
+
+
+def play(
+    script: str,
+    base: int,
+    ours: Journal,
+    theirs: Journal | None = None,
+    peer: int | None = None,
+    listener: str | None = "echo",
+) -> int:
+    """Write the steps of *script*, and return the server's connection.
+
+    A step is a verb, its instant in seconds after *base*, and what it takes: `open 0 5` (with a
+    timeout of 5 s), `touch 3`, `averted 5.5`, `gap 1 2` (a silence), `close_peer 4`, `reap 6 5`
+    (due at 5), `deadline 6 5` (a reap by one). `retime 30` sets the timeout, `claim 30` does so
+    without a row. `c.`: by the client; `both`: both open it.
+    """
+    logs: dict[str, ConnectionLog] = {}
+    for step in script.split("; "):
+        words = step.removeprefix("c.").split()
+        side, verb, given = "c" if step.startswith("c.") else "s", words[0], words[1:]
+        at = [None if number == "-" else base + round(float(number) * S) for number in given]
+        if verb in ("open", "both"):
+            opening = (at[0], round(float(given[1]) * 1000), listener)
+            for each in "sc" if verb == "both" else side:
+                journal_of = ours if each == "s" else theirs
+                assert journal_of is not None
+                logs[each] = journal_of.open(*opening, peer=peer)  # type: ignore[arg-type]
+        elif verb in ("retime", "claim"):
+            timeout = None if given[0] == "-" else round(float(given[0]) * 1000)
+            setattr(logs[side], "timeout_ms" if verb == "retime" else "_timeout_ms", timeout)
+        elif verb == "deadline":
+            logs[side].reap(at[0], at[1], "max_age", deadline=True)  # type: ignore[arg-type]
+        else:
+            getattr(logs[side], verb)(*at)
+    return logs["s"].conn
+
+
+TRAPS: dict[str, tuple[str, int, str]] = {
+    "spared_and_forgotten": ("missed", LATER, "open 0 30; averted 30.1; close_peer 98"),
+    "spared_twice_and_in_time": (
+        "ok_closed",
+        LATER,
+        "open 0 5; averted 5.5; averted 11; touch 13; close_peer 14",
+    ),
+    "spared_and_reaped_at_once": ("early", LATER, "open 0 5; averted 5.5; reap 5.7 5.7"),
+    "idle_until_its_deadline": ("missed", LATER, "open 0 30; touch 20; deadline 100 100"),
+    "busy_until_its_deadline": (
+        "ok_reaped",
+        LATER,
+        "open 0 30; touch 20; retime 0; deadline 100 100",
+    ),
+    "by_its_deadline": ("ok_reaped", LATER, "open 0 5; touch 2; touch 6; touch 8; deadline 10 10"),
+    "within_a_tick_of_its_deadline": (
+        "ok_reaped",
+        LATER,
+        "open 0 5; touch 2; touch 6; touch 8; deadline 10.9 10",
+    ),
+    "before_its_deadline": ("early", LATER, "open 0 5; touch 2; touch 6; touch 8; deadline 9 10"),
+    "reaped_by_a_timeout_that_was_never_in_force": ("early", LATER, "open 0 30; claim 5; reap 6 5"),
+    "reaped_late_by_a_timeout_that_was_never_in_force": (
+        "late",
+        LATER,
+        "open 0 5; claim 30; reap 31 30",
+    ),
+    "reaped_by_a_timeout_that_a_row_changed": ("ok_reaped", LATER, "open 0 30; retime 5; reap 6 5"),
+    "active_before_it_was_opened": ("unknown", LATER, "open 0 5; gap -3 -1; close_peer 1"),
+    # The loop stood still for longer, but not then.
+    "silent_since_a_stall_long_ago": ("lost", LOG_END, "open -12 5"),
+    # 55 s overdue, and not reaped; the check belongs to the next silence.
+    "final_check_of_another_silence": (
+        "missed",
+        LATER,
+        "open 0 5; touch 60; averted 65.5; touch 65.5; close_peer 66",
+    ),
+    "final_check_too_late": ("missed", LATER, "open 0 5; averted 9; touch 9; close_peer 10"),
+    "spared_and_read_late": ("missed", LATER, "open 0 5; averted 5.5; touch 20; close_peer 21"),
+    "spared_then_reaped": ("ok_reaped", LATER, "open 0 5; averted 5.5; reap 11.2 11"),
+    "spared_then_reaped_late": ("late", LATER, "open 0 5; averted 5.5; reap 13 11"),
+    # 14 s overdue, in which the loop stood still for 13; then 5 s overdue, and the loop was awake.
+    "stall_excuses_the_longest_alone": ("missed", 0, "open 1 5; touch 20; touch 30; close_peer 31"),
+    "stall_excuses_all": ("ok_closed", 0, "open 2 5; touch 20; close_peer 21"),
+    # 13 s of its 43.9 are charged to no connection.
+    "stall_early_in_the_silence": ("ok_reaped", 0, "open 6 30; reap 49.9 49"),
+    "stall_early_and_yet_late": ("late", 0, "open 6 30; reap 51 49"),
+    # 4 s late; the lags of 0.9 s within its silence were made up for.
+    "short_stalls_in_the_middle_excuse_nothing": ("late", SHORT, "open 0 30; reap 34 30"),
+    # The loop came back 0.9 s late.
+    "short_stall_at_the_end": ("ok_reaped", SHORT, "open 7.5 2.5; reap 11.9 10"),
+    "short_stall_that_held_the_epoch_open": ("ok_reaped", SHORT, "open 9.5 30; reap 41.6 40.9"),
+    "early_beside_a_stall": ("early", 0, "open 6 30; reap 35.9 35.9"),
+    "retimed_to_an_hour": (
+        "open_at_end",
+        LATER,
+        "open 0 5; touch 2; retime 3600; touch 4; touch 200",
+    ),
+    "retimed_to_five_seconds": ("lost", LATER, "open 0 3600; touch 2; retime 5; touch 4"),
+    "retimed_to_an_hour_and_silent": (
+        "open_at_end",
+        LOG_END,
+        "open -60 5; touch -58; retime 0; retime 3600",
+    ),
+    "retimed_to_five_seconds_and_silent": (
+        "lost",
+        LOG_END,
+        "open -60 3600; touch -58; retime 0; retime 5",
+    ),
+    # A nanosecond after the latest activity, as the row before.
+    "retimed_at_the_instant_of_a_row": (
+        "open_at_end",
+        LATER,
+        "open 0 5; averted 1e-9; retime 3600",
+    ),
+    "switched_off_and_silent": ("open_at_end", LATER, "open 0 5; retime 0"),
+    "switched_off": ("open_at_end", LATER, "open 0 5; retime 0; touch 2"),
+    "reap_that_says_nothing": ("unknown", LATER, "open 0 5; retime -; reap 30 -"),
+}
+"""Name -> its verdict, where its time begins, its script."""
+EXPECTED = {name: verdict for name, (verdict, _, _) in TRAPS.items()}
+
+
+def write_traps(
+    directory: Path,
+    traps: Iterable[str] = TRAPS,
+    mode: str = "full",
+    writer: int = 1,
+    drains: bool = False,
+) -> dict[int, str]:
+    """A journal of *traps*; connection -> name of its trap."""
+    with journal(directory, writer, mode=mode) as ours:
+        ours.stall(STALL[1], STALL[1] - STALL[0])
+        for second in range(2, 24, 4):
+            ours.stall(SHORT + second * S + 900 * MS, 900 * MS)
+        named = {play(TRAPS[name][2], TRAPS[name][1], ours): name for name in traps}
+        ours.config(LOG_END, "still here")
+        if drains:
+            ours.drain(LOG_END)
+    return named
+
+
+def audited(spark: Any, directory: Path) -> Audit:
+    """Of the journals below *directory*; joined where there is a client's."""
+    sides = [directory / side for side in ("server", "client")]
+    server, client = (check([side], now_ns=WALL) if side.exists() else None for side in sides)
+    assert server is not None
+    return audit(spark, server, client, directory / "out", Settings())
+
+
+def named_verdicts(found: Audit, names: Mapping[int, str]) -> dict[str, str]:
+    """Name -> its verdict, of the connections that have a name."""
+    rows = found.connections.select("conn", "verdict").collect()
+    return {names[row.conn]: row.verdict for row in rows if row.conn in names}
+
+
+def counts(summary: dict[str, Any]) -> dict[str, int]:
+    return {verdict: count for verdict, count in summary["verdicts"].items() if count}
+
+
+def test_each_trap_gets_its_verdict_and_every_row_is_accounted_for(spark, tmp_path) -> None:
+    names = write_traps(tmp_path / "server")
+    found = audited(spark, tmp_path)
+    assert named_verdicts(found, names) == EXPECTED
+    summary = found.summary
+    assert sum(summary["verdicts"].values()) == summary["connections"] == len(TRAPS)
+    changes_of_a_timeout = (
+        12  # one a change and one before a deadline that came too late, none for a reap without
+    )
+    assert summary["rows_of_writers"] == 2 + 6 + changes_of_a_timeout
+    assert summary["rows_read"] == summary["rows"] + summary["rows_of_writers"]
+    assert f"{summary['rows_read']:,} rows read" in as_text(summary)
+    assert set(summary["verdicts"]) == set(VERDICTS)
+
+
+def test_alone_in_its_journal_each_trap_gets_the_same_verdict(spark, tmp_path) -> None:
+    for name, verdict in EXPECTED.items():
+        names = write_traps(tmp_path / name / "server", [name])
+        assert named_verdicts(audited(spark, tmp_path / name), names) == {name: verdict}
+
+
+IN_GAPS_MODE = {
+    "reaped_by_a_timeout_that_was_never_in_force": "ok_reaped",
+    "reaped_late_by_a_timeout_that_was_never_in_force": "ok_reaped",
+    "silent_since_a_stall_long_ago": "open_at_end",
+    "retimed_to_five_seconds": "open_at_end",
+    "retimed_to_five_seconds_and_silent": "open_at_end",
+}
+"""What a journal cannot know that writes neither short silences nor changes of a timeout."""
+
+
+@pytest.mark.parametrize("drains", [False, True])
+def test_in_gaps_mode_the_verdicts_are_the_same_but_where_no_row_could_tell_before_the_writer_has_drained(
+    spark, tmp_path, drains: bool
+) -> None:
+    names = write_traps(tmp_path / "server", mode="gaps", drains=drains)
+    left = {"open_at_end": "lost"} if drains else {}
+    wanted = {
+        name: left.get(verdict, verdict) for name, verdict in {**EXPECTED, **IN_GAPS_MODE}.items()
+    }
+    assert named_verdicts(audited(spark, tmp_path), names) == wanted
+
+
+# ---- both sides
+# ------------------------------------------------------------------------------------------------------
+
+ORDINARY = ("ok_reaped", LATER, "both 0 5; reap 5.5 5; c.close_peer 5.501")
+JOINED: dict[str, tuple[str, int, str]] = {
+    "sent_a_byte_that_was_never_noticed": ("early", LATER, "both 0 5; c.touch 3; reap 6 6; c.close_peer 6.001"),
+    "sent_as_the_reap_was_on_its_way": ("ok_reaped", LATER, "both 0 5; c.touch 5.99; reap 6 6; c.close_peer 6.001"),
+    "active_to_the_server_and_silent_to_the_client": (
+        "missed", LATER, "both 0 5; touch 57; c.close_app 60; close_peer 60.001"
+    ),
+    "closed_by_the_server_which_says_nothing": ("lost", LATER, "both 0 5; c.close_peer 8"),
+    "seen_four_seconds_after_it_was_due": ("late", LATER, "both 0 5; reap 5.01 5; c.close_peer 9"),
+    "never_closed_as_its_client_knows": ("lost", 0, "both 1 5; c.touch 10; c.close_app 2990"),
+    "never_closed_but_its_client_sends": ("open_at_end", 0, "both 1 5; c.touch 2999"),
+    "never_closed_and_no_timeout_in_force": ("open_at_end", 0, "c.open 1 0; c.close_app 2990; open 1 5"),
+    "seen_late_by_a_client_that_was_stalled": ("ok_reaped", 0, "both 100 5; reap 105.5 105; c.close_peer 108"),
+    "seen_later_than_that_stall": ("late", 0, "both 100 5; reap 105.5 105; c.close_peer 110"),
+    "left_in_time_and_noticed_later": ("ok_closed", LATER, "both 0 5; c.close_app 4; close_peer 7"),
+    "late_by_what_both_sides_share_of_a_stall": ("late", 0, "both 200 5; reap 206 205; c.close_peer 209"),
+    **{f"ordinary {number}": ORDINARY for number in range(21)},
+}  # fmt: skip
+EXPECTED_JOINED = {name: verdict for name, (verdict, _, _) in JOINED.items()}
+
+
+def write_both(directory: Path, ahead: int = 0, mode: str = "gaps") -> dict[int, str]:
+    """Both sides of every case, the client's clock *ahead*; connection -> name of its case."""
+    client = Clock(step=ahead)
+    with (
+        journal(directory / "server", 1, mode=mode) as ours,
+        journal(directory / "client", 2, client, mode=mode) as theirs,
+    ):
+        theirs.stall(108 * S, 2 * S)
+        for side in (ours, theirs):
+            side.stall(209 * S, 2 * S)
+        cases = enumerate(JOINED.items())
+        named = {
+            play(script, base, ours, theirs, peer): name
+            for peer, (name, (_, base, script)) in cases
+        }
+        for side in (ours, theirs):
+            side.config(LOG_END, "still here")
+    return named
+
+
+@pytest.mark.parametrize(
+    ("ahead", "mode"), [(0, "gaps"), (3 * S, "full")], ids=["one clock", "a clock 3 s ahead"]
+)
+def test_what_both_sides_tell_together_gets_its_verdict(
+    spark, tmp_path, ahead: int, mode: str
+) -> None:
+    names = write_both(tmp_path, ahead, mode)
+    result = audited(spark, tmp_path)
+    wanted = dict(EXPECTED_JOINED)
+    if mode == "full":  # the server's own log tells that nothing came
+        wanted["never_closed_but_its_client_sends"] = wanted[
+            "never_closed_and_no_timeout_in_force"
+        ] = "lost"
+    assert named_verdicts(result, names) == wanted
+    assert result.summary["joined"] == {
+        "pairs": len(JOINED),
+        "server_only": 0,
+        "client_only": 0,
+        "crossed": 1,
+    }
+    assert result.summary["clock"]["skew_s"]["estimate"] == pytest.approx(-ahead / S, abs=0.002)
+
+
+# ---- what cannot be judged
+# -------------------------------------------------------------------------------------------
+
+
+def one_sided(directory: Path, writer: int, peers: range, **options: Any) -> None:
+    """A journal of reaps in time, of these *peers*."""
+    with journal(directory, writer, **options) as ours:
+        for peer in peers:
+            ours.open(S, 5000, "echo", peer=peer).reap(6 * S + 500 * MS, 6 * S)
+        ours.drain(LOG_END)
+
+
+@pytest.mark.parametrize(
+    ("clients", "reason"),
+    [
+        (None, "none of its files could be read"),
+        (range(50, 90), "none of the client's 40 connection(s) is among the server's 40"),
+        (
+            range(1, 42),
+            "0 of the server's 40 connection(s) and 1 of the client's 41 have no counterpart",
+        ),
+        (
+            range(1, 40),
+            "1 of the server's 40 connection(s) and 0 of the client's 39 have no counterpart",
+        ),
+    ],
+    ids=["no file", "another server's", "one more", "one less"],
+)
+def test_a_joined_audit_that_did_not_join_is_inconclusive(
+    spark, tmp_path, clients: range | None, reason: str
+) -> None:
+    one_sided(tmp_path / "server", 1, range(1, 41))
+    (tmp_path / "client").mkdir()
+    if clients is not None:
+        with journal(tmp_path / "client", 2) as theirs:
+            for peer in clients:
+                theirs.open(S, 5000, "echo", peer=peer).close_peer(6 * S + 501 * MS)
+    summary = audited(spark, tmp_path).summary
+    assert (summary["result"], summary["verdicts"]["ok_reaped"]) == ("inconclusive", 40)
+    assert any(reason in text for text in summary["reasons"])
+    assert "audit: INCONCLUSIVE" in as_text(summary)
+
+
+def test_a_file_without_anchors_leaves_every_other_run_on_its_clock(spark, tmp_path) -> None:
+    names = write_both(tmp_path, 3 * S)
+    one_sided(tmp_path / "server", 5, range(500, 501))
+    (lone,) = (tmp_path / "server").glob("*w0000005*.parquet")
+    table = pq.read_table(lone)
+    kept = {key: value for key, value in table.schema.metadata.items() if b"anchors" not in key}
+    pq.write_table(table.replace_schema_metadata(kept), lone)
+    result = audited(spark, tmp_path)
+    assert named_verdicts(result, names) == EXPECTED_JOINED
+    assert (result.summary["result"], result.summary["joined"]["server_only"]) == ("fail", 1)
+    assert any("1 run(s) have no anchors" in reason for reason in result.summary["reasons"])
+
+
+def three_files(directory: Path) -> list[Path]:
+    """A run of three files: a connection with a row in each, and one that is overdue in the second."""
+    with journal(directory, 1, rotate_bytes=1) as ours:
+        log, wrong = ours.open(S, 5000, "echo"), ours.open(S, 5000, "echo")
+        ours.flush()
+        log.touch(3 * S)
+        wrong.touch(60 * S)
+        ours.flush()
+        log.close_peer(4 * S)
+        wrong.close_peer(61 * S)
+        ours.drain(62 * S)
+        ours.flush()
+    return sorted(directory.glob("*.parquet"))
+
+
+@pytest.mark.parametrize("how", ["gone", "put aside"])
+def test_a_file_missing_between_others_is_named_and_accuses_no_server(
+    spark, tmp_path, how: str
+) -> None:
+    middle = three_files(tmp_path / "server")[1]
+    if how == "gone":
+        middle.unlink()
+    else:
+        table = pq.read_table(middle)
+        pq.write_table(table.set_column(0, "t", pa.array([1 << 61] * table.num_rows)), middle)
+    summary = audited(spark, tmp_path).summary
+    assert counts(summary) == {"unknown": 2}
+    assert summary["result"] == "inconclusive"
+    if how == "gone":
+        assert [(hole["writer"], hole["serials"]) for hole in summary["holes"]] == [(1, [2])]
+        assert any(
+            "1 file(s) of run" in reason and "number 2" in reason for reason in summary["reasons"]
+        )
+        first = check([tmp_path / "server"], now_ns=WALL, span=Span(None, WALL + 2 * S))
+        assert first.holes == []
+    else:
+        assert summary["holes"] == []
+        assert "put aside" in summary["reasons"][0]
+
+
+def test_oldest_files_that_retention_took_are_no_hole(tmp_path) -> None:
+    three_files(tmp_path / "server")[0].unlink()
+    assert check([tmp_path / "server"], now_ns=WALL).holes == []
+
+
+def test_rows_that_belong_to_no_known_run_leave_the_audit_inconclusive(spark, tmp_path) -> None:
+    for writer in (5, 6):
+        with journal(tmp_path / "server", writer) as ours:
+            ours.open(S, 5000, "echo").reap(7 * S, 6 * S)
+            ours.drain(8 * S)
+    inputs = check([tmp_path / "server"], now_ns=WALL)
+    inputs.runs.pop()  # as if one file held the rows of two writers, and only one were known
+    summary = audit(spark, inputs, None, tmp_path / "out", Settings()).summary
+    assert (summary["rows_read"], summary["rows"], summary["rows_of_writers"]) == (6, 2, 2)
+    assert summary["result"] == "inconclusive"
+    assert any("2 row(s) were judged by no rule" in reason for reason in summary["reasons"])
+
+
+# ---- which files are looked through
+# ----------------------------------------------------------------------------------
+
+
+def test_an_audit_looks_through_the_files_that_have_overdue_silences_and_no_other(
+    spark, tmp_path, monkeypatch
+) -> None:
+    looked_through: list[Inputs] = []
+    monkeypatch.setattr(
+        "reaper.pipeline.audit.silences.read_events",
+        lambda spark, inputs: looked_through.append(inputs) or read_events(spark, inputs),
+    )
+    for writer in (1, 2, 3, 4):
+        place = tmp_path / ("wrong" if writer % 2 else "right") / "server" / f"{writer}"
+        with journal(place, writer) as ours:
+            ours.open(S, 5000, "echo").reap(
+                7 * S + writer % 2 * 5 * S, 6 * S
+            )  # of 1 and 3: 5 s late
+            log = ours.open(LATER, 5000, "echo")
+            log.averted(LATER + 5 * S + 500 * MS)
+            log.touch(LATER + 5 * S + 500 * MS)
+            log.close_peer(LATER + 6 * S)
+    summary = audited(spark, tmp_path / "right").summary
+    assert (summary["result"], looked_through) == ("pass", [])
+    (tmp_path / "right" / "server").rename(tmp_path / "wrong" / "server" / "right")
+    assert counts(audited(spark, tmp_path / "wrong").summary) == {
+        "late": 2,
+        "ok_reaped": 2,
+        "ok_closed": 4,
+    }
+    (chosen,) = looked_through
+    assert [facts.writer for facts in chosen.files] == [1, 3]
+
+
+def test_a_final_check_in_an_earlier_file_spares_the_silence_that_ends_in_a_later_one(
+    spark, tmp_path
+) -> None:
+    with journal(tmp_path / "server", 1, rotate_bytes=1) as ours:
+        log = ours.open(LATER, 5000, "echo")
+        log.averted(LATER + 5 * S + 500 * MS)
+        ours.flush()
+        log.reap(LATER + 11 * S + 200 * MS, LATER + 11 * S)
+        ours.flush()
+    files = check([tmp_path / "server"], now_ns=WALL).files
+    assert [(facts.averted, facts.overdue_ns) for facts in files] == [
+        (1, 500 * MS),
+        (0, 6 * S + 200 * MS),
+    ]
+    assert counts(audited(spark, tmp_path).summary) == {"ok_reaped": 1}
+
+
+# ---- simulated traffic
+# -----------------------------------------------------------------------------------------------
+
+
+def test_traffic_that_kept_the_law_passes_and_its_lateness_is_within_one_tick(
+    spark, tmp_path
+) -> None:
+    wanted = write(
+        tmp_path / "server", tmp_path / "client", connections=120, listeners=("echo", "http")
+    )
+    summary = audited(spark, tmp_path).summary
+    assert summary["reasons"] == []
+    assert counts(summary) == {name: count for name, count in wanted.items() if count}
+    assert summary["joined"] == {"pairs": 120, "server_only": 0, "client_only": 0, "crossed": 0}
+    assert set(summary["listeners"]) == {"echo", "http"}
+    for entry in summary["listeners"].values():
+        assert (
+            0
+            <= entry["lateness_s"]["min"]
+            <= entry["lateness_s"]["p99"]
+            <= entry["lateness_s"]["max"]
+            < 1.01
+        )
+        assert 0 < entry["seen_lateness_s"]["max"] < 1.02
+
+
+def test_a_row_that_was_removed_or_doubled_is_found_without_sorting(spark, tmp_path) -> None:
+    with journal(tmp_path / "server", 1) as ours:
+        for _ in range(5):
+            log = ours.open(S, 5000, "echo")
+            log.touch(2 * S)
+            log.touch(3 * S)
+            log.close_peer(4 * S)
+        ours.drain(5 * S)
+    table = pq.read_table(
+        only(tmp_path / "server")
+    )  # of each connection four rows, then the writer's
+    right, without_touch, gone, without_opening, doubled = (
+        [i * 4 + row for row in range(4)] for i in range(5)
+    )
+    del without_touch[1], without_opening[0], gone[:]
+    rows = [*right, *without_touch, *without_opening, *doubled, doubled[1], table.num_rows - 1]
+    pq.write_table(table.take(rows), only(tmp_path / "server"))
+    summary = audited(spark, tmp_path).summary
+    assert counts(summary) == {
+        "ok_closed": 1,
+        "missing_touch": 1,
+        "unknown": 1,
+        "duplicate": 1,
+        "lost": 1,
+    }
+    assert summary["lost_without_a_row"] == 1
+
+
+def test_two_uses_of_one_port_are_distinguished_by_time(spark, tmp_path) -> None:
+    with journal(tmp_path / "server", 1) as ours, journal(tmp_path / "client", 2) as theirs:
+        for turn in range(5):
+            script = "c.open 0 5; open 0.001 5; reap 5.5 5.5; c.close_peer 5.501"
+            play(script, (1 + 20 * turn) * S, ours, theirs, peer=7)
+    summary = audited(spark, tmp_path).summary
+    assert (counts(summary), summary["joined"]["pairs"]) == ({"ok_reaped": 5}, 5)
+    assert summary["listeners"]["echo"]["seen_lateness_s"]["max"] == pytest.approx(0.501)
+
+
+def test_the_audit_command_fails_on_a_violation_and_on_a_file_put_aside(pipeline, tmp_path) -> None:
+    write(tmp_path / "good", connections=8)
+    write(tmp_path / "bad", connections=8, faults={"late": 1})
+
+    def run(name: str) -> tuple[int, dict[str, Any]]:
+        status, said, _ = pipeline(
+            "audit", "--events", tmp_path / name, "--out", tmp_path / "out", "--json"
+        )
+        assert said == (tmp_path / "out" / "audit.json").read_text()
+        return status, json.loads(said)
+
+    assert run("good")[0] == 0
+    assert run("bad")[0] == 1
+    (tmp_path / "good" / "half.parquet").write_bytes(b"PAR1")
+    status, summary = run("good")
+    assert (status, summary["verdicts"]["ok_reaped"]) == (1, 6)
+    assert "truncated" in summary["files"]["quarantined"][0]["reason"]
+
+
+def test_a_demo_is_judged_by_its_load_generator_by_its_guard_and_by_both_journals_joined(
+    spark, tmp_path
+) -> None:
+    assert attach_demo.run(200, 3, tmp_path) == 0
+    server, client = check([tmp_path / "attach"]), check([tmp_path / "client"])
+    summary = audit(spark, server, client, tmp_path / "audit", Settings()).summary
+    assert counts(summary) == {"ok_reaped": 100, "ok_closed": 100}
+    assert summary["joined"]["pairs"] == 200

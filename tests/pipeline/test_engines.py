@@ -1,0 +1,462 @@
+"""One program, two engines: Spark and the embedded one answer the same, row by row, and function by
+function.
+"""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from reaper.pipeline.advise.run import Policy, advise
+from reaper.pipeline.audit.run import Settings, audit
+from reaper.pipeline.engine import F, NoSpark, Window, use
+from reaper.pipeline.engine.choice import bytes_of, choose
+from reaper.pipeline.engine.spark import EMBEDDED_HEAP_MB, _of_driver, check_reachable, open_session
+from reaper.pipeline.places import Remote
+from reaper.pipeline.read.frames import small_frame
+from reaper.pipeline.read.inputs import Inputs, check
+from reaper.pipeline.report.run import gather
+from reaper.pipeline.whatif.run import what_if
+from tests.helpers.pipeline_traffic import FAULTS, MS, WALL, S, on_spark, write
+from tests.pipeline.test_access_logs import HOSTILE, LOGS
+from tests.pipeline.test_audit import JOINED, TRAPS, write_both, write_traps
+
+ROUNDS = {"deadline": None, "suppress_health_check": list(HealthCheck)}
+
+
+@pytest.fixture
+def both(real_spark, spark) -> Callable[[Callable[[Any], Any]], tuple[Any, Any]]:
+    """What a question is answered, by the embedded engine and by Spark."""
+
+    def ask(question: Callable[[Any], Any]) -> tuple[Any, Any]:
+        before = use("embedded")
+        try:
+            embedded = question(spark)
+            use("spark")
+            return embedded, question(real_spark)
+        finally:
+            use(before)
+
+    return ask
+
+
+# ---- answers
+# --------------------------------------------------------------------------------------------------------
+
+
+def answers(
+    session: Any, server: Inputs, client: Inputs | None, out: Path, whole: bool
+) -> dict[str, Any]:
+    """What audit, advise and report would say of *server*; *whole*: and what-if."""
+    audited = audit(session, server, client, out, Settings())
+    table = pq.read_table(out / "connections").sort_by("conn")
+    found = {
+        "audit": audited.summary,
+        "types": {field.name: str(field.type) for field in table.schema},
+        "connections": table.to_pylist(),
+        "charts": gather(audited, server),
+        "advice": advise(session, server, None, Policy(max_cut=0.05)),
+    }
+    if whole:
+        found["what-if"] = what_if(session, server, [["timeout=3s", "tick=500ms"], ["timeout=9s"]])
+    return found
+
+
+def same(both: Any, tmp_path, whole: bool = True) -> dict[str, Any]:
+    """What both engines answer of the journals below *tmp_path*; fails where they differ."""
+    server, client = (check([tmp_path / side], now_ns=WALL) for side in ("server", "client"))
+    embedded, spark = both(
+        lambda session: answers(session, server, client, tmp_path / "out", whole)
+    )
+    for key, answer in spark.items():
+        assert embedded[key] == answer, key
+    found: dict[str, Any] = spark
+    return found
+
+
+@on_spark
+def test_every_trap_of_the_audit_is_answered_alike(both, tmp_path) -> None:
+    write_both(tmp_path, 3 * S)
+    write_traps(tmp_path / "server", writer=5)
+    found = same(both, tmp_path)["audit"]
+    assert (found["joined"]["pairs"], found["joined"]["server_only"]) == (len(JOINED), len(TRAPS))
+
+
+@on_spark
+@settings(**ROUNDS, max_examples=2)
+@given(
+    seed=st.integers(0, 1000),
+    faults=st.dictionaries(st.sampled_from(FAULTS), st.integers(1, 3)),
+    mode=st.sampled_from(["full", "gaps"]),
+    ahead=st.sampled_from([0, 400 * MS, -3000 * MS]),
+)
+@example(seed=1, faults=dict.fromkeys(FAULTS, 2), mode="full", ahead=0)
+def test_any_traffic_with_any_faults_is_answered_alike(
+    both, tmp_path_factory, seed, faults, mode, ahead
+) -> None:
+    place = tmp_path_factory.mktemp("traffic")
+    planted = {
+        name: count for name, count in faults.items() if mode == "full" or name != "backward"
+    }
+    options = {"connections": 60, "server_clock_ahead": ahead, "listeners": ("echo", "http", "alt")}
+    write(place / "server", place / "client", seed=seed, faults=planted, mode=mode, **options)
+    same(both, place, whole=seed < 3)
+
+
+@on_spark
+@pytest.mark.parametrize("name", LOGS)
+def test_every_format_of_access_logs_is_read_alike(both, tmp_path, name: str) -> None:
+    path = tmp_path / f"{name}.log"
+    path.write_bytes(
+        "\n".join([*LOGS[name], "no line", *HOSTILE[name], ""]).encode() + b"\xff\xfe\r\n"
+    )
+    logs = (name, [path], 75 * 10**9)
+    embedded, spark = both(lambda session: advise(session, Inputs(), logs, Policy(max_cut=0.3)))
+    assert embedded == spark
+
+
+# ---- functions
+# ------------------------------------------------------------------------------------------------------
+
+ROW = pa.schema(
+    {
+        "key": pa.int64(),
+        "serial": pa.int64(),
+        "a": pa.int64(),
+        "b": pa.int64(),
+        "text": pa.string(),
+        "numbers": pa.list_(pa.int64()),
+        "steps": pa.list_(pa.struct({"at": pa.int64(), "up": pa.int64()})),
+    }
+)
+long, short = st.integers(-(1 << 62), 1 << 62), st.integers(-1000, 1000)
+rows = st.lists(
+    st.tuples(
+        st.integers(0, 3),
+        st.none() | short | long,
+        st.none() | short,
+        st.none() | st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=70),
+        st.lists(short, min_size=1, max_size=4),
+        st.none() | st.lists(st.fixed_dictionaries({"at": short, "up": short}), max_size=3),
+    ),
+    min_size=1,
+    max_size=30,
+)
+
+
+def of_rows(frame: Any) -> Any:
+    """A value from each row, by each function."""
+    a, b = F.col("a"), F.col("b")
+    small = F.coalesce("b", F.lit(7))
+    return frame.select(
+        "serial",
+        F.try_multiply("a", F.lit(1000)).alias("times"),
+        F.greatest("a", "b").alias("greatest"),
+        F.least("a", b).alias("least"),
+        F.floor(b / 7).alias("floor"),
+        F.expr("b div 7").alias("div"),
+        (b % 7).alias("mod"),
+        F.shiftright("a", 48).alias("right"),
+        F.shiftleft(small, 6).bitwiseOR(5).alias("bits"),
+        F.abs(b).alias("abs"),
+        F.when(b > 0, "more").when(b < 0, "less").otherwise("neither").alias("case"),
+        F.when(b.between(-5, 5) | b.isin(7, 8) | (a.isNull() & ~b.isNull()), 1).alias("logic"),
+        F.nullif("b", F.lit(0)).alias("nullif"),
+        F.filter("numbers", lambda x: x > small).alias("kept"),
+        F.array_min("numbers").alias("least_number"),
+        F.array_max("numbers").alias("most_number"),
+        F.transform("numbers", lambda x, i: x * 2 + i).alias("indexed"),
+        F.aggregate("steps", F.lit(0).cast("long"), lambda total, x: total + x["up"]).alias("total"),
+        F.concat(F.array(F.lit(1).cast("long")), F.col("numbers")).alias("concat"),
+        F.regexp_extract("text", r"^(\w*)(\d?)", 1).alias("word"),
+        F.col("text").rlike("[a-z]+").alias("like"),
+        F.col("text").try_cast("long").isNull().alias("no_number"),
+        F.lead("a").over(Window.partitionBy("key").orderBy("serial")).alias("after"),
+        F.sum("b").over(Window.partitionBy("key").orderBy("serial").rowsBetween(Window.unboundedPreceding, -1)).alias(
+            "until"
+        ),
+    ).orderBy("serial")  # fmt: skip
+
+
+def of_groups(frame: Any) -> Any:
+    """A row from each group, by each aggregate."""
+    return frame.groupBy("key").agg(
+        F.count(F.lit(1)).alias("rows"),
+        F.count("b").alias("count"),
+        F.sum("b").alias("sum"),
+        F.min("text").alias("min"),
+        F.max("a").alias("max"),
+        F.max_by("b", "serial").alias("max_by"),
+        F.percentile_approx("b", 0.5).alias("median"),
+        F.percentile_approx("b", [0.0, 0.1, 0.5, 0.9, 1.0], 1000).alias("quantiles"),
+        F.min(F.struct(F.col("serial"), F.col("b").alias("c"))).alias("struct"),
+    ).select("*", "struct.c").drop("struct").orderBy("key")  # fmt: skip
+
+
+def of_shapes(frame: Any) -> list[Any]:
+    """Frames made of frames."""
+    twice = F.array(
+        *(
+            F.struct(F.col(name).alias("at"), F.lit(up).alias("up"))
+            for name, up in (("a", 1), ("b", 0))
+        )
+    )
+    names = frame.select("key", "text").distinct()
+    joined = frame.select("key", "serial").join(F.broadcast(names), "key", "left")
+    return [
+        frame.select("serial", F.inline(twice)).orderBy("serial", "up"),
+        frame.select("serial", F.explode("numbers").alias("n")).groupBy("n").count().orderBy("n"),
+        joined.orderBy("serial", "text"),
+        frame.select("serial", "b").orderBy(F.desc("b"), "serial").limit(3),
+        frame.select("serial", "b").orderBy(F.desc("b"), "serial"),
+        frame.select("a", "b")
+        .unionByName(frame.select("b", "a"))
+        .where("a > 0")
+        .agg(F.count("a"), F.max("b")),
+        frame.withColumns({"a": F.col("b"), "c": F.col("a")})
+        .select("serial", "a", "c")
+        .orderBy("serial"),
+    ]
+
+
+@on_spark
+@settings(**ROUNDS, max_examples=12)
+@given(given=rows)
+@example(
+    given=[
+        (0, (1 << 62) - 1, None, "x" * 40, [1], None),
+        (0, None, 0, None, [0, 0], []),
+        (1, 1, -7, "7", [3], []),
+    ]
+)
+def test_every_function_that_spark_has_and_duckdb_has_not_gives_sparks_answer(
+    both, given: list[Any]
+) -> None:
+    found = [(key, serial, *rest) for serial, (key, *rest) in enumerate(given)]
+
+    def ask(session: Any) -> list[Any]:
+        frame = small_frame(session, found, ROW)
+        return [
+            [tuple(row) for row in each.collect()]
+            for each in (of_rows(frame), of_groups(frame), *of_shapes(frame))
+        ]
+
+    embedded, spark = both(ask)
+    assert embedded == spark
+
+
+@on_spark
+def test_java_compiles_every_method_that_spark_writes_for_audit_and_advice(
+    real_spark, tmp_path, monkeypatch
+) -> None:
+    """A longer method than this Java only interprets: one of them took as long as all the rest of
+    an advice.
+    """
+    from pyspark.sql.classic.dataframe import DataFrame
+
+    sizes: list[int] = []
+    asked = {name: getattr(DataFrame, name) for name in ("collect", "toArrow", "observe")}
+
+    def noting(name: str) -> Any:
+        def ask(frame: Any, *args: Any, **options: Any) -> Any:
+            codes = frame._jdf.queryExecution().debug().codegenToSeq()
+            sizes.extend(codes.apply(i)._3().maxMethodCodeSize() for i in range(codes.size()))
+            return asked[name](frame, *args, **options)
+
+        return ask
+
+    write(tmp_path / "server", tmp_path / "client", connections=40)
+    server, client = (
+        check([tmp_path / "server"], now_ns=WALL),
+        check([tmp_path / "client"], now_ns=WALL),
+    )
+    for name in asked:
+        monkeypatch.setattr(DataFrame, name, noting(name))
+    real_spark.conf.set(
+        "spark.sql.adaptive.enabled", "false"
+    )  # whose plans are not final before they have run
+    try:
+        audit(real_spark, server, client, tmp_path / "out", Settings())
+        advise(real_spark, server, None, Policy())
+    finally:
+        real_spark.conf.set("spark.sql.adaptive.enabled", "true")
+    assert len(sizes) > 15
+    assert max(sizes) < 8000
+
+
+# ---- the choice
+# -----------------------------------------------------------------------------------------------------
+
+
+def test_files_of_this_machine_are_asked_here_and_the_reason_is_said(tmp_path, monkeypatch) -> None:
+    (tmp_path / "a.parquet").write_bytes(b"x" * 1_500_000)
+    assert choose("auto", None, [tmp_path], tmp_path) == (
+        "embedded",
+        "1.5 MB of files on this machine",
+    )
+    assert choose("spark", None, [tmp_path], tmp_path) == ("spark", "as asked")
+    assert bytes_of([tmp_path, tmp_path / "a.parquet"], 10**9) == 3_000_000
+    monkeypatch.setenv("SPARK_REMOTE", "sc://somewhere")
+    assert choose("auto", None, [tmp_path], tmp_path) == ("spark", "SPARK_REMOTE is set")
+    assert choose("embedded", None, [tmp_path], tmp_path) == ("embedded", "as asked")
+
+
+@pytest.mark.parametrize(
+    ("master", "place", "only", "why"),
+    [
+        ("local[2]", None, None, "--master is given"),
+        (None, "s3a://b/x", None, "s3a://b/x is not on this machine"),
+        (None, None, "live is a stream", "live is a stream"),
+    ],
+)
+def test_what_the_embedded_engine_cannot_is_sparks_and_is_refused_with_its_name(
+    tmp_path, master: str | None, place: str | None, only: str | None, why: str
+) -> None:
+    inputs: list[Any] = [Remote(place) if place else tmp_path]
+    assert choose("auto", master, inputs, tmp_path, only_spark=only) == ("spark", why)
+    with pytest.raises(NoSpark, match=r"--engine embedded cannot do this: .*; use --engine spark"):
+        choose("embedded", master, inputs, tmp_path, only_spark=only)
+
+
+@pytest.mark.parametrize(("without", "engine"), [(None, "spark"), ("no Java", "embedded")])
+def test_more_than_memory_bears_is_sparks_where_spark_is(
+    tmp_path, monkeypatch, without, engine
+) -> None:
+    (tmp_path / "a.parquet").write_bytes(b"x" * 1000)
+    monkeypatch.setattr("reaper.pipeline.engine.embedded.memory_bytes", lambda: 100)
+    monkeypatch.setattr("reaper.pipeline.engine.choice.no_spark", lambda: without)
+    chosen, why = choose("auto", None, [tmp_path], tmp_path)
+    assert (chosen, "it will spill" in why) == (engine, engine == "embedded")
+
+
+@pytest.mark.slow
+def test_the_embedded_engine_imports_no_spark_and_reads_files_of_any_name(tmp_path) -> None:
+    write(tmp_path / "raw", connections=8)
+    odd = tmp_path / "of [any] {name}, it's*"
+    (tmp_path / "raw").rename(odd)
+    given = ["audit", "--events", str(odd), "--out", str(tmp_path / "it's"), "--json"]
+    program = f"import sys; from reaper.pipeline import cli; status = cli.main({given!r})"
+    program += "; sys.exit(status or any(name.split('.')[0] in ('pyspark', 'py4j') for name in sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "engine: embedded (" in done.stderr
+    assert len(done.stderr.splitlines()) < 8, done.stderr
+
+
+# ---- where a Spark may start, and whose configuration counts: none starts
+# ------------------------------------------
+
+OURS = {"spark.sql.warehouse.dir", "spark.ui.showConsoleProgress", "spark.driver.extraJavaOptions"}
+EMBEDDED = OURS | {"spark.ui.enabled", "spark.driver.memory"}
+
+
+@pytest.fixture
+def no_settings(monkeypatch, tmp_path) -> Path:
+    """A user who has configured nothing; their SPARK_CONF_DIR."""
+    for name in (
+        "SPARK_REMOTE",
+        "PYSPARK_SUBMIT_ARGS",
+        "PYSPARK_GATEWAY_PORT",
+        "SPARK_DRIVER_MEMORY",
+        "MASTER",
+    ):
+        monkeypatch.delenv(name, raising=False)
+    conf = tmp_path / "conf"
+    conf.mkdir()
+    monkeypatch.setenv("SPARK_CONF_DIR", str(conf))
+    return conf
+
+
+@pytest.mark.usefixtures("no_settings")
+@pytest.mark.parametrize("master", [None, "local", "local[2]"])
+def test_an_embedded_driver_gets_memory_and_quiet_and_a_cluster_keeps_its_page_and_its_memory(
+    tmp_path, master
+) -> None:
+    given = _of_driver(tmp_path, master)
+    assert set(given) == EMBEDDED
+    assert 1024 <= int(given["spark.driver.memory"].removesuffix("m")) <= EMBEDDED_HEAP_MB
+    for cluster in ("spark://somewhere:7077", "yarn", "k8s://https://somewhere"):
+        assert set(_of_driver(tmp_path, cluster)) == OURS
+
+
+def test_settings_of_the_user_are_kept(no_settings, tmp_path, monkeypatch) -> None:
+    defaults = no_settings / "spark-defaults.conf"
+    defaults.write_text(
+        "# spark.ui.enabled true\nspark.sql.warehouse.dir=/data\nspark.driver.memory 2g\n"
+    )
+    assert set(_of_driver(tmp_path, None)) == EMBEDDED - {
+        "spark.sql.warehouse.dir",
+        "spark.driver.memory",
+    }
+    defaults.write_text("spark.master spark://somewhere:7077\n")
+    assert set(_of_driver(tmp_path, None)) == OURS
+    defaults.unlink()
+    (no_settings / "log4j2.properties").write_text("")
+    assert set(_of_driver(tmp_path, None)) == EMBEDDED - {"spark.driver.extraJavaOptions"}
+    monkeypatch.setenv(
+        "PYSPARK_SUBMIT_ARGS", "--driver-memory 2g --conf spark.ui.enabled=true pyspark-shell"
+    )
+    assert set(_of_driver(tmp_path, None)) == OURS - {"spark.driver.extraJavaOptions"}
+
+
+def test_what_spark_says_whenever_it_starts_or_ends_a_stream_stays_off_the_screen() -> None:
+    program = (
+        "import subprocess, sys, time; from reaper.pipeline.engine.spark import _without_noise\n"
+        "with _without_noise(): java = subprocess.Popen(['sh', '-c', "
+        "'echo Setting default log level to WARN >&2; echo kept >&2; "
+        "echo spark: WARN DAGScheduler: Failed to cancel job group 1. Cannot find active jobs for it. >&2'])\n"
+        "java.wait(); time.sleep(0.2); print('mine', file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stderr.splitlines() == ["kept", "mine"]
+
+
+def test_a_cluster_that_does_not_answer_is_one_line_at_once_and_one_master_of_several_that_does_is_enough() -> (
+    None
+):
+    with socket.create_server(("127.0.0.1", 0)) as master, socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # but not listening: refused
+        here, gone = (f"127.0.0.1:{each.getsockname()[1]}" for each in (master, closed))
+        for scheme in ("sc", "spark"):
+            with pytest.raises(
+                NoSpark, match=f"no Spark at {scheme}://{gone}.*; expected {scheme}://HOST:"
+            ):
+                check_reachable(f"{scheme}://{gone}")
+        check_reachable(f"spark://{gone},{here}")
+        check_reachable(f"sc://{here}/;user_id=me")
+
+
+@pytest.mark.usefixtures("no_settings")
+@pytest.mark.parametrize(
+    ("master", "remote", "reason"),
+    [
+        ("spurk://host:1", None, "spurk://host:1 is no Spark master; expected"),
+        ("spark:host", None, "spark:host is no Spark master; expected"),
+        ("everywhere", None, "everywhere is no Spark master; expected"),
+        ("local", "sc://somewhere", "--master local contradicts SPARK_REMOTE=sc://somewhere"),
+    ],
+)
+def test_a_master_that_is_none_or_contradicts_the_environment_is_refused(
+    monkeypatch, master, remote, reason
+) -> None:
+    if remote:
+        monkeypatch.setenv("SPARK_REMOTE", remote)
+    with pytest.raises(NoSpark, match=reason), open_session("test", master):
+        pass

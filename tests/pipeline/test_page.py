@@ -1,0 +1,164 @@
+"""The report: one file, nothing fetched, and the charts say what the figures say. No Spark here."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from reaper.pipeline.advise.run import Policy, advise
+from reaper.pipeline.audit.run import Settings, audit
+from reaper.pipeline.html.charts import Axis, Chart, count, percent, seconds
+from reaper.pipeline.read.inputs import check
+from reaper.pipeline.report.run import Charted, gather, mass_reaps, render
+from tests.helpers.pipeline_traffic import WALL, S, write
+
+Answers = tuple[dict[str, Any], dict[str, Any], Charted]
+
+
+@pytest.fixture(scope="module")
+def answers(spark, tmp_path_factory) -> Answers:
+    """Audit, advice and charts of a journal that kept the law; two of their tables have something
+    to show.
+    """
+    place = tmp_path_factory.mktemp("page")
+    write(place / "server", connections=120, listeners=("<echo>",))
+    inputs = check([place / "server"], now_ns=WALL)
+    audited = audit(spark, inputs, None, place / "out", Settings())
+    held = {
+        "listener": "echo",
+        "activities": 9,
+        "bytes": None,
+        "idle_share": 0.9,
+        "held_ns": 40 * S,
+    }
+    charted = replace(gather(audited, inputs), mass=[(10.0, 90, 4)], suspects=[{"conn": 7, **held}])
+    return audited.summary, advise(spark, inputs, None, Policy(max_cut=0.5)), charted
+
+
+def loaded(page: str) -> list[str]:
+    """What in *page* would make a browser load something."""
+    return re.findall(
+        r"<(?:script|iframe|object|embed|img)|src=|href=(?!\"data:,\")|url\(|@import|https?://",
+        page,
+    )
+
+
+def test_the_page_loads_nothing_from_elsewhere(answers) -> None:
+    page = render(*answers)
+    assert (loaded(page), page.count("<svg")) == ([], 4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "headline"),
+    [
+        ({}, "The law of time held</h1>"),
+        ({"result": "fail", "reasons": ["2 early"]}, "The law of time was broken</h1>"),
+        ({"result": "inconclusive", "reasons": ["1 file(s) put aside"]}, "Inconclusive"),
+    ],
+)
+def test_the_verdict_is_the_headline(answers, changes: dict[str, Any], headline: str) -> None:
+    summary, *more = answers
+    assert f"<h1>{headline}" in render({**summary, **changes}, *more)
+
+
+def test_offenders_and_names_are_shown_and_escaped(answers) -> None:
+    summary, advice, charted = answers
+    offenders = [
+        {
+            "verdict": "early",
+            "conn": 99 - i,
+            "where": "server web-1",
+            "story": f"on <b>echo</b>; reaped at +{i}.5 s",
+        }
+        for i in range(2)
+    ]
+    wrong = {**summary, "result": "fail", "reasons": ["1 early: <why>"], "offenders": offenders}
+    page = render(wrong, {**advice, "notes": ["a & b"]}, charted)
+    shown = (
+        "99 and 1 like it",
+        "on &lt;b&gt;echo&lt;/b&gt;; reaped",
+        "1 early: &lt;why&gt;",
+        "&lt;echo&gt;: 1 s",
+    )
+    assert [words for words in (*shown, "a &amp; b") if words not in page] == []
+
+
+def test_a_page_without_data_says_so(answers) -> None:
+    nothing = Charted(1.0, [], 0.1, False, 1.0, {}, {}, {}, [], [])
+    empty = {**answers[0], "connections": 0, "listeners": {}}
+    page = render(empty, {**answers[1], "config": {}, "listeners": {}}, nothing)
+    wanted = ("Nothing was reaped.", "Nothing happened.", "nothing can be advised")
+    assert [words for words in wanted if words not in page] == []
+
+
+def test_mass_reaps_are_ticks_far_above_the_usual_with_the_storm_that_followed() -> None:
+    reaps = {**dict.fromkeys(range(0, 100, 2), 3), 40: 200}
+    assert mass_reaps(reaps, {41: 50, 45: 7, 46: 1000}, 0.5) == [(20.0, 200, 57)]
+    assert mass_reaps({}, {}, 1.0) == []
+
+
+def test_axes_say_round_values_within_their_range() -> None:
+    assert Axis(0, 2, "x", percent).ticks() == pytest.approx([0, 0.5, 1, 1.5, 2])
+    assert Axis(0, 2, "connections").ticks() == [0, 1, 2]
+    assert Axis(0.1, 100, "x", percent, log=True).ticks() == pytest.approx(
+        [0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100]
+    )
+    assert [seconds(t) for t in Axis(0, 1234, "time", seconds).ticks()] == [
+        "0",
+        "5 min",
+        "10 min",
+        "15 min",
+        "20 min",
+    ]
+    assert [seconds(t) for t in Axis(-1800, 0, "time", seconds).ticks()][:2] == [
+        "-30 min",
+        "-20 min",
+    ]
+    said = [seconds(t) for t in Axis(1, 7200, "silence", seconds, log=True).ticks()]
+    assert said == ["1 s", "5 s", "15 s", "1 min", "5 min", "15 min", "1 h"]
+    assert [Axis(1, 100, "x", log=True).place(v) for v in (0, 1, 10, 1e9)] == pytest.approx(
+        [0, 0, 0.5, 1]
+    )
+
+
+def test_values_are_said_as_people_say_them() -> None:
+    assert [seconds(t) for t in (0, 0.9998, 0.02, 90, 63, -4000, 3 * 86400, 7200)] == [
+        "0", "1 s", "20 ms", "1.5 min", "63 s", "-66.7 min", "3 d", "2 h"
+    ]  # fmt: skip
+    assert [percent(0.001), count(1_500), count(2e6)] == ["0.1 %", "1.5 k", "2 M"]
+
+
+def test_a_step_line_holds_each_value_until_the_next() -> None:
+    chart = Chart("c", Axis(0, 2, "x"), Axis(0, 1, "y"))
+    chart.line([(0, 1), (1, 0.5), (2, 0)], "a", steps=True)
+    found = re.search(r'points="([^"]*)"', chart.svg())
+    assert found is not None
+    ys = [float(point.split(",")[1]) for point in found[1].split()]
+    assert len(ys) == 5
+    assert ys[0] == ys[1] < ys[2] == ys[3] < ys[4]
+
+
+@pytest.mark.slow
+def test_a_browser_without_a_network_shows_the_charts_and_complains_of_nothing(
+    answers, browse, tmp_path
+) -> None:
+    page = tmp_path / "report.html"
+    page.write_text(render(*answers), encoding="utf-8")
+    done = browse(
+        page, "--enable-logging=stderr", "--v=0", f"--log-net-log={tmp_path / 'net.json'}"
+    )
+    assert "The law of time held" in done.stdout
+    assert done.stdout.count("<polyline") >= 4
+    assert "CONSOLE" not in done.stderr
+    # The browser itself may try to reach its maker; the page must not: its own loads are tagged
+    # with its address.
+    net = (tmp_path / "net.json").read_text(encoding="utf-8", errors="replace")
+    initiated = [
+        line
+        for line in net.splitlines()
+        if '"initiator":"file://' in line and '"url":"http' in line
+    ]
+    assert initiated == []

@@ -1,0 +1,142 @@
+"""DuckDB's SQL written by hand judges, and an obvious count weighs, as the pipeline does: to the
+last connection.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from itertools import accumulate, groupby
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+pytest.importorskip("duckdb")
+
+from benchmarks.pipeline.rivals import Duck
+from benchmarks.pipeline.worker import form_of_audit, form_of_connections
+from loadgen.cli import main
+from loadgen.journals import NAMES
+from reaper.pipeline.advise import traffic
+from reaper.pipeline.advise.traffic import BINS, CANDIDATES
+from reaper.pipeline.audit.run import Settings, as_text, audit
+from reaper.pipeline.read.frames import read_events
+from reaper.pipeline.read.inputs import Inputs, check
+from reaper.pipeline.read.runs import Timeline
+from tests.pipeline.test_audit import counts
+
+ENDS = ("reap", "close_peer", "close_app")
+
+
+def rows_of(journal: Inputs) -> list[dict[str, Any]]:
+    return [row for facts in journal.files for row in pq.read_table(str(facts.path)).to_pylist()]
+
+
+def weighed(journal: Inputs) -> list[Any]:
+    """Connections, those that lack rows, and what each candidate would have cut, held at most and
+    on average.
+    """
+    timeline = Timeline.of(journal.runs)
+    lives = []
+    for conn, of in groupby(
+        sorted(rows_of(journal), key=lambda row: (row["conn"], row["t"])), lambda row: row["conn"]
+    ):
+        told = [row for row in of if row["kind"] not in ("drain", "config")]
+        opened = [row["t"] for row in told if row["kind"] == "open"]
+        if not opened:
+            continue
+        (run,) = (
+            each
+            for each in journal.runs
+            if each.writer == conn >> 43 and each.first_conn <= conn <= each.last_conn
+        )
+        offset = timeline.offset_ns(run)
+        silences = [
+            (row["idle_ns"], row["t"], row["kind"]) for row in told if row["idle_ns"] is not None
+        ]
+        spoken = [idle for idle, _, kind in silences if kind == "activity"]
+        ended = min([row["t"] for row in told if row["kind"] in ENDS], default=run.log_end_ns)
+        reaped = [at - idle for idle, at, kind in silences if kind == "reap"]
+        ends = []
+        for candidate in (round(1e9 * each) for each in CANDIDATES):
+            cut = min(
+                [at - idle + candidate for idle, at, _ in silences if idle > candidate],
+                default=None,
+            )
+            ends.append((min(reaped) + candidate if reaped else ended) if cut is None else cut)
+        short = max((row["n"] - len(spoken) for row in told if row["kind"] in ENDS), default=0)
+        longest = max(spoken, default=0)
+        lives.append(
+            (
+                min(opened) + offset,
+                ended + offset,
+                [end + offset for end in ends],
+                max(short, 0),
+                longest,
+            )
+        )
+    begin, end = min(life[0] for life in lives), max(life[1] for life in lives)
+    width = max((end - begin) // BINS, 1_000_000)
+    births = Counter((life[0] - begin) // width for life in lives)
+    peaks, means = [], []
+    for i in range(len(CANDIDATES)):
+        deaths = Counter((life[2][i] - begin) // width for life in lives)
+        level, levels = 0, []
+        for at in range((end - begin) // width + 1):
+            levels.append(level := level + births[at])
+            level -= deaths[at]
+        peaks.append(max(levels))
+        means.append(sum(levels) * width / max(end - begin, width))
+    cut = [sum(life[4] > 1e9 * each for life in lives) for each in CANDIDATES]
+    return [len(lives), sum(life[3] for life in lives), cut, peaks, pytest.approx(means)]
+
+
+@pytest.mark.slow
+def test_the_answers_are_those_of_sql_written_by_hand_and_an_obvious_count_and_tell_what_was_planted(
+    spark, tmp_path, call
+) -> None:
+    """Every fault, by the command that users have, among stalls that excuse what would be a
+    violation.
+    """
+    faults = tmp_path / "faults.toml"
+    faults.write_text("[faults]\n" + "".join(f"{name} = {i + 1}\n" for i, name in enumerate(NAMES)))
+    plan = "--side server --writers 2 --events 60k --seed 5 --duration 20m --timeout 30s --stalls 5 --quiet --json"
+    made = json.loads(
+        call(main, "simulate", "--journal", tmp_path, "--faults", faults, *plan.split())[1]
+    )
+    journal = check([tmp_path / "server"])
+    summary = audit(spark, journal, None, tmp_path / "out", Settings()).summary
+    assert counts(summary) == counts(made)
+    assert (summary["connections"], summary["lost_without_a_row"]) == (made["connections"], 0)
+    assert summary["stalls"]["count"] > 3
+    assert (summary["result"], summary["clock"]["backward_rows"]) == (
+        "fail",
+        summary["verdicts"]["unknown"],
+    )
+    assert {entry["verdict"] for entry in summary["offenders"]} == {*NAMES} - {"backward"}
+    assert "silence" in next(entry["story"] for entry in summary["offenders"])
+    assert "audit: FAIL" in as_text(summary)
+    rival = Duck(journal)
+    judged = rival.audit(tmp_path / "connections.parquet")
+    assert form_of_audit(*judged) == form_of_connections(tmp_path / "out" / "connections")
+    rival.con.close()
+    events = read_events(spark, journal)
+    (cells,) = traffic.histogram(traffic.silences_of_journal(events)).values()
+    rows = [row for row in rows_of(journal) if row["kind"] not in ("drain", "config", "averted")]
+    for which in (0, 1):  # of all silences, those that ended and those that were cut
+        idle = [
+            row["idle_ns"]
+            for row in rows
+            if row["idle_ns"] is not None and (row["kind"] != "activity") == which
+        ]
+        found = accumulate(cells[edge][which] for edge in sorted(cells))
+        assert list(found) == [
+            sum(each <= round(1e9 * edge) for each in idle) for edge in sorted(cells)
+        ]
+    (facts,) = traffic.connections(
+        traffic.lives_of_journal(spark, events, journal)
+    ).listeners.values()
+    assert [facts[name] for name in ("connections", "short", "cut", "peak", "mean")] == weighed(
+        journal
+    )

@@ -1,0 +1,88 @@
+"""Programs that start a server of their own, as people write them: `python programs.py NAME PORT`.
+
+None of them knows of reaper.
+"""
+
+import asyncio
+import os
+import sys
+import threading
+
+SLOW = float(os.environ.get("SLOW", "1"))
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def uvicorn(port, **options):
+    import uvicorn
+
+    uvicorn.run("asgi:app", port=port, log_level="warning", app_dir=HERE, **options)
+
+
+def uvicorn_workers(port):
+    uvicorn(port, workers=2)
+
+
+def uvicorn_reload(port):
+    uvicorn(port, reload=True, reload_dirs=[HERE])
+
+
+def uvicorn_in_a_thread(port):
+    import time
+
+    import uvicorn
+
+    from tests.helpers.asgi import app
+
+    server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="warning"))
+    threading.Thread(target=server.run, daemon=True).start()
+    while True:
+        time.sleep(1)
+
+
+def aiohttp(port):
+    from aiohttp import web
+
+    async def answer(request):
+        await request.read()
+        await asyncio.sleep(SLOW if request.path == "/slow" else 0)
+        return web.Response(text="ok")
+
+    app = web.Application()
+    app.router.add_route("*", "/{any:.*}", answer)
+    web.run_app(app, host="127.0.0.1", port=port, print=None)
+
+
+def tornado(port):
+    from tornado.web import Application, RequestHandler
+
+    class Answer(RequestHandler):
+        async def get(self):
+            await asyncio.sleep(SLOW if self.request.path == "/slow" else 0)
+            self.write("ok")
+
+        post = get
+
+    async def main():
+        Application([("/.*", Answer)]).listen(port, "127.0.0.1")
+        await asyncio.Event().wait()
+
+    asyncio.run(main())
+
+
+def sanic(port):
+    from sanic import Sanic
+    from sanic.response import text
+
+    app = Sanic("answers")
+
+    @app.route("/<path:path>", methods=["GET", "POST"])
+    async def answer(request, path):
+        await asyncio.sleep(SLOW if path == "slow" else 0)
+        return text("ok")
+
+    app.run(host="127.0.0.1", port=port, single_process=True, access_log=False, motd=False)
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, HERE)
+    globals()[sys.argv[1]](int(sys.argv[2]))

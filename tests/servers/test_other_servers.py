@@ -1,0 +1,365 @@
+"""gunicorn, aiohttp, websockets and hypercorn, guarded by their own extension points: real servers,
+real clients.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from types import SimpleNamespace
+
+import aiohttp.web
+import pytest
+import websockets.asyncio.client
+import websockets.asyncio.server
+from gunicorn import glogging, sock
+from gunicorn.config import Config
+
+import reaper.aiohttp
+import reaper.asyncio
+import reaper.gunicorn
+import reaper.websockets
+from reaper.config import ReaperConfig
+from scripts.serving import free_port, serving, tree
+from tests.helpers import asgi, wsgi
+from tests.helpers.guarded_programs import aiohttp_app
+from tests.helpers.program_trials import heard as until
+from tests.helpers.server_process import wait_until
+from tests.servers.test_uvicorn import (
+    PATIENCE,
+    UPGRADE,
+    a_pause_loses_no_request,
+    all_end_and_none_early,
+    answered,
+    connect,
+    get,
+)
+from tests.servers.test_uvicorn_quiet import until as eventually
+
+pytestmark = [pytest.mark.slow, pytest.mark.anyio]
+
+ATTACKS = ["mute", "slow_headers", "slow_second_headers", "stalled_body", "unread", "silent"]
+SETTINGS = {
+    f"timeouts.{name}": "500ms"
+    for name in ("first_byte", "headers", "body", "keep_alive", "write", "tunnel")
+}
+
+
+def config():
+    return ReaperConfig.load(environ={}, overrides={**SETTINGS, "reaper.tick": "100ms"})
+
+
+GUNICORN = [
+    "gunicorn",
+    "-b",
+    "127.0.0.1:{port}",
+    "--no-control-socket",
+    "--graceful-timeout",
+    "20",
+    "-k",
+]
+COMMANDS = {
+    "ASGIWorker": [*GUNICORN, "reaper.gunicorn.ASGIWorker", "tests.helpers.asgi:application"],
+    "ThreadWorker": [
+        *GUNICORN,
+        "reaper.gunicorn.ThreadWorker",
+        "--threads",
+        "16",
+        "tests.helpers.wsgi:application",
+    ],
+    "aiohttp": ["tests.helpers.guarded_programs", "aiohttp", "127.0.0.1", "{port}", "{seconds}"],
+    "hypercorn": [
+        "tests.helpers.guarded_programs",
+        "hypercorn",
+        "127.0.0.1",
+        "{port}",
+        "{seconds}",
+    ],
+}
+LIMITS = dict.fromkeys(["FIRST_BYTE", "HEADERS", "BODY", "KEEP_ALIVE", "WRITE", "TUNNEL"], "1s")
+
+
+@pytest.fixture
+def server(request, tmp_path):
+    @contextlib.contextmanager
+    def started(seconds="1", **settings):
+        port = free_port()
+        words = [word.format(port=port, seconds=seconds) for word in COMMANDS[request.param]]
+        limits = {
+            f"REAPER_TIMEOUTS_{name}": value for name, value in {**LIMITS, **settings}.items()
+        }
+        environment = os.environ | {"REAPER_TICK": "250ms"} | limits
+        command = [sys.executable, "-m", *words]
+        with serving(command, tmp_path / "log", port=port, environment=environment) as server:
+            wait_until(lambda: ask(server))
+            yield server
+
+    return started
+
+
+def ask(server):
+    with contextlib.suppress(OSError), connect(server) as client:
+        return answered(client)
+    return b""
+
+
+@contextlib.contextmanager
+def worker(kind, application):
+    """A worker of gunicorn's in a thread of this process, which is sent no signal."""
+    settings = Config()
+    settings.set("threads", 16)
+    log = glogging.Logger(settings)
+    listening = sock.TCPSocket(("127.0.0.1", 0), settings, log)
+    made = kind(
+        1, os.getppid(), [listening], SimpleNamespace(wsgi=lambda: application), 30, settings, log
+    )
+    made.init_signals = lambda: None
+    thread = threading.Thread(target=made.init_process)
+    thread.start()
+    try:
+        yield SimpleNamespace(address=listening.getsockname())
+    finally:
+        made.alive = False
+        thread.join()
+        made.tmp.close()
+
+
+@pytest.mark.parametrize(("kind", "app"), [("ASGIWorker", asgi), ("ThreadWorker", wsgi)])
+def test_every_kind_of_idleness_ends_and_none_early_while_who_waits_for_an_answer_has_it(
+    monkeypatch, kind, app
+):
+    for name, value in {
+        "REAPER_TICK": "250ms",
+        **{f"REAPER_TIMEOUTS_{name}": "1s" for name in LIMITS},
+    }.items():
+        monkeypatch.setenv(name, value)
+    with (
+        worker(getattr(reaper.gunicorn, kind), app.application) as running,
+        connect(running) as patient,
+    ):
+        patient.sendall(get(b"/slow?4"))
+        asyncio.run(all_end_and_none_early(ATTACKS, running.address))
+        until(patient)
+
+
+@pytest.mark.parametrize("server", ["hypercorn"], indirect=True)
+def test_a_server_that_only_its_loop_guards_is_rid_of_all_that_are_silent(server):
+    with server() as running:
+        asyncio.run(all_end_and_none_early(["stalled_body", "unread", "silent"], running.address))
+
+
+@pytest.mark.parametrize("server", ["ASGIWorker", "ThreadWorker", "aiohttp"], indirect=True)
+def test_a_pause_of_the_process_loses_no_request(server):
+    with server() as running:
+        a_pause_loses_no_request(running, 10)
+
+
+@pytest.mark.parametrize("server", ["ASGIWorker", "ThreadWorker"], indirect=True)
+def test_a_stop_is_delayed_drains_and_answers_what_is_under_way(server):
+    with server(DRAIN_DELAY="2s", KEEP_ALIVE="60s", FIRST_BYTE="60s", DRAIN="10s") as running:
+        with connect(running) as idle, connect(running) as works:
+            answered(idle)
+            works.sendall(get(b"/slow?4"))
+            time.sleep(0.3)
+            for pid in tree(running.pid)[1:]:
+                os.kill(pid, signal.SIGTERM)
+            wait_until(
+                lambda: b"connection: close" in ask(running).lower(), "a last answer for a newcomer"
+            )
+            until(works)
+            assert idle.recv(1) == b""
+        os.kill(running.pid, signal.SIGTERM)
+        wait_until(lambda: running.process.poll() is not None)
+
+
+@contextlib.asynccontextmanager
+async def aiohttp_server():
+    runner = aiohttp.web.AppRunner(aiohttp_app(), keepalive_timeout=3600)
+    await runner.setup()
+    async with reaper.asyncio.open_reaper(config()) as r:
+        factory = reaper.aiohttp.guard(runner.server, reaper=r)
+        server = await asyncio.get_running_loop().create_server(factory, "127.0.0.1", 0)
+        try:
+            yield server.sockets[0].getsockname()[1], r
+        finally:
+            server.close()
+            await runner.cleanup()
+
+
+async def test_aiohttp_is_rid_of_every_kind_and_none_ends_early():
+    async with aiohttp_server() as (port, r):
+        await all_end_and_none_early(ATTACKS, ("127.0.0.1", port), 0.5)
+        assert {"first_byte", "headers", "body", "keep_alive", "write"} <= set(
+            r.statistics().reasons
+        )
+
+
+async def test_aiohttp_keeps_a_websocket_on_which_something_moves():
+    async with (
+        aiohttp_server() as (port, _),
+        aiohttp.ClientSession() as session,
+        session.ws_connect(f"http://127.0.0.1:{port}/ws") as websocket,
+    ):
+        for _ in range(6):
+            await asyncio.sleep(0.2)
+            spoke = time.monotonic()
+            await websocket.send_str("x")
+            assert await websocket.receive_str(timeout=PATIENCE) == "x"
+        message = await websocket.receive(timeout=PATIENCE)
+        assert message.type in (aiohttp.WSMsgType.CLOSED, aiohttp.WSMsgType.CLOSE)
+        assert time.monotonic() - spoke >= 0.5
+
+
+@pytest.mark.parametrize("upgrade", ["", "upgrade: websocket\r\nconnection: upgrade\r\n"])
+async def test_aiohttp_bounds_a_body_whatever_upgrade_was_asked_for(upgrade):
+    async with aiohttp_server() as (port, r):
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(
+            f"POST /echo HTTP/1.1\r\nhost: h\r\n{upgrade}content-length: 9\r\n\r\nabc".encode()
+        )
+        await eventually(lambda: r.statistics().reasons)
+        assert r.statistics().reasons == {"body": 1}
+        writer.close()
+
+
+@pytest.mark.parametrize("server", ["aiohttp"], indirect=True)
+def test_run_apps_config_holds_although_the_loop_has_a_reaper_and_its_age_is_announced(server):
+    with server(seconds="0.5") as quick, connect(quick) as client:
+        spoke = time.monotonic()
+        assert b"Keep-Alive" not in answered(client)  # there is no whole second to name
+        assert client.recv(1) == b""  # by the default it would be open for 95 s
+        assert time.monotonic() - spoke >= 0.5
+    with server(seconds="30", MAX_AGE="1s", DRAIN_IDLE="20s") as old, connect(old) as client:
+        said = answered(client)
+        assert b"Keep-Alive: timeout=29\r\n" in said
+        while b"Connection: close" not in said:
+            said = answered(client)
+            time.sleep(0.1)
+        assert client.recv(1) == b""
+
+
+async def test_websockets_closes_a_silent_connection_although_pings_are_answered():
+    async with talking(echo, ping_interval=0.1) as (r, port, _):
+        async with websockets.asyncio.client.connect(f"ws://127.0.0.1:{port}") as client:
+            for _ in range(6):
+                await asyncio.sleep(0.2)
+                spoke = time.monotonic()
+                await client.send("x")
+                assert await client.recv() == "x"
+            with pytest.raises(websockets.exceptions.ConnectionClosed, match="reaped: tunnel"):
+                await client.recv()
+            assert time.monotonic() - spoke >= 0.5
+        assert len(r.core) == 0
+
+
+async def echo(websocket):
+    async for message in websocket:
+        await websocket.send(message)
+
+
+@contextlib.asynccontextmanager
+async def talking(handler, limits=None, **options):
+    """A websockets server with *handler*, guarded; the reaper, its port, and itself."""
+    config = ReaperConfig.load(environ={}, overrides={"reaper.tick": "100ms"} | (limits or {}))
+    async with reaper.asyncio.open_reaper(config) as r:
+        options |= {
+            "create_connection": reaper.websockets.connection(idle=0.5, reaper=r),
+            "max_size": None,
+        }
+        async with websockets.asyncio.server.serve(handler, "127.0.0.1", 0, **options) as server:
+            yield r, server.sockets[0].getsockname()[1], server
+
+
+async def one_steady_frame(r, port, server):
+    """Sends a message of one frame for four times as long as silence is borne."""
+    async with websockets.asyncio.client.connect(
+        f"ws://127.0.0.1:{port}", compression=None
+    ) as client:
+        client.transport.write(bytes([0x82, 0x80 | 126]) + (2000).to_bytes(2, "big") + bytes(4))
+        for _ in range(20):
+            await asyncio.sleep(0.1)
+            client.transport.write(bytes(100))
+        assert len(await client.recv()) == 2000
+
+
+async def only_broadcasts(r, port, server):
+    """Is sent something by nothing but `broadcast`."""
+    async with websockets.asyncio.client.connect(f"ws://127.0.0.1:{port}") as client:
+        for _ in range(15):
+            await asyncio.sleep(0.1)
+            websockets.asyncio.server.broadcast(server.connections, "x")
+            assert await client.recv() == "x"
+
+
+async def takes_a_long_message(r, port, server):
+    """Takes a message of megabytes, a bit at a time, for four times as long as silence is borne."""
+    loop = asyncio.get_running_loop()
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 100_000)
+        client.connect(("127.0.0.1", port))
+        client.setblocking(False)
+        client.send(UPGRADE)
+        assert b"101" in await loop.sock_recv(client, 65536)
+        sending = asyncio.create_task(next(iter(server.connections)).send(bytes(12_000_000)))
+        got = 0
+        while got < 12_000_000:
+            await asyncio.sleep(0.008)
+            data = await loop.sock_recv(client, 50_000)
+            assert data, f"closed after {got} bytes"
+            got += len(data)
+        await sending
+
+
+@pytest.mark.parametrize("peer", [one_steady_frame, only_broadcasts, takes_a_long_message])
+async def test_websockets_keeps_a_peer_on_whose_messages_something_moves(peer):
+    async with talking(echo) as (r, port, server):
+        async with asyncio.timeout(PATIENCE):
+            await peer(r, port, server)
+        assert r.statistics().reasons == {}
+
+
+async def test_websockets_ends_a_peer_whose_message_drips_slower_than_the_least_rate():
+    async with talking(echo, {"limits.min_in_rate": 1000, "limits.min_in_grace": "500ms"}) as (
+        r,
+        port,
+        _,
+    ):
+        client = await websockets.asyncio.client.connect(f"ws://127.0.0.1:{port}", compression=None)
+        client.transport.write(bytes([0x82, 0x80 | 126]) + (2000).to_bytes(2, "big") + bytes(4))
+        async with asyncio.timeout(PATIENCE):
+            while not client.protocol.close_rcvd:
+                client.transport.write(
+                    b"x"
+                )  # ten bytes a second, and never silent for as long as is borne
+                await asyncio.sleep(0.1)
+        assert "reaped: tunnel" in client.protocol.close_rcvd.reason
+        client.transport.abort()
+        assert r.statistics().reasons == {"tunnel": 1}
+
+
+@pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\nhost"])
+async def test_websockets_lets_go_of_a_client_that_never_shakes_hands_when_it_says_so(said):
+    async with talking(None) as (r, port, _):
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.setblocking(False)
+            await asyncio.get_running_loop().sock_sendall(client, said)
+            async with asyncio.timeout(PATIENCE):
+                assert await asyncio.get_running_loop().sock_recv(client, 1) == b""
+        assert r.statistics().reasons == {
+            "tunnel": 1
+        }  # it was not websockets itself, which gives it 10 s
+
+
+async def test_websockets_closes_a_client_that_comes_while_it_drains():
+    async with talking(echo) as (r, port, _):
+        r.driver.begin_drain(60)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        async with asyncio.timeout(PATIENCE):
+            assert await reader.read() == b""
+        writer.close()

@@ -1,0 +1,248 @@
+"""A silent connection of a guarded uvicorn costs nothing of uvicorn's: its protocol comes with the
+first byte, goes when the connection has rested between two requests, and comes back with the
+next."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+import uvicorn
+from pyarrow import parquet
+
+import reaper.uvicorn
+from reaper.config import ReaperConfig
+from reaper.core.lease import Lease
+from reaper.journal import Journal
+from reaper.servers import uvicorn as guarded
+from reaper.servers.guarded import Age, Waiting
+from reaper.servers.uvicorn import IdleProtocol
+from tests.helpers.streams import no_circles
+
+PATIENCE = 30.0
+REQUEST = b"GET / HTTP/1.1\r\nhost: h\r\n\r\n"
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=["HttpTools", "H11"])
+def protocol(request):
+    return request.param
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch):
+    monkeypatch.setattr(guarded, "REST_AFTER", 0.2)
+
+
+async def hello(scope, receive, send):
+    if scope["path"] == "/slow":
+        await asyncio.sleep(0.8)
+    await send(
+        {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"5")]}
+    )
+    await send({"type": "http.response.body", "body": b"hello"})
+
+
+class Served:
+    """A server in this process, and what it knows."""
+
+    def __init__(self, server, kind):
+        self.server, self.kind = server, kind
+
+    @property
+    def connections(self):
+        return list(self.server.server_state.connections)
+
+    async def connect(self):
+        before = len(self.connections)
+        host, port = self.server.servers[0].sockets[0].getsockname()
+        made = await asyncio.open_connection(host, port)
+        await until(lambda: len(self.connections) > before)
+        return made
+
+    @property
+    def shared(self):
+        return guarded.shared_by(self.server.config)
+
+
+async def until(condition):
+    async with asyncio.timeout(PATIENCE):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def ask(reader, writer, path=b"/"):
+    writer.write(REQUEST.replace(b"/", path, 1))
+    async with asyncio.timeout(PATIENCE):
+        return await reader.readuntil(b"hello")
+
+
+async def ended(reader):
+    async with asyncio.timeout(PATIENCE):
+        return await reader.read()
+
+
+@contextlib.asynccontextmanager
+async def serving(protocol, journal=None, **timeouts):
+    given = {f"timeouts.{name}": value for name, value in timeouts.items()}
+    settings = ReaperConfig.load(environ={}, overrides={"reaper.tick": "100ms", **given})
+    kind = getattr(reaper.uvicorn, protocol).configured(settings, journal)
+    config = uvicorn.Config(hello, port=0, http=kind, lifespan="off", log_level="error", ws="none")
+    server = uvicorn.Server(config)
+    task = asyncio.create_task(server.serve())
+    await until(lambda: server.started)
+    try:
+        yield Served(server, kind)
+    finally:
+        server.should_exit = True
+        await task
+
+
+async def rests(served):
+    await until(lambda: [type(one) for one in served.connections] == [IdleProtocol])
+
+
+@pytest.mark.parametrize(
+    "anyio_backend", ["asyncio", ("asyncio", {"use_uvloop": True})], ids=["asyncio", "uvloop"]
+)
+async def test_uvicorns_protocol_is_there_while_something_moves_and_at_no_other_time(protocol):
+    async with serving(protocol) as served:
+        reader, writer = await served.connect()
+        assert [type(one) for one in served.connections] == [IdleProtocol]
+        for _ in range(3):
+            assert b"200 OK" in await ask(reader, writer)
+            assert [type(one) for one in served.connections] == [served.kind]
+            await rests(served)
+        assert len(served.shared.driver.core) == 1
+        writer.close()
+        await until(lambda: not served.connections)
+        assert len(served.shared.driver.core) == 0
+
+
+CLOSES = {
+    "its peer goes": ["rests", "awake", "has asked nothing", "half a request"],
+    "it is reaped": ["rests", "awake", "has asked nothing", "half a request"],
+    "it grows old": ["rests", "awake"],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("end", "state"), [(end, state) for end, states in CLOSES.items() for state in states]
+)
+async def test_a_connection_that_has_ended_leaves_no_circle(protocol, end, state, monkeypatch):
+    if state == "awake":
+        monkeypatch.setattr(guarded, "REST_AFTER", 0.6)
+    soon = dict.fromkeys(("keep_alive", "first_byte", "headers"), "400ms")
+    timeouts = {
+        "its peer goes": {"max_age": "1h"},
+        "it is reaped": soon,
+        "it grows old": {"max_age": "600ms"},
+    }
+    async with serving(protocol, **timeouts[end]) as served:
+        with no_circles(Lease, Age, Waiting, IdleProtocol, served.kind):
+            streams = [await served.connect() for _ in range(3)]
+            for reader, writer in streams:
+                if state in ("rests", "awake"):
+                    await ask(reader, writer)
+                elif state == "half a request":
+                    writer.write(REQUEST[:10])
+            if state == "half a request":
+                await until(
+                    lambda: all(isinstance(one.waiting, Waiting) for one in served.connections)
+                )
+            if state == "rests" and end != "it is reaped":
+                await until(lambda: {type(one) for one in served.connections} == {IdleProtocol})
+            for reader, writer in streams:
+                if end != "its peer goes":
+                    await ended(reader)
+                writer.close()
+            await until(lambda: not served.connections)
+            assert len(served.shared.driver.core) == 0
+            await asyncio.sleep(
+                1.0
+            )  # by then no timer holds one, and its slot of the wheel has come
+
+
+async def test_a_rest_is_no_activity(protocol):
+    async with serving(protocol, keep_alive="20s", max_age="1h") as served:
+        reader, writer = await served.connect()
+        explain = served.shared.driver.core.explain
+        (quiet,) = served.connections
+        age = quiet._age
+        await ask(reader, writer)
+        (awake,) = served.connections
+        assert (awake._age, age.whose) == (age, awake)
+        await until(lambda: explain(awake.lease.uid).active_until is not None)
+        before = explain(awake)
+        await rests(served)
+        (quiet,) = served.connections
+        after = explain(quiet)
+        assert (after.active_until, after.due) == (before.active_until, before.due)
+        assert (after.timeout, after.reason) == (20.0, "keep_alive")
+        assert (quiet._age, age.whose, age.lease.alive) == (age, quiet, True)
+        writer.close()
+
+
+async def test_neither_a_request_in_flight_nor_half_a_request_ever_rests(protocol):
+    async with serving(protocol) as served:
+        reader, writer = await served.connect()
+        await ask(reader, writer)
+        (awake,) = served.connections
+        assert b"200 OK" in await ask(reader, writer, b"/slow")
+        assert served.connections == [awake]
+        writer.write(REQUEST[:10])
+        (awake,) = served.connections
+        await until(lambda: awake.waiting is not None)
+        await asyncio.sleep(0.6)
+        assert served.connections == [awake]
+        writer.write(REQUEST[10:])
+        async with asyncio.timeout(PATIENCE):
+            assert b"200 OK" in await reader.readuntil(b"hello")
+        await rests(served)
+        writer.close()
+
+
+async def test_a_stop_answers_the_request_that_is_on_its_way_to_a_quiet_connection(protocol):
+    async with serving(protocol, drain_idle="10s") as served:
+        reader, writer = await served.connect()
+        await ask(reader, writer)
+        await rests(served)
+        served.server.should_exit = True
+        await until(lambda: [type(one) for one in served.connections] == [served.kind])
+        said = await ask(reader, writer)
+        assert b"connection: close" in said.lower()
+        writer.close()
+
+
+@pytest.mark.parametrize("end", ["close_peer", "reap"])
+async def test_in_the_journal_a_connection_is_one_life_that_ends_as_it_did_however_often_it_rested(
+    protocol, end, tmp_path
+):
+    timeouts = {"max_age": "300ms", "drain_idle": "100ms"} if end == "reap" else {}
+    with Journal(tmp_path, tick=0.1) as journal:
+        async with serving(protocol, journal, **timeouts) as served:
+            reader, writer = await served.connect()
+            await ask(reader, writer)
+            if end == "close_peer":
+                await rests(served)
+                await ask(reader, writer)
+                await rests(served)
+            else:
+                assert await ended(reader) == b""
+            writer.close()
+            await until(lambda: not served.connections)
+    rows = [
+        row
+        for file in tmp_path.glob("**/*.parquet")
+        for row in parquet.read_table(file).to_pylist()
+    ]
+    opened, closed = [
+        row for row in rows if row["kind"] in ("open", "close_peer", "close_app", "reap")
+    ]
+    assert (opened["kind"], closed["kind"]) == ("open", end)
+    if end == "reap":
+        assert (closed["reason"], closed["timeout_ms"]) == ("max_age", None)
+        assert closed["due_ns"] <= closed["t"]
