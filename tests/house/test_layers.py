@@ -297,15 +297,6 @@ def test_no_module_imports_itself_by_way_of_others(package):
     TopologicalSorter(graph(package, types=False)).prepare()  # CycleError names it
 
 
-@pytest.mark.parametrize("package", ["reaper", "loadgen", "server_example"])
-def test_a_module_can_be_read_in_one_sitting(package):
-    assert not {
-        name_of(path): lines
-        for path in sources(package)
-        if (lines := path.read_text().count("\n")) > 750
-    }
-
-
 @pytest.mark.parametrize(
     "door", ["", "trio", "config", "policy", "journal", "metrics", "testing", "asyncio", "attach"]
 )
