@@ -16,9 +16,8 @@ import reaper.trio
 from reaper.config import ReaperConfig
 from reaper.metrics import Family
 
-from .listening import tls_context
+from .listening import Admit, tls_context
 from .status import Desk
-from .workers import Admit
 
 
 async def echo(stream: trio.abc.Stream) -> None:

@@ -39,6 +39,9 @@ MOST_SOCKETS = (
     250  # of one port, so that one message carries all to a successor (SCM_MAX_FD is 253)
 )
 
+Admit = Callable[[socket.socket], object]
+"""Serves an accepted connection from now on."""
+
 
 class Listening:
     """The listening sockets of one port.
@@ -188,7 +191,7 @@ def turn_away(listening: socket.socket) -> None:
         )
 
 
-def empty(listening: socket.socket, admit: Callable[[socket.socket], object]) -> None:
+def empty(listening: socket.socket, admit: Admit) -> None:
     """Accept what waits in the backlog, close *listening* at once, and only then admit them.
 
     What the kernel completes between the two is reset where this was the last copy: see

@@ -11,20 +11,17 @@ import json
 import os
 import socket
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import trio
 
 from reaper.driver.sockets import listen_as, same_user
 from reaper.driver.status import survey
-from reaper.metrics import CONTENT_TYPE, exposition, families, merged
+from reaper.metrics import CONTENT_TYPE, Family, exposition, families, merged
 from reaper.policy.pressure import Pressure
 from reaper.status import JSON, Unavailable, document
-from reaper.trio import serve_pages
+from reaper.trio import TrioReaper, serve_pages
 from reaper.trio.status import answer
-
-if TYPE_CHECKING:
-    from .serving import Server
 
 PATIENCE = 1.5
 """Seconds that an answer waits for the other workers."""
@@ -50,6 +47,24 @@ class Doors:
             each.close()
 
 
+class Shown(Protocol):
+    """What a desk needs to know of the server of its worker: `EchoServer` and `HttpServer` have it.
+
+    Attributes:
+        kind: "echo" or "http".
+        leaving: Whether newcomers should go elsewhere.
+        watcher: The reaper, whose connections are surveyed.
+    """
+
+    kind: str
+    leaving: bool
+    watcher: TrioReaper
+
+    def families(self) -> tuple[Family, ...]:
+        """Metrics besides those of the reaper."""
+        ...
+
+
 class Desk:
     """Where one worker answers for all.
 
@@ -64,7 +79,7 @@ class Desk:
 
     def __init__(
         self,
-        server: Server,
+        server: Shown,
         doors: Doors | None = None,
         worker: int = 0,
         pressure: Pressure | None = None,

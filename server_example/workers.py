@@ -73,10 +73,6 @@ DRAIN, LAST, RELOAD, END = b"d", b"l", b"r", b"e"
 """
 
 
-Admit = Callable[[socket.socket], object]
-"""Serves an accepted connection from now on."""
-
-
 class Counters:
     """Numbers that a worker writes and the supervisor reads, in memory they share; sums go on from
     worker to worker.

@@ -7,12 +7,9 @@ follows from that. The state machine of the protocol is h11's.
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlsplit
 
 import h11
@@ -20,10 +17,8 @@ import trio
 
 from reaper.policy import IdlePolicy, Phase
 
+from .shared import Shared
 from .transport import RECEIVE_BYTES, Transport
-
-if TYPE_CHECKING:
-    from .server import HttpServer
 
 DISCARD_BYTES = 65536
 """Of a request body that the route did not want; more than that is not worth reading only to keep
@@ -56,23 +51,6 @@ log = logging.getLogger("server_example.http")
 Headers = Iterable[tuple[str, str]]
 
 
-@dataclass(slots=True)
-class Counters:
-    """Plain numbers of one process, exported by `/metrics`."""
-
-    opened: int = 0
-    closed: int = 0
-    refused: int = 0
-    requests: int = 0
-    failures: int = 0
-    """Routes that raised."""
-    lost: int = 0
-    """Connections that the peer broke off or let break."""
-    reloads: int = 0
-    accept_errors: int = 0
-    responses: Counter[int] = field(default_factory=Counter)
-
-
 class HttpError(Exception):
     """The request is to be answered with *status*; the connection is closed afterwards."""
 
@@ -91,7 +69,7 @@ class Exchange:
         method, path: As sent; the path without the query, still percent-encoded.
         query: Parameters by name, decoded; of several with one name the last.
         headers: By lower-case name; several with one name are joined with ", ".
-        server: The server, for routes that show it.
+        server: What is shared with all other connections, for routes that show it.
         started: Whether the response has begun.
     """
 
@@ -220,13 +198,14 @@ class Tunnel:
 
 
 Route = Callable[[Exchange], Awaitable[None]]
+"""Answers one request."""
 
 
 class HttpConnection:
     """One connection while it has a task.
 
     Attributes:
-        server: Whose routes and limits apply.
+        server: The limits, counters and configuration that apply.
         transport: The TCP connection, or TLS on it.
         policy: Notes every wait.
         h11: What has come of the next request is its `trailing_data`.
@@ -235,13 +214,15 @@ class HttpConnection:
 
     def __init__(
         self,
-        server: HttpServer,
+        server: Shared,
+        route: Callable[[str, str], Route],
         transport: Transport,
         policy: IdlePolicy,
         unread: bytes = b"",
         blank: int = 0,
     ) -> None:
         self.server = server
+        self._route = route
         self.transport = transport
         self.policy = policy
         self.blank = blank
@@ -346,7 +327,7 @@ class HttpConnection:
             # perhaps a smuggled request: nothing that follows is to be trusted (RFC 9112 section
             # 6.1)
             self._last = True
-        route = self.server.route(exchange.method, exchange.path)
+        route = self._route(exchange.method, exchange.path)
         try:
             await route(exchange)
         except (HttpError, h11.RemoteProtocolError):
@@ -478,7 +459,7 @@ class HttpConnection:
             self.transport.shut_down()
 
 
-def last_words(server: HttpServer, error: HttpError, head: bytes) -> bytes:
+def last_words(server: Shared, error: HttpError, head: bytes) -> bytes:
     """The answer to a request of which no more than *head* is to come."""
     body = f"{error}\n".encode()
     headers = [

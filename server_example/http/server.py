@@ -14,8 +14,7 @@ import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
-from email.utils import formatdate
-from functools import lru_cache, partial
+from functools import partial
 
 import trio
 
@@ -28,11 +27,11 @@ from reaper.policy.min_rate import Sweep
 from reaper.trio.accepting import after
 from reaper.trio.linger import Silent
 
-from ..listening import tls_context
+from ..listening import Admit, tls_context
 from ..status import Desk
-from ..workers import Admit
-from .connection import Counters, Exchange, HttpConnection, HttpError, Route
+from .connection import Exchange, HttpConnection, HttpError, Route
 from .routes import ROUTES
+from .shared import Shared
 from .transport import Transport
 from .waiting import Kept, Waiting
 
@@ -73,7 +72,7 @@ COUNTED = (
 log = logging.getLogger("server_example.http")
 
 
-class HttpServer:
+class HttpServer(Shared):
     """The connections of one process.
 
     Args:
@@ -81,13 +80,8 @@ class HttpServer:
         watcher: A running reaper.
         routes: Path -> route, in place of those of the example.
     Attributes:
-        config: In force now.
-        leaving: Whether newcomers are still served, but told to go elsewhere next.
-        draining: Whether every response is the last of its connection.
         lot: All connections.
         connections: Those that have a task, and what is remembered of each.
-        counters: What has happened so far.
-        desk: Where all workers are answered for; at first there is only this one.
     Raises:
         ConfigError: certificate and key cannot be used.
     """
@@ -100,11 +94,8 @@ class HttpServer:
         watcher: reaper.trio.TrioReaper,
         routes: Mapping[str, Route] = ROUTES,
     ) -> None:
-        self.config = config
-        self.watcher = watcher
-        self.counters = Counters()
+        super().__init__(config, watcher)
         self.connections: dict[HttpConnection, Kept] = {}
-        self.leaving = self.draining = False
         self.desk = Desk(self)
         self._routes = routes
         self._tls = tls_context(config)
@@ -120,10 +111,6 @@ class HttpServer:
             return _not_found
         allowed = getattr(found, "methods", ("GET", "HEAD"))
         return found if method in allowed else partial(_not_allowed, allowed)
-
-    def date(self) -> str:
-        """The Date header."""
-        return _date(int(trio.current_time()))
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Admit]:
@@ -160,7 +147,7 @@ class HttpServer:
         policy.requests = kept.requests
         transport.policy = policy
         connection = kept.connection = HttpConnection(
-            self, transport, policy, kept.head, kept.blank
+            self, self.route, transport, policy, kept.head, kept.blank
         )
         kept.head = b""
         self.connections[connection] = kept
@@ -331,12 +318,6 @@ class HttpServer:
                 await trio.sleep(window / len(connections))
             elif index % RELOADS_PER_SLICE == 0:
                 await trio.lowlevel.checkpoint()
-
-
-@lru_cache(maxsize=1)
-def _date(second: int) -> str:
-    """Made once per *second* of the loop's clock: it takes as long as parsing a small request."""
-    return formatdate(usegmt=True)
 
 
 def _not_found(exchange: Exchange) -> Awaitable[None]:

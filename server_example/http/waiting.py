@@ -14,7 +14,7 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import trio
 
@@ -24,10 +24,8 @@ from reaper.policy import ANSWERS, IDLE_PHASES, INSTANT, Phase
 from reaper.trio.parking import PARKED, READABLE, WRITABLE, Parked, ParkingLot
 
 from .connection import HttpConnection, HttpError, last_words, useful_of
+from .shared import Shared
 from .transport import TlsTransport, Transport
-
-if TYPE_CHECKING:
-    from .server import HttpServer
 
 HEAD_BYTES = 16384
 """Read at once while there is no task: what is beyond a head that long is the body's, and its task
@@ -96,7 +94,7 @@ class Waiting(ParkingLot):
     """The connections of one `HttpServer`.
 
     Args:
-        server: Theirs.
+        server: What they share.
         serve: Called with the transport when there is a whole head, in a task.
         linger: As in `ParkingLot`.
         tls: Wraps every connection; None: plain.
@@ -106,7 +104,7 @@ class Waiting(ParkingLot):
 
     def __init__(
         self,
-        server: HttpServer,
+        server: Shared,
         serve: Callable[[Any], Awaitable[object]],
         linger: float,
         tls: ssl.SSLContext | None,
