@@ -19,7 +19,7 @@ from typing import Any
 
 from loadgen.judge.page import lateness_chart
 from loadgen.units import seconds, share, size
-from reaper.pipeline.html.parts import CSS
+from reaper.html.parts import CSS
 
 from .common import RESULTS, ROOT, machine, markdown
 

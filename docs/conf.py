@@ -73,7 +73,7 @@ html_theme = "furo"
 html_title = "reaper"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
-html_theme_options = {  # the colours of all pictures and pages, see reaper/pipeline/html/parts.py
+html_theme_options = {  # the colours of all pictures and pages, see reaper/html/parts.py
     "navigation_with_keys": True,
     "light_css_variables": {"color-brand-primary": "#2563c9", "color-brand-content": "#2563c9"},
     "dark_css_variables": {"color-brand-primary": "#6ea8fe", "color-brand-content": "#6ea8fe"},

@@ -8,9 +8,10 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from reaper.pipeline.html.charts import Axis, Chart, count
-from reaper.pipeline.html.charts import seconds as on_axis
-from reaper.pipeline.html.parts import card, document, grid, header, table, tiles
+from reaper.html.charts import Axis, Chart
+from reaper.html.parts import card, document, grid, header, table, tiles
+from reaper.html.units import count
+from reaper.html.units import seconds as on_axis
 
 from ..units import seconds
 from .verdict import BAD

@@ -7,7 +7,6 @@ Room by room, in the order of their imports:
 
     places                 a path of this machine, or a URI of any file system that Spark reaches
     arguments engine       flags read and refused; one Spark session per command, and Java named when it is missing
-    html/                  charts and parts of pages: inline SVG, nothing to load
     read/                  files checked before an engine sees them; events as a frame
     audit/                 one verdict per connection
     advise/                survival of silences, from journals and from access logs; the timeout it recommends
@@ -15,8 +14,8 @@ Room by room, in the order of their imports:
     report/ whatif/        the audit as a page; a journal replayed under other settings
     cli                    the commands, assembled
 
-In each room `command.py` declares the flags and `run.py` does the work. In the library nothing
-imports this package; the load generator draws its page with `html/`. Of the library it imports the
-journal's schema and layout and a few tables of `reaper.config`; `audit/` the schema alone, because
-a judge that shares code with what it judges shares its errors.
+In each room `command.py` declares the flags and `run.py` does the work. Nothing in the library
+imports this package. Of the library it imports the journal's schema and layout, a few tables of
+`reaper.config`, and `reaper.html` for its pages; `audit/` imports the schema alone, because a judge
+that shares code with what it judges shares its errors.
 """

@@ -19,6 +19,7 @@ ADAPTER = PARTS - {"testing"} | {"policy", "driver", "status"}
 SERVER = ADAPTER | {"asyncio", "servers"}
 ARROWS = {
     "errors": (),
+    "html": (),
     "core": {"errors"},
     "journal": CORE | {"config"},
     "config": CORE,
@@ -38,7 +39,7 @@ ARROWS = {
     "top": PARTS - {"testing"} | {"attach", "status"},
     "run": ADAPTER | {"asyncio", "attach", "servers", "trio"},
     "__main__": PARTS - {"testing"} | {"attach", "policy", "run", "top"},
-    "pipeline": {"errors", "journal", "config"},
+    "pipeline": {"errors", "journal", "config", "html"},
 }
 """The rooms of `reaper/`, and the rooms each may import."""
 
@@ -47,14 +48,13 @@ PIPELINE = {
     "engine": {"places"},
     "places": (),
     "arguments": {"places"},
-    "html": (),
     "read": COMMON,
     "audit": COMMON | {"read"},
     "advise": COMMON | {"read"},
-    "live": COMMON | {"read", "html"},
-    "report": COMMON | {"read", "audit", "advise", "html"},
-    "whatif": COMMON | {"read", "audit", "advise", "html", "report"},
-    "cli": COMMON | {"html", "read", "audit", "advise", "live", "report", "whatif"},
+    "live": COMMON | {"read"},
+    "report": COMMON | {"read", "audit", "advise"},
+    "whatif": COMMON | {"read", "audit", "advise", "report"},
+    "cli": COMMON | {"read", "audit", "advise", "live", "report", "whatif"},
     "__main__": {"cli"},
 }
 """The rooms of `reaper/pipeline/` likewise."""
@@ -242,7 +242,7 @@ def test_the_judge_knows_nothing_of_the_judged(path):
     }:  # they write its files, and keep no time by it
         assert ours <= {"reaper.journal", "reaper.journal.schema"}
     elif name == "loadgen.judge.page":  # it draws what was judged
-        assert ours <= {"reaper.pipeline.html.charts", "reaper.pipeline.html.parts"}
+        assert ours <= {"reaper.html.charts", "reaper.html.parts", "reaper.html.units"}
     else:
         assert not ours
 
@@ -273,11 +273,11 @@ def test_the_core_reads_no_clock_and_does_no_io(path):
 
 
 def test_only_one_module_rounds():
-    # lint and attach's display estimate for people to read; the journal and the pipeline look at
+    # lint, attach's display and pages estimate for people to read; the journal and the pipeline look at
     # time that is past.
     for path in sources("reaper"):
         name = name_of(path)
-        if room_of(name) in {"journal", "pipeline"} or name in {
+        if room_of(name) in {"html", "journal", "pipeline"} or name in {
             "reaper.core.ticks",
             "reaper.config.lint",
         }:

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from reaper.html.charts import Axis, Chart
+from reaper.html.units import count, percent, seconds
 from reaper.pipeline.advise.run import Policy, advise
 from reaper.pipeline.audit.run import Settings, audit
-from reaper.pipeline.html.charts import Axis, Chart, count, percent, seconds
 from reaper.pipeline.read.inputs import check
 from reaper.pipeline.report.run import Charted, gather, mass_reaps, render
 from tests.helpers.pipeline_traffic import WALL, S, write

@@ -14,9 +14,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ...config.balancers import BALANCERS
-from ...config.durations import format_duration, spoken
+from ...config.durations import format_duration
 from ...config.lint import shortest_timeout, tick_for
 from ...config.settings import ReaperConfig
+from ...html.units import spoken
 from ..arguments import aside_lines
 from ..engine import F, together
 from ..places import Place

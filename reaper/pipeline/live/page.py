@@ -13,8 +13,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ..html.charts import Axis, Chart, count, seconds
-from ..html.parts import STYLES, card, document, footer, grid, header, table, tiles, warning
+from ...html.charts import Axis, Chart
+from ...html.parts import STYLES, card, document, footer, grid, header, table, tiles, warning
+from ...html.units import count, seconds
 from .status import SHOWN, gone_silent, reasons, windows
 
 REFRESH_LEAST = 2

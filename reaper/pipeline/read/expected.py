@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from ...config.durations import spoken
 from ...config.flags import Parser
+from ...html.units import spoken
 from ..arguments import duration_ns
 from .runs import Facts
 from .span import ALWAYS, Span

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from ...html.charts import Axis, Chart, round_s
+from ...html.parts import STYLES, Tile, card, document, footer, grid, header, table, tiles, warning
+from ...html.units import count, percent, seconds
 from ..audit.run import OFFENDERS_PER_VERDICT, Audit
 from ..audit.verdicts import VERDICTS, VIOLATIONS
 from ..engine import F, together
-from ..html.charts import Axis, Chart, count, percent, round_s, seconds
-from ..html.parts import STYLES, Tile, card, document, footer, grid, header, table, tiles, warning
 from ..read.inputs import Inputs
 
 if TYPE_CHECKING:

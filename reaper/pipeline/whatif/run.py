@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...config.durations import spoken
+from ...html.units import spoken
 from ..advise.run import notes_of_inputs
 from ..engine import F
 from ..read.expected import line

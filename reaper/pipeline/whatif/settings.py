@@ -11,7 +11,7 @@ from argparse import ArgumentTypeError
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ...config.durations import spoken
+from ...html.units import spoken
 from ..arguments import Fault, positive_ns
 
 MS = 1_000_000

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
-from ...config.durations import seconds as seconds
+from .units import count, seconds
 
 WIDTH, HEIGHT = 640, 320
 LEFT, RIGHT, TOP, BOTTOM = 80, 18, 38, 50
@@ -37,19 +37,6 @@ def round_s(least: float) -> float:
         (step for step in ROUND_S if step >= least * 0.999),
         ROUND_S[-1] * math.ceil(least / ROUND_S[-1]),
     )
-
-
-def percent(value: float) -> str:
-    """A share as an axis says it."""
-    return f"{value * 100:.3g} %"
-
-
-def count(value: float) -> str:
-    """A number of things as an axis says it."""
-    for unit, size in (("M", 1e6), ("k", 1e3)):
-        if abs(value) >= size:
-            return f"{value / size:.3g} {unit}"
-    return f"{value:.3g}"
 
 
 @dataclass(frozen=True, slots=True)
