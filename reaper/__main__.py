@@ -15,13 +15,17 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from .config.command import add_commands
+from .config.command import Table, add_commands
 from .config.flags import Parser, add_completion, add_version
 from .errors import NotInstalled
 from .journal.command import ABOUT as ABOUT_JOURNAL
 from .journal.command import add_commands as add_journal
+from .policy import reasons
 from .run.command import add_commands as add_run
 from .top.command import add_commands as add_top
+
+REASONS = Table("reasons", reasons.markdown)
+"""The table of the page docs/howto/why-closed.md."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -56,7 +60,7 @@ def make_parser(name: str, *, pipeline: bool) -> Parser:
     )
     add_version(parser)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    add_commands(commands)
+    add_commands(commands, [REASONS])
     try:
         attach: Any = import_module(".attach.command", __package__)
         attach.add_commands(commands)

@@ -41,7 +41,8 @@ from ..driver.options import Options, spelled_out
 from ..driver.sockets import TcpInfo
 from ..driver.watched import Watched, check_handler, check_idle
 from ..errors import NotInstalled
-from ..policy import TOO_OLD, Phase
+from ..policy import Phase
+from ..policy.reasons import IDLE, MAX_AGE
 from . import closing, transports
 from .reaper import AsyncioReaper, serving_reaper
 from .transports import STAMP
@@ -327,7 +328,7 @@ def watch(reaper: AsyncioReaper, transport: Any, rules: Rules, protocol: Any = N
         reason=rules.reason or Phase.FIRST_BYTE.value,
     )
     if age := rules.age():
-        made.deadline(age, TOO_OLD)
+        made.deadline(age, MAX_AGE)
     if hasattr(protocol, "__dict__"):
         kind: Any = type(protocol)
         with contextlib.suppress(TypeError):  # its class is fixed
@@ -418,7 +419,7 @@ def guard(
     def rules(watcher: AsyncioReaper) -> Rules:
         limit = check_idle(watcher.driver.idle if idle is None else idle)
         limits = dict.fromkeys((Phase.IDLE, Phase.WRITE, Phase.FIRST_BYTE), limit)
-        return Rules(ask, limits, "idle", told=busy is not None)
+        return Rules(ask, limits, IDLE, told=busy is not None)
 
     return guarded(protocol_factory, rules, watching)
 

@@ -23,6 +23,7 @@ from ..driver.reaper import Reaper, send_probe, tamed_collector
 from ..driver.watched import PROBE_GRACE, Probe
 from ..errors import InvalidArgument, shown
 from ..policy.min_rate import Sweep
+from ..policy.reasons import IDLE
 from .connection import Connection
 from .transports import socket_of
 
@@ -148,7 +149,7 @@ class AsyncioReaper(Reaper):
         transport: Any = None,
         idle: float | None = None,
         *,
-        reason: str = "idle",
+        reason: str = IDLE,
         probe: Probe | None = None,
         grace: float = PROBE_GRACE,
     ) -> Connection:

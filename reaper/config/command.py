@@ -9,6 +9,9 @@ import dataclasses
 import json
 import os
 import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +22,10 @@ from .settings import DEFAULT, OPTIONS, SECTIONS, ReaperConfig, suggest, unknown
 
 GOOD, FAILED, UNUSABLE = 0, 1, 2
 
-BEGIN = "<!-- settings: written by `python -m reaper table`, do not edit -->"
-END = "<!-- end of settings -->"
-"""What is between them is generated: documentation that is written twice drifts."""
 
-
-def add_commands(commands: Any) -> None:
+def add_commands(commands: Any, tables: Sequence[Table] = ()) -> None:
     """Add `check` and `table` to *commands*, argparse's subparsers; each sets `run` to what takes
-    the parsed flags.
+    the parsed flags. `table` writes the table of settings, and *tables*.
     """
     check = commands.add_parser(
         "check",
@@ -48,10 +47,10 @@ def add_commands(commands: Any) -> None:
     check.set_defaults(run=_check)
 
     table = commands.add_parser(
-        "table", help="write the table of settings into Markdown files, between its markers"
+        "table", help="write the tables that are generated into Markdown files, between markers"
     )
     table.add_argument("files", metavar="FILE", nargs="+", help="a Markdown file with the markers")
-    table.set_defaults(run=_table)
+    table.set_defaults(run=partial(_table, (SETTINGS, *tables)))
 
 
 def _check(parsed: argparse.Namespace) -> int:
@@ -130,15 +129,16 @@ def _as_text(config: ReaperConfig, shown: list[str], findings: list[Finding], fa
     return "\n".join(lines)
 
 
-def _table(parsed: argparse.Namespace) -> int:
+def _table(tables: Sequence[Table], parsed: argparse.Namespace) -> int:
     for name in parsed.files:
         path = Path(name)
         try:
-            path.write_text(rewrite(path.read_text(encoding="utf-8")), encoding="utf-8")
+            text = rewrite(path.read_text(encoding="utf-8"), tables)
+            path.write_text(text, encoding="utf-8")
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else error
             print(
-                f"{name}: {why}: expected a Markdown file with the markers of the table",
+                f"{name}: {why}: expected a Markdown file with the markers of a table",
                 file=sys.stderr,
             )
             return UNUSABLE
@@ -169,15 +169,46 @@ def markdown(sections: tuple[str, ...] = SECTIONS) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def rewrite(text: str) -> str:
-    """*text* with what is between the markers replaced by the table.
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table that pages show between two markers: documentation that is written twice drifts.
+
+    Attributes:
+        name: What the markers call it.
+        write: Returns it as Markdown, which ends with a line feed.
+    """
+
+    name: str
+    write: Callable[[], str]
+
+    @property
+    def begin(self) -> str:
+        """The line before the table."""
+        return f"<!-- {self.name}: written by `python -m reaper table`, do not edit -->"
+
+    @property
+    def end(self) -> str:
+        """The line after the table."""
+        return f"<!-- end of {self.name} -->"
+
+
+SETTINGS = Table("settings", markdown)
+
+
+def rewrite(text: str, tables: Sequence[Table] = (SETTINGS,)) -> str:
+    """*text*, with each of *tables* written anew where its markers are.
 
     Raises:
-        ValueError: the markers are not there, or not in order.
+        ValueError: there are no markers of any of them, or they are not in order.
     """
-    start, end = text.find(BEGIN) + len(BEGIN), text.find(END)
-    if missing := [marker for marker in (BEGIN, END) if marker not in text]:
-        raise ValueError(f"no line {missing[0]}")
-    if end < start:
-        raise ValueError(f"{END} comes before {BEGIN}")
-    return f"{text[:start]}\n\n{markdown()}\n{text[end:]}"
+    found = [table for table in tables if table.begin in text or table.end in text]
+    if not found:
+        raise ValueError("no line " + " or ".join(table.begin for table in tables))
+    for table in found:
+        if missing := [marker for marker in (table.begin, table.end) if marker not in text]:
+            raise ValueError(f"no line {missing[0]}")
+        start, end = text.find(table.begin) + len(table.begin), text.find(table.end)
+        if end < start:
+            raise ValueError(f"{table.end} comes before {table.begin}")
+        text = f"{text[:start]}\n\n{table.write()}\n{text[end:]}"
+    return text

@@ -30,6 +30,7 @@ from ..errors import InvalidArgument, shown
 from ..journal import Journal
 from ..metrics import LoopStatistics
 from ..policy.jitter import Bucket, Jitter, check_rate, check_share
+from ..policy.reasons import DRAIN, DRAIN_DEADLINE, IDLE
 from .ends import Books, log, log_hook_error
 from .options import Options, check_names, spelled_out
 from .sockets import unread
@@ -381,7 +382,7 @@ class Driver:
         timeout: float | None,
         on: Hook | None = None,
         *,
-        reason: str = "idle",
+        reason: str = IDLE,
         since: Lease | None = None,
     ) -> Lease:
         """`IdleReaper.register` as of now: a lease of the caller's, for what is no watched
@@ -433,7 +434,7 @@ class Driver:
         socket: Any,
         idle: float | None = None,
         *,
-        reason: str = "idle",
+        reason: str = IDLE,
         probe: Probe | None = None,
         grace: float = PROBE_GRACE,
     ) -> Any:
@@ -501,7 +502,7 @@ class Driver:
     def went_idle(self, connection: Any) -> None:
         """*connection* may have gone idle: it leaves if everything is being drained."""
         if self._draining and not connection.reaped and not connection.busy:
-            connection.reap("drain")
+            connection.reap(DRAIN)
 
     def _cut_the_rest(self, rest: Iterator[Watched] | None = None) -> None:
         """The drain's deadline has come: end those in use too, a slice at a time, of *rest*."""
@@ -512,7 +513,7 @@ class Driver:
         for connection in some:
             if connection.uid in self.connections:
                 try:
-                    connection.reap("drain_deadline" if connection.busy else "drain")
+                    connection.reap(DRAIN_DEADLINE if connection.busy else DRAIN)
                 except Exception:
                     log.exception("the end of connection %r raised", connection.uid)
 

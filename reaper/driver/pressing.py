@@ -8,14 +8,12 @@ from collections.abc import Callable, Collection
 from typing import NoReturn
 
 from ..policy.pressure import Pressure, Resources, Verdict, read_here
+from ..policy.reasons import FIRST_BYTE, IDLE, KEEP_ALIVE, PRESSURE
 from .driver import unread_of
 from .reaper import Reaper
 from .watched import Reapable
 
-REASON = "pressure"
-"""The reason of a connection that had to go."""
-
-IDLE_REASONS = frozenset({"idle", "first_byte", "keep_alive"})
+IDLE_REASONS = frozenset({IDLE, FIRST_BYTE, KEEP_ALIVE})
 """Reasons of leases that wait for something to begin."""
 
 LOOKS = 1024
@@ -84,6 +82,6 @@ def let_go(
     gone = 0
     for connection in doomed:
         if connection.descriptor not in spoken:
-            connection.reap(REASON)
+            connection.reap(PRESSURE)
             gone += 1
     return gone

@@ -16,6 +16,7 @@ from ..core.reaper import IdleReaper
 from ..core.ticks import check_timeout
 from ..errors import InvalidArgument, shown
 from ..metrics import LoopStatistics
+from ..policy.reasons import IDLE
 from .driver import REAPS_PER_SLICE, Driver
 from .ends import log
 from .options import Options
@@ -100,7 +101,7 @@ class Reaper:
         await self.sleep(0)
 
     def register(
-        self, uid: Any, timeout: float, on: Hook | None = None, *, reason: str = "idle"
+        self, uid: Any, timeout: float, on: Hook | None = None, *, reason: str = IDLE
     ) -> Lease:
         """`IdleReaper.register` as of now: a lease of your own, for what is not a `with` block.
 

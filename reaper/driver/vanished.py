@@ -43,14 +43,12 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from ..core.lease import Lease
+from ..policy.reasons import VANISHED
 from . import sockets
 
 if TYPE_CHECKING:
     from .driver import Driver
     from .watched import Reapable
-
-VANISHED = "vanished"
-"""The reason of a connection whose peer has vanished."""
 
 LOOKS_PER_STEP = 256
 """Connections looked at before the loop is let run again: half a millisecond."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..core.lease import Epoch, Expiry, Lease
 from ..core.ticks import check_timeout
 from ..errors import InvalidArgument, shown
+from ..policy.reasons import UNANSWERED
 from .sockets import unread
 
 if TYPE_CHECKING:
@@ -252,7 +253,7 @@ class Watched(Reapable):
         answered = self.answered
         self.forget_probe()
         if not answered and not self.has_unread():
-            self.reap("unanswered")
+            self.reap(UNANSWERED)
 
     def deadline(self, seconds: float, reason: str) -> Lease:
         """A second lease, which ends this connection *seconds* from now whatever bytes come: a

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from . import reasons
 from .phases import (
-    ANSWERS,
     IDLE_PHASES,
     INSTANT,
     NOT_TAKEN,
     RULES,
-    TOO_OLD,
     IdlePolicy,
     Phase,
     Rule,
     Watch,
     lifespan,
 )
+from .reasons import ANSWERS, REASONS, Reason
 
 __all__ = [
     "IdlePolicy",
@@ -26,6 +26,8 @@ __all__ = [
     "IDLE_PHASES",
     "INSTANT",
     "NOT_TAKEN",
-    "TOO_OLD",
+    "REASONS",
+    "Reason",
+    "reasons",
     "lifespan",
 ]

@@ -16,6 +16,7 @@ from typing import Literal, Protocol
 from ..config.settings import ReaperConfig
 from ..core.lease import Lease
 from ..core.ticks import seconds_to_tick
+from . import reasons
 from .min_rate import Allowance, Sweep
 
 Direction = Literal["in", "out"]
@@ -24,17 +25,17 @@ Direction = Literal["in", "out"]
 class Phase(Enum):
     """What the connection is waiting for. The value is the reason that a reap in this phase gives."""
 
-    IDLE = "idle"
-    HANDSHAKE = "handshake"
-    FIRST_BYTE = "first_byte"
-    HEADERS = "headers"
-    BODY = "body"
+    IDLE = reasons.IDLE
+    HANDSHAKE = reasons.HANDSHAKE
+    FIRST_BYTE = reasons.FIRST_BYTE
+    HEADERS = reasons.HEADERS
+    BODY = reasons.BODY
     IN_FLIGHT = "in_flight"
-    WRITE = "write"
-    KEEP_ALIVE = "keep_alive"
-    TUNNEL = "tunnel"
-    HALF_CLOSED = "half_closed"
-    LINGER = "linger"
+    WRITE = reasons.WRITE
+    KEEP_ALIVE = reasons.KEEP_ALIVE
+    TUNNEL = reasons.TUNNEL
+    HALF_CLOSED = reasons.HALF_CLOSED
+    LINGER = reasons.LINGER
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +48,11 @@ class Rule:
             counted from the entry.
         rate: The direction whose least rate (`[limits]` min_in_rate, min_out_rate) applies on top;
             None: none does.
-        status: What HTTP answers before the close; None: nothing, for there is no request to
-            answer.
     """
 
     timeout: str | None
     restarted_by: frozenset[Direction] = frozenset()
     rate: Direction | None = None
-    status: int | None = None
 
 
 _IN: frozenset[Direction] = frozenset({"in"})
@@ -66,14 +64,14 @@ RULES: Mapping[Phase, Rule] = {
     Phase.FIRST_BYTE: Rule("first_byte"),
     # Absolute, or a client that drips one byte per timeout holds the connection for ever
     # (slowloris).
-    Phase.HEADERS: Rule("headers", status=408),
-    Phase.BODY: Rule("body", _IN, rate="in", status=408),
+    Phase.HEADERS: Rule("headers"),
+    Phase.BODY: Rule("body", _IN, rate="in"),
     # Never idle; but it may not take for ever either: see `IdlePolicy.charge`.
     Phase.IN_FLIGHT: Rule(None),
     # Bytes that the peer accepts are progress: a slow but living download is not idle.
     Phase.WRITE: Rule("write", _OUT, rate="out"),
-    # RFC 9112 9.8 lets a server close an idle connection at any time; an unasked answer would only
-    # confuse.
+    # RFC 9112 9.8 lets a server close an idle connection at any time; an unasked answer (a 408)
+    # would only confuse the client.
     Phase.KEEP_ALIVE: Rule("keep_alive"),
     Phase.TUNNEL: Rule("tunnel", _IN | _OUT),
     Phase.HALF_CLOSED: Rule("half_closed", _OUT, rate="out"),
@@ -81,26 +79,8 @@ RULES: Mapping[Phase, Rule] = {
 }
 """The rule of every phase."""
 
-TOO_SLOW: Mapping[Direction, str] = {"in": "min_in_rate", "out": "min_out_rate"}
-"""The reason a reap gives when a least rate was not kept."""
-
-TOO_LONG = "request"
-"""The reason of a request that was in flight for too long."""
-
-TUNNEL_AGE = "tunnel_age"
-"""The reason of a tunnel that was open for too long."""
-
-TOO_OLD = "max_age"
-"""The reason a connection gives that was closed for its age."""
-
-ANSWERS: Mapping[str, int | None] = {
-    **{phase.value: rule.status for phase, rule in RULES.items()},
-    TOO_SLOW["in"]: RULES[Phase.BODY].status,
-    TOO_LONG: 503,
-}
-"""What HTTP answers before the close, by the reason of the reap; reasons that are not here:
-nothing.
-"""
+TOO_SLOW: Mapping[Direction, str] = {"in": reasons.MIN_IN_RATE, "out": reasons.MIN_OUT_RATE}
+"""The reason for closing a connection whose least rate was not kept, by direction."""
 
 NOT_TAKEN = frozenset(
     {TOO_SLOW["out"], *(phase.value for phase, rule in RULES.items() if rule.rate == "out")}
@@ -108,9 +88,6 @@ NOT_TAKEN = frozenset(
 """Reasons that say the peer does not take what is sent to it: what the kernel holds for it is best
 forgotten.
 """
-
-MAX_REQUESTS = "max_requests"
-"""The reason a connection gives that was closed for having served its share."""
 
 STALL_TICKS = 2.0
 """Ticks; when more time than that passes between two checks of a rate, the loop stalled, and the
@@ -254,7 +231,7 @@ class IdlePolicy:
         self._inbound = self._outbound = None
         limit = self._config.limits.max_requests
         if limit and self.requests >= limit and self.retired is None:
-            self.retired = MAX_REQUESTS
+            self.retired = reasons.MAX_REQUESTS
 
     def bytes_in(self, count: int, now: float) -> None:
         """*count* bytes came in at *now*."""
@@ -289,7 +266,7 @@ class IdlePolicy:
 
         Soon is `drain_idle` from now, for a request may be on its way; it is answered.
         """
-        if self.retired is None or self.retired == MAX_REQUESTS:
+        if self.retired is None or self.retired == reasons.MAX_REQUESTS:
             self.retired = reason
             if self.phase in IDLE_PHASES:
                 self._end(self._config.timeouts.drain_idle or INSTANT, reason)
@@ -330,11 +307,11 @@ class IdlePolicy:
         if self.phase is Phase.IN_FLIGHT and self._cut is not None:
             timeouts, waited = self._config.timeouts, now - self.active
             if timeouts.request and waited >= timeouts.request:
-                self._cut(TOO_LONG)
+                self._cut(reasons.REQUEST)
             elif self._hung_up is not None and min(waited, now - self._hung_up) >= (
                 timeouts.half_closed or math.inf
             ):
-                self._cut(Phase.HALF_CLOSED.value)
+                self._cut(reasons.HALF_CLOSED)
             return
         rate = RULES[self.phase].rate
         if rate == "out" and (count := self._progress()):
@@ -371,7 +348,7 @@ class IdlePolicy:
         if self.phase is Phase.TUNNEL and not self._tunnelled:
             self._tunnelled = True
             if self._config.timeouts.tunnel_age:
-                self._watch.deadline(self._config.timeouts.tunnel_age, TUNNEL_AGE)
+                self._watch.deadline(self._config.timeouts.tunnel_age, reasons.TUNNEL_AGE)
         if rule.rate is not None:
             allowance = self._allowance(rule.rate)
             if allowance is not None:

@@ -17,15 +17,10 @@ from ..asyncio import closing, transports
 from ..core.lease import Expiry, Lease
 from ..driver.watched import Probe, Reapable
 from ..policy import NOT_TAKEN, IdlePolicy, Phase
+from ..policy.reasons import DRAIN, DRAIN_DEADLINE
 
 if TYPE_CHECKING:
     from .uvicorn import Shared
-
-DRAIN = "drain"
-"""The reason of a connection that ended because the server stops."""
-
-DRAIN_DEADLINE = "drain_deadline"
-"""The reason of one that was cut in use, when `timeouts.drain` was over."""
 
 QUEUED_BYTES = 65536
 """With more than this unacknowledged a response still counts as being written when the next request

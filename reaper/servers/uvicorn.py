@@ -34,11 +34,12 @@ from ..driver.driver import Driver
 from ..driver.sockets import TCP_NOTSENT_LOWAT
 from ..driver.watched import check_idle
 from ..journal import Journal
-from ..policy import ANSWERS, TOO_OLD, Phase
+from ..policy import ANSWERS, Phase
 from ..policy.min_rate import Sweep
+from ..policy.reasons import DRAIN, MAX_AGE
 from . import metrics as metrics_of
 from .configured import advertised, ages, kept_alive
-from .guarded import DRAIN, QUEUED_BYTES, Age, Guarded
+from .guarded import QUEUED_BYTES, Age, Guarded
 from .metrics import Application, Reports
 from .uvicorn_tunnel import tunnel
 
@@ -143,7 +144,7 @@ class Shared:
             return None
         age, driver = Age(connection), self.driver
         age.lease = driver.register(
-            ("age", driver.next_number()), seconds, age.reached, reason=TOO_OLD
+            ("age", driver.next_number()), seconds, age.reached, reason=MAX_AGE
         )
         return age
 
@@ -473,7 +474,7 @@ class GuardedHttp(Guarded):
     # -------------------------------------------------------------------------------------------------
 
     def grew_old(self) -> None:
-        self.leave(TOO_OLD)
+        self.leave(MAX_AGE)
         self._announce()
 
     def _announce(self) -> None:

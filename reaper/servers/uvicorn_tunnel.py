@@ -12,8 +12,9 @@ import math
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..asyncio import transports
-from ..policy import TOO_OLD, Phase
-from .guarded import DRAIN, Guarded
+from ..policy import Phase
+from ..policy.reasons import DRAIN, MAX_AGE
+from .guarded import Guarded
 
 if TYPE_CHECKING:
     from .uvicorn import Shared
@@ -143,7 +144,7 @@ class GuardedTunnel(Guarded):
         self.leave(DRAIN)
 
     def grew_old(self) -> None:
-        self.reap(TOO_OLD)
+        self.reap(MAX_AGE)
 
     def _rests_in(self, phase: Phase) -> bool:
         return phase is Phase.TUNNEL

@@ -43,6 +43,7 @@ from ..core.ticks import check_timeout
 from ..driver.driver import REAPS_PER_SLICE, Driver, unread_of
 from ..driver.sockets import readable
 from ..driver.watched import Reapable, check_idle
+from ..policy.reasons import DRAIN, DRAIN_DEADLINE, IDLE
 from .accepting import accept
 from .linger import Lingering, Silent
 from .streams import SocketStream
@@ -328,7 +329,7 @@ class ParkingLot:
         handler: Callable[[Any], Awaitable[object]],
         idle: float,
         *,
-        reason: str = "idle",
+        reason: str = IDLE,
         linger: float = 0.0,
         tls: ssl.SSLContext | None = None,
         parks: bool | None = None,
@@ -539,7 +540,7 @@ class ParkingLot:
         if parked.state is not AWAKE:
             self.close(parked)
         elif self._draining and not self.waits_for_more(parked) and not parked.has_unread():
-            self._leave(parked, "drain")
+            self._leave(parked, DRAIN)
         else:
             self._awake -= 1
             parked.state = PARKED
@@ -688,7 +689,7 @@ class ParkingLot:
             await self._end_silent(0.0)
             await self._all_gone()
         for parked in self:
-            self.reap(parked, "drain_deadline")
+            self.reap(parked, DRAIN_DEADLINE)
         await self._all_gone()
 
     async def _end_silent(self, window: float) -> None:
@@ -699,7 +700,7 @@ class ParkingLot:
             spoken = unread_of(silent)
             for parked in silent:
                 if parked.fd not in spoken:
-                    self.reap(parked, "drain")
+                    self.reap(parked, DRAIN)
             await trio.sleep(window / slices)
 
     async def _all_gone(self) -> None:

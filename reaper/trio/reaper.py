@@ -22,6 +22,7 @@ from ..driver.options import Options, spelled_out
 from ..driver.reaper import Reaper, log_drain, send_probe, tamed_collector
 from ..driver.watched import PROBE_GRACE, Probe, check_handler, check_watch
 from ..metrics import LoopStatistics
+from ..policy.reasons import IDLE
 from .accepting import ACCEPT_PAUSE
 from .connection import Connection, socket_of
 from .parking import ParkingLot
@@ -118,7 +119,7 @@ class TrioReaper(Reaper):
         stream: object | None = None,
         idle: float | None = None,
         *,
-        reason: str = "idle",
+        reason: str = IDLE,
         probe: Probe | None = None,
         grace: float = PROBE_GRACE,
     ) -> Connection:
@@ -192,7 +193,7 @@ class TrioReaper(Reaper):
         handler: Callable[[Any], Awaitable[object]],
         idle: float | None = None,
         *,
-        reason: str = "idle",
+        reason: str = IDLE,
         linger: float = 0.0,
         tls: ssl.SSLContext | None = None,
         parks: bool | None = None,

@@ -22,7 +22,7 @@ import reaper.trio
 from reaper.config import ReaperConfig
 from reaper.driver.sockets import peer_name
 from reaper.metrics import Family
-from reaper.policy import ANSWERS, INSTANT, NOT_TAKEN, TOO_OLD, IdlePolicy, Phase, lifespan
+from reaper.policy import ANSWERS, INSTANT, NOT_TAKEN, IdlePolicy, Phase, lifespan, reasons
 from reaper.policy.min_rate import Sweep
 from reaper.trio.accepting import after
 from reaper.trio.linger import Silent
@@ -153,7 +153,7 @@ class HttpServer(Shared):
         self.connections[connection] = kept
         self.lot.listen_for_its_end(kept)
         if self.draining or kept.too_old:
-            policy.retire("drain" if self.draining else TOO_OLD, now)
+            policy.retire(reasons.DRAIN if self.draining else reasons.MAX_AGE, now)
         try:
             with trio.CancelScope() as transport.scope:
                 await connection.run()
@@ -228,14 +228,14 @@ class HttpServer(Shared):
             ("age", next(self._numbers)),
             max(left, INSTANT),
             lambda expiry: self._too_old(kept),
-            reason=TOO_OLD,
+            reason=reasons.MAX_AGE,
         )
 
     def _too_old(self, kept: Kept) -> None:
         if kept.connection is not None:
-            kept.connection.policy.retire(TOO_OLD, trio.current_time())
+            kept.connection.policy.retire(reasons.MAX_AGE, trio.current_time())
         elif not kept.begun and not kept.has_unread():
-            kept.reap(TOO_OLD)
+            kept.reap(reasons.MAX_AGE)
 
     def _schedule(self, seconds: float, call: Callable[[float], None]) -> None:
         self.watcher.driver.after(seconds, lambda: call(trio.current_time()))
@@ -311,7 +311,7 @@ class HttpServer(Shared):
         connections = list(self.connections)
         for index, connection in enumerate(connections, start=1):
             if connection in self.connections:
-                connection.policy.retire("drain", trio.current_time())
+                connection.policy.retire(reasons.DRAIN, trio.current_time())
                 if connection.policy.hung_up:
                     connection.nudge()
             if window:

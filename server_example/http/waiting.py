@@ -20,7 +20,7 @@ import trio
 
 from reaper.core.lease import Lease
 from reaper.driver.sockets import TCP_NOTSENT_LOWAT
-from reaper.policy import ANSWERS, IDLE_PHASES, INSTANT, Phase
+from reaper.policy import ANSWERS, IDLE_PHASES, INSTANT, Phase, reasons
 from reaper.trio.parking import PARKED, READABLE, WRITABLE, Parked, ParkingLot
 
 from .connection import HttpConnection, HttpError, last_words, useful_of
@@ -199,7 +199,7 @@ class Waiting(ParkingLot):
         if not session.shake_hands():
             self.listen(kept, WRITABLE if session.wants_other else READABLE)
         elif self._server.draining:
-            self._enter(kept, "drain", self._server.config.timeouts.drain_idle or INSTANT)
+            self._enter(kept, reasons.DRAIN, self._server.config.timeouts.drain_idle or INSTANT)
         else:
             self._enter(kept, Phase.FIRST_BYTE.value, self._limit(Phase.FIRST_BYTE))
         return bool(session.established)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from reaper.__main__ import main
+from reaper.__main__ import REASONS, main
 from reaper.config import OPTIONS, ReaperConfig
 from reaper.config.balancers import BALANCERS
-from reaper.config.command import BEGIN, END, markdown, rewrite
+from reaper.config.command import SETTINGS, rewrite
 from reaper.config.lint import IDLE_KEYS, Finding, lint
 from reaper.config.settings import applied, changes
 
@@ -225,29 +226,52 @@ def test_help_of_check_explains_every_setting(call) -> None:
     assert (status, [found.flag for found in OPTIONS.values() if found.flag not in said]) == (0, [])
 
 
-def test_rewriting_keeps_what_is_around_the_table_and_a_page_without_markers_is_refused(
-    tmp_path, call
+def test_rewriting_keeps_what_is_around_the_tables(tmp_path: Path) -> None:
+    path = tmp_path / "page.md"
+    settings, reasons = SETTINGS, REASONS
+    path.write_text(
+        f"before\n{reasons.begin}\nold\n{reasons.end}\nbetween\n"
+        f"{settings.begin}\nold\n{settings.end}\nafter\n"
+    )
+    assert main(["table", str(path)]) == 0
+    assert path.read_text() == (
+        f"before\n{reasons.begin}\n\n{reasons.write()}\n{reasons.end}\nbetween\n"
+        f"{settings.begin}\n\n{settings.write()}\n{settings.end}\nafter\n"
+    )
+    assert rewrite(path.read_text(), [settings, reasons]) == path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("nothing", f"no line {SETTINGS.begin} or {REASONS.begin}"),
+        (REASONS.begin, f"no line {REASONS.end}"),
+        (f"{REASONS.end}{REASONS.begin}", f"{REASONS.end} comes before {REASONS.begin}"),
+    ],
+)
+def test_a_page_without_the_markers_of_a_table_is_refused(
+    tmp_path: Path, call: Any, text: str, why: str
 ) -> None:
     path = tmp_path / "page.md"
-    path.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
-    assert main(["table", str(path)]) == 0
-    assert (
-        path.read_text()
-        == f"before\n{BEGIN}\n\n{markdown()}\n{END}\nafter\n"
-        == rewrite(path.read_text())
-    )
-    path.write_text("nothing")
-    for page, why in ((path, f"no line {BEGIN}"), (tmp_path, "Is a directory")):
-        status, _, err = call(main, "table", page)
-        assert (status, err.startswith(f"{page}: {why}: expected")) == (2, True)
+    path.write_text(text)
+    status, _, err = call(main, "table", path)
+    assert (status, err.startswith(f"{path}: {why}: expected")) == (2, True)
+    assert path.read_text() == text
+
+
+def test_what_is_no_file_has_no_table(tmp_path: Path, call: Any) -> None:
+    status, _, err = call(main, "table", tmp_path)
+    assert (status, err.startswith(f"{tmp_path}: Is a directory: expected")) == (2, True)
 
 
 def test_the_documentation_has_not_drifted() -> None:
     pages = {
         path: path.read_text(encoding="utf-8")
-        for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"))
+        for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))
     }
-    pages = {path: text for path, text in pages.items() if BEGIN in text}
-    assert ROOT / "docs" / "timeouts.md" in pages
-    for path, text in pages.items():
-        assert rewrite(text) == text, f"run `python -m reaper table {path.relative_to(ROOT)}`"
+    for table, page in ((SETTINGS, "docs/timeouts.md"), (REASONS, "docs/howto/why-closed.md")):
+        showing = {path: text for path, text in pages.items() if table.begin in text}
+        assert ROOT / page in showing
+        for path, text in showing.items():
+            name = path.relative_to(ROOT)
+            assert rewrite(text, [table]) == text, f"run `python -m reaper table {name}`"

@@ -23,14 +23,8 @@ from pyarrow.parquet import read_table
 from loadgen.plan.scenario import load_scenario
 from reaper.__main__ import main
 from reaper.attach import command
-from reaper.attach.judge import REASONS
 from reaper.config import OPTIONS
 from reaper.config.flags import Parser
-from reaper.driver import pressing
-from reaper.driver.vanished import VANISHED
-from reaper.policy import TOO_OLD, Phase
-from reaper.policy.phases import TOO_LONG, TOO_SLOW, TUNNEL_AGE
-from reaper.servers import guarded
 from scripts.serving import free_port, serving
 from tests.docs.test_readme import MARKDOWN
 
@@ -73,29 +67,6 @@ def test_the_defaults_on_a_page_are_those_in_force() -> None:
     assert len(shown) > 12
     for path, value in shown:
         assert OPTIONS[path].kind.read(value) == OPTIONS[path].default, path
-
-
-def test_every_reason_of_a_close_is_explained() -> None:
-    table = (
-        PAGES["docs/howto/why-closed.md"]
-        .partition("## What the reasons mean")[2]
-        .partition("\n## ")[0]
-    )
-    explained = {
-        name
-        for cell in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
-        for name in re.findall(r"`(\w+)`", cell)
-    }
-    phases = {phase.value for phase in Phase} - {Phase.IN_FLIGHT.value}
-    code = "".join(path.read_text() for path in (ROOT / "reaper").rglob("*.py"))
-    others = {
-        *re.findall(r'\.reap\(\s*"(\w+)"', code),
-        pressing.REASON,
-        guarded.DRAIN_DEADLINE,
-        VANISHED,
-    }
-    assert explained == phases | {*TOO_SLOW.values(), TOO_LONG, TUNNEL_AGE, TOO_OLD, *others}
-    assert explained >= set(REASONS)
 
 
 def test_the_scenario_on_the_page_is_one(tmp_path) -> None:

@@ -15,10 +15,11 @@ from reaper import IdleReaper
 from reaper.config import OPTIONS, ReaperConfig
 from reaper.core.lease import Expiry, Lease
 from reaper.errors import InvalidArgument
-from reaper.policy import RULES, TOO_OLD, IdlePolicy, Phase, lifespan
+from reaper.policy import RULES, IdlePolicy, Phase, lifespan
 from reaper.policy.events import Idle, IdleEvent, IdleEvents
 from reaper.policy.min_rate import Allowance, Sweep
-from reaper.policy.phases import MAX_REQUESTS, TOO_SLOW
+from reaper.policy.phases import TOO_SLOW
+from reaper.policy.reasons import MAX_AGE, MAX_REQUESTS
 
 PERIOD = 0.25  # of the sweep
 
@@ -139,7 +140,7 @@ def test_every_phase_has_a_rule_whose_timeout_and_reason_are_one_setting() -> No
     timeouts = {phase: rule.timeout for phase, rule in RULES.items() if rule.timeout is not None}
     assert timeouts == {phase: phase.value for phase in Phase if phase is not Phase.IN_FLIGHT}
     limits = {*TOO_SLOW.values(), MAX_REQUESTS}
-    assert {f"timeouts.{name}" for name in (*timeouts.values(), TOO_OLD)} | {
+    assert {f"timeouts.{name}" for name in (*timeouts.values(), MAX_AGE)} | {
         f"limits.{n}" for n in limits
     } <= set(OPTIONS)
 
@@ -394,12 +395,12 @@ def test_retiring_a_request_in_flight_lets_it_finish() -> None:
     for retired in (None, MAX_REQUESTS):
         policy.request(world.now)
         assert policy.retired == retired
-    policy.retire(TOO_OLD, world.now)
+    policy.retire(MAX_AGE, world.now)
     policy.retire("drain", world.now)
     world.run(1000.0)
-    assert (world.reaped, policy.retired) == ([], TOO_OLD)
+    assert (world.reaped, policy.retired) == ([], MAX_AGE)
     policy.enter(Phase.KEEP_ALIVE, world.now)
-    world.ends(TOO_OLD, 0.0, 1.0)
+    world.ends(MAX_AGE, 0.0, 1.0)
 
 
 @pytest.mark.parametrize("phase", [Phase.KEEP_ALIVE, Phase.TUNNEL])
