@@ -18,6 +18,7 @@ from ..errors import InvalidArgument
 from ..journal.log import ConnectionLog, Journal
 from ..journal.schema import peer_key
 from .closing import Hands
+from .cuts import said
 from .judge import NONE, SLIDING, Limits
 from .kernel import Refusal, grain
 from .learn import to_ns
@@ -192,6 +193,10 @@ class Runner:
         """Watch until SIGINT or SIGTERM, or until the target is gone for good. The exit status."""
         with stoppable() as stop:
             self.view.start(str(self._target), self._closes)
+            limits = self.watch.limits
+            cut = said(limits.idle, limits.max_age, limits.even_unanswered)
+            if self._closes and cut:
+                self.view.say(cut)
             try:
                 self._loop(stop)
             except Refusal as gone:

@@ -229,7 +229,7 @@ def test_a_watched_process_that_dies_ends_the_watch(tmp_path, port) -> None:
         server.wait()
         assert attach.process.wait(PATIENCE) == 0
         attach.stop()
-        assert f"process {server.pid} has ended" in attach.of("say")[0]["text"]
+        assert f"process {server.pid} has ended" in attach.of("say")[-1]["text"]
 
 
 @pytest.mark.slow
