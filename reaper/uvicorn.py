@@ -13,7 +13,8 @@ from .config.settings import ReaperConfig
 from .errors import ConfigError, NotInstalled, needs
 
 if TYPE_CHECKING:
-    from .servers.uvicorn import H11, Auto, HttpTools, loop, metrics, ready, status
+    from .servers.uvicorn.http import H11, Auto, HttpTools
+    from .servers.uvicorn.shared import loop, metrics, ready, status
 
 __all__ = ["HttpTools", "H11", "Auto", "loop", "metrics", "status", "ready"]
 
@@ -25,23 +26,24 @@ def __getattr__(name: str) -> Any:
         with needs("reaper.uvicorn", "idle-reaper[uvicorn]"):
             import uvicorn
 
-            from .servers import uvicorn as guarded
-            from .servers import uvicorn_names
+            from .servers.uvicorn import http, names, shared
     except NotInstalled as error:
         print(error, file=sys.stderr)
         raise SystemExit(2) from None
-    if lost := uvicorn_names.missing():
-        lowest, latest = uvicorn_names.TESTED
+    if lost := names.missing():
+        lowest, latest = names.TESTED
         _refuse(
-            f"uvicorn {uvicorn.__version__} has no {', '.join(lost)}; install uvicorn >={lowest}, <={latest}"
+            f"uvicorn {uvicorn.__version__} has no {', '.join(lost)}; "
+            f"install uvicorn >={lowest}, <={latest}"
         )
     try:
         ReaperConfig.load(os.environ.get("REAPER_CONFIG"))
     except ConfigError as error:
         _refuse("; ".join(str(error).splitlines()))
-    if not hasattr(guarded, name):
+    found = getattr(http, name, None) or getattr(shared, name, None)
+    if found is None:
         _refuse(f"{name} needs httptools: pip install httptools, or use reaper.uvicorn:H11")
-    return getattr(guarded, name)
+    return found
 
 
 def _refuse(why: str) -> None:

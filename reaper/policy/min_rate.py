@@ -107,3 +107,19 @@ class Sweep:
         if self._members and not self._scheduled:
             self._scheduled = True
             self._schedule(self._period, self._look)
+
+
+class NoSweep(Sweep):
+    """A sweep that does nothing: what is added to it is charged elsewhere."""
+
+    def __init__(self) -> None:
+        """Schedules nothing, ever."""
+
+    def __len__(self) -> int:
+        return 0
+
+    def add(self, member: Charged) -> None:
+        """Does nothing: somebody else calls `member.charge`."""
+
+    def discard(self, member: Charged) -> None:
+        """Does nothing: there is no member."""

@@ -16,7 +16,7 @@ import trio
 from ..driver.driver import Driver
 from ..driver.watched import Watched
 from ..policy import IdlePolicy, Phase
-from ..servers.guarded import UNSWEPT
+from ..policy.min_rate import NoSweep
 from ..trio.connection import socket_of
 from ..trio.reaper import TrioReaper
 from .phases import hypercorn
@@ -132,7 +132,7 @@ async def guarded_run(run: Any, self: Any) -> None:
         reason=Phase.FIRST_BYTE.value,
     )
     now = reaper.driver.now
-    connection.policy = IdlePolicy(reaper.config, connection, now(), UNSWEPT, int)
+    connection.policy = IdlePolicy(reaper.config, connection, now(), NoSweep(), int)
     self.stream = Stream(stream, connection, now)
     try:
         await run(self)

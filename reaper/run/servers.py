@@ -169,7 +169,7 @@ def _uvicorn_config(module: ModuleType, server: Server) -> None:
                     f"its protocol is {config.http!r}, not one of {', '.join(UVICORN_HTTP)}",
                 )
             return
-        lost = import_module("..servers.uvicorn_names", __package__).missing()
+        lost = import_module("..servers.uvicorn.names", __package__).missing()
         if lost:
             report.left_alone(
                 str(server), f"it has no {', '.join(lost)}; tested with {server.range}"

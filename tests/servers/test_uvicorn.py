@@ -25,8 +25,8 @@ import reaper.uvicorn
 from loadgen.clients import Speech, behaviour, play
 from loadgen.drive.protocols import Paths
 from reaper.config import ReaperConfig
-from reaper.servers import uvicorn_names
 from reaper.servers.configured import kept_alive
+from reaper.servers.uvicorn import names
 from scripts.serving import free_port, tree
 from scripts.serving import serving as start
 from scripts.uvicorn_demo.__main__ import HANDSHAKE
@@ -419,15 +419,15 @@ def test_a_setting_that_cannot_be_used_is_one_line_and_status_2(tmp_path):
 
 
 def test_every_name_of_uvicorns_that_is_used_is_there():
-    assert uvicorn_names.missing() == []
+    assert names.missing() == []
 
 
 def test_the_version_that_is_named_as_the_latest_is_the_one_that_runs_unless_another_is_meant():
-    assert uvicorn.__version__ == os.environ.get("LOWEST_UVICORN", uvicorn_names.TESTED[1])
+    assert uvicorn.__version__ == os.environ.get("LOWEST_UVICORN", names.TESTED[1])
 
 
 def test_a_version_that_lacks_a_name_is_refused_in_one_line(monkeypatch, capsys):
-    monkeypatch.setitem(uvicorn_names.NAMES, "cycle", ("response_finished",))
+    monkeypatch.setitem(names.NAMES, "cycle", ("response_finished",))
     with pytest.raises(SystemExit) as refused:
         _ = reaper.uvicorn.H11
     assert refused.value.code == 2

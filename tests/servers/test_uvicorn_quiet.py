@@ -15,9 +15,9 @@ import reaper.uvicorn
 from reaper.config import ReaperConfig
 from reaper.core.lease import Lease
 from reaper.journal import Journal
-from reaper.servers import uvicorn as guarded
-from reaper.servers.guarded import Age, Waiting
-from reaper.servers.uvicorn import IdleProtocol
+from reaper.servers.uvicorn import shared
+from reaper.servers.uvicorn.base import Age, Waiting
+from reaper.servers.uvicorn.idle import IdleProtocol
 from tests.helpers.streams import no_circles
 
 PATIENCE = 30.0
@@ -33,7 +33,7 @@ def protocol(request):
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
-    monkeypatch.setattr(guarded, "REST_AFTER", 0.2)
+    monkeypatch.setattr(shared, "REST_AFTER", 0.2)
 
 
 async def hello(scope, receive, send):
@@ -64,7 +64,7 @@ class Served:
 
     @property
     def shared(self):
-        return guarded.shared_by(self.server.config)
+        return shared.shared_by(self.server.config)
 
 
 async def until(condition):
@@ -134,7 +134,7 @@ CLOSES = {
 )
 async def test_a_connection_that_has_ended_leaves_no_circle(protocol, end, state, monkeypatch):
     if state == "awake":
-        monkeypatch.setattr(guarded, "REST_AFTER", 0.6)
+        monkeypatch.setattr(shared, "REST_AFTER", 0.6)
     soon = dict.fromkeys(("keep_alive", "first_byte", "headers"), "400ms")
     timeouts = {
         "its peer goes": {"max_age": "1h"},

@@ -20,7 +20,7 @@ import websockets.asyncio.client
 
 import reaper.uvicorn
 from reaper.config import ReaperConfig
-from reaper.servers import uvicorn as guarded
+from reaper.servers.uvicorn.shared import shared_by
 from tests.helpers.asgi import application
 from tests.helpers.server_process import wait_until
 from tests.helpers.streams import TlsClient
@@ -91,7 +91,7 @@ def test_a_websocket_client_that_only_listens_lives_and_one_that_takes_nothing_d
             port = server.servers[0].sockets[0].getsockname()[1]
             connecting = client.connect(f"ws://127.0.0.1:{port}/push", ping_interval=None)
         async with asyncio.timeout(PATIENCE), connecting as listening:
-            reasons = guarded.shared_by(config).driver.books.reasons
+            reasons = shared_by(config).driver.books.reasons
             for _ in range(200):
                 await listening.recv()
             assert reasons == {}

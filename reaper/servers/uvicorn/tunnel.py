@@ -1,7 +1,7 @@
 """A WebSocket that uvicorn has taken over from HTTP, guarded.
 
-The rule of this module: *both directions are life*. Bytes that come are noted; bytes that the peer
-took are asked for when it is due, of the kernel, which stamps them.
+The rule of this module: *bytes in either direction are a sign of life*. Bytes that come are noted.
+What the client took is asked of the kernel, which stamps it, when the connection is due.
 """
 
 from __future__ import annotations
@@ -9,26 +9,25 @@ from __future__ import annotations
 import asyncio
 import functools
 import math
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from ..asyncio import transports
-from ..policy import Phase
-from ..policy.reasons import DRAIN, MAX_AGE
-from .guarded import Guarded
-
-if TYPE_CHECKING:
-    from .uvicorn import Shared
+from ...asyncio import transports
+from ...policy import Phase
+from ...policy.reasons import DRAIN, MAX_AGE
+from .base import Guarded
+from .shared import Shared
 
 
 class Counted:
-    """A transport whose kernel does not say how much the peer has taken in all: what is written to
-    it is counted.
+    """A transport whose kernel does not say how many bytes the client has taken in all: what is
+    written to it is counted.
 
-    What a UNIX socket's queue holds is told by the memory it takes, so small messages look larger
-    than they are. When it is empty, all has been taken.
+    The kernel tells the queue of a Unix socket by the memory it takes, so small messages look
+    larger than they are. When the queue is empty, all has been taken.
 
     Attributes:
-        written, taken: Bytes; and how many of them the peer has certainly taken.
+        written: Bytes that were written.
+        taken: How many of them the client has certainly taken.
     """
 
     def __init__(self, transport: Any) -> None:
@@ -37,7 +36,7 @@ class Counted:
         self.taken: int = 0
 
     def count(self) -> None:
-        """Look how much has been taken."""
+        """Look how much has been taken by now."""
         self.taken = max(self.taken, self.written - transports.queued(self._transport))
 
     def write(self, data: Any) -> None:
@@ -59,8 +58,8 @@ def tunnel(base: type[asyncio.Protocol]) -> type[asyncio.Protocol]:
 
 
 class GuardedTunnel(Guarded):
-    """What a WebSocket protocol adds to uvicorn's. The pings are uvicorn's; an answer to one counts
-    as activity.
+    """What a guarded WebSocket adds to uvicorn's protocol. uvicorn sends the pings; an answer to
+    one counts as activity.
     """
 
     __slots__ = ("_before", "_paused", "_stalled", "_taken")
@@ -109,7 +108,7 @@ class GuardedTunnel(Guarded):
         return Phase.WRITE if self._paused or closing else Phase.TUNNEL
 
     def pardon(self, lease: Any) -> bool:
-        """Bytes that the peer has taken are no silence either; the kernel knows when they went out."""
+        """Bytes that the client has taken are no silence either; the kernel knows when that was."""
         if super().pardon(lease):
             return True
         if lease is not self.lease or self.waiting is not None:
@@ -117,11 +116,12 @@ class GuardedTunnel(Guarded):
         return self._takes()
 
     def _takes(self) -> bool:
-        """Whether the peer takes what it is sent: something since this was last asked, or all, and
-        not too long ago.
+        """Whether the client takes what it is sent: it has taken something since this was last
+        asked, or everything, and not too long ago.
         """
         clock, limit = self.shared.driver.clock, self.shared.tunnel or math.inf
-        stalled, self._stalled = clock.stalled - self._stalled, clock.stalled  # charged to nobody
+        # Seconds in which this process stood still; the kernel counts them, and nobody is charged.
+        stalled, self._stalled = clock.stalled - self._stalled, clock.stalled
         info, queued, before = (
             transports.tcp_info(self.transport),
             transports.queued(self.transport),
@@ -139,7 +139,7 @@ class GuardedTunnel(Guarded):
         return self._taken > before and info.acked_ago - stalled < limit
 
     def shutdown(self) -> None:
-        """The server stops: uvicorn says goodbye, and the drain has an end."""
+        """The server stops: uvicorn sends the closing frame, and the drain has an end."""
         super().shutdown()  # type: ignore[misc]
         self.leave(DRAIN)
 

@@ -1,39 +1,39 @@
-"""What uvicorn's guarded connections have in common, HTTP or WebSocket: their phases, and how they
-end.
+"""What uvicorn's guarded connections have in common, whichever protocol is in force: their phases,
+and how they end.
 
-The rule of this module: *its phase is derived from what uvicorn knows, never kept beside it, and
-only waiting costs*. So it cannot be wrong about a request that an eager task has answered already,
-a body that the application does not read, or a response that waits behind another. A connection
-whose requests come whole has one lease and no policy: the lease is touched when a response is
-complete, and a request in flight is found out at the final check.
+The rule of this module: *the phase is derived from what uvicorn knows, and never kept beside it;
+only waiting costs*. So the phase cannot be wrong about a request that an eager task has answered
+already, about a body that the application does not read, or about a response that waits behind
+another. A connection whose requests come whole has one lease and no policy: the lease is touched
+when a response is complete, and a request in flight is found at the final check.
 """
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from ..asyncio import closing, transports
-from ..core.lease import Expiry, Lease
-from ..driver.watched import Probe, Reapable
-from ..policy import NOT_TAKEN, IdlePolicy, Phase
-from ..policy.reasons import DRAIN, DRAIN_DEADLINE
-
-if TYPE_CHECKING:
-    from .uvicorn import Shared
+from ...asyncio import closing, transports
+from ...core.lease import Expiry, Lease
+from ...driver.watched import Probe, Reapable
+from ...policy import NOT_TAKEN, IdlePolicy, Phase
+from ...policy.min_rate import NoSweep
+from ...policy.reasons import DRAIN, DRAIN_DEADLINE, MAX_AGE
+from .shared import Shared
 
 QUEUED_BYTES = 65536
-"""With more than this unacknowledged a response still counts as being written when the next request
-is waited for.
+"""With more bytes than this unacknowledged, a response still counts as being written when the next
+request is waited for.
 """
+
+NO_SWEEP = NoSweep()
 
 
 class Age:
-    """The time until a connection has reached its maximum age; one for all protocols that are in
-    its place.
+    """The time until a connection has reached its maximum age. It passes from one protocol of the
+    connection to the next.
 
     Attributes:
-        whose: The one that is there now.
+        whose: The protocol that is in force now.
     """
 
     __slots__ = ("lease", "whose")
@@ -44,29 +44,39 @@ class Age:
         self.whose: Guarded = whose
 
     def reached(self, expiry: Expiry) -> None:
+        """The lease is due: tell the connection."""
         self.whose.grew_old()
 
     def release(self) -> None:
-        """The connection has ended before. It lets go of its lease, which calls it: they would be a
-        circle.
+        """The connection has ended before. The age lets go of its lease, which calls it back: the
+        two would be a circle.
         """
         self.lease.release()
         del self.lease
 
 
-UNSWEPT: Any = SimpleNamespace(add=id, discard=id)
-"""The sweep of a policy that is in none: its `Waiting` is, or its pieces are counted."""
+def age_of(connection: Guarded) -> Age | None:
+    """Have *connection*, which has just been made, told when it has reached its `max_age`; None: it
+    has none.
+    """
+    shared = connection.shared
+    seconds = shared.lifespan()
+    if not seconds:
+        return None
+    age, driver = Age(connection), shared.driver
+    age.lease = driver.register(("age", driver.next_number()), seconds, age.reached, reason=MAX_AGE)
+    return age
 
 
 class Waiting:
-    """The time in which the peer of one connection is waited for.
+    """The stretch of time in which the client of one connection is waited for.
 
     Args:
-        shared: Of its server.
-        connection: Which.
+        shared: Of the server.
+        connection: The connection.
         phase: What it waits for to begin with.
     Attributes:
-        policy: Told of every byte.
+        policy: Knows which timeout is in force; it is told of every byte.
     """
 
     __slots__ = ("_connection", "_deadlines", "_progress", "_shared", "policy")
@@ -76,13 +86,14 @@ class Waiting:
         self._connection = connection
         self._deadlines: list[Lease] = []
         self._progress: transports.Progress | None = None
+        # The policy is in no sweep: this object is in the sweep, and charges it.
         self.policy: IdlePolicy = IdlePolicy(
-            shared.config, self, shared.driver.now(), UNSWEPT, self._taken, phase
+            shared.config, self, shared.driver.now(), NO_SWEEP, self._taken, phase
         )
         shared.sweep.add(self)
 
     def enter(self, phase: Phase) -> None:
-        """It waits for *phase* from now on."""
+        """The connection waits for *phase* from now on."""
         self.policy.enter(phase, self._shared.driver.now())
 
     def bytes_in(self, count: int) -> None:
@@ -90,15 +101,15 @@ class Waiting:
         self.policy.bytes_in(count, self._shared.driver.now())
 
     def end(self, phase: Phase) -> None:
-        """It need not be waited for: what is in force is the timeout of *phase*, counted from now."""
+        """Stop waiting for the client; the timeout of *phase* applies from now."""
         now = self._shared.driver.now()
-        self.policy.request(now)  # nothing is held against the peer any longer
+        self.policy.request(now)  # nothing is held against the client any longer
         self.policy.enter(phase, now)
         self.close()
 
     def close(self) -> None:
-        """It is over, or the connection is. It lets go of its policy, which tells it what to do: a
-        circle otherwise.
+        """The waiting is over, or the connection is. This lets go of the policy, which holds it as
+        its watch: the two would be a circle.
         """
         self._shared.sweep.discard(self)
         for deadline in self._deadlines:
@@ -107,22 +118,21 @@ class Waiting:
         del self.policy
 
     def _taken(self) -> int:
+        """Bytes that the client has taken since this was last asked; 0 the first time."""
         if self._progress is None:
             self._progress = transports.Progress(self._connection.transport)
             return 0
         return self._progress.taken()
 
     # ---- as a member of the sweep
-    # --------------------------------------------------------------------------------
 
     def charge(self, now: float) -> None:
-        """Look whether it is still waited for, and at its rate."""
-        policy = self.policy
-        self._connection.look()  # which may find that it is over
+        """Look whether the client is still waited for, and whether it keeps the least rate."""
+        policy = self.policy  # `look` may find that the waiting is over, and drop it
+        self._connection.look()
         policy.charge(now)
 
     # ---- as the policy's watch
-    # -----------------------------------------------------------------------------------
 
     def touch(self) -> None:
         self._connection.lease.touch()
@@ -137,7 +147,7 @@ class Waiting:
         return self._shared.driver.retime(self._connection.lease, idle, reason)
 
     def cut(self, seconds: float, reason: str) -> None:
-        """End the connection in that time, in use or not."""
+        """End the connection in *seconds*, in use or not."""
         driver = self._shared.driver
         connection = self._connection
         key = ("cut", driver.next_number())
@@ -152,20 +162,20 @@ class Waiting:
 
 
 class Guarded(Reapable):
-    """What every guarded protocol of uvicorn's adds to it, HTTP or WebSocket. Its fields are slots:
-    CPython shares the keys of instance dicts only up to 30 of them, and uvicorn's protocols have
-    nearly as many.
+    """What every protocol of a guarded connection has: idle, HTTP or WebSocket. Its fields are
+    slots: CPython shares the keys of instance dicts only up to 30 of them, and uvicorn's protocols
+    have nearly as many.
 
     Attributes:
-        shared: Of its server.
+        shared: Of the server.
         lease: The lease in force.
-        waiting: While its peer has to be waited for; otherwise None.
+        waiting: While the client has to be waited for; otherwise None.
     """
 
     __slots__ = ("_age", "_leaving", "_over", "lease", "shared", "waiting")
 
     RESTS: ClassVar[Phase]
-    """The phase in which it has no policy and nothing is in flight."""
+    """The phase in which the connection has no policy and nothing is in flight."""
 
     shared: Shared
     lease: Lease
@@ -174,8 +184,11 @@ class Guarded(Reapable):
     waiting: Waiting | None
 
     def _begin(self, timeout: float | None, reason: str, before: Guarded | None = None) -> None:
-        """Watch it from now on; in the place of *before*, whose silence goes on, and which has to
-        `hand_over` then.
+        """Watch the connection from now on with *timeout* seconds.
+
+        Args:
+            before: The protocol whose place this one takes. Its silence goes on; the caller has it
+                `hand_over` afterwards.
         """
         shared = self.shared
         self._over = False
@@ -192,12 +205,12 @@ class Guarded(Reapable):
 
     @property
     def descriptor(self) -> int:
-        """Of its socket; -1 if there is none, or it does not count whether bytes are unread."""
+        """Of the socket; -1 if there is none, or if unread bytes are no sign of life now."""
         return -1 if self._deaf() else transports.descriptor_of(self.transport)
 
     @property
     def link(self) -> int:
-        """Of its socket, whatever it waits for; -1 if it is closed."""
+        """Of the socket, whatever the connection waits for; -1 if it is closed."""
         return transports.descriptor_of(self.transport)
 
     @property
@@ -205,14 +218,15 @@ class Guarded(Reapable):
         return self.phase() not in (Phase.FIRST_BYTE, Phase.KEEP_ALIVE)
 
     def phase(self) -> Phase:
+        """What the connection waits for now."""
         raise NotImplementedError
 
     def _deaf(self) -> bool:
-        """Whether it would not read bytes that came, because it waits for the peer to take some."""
+        """Whether bytes that come would not be read, because the client has to take some first."""
         return self.waiting is not None and self._believed() in (Phase.WRITE, Phase.HALF_CLOSED)
 
     def look(self) -> None:
-        """Find out what it waits for, and have the right timeout in force."""
+        """Find out what the connection waits for, and put the right timeout in force."""
         if self._over:
             return
         phase, waiting = self.phase(), self.waiting
@@ -228,19 +242,19 @@ class Guarded(Reapable):
             self.waiting = Waiting(self.shared, self, phase)
 
     def _rest(self) -> None:
-        """It has no policy any more, and its lease says what holds then: for what never has one,
-        nothing.
+        """The connection, which never had a policy, rests from now on: have the lease say so. Does
+        nothing where a connection always begins with the timeout of `RESTS`.
         """
 
     def _rests_in(self, phase: Phase) -> bool:
-        """Whether no policy is needed in *phase*: the lease alone does, or the final check finds it
-        in use.
+        """Whether no policy is needed in *phase*: the lease alone does, or the final check finds
+        the connection in use.
         """
         raise NotImplementedError
 
     def pardon(self, lease: Lease) -> bool:
-        """At the final check: whether it waits for something else than its lease says, so that it
-        is not due.
+        """At the final check: whether the connection waits for something else than its lease says,
+        so that it is not due.
         """
         if lease is not self.lease or self.phase() is self._believed():
             return False
@@ -248,16 +262,16 @@ class Guarded(Reapable):
         return True
 
     def _believed(self) -> Phase:
-        """The phase that its lease is for."""
+        """The phase that the lease is for."""
         if self.waiting is not None:
             return self.waiting.policy.phase
         return Phase.FIRST_BYTE if self.lease.reason == Phase.FIRST_BYTE.value else self.RESTS
 
     def leave(self, reason: str) -> None:
-        """Let it go: soon if nothing has been asked for, otherwise after the response.
+        """Let the connection go: soon if nothing has been asked for, otherwise after the response.
 
-        A drain has an end besides, and may come to what is leaving for another reason. Only the
-        first says why.
+        A drain also has an end, and may come to a connection that is leaving for another reason;
+        the reason of its close remains the first.
         """
         if self._over or self._leaving in (reason, DRAIN):
             return
@@ -271,12 +285,14 @@ class Guarded(Reapable):
             waiting.cut(self.shared.left_to_drain(), DRAIN_DEADLINE)
 
     def shut(self) -> None:
-        """Its peer may send the next request at any moment."""
+        """Between two requests: tell the client at once that nothing more is read, for it may send
+        the next request at any moment.
+        """
         if not self._over and self._believed() is Phase.KEEP_ALIVE:
             closing.shut(self.transport)
 
     def reap(self, reason: str, expiry: Expiry | None = None) -> None:
-        """End it for *reason*; nothing if it has ended."""
+        """End the connection for *reason*; nothing if it has ended."""
         if self._over:
             return
         self.shared.driver.books.reaped(self.lease, self, reason, expiry)
@@ -294,17 +310,19 @@ class Guarded(Reapable):
         return b""
 
     def hand_over(self, to: Guarded) -> None:
-        """*to* watches the connection from now on. What is counted from its opening goes on there."""
+        """*to* watches the connection from now on; its age goes on there."""
         to._age, self._age = self._age, None
         if to._age is not None:
             to._age.whose = to
         self._let_go()
-        self.lease = to.lease  # its own refers to it: the two would wait for the collector
+        self.lease = to.lease  # the old lease refers to this object: a circle otherwise
 
     def grew_old(self) -> None:
+        """The connection has reached its maximum age."""
         raise NotImplementedError
 
     def _left(self, *, by_peer: bool) -> None:
+        """The connection is lost; *by_peer*: the client ended it."""
         if not self._over:
             if self.shared.driver.books.journal is not None:
                 self.shared.driver.books.left(self.lease, by_peer=by_peer)

@@ -1,4 +1,4 @@
-"""The private names of uvicorn's that its guarded protocols use, and whether the installed version
+"""The private names of uvicorn's that the guarded protocols use, and whether the installed version
 has them.
 
 The rule of this module: *a name is listed before it is used*. CI holds the list against the lowest
@@ -12,9 +12,16 @@ import sys
 
 from uvicorn.config import Config
 from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from .uvicorn import H11, Auto
+try:
+    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+except ImportError:  # httptools is an extra of uvicorn's
+    PROTOCOLS: tuple[type, ...] = (H11Protocol,)
+else:
+    PROTOCOLS = (H11Protocol, HttpToolsProtocol)
+"""uvicorn's HTTP protocols that are installed."""
 
 TESTED = ("0.36.0", "0.54.0")
 """The lowest version of uvicorn that is supported (the first whose --http takes any class), and the
@@ -22,10 +29,14 @@ latest tried.
 """
 
 _OF_BOTH = """
-client config connection_lost connection_made cycle data_received eof_received flow handle_websocket_upgrade loop
-on_response_complete pause_writing scope shutdown timeout_keep_alive_handler transport ws_protocol_class
+client config connection_lost connection_made cycle data_received eof_received flow
+handle_websocket_upgrade loop on_response_complete pause_writing scope shutdown
+timeout_keep_alive_handler transport ws_protocol_class
 """
-_OF_CYCLE = "default_headers keep_alive more_body response_complete response_started scope waiting_for_100_continue"
+_OF_CYCLE = """
+default_headers keep_alive more_body response_complete response_started scope
+waiting_for_100_continue
+"""
 
 NAMES: dict[str, tuple[str, ...]] = {
     "Config": ("encoded_headers", "ssl", "timeout_keep_alive", "ws_protocol_class"),
@@ -37,16 +48,16 @@ NAMES: dict[str, tuple[str, ...]] = {
     "cycle": tuple(_OF_CYCLE.split()),
 }
 """The names of uvicorn's that are used here, by the class they belong to; `protocol` and `cycle`
-are both HTTP's.
+are those of both HTTP protocols.
 """
 
 
 def missing() -> list[str]:
-    """The `NAMES` that the installed uvicorn does not have, as `Class.name`; empty if all is well."""
+    """The `NAMES` that the installed uvicorn does not have, as `Class.name`; empty: it fits."""
     made: list[tuple[type, str]] = [
         (kind, kind.__name__) for kind in (Config, FlowControl, ServerState)
     ]
-    for protocol in {H11.__bases__[1], Auto.__bases__[1]}:
+    for protocol in PROTOCOLS:
         cycle = vars(sys.modules[protocol.__module__])["RequestResponseCycle"]
         made += [(protocol, protocol.__name__), (protocol, "protocol"), (cycle, "cycle")]
     return [

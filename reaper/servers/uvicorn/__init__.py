@@ -1,0 +1,54 @@
+"""uvicorn's protocols, guarded against every kind of idleness:
+`uvicorn app:app --http reaper.uvicorn:HttpTools`.
+
+The rule of this room: *uvicorn is not patched, and asked as little as possible*. The names of
+uvicorn's that are used here are listed in `names.py`; a version without one of them is refused in
+one line. Nothing in this room keeps a copy of what uvicorn knows: the phase of a connection is
+derived from uvicorn's own fields whenever somebody asks.
+
+Which object is the protocol now
+--------------------------------
+
+uvicorn calls its protocol class once per connection. Ours, `HttpTools` or `H11`, answers with
+another object (`GuardedHttp.__new__` in `http.py`), because a silent connection need not cost a
+parser and a flow control. From then on the protocol of the transport changes like this:
+
+                  first byte                          Upgrade: websocket
+                  wake()                              handle_websocket_upgrade()
+    accept -> IdleProtocol -------> HttpTools or H11 -------------------> GuardedTunnel
+              idle.py     <-------  http.py                               tunnel.py
+                  rests(), when nothing has moved
+                  for REST_AFTER since the last answer
+
+`transport.get_protocol()` is always the one that is in force, and uvicorn's list of connections
+(`ServerState.connections`) has it, and no other. So a stop reaches it: `shutdown()` of an
+`IdleProtocol` wakes uvicorn's protocol first. While a TLS handshake goes on no connection is made
+yet; `Greeting` (`shared.py`) stands in the list for all of those.
+
+Who holds the lease
+-------------------
+
+The object that is in force has the lease of the connection (`Guarded.lease` in `base.py`). When
+another takes its place, `take_over` or `rest` registers a lease of its own that continues the
+silence of the old one (`since=`), and then `hand_over` ends the old one: the change is no activity.
+The lease of the maximum age goes from one to the next in an `Age`, which knows whose it is.
+
+What wakes it
+-------------
+
+- Bytes from the client: the event loop calls `data_received`. An `IdleProtocol` makes uvicorn's
+  protocol, gives it the connection and the bytes, and is freed.
+- The end of a response: uvicorn sets its keep-alive timer, by `loop.call_later`. The loop that it
+  was given is a `Timerless` (`shared.py`), which calls `went_idle` instead of setting a timer; that
+  touches the lease: one store.
+- The driver, when the lease is due: `pardon` compares the phase that the lease is for with the
+  phase that uvicorn's fields tell now. A request in flight is found out here, once per timeout, and
+  not noted once per request.
+- The sweep, several times per tick, and only while the client has to be waited for: then, and only
+  then, a `Waiting` with an `IdlePolicy` hangs on the connection (`base.py`), which knows the
+  timeout of each phase and the least rates.
+- One timer per second at most for all connections that have gone idle: it calls `rests`.
+
+To read it: `base.py` (what all three have in common), `idle.py`, `http.py`, `tunnel.py`;
+`shared.py` is what the connections of one server share.
+"""

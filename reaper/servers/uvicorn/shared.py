@@ -1,0 +1,267 @@
+"""What the guarded connections of one uvicorn server share: the settings, the reaper, the loop
+without uvicorn's timer, and what is done once per server when it begins and when it stops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import os
+import signal
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+from uvicorn.config import Config
+from uvicorn.server import Server, ServerState
+
+from ...asyncio.reaper import AsyncioReaper
+from ...asyncio.serve import loop_factory
+from ...config.settings import ReaperConfig
+from ...driver.driver import Driver
+from ...driver.watched import check_idle
+from ...journal import Journal
+from ...policy.min_rate import Sweep
+from .. import metrics as metrics_of
+from ..configured import advertised, ages, kept_alive
+from ..metrics import Application, Reports
+
+CLOSE = (b"connection", b"close")
+"""The header of a response that is the last of its connection."""
+
+REST_AFTER = 1.0
+"""Seconds of silence between two requests after which uvicorn's protocol is dropped; at most twice
+that pass.
+"""
+
+log: logging.Logger = logging.getLogger("uvicorn.error")
+
+
+class Timerless:
+    """The event loop as uvicorn's HTTP protocols use it, except that their keep-alive timer is not
+    set.
+
+    Args:
+        loop: The event loop.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.create_task: Callable[..., asyncio.Task[Any]] = loop.create_task
+
+    def call_later(self, delay: float, callback: Callable[[], object]) -> None:
+        """Tell the connection that it is idle from now on. uvicorn's HTTP protocols set one timer
+        only, so *callback* is always the `timeout_keep_alive_handler` of the connection.
+        """
+        callback.__self__.went_idle()  # type: ignore[attr-defined]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loop, name)
+
+
+class Origin(NamedTuple):
+    """What uvicorn gives to each of its protocols; one tuple for all connections of a server."""
+
+    kind: type[Any]
+    config: Any
+    server_state: Any
+    app_state: dict[str, Any]
+    loop: asyncio.AbstractEventLoop | None
+
+
+class MayRest(Protocol):
+    """A connection that has gone idle: `http.GuardedHttp`."""
+
+    def rests(self) -> bool:
+        """Drop uvicorn's protocol if the connection was silent long enough. False: ask again."""
+
+
+class Shared:
+    """What the guarded connections of one uvicorn server share.
+
+    Args:
+        uvicorn: The server's own settings; its keep-alive holds where *settings* leave the default
+            `keep_alive`.
+        settings: The settings in force; None: those of the file that REAPER_CONFIG names and of the
+            variables REAPER_*.
+        journal: Where the life of every connection is written; None: nowhere.
+    Attributes:
+        config: The settings, with the keep-alive that is in force.
+        reaper: Watches the connections; it is running.
+        first_byte, keep_alive, tunnel: Timeouts in seconds; None: there is none.
+        sweep: Judges the least rates of the connections that are waited for.
+        loop: What uvicorn's protocols are given as their loop.
+        leave_by: Set once the server stops: the instant at which connections in use are cut.
+        greeting: Stands for the connections that shake hands; None: the server has no TLS.
+        rest_after: `REST_AFTER`.
+        lifespan: Draws the maximum age of a new connection, in seconds; 0: there is none.
+    """
+
+    def __init__(
+        self, uvicorn: Config, settings: ReaperConfig | None, journal: Journal | None
+    ) -> None:
+        if settings is None:
+            settings = ReaperConfig.load(os.environ.get("REAPER_CONFIG"))
+        config = kept_alive(settings, uvicorn.timeout_keep_alive)
+        self.config: ReaperConfig = config
+        self.reaper: AsyncioReaper = AsyncioReaper(config, journal=journal, listener="http")
+        self.reaper.start()
+        self.driver: Driver = self.reaper.driver
+        self.driver.books.log = log  # uvicorn configures this logger, and no other
+        self.first_byte: float | None = check_idle(config.timeouts.first_byte)
+        self.keep_alive: float | None = check_idle(config.timeouts.keep_alive)
+        self.tunnel: float | None = check_idle(config.timeouts.tunnel)
+        self.sweep: Sweep = self.reaper.sweep
+        self.loop: Timerless = Timerless(self.reaper.loop)
+        self.leave_by: float | None = None
+        self.greeting: Greeting | None = None
+        self.rest_after: float = REST_AFTER
+        self.lifespan: Callable[[], float] = ages(config)
+        self._uvicorn = uvicorn
+        self._origin: Origin | None = None
+        self._idlers: list[MayRest] = []
+
+    def left_to_drain(self) -> float:
+        """Seconds left until connections in use are cut. The first call starts the drain."""
+        now, tick = self.driver.now(), self.driver.core.tick
+        if self.leave_by is None:
+            self.leave_by = now + self.config.timeouts.drain
+        return max(self.leave_by - now, tick)
+
+    def begin(self, server_state: ServerState) -> None:
+        """The first connection is made. From now on all responses name the keep-alive, and SIGTERM
+        waits for `timeouts.drain_delay`.
+        """
+        if seconds := advertised(self.config):
+            self._say(server_state, (b"keep-alive", b"timeout=%d" % seconds))
+        stop: Any = signal.getsignal(signal.SIGTERM)
+        delay = self.config.timeouts.drain_delay
+        if not delay or not isinstance(getattr(stop, "__self__", None), Server):
+            return  # a program runs the server, and decides itself when it is to stop
+        loop = self.reaper.loop
+
+        def delayed(number: int, frame: Any) -> None:
+            signal.signal(number, stop)  # a second SIGTERM stops the server at once
+            loop.call_soon_threadsafe(
+                self._stop_in, delay, server_state, functools.partial(stop, number, None)
+            )
+
+        signal.signal(signal.SIGTERM, delayed)
+
+    def _stop_in(self, delay: float, server_state: ServerState, stop: Callable[[], object]) -> None:
+        log.info("Shutting down in %g s; until then newcomers are served", delay)
+        metrics_of.note_stopping()
+        self._say(server_state, CLOSE)
+        self.reaper.loop.call_later(delay, stop)
+
+    def _say(self, server_state: ServerState, header: tuple[bytes, bytes]) -> None:
+        """Have *header* in every response from now on. uvicorn makes its list of headers anew every
+        second, from `encoded_headers`.
+        """
+        names = {name.lower() for name, _ in self._uvicorn.encoded_headers}
+        if header[0] not in names:
+            self._uvicorn.encoded_headers.append(header)
+            server_state.default_headers = [*server_state.default_headers, header]
+
+    def origin(self, *given: Any) -> Origin:
+        """The `Origin` of these arguments; the same object as last time if they are the same."""
+        known = self._origin
+        if known is None or any(new is not old for new, old in zip(given, known, strict=True)):
+            known = self._origin = Origin(*given)
+        return known
+
+    def note_idle(self, connection: MayRest) -> None:
+        """Ask *connection* in `rest_after` seconds whether it rests."""
+        if not self._idlers:
+            self.reaper.loop.call_later(self.rest_after, self._rest_idlers)
+        self._idlers.append(connection)
+
+    def _rest_idlers(self) -> None:
+        idlers, self._idlers = self._idlers, []
+        for connection in idlers:
+            if not connection.rests():
+                self.note_idle(connection)
+
+
+class Greeting:
+    """Stands in the server's list of connections while any of them shakes hands: so a stop waits
+    for those, too, and they are told of it.
+
+    Nobody is told when a handshake has failed. Then the protocol that was made for the connection
+    is freed, and the weak reference to it says so.
+
+    Args:
+        shared: Of the server.
+        connections: The server's list.
+    """
+
+    def __init__(self, shared: Shared, connections: set[Any]) -> None:
+        self._shared = shared
+        self._connections = connections
+        self._known: set[weakref.ref[Any]] = set()
+
+    def add(self, connection: Any) -> None:
+        """*connection* is about to shake hands."""
+        self._known.add(weakref.ref(connection, self._over))
+        self._connections.add(self)
+
+    def greeted(self, connection: Any) -> None:
+        """*connection* has shaken hands."""
+        self._over(weakref.ref(connection))
+
+    def _over(self, known: weakref.ref[Any]) -> None:
+        self._known.discard(known)
+        if not self._known:
+            self._connections.discard(self)
+
+    def shutdown(self) -> None:
+        """The server stops. It waits for a handshake no longer than for anything else."""
+        driver = self._shared.driver
+        key = ("greeting", driver.next_number())
+        driver.register(
+            key, self._shared.left_to_drain(), lambda expiry: self._connections.discard(self)
+        )
+
+
+_SHARED: weakref.WeakKeyDictionary[Config, Shared] = weakref.WeakKeyDictionary()
+
+
+def shared_by(
+    config: Config,
+    settings: ReaperConfig | None = None,
+    journal: Journal | None = None,
+    server_state: ServerState | None = None,
+) -> Shared:
+    """What the connections of the server of *config* share; it is made for the first of them."""
+    found = _SHARED.get(config)
+    if found is None or found.reaper.loop is not asyncio.get_running_loop():
+        found = _SHARED[config] = Shared(config, settings, journal)
+        REPORTS.join()
+        if server_state is not None and threading.current_thread() is threading.main_thread():
+            found.begin(server_state)  # signals can be handled in the main thread only
+    return found
+
+
+def loop() -> asyncio.AbstractEventLoop:
+    """For `--loop reaper.uvicorn:loop`: TLS handshakes are bounded by `timeouts.handshake`, not by
+    asyncio's 60 s.
+    """
+    return loop_factory(config=ReaperConfig.load(os.environ.get("REAPER_CONFIG")))()
+
+
+def _running() -> list[AsyncioReaper]:
+    """The reapers of the servers that have not ended."""
+    return [each.reaper for each in _SHARED.values() if not each.reaper.loop.is_closed()]
+
+
+REPORTS = Reports(_running)
+metrics: Application = REPORTS.metrics
+"""An ASGI application to mount, `app.mount("/metrics", reaper.uvicorn.metrics)`: the metrics of all
+workers of the server.
+"""
+status: Application = REPORTS.status
+"""An ASGI application to mount: what all workers know of their connections, in JSON."""
+ready: Application = metrics_of.ready
+"""An ASGI application for a readiness probe: 200, and 503 once this process is to stop."""
