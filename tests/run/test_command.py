@@ -29,7 +29,7 @@ from reaper.run.watcher import Watcher, outside_limits
 from scripts.serving import free_port, serving
 from tests.helpers.server_process import installed, wait_until
 
-APPS = Path(__file__).parent / "run_apps"
+APPS = Path(__file__).parent / "apps"
 REAPER = [sys.executable, "-m", "reaper"]
 PATIENCE = 30.0
 """Seconds in which what must happen has happened, on a busy machine."""
@@ -93,7 +93,7 @@ def test_a_signal_reaches_the_command_itself(inside):
     [
         ([], 2, "no command: expected `reaper run -- COMMAND...`"),
         (["--", "no-such-thing"], 127, "no-such-thing: no such command"),
-        (["--", __file__], 126, "test_run.py: Permission denied"),
+        (["--", __file__], 126, "test_command.py: Permission denied"),
         (
             ["--keep-alive", "5", "--", "true"],
             2,

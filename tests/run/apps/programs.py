@@ -30,8 +30,7 @@ def uvicorn_in_a_thread(port):
     import time
 
     import uvicorn
-
-    from tests.helpers.asgi import app
+    from asgi import app
 
     server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="warning"))
     threading.Thread(target=server.run, daemon=True).start()
