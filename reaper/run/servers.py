@@ -1,10 +1,14 @@
-"""The servers that `reaper run` guards from inside, what it changes in each, and with which
-versions that was tested.
+"""The servers that `reaper run` guards from inside: what it changes in each, and which versions of
+them the tests ran.
 
-One rule: *nothing is changed that can be told*. uvicorn is told by its own `http=`, gunicorn by its
-worker class, websockets by `create_connection=`; where a server lets nobody in, the one method that
-meets every connection is wrapped. A server without the names used here is left alone, which is
-said; `--strict` refuses it.
+One rule: *what a server can be told is told, and only the rest is wrapped*. uvicorn has a setting
+for it (`http=`), gunicorn another (the worker class), websockets a third (`create_connection=`).
+Where a server has none, the one method that meets every connection is wrapped.
+
+What a guest may change here: the names that the table `SERVERS` lists, in the process that imported
+the server, and only after each of these names has been found. A server that lacks one of them is
+left alone, and a line on stderr says so; `--strict` ends the program with status 2 instead. An
+exception in here never reaches the program.
 """
 
 from __future__ import annotations
@@ -14,7 +18,6 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 from typing import Any
@@ -23,9 +26,9 @@ from ..errors import one_line
 from . import report
 
 HTTP = ("first_byte", "headers", "body", "keep_alive", "write", "tunnel", "vanished")
-"""The timeouts of an HTTP server that is told, or asked."""
+"""The timeouts that hold for an HTTP server."""
 SOCKETS = ("tunnel", "vanished")
-"""Those of a server of WebSockets."""
+"""The timeouts that hold for a server of WebSockets and nothing else."""
 
 
 @dataclass(frozen=True)
@@ -33,13 +36,13 @@ class Server:
     """A server that can be guarded from inside.
 
     Attributes:
-        name: As pip knows it.
-        tested: The lowest and the highest version that the tests ran.
-        module: When this is imported, `change` is called with it.
-        uses: What is changed, or used although it is private, as paths below the package; checked
-            before anything is.
-        change: Makes the change.
-        limits: The timeouts that then hold.
+        name: Its name on PyPI.
+        tested: The lowest and the highest version that the tests ran, both inclusive.
+        module: `change` is called when the program has imported this module.
+        uses: The names in the module that are changed, or used although they are private; dots
+            lead into a class. Nothing is changed unless all of them are there.
+        change: Makes the change; called with the module and this object.
+        limits: The timeouts that hold afterwards.
     """
 
     name: str
@@ -80,7 +83,7 @@ class Server:
 
     @property
     def version(self) -> str:
-        """Of the one that is installed; empty if there is none."""
+        """The version that is installed; empty if none is."""
         try:
             return version(self.name)
         except PackageNotFoundError:
@@ -88,16 +91,21 @@ class Server:
 
     @property
     def range(self) -> str:
-        """The versions tested, in words."""
+        """The versions that were tested, in words."""
         return " to ".join(dict.fromkeys(self.tested))
 
     def in_force(self) -> Mapping[str, float]:
-        """The timeouts that hold here, in seconds."""
+        """The timeouts that hold for this server, in seconds; 0 is off."""
         timeouts = report.load().timeouts
         return {name: getattr(timeouts, name) for name in self.limits}
 
     def listens(self, sockets: Iterable[Any], **known: float) -> None:
-        """It serves *sockets*, guarded; *known*: timeouts that are the server's own, in seconds."""
+        """Say that the server listens on *sockets*, guarded.
+
+        Args:
+            sockets: Its listening sockets.
+            known: Timeouts that are the server's own and hold instead of ours, in seconds.
+        """
         report.guarded(str(self), sockets, {**self.in_force(), **known})
 
     def __str__(self) -> str:
@@ -121,8 +129,9 @@ def _parts(text: str) -> tuple[int, ...]:
 
 
 def around(kind: Any, name: str) -> Callable[[Callable[..., Any]], None]:
-    """Have the decorated function called in the place of *name* of *kind*: with that, and what that
-    is called with.
+    """Replace the method *name* of the class *kind* by the decorated function.
+
+    The function is called with the original method, and then with the arguments of the call.
     """
 
     def decorate(instead: Callable[..., Any]) -> None:
@@ -138,8 +147,9 @@ def around(kind: Any, name: str) -> Callable[[Callable[..., Any]], None]:
 
 
 def after(kind: Any, name: str) -> Callable[[Callable[..., Any]], None]:
-    """Have the decorated function called when *name* of *kind* has returned: with the result and
-    the arguments.
+    """Have the decorated function called each time the method *name* of *kind* has returned.
+
+    The function is called with the result, and then with the arguments of the call.
     """
 
     def decorate(then: Callable[..., Any]) -> None:
@@ -153,7 +163,6 @@ def after(kind: Any, name: str) -> Callable[[Callable[..., Any]], None]:
 
 
 # ---- uvicorn: told by Config.http, as its command line is by --http
-# ------------------------------------------------
 
 UVICORN_HTTP = {"auto": "Auto", "httptools": "HttpTools", "h11": "H11"}
 
@@ -169,7 +178,9 @@ def _uvicorn_config(module: ModuleType, server: Server) -> None:
                     f"its protocol is {config.http!r}, not one of {', '.join(UVICORN_HTTP)}",
                 )
             return
-        lost = import_module("..servers.uvicorn.names", __package__).missing()
+        from ..servers.uvicorn.names import missing
+
+        lost = missing()
         if lost:
             report.left_alone(
                 str(server), f"it has no {', '.join(lost)}; tested with {server.range}"
@@ -197,7 +208,6 @@ def _uvicorn_server(module: ModuleType, server: Server) -> None:
 
 
 # ---- gunicorn: told by its worker class, as its command line is by -k
-# ----------------------------------------------
 
 GUNICORN = {
     "gunicorn.workers.gasgi.ASGIWorker": "ASGIWorker",
@@ -214,7 +224,9 @@ def _gunicorn_config(module: ModuleType, server: Server) -> None:
         if name is None:
             return found
         try:
-            return getattr(import_module("..gunicorn", __package__), name)
+            from .. import gunicorn
+
+            return getattr(gunicorn, name)
         except Exception as error:  # gunicorn goes on with its own
             report.left_alone(f"{server}'s {name}", one_line(error))
             return found
@@ -227,24 +239,25 @@ def _gunicorn_worker(module: ModuleType, server: Server) -> None:
     def init_process(method: Callable[..., Any], self: Any) -> None:
         if type(self).__module__.startswith("reaper.") and type(self).__name__ in GUNICORN.values():
             server.listens(each.sock for each in self.sockets)
-        method(self)  # it returns when the worker has ended
+        method(self)  # this returns when the worker has ended
 
 
 # ---- websockets: told by create_connection=
-# ------------------------------------------------------------------------
 
 
 def _websockets(module: ModuleType, server: Server) -> None:
-    # Until 16 a class, whose objects are awaited; then a function.
+    # Until version 16 `serve` is a class, whose objects are awaited; then it is a function.
     kind, name = (module.serve, "__init__") if isinstance(module.serve, type) else (module, "serve")
 
     @around(kind, name)
     def serve(method: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         if options.get("create_connection") is None:
-            options["create_connection"] = import_module("..websockets", __package__).connection()
+            from ..websockets import connection
+
+            options["create_connection"] = connection()
         return method(*arguments, **options)
 
-    # Where the server has its sockets: 17 awaits it, 14 to 16 wrap asyncio's.
+    # The server is met where it gets its sockets: 17 awaits them, 14 to 16 wrap asyncio's server.
     if hasattr(module.Server, "wrap"):
 
         @after(module.Server, "wrap")
@@ -261,19 +274,24 @@ def _websockets(module: ModuleType, server: Server) -> None:
 
 
 # ---- aiohttp, Sanic: their factory meets the loop
-# ------------------------------------------------------------------
 
 Wrap = Callable[[Any], Any]
 _FACTORIES: list[tuple[Callable[[Any], bool], Wrap, Server]] = []
-"""Which protocol factories are guarded on their way into a loop, and how."""
+"""For each server that gives asyncio a protocol factory: what recognises the factory, what guards
+it, and the server. `create_server` of every loop looks here.
+"""
 
 
 def _on_loops(means: Callable[[Any], bool], wrap: Wrap, server: Server) -> None:
-    """Guard the factories that *means* recognises, on every loop."""
+    """Guard the protocol factories for which *means* is true, on every asyncio loop."""
     if not _FACTORIES:
-        kinds: list[Any] = [import_module("asyncio.base_events").BaseEventLoop]
+        from asyncio.base_events import BaseEventLoop
+
+        kinds: list[Any] = [BaseEventLoop]
         with suppress(ImportError):
-            kinds.append(import_module("uvloop").Loop)
+            from uvloop import Loop
+
+            kinds.append(Loop)
         for kind in kinds:
             around(kind, "create_server")(_meeting)
     _FACTORIES.append((means, wrap, server))
@@ -292,8 +310,10 @@ async def _meeting(
 
 def _aiohttp(module: ModuleType, server: Server) -> None:
     def guard(factory: Any) -> Any:
-        reaper = import_module(".phases", __package__).reaper()
-        return import_module("..servers.aiohttp", __package__).guard(factory, reaper=reaper)
+        from ..servers.aiohttp import guard as guarded
+        from .phases import reaper
+
+        return guarded(factory, reaper=reaper())
 
     _on_loops(lambda factory: isinstance(factory, module.Server), guard, server)
 
@@ -304,58 +324,63 @@ def _sanic(module: ModuleType, server: Server) -> None:
         return isinstance(made, type) and issubclass(made, module.HttpProtocol)
 
     def guard(factory: Any) -> Any:
-        phases = import_module(".phases", __package__)
-        return import_module("..servers.polled", __package__).guard(
-            factory, phases.sanic, reaper=phases.reaper()
-        )
+        from ..servers import polled
+        from . import phases
+
+        return polled.guard(factory, phases.sanic, reaper=phases.reaper())
 
     _on_loops(means, guard, server)
 
 
 # ---- hypercorn, tornado, Twisted: the method that meets every connection
-# -------------------------------------------
 
 
 def _hypercorn(module: ModuleType, server: Server) -> None:
     @around(module.TCPServer, "run")
     async def run(method: Callable[..., Any], self: Any) -> None:
-        import_module(".phases", __package__).watch_hypercorn(self)
+        from .phases import watch_hypercorn
+
+        watch_hypercorn(self)
         await method(self)
 
     _hypercorn_reports(server)
 
 
 def _hypercorn_trio(module: ModuleType, server: Server) -> None:
-    around(module.TCPServer, "run")(import_module(".phases_trio", __package__).guarded_run)
+    from .phases_trio import guarded_run
+
+    around(module.TCPServer, "run")(guarded_run)
     _hypercorn_reports(server)
 
 
 def _hypercorn_reports(server: Server) -> None:
-    config = import_module("hypercorn.config").Config
-    if hasattr(config.create_sockets, "__wrapped__"):
-        return
+    from hypercorn.config import Config
 
-    @after(config, "create_sockets")
+    if hasattr(Config.create_sockets, "__wrapped__"):
+        return  # the other flavour has wrapped it
+
+    @after(Config, "create_sockets")
     def told(sockets: Any, *_: Any) -> None:
         server.listens([*sockets.secure_sockets, *sockets.insecure_sockets])
 
 
 def _tornado(module: ModuleType, server: Server) -> None:
-    phases = import_module(".phases", __package__)
-    tcpserver = import_module("tornado.tcpserver")
+    from tornado.tcpserver import TCPServer
+
+    from . import phases
 
     @after(module.HTTP1Connection, "__init__")
     def noted(_: None, conn: Any, stream: Any, is_client: bool, *__: Any, **___: Any) -> None:
         if not is_client:
             phases.note_tornado(conn, stream)
 
-    @after(tcpserver.TCPServer, "add_sockets")
+    @after(TCPServer, "add_sockets")
     def told(_: None, __: Any, sockets: Iterable[Any]) -> None:
         server.listens(sockets)
 
 
 def _twisted(module: ModuleType, server: Server) -> None:
-    phases = import_module(".phases", __package__)
+    from . import phases
 
     @after(module.Server, "__init__")
     def met(_: None, transport: Any, *__: Any, **___: Any) -> None:
@@ -426,4 +451,6 @@ SERVERS: tuple[Server, ...] = (
         SOCKETS,
     ),
 )
-"""In the order of the documentation. A server of two modules stands here twice."""
+"""Every server, in the order of docs/run.md. A server that is changed in two modules stands here
+twice. `hook/sitecustomize.py` holds the names of the modules once more.
+"""

@@ -37,7 +37,7 @@ ARROWS = {
     ),
     "attach": PARTS - {"testing"} | {"policy"},
     "top": PARTS - {"testing"} | {"attach", "status"},
-    "run": ADAPTER | {"asyncio", "attach", "servers", "trio"},
+    "run": ADAPTER | {"asyncio", "attach", "servers", "trio", "gunicorn", "websockets"},
     "__main__": PARTS - {"testing"} | {"attach", "policy", "run", "top"},
     "pipeline": {"errors", "journal", "config", "html"},
 }
