@@ -1,9 +1,9 @@
-"""How a server without a door for reaper is asked whose turn it is: hypercorn, Sanic, tornado,
+"""What a connection waits for, read from a server that nobody can tell: hypercorn, Sanic, tornado,
 Twisted.
 
-One rule: *what a server knows is read when a connection comes due, never kept beside it*. The names
-that are read are in the table of `servers`. Where one of them does not say, the connection counts
-as in use, and stays.
+One rule: *what a server knows is read when a connection comes due, never kept beside it*. The
+functions named after a server read its private attributes and return a `Phase`. Where the
+attributes do not say, the connection counts as in use, and is not closed.
 """
 
 from __future__ import annotations
@@ -20,34 +20,33 @@ from .report import load
 
 
 def reaper() -> AsyncioReaper:
-    """The running loop's, by what REAPER_CONFIG and REAPER_* say."""
+    """The reaper of the running loop, configured by REAPER_CONFIG and REAPER_*."""
     return reaper_of(config=load())
 
 
 def watch(transport: Any, ask: Callable[[Any], Phase]) -> None:
-    """Guard the connection of *transport*, which *ask* says the phase of."""
+    """Guard the connection of *transport*; *ask* returns its phase."""
     polled.watch(reaper(), transport, ask)
 
 
 # ---- hypercorn
-# -----------------------------------------------------------------------------------------------------
 
 
 def watch_hypercorn(server: Any) -> None:
-    """Guard the connection that *server*, a `TCPServer` on asyncio, is about to serve."""
+    """Guard the connection that *server*, hypercorn's `TCPServer` on asyncio, is about to serve."""
     known = weakref.ref(server)
     watch(server.writer.transport, lambda transport: hypercorn(known()))
 
 
 def hypercorn(server: Any) -> Phase:
-    """What the connection of *server* waits for; of either flavour."""
+    """The phase of the connection of *server*, a `TCPServer` on asyncio or on trio."""
     inner = getattr(getattr(server, "protocol", None), "protocol", None)
     if inner is None:
-        return Phase.KEEP_ALIVE  # its first byte is awaited
+        return Phase.KEEP_ALIVE  # no byte has come yet
     if hasattr(inner, "streams"):  # HTTP/2
         return Phase.IN_FLIGHT if inner.streams else Phase.KEEP_ALIVE
     theirs = getattr(inner.connection, "their_state", None)
-    if theirs is None:  # a WebSocket, from its request on: it is a tunnel when it is open
+    if theirs is None:  # a WebSocket: it is a tunnel once the handshake is over
         state = getattr(getattr(inner.stream, "state", None), "name", "")
         return Phase.TUNNEL if state == "CONNECTED" else Phase.IN_FLIGHT
     if theirs.__name__ == "IDLE":
@@ -59,11 +58,10 @@ def hypercorn(server: Any) -> Phase:
 
 
 # ---- Sanic
-# ---------------------------------------------------------------------------------------------------------
 
 
 def sanic(transport: Any) -> Phase:
-    """What the connection of Sanic's *transport* waits for."""
+    """The phase of the connection of *transport*, which serves Sanic's `HttpProtocol`."""
     protocol = transport.get_protocol()
     if getattr(protocol, "websocket", None) is not None:
         return Phase.TUNNEL
@@ -76,12 +74,14 @@ def sanic(transport: Any) -> Phase:
 
 
 # ---- servers whose connections have no transport of asyncio's
-# ------------------------------------------------------
 
 
 class Face(polled.Face):
-    """Over the object that a server has in a transport's place. It belongs to that object, and goes
-    with it.
+    """Stands for the transport of asyncio's that a server does not have.
+
+    Args:
+        whose: What the server has instead. It holds this object, which holds it weakly.
+        socket: The connection's.
     """
 
     def __init__(self, whose: Any, socket: Any) -> None:
@@ -92,24 +92,22 @@ class Face(polled.Face):
 
     @property
     def whose(self) -> Any:
-        """The object. Only what is closed is held longer than that, and asked no more than whether
-        it has a socket.
-        """
+        """The server's object; None once it is freed. Nothing but `known` is asked after that."""
         return self._whose()
 
     def known(self) -> dict[str, Any]:
-        """An object that is no more has no socket."""
+        """The socket and its peer; nothing once the server's object is freed."""
         return {} if self.whose is None else self._known
 
 
 class TornadoFace(Face):
-    """Over an `IOStream`."""
+    """Stands for the transport of a tornado `IOStream`."""
 
     def is_closing(self) -> bool:
         return bool(self.whose.closed())
 
     def get_write_buffer_size(self) -> int:
-        return len(self.whose._write_buffer or b"")  # None once it is closed
+        return len(self.whose._write_buffer or b"")  # None once the stream is closed
 
     def close(self) -> None:
         self.whose.close()
@@ -118,7 +116,7 @@ class TornadoFace(Face):
 
 
 class TwistedFace(Face):
-    """Over a `twisted.internet.tcp.Server`."""
+    """Stands for the transport of a `twisted.internet.tcp.Server`."""
 
     def is_closing(self) -> bool:
         return not self.whose.connected or bool(self.whose.disconnecting)
@@ -134,8 +132,10 @@ class TwistedFace(Face):
 
 
 def note_tornado(conn: Any, stream: Any) -> None:
-    """*conn*, an `HTTP1Connection`, serves the next request of *stream*, an `IOStream`; guard it
-    from its first on.
+    """Guard *stream*, a tornado `IOStream`, from its first request on.
+
+    Args:
+        conn: The `HTTP1Connection` that serves the next request; tornado makes one per request.
     """
     stream._reaper_conn = conn
     if hasattr(stream, "_reaper_face"):
@@ -145,7 +145,7 @@ def note_tornado(conn: Any, stream: Any) -> None:
 
 
 def tornado(face: Any) -> Phase:
-    """What the connection of *face* waits for."""
+    """The phase of the connection of *face*, a `TornadoFace`."""
     conn = face.whose._reaper_conn
     if conn.stream is None:  # detached: a WebSocket's, or the application's
         return Phase.TUNNEL
@@ -157,15 +157,13 @@ def tornado(face: Any) -> Phase:
 
 
 def watch_twisted(transport: Any) -> None:
-    """Guard the connection of *transport*, a `twisted.internet.tcp.Server` on an asyncio loop, if
-    it speaks HTTP.
-    """
+    """Guard the connection of *transport*, a `twisted.internet.tcp.Server` on an asyncio loop."""
     transport._reaper_face = TwistedFace(transport, transport.getHandle())
     watch(transport._reaper_face, twisted)
 
 
 def twisted(face: Any) -> Phase:
-    """What the connection of *face* waits for; what does not speak HTTP counts as in use."""
+    """The phase of the connection of *face*, a `TwistedFace`; in use if it does not speak HTTP."""
     protocol = getattr(face.whose, "protocol", None)
     channel = getattr(protocol, "_channel", None)
     if channel is None:
@@ -180,6 +178,5 @@ def twisted(face: Any) -> Phase:
         return Phase.KEEP_ALIVE
     if channel._handlingRequest:
         return Phase.IN_FLIGHT
-    return (
-        Phase.KEEP_ALIVE if channel._transferDecoder is None else Phase.BODY
-    )  # its headers, or its body
+    # A request has begun: without a decoder its headers are read, with one its body.
+    return Phase.KEEP_ALIVE if channel._transferDecoder is None else Phase.BODY

@@ -1,9 +1,9 @@
-"""hypercorn on trio: its one method that meets every connection is wrapped, and its stream says
-when a phase begins.
+"""hypercorn on trio: the method that serves a connection is wrapped, and its stream is replaced by
+one that notes when a phase begins.
 
-One rule: *what ends a connection is the end of its socket*. hypercorn shields what it sends from
-cancellation, so a peer that takes nothing could not be cut otherwise; its tasks meet a closed
-resource, which they know.
+One rule: *a connection is ended by closing its socket*. hypercorn shields its sending from
+cancellation, so a cancelled task would not end a connection whose client takes nothing. Its tasks
+then meet `trio.ClosedResourceError`, which hypercorn handles.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from .phases import hypercorn
 from .report import load
 
 PIECE = 65536
-"""Bytes sent at a time: a client that takes one is alive."""
+"""Bytes sent at a time: a client that has taken one piece is alive."""
 
 _OF_RUN: trio.lowlevel.RunVar[TrioReaper] = trio.lowlevel.RunVar("reaper.run")
 
 
 async def running_reaper() -> TrioReaper:
-    """The one of this trio run, which runs until it ends."""
+    """The reaper of this trio run. The first call starts it; it runs until the trio run ends."""
     try:
         reaper = _OF_RUN.get()
     except LookupError:
@@ -41,14 +41,19 @@ async def running_reaper() -> TrioReaper:
     return reaper
 
 
+def _uncounted() -> int:
+    """The bytes that the client has accepted since this was last called: `Stream` counts them."""
+    return 0
+
+
 class Served(Watched):
-    """A connection of hypercorn's.
+    """A connection that hypercorn serves.
 
     Args:
-        server: Its `TCPServer`.
-        stream: The server's, TLS or not.
+        server: hypercorn's `TCPServer`, one per connection.
+        stream: The stream of the server, with TLS or without.
     Attributes:
-        policy: Which timeout is in force.
+        policy: Knows which timeout is in force.
     """
 
     __slots__ = ("_server", "_socket", "policy")
@@ -69,7 +74,7 @@ class Served(Watched):
         self._socket.close()
 
     def look(self) -> None:
-        """A phase may have begun: before the next bytes are awaited, and after something was sent."""
+        """Note the phase that may have begun: before a read, and after a write."""
         phase = hypercorn(self._server)
         if phase is Phase.KEEP_ALIVE and hypercorn_waits(self._server):
             phase = Phase.HEADERS
@@ -78,20 +83,20 @@ class Served(Watched):
         self.enter(phase)
 
     def enter(self, phase: Phase) -> None:
-        """It waits for *phase* from now on."""
+        """Let the timeout of *phase* begin now; does nothing once the connection is closed."""
         if self.lease.alive:
             self.policy.enter(phase, self._driver.now())
 
 
 def hypercorn_waits(server: Any) -> bool:
-    """Whether a part of a request's head has come."""
+    """Whether a part of the headers of a request has come."""
     inner = getattr(getattr(server, "protocol", None), "protocol", None)
     found = getattr(getattr(inner, "connection", None), "trailing_data", None)
     return bool(found and found[0])
 
 
 class Stream:
-    """The *inner* stream of *connection*; what passes is noted."""
+    """Passes bytes to and from the *inner* stream, and tells *connection* about them."""
 
     def __init__(self, inner: Any, connection: Served, now: Callable[[], float]) -> None:
         self._inner = inner
@@ -106,7 +111,7 @@ class Stream:
         return data
 
     async def send_all(self, data: Any) -> None:
-        """As the inner stream's, a piece at a time."""
+        """Send *data* in pieces, so that a client that takes some of it counts as alive."""
         connection = self._connection
         view = memoryview(data)
         for start in range(0, len(view), PIECE):
@@ -120,8 +125,10 @@ class Stream:
 
 
 async def guarded_run(run: Any, self: Any) -> None:
-    """In the place of *run* of *self*, hypercorn's `TCPServer` on trio: serve its connection,
-    guarded.
+    """Serve the connection of *self*, hypercorn's `TCPServer` on trio, guarded.
+
+    Args:
+        run: The method of hypercorn's that this one replaces.
     """
     reaper = await running_reaper()
     stream = self.stream
@@ -132,10 +139,10 @@ async def guarded_run(run: Any, self: Any) -> None:
         reason=Phase.FIRST_BYTE.value,
     )
     now = reaper.driver.now
-    connection.policy = IdlePolicy(reaper.config, connection, now(), NoSweep(), int)
+    connection.policy = IdlePolicy(reaper.config, connection, now(), NoSweep(), _uncounted)
     self.stream = Stream(stream, connection, now)
     try:
         await run(self)
     finally:
         connection.leave()
-        del connection.policy  # a circle
+        del connection.policy  # it refers to the connection: a circle otherwise
