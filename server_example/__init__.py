@@ -1,7 +1,5 @@
-"""Servers that show how `reaper` is embedded.
+"""A reference server: echo and HTTP/1.1 with all that a server in production needs around `reaper`.
 
-The rule of this room: *it uses the public names of `reaper` only*. Read `echo` (the embedding),
-`serving` (a process from its first accept to the end of its drain) and `http` (a limit for every
-kind of idleness); then `workers` (processes that share a port), `listening`, `planning`, `notify`,
-`status`. `__main__` is the command line.
+The rule of this room: *it uses the public names of `reaper` only*. README.md in this folder says in
+which order to read it. Small programs to copy are in `examples/`.
 """

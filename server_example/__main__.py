@@ -34,10 +34,10 @@ SERVERS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit status: 0 good, 1 a worker failed, 2 bad arguments."""
+    """Run the command line. Returns the exit status: 0 good, 1 a worker failed, 2 bad arguments."""
     parser = Parser(
         prog="python -m server_example",
-        description="Example servers with the idle reaper embedded.",
+        description="Reference servers with the idle reaper embedded.",
     )
     add_version(parser)
     commands = parser.add_subparsers(required=True, metavar="[echo|http]", dest="kind")
@@ -63,7 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.add_argument(
             "--share-port",
             action="store_true",
-            help="start although a server of ours listens on the port, and accept from its sockets: then stop that one",
+            help="start although a server of ours listens on the port, and accept from its "
+            "sockets: then stop that one",
         )
         add_settings(command, ("server", "reaper", "timeouts", "limits"))
     words = sys.argv[1:] if arguments is None else [*arguments]

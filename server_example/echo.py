@@ -1,8 +1,7 @@
-"""An echo server with the reaper embedded. The embedding is a parking lot and `drain`; the rest is
-echoing.
+"""An echo server with the reaper embedded: a parking lot, and `drain`. The rest is echoing.
 
-Its connections cost no task while they are silent. Where they shall have one, or on a listener of
-trio's, the same handler goes through `reaper.trio.serve_tcp` or `TrioReaper.watched`.
+A connection costs no task while it is silent. If you want a task for each connection, or have a
+listener of trio's, give the same handler to `reaper.trio.serve_tcp` or `TrioReaper.watched`.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from .status import Desk
 
 
 async def echo(stream: trio.abc.Stream) -> None:
-    """Send back what comes. It knows nothing of the reaper."""
+    """Send back what comes. The handler knows nothing of the reaper."""
     async for data in stream:
         await stream.send_all(data)
 
@@ -30,10 +29,10 @@ class EchoServer:
     """The connections of one process.
 
     Attributes:
-        config: In force now.
-        watcher: Closes what is silent.
-        leaving: Whether newcomers are served, but should not come: SIGTERM has been sent.
-        desk: Where all workers are answered for.
+        config: The configuration in force now.
+        watcher: The reaper that closes what is silent.
+        leaving: Whether newcomers are still served, but should go elsewhere: SIGTERM has come.
+        desk: Answers for all workers.
     """
 
     kind = "echo"
@@ -52,13 +51,13 @@ class EchoServer:
             yield self._lot.add
 
     async def reload(self, config: ReaperConfig) -> None:
-        """Put *config* in force, also on open connections. O(open)."""
+        """Put *config* in force, also on open connections. Cost: O(open connections)."""
         self.config = config
         self._lot.retime(config.timeouts.idle)
 
     async def drain(self) -> None:
-        """End every connection by `timeouts.drain`; the idle after `drain_idle`: bytes may be on
-        their way.
+        """End every connection by `timeouts.drain`. Idle ones are closed after `drain_idle`
+        seconds, for bytes may be on their way to them. Stop accepting first.
         """
         timeouts = self.config.timeouts
         if len(self.watcher):
@@ -66,16 +65,17 @@ class EchoServer:
         await self.watcher.drain(timeouts.drain, timeouts.drain_window)
 
     def figures(self) -> dict[str, float]:
-        """`open`, `accepted` and `reaped`. Every connection has one lease, and nothing else has
-        any.
+        """The counters `open`, `accepted` and `reaped`.
+
+        They are read from the leases: every connection has one, and nothing else has any.
         """
         core = self.watcher.statistics().core
         accepted = core.registered + core.expired + core.released
         return {"open": core.registered, "accepted": accepted, "reaped": core.expired}
 
     def families(self) -> tuple[Family, ...]:
-        """Metrics of its own: none."""
+        """Metrics besides those of the reaper: the echo server has none."""
         return ()
 
     def not_accepted(self, error: OSError) -> None:
-        """What accept(2) said: it waits for better times."""
+        """Do nothing about an *error* of accept(2): the accept loop tries again by itself."""

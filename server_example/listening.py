@@ -29,15 +29,15 @@ from reaper.trio.accepting import ACCEPTS_PER_PASS, accept_burst
 BACKLOG = 4096  # the kernel cuts it to net.core.somaxconn
 
 IN_USE_PATIENCE = 1.0
-"""Seconds for which a port in use is asked for again: a server that was just told to stop lets go
-of it soon.
-"""
+"""Seconds for which a port in use is tried again: a server that is stopping frees it soon."""
 
-FIRST_ACTIVATED = 3  # sd_listen_fds(3)
+FIRST_ACTIVATED = 3
+"""The first descriptor that a service manager hands over, see sd_listen_fds(3)."""
+
 SO_ATTACH_FILTER = 26  # asm-generic/socket.h
-MOST_SOCKETS = (
-    250  # of one port, so that one message carries all to a successor (SCM_MAX_FD is 253)
-)
+
+MOST_SOCKETS = 250
+"""Most sockets on one port: one message carries all to a successor (SCM_MAX_FD is 253)."""
 
 Admit = Callable[[socket.socket], object]
 """Serves an accepted connection from now on."""
@@ -47,8 +47,8 @@ class Listening:
     """The listening sockets of one port.
 
     Attributes:
-        host, port: Where they listen.
-        sockets: They.
+        host, port: The address on which they listen; of a Unix socket its path, and 0.
+        sockets: The listening sockets.
         alone: Whether no server but this one has ever had them.
     """
 
@@ -70,13 +70,10 @@ class Listening:
 
     @classmethod
     def open(cls, host: str, port: int, count: int, *, share: bool = False) -> Listening:
-        """*count* sockets on one port, as far as that many may be, over which the kernel spreads
-        the connections.
+        """Open *count* sockets on one port, `MOST_SOCKETS` at most; the kernel spreads connections.
 
-        Port 0 lets it choose one.
-
-        With *share*, those of a server of this user's that listens there already, however many they
-        are.
+        With port 0 the kernel chooses one. With *share*, and if a server of this user listens there
+        already, the result holds copies of that server's sockets, however many it has.
 
         Raises:
             OSError: the address cannot be had; EADDRINUSE also where a server of ours has it and
@@ -91,9 +88,7 @@ class Listening:
 
     @classmethod
     def activated(cls, environ: Mapping[str, str] = os.environ) -> Listening | None:
-        """The sockets that a service manager opened for this process (LISTEN_FDS); None: it did
-        not.
-        """
+        """The sockets that a service manager opened for this process (LISTEN_FDS), or None."""
         if (
             environ.get("LISTEN_PID") != str(os.getpid())
             or not environ.get("LISTEN_FDS", "").isdecimal()
@@ -104,17 +99,18 @@ class Listening:
         return cls(sockets, None) if sockets else None
 
     def share_of(self, worker: int, workers: int) -> list[socket.socket]:
-        """The sockets that one of *workers* accepts from: each socket has a worker, and each worker
-        a socket.
+        """The sockets that worker number *worker* of *workers* accepts from.
+
+        Each socket has a worker, and each worker has a socket.
         """
         return self.sockets[worker::workers] or [self.sockets[worker % len(self.sockets)]]
 
     def fileno(self) -> int:
-        """Where a successor's question makes itself heard; -1: nowhere."""
+        """The descriptor that becomes readable when a successor asks for copies; -1: none."""
         return -1 if self._counter is None else self._counter.fileno()
 
     def answer(self) -> None:
-        """Give copies of the sockets to a successor that has asked. Does not wait for one."""
+        """Give copies of the sockets to a successor, if one has asked. Does not wait for one."""
         if self._counter is None:
             return
         with suppress(OSError):
@@ -128,7 +124,7 @@ class Listening:
                     )
 
     def close(self, *, but: Sequence[socket.socket] = ()) -> None:
-        """Close this process's copies of all of them except *but*; any number of times."""
+        """Close this process's copies of all sockets except *but*. May be called again."""
         if self._counter is not None:
             self._counter.close()
             self._counter = None
@@ -138,19 +134,19 @@ class Listening:
 
 
 def beside(address: str, *, share: bool = False) -> socket.socket:
-    """A listening socket on *address*, HOST:PORT, for the operator: one for all workers.
+    """Open the operator's listening socket on *address*, HOST:PORT: one that all workers share.
 
     Raises:
         OSError: the address cannot be had; EADDRINUSE also where a server of ours has it and
             *share* is False.
-        ValueError: it is no address.
+        ValueError: *address* is no address.
     """
     (made,) = _opened(*host_and_port(address), 1, share=share)
     return made
 
 
 def tls_context(config: ReaperConfig) -> ssl.SSLContext | None:
-    """The TLS context that *config* asks for, before the first connection; None: no TLS.
+    """Make the TLS context that *config* asks for; None: it asks for none.
 
     Raises:
         ConfigError: certificate or key cannot be read or do not fit together.
@@ -169,33 +165,34 @@ def tls_context(config: ReaperConfig) -> ssl.SSLContext | None:
 
 
 def turn_away(listening: socket.socket) -> None:
-    """Have the kernel drop every question for a new connection (SYN); those half made are
-    completed.
+    """Have the kernel drop every SYN that comes; handshakes that have begun are completed.
 
-    Who asked does so again a second later, of whoever listens then, instead of being reset with a
-    request under way as *listening* is closed. It holds for every copy of the socket, so not where
-    another server goes on to accept.
+    A client whose SYN is dropped sends it again a second later, and reaches whoever listens then.
+    Without this it would be reset, with a request under way, as *listening* is closed. The filter
+    holds for every copy of the socket: do not attach it while another server accepts from one.
     """
-    load_flags, if_syn, drop, keep = (
-        (0x30, 0, 0, 13),
-        (0x45, 0, 1, 0x02),
-        (0x06, 0, 0, 0),
-        (0x06, 0, 0, 0xFFFFFFFF),
-    )
-    steps = array(
-        "B", b"".join(struct.pack("=HBBI", *step) for step in (load_flags, if_syn, drop, keep))
-    )
-    with suppress(OSError):  # a kernel without: closed as it is
+    # A program for the kernel's packet filter (classic BPF), a row per instruction: operation,
+    # jump if true, jump if false, operand. "Keep" and "drop" return how many bytes to keep.
+    load_tcp_flags = (0x30, 0, 0, 13)
+    skip_one_unless_syn = (0x45, 0, 1, 0x02)
+    drop = (0x06, 0, 0, 0)
+    keep = (0x06, 0, 0, 0xFFFFFFFF)
+    program = (load_tcp_flags, skip_one_unless_syn, drop, keep)
+    steps = array("B", b"".join(struct.pack("=HBBI", *step) for step in program))
+    with suppress(OSError):  # a kernel without packet filters: the socket is closed as it is
         listening.setsockopt(
-            socket.SOL_SOCKET, SO_ATTACH_FILTER, struct.pack("HP", 4, steps.buffer_info()[0])
+            socket.SOL_SOCKET,
+            SO_ATTACH_FILTER,
+            struct.pack("HP", len(program), steps.buffer_info()[0]),
         )
 
 
 def empty(listening: socket.socket, admit: Admit) -> None:
-    """Accept what waits in the backlog, close *listening* at once, and only then admit them.
+    """Accept all connections that wait in the backlog, close *listening*, and only then admit them.
 
-    What the kernel completes between the two is reset where this was the last copy: see
-    `turn_away`.
+    To admit one takes time, in which more would come. A connection that the kernel completes
+    between the last accept and the close is reset if this was the last copy: `turn_away` prevents
+    that.
     """
     waiting: list[socket.socket] = []
     with listening:
@@ -251,7 +248,7 @@ def _family(host: str, port: int) -> str:
 
 
 def _ask_for_copies(host: str, port: int) -> Listening | None:
-    """The sockets of the server of this user's that listens there; None: there is none."""
+    """Copies of the sockets of this user's server that listens there; None: there is none."""
     with suppress(OSError):
         address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
             0

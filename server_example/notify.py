@@ -1,8 +1,8 @@
-"""What is said of the server's life: lines for people, and for a service manager that it is ready,
-alive, stopping.
+"""What the server says of its life: lines for people, and to a service manager that it is ready,
+alive or stopping.
 
-Without a service manager (sd_notify) nothing happens, and nothing that goes wrong with it harms the
-server.
+Without a service manager (sd_notify) nothing is sent. Errors of sending are ignored: they must not
+harm the server.
 """
 
 from __future__ import annotations
@@ -55,8 +55,9 @@ class Notify:
         self._next = 0.0
 
     def alive(self) -> None:
-        """The supervisor and all workers give signs of life. Call it often: most calls send
-        nothing.
+        """Tell the manager that the supervisor and all workers are alive.
+
+        Call it often: it sends something once per `every` seconds only.
         """
         now = time.monotonic()
         if self.every and now >= self._next:
@@ -64,8 +65,8 @@ class Notify:
             self.send("WATCHDOG=1")
 
     def send(self, what: str) -> None:
-        """READY=1 when all workers listen, STOPPING=1 when the drain begins, STATUS= a line for
-        `systemctl status`.
+        """Send one message of sd_notify(3): READY=1 when all workers listen, STOPPING=1 when the
+        drain begins, STATUS= and a line for `systemctl status`.
         """
         if self._address:
             with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:

@@ -13,12 +13,10 @@ from reaper.config.settings import MOST_WORKERS
 from reaper.errors import ConfigError
 
 RESERVED_DESCRIPTORS = 256
-"""Of each worker's descriptors: the loop's own, the standard streams, imports, log files."""
+"""Descriptors of each worker for other things: the loop's, the standard streams, log files."""
 
 SPREAD = 0.95
-"""Share of a worker's descriptors to plan with: the kernel's hash fills some workers a little more
-than others.
-"""
+"""Share of a worker's descriptors to plan with: the kernel's hash does not spread quite evenly."""
 
 
 def descriptors() -> int:
@@ -32,9 +30,8 @@ def plan(workers: int | str, connections: int | None, limit: int, most: int | No
     """How many worker processes to start.
 
     Args:
-        workers: A number, or "auto": as many as there are processors, more if the connections need
-            more.
-        connections: How many must be able to be open at once; None: as many as fit.
+        workers: A number, or "auto": as many as there are processors, or as the connections need.
+        connections: How many connections must fit at once; None: as many as fit.
         limit: Descriptors per process.
         most: Connections that a worker takes before it refuses more, `limits.max_connections`;
             None: all that fit.
@@ -44,7 +41,8 @@ def plan(workers: int | str, connections: int | None, limit: int, most: int | No
     room, bound, remedy = limit - RESERVED_DESCRIPTORS, f"{limit} descriptors", "`ulimit -n`"
     if room * SPREAD < 1:
         raise ConfigError(
-            f"{limit} descriptors per process leave none for connections; raise `ulimit -n` above 300"
+            f"{limit} descriptors per process leave none for connections; "
+            "raise `ulimit -n` above 300"
         )
     if most is not None and most < room:
         room, bound, remedy = most, f"limits.max_connections = {most}", "limits.max_connections"
@@ -53,7 +51,8 @@ def plan(workers: int | str, connections: int | None, limit: int, most: int | No
     count = max(needed, len(os.sched_getaffinity(0))) if workers == "auto" else int(workers)
     if needed > min(count, MOST_WORKERS):
         raise ConfigError(
-            f"{connections} connections need {needed} workers of {bound} each ({each} connections per worker), and "
-            f"--workers is {workers}, {MOST_WORKERS} at the most: raise it or {remedy}, or take fewer connections"
+            f"{connections} connections need {needed} workers of {bound} each "
+            f"({each} connections per worker), and --workers is {workers}, {MOST_WORKERS} at the "
+            f"most: raise it or {remedy}, or take fewer connections"
         )
     return count

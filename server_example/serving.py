@@ -1,6 +1,6 @@
 """One worker process of either server: from its first accept to the end of its drain.
 
-A configuration that cannot be used changes nothing, and is reported line by line.
+A reload with a configuration that cannot be used changes nothing, and is reported line by line.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .workers import Worker
 log = logging.getLogger("server_example")
 
 HANDSHAKE = 0.1
-"""Seconds in which connections that are half made as the server leaves are completed."""
+"""Seconds for which handshakes that have begun as the server leaves may go on, to be accepted."""
 
 
 Server = EchoServer | HttpServer
@@ -50,19 +50,21 @@ async def serve(
         started_with: What was in force when the server started.
         load: Reads the configuration anew: now, and when SIGHUP comes.
         directory: Where the life of every connection is written; None: nowhere.
-        pressed: Whether the longest silent go, and newcomers wait in the backlog, as descriptors or
-            memory run short.
+        pressed: Whether to act on pressure: as descriptors or memory run short, the longest silent
+            connections are closed, and newcomers wait in the backlog.
         worker: Listening sockets, counters, and the word to stop.
     Raises:
         ConfigError: certificate and key cannot be used.
     """
     config = started_with
-    with suppress(ConfigError):  # said when the other workers refused it
-        config = applied(started_with, load())  # which may have reloaded meanwhile
+    # The other workers may have reloaded since the server started. If they refused what is there
+    # now, they have said so.
+    with suppress(ConfigError):
+        config = applied(started_with, load())
     async with AsyncExitStack() as stack:
         journal = None
         if directory is not None:
-            # Here and not before the fork: its writer is a thread.
+            # The journal is opened here and not before the fork, because its writer is a thread.
             journal = Journal(
                 directory, tick=config.reaper.tick, clock_ns=reaper.trio.journal_clock()
             )
@@ -109,8 +111,9 @@ async def serve(
 
 
 async def reload_from(server: Server, load: Callable[[], ReaperConfig]) -> bool:
-    """Reload what is live of what *load* returns; what cannot be used changes nothing and is
-    logged. True: reloaded.
+    """Put in force what *load* returns, as far as it may change while a server runs.
+
+    A configuration that cannot be used changes nothing, and is logged. Returns whether it was used.
     """
     try:
         config = load()

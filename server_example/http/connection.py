@@ -21,8 +21,8 @@ from .shared import Shared
 from .transport import RECEIVE_BYTES, Transport
 
 DISCARD_BYTES = 65536
-"""Of a request body that the route did not want; more than that is not worth reading only to keep
-the connection.
+"""How much of a request body that the route did not want is read, to keep the connection. If there
+is more, closing is cheaper.
 """
 
 PIECES_PER_PASS = 16
@@ -31,19 +31,20 @@ of parsing.
 """
 
 BLANK_BYTES = 512
-"""Of empty lines before a request, which mean nothing (RFC 9112 section 2.2). More are no beginning
-of a request, and a client that sends nothing else is refused: there is always something of it
-unread, so no timeout would end it."""
+"""Bytes of empty lines that may come before a request and mean nothing (RFC 9112 section 2.2).
+
+A client that sends more is refused. No timeout would end it, because there would always be
+something of it unread."""
 
 HEAD = b"HEAD "
-"""How a request begins whose answer has no body, whatever else is wrong with it."""
+"""A request that begins like this is answered without a body, whatever else is wrong with it."""
 
 SERVER = "reaper-example"
-"""What the answers say of their server."""
+"""The Server header of every answer."""
 
 OVERHEAD_BYTES = 2 * RECEIVE_BYTES
-"""What may come around a body (chunk sizes, extensions, trailers, bytes read ahead), beyond as much
-as it may hold.
+"""How many bytes may come around a body (chunk sizes, extensions, trailers, bytes read ahead), in
+addition to as many as a body may have.
 """
 
 log = logging.getLogger("server_example.http")
@@ -92,14 +93,12 @@ class Exchange:
 
     @property
     def is_local(self) -> bool:
-        """Whether it comes from this machine, and no proxy says that it only hands it on."""
+        """Whether the request comes from this machine, and not from elsewhere through a proxy."""
         handed_on = self.headers.keys() & {"forwarded", "via", "x-forwarded-for", "x-real-ip"}
         return self._connection.transport.is_local and not handed_on
 
     def asks_for(self, protocol: str) -> bool:
-        """Whether the client offers to go on with *protocol* on this connection (RFC 9110 section
-        7.8).
-        """
+        """Whether the client offers to go on with *protocol* here (RFC 9110 section 7.8)."""
         offered, options = (
             _words(self.headers.get("upgrade", "")),
             _words(self.headers.get("connection", "")),
@@ -107,7 +106,11 @@ class Exchange:
         return self._version != b"1.0" and "upgrade" in options and protocol in offered
 
     async def body(self) -> AsyncIterator[bytes]:
-        """The request body, piece by piece. Raises HttpError(413) when it is longer than allowed."""
+        """The request body, piece by piece.
+
+        Raises:
+            HttpError: 413, it is longer than `limits.max_body_bytes`.
+        """
         limit = self.server.config.limits.max_body_bytes
         announced = self.headers.get("content-length", "0")
         if limit and int(announced) > limit:
@@ -125,7 +128,7 @@ class Exchange:
     async def respond(
         self, status: int, body: bytes, content_type: str, headers: Headers = ()
     ) -> None:
-        """The whole response at once."""
+        """Send the whole response at once."""
         framing = (("content-type", content_type), ("content-length", str(len(body))))
         self.started = True
         connection = self._connection
@@ -136,27 +139,28 @@ class Exchange:
         await connection.transport.send_all(data)
 
     async def start(self, status: int, headers: Headers) -> None:
-        """Begin a response whose body is sent in pieces; without content-length among *headers* it
-        is chunked.
+        """Begin a response whose body is sent in pieces.
+
+        The body is chunked unless *headers* have a content-length.
         """
         self.started = True
         await self._connection.transport.send_all(self._connection.head(status, headers))
 
     async def send(self, data: bytes) -> None:
-        """A piece of the body; waits while the peer does not take it."""
+        """Send a piece of the body. Waits while the peer does not take it."""
         if data and self.method != "HEAD":
             await self._connection.transport.send_all(
                 self._connection.h11.send(h11.Data(data)) or b""
             )
 
     async def finish(self) -> None:
-        """The end of a body sent in pieces."""
+        """End a body that was sent in pieces."""
         tail = self._connection.h11.send(h11.EndOfMessage())
         if tail:
             await self._connection.transport.send_all(tail)
 
     async def upgrade(self, protocol: str) -> Tunnel:
-        """Answer 101 and leave HTTP: from here on the bytes are the route's."""
+        """Answer 101 and leave HTTP. From here on the bytes are the route's."""
         self.started = True
         connection = self._connection
         headers = [("connection", "upgrade"), ("upgrade", protocol)]
@@ -168,7 +172,7 @@ class Exchange:
 
     @property
     def hung_up(self) -> bool:
-        """Whether the peer has shut its sending side. For responses without an end."""
+        """Whether the peer has shut its sending side. Responses without an end have to ask this."""
         return self._connection.policy.hung_up
 
 
@@ -180,7 +184,7 @@ class Tunnel:
         self._first: bytes = bytes(connection.h11.trailing_data[0])
 
     async def receive(self) -> bytes:
-        """Bytes as they come; empty once the peer has shut its sending side."""
+        """Receive bytes as they come; empty once the peer has shut its sending side."""
         policy = self._connection.policy
         policy.enter(Phase.TUNNEL, trio.current_time())
         if self._first:
@@ -192,7 +196,7 @@ class Tunnel:
         return data
 
     async def send(self, data: bytes) -> None:
-        """Send *data*; counts as traffic of the tunnel."""
+        """Send *data*, which counts as traffic of the tunnel."""
         await self._connection.transport.send_all(data)
         self._connection.policy.bytes_out(len(data), trio.current_time())
 
@@ -207,9 +211,9 @@ class HttpConnection:
     Attributes:
         server: The limits, counters and configuration that apply.
         transport: The TCP connection, or TLS on it.
-        policy: Notes every wait.
-        h11: What has come of the next request is its `trailing_data`.
-        blank: How many bytes of empty lines have come before it.
+        policy: Is told of every wait.
+        h11: The state machine; its `trailing_data` are the bytes of the next request so far.
+        blank: How many bytes of empty lines have come before the next request.
     """
 
     def __init__(
@@ -229,17 +233,16 @@ class HttpConnection:
         self.h11 = self._protocol()
         if unread:
             self.h11.receive_data(unread)
-        self._last = False
+        self._last = False  # whether the response in hand is the last of the connection
         self._opening = b""  # the first bytes of the request in hand
-        self._fed = 0  # how many bytes have come since it began
-        self._read = self._used = (
-            0  # bytes of the body of the request in hand, with and without what is around it
-        )
-        self._pieces = 0
+        self._fed = 0  # how many bytes have come since the request in hand began
+        self._read = 0  # bytes that came for its body, with what is around the body
+        self._used = 0  # bytes of its body
+        self._pieces = 0  # events that were read of bodies
         self._persistent = False  # whether the request in hand lets the connection live on
 
     async def run(self) -> None:
-        """Serve requests until one side has had enough, then see the last response off.
+        """Serve requests until one side ends the connection; then wait for the last response to go.
 
         Raises:
             trio.BrokenResourceError, trio.ClosedResourceError: the connection is lost.
@@ -324,8 +327,7 @@ class HttpConnection:
         asked = _words(exchange.headers.get("connection", ""))
         self._persistent = request.http_version != b"1.0" and "close" not in asked
         if "content-length" in exchange.headers and "transfer-encoding" in exchange.headers:
-            # perhaps a smuggled request: nothing that follows is to be trusted (RFC 9112 section
-            # 6.1)
+            # This may be a smuggled request: trust nothing that follows (RFC 9112 section 6.1).
             self._last = True
         route = self._route(exchange.method, exchange.path)
         try:
@@ -344,7 +346,7 @@ class HttpConnection:
             self._last = True
 
     async def _next_cycle(self) -> bool:
-        """Get ready for the next request; False: this was the last one."""
+        """Get ready for the next request. Returns False if this was the last one."""
         if self._last or self.h11.our_state is not h11.DONE:
             return False
         if self.h11.their_state is h11.SEND_BODY and not await self._discard():
@@ -355,7 +357,7 @@ class HttpConnection:
         return True
 
     async def _discard(self) -> bool:
-        """Read what is left of a request body that the route did not want, if it is little."""
+        """Read what is left of a body that the route did not want. False: it is too much."""
         if self.h11.they_are_waiting_for_100_continue:
             return False
         total = 0
@@ -366,8 +368,10 @@ class HttpConnection:
         return True
 
     async def next_body_event(self) -> h11.Event | type[h11.PAUSED]:
-        """The next piece of the request body, or the event that ends it. Lets the loop run by the
-        work it does.
+        """The next piece of the request body, or the event that ends it.
+
+        Lets the loop run once for every `PIECES_PER_PASS` pieces, also if none has to be waited
+        for.
 
         Raises:
             HttpError: 413, far more came around the body than may come in it.
@@ -392,12 +396,13 @@ class HttpConnection:
         return event  # type: ignore[return-value]
 
     async def receive(self) -> bytes:
-        """Bytes as they come, decrypted; empty at the end of file."""
+        """Receive bytes as they come, decrypted; empty at the end of file."""
         return bytes(await self.transport.receive_some(RECEIVE_BYTES))
 
     def head(self, status: int, headers: Headers) -> bytes:
-        """Status line and headers of a response, with what is said about the connection's further
-        life.
+        """The status line and headers of a response.
+
+        They also say whether the connection goes on, and for how long.
         """
         config = self.server.config
         said = [("date", self.server.date()), ("server", SERVER), *headers]
@@ -410,8 +415,8 @@ class HttpConnection:
             self._last = True
             said.append(("connection", "close"))
         elif config.timeouts.keep_alive and config.timeouts.keep_alive_margin and self._persistent:
-            # Less than the truth, so that the client stops using the connection before the server
-            # closes it.
+            # Advertise less than the truth, so that the client stops using the connection before
+            # the server closes it.
             advertised = int(config.timeouts.keep_alive - config.timeouts.keep_alive_margin)
             if advertised >= 1:
                 said.append(("keep-alive", f"timeout={advertised}"))
@@ -420,12 +425,13 @@ class HttpConnection:
         return self.h11.send(event) or b""
 
     async def answer_error(self, error: HttpError) -> None:
-        """Answer a request that cannot be served, if there still is a way to; it is the last
-        answer.
+        """Answer a request that cannot be served, unless a response has begun.
+
+        It is the last answer of the connection.
         """
         if self.h11.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            # Not by the state machine: it does not know whether the request was a HEAD when it
-            # could not be read.
+            # The state machine cannot write this answer: of a request that could not be read it
+            # does not know whether it was a HEAD.
             self.h11.send_failed()
             self.policy.enter(Phase.IN_FLIGHT, trio.current_time())
             await self.transport.send_all(last_words(self.server, error, self._opening))
@@ -434,8 +440,8 @@ class HttpConnection:
         """Find out whether a peer that has shut its side is still there for its answer, if one is
         being made.
 
-        100 Continue is no answer, and any client of HTTP/1.1 passes over it; where the client has
-        closed, the kernel answers it with a reset. Not under TLS.
+        It is sent 100 Continue, which any client of HTTP/1.1 passes over. If the client has closed,
+        its kernel answers with a reset. Does nothing under TLS.
         """
         waits = self.h11.our_state is h11.SEND_RESPONSE and self.policy.phase is Phase.IN_FLIGHT
         if waits and self.h11.their_http_version == b"1.1" and not self.transport.secure:
@@ -449,8 +455,9 @@ class HttpConnection:
                 self.transport.sent += self.transport.write_now(memoryview(data))
 
     async def _see_off(self) -> None:
-        """Lingering close. With `linger` off it is closed at once, at the risk of a reset that
-        overtakes the answer.
+        """Close lingering: read what still comes, so that no reset overtakes the last answer.
+
+        With `timeouts.linger` off the connection is closed at once, at that risk.
         """
         if self.server.config.timeouts.linger:
             self.transport.wait_for(Phase.LINGER, self.policy)
@@ -460,7 +467,7 @@ class HttpConnection:
 
 
 def last_words(server: Shared, error: HttpError, head: bytes) -> bytes:
-    """The answer to a request of which no more than *head* is to come."""
+    """The answer to a request that ends here; *head* is what came of its head."""
     body = f"{error}\n".encode()
     headers = [
         *(("date", server.date()), ("server", SERVER)),
@@ -482,10 +489,10 @@ def _words(header: str) -> set[str]:
 
 
 def useful_of(data: bytes, blank: int) -> tuple[bytes, int]:
-    """*data* without the empty lines before a request, and how many bytes of them there were with
-    *blank* before.
+    """Strip the empty lines before a request from *data*.
 
-    When that is too many they are left where they are, for h11 refuses what begins with them.
+    Returns what is left, and how many bytes of empty lines there were, *blank* of them before
+    *data*. If there are too many, nothing is stripped, because h11 refuses what begins with them.
     """
     useful = data.lstrip(b"\r\n")
     blank += len(data) - len(useful)

@@ -1,7 +1,7 @@
-"""What the example serves: enough to try every phase.
+"""The routes: enough of them to try every phase.
 
-One rule: *a route knows nothing of timeouts*. It waits for what it waits for; the connection tells
-the policy.
+One rule: *a route knows nothing of timeouts*. It receives, sends and sleeps; the connection tells
+the policy what it waits for.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ async def upload(exchange: Exchange) -> None:
     )
 
 
-upload.methods = ("POST", "PUT")  # type: ignore[attr-defined]  # a route without it answers GET and HEAD
+# A route without this attribute answers GET and HEAD.
+upload.methods = ("POST", "PUT")  # type: ignore[attr-defined]
 
 
 async def events(exchange: Exchange) -> None:
@@ -135,7 +136,11 @@ async def show(exchange: Exchange) -> None:
 
 
 def _number(exchange: Exchange, name: str, default: float, most: float) -> float:
-    """A parameter: a number, or a duration in seconds, 0..*most*. Raises HttpError(400)."""
+    """A parameter of the query: a number, or a duration in seconds, in 0..*most* (inclusive).
+
+    Raises:
+        HttpError: 400, it is neither, or out of range.
+    """
     text = exchange.query.get(name)
     if text is None:
         return default
@@ -157,4 +162,4 @@ ROUTES: Mapping[str, Route] = {
     "/tunnel": tunnel,
     **dict.fromkeys(("/metrics", "/ready", "/status"), show),
 }
-"""The routes of the example, by path."""
+"""The routes by path."""

@@ -1,8 +1,8 @@
-"""A small HTTP/1.1 server on trio and h11 in which every kind of idleness has its own limit.
+"""All HTTP connections of one process: they are admitted, reloaded, retired and drained here.
 
-A connection is opened and closed by the parking lot, which gives it a task for each request that
-wakes it: `_serve`. What ends a wait is the reaper; a timeout of trio's bounds only the last answer
-to whom it has ended or refused.
+The parking lot opens and closes a connection, and gives it a task for each request that wakes it:
+`_serve`. The reaper ends every wait. The timeouts of trio bound only the last answer, to a client
+whose connection has been ended or refused.
 """
 
 from __future__ import annotations
@@ -36,25 +36,26 @@ from .transport import Transport
 from .waiting import Kept, Waiting
 
 RELOADS_PER_SLICE = 256
-"""Connections that get new timeouts, or begin to drain, before the loop is let run again: about 2
-ms.
-"""
+"""Connections that get new timeouts, or begin to drain, before the loop runs again: about 2 ms."""
 
 REFUSALS = 64
-"""How many connections beyond the limit may be answered 503 at the same time; further ones are
-closed unanswered.
+"""How many connections beyond the limit may be answered 503 at the same time. Further ones are
+closed without an answer.
 """
 
-BUSY = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-length: 0\r\nretry-after: 1\r\n\r\n"
+BUSY = (
+    b"HTTP/1.1 503 Service Unavailable\r\n"
+    b"connection: close\r\ncontent-length: 0\r\nretry-after: 1\r\n\r\n"
+)
 
 LINGER = 1.0
-"""Seconds that a connection keeps its task after a response while few do; after at most twice that
-it is parked. A client that asks again sooner never pays for a new task; one that does not pays for
-it once per silence."""
+"""Seconds for which a connection keeps its task after a response, while few connections do so. It
+is parked after at most twice that. A client that asks again sooner never pays for a new task; one
+that does not pays for a task once per silence."""
 
 SWEEPS_PER_TICK = 4
-"""Looks at the least rates. The core may add up to half a tick to each interval: less than one tick
-between two.
+"""How often per tick the least rates are checked. The core may add up to half a tick to each
+interval, so less than one tick lies between two checks.
 """
 
 COUNTED = (
@@ -81,7 +82,7 @@ class HttpServer(Shared):
         routes: Path -> route, in place of those of the example.
     Attributes:
         lot: All connections.
-        connections: Those that have a task, and what is remembered of each.
+        connections: The connections that have a task, and what the lot keeps of each.
     Raises:
         ConfigError: certificate and key cannot be used.
     """
@@ -132,7 +133,7 @@ class HttpServer(Shared):
             refusing.cancel_scope.cancel()
 
     def not_accepted(self, error: OSError) -> None:
-        """Count what accept(2) said."""
+        """Count an error of accept(2), and log it if accepting pauses for it."""
         self.counters.accept_errors += 1
         if after(error) == "pause":
             log.error("cannot accept: %s", error.strerror)
@@ -175,33 +176,35 @@ class HttpServer(Shared):
             kept.connection = None
 
     async def _farewell(self, connection: HttpConnection, reason: str) -> None:
-        """Answer 408 where a request had begun. Not for long: the peer has had its time."""
+        """Answer a client whose request had begun when *reason* ended its connection.
+
+        The answer is not waited for beyond `timeouts.linger`: the client has had its time.
+        """
         transport = connection.transport
         if reason in NOT_TAKEN:
             transport.abort()
         status = ANSWERS.get(reason)
         if status is None:
             return
-        transport.policy = (
-            None  # for the journal this connection has ended: trio limits what is left of it
-        )
+        # For the journal this connection has ended. A timeout of trio's limits what is left of it.
+        transport.policy = None
         with trio.move_on_after(self.config.timeouts.linger or self.config.reaper.tick):
-            with suppress(
-                trio.BrokenResourceError, trio.ClosedResourceError
-            ):  # it hung up by itself
+            # The client may have hung up meanwhile.
+            with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
                 await connection.answer_error(HttpError(status, f"{reason} timed out"))
             transport.shut_down()
 
     async def _refuse(self, connected: socket.socket) -> None:
-        """Answer one connection too many, and read what it sends meanwhile: a reset would overtake
-        the answer.
+        """Answer 503 to one connection too many.
+
+        What it sends meanwhile is read, because otherwise a reset would overtake the answer.
         """
         with (
             connected,
             suppress(OSError),
             trio.move_on_after(self.config.timeouts.linger or self.config.reaper.tick),
         ):
-            connected.send(BUSY)  # an empty queue has room for it
+            connected.send(BUSY)  # this does not block: the queue is empty
             connected.shutdown(socket.SHUT_WR)
             await trio.lowlevel.wait_readable(connected)
             while connected.recv(65536):
@@ -221,8 +224,8 @@ class HttpServer(Shared):
         )
         if not seconds:
             return
-        # A lease of its own that is never touched. It does not cut a request short: it only says
-        # "no more after this".
+        # The age has a lease of its own, which is never touched. When it is over, a request in
+        # flight goes on, and its answer is the last.
         left = kept.opened + seconds - trio.current_time()
         kept.age = self.watcher.register(
             ("age", next(self._numbers)),
@@ -241,7 +244,7 @@ class HttpServer(Shared):
         self.watcher.driver.after(seconds, lambda: call(trio.current_time()))
 
     async def reload(self, config: ReaperConfig) -> None:
-        """Put *config* in force, also on open connections, a slice of them at a time."""
+        """Put *config* in force, also on open connections, `RELOADS_PER_SLICE` at a time."""
         before, self.config = self.config, config
         self.counters.reloads += 1
         aged = any(
@@ -250,7 +253,7 @@ class HttpServer(Shared):
         )
         for index, kept in enumerate(self.lot, start=1):
             if kept.fd < 0:
-                continue  # it has ended meanwhile
+                continue  # the connection has ended meanwhile
             if kept.connection is None:
                 self.lot.reload(kept)
             else:
@@ -261,7 +264,7 @@ class HttpServer(Shared):
                 await trio.lowlevel.checkpoint()
 
     def figures(self) -> dict[str, float]:
-        """`open`, `accepted` and `reaped`."""
+        """The counters `open`, `accepted` and `reaped`."""
         return {
             "open": len(self.lot),
             "accepted": self.counters.opened,
@@ -269,7 +272,7 @@ class HttpServer(Shared):
         }
 
     def families(self) -> tuple[Family, ...]:
-        """Metrics of its own: everything that is counted."""
+        """Metrics besides those of the reaper: everything that is counted here."""
         counters = self.counters
         phases = dict(Counter(connection.policy.phase.value for connection in self.connections))
         phases["parked"] = self.lot.parked
@@ -292,15 +295,14 @@ class HttpServer(Shared):
         )
 
     async def drain(self) -> None:
-        """Let every connection finish the request in flight, and the idle ones wait a moment for
-        one; then return.
+        """Let every connection finish its request in flight; idle ones wait briefly for one.
 
-        What has not finished after `timeouts.drain` is cut. Stop accepting first.
+        Returns when all connections have ended. Those that have not after `timeouts.drain` seconds
+        are cut. Stop accepting first.
         """
         self.draining = True
         timeouts = self.config.timeouts
-        # The parked have no more been silent for `drain_idle` than the others: a request may be on
-        # its way.
+        # Parked connections get `drain_idle`, too: a request may be on its way to them.
         brief = min(timeouts.drain_idle, timeouts.drain / 2) if len(self.lot) else 0.0
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._retire_all, timeouts.drain_window)

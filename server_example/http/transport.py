@@ -1,5 +1,5 @@
-"""One TCP connection below HTTP and TLS: it reports every byte to the policy, and how far the peer
-has got.
+"""One TCP connection below HTTP and TLS: it tells the policy of every byte that comes, and of every
+byte that the peer has taken.
 
 One rule: *progress is what the peer took, not what the kernel queued*. A send that returns has only
 filled a buffer of up to some megabytes; a slow but living peer may need minutes for it, and is not
@@ -28,25 +28,25 @@ request is waited for. Less is on its way at once, and an acknowledgement that i
 not look like a peer that is slow."""
 
 AWAY_BYTES = 1 << 20
-"""Read after the last answer, so that no reset overtakes it. Whoever goes on sending after that is
-reset all the same: there is always something of it unread, so no timeout would end it."""
+"""Bytes to read after the last answer, so that no reset overtakes it. A client that sends more is
+reset all the same. No timeout would end it, because there would always be something of it unread.
+"""
 
 PARKABLE = frozenset({Phase.HEADERS, Phase.KEEP_ALIVE})
 """Phases in which nothing is known of a connection but what it has sent of its next request."""
 
-_SENDING = frozenset(
-    {Phase.IN_FLIGHT, Phase.TUNNEL, Phase.HALF_CLOSED}
-)  # phases that a blocked send interrupts
+_SENDING = frozenset({Phase.IN_FLIGHT, Phase.TUNNEL, Phase.HALF_CLOSED})
+"""Phases that a blocked send interrupts."""
 
 
 class Transport(ParkableStream):
-    """A connection of the parking lot of the HTTP server while it has a task: every byte is told to
-    the policy.
+    """A connection of the HTTP server's parking lot while it has a task.
 
     It is also the watch that the policy drives. One task may receive while another sends.
 
     Attributes:
-        policy: Notes every byte; None: nothing does any more.
+        policy: Is told of every byte; None: the connection has ended for the reaper and the
+            journal.
         secure: Whether there is TLS on it.
     """
 
@@ -55,7 +55,7 @@ class Transport(ParkableStream):
     secure: ClassVar[bool] = False
 
     def begin(self, ended: bool) -> None:
-        """A task is about to serve what has come."""
+        """Get ready: a task is about to serve what has come."""
         super().begin(ended)
         self.policy: IdlePolicy | None = None
         self._deadlines: list[Lease] | None = None
@@ -65,7 +65,10 @@ class Transport(ParkableStream):
         self._waits = False  # whether a receive waits for bytes, and may not be parked
 
     def end(self) -> None:
-        """The task is over. What is kept of a silent connection with TLS holds nothing of it."""
+        """The task is over: let go of all that belongs to it.
+
+        The transport itself stays with a silent connection that has TLS.
+        """
         self.policy = None
         del self.scope
         for deadline in self._deadlines or ():
@@ -73,8 +76,9 @@ class Transport(ParkableStream):
         self._deadlines = None
 
     def deadline(self, seconds: float, reason: str) -> Lease:
-        """End the connection *seconds* from now for *reason*, whatever bytes come, unless it is
-        released.
+        """End the connection *seconds* from now for *reason*, whatever bytes come.
+
+        Release the lease that is returned to call it off.
         """
         lease = self.parked.lot.driver.deadline(self.parked, seconds, reason)
         self._deadlines = [*(self._deadlines or ()), lease]
@@ -82,7 +86,7 @@ class Transport(ParkableStream):
 
     @property
     def established(self) -> bool:
-        """Whether any handshake is over."""
+        """Whether the TLS handshake is over; always True without TLS."""
         return True
 
     @property
@@ -121,9 +125,7 @@ class Transport(ParkableStream):
                 self._waits = False
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """Hand *data* to the kernel. While the peer leaves no room for it, the connection is in the
-        phase WRITE.
-        """
+        """Hand *data* to the kernel. The phase is WRITE while the peer leaves no room for it."""
         self._then = None
         try:
             await super().send_all(data)
@@ -143,11 +145,10 @@ class Transport(ParkableStream):
             self.policy.bytes_out(self.progress(), trio.current_time())
 
     async def read_away(self) -> None:
-        """Shut our side, then read what still comes until the end of file, `AWAY_BYTES` of it at
-        the most.
+        """Shut our side, then read until the end of file, at most `AWAY_BYTES`.
 
-        Closing with bytes unread makes the kernel send a reset, which may overtake the last answer
-        (RFC 9112, 9.6).
+        If bytes are unread at the close, the kernel sends a reset, which may overtake the last
+        answer (RFC 9112, 9.6).
         """
         self.shut_down()
         until = self.received + AWAY_BYTES
@@ -157,9 +158,9 @@ class Transport(ParkableStream):
     def abort(self) -> None:
         """Close at once by reset, and let the kernel forget what is queued.
 
-        For a peer that does not take its response: after an ordinary close the kernel would go on
-        offering it for minutes, and a peer that reads a byte now and then would keep the memory for
-        ever (nginx has reset_timedout_connection for that).
+        This is for a peer that does not take its response. After an ordinary close the kernel would
+        go on offering it for minutes, and a peer that reads a byte now and then would hold the
+        memory for ever (nginx has reset_timedout_connection for that).
         """
         fd = self.fileno()
         if fd >= 0:
@@ -168,11 +169,14 @@ class Transport(ParkableStream):
             self.close()
 
     def queued(self) -> int:
-        """Bytes that the peer has not acknowledged."""
+        """How many bytes the peer has not acknowledged."""
         return queued(self.fileno())
 
     def progress(self) -> int:
-        """How many bytes the peer has taken since it was last asked."""
+        """Ask how far the peer has got, and enter the phase that follows from it.
+
+        Returns how many bytes it has taken since this was last asked, never less than 0.
+        """
         unsent = self.queued()
         taken = self.sent - unsent
         count, self._taken = taken - self._taken, taken
@@ -193,8 +197,9 @@ class Transport(ParkableStream):
             return peer_has_shut(connected)
 
     def wait_for(self, phase: Phase, policy: IdlePolicy) -> None:
-        """The response is out of our hands: enter *phase*, or first WRITE while the peer has much
-        of it to take yet.
+        """The response is handed to the kernel: enter *phase*.
+
+        While the peer has much of the response still to take, the phase is WRITE, and then *phase*.
         """
         much = self.queued() > self._enough(phase)
         self._then = phase if much else None
@@ -202,9 +207,7 @@ class Transport(ParkableStream):
 
     @staticmethod
     def _enough(phase: Phase) -> int:
-        """How little must be queued for a response to be out of our hands. Before the end: all of
-        it.
-        """
+        """How many bytes may be queued when *phase* begins. Before the last close: none."""
         return QUEUED_BYTES if phase is Phase.KEEP_ALIVE else 0
 
     def _enter_next(self, policy: IdlePolicy) -> None:
@@ -213,15 +216,12 @@ class Transport(ParkableStream):
             policy.enter(phase, trio.current_time())
             if phase is Phase.KEEP_ALIVE and self._waits:
                 self._waits = False
-                trio.lowlevel.notify_closing(
-                    self.fileno()
-                )  # the receive begins to wait anew: now it may be parked
+                # Wake the receive: it begins to wait anew, and now it may be parked.
+                trio.lowlevel.notify_closing(self.fileno())
 
 
 class TlsTransport(Transport, TlsStream):
-    """The same with TLS on it: it receives and sends what is inside, and a part of a record is
-    activity, too.
-    """
+    """A `Transport` with TLS: it hands out plain bytes, and a part of a record is activity."""
 
     __slots__ = ("_ahead",)
 
@@ -233,7 +233,7 @@ class TlsTransport(Transport, TlsStream):
 
     def begin(self, ended: bool) -> None:
         super().begin(ended)
-        self._ahead = 0  # bytes that have been heard of, and are part of a record that is not whole
+        self._ahead = 0  # bytes of a record that is not whole yet, which the policy was told of
 
     def heard(self, count: int) -> None:
         count, self._ahead = max(1, count - self._ahead), 0
@@ -242,7 +242,7 @@ class TlsTransport(Transport, TlsStream):
     def read_now(self, most: int) -> bytes:
         fd = self._open()
         if self.shut:
-            return os.read(fd, most)  # whatever still comes, nothing will be made of it
+            return os.read(fd, most)  # what still comes is thrown away, so it need not be decrypted
         part = waiting(fd)
         try:
             return self.session.read(most)

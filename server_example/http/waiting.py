@@ -1,9 +1,9 @@
-"""The parking lot of the HTTP server: who waits for a first byte, a handshake, the rest of a head,
-a next request.
+"""The parking lot of the HTTP server: connections that wait for a first byte, a handshake, the rest
+of a head, or a next request.
 
 One rule: *a task is made for a whole request head, not for a client*. A client that has connected,
-and one that has sent half a head, cost a descriptor, a lease and the bytes they sent. What ends
-them is the same as with a task.
+and one that has sent half a head, cost a descriptor, a lease and the bytes they sent. The same
+limits end them as if they had a task.
 """
 
 from __future__ import annotations
@@ -28,34 +28,35 @@ from .shared import Shared
 from .transport import TlsTransport, Transport
 
 HEAD_BYTES = 16384
-"""Read at once while there is no task: what is beyond a head that long is the body's, and its task
-reads it.
+"""How much is read at once while a connection has no task. Its task reads what is left of a longer
+head, and the body.
 """
 
 FIRST_OF_A_LINE = 0x21
-"""What begins with less than that is no request and never will be one: h11 refuses it at once, and
-so need not wait.
+"""The least first byte of a request. Bytes that begin with less are no request and never will be
+one: they get a task at once, in which h11 refuses them.
 """
 
 UNSENT_BYTES = 131072
-"""What the kernel may hold that is not even on its way. Without this limit a peer that takes
-nothing costs up to some megabytes: a thousand of them had a gigabyte copied in vain, and the loop
-with it."""
+"""Bytes of a response that the kernel may hold before they are even on their way. Without this
+limit a peer that takes nothing costs up to some megabytes: for a thousand of them a gigabyte was
+copied in vain, and the loop stood still for as long."""
 
-_END = re.compile(rb"\n\r?\n")  # of a head, as h11 sees it
+_END = re.compile(rb"\n\r?\n")
+"""The end of a head, as h11 sees it."""
 
 
 class Kept(Parked):
     """One connection from its accept to its end, with a task or without.
 
     Attributes:
-        opened: Seconds on trio's clock.
-        requests: Those until it was parked.
-        head: What has come of the next request; begins with an empty line only after too many of
-            them.
-        blank: How many bytes of empty lines have come before it.
+        opened: When it was accepted, in seconds on trio's clock.
+        requests: How many requests had come when it was parked.
+        head: The bytes of the next request so far. They begin with an empty line only if there were
+            too many of them.
+        blank: How many bytes of empty lines have come before the next request.
         age: The lease of its age limit, over or not; None: it has none.
-        connection: While it has a task.
+        connection: The connection while it has a task; None: it is parked.
     """
 
     __slots__ = ("age", "blank", "connection", "head", "opened", "requests")
@@ -80,7 +81,7 @@ class Kept(Parked):
 
     @property
     def begun(self) -> bool:
-        """Whether its peer has begun to ask for something, and we wait for the rest."""
+        """Whether its client has begun a handshake or a head, and we wait for the rest."""
         stream = self.stream
         return bool(self.head) or not (stream is None or stream.established)
 
@@ -94,8 +95,8 @@ class Waiting(ParkingLot):
     """The connections of one `HttpServer`.
 
     Args:
-        server: What they share.
-        serve: Called with the transport when there is a whole head, in a task.
+        server: What all connections share.
+        serve: Is called in a task, with the transport, when a whole head has come.
         linger: As in `ParkingLot`.
         tls: Wraps every connection; None: plain.
     """
@@ -125,23 +126,23 @@ class Waiting(ParkingLot):
         return seconds
 
     def reload(self, kept: Kept) -> None:
-        """Put the timeout in force that its phase has now, counted from the last activity. A
-        drain's stays.
+        """Put the timeout in force that its phase has now, counted from the last activity.
+
+        A connection that is being drained keeps the timeout of the drain.
         """
         for phase in (Phase.HANDSHAKE, Phase.FIRST_BYTE, Phase.HEADERS, Phase.KEEP_ALIVE):
             if kept.lease.reason == phase.value:
                 self.driver.retime(kept.lease, self._limit(phase))
 
-    # ---- what is heard of them
-    # ---------------------------------------------------------------------------------------
+    # ---- what clients say
 
     def waits_for_more(self, parked: Kept) -> bool:
-        """As in `ParkingLot`."""
+        """Whether *parked* waits for the rest of something; see `ParkingLot.waits_for_more`."""
         return parked.begun
 
     def spoken(self, parked: Kept, ended: bool) -> None:
-        """Read once of what has come: of more the epoll tells anew. A task begins when there is
-        work for one.
+        """Read once; if more has come, the epoll says so again. Begin a task if there is work for
+        one.
         """
         try:
             if self._tls is not None and not self._is_established(parked, self._tls):
@@ -149,13 +150,13 @@ class Waiting(ParkingLot):
             data = self._read(parked)
         except OSError:
             self._server.counters.lost += 1
-            # Only where the session could not be made, the descriptor is closed.
+            # The descriptor is closed already if no TLS session could be made, and only then.
             self.gone(parked, closed=self._tls is not None and parked.stream is None)
             return
         if data == b"" and not parked.head:
             self.gone(parked)
         elif data == b"" or (data and self._is_whole(parked, data)):
-            self.start(parked)  # after an end of file its task is told that this is no request
+            self.start(parked)  # after an end of file its task answers that this is no request
         else:
             self.listen(parked)
 
@@ -170,9 +171,7 @@ class Waiting(ParkingLot):
             return None
 
     def _is_whole(self, kept: Kept, data: bytes) -> bool:
-        """Whether a task can do something with the head of *kept* and *data*: serve it, or refuse
-        it.
-        """
+        """Add *data* to the head of *kept*. Returns whether a task can now serve or refuse it."""
         before = len(kept.head)
         if not before:
             data, kept.blank = useful_of(data, kept.blank)
@@ -190,7 +189,7 @@ class Waiting(ParkingLot):
         return False
 
     def _is_established(self, kept: Kept, context: ssl.SSLContext) -> bool:
-        """Whether the handshake is over, after a step of it."""
+        """Do a step of the handshake. Returns whether it is over."""
         if kept.stream is None:
             kept.stream = TlsTransport(kept, context)
         if kept.stream.established:
@@ -209,31 +208,25 @@ class Waiting(ParkingLot):
         self.driver.retime(kept.lease, seconds, reason)
 
     # ---- ends
-    # ------------------------------------------------------------------------------------------------------
 
     def hung_up(self, parked: Kept, gone: bool) -> None:
-        """The peer has shut its side, and may still want its answer; or it is gone, and wants
-        nothing.
-        """
+        """The client has shut its side, and may still want its answer; or it is *gone*."""
         connection = parked.connection
         if connection is None:
             return
         if not gone:
-            self.listen_for_its_end(
-                parked, shut=False
-            )  # what remains to be heard is that it is gone
+            # That it has shut its side is known now; listen only for its being gone.
+            self.listen_for_its_end(parked, shut=False)
             connection.policy.hang_up(trio.current_time())
             if self._server.draining:
                 connection.nudge()
-        elif (
-            not connection.transport.shut
-        ):  # otherwise both sides have, and there is nothing more to it
+        elif not connection.transport.shut:  # otherwise both sides have shut: an orderly end
             connection.transport.hung_up = True
             self._server.counters.lost += 1
             connection.transport.scope.cancel(reason="the peer has gone")
 
     def left(self, parked: Kept, reason: str | None) -> None:
-        """It ends. Where half a request has come, and its time is over, it is answered."""
+        """The connection ends. If half a request has come, and its time is over, answer it."""
         if parked.age is not None:
             parked.age.release()
         status = None if reason is None or parked.state is not PARKED else ANSWERS.get(reason)

@@ -22,7 +22,12 @@ from scripts.serving import free_port, serving
 from tests.helpers.program_trials import connect, rest, trial
 
 ROOT = Path(__file__).parent.parent.parent
-MARKDOWN = (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "examples" / "README.md")
+MARKDOWN = (
+    *ROOT.glob("*.md"),
+    *ROOT.glob("docs/**/*.md"),
+    ROOT / "examples" / "README.md",
+    ROOT / "server_example" / "README.md",
+)
 # Those of uvicorn.md and attach.md have tests of their own; the journal's is no server.
 PAGES = {
     str(path.relative_to(ROOT)): path.read_text()
