@@ -34,7 +34,7 @@ def server(name: str, folder):
         "--port",
         str(port),
         "--app-dir",
-        str(ROOT / "tests" / "run_apps"),
+        str(ROOT / "tests" / "run" / "apps"),
     ]
     return serving([sys.executable, "-m", name, *options, "asgi:app"], folder / "log", port=port)
 
