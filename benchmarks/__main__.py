@@ -19,7 +19,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .common import RESULTS, ROOT, Scale, machine
+from scripts.provenance import machine
+
+from .common import RESULTS, ROOT, Scale
 from .document import PROGRAMS, SLOW, Program, page
 
 SCHEMA = "reaper-benchmarks/1"

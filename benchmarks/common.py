@@ -9,15 +9,12 @@ run to run.
 from __future__ import annotations
 
 import os
-import platform
 import re
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime
-from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,19 +30,6 @@ of.
 
 Note = Callable[[str], None]
 """Called now and then with what is being done: one short line."""
-
-PACKAGES = (
-    "trio",
-    "h11",
-    "uvloop",
-    "numpy",
-    "pyarrow",
-    "pyspark",
-    "duckdb",
-    "uvicorn",
-    "aiohttp",
-    "hypercorn",
-)
 
 LONGEST = 600
 """Seconds that one run under valgrind or strace may take."""
@@ -139,26 +123,6 @@ def names(count: int) -> list[str]:
     return [f"10.{i >> 16 & 255}.{i >> 8 & 255}.{i & 255}:{i & 65535}" for i in range(count)]
 
 
-def machine() -> dict[str, Any]:
-    """What the figures were taken on: without this they can neither be repeated nor doubted."""
-    installed = {f"{each.name}".lower(): each.version for each in distributions()}
-    return {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "cpu": _cpu_model(),
-        "cpus": os.cpu_count(),
-        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "kernel": platform.release(),
-        "system": platform.system(),
-        "python": f"{platform.python_implementation()} {platform.python_version()}",
-        "packages": {package: installed.get(package, "absent") for package in PACKAGES},
-        "commit": _git("rev-parse", "HEAD"),
-        # The results are rewritten by the very run that asks, and the document after it: they do
-        # not count.
-        "dirty": bool(_git("status", "--porcelain", "--", ".", ":!benchmarks/results", ":!docs")),
-        "load_before": os.getloadavg()[0],
-    }
-
-
 def under(tool: list[str], program: list[str], cwd: Path = ROOT) -> str:
     """What *tool* says on stderr of a Python *program*, whose hashing and environment are fixed: it
     counts, so every run must be the same. Raises RuntimeError: it failed; the message is its
@@ -184,20 +148,3 @@ def callgrind(program: list[str], cwd: Path = ROOT, *flags: str) -> int:
     if found is None:
         raise RuntimeError(f"callgrind counted nothing: {said[-2000:]}")
     return int(found[1])
-
-
-def _cpu_model() -> str:
-    found = re.search(
-        r"^model name\s*:\s*(.*?)\s*$", Path("/proc/cpuinfo").read_text(), re.MULTILINE
-    )
-    return found[1] if found else platform.processor() or platform.machine()
-
-
-def _git(*arguments: str) -> str:
-    try:
-        done = subprocess.run(
-            ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return ""
-    return done.stdout.strip()

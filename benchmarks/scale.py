@@ -20,8 +20,9 @@ from typing import Any
 from loadgen.judge.page import lateness_chart
 from loadgen.units import seconds, share, size
 from reaper.html.parts import CSS
+from scripts.provenance import machine
 
-from .common import RESULTS, ROOT, machine, markdown
+from .common import RESULTS, ROOT, markdown
 
 PAGE, PICTURE = ROOT / "docs" / "scale.md", ROOT / "docs" / "img" / "demo.svg"
 SCHEMA = "reaper-demos/1"

@@ -15,9 +15,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import machine
 from reaper.config.flags import Parser
 
+from ..provenance import machine
 from ..serving import ROOT, DidNotStart
 from ..tools import Missing
 from .rounds import Trial, played
