@@ -42,7 +42,12 @@ def sins_of(server: Server) -> dict[str, int]:
 
 @contextmanager
 def faulty_server(name: str = "right", timeout: float = 1.0) -> Iterator[Server]:
-    command = [sys.executable, str(ROOT / "tests" / "helpers" / "faulty_servers.py"), name, str(timeout)]
+    command = [
+        sys.executable,
+        str(ROOT / "tests" / "helpers" / "faulty_servers.py"),
+        name,
+        str(timeout),
+    ]
     with (
         tempfile.TemporaryDirectory() as folder,
         serving(command, Path(folder, "server.log"), stdin=subprocess.PIPE) as server,
