@@ -107,32 +107,34 @@ def convert(stream: Path, *, recovered: bool = False) -> Path | None:
     Returns:
         The new file, or None if not one row could be read.
     Raises:
-        OSError, pyarrow.ArrowException, ValueError: writing failed, or column names are damaged.
-        The stream remains.
+        OSError, pyarrow.ArrowException, ValueError: the disk failed as it was read or written, or
+            column names are damaged. The stream remains.
     Cost: one stream in memory; `rotate_bytes` bounds it.
     """
     batches: list[pa.RecordBatch] = []
     anchors: list[tuple[int, ...]] = []
     schema: pa.Schema | None = None
     cut, dropped = False, 0
-    with stream.open("rb") as source:
-        try:
-            reader = pa.ipc.open_stream(source)
-            schema = reader.schema
-            while True:
-                batch, custom = reader.read_next_batch_with_custom_metadata()
-                batch.validate(full=True)  # a flipped bit may point anywhere
-                anchor = tuple(
-                    int(value) for value in json.loads((custom or {}).get(PREFIX + "anchor", "[]"))
-                )
-                dropped = max(dropped, int((custom or {}).get(PREFIX + "dropped", 0)))
-                batches.append(batch)
-                if anchor and (not anchors or anchors[-1] != anchor):
-                    anchors.append(anchor)
-        except StopIteration:
-            pass
-        except (pa.ArrowException, OSError, ValueError, TypeError):
-            cut = True  # what a kill or a full disk leaves: a message that ends in the middle
+    # Whole, and from memory: read from a file, a damaged length would first be allocated, and only
+    # then be found to be beyond the end.
+    source = pa.BufferReader(stream.read_bytes())
+    try:
+        reader = pa.ipc.open_stream(source)
+        schema = reader.schema
+        while True:
+            batch, custom = reader.read_next_batch_with_custom_metadata()
+            batch.validate(full=True)  # a flipped bit may point anywhere
+            anchor = tuple(
+                int(value) for value in json.loads((custom or {}).get(PREFIX + "anchor", "[]"))
+            )
+            dropped = max(dropped, int((custom or {}).get(PREFIX + "dropped", 0)))
+            batches.append(batch)
+            if anchor and (not anchors or anchors[-1] != anchor):
+                anchors.append(anchor)
+    except StopIteration:
+        pass
+    except (pa.ArrowException, OSError, ValueError, TypeError):
+        cut = True  # what a kill or a full disk leaves: a message that ends in the middle
     if schema is None or not batches:
         stream.unlink()
         return None

@@ -503,6 +503,14 @@ def test_a_damaged_stream_gives_back_whole_batches_or_nothing_and_never_an_error
             assert pq.read_table(path).num_rows % 10 == 0
 
 
+def test_a_damaged_length_is_the_end_of_what_can_be_read_and_no_allocation(tmp_path: Path) -> None:
+    damaged = bytearray(a_stream()[:2208])
+    damaged[2077] ^= 1  # the message after the schema now says that a terabyte follows
+    stream = left(tmp_path, damaged)
+    assert recover(tmp_path) == []
+    assert not stream.exists()  # not one row could be read
+
+
 def test_a_stream_whose_columns_have_damaged_names_stays_and_stops_no_other(tmp_path) -> None:
     whole = a_stream()
     damaged, good = (
