@@ -82,12 +82,10 @@ def write_answer(out: Place, name: str, summary: object, text: str) -> None:
     write_text(out / f"{name}.txt", text + "\n")
 
 
-def show(arguments: argparse.Namespace, summary: object, text: str) -> None:
-    """Print *text*, or *summary* as JSON where `--json` was given. A reader may leave early, as
-    `head` does.
-    """
+def show(as_json: bool, summary: object, text: str) -> None:
+    """Print *text*, or *summary* where *as_json*. A reader may leave early, as `head` does."""
     try:
-        print(json.dumps(summary, indent=2) if arguments.json else text, flush=True)
+        print(json.dumps(summary, indent=2) if as_json else text, flush=True)
     except BrokenPipeError:
         os.dup2(
             os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
@@ -158,27 +156,3 @@ def apart(out: Place, events: Sequence[Place]) -> None:
             raise Fault(
                 f"--out {out} lies in {where}, which is read: name a directory outside of it"
             )
-
-
-def named(arguments: argparse.Namespace) -> list[Place]:
-    """What *arguments* name as input: `--events`, `--client` and, where there are any, `--logs`."""
-    return [*arguments.events, *arguments.client, *getattr(arguments, "logs", [])]
-
-
-def remotes(arguments: argparse.Namespace) -> list[Remote]:
-    """What *arguments* name that is not on this machine, the output last. Spark has to run in a
-    driver here for it.
-    """
-    return [where for where in (*named(arguments), arguments.out) if isinstance(where, Remote)]
-
-
-def reach(arguments: argparse.Namespace) -> None:
-    """Make sure that every file system answers that *arguments* name. Asked once Spark has started.
-
-    Raises:
-        Fault: nothing is where input is to be.
-        OSError: a file system does not answer.
-    """
-    for where in remotes(arguments):
-        if not where.exists() and where is not arguments.out:
-            raise Fault(f"no such file or directory: {where}")

@@ -18,8 +18,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from reaper.journal import ConnectionLog, Journal
-from reaper.pipeline.audit.run import Audit, Settings, as_text, audit
+from reaper.pipeline.audit.run import Audit, Settings, audit
 from reaper.pipeline.audit.verdicts import VERDICTS
+from reaper.pipeline.audit.words import as_text
 from reaper.pipeline.read.frames import read_events
 from reaper.pipeline.read.inputs import Inputs, check
 from reaper.pipeline.read.span import Span

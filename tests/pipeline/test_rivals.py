@@ -20,7 +20,8 @@ from loadgen.cli import main
 from loadgen.journals import NAMES
 from reaper.pipeline.advise import traffic
 from reaper.pipeline.advise.traffic import BINS, CANDIDATES
-from reaper.pipeline.audit.run import Settings, as_text, audit
+from reaper.pipeline.audit.run import Settings, audit
+from reaper.pipeline.audit.words import as_text
 from reaper.pipeline.read.frames import read_events
 from reaper.pipeline.read.inputs import Inputs, check
 from reaper.pipeline.read.runs import Timeline

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...config.balancers import BALANCERS
 from ...config.flags import Parser
 from ..arguments import AddCommand, Fault, Progress, place, positive_ns, share, show, write_answer
-from ..places import remove, write_text
-from ..read.command import add_inputs, asking
+from ..places import Place, remove, write_text
+from ..read.command import Request, add_inputs, asking
 from ..read.inputs import Inputs
 from .access_logs import FORMATS
+
+if TYPE_CHECKING:
+    from .run import AccessLogs, Policy
 
 DEFAULT_TIMEOUT_NS = 75 * 10**9
 
@@ -55,30 +58,29 @@ def add_policy(parser: Parser) -> None:
     )
 
 
+def policy_of(arguments: argparse.Namespace) -> Policy:
+    """What the flags of `add_policy` say."""
+    from .run import Policy
+
+    return Policy(max_cut=arguments.max_cut, behind=arguments.behind)
+
+
 def run_advise(
     spark: Any,
-    arguments: argparse.Namespace,
     server: Inputs,
+    logs: AccessLogs | None,
+    out: Place,
+    policy: Policy,
     progress: Progress,
-    *,
-    logs: bool = False,
 ) -> dict[str, Any]:
-    """Advise, and write advice.json, advice.txt and, where the log holds the answer, reaper.toml
-    below `--out`.
-
-    *logs*: from `--logs`, not *server*.
+    """Advise from *logs*, or without them from the journals of *server*. Writes advice.json,
+    advice.txt and, where the log holds the answer, reaper.toml below *out*.
     """
-    from .run import Policy, advise, as_text, as_toml
+    from .run import advise, as_text, as_toml
 
-    policy = Policy(max_cut=arguments.max_cut, behind=arguments.behind)
-    source = (
-        (arguments.format, arguments.logs, arguments.timeout or DEFAULT_TIMEOUT_NS)
-        if logs
-        else None
-    )
-    result = advise(spark, server, source, policy, progress)
-    write_answer(arguments.out, "advice", result, as_text(result))
-    toml = arguments.out / "reaper.toml"
+    result = advise(spark, server, logs, policy, progress)
+    write_answer(out, "advice", result, as_text(result))
+    toml = out / "reaper.toml"
     if result["config"]:
         write_text(toml, as_toml(result))
     else:
@@ -97,9 +99,13 @@ def _advise(arguments: argparse.Namespace, progress: Progress) -> int:
         raise Fault("--timeout is for --logs: a journal's rows say which timeout was in force")
     if arguments.logs and (arguments.since or arguments.until or arguments.expect):
         raise Fault("--from, --to and --expect are for --events: access logs are read as they are")
-    with asking("advise", arguments, progress) as (spark, server, _):
+    logs: AccessLogs | None = None
+    if arguments.logs:
+        logs = (arguments.format, arguments.logs, arguments.timeout or DEFAULT_TIMEOUT_NS)
+    request = Request.of("advise", arguments)
+    with asking(request, progress) as (spark, server, _):
         from .run import as_text
 
-        result = run_advise(spark, arguments, server, progress, logs=bool(arguments.logs))
-    show(arguments, result, as_text(result))
+        result = run_advise(spark, server, logs, request.out, policy_of(arguments), progress)
+    show(arguments.json, result, as_text(result))
     return 0 if result["result"] == "pass" else 1

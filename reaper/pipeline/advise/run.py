@@ -74,16 +74,18 @@ class Policy:
     """A load balancer, one of `BALANCERS`."""
 
 
+AccessLogs = tuple[str, list[Place], int]
+"""A format, files in it, and the timeout in force when they were written, ns."""
+
+
 def advise(
     spark: SparkSession,
     inputs: Inputs,
-    logs: tuple[str, list[Place], int] | None,
+    logs: AccessLogs | None,
     policy: Policy,
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Learn from journals, or from access logs (format, files, timeout in force in ns); returns
-    what goes to JSON.
-    """
+    """Learn from the journals of *inputs*, or from *logs*; returns what goes to JSON."""
     lacking = inputs.lacking()
     quarantined: list[dict[str, str]] = lacking["quarantined"]
     notes: list[str] = []

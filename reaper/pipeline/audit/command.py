@@ -6,13 +6,13 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from ..arguments import AddCommand, Progress, duration_ns, share, show, write_answer
-from ..places import remove
-from ..read.command import add_inputs, asking
+from ..places import Place, remove
+from ..read.command import Request, add_inputs, asking
 from ..read.inputs import Inputs
 from .verdicts import FLIGHT_NS, GRACE_NS, UNMATCHED
 
 if TYPE_CHECKING:
-    from .run import Audit
+    from .run import Audit, Settings
 
 
 def add(command: AddCommand) -> None:
@@ -35,30 +35,39 @@ def add_law(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
+def law_of(arguments: argparse.Namespace) -> Settings:
+    """What the flags of `add_law` say."""
+    from .run import Settings
+
+    return Settings(arguments.grace, arguments.flight, arguments.unmatched)
+
+
 def run_audit(
     spark: Any,
-    arguments: argparse.Namespace,
     server: Inputs,
     client: Inputs | None,
+    out: Place,
+    settings: Settings,
     progress: Progress,
 ) -> Audit:
-    """Audit, and write audit.json, audit.txt and connections/ below `--out`."""
-    from .run import Settings, as_text, audit
+    """Audit, and write audit.json, audit.txt and connections/ below *out*."""
+    from .run import audit
+    from .words import as_text
 
-    settings = Settings(arguments.grace, arguments.flight, arguments.unmatched)
     try:
-        result = audit(spark, server, client, arguments.out, settings, progress)
+        result = audit(spark, server, client, out, settings, progress)
     except BaseException:
-        remove(arguments.out / "connections")  # half of them, or an earlier answer's
+        remove(out / "connections")  # half of them, or an earlier answer's
         raise
-    write_answer(arguments.out, "audit", result.summary, as_text(result.summary))
+    write_answer(out, "audit", result.summary, as_text(result.summary))
     return result
 
 
 def _audit(arguments: argparse.Namespace, progress: Progress) -> int:
-    with asking("audit", arguments, progress) as (spark, server, client):
-        from .run import as_text
+    request = Request.of("audit", arguments)
+    with asking(request, progress) as (spark, server, client):
+        from .words import as_text
 
-        result = run_audit(spark, arguments, server, client, progress)
-    show(arguments, result.summary, as_text(result.summary))
+        result = run_audit(spark, server, client, request.out, law_of(arguments), progress)
+    show(arguments.json, result.summary, as_text(result.summary))
     return 0 if result.passed else 1

@@ -7,14 +7,19 @@ wrote.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
-from ..engine import F
-from ..read.frames import ns
+from ..engine import F, together
+from ..read.frames import lifetimes, ns, read_events, runs_frame, with_run
+from ..read.inputs import Inputs
+from ..read.runs import Stalls, Timeline
+from .silences import excuse
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 CONSISTENT_S = 0.05
 """By how much the two bounds may cross before the clocks are called irreconcilable: delays are not
@@ -28,6 +33,96 @@ yet accepted.
 
 FAR_NS = 1 << 62
 """Beyond every instant."""
+
+NEGLIGIBLE_SKEW_S = 0.005
+"""A skew up to here changes no verdict: the tolerance is wider."""
+
+SAME_CLOCK_NS = 1_000_000
+"""How far two timelines may disagree that are read off one clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """What the journals of one side say, on the timeline that both sides share."""
+
+    inputs: Inputs
+    runs: DataFrame
+    """One row per run, see `frames.RUNS`."""
+    lives: DataFrame
+    """One row per connection, with the columns of its run."""
+    stalls: Stalls
+    apart: list[int]
+    """The runs that have no place on the timeline: their connections find no pair."""
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """What the join of both sides found."""
+
+    connections: DataFrame
+    """One row per connection of the server, judged by both sides, as it was written."""
+    skew: Skew
+    client_seen: int
+    """Connections of the client that it opened."""
+    client_only: int
+    """Of them, those that are no connection of the server."""
+
+
+def read(spark: SparkSession, inputs: Inputs, timeline: Timeline) -> Side:
+    """The audit's first step, for one side: a row per connection. Nothing is computed yet."""
+    runs = runs_frame(spark, inputs.runs, timeline)
+    lives = with_run(lifetimes(read_events(spark, inputs)), runs)
+    return Side(inputs, runs, lives, timeline.stalls(inputs.runs), timeline.apart(inputs.runs))
+
+
+def join(
+    spark: SparkSession,
+    judged: DataFrame,
+    server: Side,
+    client: Side,
+    *,
+    one_clock: bool,
+    flight_ns: int,
+    write: Callable[[DataFrame], DataFrame],
+    progress: Callable[[str], None],
+) -> Joined:
+    """The audit's fourth step: pair the server's connections with the client's, and judge again.
+
+    Where the clocks turn out to be apart, everything is judged and written a second time with their
+    skew taken off.
+
+    Args:
+        judged: The server's connections, judged by its own journal.
+        one_clock: Whether both sides read the same clock; then no skew is taken off.
+        flight_ns: See `judge_pairs`.
+        write: Keeps a frame, and returns it as it reads back.
+    """
+    view = client_view(without_peer(client.lives, client.apart))
+    # The server's own verdict comes before the join: both in one method would be too long for
+    # Java to compile.
+    paired = pair(without_peer(judged, server.apart), view)
+
+    def judge_by_both(skew_ns: int) -> DataFrame:
+        shifted = {
+            run: [(since + skew_ns, to + skew_ns) for since, to in found]
+            for run, found in client.stalls.items()
+        }
+        excused = excuse(spark, seen(paired, skew_ns), server.stalls, shifted)
+        tolerance_ns = SAME_CLOCK_NS if one_clock else flight_ns
+        return write(
+            judge_pairs(excused, skew_ns=skew_ns, flight_ns=flight_ns, tolerance_ns=tolerance_ns)
+        )
+
+    progress("joining both sides, judging every connection")
+    connections, client_seen = together(
+        partial(judge_by_both, 0), client.lives.where("opens > 0").count
+    )
+    skew = measure_skew(connections)
+    if not one_clock and skew.estimate is not None and abs(skew.estimate) > NEGLIGIBLE_SKEW_S:
+        progress(f"judging again with the clocks' skew of {skew.estimate * 1e3:+.1f} ms taken off")
+        connections = judge_by_both(round(skew.estimate * 1e9))
+    matched = connections.where(F.col("c_conn").isNotNull()).select("c_conn").distinct().count()
+    return Joined(connections, skew, client_seen, client_seen - matched)
 
 
 @dataclass(frozen=True, slots=True)

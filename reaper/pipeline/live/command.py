@@ -98,5 +98,5 @@ def _live(arguments: argparse.Namespace, progress: Progress) -> int:
         except StreamFailed as failed:
             progress(str(failed))
             return 1
-    show(arguments, summary, as_text(summary))
+    show(arguments.json, summary, as_text(summary))
     return 0 if summary["complete"] and not summary["dropped_by_watermark"] else 1

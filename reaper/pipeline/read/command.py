@@ -1,10 +1,13 @@
-"""The flags `--events` and `--client` that most commands have, and how what they name is read."""
+"""What most commands ask: the flags `--events` and `--client`, the request that a command makes of
+its arguments, and how what it names is read.
+"""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -12,29 +15,27 @@ from ...config.flags import Parser
 from ..arguments import (
     PUT_ASIDE,
     SHOWN_ASIDE,
+    Fault,
     Progress,
     apart,
     aside_lines,
-    named,
     place,
-    reach,
-    remotes,
     require,
     whole,
 )
 from ..engine import answering
 from ..engine.choice import asked_session, choose
-from ..places import write_text
+from ..places import Place, Remote, write_text
 from .expected import add_expected, line, silent
 from .inputs import Inputs, check, hole_line
-from .span import add_span, span_of
+from .span import Span, add_span, span_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
 def add_inputs(parser: Parser, *, required: bool = True, client: bool = True) -> None:
-    """Give *parser* the flags that `read_inputs` reads. *client*: with `--client`."""
+    """Give *parser* the flags of a `Request`. *client*: with `--client`."""
     parser.add_argument(
         "--events",
         type=place,
@@ -58,45 +59,111 @@ def add_inputs(parser: Parser, *, required: bool = True, client: bool = True) ->
     add_expected(parser)
 
 
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a command reads, where its answer goes, and which engine it asks.
+
+    A command makes it of its arguments; nothing behind the command sees those.
+    """
+
+    name: str
+    """Of the command."""
+    events: Sequence[Place]
+    client: Sequence[Place]
+    logs: Sequence[Place]
+    out: Place
+    engine: str
+    """One of `choice.CHOICES`."""
+    master: str | None
+    """A Spark master; None: what the environment says."""
+    span: Span
+    """The time that is asked about."""
+    expected: Sequence[str]
+    """Servers that ought to be there."""
+    within_ns: int
+    """How long one of them may leave no row."""
+
+    @classmethod
+    def of(cls, name: str, arguments: argparse.Namespace) -> Request:
+        """The request of the command *name*, whose parser has the flags of `add_inputs`.
+
+        Raises:
+            Fault: nothing lies between `--from` and `--to`.
+        """
+        return cls(
+            name=name,
+            events=arguments.events,
+            client=arguments.client,
+            logs=getattr(arguments, "logs", ()),
+            out=arguments.out,
+            engine=arguments.engine,
+            master=arguments.master,
+            span=span_of(arguments),
+            expected=arguments.expect,
+            within_ns=arguments.expect_within,
+        )
+
+    @property
+    def inputs(self) -> list[Place]:
+        """Everything that is read."""
+        return [*self.events, *self.client, *self.logs]
+
+    @property
+    def elsewhere(self) -> list[Remote]:
+        """What is not on this machine, the output last. Spark has to run in a driver here for it."""
+        return [where for where in (*self.inputs, self.out) if isinstance(where, Remote)]
+
+    def reach(self) -> None:
+        """Make sure that every file system answers that is named. Asked once Spark has started.
+
+        Raises:
+            Fault: nothing is where input is to be.
+            OSError: a file system does not answer.
+        """
+        for where in self.elsewhere:
+            if not where.exists() and where is not self.out:
+                raise Fault(f"no such file or directory: {where}")
+
+
 @contextmanager
 def asking(
-    name: str, arguments: argparse.Namespace, progress: Progress
+    request: Request, progress: Progress
 ) -> Iterator[tuple[SparkSession, Inputs, Inputs | None]]:
-    """The session of the command *name*, and what `read_inputs` reads. `--out` is there, and stays
-    whole.
+    """A session for *request*, and what `read_inputs` reads. The output's directory is made; where
+    the command fails, nothing new is left in it.
 
     Raises:
-        Fault, OSError: an input is not there, nothing can be written to `--out`, or nothing lies
-            between `--from` and `--to`. No engine was started for it.
+        Fault, OSError: an input is not there, or nothing can be written to the output. No engine
+            was started for it.
         NoSpark: see `choose` and `open_session`.
     """
-    require(named(arguments), arguments.out)
-    span_of(arguments)
-    apart(arguments.out, [*arguments.events, *arguments.client])
-    chosen, why = choose(arguments.engine, arguments.master, named(arguments), arguments.out)
-    asked = asked_session(name, chosen, why, arguments.master, not remotes(arguments), progress)
-    with asked as session, whole(arguments.out):
-        arguments.out.mkdir(parents=True, exist_ok=True)
-        yield session, *read_inputs(session, arguments, progress)
+    require(request.inputs, request.out)
+    apart(request.out, [*request.events, *request.client])
+    chosen, why = choose(request.engine, request.master, request.inputs, request.out)
+    connect = not request.elsewhere
+    asked = asked_session(request.name, chosen, why, request.master, connect, progress)
+    with asked as session, whole(request.out):
+        request.out.mkdir(parents=True, exist_ok=True)
+        yield session, *read_inputs(session, request, progress)
 
 
 def read_inputs(
-    spark: SparkSession, arguments: argparse.Namespace, progress: Progress
+    spark: SparkSession, request: Request, progress: Progress
 ) -> tuple[Inputs, Inputs | None]:
-    """The files that `--events` and `--client` name, checked; None without `--client`.
+    """The files of *request*, checked; the client's are None where none are asked for.
 
     Raises:
         Fault: a directory is missing.
     """
-    reach(arguments)
+    request.reach()
     on_spark = answering() == "spark"
     if on_spark:
         spark.conf.set("parquet.page.verify-checksum.enabled", "true")
-    span = span_of(arguments)
+    span = request.span
     checked = partial(check, spark=spark if on_spark else None, span=span, progress=progress)
-    server = checked(arguments.events)
-    client = checked(arguments.client) if arguments.client else None
-    server.silent = silent(arguments.expect, server.files, arguments.expect_within, span)
+    server = checked(request.events)
+    client = checked(request.client) if request.client else None
+    server.silent = silent(request.expected, server.files, request.within_ns, span)
     sides = [side for side in (server, client) if side]
     aside = [entry for side in sides for entry in side.quarantined]
     lines = [*map(line, server.silent), *aside_lines(aside)]
@@ -110,5 +177,5 @@ def read_inputs(
         progress(text)
     if len(aside) > SHOWN_ASIDE:
         listed = (f"{entry['path']}: {entry['reason']}\n" for entry in aside)
-        write_text(arguments.out / PUT_ASIDE, "".join(listed))
+        write_text(request.out / PUT_ASIDE, "".join(listed))
     return server, client

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from ..advise.command import add_policy, run_advise
+from ..advise.command import add_policy, policy_of, run_advise
 from ..arguments import AddCommand, Progress, show
-from ..audit.command import add_law, run_audit
+from ..audit.command import add_law, law_of, run_audit
 from ..places import write_text
-from ..read.command import add_inputs, asking
+from ..read.command import Request, add_inputs, asking
 
 
 def add(command: AddCommand) -> None:
@@ -20,19 +20,21 @@ def add(command: AddCommand) -> None:
 
 
 def _report(arguments: argparse.Namespace, progress: Progress) -> int:
-    with asking("report", arguments, progress) as (spark, server, client):
+    request = Request.of("report", arguments)
+    law, policy = law_of(arguments), policy_of(arguments)
+    with asking(request, progress) as (spark, server, client):
         from .run import gather, render
 
-        audited = run_audit(spark, arguments, server, client, progress)
-        advice = run_advise(spark, arguments, server, progress)
+        audited = run_audit(spark, server, client, request.out, law, progress)
+        advice = run_advise(spark, server, None, request.out, policy, progress)
         progress("gathering the charts")
         charts = gather(audited, server)
-        page = arguments.out / "report.html"
+        page = request.out / "report.html"
         write_text(page, render(audited.summary, advice, charts))
     outcome = {
         "result": audited.summary["result"],
         "page": str(page),
         "reasons": audited.summary["reasons"],
     }
-    show(arguments, outcome, f"{page}: audit {audited.summary['result'].upper()}")
+    show(arguments.json, outcome, f"{page}: audit {audited.summary['result'].upper()}")
     return 0 if audited.passed else 1

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from ...html.charts import Axis, Chart, round_s
 from ...html.parts import STYLES, Tile, card, document, footer, grid, header, table, tiles, warning
 from ...html.units import count, percent, seconds
-from ..audit.run import OFFENDERS_PER_VERDICT, Audit
+from ..audit.run import Audit
+from ..audit.sums import OFFENDERS_PER_VERDICT
 from ..audit.verdicts import VERDICTS, VIOLATIONS
 from ..engine import F, together
 from ..read.inputs import Inputs

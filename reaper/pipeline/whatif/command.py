@@ -6,7 +6,7 @@ import argparse
 
 from ...config.flags import Parser
 from ..arguments import AddCommand, Fault, Progress, show, write_answer
-from ..read.command import add_inputs, asking
+from ..read.command import Request, add_inputs, asking
 from .settings import parse
 
 
@@ -40,13 +40,14 @@ def _what_if(arguments: argparse.Namespace, progress: Progress) -> int:
         raise Fault("nothing to compare: give --timeouts or --set")
     for words in sets:
         parse(words)  # what makes no sense is said before Spark is started
-    with asking("what-if", arguments, progress) as (spark, server, _):
+    request = Request.of("what-if", arguments)
+    with asking(request, progress) as (spark, server, _):
         from .run import as_text, what_if
 
         summary = what_if(spark, server, sets, progress)
         text = as_text(summary)
-        write_answer(arguments.out, "what-if", summary, text)
-    show(arguments, summary, text)
+        write_answer(request.out, "what-if", summary, text)
+    show(arguments.json, summary, text)
     asked = summary["rows"][1:]
     if all(row["refused"] for row in asked):
         raise Fault(f"the log cannot tell: {asked[0]['refused']}")

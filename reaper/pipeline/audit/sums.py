@@ -1,0 +1,198 @@
+"""The audit's fifth step: connections and their verdicts, summed up into what goes to JSON.
+
+Everything here is small: a row per run and verdict, a row per listener, some offenders of each kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from ..engine import F, together
+from ..read.inputs import Inputs
+from ..read.runs import Stalls, Timeline
+from .joined import Joined
+from .verdicts import VERDICTS, VIOLATIONS
+from .words import QUANTILE_NAMES, story, where
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+SCHEMA = "reaper-audit/1"
+QUANTILES = (0.0, 0.5, 0.9, 0.99, 0.999, 1.0)
+OFFENDERS_PER_VERDICT = 20
+
+
+def sum_up(
+    connections: DataFrame,
+    server: Inputs,
+    client: Inputs | None,
+    joined: Joined | None,
+    excused_ns: tuple[int, int],
+) -> dict[str, Any]:
+    """The summary of *connections*: everything but the result and its reasons.
+
+    Args:
+        connections: As `run.written` returns them: one row per connection of the server.
+        joined: What the join found; None: no client was asked for.
+        excused_ns: The grace and the flight time that were excused.
+    """
+    is_joined = joined is not None
+    cells, lateness = together(
+        lambda: _cells(connections, is_joined), lambda: _lateness(connections, is_joined)
+    )
+    verdicts = dict.fromkeys(VERDICTS, 0)
+    for cell in cells:
+        verdicts[cell.verdict] += cell["count"]
+    holes = _holes(cells, server)
+    verdicts["lost"] += holes
+    sides = [side for side in (server, client) if side is not None]
+    grace_ns, flight_ns = excused_ns
+    summary: dict[str, Any] = {
+        "schema": SCHEMA,
+        "connections": sum(cell["count"] for cell in cells),
+        "rows": sum(cell.rows for cell in cells),
+        "rows_of_writers": server.own_rows,
+        "rows_read": server.rows,
+        "verdicts": verdicts,
+        "lost_without_a_row": holes,
+        "averted": sum(cell.averts for cell in cells),
+        "listeners": lateness,
+        "files": {
+            "read": sum(len(side.files) for side in sides),
+            "growing": sum(side.growing for side in sides),
+            "quarantined": [entry for side in sides for entry in side.quarantined],
+        },
+        "holes": [hole for side in sides for hole in side.holes],
+        "dropped_rows": server.dropped_rows,
+        "silent_servers": server.silent,
+        "settings_s": {
+            "tick": sorted({run.tick_ns / 1e9 for run in server.runs}),
+            "grace": grace_ns / 1e9,
+            "flight": flight_ns / 1e9,
+        },
+        "offenders": _offenders(connections, is_joined, verdicts, server),
+    }
+    timeline = Timeline.of([run for side in sides for run in side.runs])
+    summary["clock"] = {
+        "timeline": timeline.value,
+        "one_clock": timeline is Timeline.ONE_CLOCK,
+        "backward_rows": sum(cell.backward for cell in cells),
+        "skew_s": None,
+    }
+    if joined is not None:
+        skew = joined.skew
+        summary["clock"]["skew_s"] = {
+            **asdict(skew),
+            "estimate": skew.estimate,
+            "consistent": skew.consistent,
+        }
+        summary["joined"] = {
+            "pairs": skew.pairs,
+            "server_only": summary["connections"] - skew.pairs,
+            "client_only": joined.client_only,
+            "crossed": sum(cell.crossed for cell in cells),
+        }
+    summary["stalls"] = _stalled([timeline.stalls(side.runs) for side in sides])
+    return summary
+
+
+def _stalled(sides: Sequence[Stalls]) -> dict[str, Any]:
+    """How often, and for how long, the loops of all *sides* stood still."""
+    lengths = [to - since for side in sides for found in side.values() for since, to in found]
+    return {"count": len(lengths), "total_s": sum(lengths) / 1e9}
+
+
+def _cells(connections: DataFrame, joined: bool) -> list[Any]:
+    """One row per run and verdict: how many connections, rows and final checks."""
+    aggregates = [
+        F.count(F.lit(1)).alias("count"),
+        F.sum("rows").alias("rows"),
+        F.sum("backward").alias("backward"),
+        F.sum("averts").alias("averts"),
+        F.max("conn").alias("last_conn"),
+    ]
+    if joined:
+        aggregates.append(F.count(F.when(F.col("crossed"), 1)).alias("crossed"))
+    return connections.groupBy("run", "verdict").agg(*aggregates).collect()
+
+
+def _lateness(connections: DataFrame, joined: bool) -> dict[str, Any]:
+    """Per listener: connections, reaps, and lateness in seconds as the server logged it and as the
+    client saw it.
+    """
+    columns = ["lateness_ns", *(["seen_lateness_ns"] if joined else [])]
+    quantiles = [
+        F.percentile_approx(column, list(QUANTILES), 10_000).alias(column) for column in columns
+    ]
+    exact = [
+        least_or_most(column).alias(f"{column}_{name}")
+        for column in columns
+        for name, least_or_most in (("min", F.min), ("max", F.max))
+    ]
+    rows = (
+        connections.groupBy("listener")
+        .agg(
+            F.count(F.lit(1)).alias("n"),
+            F.sum(F.least("reaps", F.lit(1))).alias("reaped"),
+            *quantiles,
+            *exact,
+        )
+        .collect()
+    )
+
+    def shown(row: Any, column: str) -> dict[str, float] | None:
+        if row[column] is None:
+            return None
+        values = [row[f"{column}_min"], *row[column][1:-1], row[f"{column}_max"]]
+        return {name: value / 1e9 for name, value in zip(QUANTILE_NAMES, values, strict=True)}
+
+    result = {}
+    for row in sorted(rows, key=lambda row: (-row.n, row.listener or "")):
+        entry = {
+            "connections": row.n,
+            "reaped": row.reaped,
+            "lateness_s": shown(row, "lateness_ns"),
+        }
+        if joined:
+            entry["seen_lateness_s"] = shown(row, "seen_lateness_ns")
+        result[row.listener or "(none)"] = entry
+    return result
+
+
+def _holes(cells: Sequence[Any], server: Inputs) -> int:
+    """Connections without a row of theirs, although their number was assigned: only in whole runs."""
+    holes = 0
+    for run in server.runs:
+        if run.whole and (mine := [cell for cell in cells if cell.run == run.index]):
+            assigned = max(cell.last_conn for cell in mine) - run.first_conn
+            holes += max(0, assigned - sum(cell["count"] for cell in mine))
+    return holes
+
+
+def _offenders(
+    connections: DataFrame, joined: bool, verdicts: dict[str, int], server: Inputs
+) -> list[dict[str, Any]]:
+    """The first of each kind of violation, with their stories."""
+    machines = {facts.writer: facts.server for facts in server.files}
+    runs = {run.index: run for run in server.runs}
+    found = []
+    for verdict in VIOLATIONS:
+        if verdicts[verdict]:
+            rows = (
+                connections.where(F.col("verdict") == verdict)
+                .orderBy("conn")
+                .limit(OFFENDERS_PER_VERDICT)
+                .collect()
+            )
+            found += [
+                {
+                    "verdict": verdict,
+                    "conn": row.conn,
+                    "where": where(row, runs[row.run], machines),
+                    "story": story(row, joined),
+                }
+                for row in rows
+            ]
+    return found

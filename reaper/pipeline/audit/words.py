@@ -1,0 +1,177 @@
+"""What the audit says, in words: its reasons, the story of one connection, the table to read.
+
+Nothing is decided here. `run.conclude` decides which reasons hold, and takes each sentence from this
+module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..read.expected import instant
+from ..read.runs import Run, Timeline
+from .verdicts import VERDICTS, VIOLATIONS
+
+QUANTILE_NAMES = ("min", "p50", "p90", "p99", "p999", "max")
+"""The columns of the table of lateness."""
+
+NO_CONNECTION = "no connection was found: nothing is proven"
+NONE_JUDGED = "no connection could be judged: nothing is proven"
+STEPPED = "the two sides' clocks cannot be reconciled: a clock was stepped"
+CLIENT_UNREAD = (
+    "the client's log was asked for, and none of its files could be read: one side alone was judged"
+)
+
+
+# ---- reasons
+
+
+def violated(verdict: str, count: int) -> str:
+    """So many connections have a verdict that is a violation."""
+    return f"{count} {verdict}: {VERDICTS[verdict]}"
+
+
+def ran_backwards(rows: int) -> str:
+    """So many rows have an instant before that of a row that came earlier."""
+    return f"{rows} row(s) in which a monotonic clock ran backwards"
+
+
+def put_aside(quarantined: Sequence[Mapping[str, str]]) -> str:
+    """Files were put aside; the first of them is named."""
+    first = quarantined[0]
+    return f"{len(quarantined)} file(s) put aside: {first['path']}: {first['reason']}"
+
+
+def judged_by_no_rule(rows: int) -> str:
+    """So many rows are of no run."""
+    return f"{rows} row(s) were judged by no rule: they belong to no run of a writer that is known"
+
+
+def dropped(rows: int) -> str:
+    """Writers say that they lost so many rows."""
+    return f"{rows} row(s) that the writers dropped: the journal is not whole"
+
+
+def clockless(runs: int) -> str:
+    """So many runs have no place on the shared timeline; "" for none. A clause of other reasons."""
+    return f"; {runs} run(s) have no anchors, so their instants cannot be compared" if runs else ""
+
+
+def nobody_paired(servers: int, clients: int, without_clock: int) -> str:
+    """None of the client's connections is among the server's."""
+    return (
+        f"none of the client's {clients} connection(s) is among the server's {servers}: it is another "
+        "server's client, or an address translator or balancer lies between them. No two logs can be joined across "
+        f"one: it gives connections other addresses, and nothing else tells them apart{clockless(without_clock)}"
+    )
+
+
+def too_few_paired(
+    joined: Mapping[str, int], servers: int, clients: int, allowed: float, without_clock: int
+) -> str:
+    """More connections than allowed have no counterpart."""
+    return (
+        f"{joined['server_only']} of the server's {servers} connection(s) and {joined['client_only']} of the client's "
+        f"{clients} have no counterpart, more than {allowed:.3g} of them (--unmatched): one side alone was judged"
+        f"{clockless(without_clock)}"
+    )
+
+
+# ---- one connection
+
+
+def where(row: Any, run: Run, machines: Mapping[int, str]) -> str:
+    """Which server, and when: the journal has a hash of the addresses, and no address."""
+    began = row.opened if row.opened is not None else row.last_t
+    at = f", {instant(began + Timeline.UNIX.offset_ns(run))}" if run.anchors else ""
+    return f"server {machines.get(run.writer) or 'without a name'}{at}"
+
+
+def story(row: Any, joined: bool) -> str:
+    """What happened to one connection, in words; times count from its opening."""
+    start = row.opened if row.opened is not None else row.last_t
+
+    def at(t: int | None) -> str:
+        return "never" if t is None else f"at {(t - start) / 1e9:+.3f} s"
+
+    timeout = row.end_timeout_ms if row.end_timeout_ms is not None else row.open_timeout_ms
+    parts = [
+        f"on {row.listener or 'no listener'}",
+        f"timeout {timeout / 1e3:g} s" if timeout else "no idle timeout",
+        f"{row.opens} opening(s), {row.activities} logged silence(s), last {at(row.last_activity)}",
+    ]
+    if row.ends:
+        how = (
+            "reaped"
+            if row.reaps
+            else "closed by its peer"
+            if row.by_peer
+            else "closed by the program"
+        )
+        parts.append(f"{how} {at(row.ended)} after {(row.end_idle_ns or 0) / 1e9:.3f} s of silence")
+        if row.due_ns is not None:
+            parts.append(f"due {at(row.due_ns)}")
+        if row.ends > 1:
+            parts.append(f"{row.ends} ends")
+    else:
+        parts.append("no end")
+    if row.came_back:
+        parts.append(
+            f"active again {at(row.missed_t)}, {row.missed_ns / 1e9:.3f} s after it was due"
+        )
+    if joined and row.c_conn is not None:
+        last, ended = (
+            row.c_last - row.offset_ns,
+            None if row.c_ended is None else row.c_ended - row.offset_ns,
+        )
+        parts.append(
+            f"client: last byte {at(last)}, end {at(ended)}{' by the server' if row.c_by_server else ''}"
+        )
+    return "; ".join(parts)
+
+
+# ---- the table
+
+
+def as_text(summary: dict[str, Any]) -> str:
+    """The audit as a table to read."""
+    total = summary["connections"] + summary["lost_without_a_row"]
+    rows = (
+        f"{summary['rows_read']:,} rows read: {summary['rows']:,} of connections judged, "
+        f"{summary['rows_of_writers']:,} of the writers themselves"
+    )
+    lines = [f"audit: {summary['result'].upper()}   {summary['connections']:,} connections; {rows}"]
+    lines += [f"  - {reason}" for reason in summary["reasons"]]
+    lines.append("")
+    lines.append(f"{'verdict':<20}{'connections':>12}  {'share':>8}  meaning")
+    for name, count in summary["verdicts"].items():
+        if count or name in VIOLATIONS:
+            share = count / total if total else 0.0
+            lines.append(f"{name:<20}{count:>12,}  {share:>8.3%}  {VERDICTS[name]}")
+    lines.append("")
+    lines.append(
+        f"{'lateness, s':<26}{'reaped':>10}" + "".join(f"{name:>9}" for name in QUANTILE_NAMES)
+    )
+    for listener, entry in summary["listeners"].items():
+        for label, key in (("", "lateness_s"), (", as the client saw it", "seen_lateness_s")):
+            if values := entry.get(key):
+                cells = "".join(f"{values[name]:>9.3f}" for name in QUANTILE_NAMES)
+                lines.append(f"{listener + label:<26}{entry['reaped']:>10,}{cells}")
+    if joined := summary.get("joined"):
+        skew = summary["clock"]["skew_s"]
+        estimate = (
+            "no evidence" if skew["estimate"] is None else f"{skew['estimate'] * 1e3:+.2f} ms"
+        )
+        if summary["clock"]["one_clock"]:
+            estimate = "none: both read it"
+        lines.append("")
+        lines.append(
+            f"joined: {joined['pairs']:,} pairs, {joined['server_only']:,} server only, {joined['client_only']:,} "
+            f"client only, {joined['crossed']:,} crossed; clocks: {summary['clock']['timeline']}, skew {estimate}"
+        )
+    for offender in summary["offenders"]:
+        lines.append(
+            f"  {offender['verdict']} {offender['conn']} ({offender['where']}): {offender['story']}"
+        )
+    return "\n".join(lines)
