@@ -211,7 +211,7 @@ class Option:
 
 
 def option(
-    default: Any, doc: str, precedent: str = "", kind: Kind = Duration(), live: bool = True
+    default: Any, doc: str, *, precedent: str = "", kind: Kind = Duration(), live: bool = True
 ) -> Any:
     """A dataclass field that carries its own `Option`; to be used in the sections of
     `reaper.config`.

@@ -38,35 +38,38 @@ class Reaper(Section):
     tick: float = option(
         1.0,
         "Precision: a close is at most one tick after its timeout; halving it doubles the wake-ups.",
-        "ZooKeeper tickTime 2 s; Netty 100 ms; Kestrel's heartbeat 1 s",
-        Duration(off=False, least=0.001),
+        precedent="ZooKeeper tickTime 2 s; Netty 100 ms; Kestrel's heartbeat 1 s",
+        kind=Duration(off=False, least=0.001),
     )
     wheel_size: int = option(
         64,
         "Slots per wheel level: a little CPU for long timeouts, never accuracy. Leave at 64.",
-        "Kafka 20; Netty 512; Linux kernel 64",
-        Integer(2, 65536),
+        precedent="Kafka 20; Netty 512; Linux kernel 64",
+        kind=Integer(2, 65536),
     )
     jitter: float = option(
         0.0,
         "Lengthens each timeout at random by up to this share, in whole ticks.",
-        "gRPC MAX_CONNECTION_AGE +-10 %",
-        Number(most=1.0),
+        precedent="gRPC MAX_CONNECTION_AGE +-10 %",
+        kind=Number(most=1.0),
     )
     reaps_per_second: float = option(
         0.0,
         "Most closes per second and worker, against reconnect storms; 0 is no bound.",
-        "HAProxy spreads closes when it stops",
-        Number(),
+        precedent="HAProxy spreads closes when it stops",
+        kind=Number(),
     )
     log_format: str = option(
-        "text", "Text, or one JSON object per line.", "Envoy json_format", Text(("text", "json"))
+        "text",
+        "Text, or one JSON object per line.",
+        precedent="Envoy json_format",
+        kind=Text(("text", "json")),
     )
     log_level: str = option(
         "warning",
         "Least level that the servers log; at info each close is a line.",
-        "gunicorn loglevel; Envoy --log-level",
-        Text(("debug", "info", "warning", "error")),
+        precedent="gunicorn loglevel; Envoy --log-level",
+        kind=Text(("debug", "info", "warning", "error")),
     )
 
 
@@ -79,100 +82,104 @@ class Timeouts(Section):
     idle: float = option(
         30.0,
         "Plain TCP (the echo server): no byte received.",
-        "HAProxy timeout client; memcached idle_timeout",
+        precedent="HAProxy timeout client; memcached idle_timeout",
     )
     first_byte: float = option(
         10.0,
         "Connected, and no byte of a request received.",
-        "HAProxy timeout http-request 10 s; uvicorn has none",
+        precedent="HAProxy timeout http-request 10 s; uvicorn has none",
     )
     handshake: float = option(
         10.0,
         "TLS handshake, from accept to done; bytes do not extend it.",
-        "Kestrel, Netty SslHandler 10 s",
+        precedent="Kestrel, Netty SslHandler 10 s",
     )
     headers: float = option(
         10.0,
         "Request line and headers, from the first byte to the blank line; bytes do not extend it (408).",
-        "Kestrel 30 s; Apache RequestReadTimeout 20-40; nginx 60 s",
+        precedent="Kestrel 30 s; Apache RequestReadTimeout 20-40; nginx 60 s",
     )
     body: float = option(
-        30.0, "Request body: no byte received (408).", "nginx client_body_timeout 60 s; Apache 20"
+        30.0,
+        "Request body: no byte received (408).",
+        precedent="nginx client_body_timeout 60 s; Apache 20",
     )
     keep_alive: float = option(
         # longer than every proxy in `BALANCERS` that closes, shorter than the one that forgets
         95.0,
         "Between two requests of one connection.",
-        "nginx 75 s; Kestrel 130 s; Node.js 5 or 65 s; Apache, uvicorn 5 s",
+        precedent="nginx 75 s; Kestrel 130 s; Node.js 5 or 65 s; Apache, uvicorn 5 s",
     )
     keep_alive_margin: float = option(
         1.0,
         "`Keep-Alive: timeout=` advertises this much less than keep_alive: the client stops first. 0s: no such header.",
-        "Node.js keepAliveTimeoutBuffer 1 s",
+        precedent="Node.js keepAliveTimeoutBuffer 1 s",
     )
     write: float = option(
         60.0,
         "The client takes no byte of a waiting response; each that it takes starts the wait anew (reset).",
-        "nginx send_timeout 60 s",
+        precedent="nginx send_timeout 60 s",
     )
     request: float = option(
         300.0,
         "A request in flight has not ended since its last header, or the last wait for its client (503).",
-        "Node.js requestTimeout 300 s; Envoy route timeout 15 s",
+        precedent="Node.js requestTimeout 300 s; Envoy route timeout 15 s",
     )
     tunnel: float = option(
         600.0,
         "After an upgrade (WebSocket, CONNECT): no byte in either direction.",
-        "API Gateway 10 min; HAProxy 1 h",
+        precedent="API Gateway 10 min; HAProxy 1 h",
     )
     tunnel_age: float = option(
-        86400.0, "Age at which a tunnel is closed, whatever goes through it.", "API Gateway 2 h"
+        86400.0,
+        "Age at which a tunnel is closed, whatever goes through it.",
+        precedent="API Gateway 2 h",
     )
     half_closed: float = option(
         30.0,
         "The client has shut its sending side: it takes no byte from ours, or its answer is not ready yet.",
-        "HAProxy timeout client-fin 30 s",
+        precedent="HAProxy timeout client-fin 30 s",
     )
     linger: float = option(
         5.0,
         "After the last response: keeps reading, so that a reset cannot overtake it; bytes do not extend it.",
-        "nginx lingering_timeout 5 s; Apache 30 s",
+        precedent="nginx lingering_timeout 5 s; Apache 30 s",
     )
     vanished: float = option(
         60.0,
         "The peer's kernel answers nothing, with or without a request in flight: no FIN, no reset, it is gone.",
-        "Linux gives up after 15 min of unanswered data, and never without any",
-        Duration(least=3.0),  # the kernel counts keep-alives in whole seconds
+        precedent="Linux gives up after 15 min of unanswered data, and never without any",
+        kind=Duration(least=3.0),  # the kernel counts keep-alives in whole seconds
         live=False,
     )
     max_age: float = option(
         0.0,
         "Age at which a connection is closed, after the response in flight.",
-        "nginx keepalive_time 1 h; gRPC MAX_CONNECTION_AGE",
+        precedent="nginx keepalive_time 1 h; gRPC MAX_CONNECTION_AGE",
     )
     drain: float = option(
         30.0,
         "On shutdown: requests in flight get this long, then their connections are cut.",
-        "gunicorn graceful_timeout 30 s; ASP.NET 30 s",
-        Duration(off=False),
+        precedent="gunicorn graceful_timeout 30 s; ASP.NET 30 s",
+        kind=Duration(off=False),
         live=False,
     )
     drain_delay: float = option(
         0.0,
         "On shutdown: newcomers are served for this long before the drain begins, until no one sends any.",
-        "Kubernetes preStop sleep; Envoy drain time",
+        precedent="Kubernetes preStop sleep; Envoy drain time",
         live=False,
     )
     drain_window: float = option(
         0.0,
         "On shutdown: idle connections are closed spread over this time.",
-        "HAProxy close-spread-time; Envoy 600 s",
+        precedent="HAProxy close-spread-time; Envoy 600 s",
         live=False,
     )
     drain_idle: float = option(
         1.0,
         "On shutdown and at max_age: an idle connection is kept this much longer; a request may be on its way.",
-        "nginx keepalive_min_timeout",
+        precedent="nginx keepalive_min_timeout",
         live=False,
     )
 
@@ -184,46 +191,50 @@ class Limits(Section):
     min_in_rate: float = option(
         240.0,
         "Least bytes per second of a request body; only time spent waiting for it counts (408).",
-        "Kestrel 240 B/s; Apache mod_reqtimeout MinRate=500",
-        Number(),
+        precedent="Kestrel 240 B/s; Apache mod_reqtimeout MinRate=500",
+        kind=Number(),
     )
-    min_in_grace: float = option(5.0, "How far a body may be behind that rate.", "Kestrel 5 s")
+    min_in_grace: float = option(
+        5.0, "How far a body may be behind that rate.", precedent="Kestrel 5 s"
+    )
     min_out_rate: float = option(
         240.0,
         "Least bytes per second that a client takes of a waiting response (reset).",
-        "Kestrel 240 B/s",
-        Number(),
+        precedent="Kestrel 240 B/s",
+        kind=Number(),
     )
-    min_out_grace: float = option(5.0, "How far a client may be behind that rate.", "Kestrel 5 s")
+    min_out_grace: float = option(
+        5.0, "How far a client may be behind that rate.", precedent="Kestrel 5 s"
+    )
     max_requests: int = option(
         1000,
         "Requests per connection; the last response says `Connection: close`.",
-        "nginx 1000; Apache MaxKeepAliveRequests 100",
-        Integer(0),
+        precedent="nginx 1000; Apache MaxKeepAliveRequests 100",
+        kind=Integer(0),
     )
     max_age_jitter: float = option(
         0.1,
         "Shortens each connection's max_age at random by up to this share, against reconnect storms.",
-        "gRPC +-10 %",
-        Number(most=1.0),
+        precedent="gRPC +-10 %",
+        kind=Number(most=1.0),
     )
     max_header_bytes: int = option(
         16384,
         "Request line and headers (431).",
-        "Node.js 16 KiB; Kestrel 32 KiB; nginx 4 x 8 KiB",
-        Integer(256),
+        precedent="Node.js 16 KiB; Kestrel 32 KiB; nginx 4 x 8 KiB",
+        kind=Integer(256),
     )
     max_body_bytes: int = option(
         1048576,
         "Request body (413).",
-        "nginx client_max_body_size 1 MiB; Kestrel 28.6 MiB",
-        Integer(0),
+        precedent="nginx client_max_body_size 1 MiB; Kestrel 28.6 MiB",
+        kind=Integer(0),
     )
     max_connections: int = option(
         10000,
         "Open connections per worker; one more is answered 503 and closed.",
-        "nginx worker_connections 512; uvicorn --limit-concurrency",
-        Integer(1),
+        precedent="nginx worker_connections 512; uvicorn --limit-concurrency",
+        kind=Integer(1),
     )
 
 
@@ -241,14 +252,14 @@ class Server(Section):
     watchdog: float = option(
         30.0,
         "A worker whose loop has not turned for this long is killed and replaced.",
-        "gunicorn timeout 30 s; systemd WatchdogSec",
-        Duration(least=1.0),
+        precedent="gunicorn timeout 30 s; systemd WatchdogSec",
+        kind=Duration(least=1.0),
     )
     status: str = option(
         "",
         "HOST:PORT that serves /status (for `python -m reaper top`) and /metrics of all workers, for you alone.",
-        "Envoy admin address; HAProxy stats socket",
-        Text(empty=True),
+        precedent="Envoy admin address; HAProxy stats socket",
+        kind=Text(empty=True),
     )
     tls_cert: str = option(
         "", "Certificate chain in PEM; with tls_key it turns TLS on.", kind=Text(empty=True)
@@ -275,64 +286,69 @@ class Attach(Section):
     idle: float = option(
         0.0,
         "Client has been silent since the server's last answer.",
-        "Redis timeout; PostgreSQL idle_session_timeout",
+        precedent="Redis timeout; PostgreSQL idle_session_timeout",
     )
     first_byte: float = option(
-        0.0, "Client has connected and not sent one byte.", "PostgreSQL authentication_timeout 60 s"
+        0.0,
+        "Client has connected and not sent one byte.",
+        precedent="PostgreSQL authentication_timeout 60 s",
     )
     max_age: float = option(
         0.0,
         "Connection has been open for this long; an answer in the making is waited for.",
-        "gRPC MAX_CONNECTION_AGE",
+        precedent="gRPC MAX_CONNECTION_AGE",
     )
     stalled_write: float = option(
         0.0,
         "Data is queued for the client, which acknowledges none.",
-        "nginx send_timeout 60 s; TCP_USER_TIMEOUT",
+        precedent="nginx send_timeout 60 s; TCP_USER_TIMEOUT",
     )
     min_in_rate: float = option(
         0.0,
         "Least bytes per second of what the client sends before the server answers; 0 is no limit.",
-        "Apache MinRate=500; Kestrel 240 B/s",
-        Number(),
+        precedent="Apache MinRate=500; Kestrel 240 B/s",
+        kind=Number(),
     )
     min_in_grace: float = option(
-        5.0, "How long a client may be slower than that.", "Kestrel 5 s", Duration(off=False)
+        5.0,
+        "How long a client may be slower than that.",
+        precedent="Kestrel 5 s",
+        kind=Duration(off=False),
     )
     vanished: float = option(
         0.0,
         "Client's machine answers nothing, neither data nor keep-alives.",
-        "SO_KEEPALIVE: 2 h and more",
+        precedent="SO_KEEPALIVE: 2 h and more",
     )
     even_unanswered: bool = option(
         False,
         "Only what the client sends counts as activity, even while the server owes it an answer.",
-        "Redis and memcached count so",
-        Switch(),
+        precedent="Redis and memcached count so",
+        kind=Switch(),
     )
     tick: float = option(
         1.0,
         "Precision: connections are closed at most one tick after their limit.",
-        "ZooKeeper tickTime 2 s; Kestrel's heartbeat 1 s",
-        Duration(least=0.05),
+        precedent="ZooKeeper tickTime 2 s; Kestrel's heartbeat 1 s",
+        kind=Duration(least=0.05),
     )
     jitter: float = option(
         0.0,
         "Lengthens each connection's limits by up to this share, in 16 steps.",
-        "gRPC +-10 %",
-        Number(most=1.0),
+        precedent="gRPC +-10 %",
+        kind=Number(most=1.0),
     )
     reaps_per_second: float = option(
         0.0,
         "Most closes per second; 0 is no bound.",
-        "HAProxy spreads closes when it stops",
-        Number(),
+        precedent="HAProxy spreads closes when it stops",
+        kind=Number(),
     )
     how: str = option(
         "shutdown",
         "shutdown: the server reads an end of file; destroy: the kernel resets the connection (CAP_NET_ADMIN).",
-        "`ss -K` and tcp_closer destroy",
-        Text(("shutdown", "destroy")),
+        precedent="`ss -K` and tcp_closer destroy",
+        kind=Text(("shutdown", "destroy")),
     )
 
 

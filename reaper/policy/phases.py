@@ -299,32 +299,37 @@ class IdlePolicy:
         return self._hung_up is not None
 
     def charge(self, now: float) -> None:
-        """Ask for progress and judge the least rate of the phase. Called by the `Sweep`.
-
-        A request in flight may take `timeouts.request`, and `timeouts.half_closed` once its peer
-        has hung up.
+        """Judge what takes too long in this phase: a request in flight, or bytes at less than the
+        least rate. The `Sweep` calls it.
         """
-        if self.phase is Phase.IN_FLIGHT and self._cut is not None:
-            timeouts, waited = self._config.timeouts, now - self.active
-            if timeouts.request and waited >= timeouts.request:
-                self._cut(reasons.REQUEST)
-            elif self._hung_up is not None and min(waited, now - self._hung_up) >= (
-                timeouts.half_closed or math.inf
-            ):
-                self._cut(reasons.HALF_CLOSED)
+        if self.phase is Phase.IN_FLIGHT:
+            self._charge_request(now)
             return
         rate = RULES[self.phase].rate
+        if rate is None:
+            return
         if rate == "out" and (count := self._progress()):
             self.bytes_out(count, now)
         allowance = self._inbound if rate == "in" else self._outbound
-        if (
-            rate is not None
-            and allowance is not None
-            and self._doomed is None
-            and allowance.left(now) <= 0
-        ):
+        if allowance is not None and self._doomed is None and allowance.left(now) <= 0:
             self._doomed = TOO_SLOW[rate]
             self._end(INSTANT, self._doomed)
+
+    def _charge_request(self, now: float) -> None:
+        """Cut a request that has been in flight for `timeouts.request`, or for
+        `timeouts.half_closed` since its client has hung up; each counts only where it is on.
+        """
+        if self._cut is None:
+            return
+        timeouts, waited = self._config.timeouts, now - self.active
+        if timeouts.request and waited >= timeouts.request:
+            self._cut(reasons.REQUEST)
+        elif timeouts.half_closed and self._hung_up is not None:
+            # The client may have hung up long before, while its body was still being read. The
+            # application has had no time to answer before the request was in flight.
+            unanswered_for = min(waited, now - self._hung_up)
+            if unanswered_for >= timeouts.half_closed:
+                self._cut(reasons.HALF_CLOSED)
 
     def _begin(self, now: float) -> None:
         rule = RULES[self.phase]
