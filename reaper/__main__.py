@@ -1,5 +1,5 @@
-"""`reaper`, or `python -m reaper`: one command per subject. Exit status: 0 good, 1 a check failed,
-2 bad arguments.
+"""`reaper`, or `python -m reaper`, has one command per subject. Its exit status is 0 if all is good,
+1 if a check failed, and 2 for bad arguments.
 
 The rule of this door: *a command costs what it imports, and says what it lacks*. The pipeline is
 imported only where it is asked for.
@@ -42,7 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{name}: {error}", file=sys.stderr)
         return 2
     except BrokenPipeError:
-        # The reader has gone; what the interpreter flushes at its end must not meet the pipe again.
+        # The reader has gone. The interpreter flushes stdout at its end, and must not meet the pipe
+        # again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
@@ -51,8 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def make_parser(name: str, *, pipeline: bool) -> Parser:
-    """The parser of the program *name*, in half a second with the commands of the *pipeline*.
-    Raises NotInstalled.
+    """Make the parser of the program *name*. With the commands of the *pipeline* that takes half a
+    second. Raises NotInstalled if a package is missing that those need.
     """
     parser = Parser(
         prog=name,
@@ -75,7 +76,7 @@ def make_parser(name: str, *, pipeline: bool) -> Parser:
     summary = "questions to journals and access logs"
     inner = commands.add_parser("pipeline", help=summary, description=summary)
     if pipeline:
-        # By its name: nothing imports the pipeline.
+        # By its name, because no room may import the pipeline (tests/house/test_layers.py).
         cli: Any = import_module(".pipeline.cli", __package__)
         cli.add_commands(inner.add_subparsers(required=True, metavar="COMMAND"))
     add_completion(commands, _everything)
@@ -94,7 +95,7 @@ def _refuse(commands: Any, name: str, why: NotInstalled) -> None:
 
 
 def _everything() -> argparse.ArgumentParser:
-    """Of the installed program, with every command that this installation can run."""
+    """The parser of the installed program, with every command that this installation can run."""
     try:
         return make_parser("reaper", pipeline=True)
     except NotInstalled:

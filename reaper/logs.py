@@ -1,7 +1,7 @@
-"""Logs for machines: one JSON object per line, whatever logs it.
+"""Logs for machines have one JSON object per line, whatever logs it.
 
 The rule of this module: *a line is an object, and an object is a line*. A message of several lines,
-a traceback and a value that JSON does not know are put into one.
+a traceback and a value that JSON does not know are put into one line.
 
 | field | meaning |
 |---|---|
@@ -29,7 +29,7 @@ from .errors import printable
 __all__ = ["JsonFormatter", "TextFormatter", "configure", "line"]
 
 LOGGERS = ("reaper", "server_example")
-"""Whose level `configure` sets; that of other packages stays at WARNING."""
+"""The loggers whose level `configure` sets; that of other packages stays at WARNING."""
 
 TEXT = "%(levelname)s %(name)s: %(message)s"
 
@@ -37,19 +37,19 @@ _USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
 
 class TextFormatter(logging.Formatter):
-    """Formats any record for a terminal. What a peer may have chosen moves no cursor and forges no
-    line.
+    """Formats any record for a terminal. Text that a peer may have chosen moves no cursor and forges
+    no line.
     """
 
     def __init__(self) -> None:
         super().__init__(TEXT)
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
-        """*record* in one line."""
+        """Format *record* as one line."""
         return printable(super().formatMessage(record))
 
     def formatException(self, ei: Any) -> str:  # noqa: N802
-        """A traceback, in lines."""
+        """Format a traceback as lines."""
         return "\n".join(map(printable, super().formatException(ei).split("\n")))
 
 
@@ -59,7 +59,7 @@ class JsonFormatter(logging.Formatter):
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """*record* in one line."""
+        """Format *record* as one line."""
         found: dict[str, Any] = {
             "time": _time(record.created),
             "level": record.levelname,
@@ -88,13 +88,13 @@ def _time(seconds: float) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """JSON has no NaN and no infinity."""
+    """Make text of NaN and of infinity, which JSON does not have."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def line(logger: str, message: str, **fields: Any) -> str:
-    """*message* as `JsonFormatter` has it, at INFO and with *fields*; for what is printed without a
-    logger.
+    """Format *message* as `JsonFormatter` does, at INFO and with *fields*, for programs that print
+    without a logger.
     """
     record = logging.LogRecord(logger, logging.INFO, "", 0, message, None, None)
     vars(record).update(fields)

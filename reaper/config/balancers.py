@@ -1,7 +1,7 @@
-"""What proxies, load balancers and pools of connections do with an idle connection: one side must
-be first to close.
+"""What proxies, load balancers and pools of connections do with an idle connection. One of the two
+sides must be the first to close, or requests are lost.
 
-`reaper-loadgen probe --listen` measures it where the thing can be run.
+`reaper-loadgen probe --listen` measures the idle time of a proxy that you can run.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""`check` and `table`: what a configuration means, where it comes from, and what is unwise about
-it.
+"""`check` says what a configuration means, where its values come from and what is unwise about it;
+`table` writes the tables of the pages.
 """
 
 from __future__ import annotations
@@ -146,7 +146,9 @@ def _table(tables: Sequence[Table], parsed: argparse.Namespace) -> int:
 
 
 def markdown(sections: tuple[str, ...] = SECTIONS) -> str:
-    """One table per section: name, default, meaning, precedent; before it, what a reload reaches."""
+    """One table per section: name, default, meaning, precedent. A line before it says which settings a
+    reload reaches.
+    """
     parts = []
     for section in sections:
         settings = [found for found in OPTIONS.values() if found.section == section]

@@ -1,4 +1,4 @@
-"""Command lines: the settings as flags, and errors in one line.
+"""Command lines have the settings as flags, and say errors in one line.
 
 One rule: *a flag is a setting*. Flags are made from `reaper.config.OPTIONS`, so `--help` says what
 the documentation says, and their values go through the same checks as those of a file.
@@ -17,7 +17,7 @@ from .durations import WANTED, format_duration, parse_duration
 from .options import Switch
 from .settings import OPTIONS
 
-_PREFIX = "setting "  # never an attribute of another option: it has a space
+_PREFIX = "setting "  # no other option has such an attribute, for it has a space
 
 
 class Parser(argparse.ArgumentParser):
@@ -29,7 +29,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def duration(least: float) -> Callable[[str], float]:
-    """What reads the duration of a flag that is no setting: *least* seconds, or more."""
+    """Return the `type` of a flag that is no setting: it reads a duration of *least* seconds or more."""
 
     def read(text: str) -> float:
         with suppress(InvalidArgument):
@@ -43,8 +43,8 @@ def duration(least: float) -> Callable[[str], float]:
 
 
 def host_and_port(text: str, least: int = 0) -> tuple[str, int]:
-    """The two of HOST:PORT or [HOST]:PORT, the port from *least* on. Raises ValueError: *text* is
-    no such thing.
+    """Read HOST:PORT or [HOST]:PORT, with a port of *least* or more. Raises ValueError if *text* is
+    neither.
     """
     host, colon, port = text.rpartition(":")
     if not (colon and port.isascii() and port.isdecimal() and least <= int(port) < 65536):
@@ -59,8 +59,8 @@ def add_version(parser: argparse.ArgumentParser) -> None:
 
 
 def add_completion(commands: Any, whole: Callable[[], argparse.ArgumentParser]) -> None:
-    """Add `completion` to *commands*, argparse's subparsers; *whole* makes the parser of all that
-    it completes.
+    """Add `completion` to *commands*, argparse's subparsers; *whole* makes the parser of everything
+    that it completes.
     """
     text = "Print the script by which a shell completes this command, to be sourced. Needs shtab."
     command = commands.add_parser("completion", help=text, description=text)
@@ -105,9 +105,7 @@ def add_settings(
 
 
 def settings(arguments: argparse.Namespace) -> dict[str, object]:
-    """What was given of the flags that `add_settings` made: `section.key` -> text, for
-    `ReaperConfig.load`.
-    """
+    """The flags of `add_settings` that were given: `section.key` -> text, for `ReaperConfig.load`."""
     return {
         name.removeprefix(_PREFIX): value
         for name, value in vars(arguments).items()

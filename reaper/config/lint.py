@@ -1,4 +1,4 @@
-"""What is legal in a configuration and yet unwise.
+"""The lint finds what a configuration may say and yet should not.
 
 One rule: *a finding says what would be right*. An `error` is a configuration that cannot keep its
 promise, a `warning` one that keeps it at a price, a `note` a consequence worth knowing.
@@ -17,7 +17,7 @@ from .settings import ReaperConfig
 Severity = Literal["error", "warning", "note"]
 
 AGE_KEYS = ("request", "max_age", "tunnel_age", "vanished")
-"""Limits that no byte extends, and that are late by up to a tick like any other."""
+"""Limits that no byte extends. They are late by up to a tick, as timeouts are."""
 ATTACH_KEYS = ("idle", "first_byte", "max_age", "stalled_write")
 
 IDLE_KEYS = (
@@ -34,9 +34,7 @@ IDLE_KEYS = (
 """The timeouts that measure silence; the others measure age, grace or shutdown."""
 
 TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
-GOOD_SHARE = (
-    0.1  # a tick of a tenth of the shortest timeout: closes are at most 10 % later than promised
-)
+GOOD_SHARE = 0.1  # a tenth of the shortest timeout: closes are at most 10 % later than promised
 EPOCHS_PER_TICK = 2  # of the trio adapter: half a tick stays in hand for a loop that wakes late
 COARSE_SHARE = 0.25  # one tick late is then up to a quarter of the shortest timeout
 SHORT_OUTAGE = 10.0  # seconds that a handover, a lift, or a rebooting switch may cut a link
@@ -83,7 +81,9 @@ def _tick(config: ReaperConfig) -> Iterator[Finding]:
 
 
 def shortest_timeout(config: ReaperConfig) -> tuple[str, float]:
-    """Path and seconds of the timeout that `reaper.tick` is judged by; `("", 0.0)`: none is set."""
+    """The path and the seconds of the timeout that `reaper.tick` is judged by; `("", 0.0)` if none is
+    set.
+    """
     return _shortest("timeouts", config.timeouts, (*IDLE_KEYS, *AGE_KEYS))
 
 
@@ -95,7 +95,7 @@ def _shortest(name: str, section: object, keys: Iterable[str]) -> tuple[str, flo
 
 
 def _tick_against(name: str, tick: float, path: str, shortest: float) -> Iterator[Finding]:
-    """How late *tick* makes the timeout at *path*, of *shortest* seconds."""
+    """Compare *tick* with the timeout at *path*, of *shortest* seconds."""
     if not path:
         return
     said = f"{_show(tick)} against {path} = {_show(shortest)}, the shortest timeout: a close is up to one tick late"

@@ -1,5 +1,5 @@
-"""What one setting is: its kind, default, precedent and meaning, declared once, with the field that
-holds it.
+"""The declaration of a setting: its kind, default, precedent and meaning, with the field that holds
+it.
 
 One rule: *everything said about a setting is derived from its declaration*. Validation, `--help`,
 the table in the documentation and `python -m reaper check` read the same `Option`, so they cannot
@@ -51,9 +51,7 @@ class Duration(Kind):
     it is refused.
     """
 
-    quoted: ClassVar[bool] = (
-        True  # a bare number leaves the unit to be guessed; people guess differently
-    )
+    quoted: ClassVar[bool] = True  # a bare number has no unit, and people guess differently
 
     off: bool = True
     least: float = 0.0
@@ -133,7 +131,7 @@ class Number(Kind):
 
 @dataclass(frozen=True, slots=True)
 class Text(Kind):
-    """A string; one of *choices* where there are any; empty only where *empty* is true."""
+    """A string: one of *choices* where there are any, and empty only where *empty* is true."""
 
     choices: tuple[str, ...] = ()
     empty: bool = False
@@ -196,7 +194,7 @@ class Option:
 
     @property
     def flag(self) -> str:
-        """The command-line flag, `--keep-alive`. The command of `[attach]` leaves the prefix
+        """The flag on a command line, such as `--keep-alive`. `reaper attach` leaves the prefix
         `attach-` out.
         """
         return ("--attach-" if self.section == "attach" else "--") + self.key.replace("_", "-")

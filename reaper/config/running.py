@@ -1,8 +1,8 @@
-"""Commands that run for a while: how far they are, how they are ended, and a directory that they
-have to themselves.
+"""What commands share that run for a while: they say how far they are, they are ended by a signal,
+and they keep a directory to themselves.
 
-One rule: *the second Ctrl-C ends it at once*. The first, as SIGTERM, lets it finish the step that
-it is at.
+One rule: *the second Ctrl-C ends a command at once*. The first one, like SIGTERM, lets it finish
+its present step.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from typing import Any
 
 
 def progress_on_stderr(quiet: bool) -> Callable[[str], None]:
-    """What prints one line of text with the seconds since now before it; nothing if *quiet*."""
+    """Return a function that prints a line of text on stderr, with the seconds since now before it; it
+    prints nothing if *quiet*.
+    """
     began = time.monotonic()
 
     def progress(text: str) -> None:
@@ -31,14 +33,14 @@ def progress_on_stderr(quiet: bool) -> Callable[[str], None]:
 
 
 class _Asked(Event):
-    """An event that a signal's handler may set in the thread that waits for it: a lock of Python's
-    would not open.
+    """An event that a signal's handler may set in the thread that waits for it. `threading.Event`
+    would deadlock there: its lock is held by the thread that the handler interrupts.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._asked = False
-        self._waker: SimpleQueue[None] = SimpleQueue()  # whose `put` may interrupt a `get`
+        self._waker: SimpleQueue[None] = SimpleQueue()  # its `put` may interrupt its `get`
 
     def set(self) -> None:
         self._asked = True
@@ -56,7 +58,7 @@ class _Asked(Event):
 
 @contextmanager
 def stoppable(note: Callable[[], object] = lambda: None) -> Iterator[Event]:
-    """An event that SIGTERM and Ctrl-C set. From the main thread only.
+    """Yield an event that SIGTERM and Ctrl-C set. To be used in the main thread only.
 
     Args:
         note: Called when it is set, within the signal's handler.
@@ -78,11 +80,11 @@ def stoppable(note: Callable[[], object] = lambda: None) -> Iterator[Event]:
 
 @contextmanager
 def alone(lock: Path, busy: Callable[[str], Exception]) -> Iterator[None]:
-    """Hold the file *lock*, made if missing, which says which process has it.
+    """Hold the file *lock*, which is made if it is missing, and which holds the id of this process.
 
     Args:
-        busy: Makes what is raised where another process holds it, of that process's id (`?`: not
-            known).
+        busy: Makes the exception that is raised if another process holds the file. It is called
+            with the id of that process, or `?` if that is not known.
     Raises:
         OSError: the file cannot be opened or written.
     """
@@ -90,9 +92,8 @@ def alone(lock: Path, busy: Callable[[str], Exception]) -> Iterator[None]:
 
     with lock.open("a+", encoding="ascii") as file:
         try:
-            fcntl.flock(
-                file, fcntl.LOCK_EX | fcntl.LOCK_NB
-            )  # the kernel drops it with the process, however it ends
+            # The kernel drops the lock with the process, however that ends.
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.seek(0)
             raise busy(file.read().strip() or "?") from None

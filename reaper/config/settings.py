@@ -24,9 +24,8 @@ from .options import Duration, Integer, Number, Option, Section, Switch, Text, o
 DEFAULT = "default"
 """The origin of a value that was not set anywhere."""
 
-MOST_WORKERS = (
-    1024  # more on one machine are a mistake, and not one to find out about by starting them
-)
+MOST_WORKERS = 1024
+"""More workers on one machine are a mistake, which is better found before they are started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -423,8 +422,8 @@ class ReaperConfig:
 
 
 def changes(old: ReaperConfig, new: ReaperConfig) -> dict[str, str]:
-    """What became of every setting that differs, in words, by `section.key` in the order of the
-    documentation.
+    """Say in words how each setting changed that differs: `section.key` -> "old -> new", in the order
+    of the documentation.
     """
     return {
         path: f"{found.kind.show(old.get(path))} -> {found.kind.show(new.get(path))}"
@@ -435,8 +434,8 @@ def changes(old: ReaperConfig, new: ReaperConfig) -> dict[str, str]:
 
 
 def applied(old: ReaperConfig, new: ReaperConfig) -> ReaperConfig:
-    """*old* with the live settings of *new*: what is in force after a reload, while the others wait
-    for a restart.
+    """The configuration in force after a reload: *old* with the live settings of *new*. The others
+    wait for a restart.
 
     Origins follow the values: a setting that waits for a restart keeps the origin of its old value.
     """
@@ -538,8 +537,8 @@ class _Loader:
         return False
 
     def take(self, found: Option, raw: Any, origin: str, *, read: bool) -> None:
-        """Check and keep one value: typed already, or a text to be *read* (of a variable, a flag, a
-        duration).
+        """Check and keep one value. It is typed already, or a text to be *read*: from a variable, from
+        a flag, or a duration.
         """
         try:
             value: Any = found.kind.read(raw) if read else raw
@@ -557,7 +556,7 @@ class _Loader:
         self.origins[found.path] = origin
 
     def together(self) -> None:
-        """Faults of two values together."""
+        """Find the faults that two values make together."""
         cert, key = (self.values.get(path, "") for path in ("server.tls_cert", "server.tls_key"))
         if bool(cert) != bool(key):
             missing, given = (
@@ -582,8 +581,8 @@ def unknown_variables(environ: Mapping[str, str]) -> list[str]:
 
 
 def suggest(name: str, names: tuple[str, ...]) -> str:
-    """What to say after an unknown *name*: the same key in another section, the most similar of
-    *names*, or all.
+    """The hint after an unknown *name*: it names the same key in another section, or the most similar
+    of *names*, or all of them.
     """
     key = name.rpartition(".")[2].removeprefix("REAPER_")
     same = [known for known in names if known.endswith((f".{key}", f"_{key}"))]

@@ -1,6 +1,7 @@
-"""What a reaper reports of itself: plain numbers, and the ways out of the process.
+"""The metrics of a reaper: plain numbers, and the ways in which they leave the process.
 
-The rule of this room: *counting is adding to an int*. Names, labels and text are made on demand.
+The rule of this room: *counting is adding to an int*. Names, labels and text are made when somebody
+asks for them.
 The ways out are Prometheus' text (`exposition`, needs nothing), its client (`ReaperCollector`,
 needs prometheus-client) and OpenTelemetry (`instrument`, needs opentelemetry-api).
 """

@@ -1,4 +1,4 @@
-"""For programs that export already, by Prometheus' client or OpenTelemetry: neither is imported
+"""Exports for programs that have Prometheus' client or OpenTelemetry already. Neither is imported
 before it is used.
 """
 
@@ -13,16 +13,16 @@ from ..errors import needs
 from .record import Family, Histogram, LoopStatistics, families
 
 Told = Callable[[], Iterable[Family]]
-"""More to report, at the time of asking: pressure for instance."""
+"""A function that returns further metrics when they are asked for: those of pressure, for instance."""
 
 
 class ReaperCollector:
     """A Prometheus collector: `prometheus_client.REGISTRY.register(ReaperCollector(r.statistics))`.
 
     Args:
-        statistics: A reaper's `statistics`. Asked at every scrape; the event loop's thread should
-            serve it, or numbers of one scrape may stem from neighbouring instants. None: there are
-            only *more*.
+        statistics: A reaper's `statistics`, which is called at every scrape. The event loop's
+            thread should serve the scrape, or its numbers may stem from neighbouring instants.
+            None: there are only the families of *more*.
         more: Further families.
     Raises:
         ImportError: there is no prometheus-client.
@@ -37,11 +37,11 @@ class ReaperCollector:
         self._more = more
 
     def describe(self) -> Iterator[Any]:
-        """Nothing: registering must not ask a reaper that does not run yet."""
+        """Return nothing: registering must not ask a reaper that does not run yet."""
         return iter(())
 
     def collect(self) -> Iterator[Any]:
-        """The families as Prometheus' own."""
+        """Yield the families as those of Prometheus' client."""
         for family in _all(self._statistics, self._more):
             values = family.values
             if isinstance(values, Histogram):
@@ -68,10 +68,11 @@ class ReaperCollector:
 
 
 def instrument(meter: Any, statistics: Callable[[], LoopStatistics], *more: Told) -> None:
-    """Tell an OpenTelemetry *meter* the same by observable instruments, asked when it exports.
+    """Give an OpenTelemetry *meter* the same metrics, as observable instruments that it asks when it
+    exports.
 
-    `reaper_leases` is `reaper.leases` there. The API has no observable histograms: of each, sum and
-    count go out as two counters.
+    `reaper_leases` is called `reaper.leases` there. The API has no observable histograms, so the sum
+    and the count of each go out as two counters.
 
     Raises:
         ImportError: there is no opentelemetry-api.

@@ -1,5 +1,5 @@
-"""What a reaper counts of itself, and the metrics made of it. *A name, once exported, keeps its
-meaning.*
+"""The numbers that a reaper counts, and the metrics that are made of them. *A name, once exported,
+keeps its meaning.*
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ BOUNDS = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15),
     *(0.25, 0.3, 0.5, 0.6, 0.75, 1.0, 1.5, 2.5, 5.0, 10.0, 30.0),
 )
-"""Upper bounds, seconds, inclusive, of a histogram's buckets; what is larger lies in one more. From
-a tenth of the shortest sensible tick to a loop that is badly stalled; closest above a quarter and a
-half of usual ticks, where the bounds of lateness lie."""
+"""The upper bounds of a histogram's buckets, in seconds, inclusive; larger values have one bucket
+more. They reach from a tenth of the shortest sensible tick to a loop that is badly stalled, and are
+closest above a quarter and a half of usual ticks, where the bounds of lateness lie.
+"""
 
 
 class Histogram:
     """Durations counted by size.
 
     Attributes:
-        counts: One int a bucket of `BOUNDS`, and one for what is larger.
-        total: Their sum, seconds.
+        counts: One number per bucket of `BOUNDS`, and one for larger durations.
+        total: The sum of the durations, seconds.
     """
 
     __slots__ = ("counts", "total")
@@ -43,7 +44,7 @@ class Histogram:
         self.total += seconds * times
 
     def cumulative(self) -> list[tuple[float, int]]:
-        """(upper bound, how many are not larger), the last bound infinite."""
+        """Pairs of an upper bound and how many durations are not larger; the last bound is infinite."""
         found, so_far = [], 0
         for bound, count in zip((*BOUNDS, float("inf")), self.counts, strict=True):
             so_far += count
@@ -53,51 +54,48 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class LoopStatistics:
-    """What an adapter saw of its connections and of its loop. Times are seconds."""
+    """The numbers of one adapter about its connections and its loop. Times are seconds."""
 
     core: Statistics
     lag: float
     """How late the loop last came back."""
     max_lag: float
-    """The largest of all."""
+    """How late it came back at worst."""
     stalls: int
     """How often it came back more than a tick late."""
     stalled: float
-    """How long those stalls were together: time that was charged to no connection."""
+    """The length of those stalls together. No connection is charged for that time."""
     cpu: float
-    """CPU seconds that the reaper's task has used. The unwinding of the handlers it cancelled is
-    not in it.
+    """CPU seconds that the reaper's task has used, without the unwinding of the handlers that it
+    cancelled.
     """
     parked: int
     """Open connections that have no task now."""
     reasons: Mapping[str, int]
     """Connections ended by the reaper, by reason."""
     lateness: Histogram
-    """Of connections that came due: close - last activity - timeout, in time in which the loop did
-    not stall. Goes on counting. Activity is known to its epoch only and counts as in the middle of
-    it: means are right, and each single one lies between the next two."""
+    """The lateness of each connection that came due: close - last activity - timeout, without the
+    time in which the loop stalled. The histogram goes on counting. Activity is known to its epoch
+    only, and is taken to be in the middle of it: means are right, and each single lateness lies
+    between its two bounds, which are counted in the next two histograms."""
     lateness_lower: Histogram
-    """The same, had all activity come at the end of its epoch: certainly no connection was less
-    late.
-    """
+    """The least that the lateness of each can have been: activity came at the end of its epoch."""
     lateness_upper: Histogram
-    """The same, had all activity come at the beginning of its epoch: certainly no connection was
-    later.
-    """
+    """The most that the lateness of each can have been: activity came as its epoch began."""
     late: int
-    """Connections that were certainly closed more than a tick after their timeout. One tick is the
-    promise, where nothing stalls and `reaps_per_second` makes none wait."""
+    """How many connections were certainly closed more than a tick after their timeout. One tick is
+    the promise, where nothing stalls and `reaps_per_second` makes none wait."""
     tick: float
     """The precision in force."""
     lags: Histogram
-    """How late the loop came back each time. Goes on counting."""
+    """How late the loop came back each time. The histogram goes on counting."""
     journal: JournalStatistics | None = None
     """The journal's own statistics; None: there is no journal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One metric: its name, and one value, one per label, or a histogram."""
+    """One metric: its name, and one value, or one value per label, or a histogram."""
 
     name: str
     kind: Literal["gauge", "counter", "histogram"]
@@ -107,9 +105,7 @@ class Family:
 
 
 def families(seen: LoopStatistics) -> Iterator[Family]:
-    """Everything there is to report, in a stable order under stable names. Counters without
-    Prometheus' `_total`.
-    """
+    """Yield every metric, in a stable order under stable names. Counters lack Prometheus' `_total`."""
     core = seen.core
     unstalled = "Time in which the loop stalled is not in it."
     yield Family(

@@ -27,12 +27,12 @@ def exposition(sources: Iterable[tuple[Mapping[str, str], Iterable[Family]]]) ->
 
 
 def merged(texts: Mapping[str, str], label: str) -> str:
-    """One text of several that `exposition` made, by the value of *label* that every sample of each
-    gets.
+    """Join several texts that `exposition` made into one. The keys of *texts* are the values of
+    *label*, which every sample of a text gets.
 
-    For what several processes report: they need not be there any more. Labelled and not summed: a
-    worker that is replaced begins at zero, which a monitoring system understands of one worker's
-    counter and not of a sum.
+    This serves what several processes report, also those that have ended. The samples are labelled
+    and not summed: a worker that is replaced begins at zero, which a monitoring system understands
+    of one worker's counter and not of a sum.
     """
     lines: dict[str, list[str]] = {}
     for value, text in texts.items():

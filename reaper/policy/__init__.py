@@ -1,4 +1,6 @@
-"""Which limit holds when, and who has to go. Pure."""
+"""The policy decides which limit holds when, and which connections have to go under pressure. It is
+pure: it reads no clock and touches no socket, but for `pressure.read_here`.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Idle events: a hook, called again and again while a connection is quiet, as by Netty's
-IdleStateHandler.
+"""Idle events: a hook that is called again and again while a connection is quiet, as Netty's
+IdleStateHandler calls one.
 
 Silence in and silence out are told apart: use them to send a ping, to log, to hang up on the third
 one.
@@ -16,7 +16,7 @@ from ..core.ticks import check_timeout
 
 
 class Idle(Enum):
-    """What has not moved: bytes from the peer, bytes to the peer, bytes in either direction."""
+    """The bytes that have not moved: those from the peer, those to the peer, or both."""
 
     READER = "reader_idle"
     WRITER = "writer_idle"
@@ -25,7 +25,7 @@ class Idle(Enum):
 
 @dataclass(frozen=True, slots=True)
 class IdleEvent:
-    """One period of silence is over."""
+    """Says that one period of silence is over."""
 
     state: Idle
     count: int
@@ -47,8 +47,7 @@ class IdleEvents:
     Raises:
         InvalidArgument: a period is NaN, negative or infinite.
     Timing: an event comes no earlier than its period after the last activity, and no more than one
-    tick later; so do
-        the following ones after each other.
+    tick later. The events that follow keep the same bounds after each other.
     """
 
     __slots__ = ("_counts", "_leases", "_on", "_register", "_uid")
@@ -83,7 +82,7 @@ class IdleEvents:
         self._moved(Idle.WRITER)
 
     def close(self) -> None:
-        """No further events."""
+        """Stop: no further events come."""
         for lease in self._leases.values():
             lease.release()
         self._leases.clear()

@@ -1,8 +1,9 @@
-"""What keeps thousands of connections from ending, and their peers from coming back, in one
-instant.
+"""Jitter and a bound on closes keep thousands of connections from ending in one instant, and their
+clients from coming back in one.
 
-*Only ever later*: jitter lengthens a timeout and a bound on closes defers a reap; neither may cut
-short the silence a connection was promised. The same seed gives the same draws.
+One rule: *only ever later*. Jitter lengthens a timeout and a bound on closes defers a close;
+neither may cut short the silence that a connection was promised. The same seed gives the same
+draws.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ class Jitter:
             raise InvalidArgument(f"seed must be an integer or None, got {shown(seed)}") from None
 
     def later(self, timeout: float) -> float:
-        """*timeout* seconds, lengthened by 0, 1, ... steps of whole ticks; unchanged if `share` of
-        it is under a tick.
+        """Lengthen *timeout* seconds by 0, 1, ... steps of whole ticks; not at all if `share` of it is
+        under a tick.
 
         Returns:
             Seconds: one of at most `STEPS` values, the first of them *timeout* itself.
@@ -96,12 +97,12 @@ class Bucket:
         return int(self._tokens + 1e-9)
 
     def spend(self, count: int) -> None:
-        """*count* have happened; no more than were available."""
+        """Note that *count* have happened, which must not be more than were available."""
         self._tokens -= count
 
     def ready(self, now: float) -> float:
-        """The instant at which a tenth of what it holds, or at least one, will be available if
-        nothing is spent.
+        """The instant at which a tenth of what the bucket holds, or at least one, will be available
+        if nothing is spent.
         """
         wanted = max(1.0, self._most / 10)
         return (

@@ -1,6 +1,7 @@
-"""Least rates: how slow a peer may be while it is waited for. *Only the time in which it could have
-done something is charged to it*: waiting is, handling is not, and neither is the time in which the
-loop itself was stalled."""
+"""Least rates: how slow a peer may be while the server waits for it. *A peer is charged only for
+time in which it could have done something*: for the time in which the server waits for it, not for
+the time in which a request is handled, and not for a stall of the loop.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from typing import Protocol
 
 
 class Allowance:
-    """How long one peer may still be waited for, in one direction of one request.
+    """How long the server may still wait for one peer, in one direction of one request.
 
     Every byte pays for `1 / rate` seconds of waiting, and *grace* is given in advance: a peer that
     keeps the rate on average is safe however unevenly its bytes come, and a burst at the start does
@@ -20,8 +21,8 @@ class Allowance:
         rate: Bytes per second, > 0.
         grace: Seconds given in advance.
         cap: Seconds; 0: no cap. Less than *grace* is taken as *grace*.
-        step: Seconds; the most that is charged at once. More than that passed only because the loop
-            was stalled.
+        step: Seconds; the most that is charged at once. If more time has passed between two
+            charges, then the loop was stalled.
     """
 
     __slots__ = ("_cap", "_left", "_rate", "_since", "_step")
@@ -34,11 +35,11 @@ class Allowance:
         self._since: float | None = None
 
     def start(self, now: float) -> None:
-        """The peer is waited for from *now* on."""
+        """The server waits for the peer from *now* on."""
         self._since = now
 
     def pause(self, now: float) -> None:
-        """It is not waited for any longer."""
+        """The server no longer waits for the peer."""
         self._charge(now)
         self._since = None
 
@@ -59,18 +60,18 @@ class Allowance:
 
 
 class Charged(Protocol):
-    """What a `Sweep` looks after: `reaper.policy.IdlePolicy`."""
+    """Anything that a `Sweep` looks after: `reaper.policy.IdlePolicy`."""
 
     def charge(self, now: float) -> None:
-        """Judge the least rate as of *now*."""
+        """Judge what is too slow or takes too long as of *now*, in seconds."""
 
 
 class Sweep:
     """Judges every connection that waits for its peer at a least rate, several times per tick, with
     one lease for all.
 
-    One check of each costs less than a lease for each, and those that wait for nothing cost
-    nothing: with none in it, the sweep is not scheduled.
+    A check of each connection costs less than a lease for each. Connections that wait for nothing
+    cost nothing: an empty sweep is not scheduled.
 
     Args:
         schedule: `schedule(seconds, call)`: have *call* called with `now` in that time, once.
@@ -96,7 +97,7 @@ class Sweep:
             self._schedule(self._period, self._look)
 
     def discard(self, member: Charged) -> None:
-        """Look at it no longer."""
+        """Look at *member* no longer; does nothing if it is not in the sweep."""
         self._members.pop(member, None)
 
     def _look(self, now: float) -> None:

@@ -1,13 +1,12 @@
-"""What a connection may be waiting for, and which timeout is in force while it does.
+"""The phases of a connection: what it waits for, and which timeout is in force while it waits.
 
 One rule: *a connection is always in exactly one phase, and the phase alone decides what ends it*. A
-phase names its timeout (a key of `[timeouts]`), the reason a reap gives, and which bytes start the
+phase names its timeout (a key of `[timeouts]`), the reason of a close, and which bytes start the
 timeout again. A request in flight is a phase without a timeout: it is never idle.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -23,7 +22,7 @@ Direction = Literal["in", "out"]
 
 
 class Phase(Enum):
-    """What the connection is waiting for. The value is the reason that a reap in this phase gives."""
+    """What a connection is waiting for. The value is the reason of a close in this phase."""
 
     IDLE = reasons.IDLE
     HANDSHAKE = reasons.HANDSHAKE
@@ -40,7 +39,7 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What governs one phase.
+    """The rule that governs one phase.
 
     Attributes:
         timeout: Key of `[timeouts]`; None: the phase cannot time out.
@@ -85,8 +84,8 @@ TOO_SLOW: Mapping[Direction, str] = {"in": reasons.MIN_IN_RATE, "out": reasons.M
 NOT_TAKEN = frozenset(
     {TOO_SLOW["out"], *(phase.value for phase, rule in RULES.items() if rule.rate == "out")}
 )
-"""Reasons that say the peer does not take what is sent to it: what the kernel holds for it is best
-forgotten.
+"""Reasons that say the client does not take what is sent to it. The kernel drops what it still
+holds for the client (a reset), because it would hold that for long, and in vain.
 """
 
 STALL_TICKS = 2.0
@@ -94,12 +93,14 @@ STALL_TICKS = 2.0
 peer is not charged for it. Checks are less than one tick apart when nothing stalls."""
 
 INSTANT = 1e-6
-"""Seconds; the deadline of a connection that is to go as soon as the reaper can judge it. Its law
-holds for that too: after the loop has read what had arrived, and not if the kernel still holds
-bytes of it."""
+"""Seconds; the deadline of a connection that is to go as soon as the reaper can judge it. The reaper
+still lets the loop read what has arrived first, and spares the connection if the kernel holds
+unread bytes of it."""
 
 IDLE_PHASES = frozenset({Phase.FIRST_BYTE, Phase.KEEP_ALIVE})
-"""Nothing has been asked for: closing loses nothing but a request that is on its way."""
+"""Phases in which the client has asked for nothing: a close loses nothing but a request that is on
+its way.
+"""
 
 
 class Watch(Protocol):
@@ -124,53 +125,50 @@ class Watch(Protocol):
 
 
 class IdlePolicy:
-    """Which timeout is in force on one connection, told by what happens on it. Pure: drives a
-    watch, reads no clock.
+    """Decides which timeout is in force on one connection, by what happens on it. It is pure: it
+    drives a watch and reads no clock.
 
     The server calls `enter` when it begins to wait for something, `bytes_in` and `bytes_out` when
-    bytes have moved. A `Sweep` charges for the least rates and, since nothing reports when the peer
-    takes bytes out of the kernel's buffer, asks for the progress of what is being sent.
+    bytes have moved. A `Sweep` calls `charge`, which judges the least rates and asks for the progress
+    of what is being sent, because nothing reports when the peer takes bytes out of the kernel's
+    buffer.
 
     Args:
         config: `timeouts` and `limits` of it are used; `reload` puts another in force.
         watch: The connection's watch. Whatever timeout it began with is replaced at once.
-        now: Seconds, the clock of every other `now`.
-        sweep: Looks after the phases with a least rate, and after requests in flight.
-        progress: How many bytes the peer has accepted since it was last asked.
+        now: Seconds, on the clock of every other `now`.
+        sweep: Calls `charge` in the phases with a least rate, and while a request is in flight.
+        progress: Returns how many bytes the peer has accepted since the last call.
         phase: What the connection waits for to begin with.
         cut: Ends the connection at once for the reason it is called with, also where unread bytes
-            would avert a reap; None: no limit of a request in flight.
+            would avert a reap; None: a request in flight has no limit.
     Attributes:
-        phase: What it waits for now.
-        active: Seconds; when it began to, or when bytes last started its timeout again.
+        phase: What the connection waits for now.
+        active: Seconds; when the phase began, or when bytes last started its timeout again.
         requests: Requests begun.
         retired: Why no further request may follow the one in flight; None: they may.
     """
 
     __slots__ = (
-        *(
-            "_ahead",
-            "_armed",
-            "_config",
-            "_cut",
-            "_doomed",
-            "_ending",
-            "_fresh",
-            "_hung_up",
-            "_inbound",
-            "_outbound",
-        ),
-        *(
-            "_progress",
-            "_suspended",
-            "_sweep",
-            "_tunnelled",
-            "_watch",
-            "active",
-            "phase",
-            "requests",
-            "retired",
-        ),
+        "_ahead",
+        "_armed",
+        "_config",
+        "_cut",
+        "_doomed",
+        "_ending",
+        "_fresh",
+        "_hung_up",
+        "_inbound",
+        "_outbound",
+        "_progress",
+        "_suspended",
+        "_sweep",
+        "_tunnelled",
+        "_watch",
+        "active",
+        "phase",
+        "requests",
+        "retired",
     )
 
     def __init__(
@@ -196,9 +194,8 @@ class IdlePolicy:
         self._outbound: Allowance | None = None
         self._armed: tuple[float, str] | None = None
         self._doomed: str | None = None  # why a least rate ends it, unless it catches up
-        self._ending: Lease | None = (
-            None  # what ends it then, or in an idle phase when it is retired
-        )
+        # the deadline that ends it then, or that ends it in an idle phase when it is retired
+        self._ending: Lease | None = None
         self._suspended = False
         self.requests: int = 0
         self.retired: str | None = None
@@ -207,8 +204,8 @@ class IdlePolicy:
         self._begin(now)
 
     def enter(self, phase: Phase, now: float) -> None:
-        """The connection now waits for *phase*; its timeout counts from *now*. Nothing if it does
-        already.
+        """The connection now waits for *phase*, whose timeout counts from *now*. Does nothing if it
+        waits for that already.
         """
         if phase is not self.phase:
             self._leave(now)
@@ -216,13 +213,12 @@ class IdlePolicy:
             self._begin(now)
 
     def request(self, now: float, ahead: int = 0, head: int = 0) -> None:
-        """A request has begun: it is in flight, and with it its own allowances for body and
-        response.
+        """A request has begun. It is in flight, with new allowances for its body and its response.
 
         Args:
             ahead: How many bytes of its body have come already. They pay for the waiting to come.
-            head: How many bytes its head has. What else came since the request before is body too,
-                although it may not have been decrypted yet.
+            head: How many bytes its head has. All other bytes since the request before count as
+                body too, although they may not have been decrypted yet.
         """
         self._ahead, self._fresh = max(self._fresh - head, ahead), 0
         self.requests += 1
@@ -272,7 +268,7 @@ class IdlePolicy:
                 self._end(self._config.timeouts.drain_idle or INSTANT, reason)
 
     def reload(self, config: ReaperConfig, now: float) -> None:
-        """Put the timeouts of *config* in force. That of the phase counts from the last activity,
+        """Put the timeouts of *config* in force. The phase's timeout counts from the last activity,
         not from *now*.
         """
         self._config = config
@@ -280,15 +276,15 @@ class IdlePolicy:
         if name is not None and self._doomed is None:
             timeout = getattr(config.timeouts, name)
             if timeout and now - self.active >= timeout:
-                # Over already by the new rule. It is due now, and not late for the time in which
-                # the old one held.
+                # By the new timeout it is over already. It is due now, and is not called late for
+                # the time in which the old timeout held.
                 self._end(INSTANT, name)
             else:
                 self._arm(name, timeout)
 
     def hang_up(self, now: float) -> None:
-        """The peer has said that it will send no more. It may still want its answer, but not wait
-        for it for ever.
+        """The peer has said that it will send no more. It may still want its answer, but it may not
+        wait for it for ever.
         """
         if self._hung_up is None:
             self._hung_up = now
@@ -372,12 +368,12 @@ class IdlePolicy:
             allowance.pause(now)
 
     def close(self) -> None:
-        """The connection is gone: nothing of it is checked any longer."""
+        """The connection is gone: the sweep no longer calls this policy."""
         self._sweep.discard(self)
 
     def _allowance(self, direction: Direction) -> Allowance | None:
-        """The allowance of this request in *direction*, made when it is first needed; None: there
-        is no least rate.
+        """The allowance of this request in *direction*, which is made when it is first needed. None:
+        there is no least rate.
         """
         limits, timeouts, step = (
             self._config.limits,
@@ -398,14 +394,14 @@ class IdlePolicy:
         return self._outbound
 
     def _arm(self, name: str, timeout: float) -> None:
-        """Put the phase's timeout and reason in force, unless they are."""
+        """Put the phase's timeout and reason in force, unless they are in force already."""
         if (timeout, name) != self._armed:
             self._armed = (timeout, name)
             self._watch.retime(timeout, name)
 
     def _end(self, seconds: float, reason: str) -> None:
-        """A deadline beside the timeout of the phase: what is too slow or retired is not idle, and
-        not late for it.
+        """Set a deadline beside the timeout of the phase: a connection that is too slow or retired is
+        not idle, and not late for the timeout of idle ones.
         """
         if self._ending is None:
             self._ending = self._watch.deadline(seconds, reason)

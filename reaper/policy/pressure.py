@@ -25,7 +25,7 @@ CGROUP = Path("/sys/fs/cgroup")
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """How much is in use, or how much there is: as limits, 0 is unlimited, or not to be looked at.
+    """How much of each resource is in use, or how much there is. As a limit, 0 means unlimited.
 
     Raises:
         InvalidArgument: one of them is negative.
@@ -49,7 +49,7 @@ class Verdict:
     load: float
     """The fullest of all resources: in use / limit."""
     of: str
-    """Which one that is; empty if nothing is limited."""
+    """The name of that resource; empty if nothing is limited."""
     scale: float
     """Share of its timeout for which silence is borne: 1 without pressure."""
     evict: int
@@ -101,7 +101,7 @@ class Pressure:
         self.evicted: int = 0
 
     def judge(self, reading: Resources) -> Verdict:
-        """What follows from *reading*."""
+        """Judge *reading*, and remember the verdict for the next one."""
         limits = self.limits
         loads = {
             name: getattr(reading, name) / getattr(limits, name)
@@ -113,8 +113,8 @@ class Pressure:
         scale, accept = self._scale(load), load < 1
         before = self.verdict
         if before is not None:
-            # What was done is taken back only once there is room to spare, or it would be done
-            # again at once.
+            # A measure is taken back only once there is room to spare, or it would be needed again
+            # at once.
             if scale > before.scale:
                 scale = max(before.scale, self._scale(load + self._margin))
             accept = accept and (before.accept or load < 1 - self._margin)
@@ -132,7 +132,7 @@ class Pressure:
         return max(1, round(reading.connections * (1 - self._high / load)))
 
     def families(self) -> Iterator[Family]:
-        """For `reaper.metrics`."""
+        """The metrics of the last verdict, for `reaper.metrics`."""
         verdict = self.verdict or Verdict(0.0, "", 1.0, 0, True)
         yield Family(
             "reaper_pressure", "gauge", "The fullest resource, in use / limit.", verdict.load
@@ -155,8 +155,8 @@ class Pressure:
 
 
 def limits_here(connections: int = 0) -> Resources:
-    """The limits of this process: its soft limit of descriptors, its cgroup's memory or the
-    machine's, *connections*.
+    """The limits of this process: its soft limit of descriptors, the memory of its cgroup or of the
+    machine, whichever is less, and *connections*.
 
     Raises:
         ImportError: there is no psutil.
@@ -185,7 +185,7 @@ def cgroup_memory(root: Path = CGROUP, own: Path = Path("/proc/self/cgroup")) ->
 
 
 def read_here(connections: int) -> Resources:
-    """What this process uses now. Cost: listing the descriptors, about 5 ms with 20,000 of them.
+    """Read what this process uses now. Cost: listing the descriptors, about 5 ms with 20,000 of them.
 
     Raises:
         ImportError: there is no psutil.
@@ -198,5 +198,5 @@ def read_here(connections: int) -> Resources:
     except OSError as error:
         if error.errno not in (errno.EMFILE, errno.ENFILE):
             raise
-        # Looking takes a descriptor too. That there is none left is the reading.
+        # psutil needs a descriptor too. That none is left is the reading: all are in use.
         return Resources(resource.getrlimit(resource.RLIMIT_NOFILE)[0], 0, connections)
