@@ -2,13 +2,23 @@
 at once.
 """
 
+from __future__ import annotations
+
 import os
 import time
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import anyio
 
+Message = dict[str, Any]
 
-async def app(scope, receive, send):
+
+async def app(
+    scope: Message,
+    receive: Callable[[], Awaitable[Message]],
+    send: Callable[[Message], Awaitable[None]],
+) -> None:
     if scope["type"] == "lifespan":
         for stage in ("startup", "shutdown"):
             await receive()
@@ -26,7 +36,7 @@ async def app(scope, receive, send):
     await send({"type": "http.response.body", "body": b"ok"})
 
 
-def wsgi(environ, start_response):
+def wsgi(environ: dict[str, Any], start_response: Callable[..., object]) -> list[bytes]:
     if environ["PATH_INFO"] == "/slow":
         time.sleep(float(os.environ["SLOW"]))
     environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))

@@ -3,34 +3,37 @@
 None of them knows of reaper.
 """
 
+from __future__ import annotations
+
 import asyncio
 import os
 import sys
 import threading
+from typing import Any
 
 SLOW = float(os.environ.get("SLOW", "1"))
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-def uvicorn(port, **options):
+def uvicorn(port: int, **options: Any) -> None:
     import uvicorn
 
     uvicorn.run("asgi:app", port=port, log_level="warning", app_dir=HERE, **options)
 
 
-def uvicorn_workers(port):
+def uvicorn_workers(port: int) -> None:
     uvicorn(port, workers=2)
 
 
-def uvicorn_reload(port):
+def uvicorn_reload(port: int) -> None:
     uvicorn(port, reload=True, reload_dirs=[HERE])
 
 
-def uvicorn_in_a_thread(port):
+def uvicorn_in_a_thread(port: int) -> None:
     import time
 
     import uvicorn
-    from asgi import app
+    from asgi import app  # type: ignore[import-not-found]
 
     server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="warning"))
     threading.Thread(target=server.run, daemon=True).start()
@@ -38,10 +41,10 @@ def uvicorn_in_a_thread(port):
         time.sleep(1)
 
 
-def aiohttp(port):
+def aiohttp(port: int) -> None:
     from aiohttp import web
 
-    async def answer(request):
+    async def answer(request: web.Request) -> web.Response:
         await request.read()
         await asyncio.sleep(SLOW if request.path == "/slow" else 0)
         return web.Response(text="ok")
@@ -51,31 +54,31 @@ def aiohttp(port):
     web.run_app(app, host="127.0.0.1", port=port, print=None)
 
 
-def tornado(port):
+def tornado(port: int) -> None:
     from tornado.web import Application, RequestHandler
 
     class Answer(RequestHandler):
-        async def get(self):
+        async def get(self) -> None:
             await asyncio.sleep(SLOW if self.request.path == "/slow" else 0)
             self.write("ok")
 
         post = get
 
-    async def main():
+    async def main() -> None:
         Application([("/.*", Answer)]).listen(port, "127.0.0.1")
         await asyncio.Event().wait()
 
     asyncio.run(main())
 
 
-def sanic(port):
-    from sanic import Sanic
+def sanic(port: int) -> None:
+    from sanic import HTTPResponse, Request, Sanic
     from sanic.response import text
 
     app = Sanic("answers")
 
     @app.route("/<path:path>", methods=["GET", "POST"])
-    async def answer(request, path):
+    async def answer(request: Request, path: str) -> HTTPResponse:
         await asyncio.sleep(SLOW if path == "slow" else 0)
         return text("ok")
 

@@ -1,0 +1,84 @@
+"""What `reaper run` does in a Python that COMMAND starts: the `sitecustomize` of the hook, and the
+finder that calls back when a server is imported.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from reaper.run import hooks
+from reaper.run.command import HOOK
+from tests.helpers.reaper_run import PATIENCE, run
+
+
+@pytest.mark.slow
+def test_the_sitecustomize_of_the_program_is_run_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("print('theirs')")
+    code = "import sys; print(sys.modules['sitecustomize'].__file__)"
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    done = run("--inside", "--", sys.executable, "-c", code, env=environment)
+    assert done.stdout.split()[-2:] == ["theirs", str(tmp_path / "sitecustomize.py")]
+
+
+def test_a_python_without_reaper_finds_it_where_the_hook_is(tmp_path: Path) -> None:
+    place = f"import sys; sys.path[:0] = [{str(HOOK)!r}]; "
+    code = f"{place}import sitecustomize, reaper.run; print(reaper.run.__file__)"
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code],
+        cwd=tmp_path,
+        env={"REAPER_RUN": "1"},
+        text=True,
+        capture_output=True,
+        timeout=PATIENCE,
+    )
+    assert done.stdout.strip() == str(HOOK.parent / "__init__.py"), done.stderr
+
+
+Met = tuple[hooks.AfterImport, list[object]]
+
+
+@pytest.fixture
+def met(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Met:
+    """A finder in force that waits for the modules `met`, which is there, and `never`, which is
+    not; and the values that it was called back with.
+    """
+    (tmp_path / "met.py").write_text("value = 1")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "met", raising=False)
+    seen: list[object] = []
+
+    def note(module: ModuleType) -> None:
+        seen.append(module.__name__)
+
+    finder = hooks.AfterImport({"met": note, "never": note})
+    monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
+    return finder, seen
+
+
+def test_a_module_is_met_when_it_has_been_imported(met: Met) -> None:
+    imported = import_module("met")
+
+    assert met[1] == ["met"]
+    assert imported.value == 1
+
+
+def test_the_loader_of_a_module_that_was_met_is_what_it_was(met: Met) -> None:
+    imported = import_module("met")
+
+    assert "exec_module" not in vars(imported.__loader__)
+
+
+def test_a_module_that_is_not_there_is_met_when_it_comes_later(met: Met, tmp_path: Path) -> None:
+    with pytest.raises(ModuleNotFoundError):
+        import_module("never")
+    (tmp_path / "never.py").write_text("")
+    import_module("never")
+
+    assert met[1] == ["never"]
