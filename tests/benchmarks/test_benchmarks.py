@@ -10,6 +10,8 @@ import socket
 import subprocess
 import sys
 from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -21,6 +23,9 @@ from benchmarks.peers import jvm
 from benchmarks.peers import python as peers
 from benchmarks.servers import idle, process
 from benchmarks.servers import run as servers
+
+if TYPE_CHECKING:
+    from tests.conftest import Ran
 
 SMOKED = ["touch", "ticks", "timers", "memory", "mass", "journal", "attach"]
 """The others have tests of their own."""
@@ -55,24 +60,37 @@ def test_a_ratio_is_taken_round_by_round_and_not_of_the_medians() -> None:
 
 
 # ---- the harness
-# -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A run of the smallest sizes: the folder of its results, and what it printed."""
+    out = tmp_path_factory.mktemp("tiny")
+    command = [sys.executable, "-m", "benchmarks", "run", "--tiny", *SMOKED, "--out", str(out)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return out, done.stdout
 
 
 @pytest.mark.slow
-def test_a_run_prints_tables_and_writes_what_they_were_measured_on_and_the_page_has_them_all(
-    tmp_path,
+def test_a_run_prints_tables_and_writes_what_they_were_measured_on(
+    tiny_run: tuple[Path, str],
 ) -> None:
-    command = [sys.executable, "-m", "benchmarks", "run", "--tiny", *SMOKED, "--out", str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    out, printed = tiny_run
     for name in SMOKED:
-        part = json.loads((tmp_path / f"{name}.json").read_text())
+        part = json.loads((out / f"{name}.json").read_text())
         assert part["scale"] == "tiny"
         assert {"cpu", "kernel", "python", "packages", "commit", "dirty", "date"} <= set(
             part["about"]
         ), name
-        assert PROGRAMS[name].load().table(part) in done.stdout
-    text = page(tmp_path)
+        assert PROGRAMS[name].load().table(part) in printed
+
+
+@pytest.mark.slow
+def test_the_page_has_every_program_that_was_run_and_names_the_others(
+    tiny_run: tuple[Path, str],
+) -> None:
+    text = page(tiny_run[0])
     for name, program in PROGRAMS.items():
         section = text.partition(f"## {program.title}\n")[2].partition("\n## ")[0]
         if name in SMOKED:
@@ -82,19 +100,29 @@ def test_a_run_prints_tables_and_writes_what_they_were_measured_on_and_the_page_
     assert "| an idle HTTP connection, memory | not measured | not measured |" in text
 
 
-def test_the_pages_say_what_the_results_in_the_repository_say_and_a_demo_that_failed_is_none(
-    tmp_path,
-) -> None:
-    assert (ROOT / "docs" / "performance.md").read_text() == page(RESULTS)
-    copied, report = tmp_path / "scale.md", tmp_path / "report.json"
+@pytest.fixture
+def page_of_scale(tmp_path: Path) -> Path:
+    """A copy of docs/scale.md without its table."""
+    copied = tmp_path / "scale.md"
     copied.write_text(scale.TABLE.sub(r"\1\2", scale.PAGE.read_text()))
-    assert scale.main(["--page", str(copied)]) == 0
-    assert copied.read_text() == scale.PAGE.read_text()
-    for verdict, partial in (("fail", False), ("pass", True)):
-        report.write_text(
-            json.dumps({"verdict": verdict, "partial": partial, "connections": {"requested": 1}})
-        )
-        assert scale.main(["--page", str(copied), "--add", str(report)]) == 2
+    return copied
+
+
+def test_the_pages_say_what_the_results_in_the_repository_say(page_of_scale: Path) -> None:
+    assert (ROOT / "docs" / "performance.md").read_text() == page(RESULTS)
+    assert scale.main(["--page", str(page_of_scale)]) == 0
+    assert page_of_scale.read_text() == scale.PAGE.read_text()
+
+
+@pytest.mark.parametrize(("verdict", "partial"), [("fail", False), ("pass", True)])
+def test_a_demo_that_failed_or_was_cut_short_is_not_shown(
+    verdict: str, partial: bool, page_of_scale: Path, tmp_path: Path
+) -> None:
+    report = tmp_path / "report.json"
+    report.write_text(
+        json.dumps({"verdict": verdict, "partial": partial, "connections": {"requested": 1}})
+    )
+    assert scale.main(["--page", str(page_of_scale), "--add", str(report)]) == 2
 
 
 @pytest.mark.parametrize(
@@ -107,13 +135,12 @@ def test_the_pages_say_what_the_results_in_the_repository_say_and_a_demo_that_fa
         ),
     ],
 )
-def test_bad_arguments_are_named(arguments: list[str], words: str, call) -> None:
+def test_bad_arguments_are_named(arguments: list[str], words: str, call: Ran) -> None:
     status, _, err = call(main, *arguments)
     assert (status, words in err.splitlines()[-1]) == (2, True)
 
 
 # ---- the JVM
-# ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -140,7 +167,9 @@ def test_a_peer_that_does_not_do_its_work_is_found_out(name: str, value: int) ->
         jvm.check("netty", good | {name: value})
 
 
-def test_without_its_tool_nothing_is_run_and_that_is_said(monkeypatch, tmp_path) -> None:
+def test_without_its_tool_nothing_is_run_and_that_is_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr("shutil.which", lambda *words, **more: None)
     for name, program, tool in (("jvm", jvm, "java"), ("servers", servers, "wrk")):
         (tmp_path / f"{name}.json").write_text(json.dumps(program.run("tiny", lambda _: None)))
@@ -150,7 +179,6 @@ def test_without_its_tool_nothing_is_run_and_that_is_said(monkeypatch, tmp_path)
 
 
 # ---- servers
-# ---------------------------------------------------------------------------------------------------------
 
 WRK = """Running 1s test @ http://127.0.0.1:18999/ok
   1 threads and 50 connections
@@ -196,7 +224,7 @@ def test_what_wrk_prints_is_read_with_its_units_and_errors_are_no_result() -> No
     ],
 )
 def test_a_server_that_answers_wrongly_is_not_measured(
-    answer: bytes, said: str, tmp_path, monkeypatch
+    answer: bytes, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = process.Server("wrong", ["true"], tmp_path / "log", 9)
     near, far = socket.socketpair()
@@ -208,13 +236,14 @@ def test_a_server_that_answers_wrongly_is_not_measured(
 
 
 @pytest.mark.slow
-def test_clients_that_do_nothing_are_counted_plain_and_behind_tls_and_must_all_be_kept(
-    tmp_path,
-) -> None:
+def test_clients_that_do_nothing_are_counted_plain_and_behind_tls() -> None:
     found = idle.run("tiny", lambda _: None, only=["ours-parked"])
     assert set(found["results"]["ours-parked"]) == set(idle.MEASURES)
     assert process.KINDS["ours-parked"].about in idle.table(found)
 
+
+@pytest.mark.slow
+def test_clients_that_do_nothing_must_all_be_kept(tmp_path: Path) -> None:
     def leaving(server: process.Server, clients: int) -> list[socket.socket]:
         held = [server.dial() for _ in range(clients)]
         for client in held:
