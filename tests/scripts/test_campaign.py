@@ -13,8 +13,11 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -22,29 +25,41 @@ from loadgen.clients import HTTP
 from scripts.campaign import __main__ as campaign
 from scripts.campaign import rounds, trouble
 from scripts.campaign.rounds import Trial, played, talk
-from scripts.campaign.trouble import Outcome
+from scripts.campaign.trouble import Outcome, Round
+from scripts.provenance import machine
 from scripts.serving import example, serving
 from scripts.tools import Missing, metrics
 from tests.helpers.server_process import installed
 
+Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
-async def talked(answer, until: float) -> Outcome:
+
+async def talked(answer: Answer, until: float) -> Outcome:
     """What a talker makes of a server that treats its connections with *answer*."""
     outcome, end = Outcome(), time.monotonic() + until
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as listening:
         server = SimpleNamespace(address=listening.sockets[0].getsockname())
         given = SimpleNamespace(server=server, outcome=outcome)
-        await talk(given, HTTP, lambda: time.monotonic() > end, shortest="400ms", longest="800ms")
+        await talk(
+            cast(Round, given),
+            HTTP,
+            lambda: time.monotonic() > end,
+            shortest="400ms",
+            longest="800ms",
+        )
         await asyncio.sleep(0.05)
     return outcome
 
 
-def test_a_client_that_the_server_ends_is_lost_and_one_that_waits_for_its_last_answer_is_not() -> (
-    None
-):
+def test_a_client_that_the_server_ends_is_lost() -> None:
     async def closes(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()
 
+    outcome = asyncio.run(talked(closes, 60.0))
+    assert (len(outcome.wrong), outcome.seen["lost"]) == (1, 1)
+
+
+def test_a_client_that_waits_for_its_last_answer_is_not_lost() -> None:
     async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         await asyncio.sleep(0.3)
@@ -52,8 +67,6 @@ def test_a_client_that_the_server_ends_is_lost_and_one_that_waits_for_its_last_a
         await reader.read()
         writer.close()
 
-    outcome = asyncio.run(talked(closes, 60.0))
-    assert (len(outcome.wrong), outcome.seen["lost"]) == (1, 1)
     outcome = asyncio.run(talked(slow, 0.1))
     assert (outcome.account.asked, outcome.wrong) == (1, [])
 
@@ -72,14 +85,16 @@ def test_every_trial_names_trouble_and_clients_that_there_are() -> None:
         assert trial.share or trial.interop
 
 
-def test_the_page_has_the_figures_of_the_report(tmp_path, monkeypatch) -> None:
+def test_the_page_has_the_figures_of_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     page = tmp_path / "reliability.md"
     page.write_text(f"before\n{campaign.BEGIN}\nold\n{campaign.END}\nafter\n")
     monkeypatch.setattr(campaign, "PAGE", page)
     trial = {"name": "pause", "unseen": "the rest", "failures": ["3 x EOF"], "passed": False}
     campaign.document(
         {
-            "about": campaign.machine(),
+            "about": machine(),
             "minutes": 3,
             "trials": [{**trial, "figures": {"asked": 1234}}],
         }
@@ -90,7 +105,6 @@ def test_the_page_has_the_figures_of_the_report(tmp_path, monkeypatch) -> None:
 
 
 # ---- tools of others
-# -------------------------------------------------------------------------------------------------
 
 
 SLOW = {"attackers": 200}
@@ -106,7 +120,7 @@ SLOW = {"attackers": 200}
         ("behind nginx", {"bursts": 2}),
     ],
 )
-def test_a_foreign_tool_finds_that(name: str, smaller: dict[str, int], tmp_path) -> None:
+def test_a_foreign_tool_finds_that(name: str, smaller: dict[str, int], tmp_path: Path) -> None:
     trial = Trial.all()[name]
     try:
         outcome = played(replace(trial, meanwhile=trial.meanwhile | smaller), tmp_path, 0.0)
@@ -117,7 +131,7 @@ def test_a_foreign_tool_finds_that(name: str, smaller: dict[str, int], tmp_path)
 
 
 @pytest.mark.slow
-def test_curl_reuses_the_connection_and_uploads_after_100_continue(tmp_path) -> None:
+def test_curl_reuses_the_connection_and_uploads_after_100_continue(tmp_path: Path) -> None:
     curl = installed("curl")
     with serving(example("http", "--workers", "1"), tmp_path / "log") as server:
         url = f"http://{server.target}"
@@ -142,7 +156,7 @@ def test_curl_reuses_the_connection_and_uploads_after_100_continue(tmp_path) -> 
 
 
 @pytest.mark.slow
-def test_ab_sees_no_failure_though_it_asks_http_1_0_for_keep_alive(tmp_path) -> None:
+def test_ab_sees_no_failure_though_it_asks_http_1_0_for_keep_alive(tmp_path: Path) -> None:
     ab = [installed("ab", "apache2-utils"), "-q", "-k", "-n", "2000", "-c", "50"]
     with serving(example("http", "--workers", "1"), tmp_path / "log") as server:
         url = f"http://{server.target}/sleep?s=0"
@@ -154,15 +168,16 @@ def test_ab_sees_no_failure_though_it_asks_http_1_0_for_keep_alive(tmp_path) -> 
 
 
 # ---- make uvicorn-demo
-# -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-def test_the_uvicorn_demo_shows_that_stock_closes_by_keep_alive_alone_and_guarded_by_every_timeout() -> (
-    None
-):
+@pytest.fixture(scope="module")
+def uvicorn_demo() -> list[tuple[bool, bool]]:
+    """Whether stock and guarded uvicorn closed, for each row of the demo's table."""
     done = subprocess.run(
-        [sys.executable, "-m", "scripts.uvicorn_demo"], capture_output=True, text=True, timeout=240
+        [sys.executable, "-m", "scripts.uvicorn_demo"],
+        capture_output=True,
+        text=True,
+        timeout=240,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [
@@ -171,6 +186,19 @@ def test_the_uvicorn_demo_shows_that_stock_closes_by_keep_alive_alone_and_guarde
         if line[:1] == "|"
     ]
     closed = [["still open" not in cell for cell in row[1:]] for row in rows[2:]]
-    assert len(closed) == 11
-    assert sum(stock for stock, _ in closed) == 1
-    assert sum(guarded for _, guarded in closed) == 10
+    return [(stock, guarded) for stock, guarded in closed]
+
+
+@pytest.mark.slow
+def test_the_uvicorn_demo_shows_that_stock_closes_by_keep_alive_alone(
+    uvicorn_demo: list[tuple[bool, bool]],
+) -> None:
+    assert len(uvicorn_demo) == 11
+    assert sum(stock for stock, _ in uvicorn_demo) == 1
+
+
+@pytest.mark.slow
+def test_the_uvicorn_demo_shows_that_guarded_closes_by_every_timeout(
+    uvicorn_demo: list[tuple[bool, bool]],
+) -> None:
+    assert sum(guarded for _, guarded in uvicorn_demo) == 10

@@ -13,6 +13,7 @@ import sys
 import time
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
@@ -29,13 +30,22 @@ from tests.loadgen.test_run import passes
 ROOMY = Machine(20_000, 3_000_000, 1_500_000, 64 << 30)
 
 
-@given(st.integers(1, 2_000_000), st.sampled_from([1024, 4096, 20_000, 1 << 20]))
-def test_every_connection_is_open_before_the_first_is_closed_and_all_fit_their_processes(
-    connections, descriptors
-):
+CONNECTIONS = st.integers(1, 2_000_000)
+DESCRIPTORS = st.sampled_from([1024, 4096, 20_000, 1 << 20])
+
+
+@given(CONNECTIONS, DESCRIPTORS)
+def test_every_connection_is_open_before_the_first_is_closed(
+    connections: int, descriptors: int
+) -> None:
     plan = make_plan(connections, descriptors)
     assert connections / plan.rate <= plan.timeout
     assert plan.duration >= plan.timeout * 1.1 + 1
+
+
+@given(CONNECTIONS, DESCRIPTORS)
+def test_the_connections_of_a_plan_fit_their_processes(connections: int, descriptors: int) -> None:
+    plan = make_plan(connections, descriptors)
     assert plan.workers * (descriptors - 256) * 0.95 + plan.workers >= connections
     assert plan.generators * (descriptors - 200) >= connections
 
@@ -86,7 +96,9 @@ def test_each_limit_that_is_too_low_is_named_with_what_is_needed(
     assert words in line
 
 
-def test_what_cannot_fit_is_refused_with_status_2(monkeypatch, capsys) -> None:
+def test_what_cannot_fit_is_refused_with_status_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(Machine, "here", lambda: replace(ROOMY, memory=1 << 30))
     monkeypatch.setattr("sys.argv", ["demo", "--connections", "1000000"])
     assert demo.main() == 2
@@ -94,7 +106,9 @@ def test_what_cannot_fit_is_refused_with_status_2(monkeypatch, capsys) -> None:
 
 
 @pytest.mark.slow
-def test_a_small_demo_passes_on_real_connections(tmp_path, capfd) -> None:
+def test_a_small_demo_passes_on_real_connections(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     plan = Plan(60, 2, 4, 4000, "silent=50,chatty=40,drip=10", 2, 1)
     status = demo.run(plan, tmp_path)
     report = json.loads((tmp_path / "report.json").read_text())
@@ -114,7 +128,7 @@ def test_a_small_demo_passes_on_real_connections(tmp_path, capfd) -> None:
     assert (tmp_path / "report.html").exists()
 
 
-def test_a_server_that_does_not_start_is_an_error_with_its_last_words(tmp_path) -> None:
+def test_a_server_that_does_not_start_is_an_error_with_its_last_words(tmp_path: Path) -> None:
     command = ["sh", "-c", "echo no such thing; exit 3"]
     with (
         pytest.raises(DidNotStart, match="ended with status 3: no such thing"),
@@ -123,7 +137,9 @@ def test_a_server_that_does_not_start_is_an_error_with_its_last_words(tmp_path) 
         pass
 
 
-def test_a_server_is_found_listening_without_a_connection_of_which_it_would_hear(tmp_path) -> None:
+def test_a_server_is_found_listening_without_a_connection_of_which_it_would_hear(
+    tmp_path: Path,
+) -> None:
     program = (
         "import select, signal, socket, sys; signal.pthread_sigmask(signal.SIG_BLOCK, [15]); "
         "listening = socket.create_server(('127.0.0.1', int(sys.argv[1]))); "
@@ -146,21 +162,28 @@ def test_a_port_is_kept_until_the_end_of_the_process_and_given_back_there() -> N
     assert subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stderr == b""
 
 
-@pytest.mark.parametrize("taken", [False, True])
-def test_a_server_that_never_listens_is_ended_and_another_on_its_port_does_not_pass_for_it(
-    taken, tmp_path
+def see_it_ended(port: int, folder: Path) -> None:
+    """See that a server which never listens on *port* is ended, with the words that say so."""
+    with (
+        pytest.raises(DidNotStart, match=r"did not listen within 0.1 s"),
+        serving(["sleep", "60"], folder / "log", port=port, patience=0.1) as server,
+    ):
+        pytest.fail(f"{server.pid} does not listen")
+
+
+def test_a_server_that_never_listens_is_ended(tmp_path: Path) -> None:
+    see_it_ended(free_port(), tmp_path)
+
+
+def test_another_server_on_its_port_does_not_pass_for_one_that_never_listens(
+    tmp_path: Path,
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1] if taken else free_port()
-        with (
-            pytest.raises(DidNotStart, match=r"did not listen within 0.1 s"),
-            serving(["sleep", "60"], tmp_path / "log", port=port, patience=0.1) as server,
-        ):
-            pytest.fail(f"{server.pid} does not listen")
+        see_it_ended(other.getsockname()[1], tmp_path)
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_a_demo_with_what_was_seen(tmp_path) -> None:
+def test_ctrl_c_ends_a_demo_with_what_was_seen(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "scripts.demo", "--connections", "40", "--out", str(tmp_path)]
     log = tmp_path / "said"
     with log.open("wb") as output:
@@ -185,9 +208,12 @@ def test_ctrl_c_before_the_clients_have_begun_is_an_interruption_too() -> None:
 
 
 def test_a_run_without_a_report_does_not_show_that_of_the_run_before(
-    tmp_path, monkeypatch, capsys
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = "stopped: open 0, accepted 100000, reaped 50764, averted 0, worst loop lag 90 ms, stalls 0, reaper task 1 s"
+    said = (
+        "stopped: open 0, accepted 100000, reaped 50764, averted 0, "
+        "worst loop lag 90 ms, stalls 0, reaper task 1 s"
+    )
     server = SimpleNamespace(
         target="127.0.0.1:9", pid=1, status=0, said=lambda: f"listening\n{said}\n"
     )
@@ -209,7 +235,11 @@ def test_a_run_without_a_report_does_not_show_that_of_the_run_before(
     ],
 )
 def test_the_pipeline_demo_refuses_in_one_line_and_deletes_nothing(
-    given, said, tmp_path, monkeypatch, capsys
+    given: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     pytest.importorskip("pyarrow")
     from scripts import pipeline_demo
