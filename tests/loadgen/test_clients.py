@@ -14,6 +14,7 @@ import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from pathlib import Path
 from typing import Any, TypeVar
 from xml.etree import ElementTree
 
@@ -23,6 +24,7 @@ from loadgen.backend import Upstream, listen
 from loadgen.cli import main
 from loadgen.clients import (
     ATTACKS,
+    HTTP,
     Account,
     Ended,
     Speech,
@@ -81,8 +83,8 @@ async def answer_500(reader: asyncio.StreamReader, writer: asyncio.StreamWriter)
     writer.write(OK.replace(b"200", b"500"))
 
 
-def play_all(kinds: list[str], at: Target, *speech: Speech) -> Awaitable[list[Ended]]:
-    return asyncio.gather(*(play(kind, at, *speech, patience=PATIENCE) for kind in kinds))
+def play_all(kinds: list[str], at: Target, speech: Speech = HTTP) -> Awaitable[list[Ended]]:
+    return asyncio.gather(*(play(kind, at, speech, patience=PATIENCE) for kind in kinds))
 
 
 def test_whatever_a_client_does_it_learns_that_the_server_has_ended_it() -> None:
@@ -95,7 +97,7 @@ def test_whatever_a_client_does_it_learns_that_the_server_has_ended_it() -> None
 
 
 @pytest.mark.parametrize("kind", ["mute", "silent"])
-def test_a_client_that_is_late_to_see_that_it_is_connected_does_not_find_a_close_early(
+def test_a_client_that_is_late_to_see_its_connection_up_finds_no_close_early(
     kind: str,
 ) -> None:
     def close_in_law(listener: socket.socket) -> None:
@@ -166,13 +168,13 @@ def server_tls(certificate: tuple[str, str], *protocols: str) -> ssl.SSLContext:
     ],
 )
 def test_tls_is_spoken_and_the_certificate_checked(
-    tls: Tls | str, lost: str, certificate, caplog
+    tls: Tls | str, lost: str, certificate: tuple[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     speech = Speech(tls=tls if isinstance(tls, Tls) else Tls("localhost", certificate[0]))
     assert against(answer, lambda at: ask(at, speech), ssl=server_tls(certificate)).lost == lost
 
 
-def test_a_server_of_http_2_alone_is_named_in_one_line(certificate) -> None:
+def test_a_server_of_http_2_alone_is_named_in_one_line(certificate: tuple[str, str]) -> None:
     async def settings(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(bytes(3) + b"\x04" + bytes(5))
         await reader.read()
@@ -186,7 +188,7 @@ def test_a_server_of_http_2_alone_is_named_in_one_line(certificate) -> None:
     assert as_text(found).splitlines()[-1].startswith("the server speaks HTTP/2 only")
 
 
-def test_what_was_expected_is_said_in_a_line_each_and_as_junit(tmp_path) -> None:
+def test_what_was_expected_is_said_in_a_line_each_and_as_junit(tmp_path: Path) -> None:
     idle, drip = QUESTIONS["echo"][1:]
     closed = summarise(idle, [Ended("silent", "closed", at=5.001)], 9.0, 5.0)
     early = summarise(drip, [Ended("drip", "closed", at=2.0)], 9.0, 5.0)
@@ -219,7 +221,7 @@ def test_a_websocket_is_upgraded_before_its_clock_starts() -> None:
 
 
 @pytest.mark.parametrize("stays", [False, True])
-def test_a_backend_measures_how_long_a_pool_holds_its_connection_and_whether_it_reuses_it(
+def test_a_backend_sees_how_long_a_pool_holds_and_reuses_its_connection(
     stays: bool,
 ) -> None:
     async def run() -> Upstream:
@@ -233,8 +235,12 @@ def test_a_backend_measures_how_long_a_pool_holds_its_connection_and_whether_it_
 
         tasks: list[asyncio.Task[None]] = []
         async with asyncio.timeout(PATIENCE / 2):  # it does not wait for what stays open
-            return await listen(parse_target("127.0.0.1:1")._replace(port=0), 1.0, 7.0, lambda at: tasks.append(
-                asyncio.create_task(pool(at))))  # fmt: skip
+            return await listen(
+                parse_target("127.0.0.1:1")._replace(port=0),
+                1.0,
+                7.0,
+                lambda at: tasks.append(asyncio.create_task(pool(at))),
+            )
 
     found = asyncio.run(run())
     (held,) = found.connections
@@ -244,7 +250,9 @@ def test_a_backend_measures_how_long_a_pool_holds_its_connection_and_whether_it_
 
 
 @pytest.mark.parametrize(("honour", "lost"), [([], {"closed": 6}), (["--honour"], {})])
-def test_a_race_counts_what_is_lost_on_a_connection_that_looked_open(honour, lost, capsys) -> None:
+def test_a_race_counts_what_is_lost_on_a_connection_that_looked_open(
+    honour: list[str], lost: dict[str, int], capsys: pytest.CaptureFixture[str]
+) -> None:
     async def once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(OK.replace(b"\r\n\r\n", b"\r\nKeep-Alive: timeout=0\r\n\r\n"))
@@ -265,13 +273,17 @@ def test_a_race_counts_what_is_lost_on_a_connection_that_looked_open(honour, los
     ) + ("timeout=0",)
 
 
-def test_the_tools_of_a_namespace_are_found_beside_the_path(monkeypatch) -> None:
+def test_the_tools_of_a_namespace_are_found_beside_the_path(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     ran: list[list[str]] = []
     monkeypatch.setattr("shutil.which", lambda name, path=None: f"/sbin/{name}" if path else None)
-    monkeypatch.setattr(
-        "subprocess.run",
-        lambda command, **_: ran.append(command) or subprocess.CompletedProcess(command, 0, ""),
-    )
+
+    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        ran.append(command)
+        return subprocess.CompletedProcess(command, 0, "")
+
+    monkeypatch.setattr("subprocess.run", run)
     with namespace():
         assert _established(1) == set()
     assert {command[0] for command in ran} == {"/sbin/ip", "/sbin/ss"}

@@ -8,7 +8,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -25,8 +25,13 @@ from loadgen.plan.scenario import from_mix
 from reaper.journal import Journal
 from reaper.pipeline.read.inputs import check
 
+if TYPE_CHECKING:
+    from tests.conftest import Ran
+
 MIX = "silent=5,chatty=4,drip=1,bursty=3,leave=3,mute=1,pipelined=1,slow_headers=1"
 SPAN = 900.0
+Pair = tuple[Path, dict[str, Any]]
+"""The folder of a server's journal and its clients', and what was written."""
 EVERY_FAULT = {name: number + 1 for number, name in enumerate(NAMES)}
 
 
@@ -35,13 +40,13 @@ def plan_of(connections: int = 300, mix: str = MIX, seed: int = 3) -> Plan:
 
 
 def rows_of(directory: Path) -> list[dict[str, Any]]:
-    return pa.concat_tables(
-        [pq.read_table(path) for path in sorted(directory.iterdir())]
-    ).to_pylist()
+    tables = [pq.read_table(path) for path in sorted(directory.iterdir())]
+    rows: list[dict[str, Any]] = pa.concat_tables(tables).to_pylist()
+    return rows
 
 
 @pytest.fixture(scope="module", params=["full", "gaps"])
-def right(request, tmp_path_factory) -> tuple[Path, dict[str, Any]]:
+def right(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     """A right pair of journals of two writers, with stalls."""
     out = tmp_path_factory.mktemp("right")
     return out, write_journals(
@@ -55,7 +60,7 @@ def right(request, tmp_path_factory) -> tuple[Path, dict[str, Any]]:
     )
 
 
-def test_every_connection_keeps_the_law_on_the_servers_side(right) -> None:
+def test_every_connection_keeps_the_law_on_the_servers_side(right: Pair) -> None:
     out, summary = right
     found = check([out / "server", out / "client"])
     assert found.quarantined == []
@@ -85,7 +90,7 @@ def test_every_connection_keeps_the_law_on_the_servers_side(right) -> None:
     assert reaped == summary["verdicts"]["ok_reaped"] > 50
 
 
-def test_both_sides_tell_of_the_same_connections(right) -> None:
+def test_both_sides_tell_of_the_same_connections(right: Pair) -> None:
     out, _ = right
     server, client = (
         {row["peer"]: row["t"] for row in rows_of(out / side) if row["kind"] == "open"}
@@ -97,7 +102,7 @@ def test_both_sides_tell_of_the_same_connections(right) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ahead", [0.0, 2.0])
-def test_an_audit_finds_what_is_planted_by_number(ahead: float, tmp_path) -> None:
+def test_an_audit_finds_what_is_planted_by_number(ahead: float, tmp_path: Path) -> None:
     planted = Planted(EVERY_FAULT, ahead)
     summary = write_journals(
         plan_of(), tmp_path / "s", tmp_path / "c", span=SPAN, planted=planted, writers=3
@@ -119,7 +124,7 @@ def test_an_audit_finds_what_is_planted_by_number(ahead: float, tmp_path) -> Non
     assert {name: count for name, count in found.items() if count} == summary["verdicts"]
 
 
-def test_the_same_arguments_give_the_same_rows_and_another_seed_others(tmp_path) -> None:
+def test_the_same_arguments_give_the_same_rows_and_another_seed_others(tmp_path: Path) -> None:
     def rows(name: str, seed: int) -> list[dict[str, Any]]:
         write_journals(plan_of(60, seed=seed), tmp_path / name, span=SPAN)
         return rows_of(tmp_path / name)
@@ -127,19 +132,24 @@ def test_the_same_arguments_give_the_same_rows_and_another_seed_others(tmp_path)
     assert rows("a", 1) == rows("b", 1) != rows("c", 2)
 
 
-def test_memory_holds_what_is_open_and_not_what_was_written(tmp_path, monkeypatch) -> None:
+def test_memory_holds_what_is_open_and_not_what_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(journals, "FLUSHED_ROWS", 100)
-    waiting = []
+    waiting: list[int] = []
     flush = Journal.flush
-    monkeypatch.setattr(
-        Journal, "flush", lambda journal: waiting.append(len(journal._rows)) or flush(journal)
-    )
+
+    def counted(journal: Journal) -> None:
+        waiting.append(len(journal._rows))
+        flush(journal)
+
+    monkeypatch.setattr(Journal, "flush", counted)
     summary = write_journals(plan_of(2000, "silent=5,leave=5"), tmp_path / "s", span=SPAN)
     assert summary["events"] > 50 * max(waiting)
 
 
 @pytest.mark.slow
-def test_as_many_rows_as_wanted_by_the_command(tmp_path, call) -> None:
+def test_as_many_rows_as_wanted_by_the_command(tmp_path: Path, call: Ran) -> None:
     arguments = [
         "--events",
         "20k",

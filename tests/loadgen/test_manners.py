@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 from multiprocessing import active_children
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jsonschema
 import pytest
@@ -29,6 +29,9 @@ from loadgen.plan.scenario import from_mix, parse_scenario
 from loadgen.units import BadArgument, parse_target
 from tests.loadgen.test_output import report_of
 from tests.loadgen.test_run import ROOT, faulty_server, run
+
+if TYPE_CHECKING:
+    from tests.conftest import Ran
 
 TARGET = parse_target("127.0.0.1:9")
 
@@ -92,7 +95,9 @@ def test_a_run_ends_when_all_its_clients_are_gone() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_lost_process_costs_its_own_connections_only(blow: signal.Signals, monkeypatch) -> None:
+def test_a_lost_process_costs_its_own_connections_only(
+    blow: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(fleet, "SILENCE", 2.0)
     # Clients that no lag of their own kills, and a tick that no stall exceeds: both would be a
     # reason more.
@@ -129,8 +134,12 @@ def test_an_interrupted_run_is_inconclusive_with_status_130(
         words = f"run --target {server.target} --timeout 1s --duration 50s --connections 10 --json"
         process = subprocess.Popen(
             [sys.executable, "-m", "loadgen", *words.split()],
-            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-        )  # fmt: skip
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
         assert process.stderr is not None
         while "hold" not in process.stderr.readline():
             pass
@@ -150,7 +159,9 @@ def test_an_interrupted_run_is_inconclusive_with_status_130(
     "command",
     [["behaviours"], ["run", "--help"], ["probe", "--help"], ["simulate", "--help"], ["--help"]],
 )
-def test_nothing_printed_wraps_at_80_columns(command: list[str], call, monkeypatch) -> None:
+def test_nothing_printed_wraps_at_80_columns(
+    command: list[str], call: Ran, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     status, printed, _ = call(main, *command)
     assert (status, max(map(len, printed.splitlines())) < 80) == (0, True)
@@ -175,7 +186,7 @@ TEXTS = st.sampled_from(
     ]
 )
 NUMBERS = st.one_of(st.booleans(), st.integers(), st.floats(), st.integers(min_value=10**300))
-SCALARS = st.one_of(TEXTS, NUMBERS, st.none().map(lambda _: []), st.dates())
+SCALARS: st.SearchStrategy[Any] = st.one_of(TEXTS, NUMBERS, st.none().map(lambda _: []), st.dates())
 WORDS = "kind name weight timeout reconnect deadline shortest longest every tail earliest latest"
 KEYS = st.sampled_from(WORDS.split())
 ROWS = st.one_of(
@@ -214,7 +225,7 @@ def check(report: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-def test_reports_keep_to_the_published_schema(call) -> None:
+def test_reports_keep_to_the_published_schema(call: Ran) -> None:
     with faulty_server("some of each") as server:
         _, real = run(server.port, "--mix", "silent=50,chatty=40,drip=10", connections=60)
     check(real)

@@ -5,6 +5,7 @@ page, the picture.
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +13,7 @@ from loadgen.drive.fleet import CLEAR, Display, progress
 from loadgen.judge import page
 from loadgen.judge.observation import Counters, Observation, Outcome
 from loadgen.judge.records import How, Record, RecordTable
-from loadgen.judge.report import UNKNOWN_SERVER, build_report
+from loadgen.judge.report import UNKNOWN_SERVER, Report, build_report
 from loadgen.judge.words import drawn, headline, verdict_lines
 from loadgen.plan.plan import Law, Plan, make_plan
 from loadgen.plan.scenario import from_mix
@@ -23,7 +24,7 @@ PLAN = make_plan(from_mix("silent,chatty"), 40, Law(timeout=0.5, tick=0.5), 2.0,
 SILENT = [index for index in range(40) if PLAN.behaviour(index).kind == "silent"]
 
 
-def report_of(seen: Observation | None = None, *records: Record, plan: Plan = PLAN):
+def report_of(seen: Observation | None = None, *records: Record, plan: Plan = PLAN) -> Report:
     """The report on what was *seen* (a right server), and *records* besides."""
     seen = seen or simulate_core(plan, Faults())
     for record in records:
@@ -41,7 +42,7 @@ LINE = progress(10.0, 10.0, [Counters(established=40, open=30, closed=10)])
 
 
 @pytest.mark.slow
-def test_the_journal_holds_every_connection_and_every_close_the_client_saw(tmp_path) -> None:
+def test_the_journal_holds_every_connection_and_every_close_the_client_saw(tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     with faulty_server() as server:
         status, seen = run(
@@ -124,21 +125,26 @@ def test_an_early_close_within_a_millisecond_suggests_the_tolerance() -> None:
     assert "tolerance" not in earlier["reasons"][0]
 
 
-def test_the_headline_of_a_failed_run_says_what_failed_and_no_line_is_wider_than_a_terminal() -> (
-    None
-):
-    report = report_of(None, *(ended(connection, 100.1) for connection in range(3)))
-    lines = verdict_lines(report)
-    (line,) = [line for line in lines if line.startswith("verdict")]
+@pytest.fixture
+def failed() -> Report:
+    """A report on a server that closed three of its connections too early."""
+    return report_of(None, *(ended(connection, 100.1) for connection in range(3)))
+
+
+def test_the_headline_of_a_failed_run_says_what_failed(failed: Report) -> None:
+    (line,) = [line for line in verdict_lines(failed) if line.startswith("verdict")]
     assert line.startswith("verdict      FAIL: ")
     assert {word.strip(",") for word in line.split()[2:]} >= {"early", "false"}
-    assert max(map(len, lines)) < 80
-    report["reaps"] |= dict.fromkeys(
+
+
+def test_no_line_of_a_failed_run_is_wider_than_a_terminal(failed: Report) -> None:
+    assert max(map(len, verdict_lines(failed))) < 80
+    failed["reaps"] |= dict.fromkeys(
         ("expected", "observed", "early", "late", "missed", "false"), 1_234_567
     )
-    report["connections"]["failed"] = 1_234_567
-    assert max(map(len, verdict_lines(report))) < 80
-    assert headline(report).endswith("1,234,567 false, 1,234,567 not established")
+    failed["connections"]["failed"] = 1_234_567
+    assert max(map(len, verdict_lines(failed))) < 80
+    assert headline(failed).endswith("1,234,567 false, 1,234,567 not established")
 
 
 @pytest.mark.parametrize(("more", "verdict"), [(0, "pass"), (1, "inconclusive")])
@@ -164,14 +170,15 @@ def test_a_run_whose_stalls_may_explain_every_missing_close_does_not_pass(
         assert "more --patience" in reason
 
 
-def test_the_headline_of_a_run_that_was_ended_early_says_why_and_many_lost_processes_are_one() -> (
-    None
-):
+def test_the_headline_of_a_run_that_was_ended_early_says_why() -> None:
     outcome = Outcome(counters=Counters(failed=8))
     report = report_of(Observation(0.0, 1.0, 2.0, [outcome], because="no route to there: is it?"))
     assert headline(report) == "FAIL: no route to there"
     report["interrupted"] = True
     assert headline(report) == "FAIL: 8 not established"
+
+
+def test_many_lost_processes_are_one_headline_and_a_few_reasons() -> None:
     lost = [
         f"process {number} of 9 ended by itself: its 4 connections were not judged"
         for number in range(1, 9)
@@ -184,7 +191,9 @@ def test_the_headline_of_a_run_that_was_ended_early_says_why_and_many_lost_proce
     assert len(report["reasons"]) == 8
 
 
-def test_the_lateness_is_drawn_in_at_most_ten_bars_that_fit_the_terminal(monkeypatch) -> None:
+def test_the_lateness_is_drawn_in_at_most_ten_bars_that_fit_the_terminal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("COLUMNS", "70")
     lines = drawn({"width_s": 0.02, "bars": [[0.02 * number, number] for number in range(1, 31)]})
     assert len(lines) == 10

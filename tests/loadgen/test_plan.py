@@ -168,7 +168,7 @@ def test_a_target_may_be_a_url(
     )
 
 
-def test_shares_fit_descriptors_and_ports_and_add_up(monkeypatch) -> None:
+def test_shares_fit_descriptors_and_ports_and_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capacity, "raise_descriptor_limit", lambda: 20_000)
     shares = capacity.plan_shares(units.parse_target("127.0.0.1:80"), 100_000)
     assert len(shares) == 6
@@ -188,7 +188,11 @@ def test_shares_fit_descriptors_and_ports_and_add_up(monkeypatch) -> None:
     ],
 )
 def test_what_the_machine_cannot_hold_is_refused(
-    target, connections, kernel_bytes, complaint, monkeypatch
+    target: str,
+    connections: int,
+    kernel_bytes: int,
+    complaint: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(capacity, "raise_descriptor_limit", lambda: 20_000)
     monkeypatch.setattr(capacity, "KERNEL_BYTES", kernel_bytes)
@@ -196,27 +200,35 @@ def test_what_the_machine_cannot_hold_is_refused(
         capacity.plan_shares(units.parse_target(target), connections, processes=2)
 
 
-@given(
-    st.lists(st.floats(0, 3600), min_size=1, max_size=200),
-    st.lists(st.floats(0, 100)),
-    st.sampled_from([50, 99, 100]),
-)
-def test_a_percentile_is_at_most_one_bucket_above_the_exact_one_and_merged_histograms_count_as_one(
-    left: list[float], right: list[float], percent: float
+DURATIONS = st.lists(st.floats(0, 3600), min_size=1, max_size=200)
+
+
+def counted(values: list[float]) -> Histogram:
+    """A histogram of *values*, in seconds."""
+    histogram = Histogram()
+    for value in values:
+        histogram.add(value)
+    return histogram
+
+
+@given(DURATIONS, st.sampled_from([50, 99, 100]))
+def test_a_percentile_is_at_most_one_bucket_above_the_exact_one(
+    values: list[float], percent: float
 ) -> None:
-    parts, whole = (Histogram(), Histogram()), Histogram()
-    for histogram, values in zip(parts, (left, right), strict=True):
-        for value in values:
-            histogram.add(value)
-            whole.add(value)
-    parts[0].merge(parts[1])
-    assert parts[0].counts == whole.counts
-    assert parts[0].summary() == pytest.approx(whole.summary(), nan_ok=True)
-    both = sorted(left + right)
-    exact, found = both[max(-(-len(both) * percent // 100) - 1, 0)], whole.percentile(percent)
+    whole, ordered = counted(values), sorted(values)
+    exact = ordered[max(int(-(-len(ordered) * percent // 100)) - 1, 0)]
+    found = whole.percentile(percent)
     assert found is not None
     assert exact - 1e-9 <= found <= exact * (1 + 1 / SUBBUCKETS) + 2e-6
-    assert whole.max == max(both)
+    assert whole.max == max(values)
+
+
+@given(DURATIONS, st.lists(st.floats(0, 100)))
+def test_merged_histograms_count_as_one(left: list[float], right: list[float]) -> None:
+    merged, whole = counted(left), counted(left + right)
+    merged.merge(counted(right))
+    assert merged.counts == whole.counts
+    assert merged.summary() == pytest.approx(whole.summary(), nan_ok=True)
 
 
 def test_hgrm_is_what_its_tools_read() -> None:
@@ -242,12 +254,13 @@ def test_a_threshold_may_be_written_as_k6_has_it_and_on_an_unknown_figure_is_bro
     assert "unknown" in str(threshold.broken({"lateness_s": {"p99": None}}))
 
 
-def test_with_a_beat_steps_wait_for_its_next_multiple_and_many_processes_share_a_thousand_looks_per_second() -> (
-    None
-):
+def test_with_a_beat_steps_wait_for_its_next_multiple() -> None:
     pace = Pace(1, 0.25)
     assert [pace.step(due) for due in (10.0, 10.01, 10.25, 10.26)] == [10.0, 10.25, 10.25, 10.5]
     assert Pace(1, 0.0).step(10.01) == 10.01
+
+
+def test_many_processes_share_a_thousand_looks_per_second() -> None:
     assert Pace(8, 0.0).look(looked=5.0, step=7.0) == 5.0
     assert Pace(50, 0.0).look(looked=5.0, step=7.0) == pytest.approx(5.05)
     assert Pace(50, 0.0).look(looked=5.0, step=5.01) == 5.01  # a step is never late for it

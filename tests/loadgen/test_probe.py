@@ -6,12 +6,15 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
 
 import pytest
 
 from loadgen.clients import Ended
-from loadgen.probe import QUESTIONS, as_text, granularity, summarise
-from scripts.serving import free_port, serving
+from loadgen.probe import QUESTIONS, Finding, as_text, granularity, summarise
+from scripts.serving import Server, free_port, serving
 from scripts.tools import Missing, nginx
 from tests.loadgen.test_run import ROOMY, ROOT, faulty_server, loadgen, passes, run
 
@@ -20,7 +23,7 @@ server {{ listen 127.0.0.1:{port} backlog=1024; location / {{ return 200 "hello"
 """
 
 
-def server(name: str, folder):
+def server(name: str, folder: Path) -> AbstractContextManager[Server]:
     """A server we did not write, up and answering."""
     port = free_port()
     if name == "nginx":
@@ -42,7 +45,7 @@ def server(name: str, folder):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["nginx", "uvicorn"])
 def test_probe_finds_the_keep_alive_timeout_of_servers_we_did_not_write(
-    name: str, tmp_path
+    name: str, tmp_path: Path
 ) -> None:
     with server(name, tmp_path) as running:
         done = loadgen(
@@ -58,7 +61,7 @@ def test_probe_finds_the_keep_alive_timeout_of_servers_we_did_not_write(
 
 
 @pytest.mark.slow
-def test_a_foreign_server_is_judged_over_http(tmp_path) -> None:
+def test_a_foreign_server_is_judged_over_http(tmp_path: Path) -> None:
     with server("nginx", tmp_path) as running:
         status, report = run(
             running.port,
@@ -103,9 +106,9 @@ def test_closes_in_common_instants_show_a_tick_and_others_none() -> None:
     assert granularity([]) is None
 
 
-def finding_of(closes, **more):
+def finding_of(closes: Sequence[float], expected: float | None = None) -> Finding:
     trials = [Ended("silent", "closed", at=at) for at in closes]
-    return summarise(QUESTIONS["echo"][1], trials, 30.0, more.get("expected"))
+    return summarise(QUESTIONS["echo"][1], trials, 30.0, expected)
 
 
 def test_a_timeout_is_guessed_only_when_it_is_nearly_round() -> None:

@@ -4,16 +4,25 @@ has begun.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import pytest
 
 from loadgen.cli import main
 
+if TYPE_CHECKING:
+    from tests.conftest import Ran
+
 RUN = ["run", "--target=127.0.0.1:9", "--timeout=1s"]
 DURATIONS, TARGET = "250ms, 30s, 5m or 1h", "HOST:PORT"
 
+Refused = Callable[[list[str], str], None]
+
 
 @pytest.fixture
-def refused(call):
+def refused(call: Ran) -> Refused:
     """See that a command with these arguments is refused by a complaint."""
 
     def run(arguments: list[str], complaint: str) -> None:
@@ -28,47 +37,81 @@ def refused(call):
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        *((f"--timeout={text}", DURATIONS) for text in ("", "5", "s", "-1s", "1 year", "nan", "infs", "1e3s")),
+        *(
+            (f"--timeout={text}", DURATIONS)
+            for text in ("", "5", "s", "-1s", "1 year", "nan", "infs", "1e3s")
+        ),
         ("--timeout=0s", "longer than 0"),
-        *((f"--target={text}", TARGET) for text in (
-            "localhost", "127.0.0.1:", "127.0.0.1:0", "127.0.0.1:70000", ":80", "127.0.0.1:http", "http://",
-            "http://127.0.0.1:99999", "http://127.0.0.1/a b", "http://a@127.0.0.1",
-        )),
+        *(
+            (f"--target={text}", TARGET)
+            for text in (
+                "localhost",
+                "127.0.0.1:",
+                "127.0.0.1:0",
+                "127.0.0.1:70000",
+                ":80",
+                "127.0.0.1:http",
+                "http://",
+                "http://127.0.0.1:99999",
+                "http://127.0.0.1/a b",
+                "http://a@127.0.0.1",
+            )
+        ),
         ("--target=ftp://127.0.0.1", "ftp is not spoken"),
         ("--target=192.0.2.1:80", "--allow-remote"),
         ("--target=http://127.0.0.1:9/path --protocol=echo", "leave one of them out"),
         ("--target=http://127.0.0.1:9/path --path=/other", "leave one of them out"),
         ("--connections=0", "at least 1"),
         ("--connections=100000M", "at most"),
-        *((f"--mix=silent={weight}", "must be a number > 0") for weight in ("x", "0", "-1", "inf", "nan")),
+        *(
+            (f"--mix=silent={weight}", "must be a number > 0")
+            for weight in ("x", "0", "-1", "inf", "nan")
+        ),
         ("--mix=", "'' is no behaviour"),
         ("--mix=loud=1", "'loud' is no behaviour"),
         ("--mix=silent,silent", "'silent' is given twice"),
-        ("--duration=1200ms --tick=250ms", "at timeout 1s and tick 250ms: at least 1.35s is needed"),
+        (
+            "--duration=1200ms --tick=250ms",
+            "at timeout 1s and tick 250ms: at least 1.35s is needed",
+        ),
         ("--beat=11ms", "too long for a timeout of 1s: at most 10ms"),
-        ("--scenario=nowhere.toml", "nowhere.toml: No such file or directory: give a TOML file or one of churn, every"),
+        (
+            "--scenario=nowhere.toml",
+            "nowhere.toml: No such file or directory: give a TOML file or one of churn, every",
+        ),
         ("--scenario=\0", "null"),
         ("--scenario=slow --protocol=echo", "needs --protocol http"),
         ("--server-pid=999999999", "no such process"),
-        *((f"--threshold={text}", "--threshold: ") for text in (
-            "x<1", "lateness.p99", "lateness.p98<1s", "lateness.p99<1", "reaps.late<x", "lateness.p99~1s")),
+        *(
+            (f"--threshold={text}", "--threshold: ")
+            for text in (
+                "x<1",
+                "lateness.p99",
+                "lateness.p98<1s",
+                "lateness.p99<1",
+                "reaps.late<x",
+                "lateness.p99~1s",
+            )
+        ),
         ("--processes=none", "whole number"),
         ("--protocol=quic", "quic"),
     ],
-)  # fmt: skip
-def test_a_bad_argument_of_run(arguments: str, complaint: str, refused) -> None:
+)
+def test_a_bad_argument_of_run(arguments: str, complaint: str, refused: Refused) -> None:
     first, *more = arguments.split(" --")
     refused([*RUN, first, *(f"--{each}" for each in more)], complaint)
 
 
 @pytest.mark.parametrize("argument", ["--expect=tea=5s", "--expect=idle", "--wait=0", "--trials=x"])
-def test_a_bad_argument_of_probe(argument: str, refused) -> None:
+def test_a_bad_argument_of_probe(argument: str, refused: Refused) -> None:
     refused(["probe", "--target=127.0.0.1:9", argument], argument[:6])
 
 
 @pytest.mark.parametrize("command", [RUN, ["simulate"]])
 @pytest.mark.parametrize("option", ["--report", "--html"])
-def test_a_file_that_cannot_be_written(option: str, command: list[str], tmp_path, refused) -> None:
+def test_a_file_that_cannot_be_written(
+    option: str, command: list[str], tmp_path: Path, refused: Refused
+) -> None:
     (tmp_path / "file").write_text("")
     for path in (tmp_path, tmp_path / "file" / "inside"):
         refused([*command, "--connections=10", f"{option}={path}"], option)
@@ -106,7 +149,7 @@ CLIENT = "[[client]]\nkind = "
         ("\xff\xfe", "codec can't decode"),
     ],
 )
-def test_a_bad_scenario(text: str, complaint: str, tmp_path, refused) -> None:
+def test_a_bad_scenario(text: str, complaint: str, tmp_path: Path, refused: Refused) -> None:
     path = tmp_path / "bad.toml"
     path.write_bytes(text.encode("latin-1"))
     refused(["simulate", "--connections=10", f"--scenario={path}"], complaint)
@@ -123,7 +166,7 @@ def test_a_bad_scenario(text: str, complaint: str, tmp_path, refused) -> None:
         ("[faults]\nbackward = 1", "give --mode full"),
     ],
 )
-def test_a_bad_file_of_faults(text: str, complaint: str, tmp_path, refused) -> None:
+def test_a_bad_file_of_faults(text: str, complaint: str, tmp_path: Path, refused: Refused) -> None:
     pytest.importorskip("pyarrow")
     path = tmp_path / "faults.toml"
     path.write_text(text)

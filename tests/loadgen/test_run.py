@@ -1,8 +1,8 @@
 """Trust: servers that break the law in a known way are caught with the right counts, on real
 sockets; a correct one passes.
 
-The servers count their own sins (tests/helpers/faulty_servers.py); here the client's counts are compared
-with theirs.
+The servers count their own sins (tests/helpers/faulty_servers.py); here the
+client's counts are compared with theirs.
 """
 
 from __future__ import annotations
@@ -64,9 +64,25 @@ def loadgen(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def run(port: int, *arguments: str, connections: int = 1000) -> tuple[int, dict[str, Any]]:
     done = loadgen(
-        "run", "--target", f"127.0.0.1:{port}", "--timeout", "1s", "--tick", "500ms", "--duration", "2s", "--json",
-        "--quiet", "--patience", "500ms", "--connections", str(connections), "--seed", "11", *arguments,
-    )  # fmt: skip
+        "run",
+        "--target",
+        f"127.0.0.1:{port}",
+        "--timeout",
+        "1s",
+        "--tick",
+        "500ms",
+        "--duration",
+        "2s",
+        "--json",
+        "--quiet",
+        "--patience",
+        "500ms",
+        "--connections",
+        str(connections),
+        "--seed",
+        "11",
+        *arguments,
+    )
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
@@ -12,10 +14,15 @@ from hypothesis import strategies as st
 
 from loadgen import simulate
 from loadgen.cli import main
+from loadgen.judge.observation import Observation
+from loadgen.judge.report import Report
 from loadgen.judge.verdict import Verdict, judge_all
 from loadgen.plan.plan import Law, Plan, make_plan
 from loadgen.plan.scenario import from_mix, load_scenario
 from loadgen.simulate import Crowd, Faults, SimulatedClient, simulate_core
+
+if TYPE_CHECKING:
+    from tests.conftest import Ran
 
 LAW = Law(timeout=30.0, tick=1.0)
 
@@ -27,7 +34,7 @@ def plan_of(mix: str = MIX, connections: int = 100, seed: int = 1) -> Plan:
     return make_plan(from_mix(mix), connections, LAW, 120.0, seed, rate=10.0)
 
 
-def judged(plan: Plan, seen) -> Verdict:
+def judged(plan: Plan, seen: Observation) -> Verdict:
     return judge_all(plan, seen.records, seen.own_stalls, seen.server_stalls)
 
 
@@ -71,7 +78,7 @@ def test_a_deadline_ends_a_client_however_it_drips() -> None:
     assert judged(plan, simulate_core(plan, Faults())).categories == {"reaped": 50, "alive": 50}
 
 
-def test_shards_are_judged_as_one_run(monkeypatch) -> None:
+def test_shards_are_judged_as_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = plan_of()
     whole = judged(plan, simulate_core(plan, Faults()))
     monkeypatch.setattr(simulate, "SHARD", 40)
@@ -113,7 +120,12 @@ class Coarse(simulate.CoreSystem):
         (Forgetful, "drip", {"false", "own_lag"}),
     ],
 )
-def test_a_system_that_breaks_the_law_is_caught(system, mix, categories, monkeypatch) -> None:
+def test_a_system_that_breaks_the_law_is_caught(
+    system: type[simulate.CoreSystem],
+    mix: str,
+    categories: set[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(simulate, "CoreSystem", system)
     plan = plan_of(mix)
     verdict = judged(plan, simulate_core(plan, Faults(jumps=2 * (system is Forgetful))))
@@ -129,29 +141,39 @@ def test_faults_are_drawn_from_the_seed_and_never_touch() -> None:
         assert after.start >= before.start + before.length + simulate.BREATHER
 
 
-def test_two_reports_with_one_seed_differ_only_in_wall_time_and_another_seed_gives_others(
-    tmp_path, capsys
+MANY_FAULTS = (
+    "--connections=200 --duration=10m --stalls=2 --jumps=1 --storms=1 --mix=silent,chatty=9,bursty"
+)
+
+
+def report_of_seed(seed: int, folder: Path) -> Report:
+    """The report of a simulation with every fault, without its one block about wall time."""
+    files = [f"--report={folder / 'report.json'}", f"--html={folder / 'page.html'}"]
+    main(["simulate", *MANY_FAULTS.split(), f"--seed={seed}", *files, "--quiet"])
+    report: Report = json.loads((folder / "report.json").read_text())
+    assert report.pop("wall")["elapsed_s"] > 0
+    return report
+
+
+def test_two_reports_with_one_seed_differ_only_in_wall_time(tmp_path: Path) -> None:
+    assert report_of_seed(5, tmp_path) == report_of_seed(5, tmp_path)
+
+
+def test_another_seed_gives_other_records(tmp_path: Path) -> None:
+    first, second = (report_of_seed(seed, tmp_path) for seed in (5, 6))
+    assert first["records_digest"] != second["records_digest"]
+
+
+def test_a_simulation_prints_its_verdict_and_writes_a_page_that_opens_offline(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    reports = []
-    for seed in (5, 5, 6):
-        out = [
-            f"--seed={seed}",
-            f"--report={tmp_path / 'report.json'}",
-            f"--html={tmp_path / 'page.html'}",
-            "--quiet",
-        ]
-        plan = "--connections=200 --duration=10m --stalls=2 --jumps=1 --storms=1 --mix=silent,chatty=9,bursty"
-        main(["simulate", *plan.split(), *out])
-        reports.append(json.loads((tmp_path / "report.json").read_text()))
-        assert reports[-1].pop("wall")["elapsed_s"] > 0
-    assert reports[0] == reports[1]
-    assert reports[0]["records_digest"] != reports[2]["records_digest"]
-    assert reports[0]["verdict"].upper() in capsys.readouterr().out
+    report = report_of_seed(5, tmp_path)
+    assert report["verdict"].upper() in capsys.readouterr().out
     page = (tmp_path / "page.html").read_text()
     assert (page.count("<svg"), page.count("http://"), page.count("<script")) == (3, 0, 0)
 
 
-def test_a_broken_threshold_fails_a_good_run(call) -> None:
+def test_a_broken_threshold_fails_a_good_run(call: Ran) -> None:
     arguments = (
         "simulate --connections=20 --duration=10m --mix=silent --quiet --threshold=lateness.p50<1ms"
     )

@@ -1,8 +1,9 @@
-"""The verdict: what the bounds prove is claimed, what they do not is not. Pure functions, no clock."""
+"""The verdict claims what the bounds prove, and nothing else. It is made of pure functions."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from loadgen.judge.records import How, Record
 from loadgen.judge.stalls import BUCKET, Answers, Stalls
 from loadgen.judge.verdict import GRAIN, Finding, Verdict, judge, judge_all
+from loadgen.plan.behaviours import Behaviour
 from loadgen.plan.plan import Law, make_plan
 from loadgen.plan.scenario import from_mix
 
@@ -21,14 +23,18 @@ NONE = Stalls()
 AGED = replace(LAW, max_age=4.0)
 
 
-def record(closed_by: float, **more) -> Record:
+def record(closed_by: float, **more: Any) -> Record:
     """One that the server read at 100 s and closed then, unless *more* says otherwise."""
     closed = Record(0, 0, How.FIN, True, False, 1, 99.0, 99.0, 100.0, 100.0, closed_by, closed_by)
     return closed._replace(**more)
 
 
 def judged(
-    seen: Record, own: Stalls = NONE, server: Stalls = NONE, law: Law = LAW, behaviour=SILENT
+    seen: Record,
+    own: Stalls = NONE,
+    server: Stalls = NONE,
+    law: Law = LAW,
+    behaviour: Behaviour = SILENT,
 ) -> Finding:
     return judge(seen, behaviour, law, own, server)
 
@@ -49,46 +55,63 @@ def verdict_on(*seen: Record, own: Stalls = NONE, server: Stalls = NONE) -> Verd
 
 LATE, LONG_LATE = record(106.3), record(5107.0, sent=5000.0, seen=5000.0)
 MIDDLE = stalled((103.0, 1.5))
-CLAIMS = {
+CLAIMS: dict[str, list[tuple[Record, dict[str, Any], str]]] = {
     "the law ends where it says": [
-        (record(104.999), {}, "early"), (record(105.0), {}, "reaped"), (record(106.0), {}, "reaped"),
-        (record(106.0 + GRAIN / 2), {}, "reaped"), (record(106.1), {}, "late"),
+        (record(104.999), {}, "early"),
+        (record(105.0), {}, "reaped"),
+        (record(106.0), {}, "reaped"),
+        (record(106.0 + GRAIN / 2), {}, "reaped"),
+        (record(106.1), {}, "late"),
     ],
     "time in our own queue is not held against the server": [
-        (record(106.3, closed_after=105.9), {}, "reaped"), (record(106.3, closed_after=106.2), {}, "late"),
+        (record(106.3, closed_after=105.9), {}, "reaped"),
+        (record(106.3, closed_after=106.2), {}, "late"),
     ],
     "own lag counts only in the window it fell into": [
-        (LATE, {"own": stalled((106.2, 0.4))}, "excused"), (LATE, {"own": stalled((103.0, 0.4))}, "late"),
+        (LATE, {"own": stalled((106.2, 0.4))}, "excused"),
+        (LATE, {"own": stalled((103.0, 0.4))}, "late"),
         (LATE, {"own": stalled((107.0, 0.4))}, "late"),
     ],
     "a stall excuses no reap that is late in a window of its own": [
-        *((LONG_LATE, dict.fromkeys(("own", "server"), stalled((at, 200.0))), "late") for at in (200.0, 4996.0)),
+        *(
+            (LONG_LATE, dict.fromkeys(("own", "server"), stalled((at, 200.0))), "late")
+            for at in (200.0, 4996.0)
+        ),
         (LONG_LATE, {"own": stalled((5106.0, 101.0))}, "excused"),
     ],
-    "a stalled server is within the law but named": [(LATE, {"server": stalled((106.2, 0.4))}, "excused")],
+    "a stalled server is within the law but named": [
+        (LATE, {"server": stalled((106.2, 0.4))}, "excused")
+    ],
     "a stall in the middle of a silence puts the reap off by its length": [
-        (record(107.4), {"server": MIDDLE}, "excused"), (record(107.6), {"server": MIDDLE}, "late"),
-        (record(107.4), {"own": MIDDLE}, "late"), (record(107.4), {"server": stalled((99.0, 1.5))}, "late"),
+        (record(107.4), {"server": MIDDLE}, "excused"),
+        (record(107.6), {"server": MIDDLE}, "late"),
+        (record(107.4), {"own": MIDDLE}, "late"),
+        (record(107.4), {"server": stalled((99.0, 1.5))}, "late"),
     ],
     "a late answer says that the byte was read late": [
-        (record(106.8, seen=100.9), {}, "excused"), (record(106.8, seen=100.5), {}, "late"),
+        (record(106.8, seen=100.9), {}, "excused"),
+        (record(106.8, seen=100.5), {}, "late"),
     ],
     "an overdue connection is missed only when no bound leaves room": [
-        (record(104.0, how=How.OPEN), {}, "alive"), (record(105.5, how=How.OPEN), {}, "undecided"),
-        (record(108.0, how=How.OPEN), {}, "missed"), (record(108.0, how=How.OPEN, seen=103.0), {}, "undecided"),
+        (record(104.0, how=How.OPEN), {}, "alive"),
+        (record(105.5, how=How.OPEN), {}, "undecided"),
+        (record(108.0, how=How.OPEN), {}, "missed"),
+        (record(108.0, how=How.OPEN, seen=103.0), {}, "undecided"),
         (record(200.0, final=False, how=How.OPEN), {}, "alive"),
     ],
     "a live connection that is closed is a false reap": [
-        (record(103.0, final=False), {}, "false"), (record(103.0, final=False, overslept=True), {}, "own_lag"),
+        (record(103.0, final=False), {}, "false"),
+        (record(103.0, final=False, overslept=True), {}, "own_lag"),
         (record(105.1, final=False), {}, "own_lag"),
     ],
     "of the age that is named even a live connection may be closed": [
-        (record(102.9, final=False), {"law": AGED}, "false"), (record(103.0, final=False), {"law": AGED}, "announced"),
+        (record(102.9, final=False), {"law": AGED}, "false"),
+        (record(103.0, final=False), {"law": AGED}, "announced"),
     ],
     "what the law says nothing about is never judged": [
         (record(103.0, final=False), {"behaviour": UNREAD}, "unjudged"),
     ],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("claim", CLAIMS)
@@ -117,7 +140,9 @@ def test_a_tolerated_early_close_keeps_its_raw_figure() -> None:
     start=st.floats(0, 500),
     length=st.floats(0, 500),
 )
-def test_a_window_of_any_length_holds_what_its_tenths_of_a_second_hold(lags, start, length) -> None:
+def test_a_window_of_any_length_holds_what_its_tenths_of_a_second_hold(
+    lags: list[tuple[float, float]], start: float, length: float
+) -> None:
     stalls = stalled(*lags)
     first, last = int(start / BUCKET), int((start + length) / BUCKET) + 1
     inside = [lag for instant, lag in lags if first <= int(instant / BUCKET) <= last]
@@ -151,7 +176,9 @@ def test_one_slow_answer_among_many_is_no_stall_of_the_server() -> None:
     st.floats(0, 30),
     st.floats(0, 30),
 )
-def test_stalls_that_overlap_count_each_second_once(pieces, start, length) -> None:
+def test_stalls_that_overlap_count_each_second_once(
+    pieces: list[tuple[float, float]], start: float, length: float
+) -> None:
     stalls = stalled(*pieces)
     spans = [((b + 0.5) * BUCKET - lag, (b + 0.5) * BUCKET) for b, lag in stalls.worst.items()]
     grid = [start + length * (number + 0.5) / 2000 for number in range(2000)]
