@@ -71,15 +71,21 @@ KIT = {
     "right": Server(""),
     "right, over HTTP": Server("", "http", HTTP),
     "right, over WebSocket": Server("", "ws", WS),
-    "right, and old connections end as the scenario says": Server("", age=lambda number: 2.0, max_age=1.9),
+    "right, and old connections end as the scenario says": Server(
+        "", age=lambda number: 2.0, max_age=1.9
+    ),
     "early": Server("early", delay=lambda number: EARLY if some(number) else AT_ONCE),
     "early by a tenth": Server("early", delay=lambda number: -0.1 * TIMEOUT),
     "late by 2.5 ticks": Server("late", delay=lambda number: 2.5 * TICK),
     "late, and one connection answered slowly": Server(
-        "late", delay=lambda number: 2.5 * TICK, pause=lambda number: 2.5 * TICK if number == 7 else 0.0
+        "late",
+        delay=lambda number: 2.5 * TICK,
+        pause=lambda number: 2.5 * TICK if number == 7 else 0.0,
     ),
     "some late": Server("late", delay=lambda number: 4 * TICK if some(number) else AT_ONCE),
-    "some of each": Server("early", delay=lambda number: (EARLY, 4 * TICK, None, AT_ONCE, AT_ONCE)[number % 5]),
+    "some of each": Server(
+        "early", delay=lambda number: (EARLY, 4 * TICK, None, AT_ONCE, AT_ONCE)[number % 5]
+    ),
     "never": Server("missed", delay=lambda number: None),
     "some never": Server("missed", delay=lambda number: None if some(number) else AT_ONCE),
     "never those that said nothing": Server("missed", first_byte=lambda number: None),
@@ -88,38 +94,69 @@ KIT = {
     "counts three requests": Server("false", counts=lambda number, request: request < 3),
     "cuts the live": Server("false", age=lambda number: 1.0 if some(number) else None),
     "cuts the old, and nobody said so": Server("false", age=lambda number: 2.0),
-    "cuts the young, whatever the scenario says": Server("false", age=lambda number: 1.0, max_age=1.9),
+    "cuts the young, whatever the scenario says": Server(
+        "false", age=lambda number: 1.0, max_age=1.9
+    ),
     "crashes": Server("false", crash=1.5),
-    "answers the first request alone": Server("never came", answer=lambda n, k, right: b"" if k else right),
-    "drops a third": Server("never came", answer=lambda n, k, right: b"" if (n + k) % 3 == 0 else right),
-    "answers some connections never": Server("never came", answer=lambda n, k, right: b"" if some(n) else right),
+    "answers the first request alone": Server(
+        "never came", answer=lambda n, k, right: b"" if k else right
+    ),
+    "drops a third": Server(
+        "never came", answer=lambda n, k, right: b"" if (n + k) % 3 == 0 else right
+    ),
+    "answers some connections never": Server(
+        "never came", answer=lambda n, k, right: b"" if some(n) else right
+    ),
     "answers nothing": Server("never came", answer=lambda n, k, right: b""),
     "answers twice": Server("nobody had asked for", answer=lambda n, k, right: 2 * right),
-    "answers something else": Server("that are no echo", answer=lambda n, k, right: b"y" * len(right)),
-    "answers in HTTP": Server("that are no echo", answer=lambda n, k, right: b"HTTP/1.1 400 Bad Request\r\n\r\n"),
-    "answers half of a burst": Server("never came", answer=lambda n, k, right: right[: (len(right) + 1) // 2]),
-    "500 to all": Server("status 500", "http", HTTP, answer=lambda n, k, right: right.replace(b"200", b"500")),
-    "503 to some": Server(
-        "status 503", "http", HTTP, answer=lambda n, k, right: right.replace(b"200", b"503") if some(n) else right
+    "answers something else": Server(
+        "that are no echo", answer=lambda n, k, right: b"y" * len(right)
     ),
-    "404 to all": Server("status 404", "http", HTTP, answer=lambda n, k, right: right.replace(b"200", b"404")),
+    "answers in HTTP": Server(
+        "that are no echo", answer=lambda n, k, right: b"HTTP/1.1 400 Bad Request\r\n\r\n"
+    ),
+    "answers half of a burst": Server(
+        "never came", answer=lambda n, k, right: right[: (len(right) + 1) // 2]
+    ),
+    "500 to all": Server(
+        "status 500", "http", HTTP, answer=lambda n, k, right: right.replace(b"200", b"500")
+    ),
+    "503 to some": Server(
+        "status 503",
+        "http",
+        HTTP,
+        answer=lambda n, k, right: right.replace(b"200", b"503") if some(n) else right,
+    ),
+    "404 to all": Server(
+        "status 404", "http", HTTP, answer=lambda n, k, right: right.replace(b"200", b"404")
+    ),
     "an unasked 408 to the live": Server(
-        "false", "http", HTTP, age=lambda number: 1.0 if number % 2 else None,
+        "false",
+        "http",
+        HTTP,
+        age=lambda number: 1.0 if number % 2 else None,
         goodbye=b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\n\r\n",
     ),
     "announces a close to the live": Server(
-        "false", "http", HTTP, age=lambda number: 1.0,
+        "false",
+        "http",
+        HTTP,
+        age=lambda number: 1.0,
         answer=lambda n, k, right: right.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"),
     ),
-    "an answer without its end": Server("never came", "http", HTTP, answer=lambda n, k, right: right[:-1]),
-    "a second answer": Server("nobody had asked for", "http", "chatty=1", answer=lambda n, k, right: 2 * right),
+    "an answer without its end": Server(
+        "never came", "http", HTTP, answer=lambda n, k, right: right[:-1]
+    ),
+    "a second answer": Server(
+        "nobody had asked for", "http", "chatty=1", answer=lambda n, k, right: 2 * right
+    ),
     "no HTTP": Server("no http", "http", HTTP, answer=lambda n, k, right: b"220 hello\r\n"),
     "early, over HTTP": Server("early", "http", HTTP, delay=lambda number: EARLY),
     "headers without a limit": Server("late", "http", HTTP, dripped_headers_count=True),
     "no pongs": Server("never came", "ws", WS, answer=lambda n, k, right: b""),
     "early, over WebSocket": Server("early", "ws", WS, delay=lambda number: EARLY),
     "never, over WebSocket": Server("missed", "ws", WS, delay=lambda number: None),
-}  # fmt: skip
+}
 
 
 class Connection(asyncio.Protocol):
