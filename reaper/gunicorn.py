@@ -27,7 +27,7 @@ _WHERE = {
 
 
 def __getattr__(name: str) -> Any:
-    # One by one: whoever runs one of them need not have what the others need.
+    # Each worker is imported by itself: whoever runs one need not have what the others need.
     if name not in __all__:
         raise AttributeError(f"reaper.gunicorn has no {name!r}; it has {', '.join(__all__)}")
     module, package = _WHERE[name]

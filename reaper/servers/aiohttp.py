@@ -1,4 +1,9 @@
-"""aiohttp's server, guarded: `reaper.aiohttp.run_app(app)` in place of `aiohttp.web.run_app(app)`."""
+"""aiohttp's server, guarded: `reaper.aiohttp.run_app(app)` instead of aiohttp's `web.run_app(app)`.
+
+The rule of this module: *aiohttp is asked, not told*. When a connection is due, the fields of its
+`RequestHandler` say what it waits for. A field that is missing reads as None or False, and the
+connection then counts as kept alive.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +23,14 @@ from . import polled
 from .configured import advertised, kept_alive
 
 NEVER = 1e8
-"""Seconds; aiohttp's own keep-alive, where ours counts."""
+"""Seconds; the keep-alive that aiohttp is given where ours is in force."""
 
 
 def phase_of(transport: Any) -> Phase:
     """What the connection of aiohttp's *transport* waits for."""
     handler = transport.get_protocol()
     if getattr(handler, "_payload_parser", None) is not None:
-        return Phase.TUNNEL  # since its 101, whatever was asked for before
+        return Phase.TUNNEL  # since the answer 101, whatever was asked for before
     request = getattr(handler, "_current_request", None)
     if request is None:
         answering = getattr(handler, "_request_in_progress", False) or getattr(
@@ -40,8 +45,8 @@ def guard(server: Callable[[], Any], *, reaper: AsyncioReaper | None = None) -> 
     `loop.create_server(reaper.aiohttp.guard(runner.server), host, port)`.
 
     Args:
-        server: After `await runner.setup()`.
-        reaper: Watches, by its config's `timeouts`; None: the loop's own.
+        server: The attribute, which exists after `await runner.setup()`.
+        reaper: Watches the connections, by its config's `timeouts`; None: the loop's own.
     """
     return polled.guard(server, phase_of, reaper=reaper)
 
@@ -50,17 +55,18 @@ def run_app(app: Any, *, config: ReaperConfig | None = None, **options: Any) -> 
     """`aiohttp.web.run_app` with guarded connections.
 
     Args:
-        app: As there.
-        config: None: the file that REAPER_CONFIG names, and the variables REAPER_*.
-        options: As there, but for `loop`. A `keepalive_timeout` holds where *config* leaves the
-            default `keep_alive`.
+        app: As in `aiohttp.web.run_app`.
+        config: The settings in force; None: those of the file that REAPER_CONFIG names and of the
+            variables REAPER_*.
+        options: As in `aiohttp.web.run_app`, except `loop`. A `keepalive_timeout` holds where
+            *config* leaves `keep_alive` at its default.
     Raises:
-        ConfigError: there is no *config*, and the one found cannot be used.
+        ConfigError: there is no *config*, and the file or a variable cannot be used.
     """
     settings = ReaperConfig.load(os.environ.get("REAPER_CONFIG")) if config is None else config
     settings = kept_alive(settings, options.get("keepalive_timeout"))
-    # aiohttp's own timer counts what the process stood still for, and fires before what came
-    # meanwhile is read.
+    # aiohttp's own timer counts the seconds in which the process stood still, and fires before the
+    # bytes are read that came meanwhile.
     options["keepalive_timeout"] = NEVER
 
     def guarded(server: Callable[[], Any]) -> Callable[[], Any]:

@@ -1,5 +1,5 @@
-"""What every guarded server reads from a configuration: the keep-alive, what is said of it, and the
-greatest ages.
+"""What every guarded server reads from a configuration: the keep-alive, what responses say of it,
+and the maximum age of a connection.
 """
 
 from __future__ import annotations
@@ -12,18 +12,19 @@ from ..config.settings import DEFAULT, ReaperConfig
 from ..policy import lifespan
 
 KEEP_ALIVE = ReaperConfig().timeouts.keep_alive
+"""The default of `timeouts.keep_alive`, in seconds."""
 
 AT_ONCE = 0.001
-"""Seconds; a keep-alive of 0 in a server's own settings means none, in ours that it is switched
-off.
+"""Seconds; stands for a keep-alive of 0 in a server's own settings, which means that no connection
+is kept. In ours 0 switches the timeout off.
 """
 
 
 def kept_alive(config: ReaperConfig, seconds: float | None) -> ReaperConfig:
-    """*config* with the keep-alive that a server's own settings name, unless *config* has one of
-    its own.
+    """Return *config* with the keep-alive of *seconds*, which a server's own settings name, unless
+    *config* sets one itself.
 
-    A value given in code has no origin; it is told from the default by being another.
+    A value that was given in code has no origin; it is told from the default by its value.
     """
     unset = (
         config.origin("timeouts.keep_alive") == DEFAULT and config.timeouts.keep_alive == KEEP_ALIVE
@@ -34,8 +35,8 @@ def kept_alive(config: ReaperConfig, seconds: float | None) -> ReaperConfig:
 
 
 def advertised(config: ReaperConfig) -> int:
-    """Seconds that `Keep-Alive: timeout=` names, `timeouts.keep_alive_margin` less than are kept;
-    0: no such header.
+    """Whole seconds that `Keep-Alive: timeout=` names: `timeouts.keep_alive_margin` less than the
+    connection is kept. 0: no response has the header.
     """
     timeouts = config.timeouts
     return (
@@ -46,7 +47,7 @@ def advertised(config: ReaperConfig) -> int:
 
 
 def ages(config: ReaperConfig) -> Callable[[], float]:
-    """What draws the `max_age` of a new connection, seconds; 0: there is none."""
+    """Return a function that draws the maximum age of a new connection, in seconds; 0: none."""
     share = random.Random().random
     timeouts, limits = config.timeouts, config.limits
     return lambda: lifespan(timeouts.max_age, limits.max_age_jitter, config.reaper.tick, share())

@@ -1,6 +1,8 @@
-"""gunicorn's worker for ASGI, guarded: it is asked whose turn it is when a connection comes due.
+"""gunicorn's worker for ASGI, guarded: `gunicorn -k reaper.gunicorn.ASGIWorker`.
 
-gunicorn's loop is replaced by one that guards, and nothing else of it. Tried with gunicorn 27.0.1.
+The rule of this module: *gunicorn's loop is replaced by one that guards, and nothing else of it*.
+When a connection is due, the fields of its protocol say whose turn it is. Tried with gunicorn
+27.0.1.
 """
 
 from __future__ import annotations
@@ -21,13 +23,13 @@ from .configured import kept_alive
 from .metrics import stopping
 
 NEVER = 10**8
-"""Seconds; gunicorn's own keep-alive, where ours counts. Its timer fires before what came during a
-pause is read.
+"""Seconds; the keep-alive that gunicorn is given where ours is in force. Its own timer would fire
+before the bytes are read that came while the process stood still.
 """
 
 
 def phase_of(transport: Any) -> Phase:
-    """What the connection of *transport* waits for; what speaks HTTP/2 or uwsgi counts as in use."""
+    """What the connection of *transport* waits for. One that speaks uwsgi counts as in use."""
     protocol = transport.get_protocol()
     if getattr(protocol, "_websocket", None) is not None:
         return Phase.TUNNEL

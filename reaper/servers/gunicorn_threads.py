@@ -1,11 +1,11 @@
-"""gunicorn's worker with threads, guarded: a thread of ours asks what each connection waits for
-when it comes due.
+"""gunicorn's worker with threads, guarded: a thread of ours judges each connection when it is due.
 
-The rule of this module: *the worker's threads are told nothing and wait for nothing of ours*. What
-they do is two flags on the connection; when bytes moved, the kernel says. A connection that is due
-is shut down: whoever of gunicorn's reads or polls it then sees its end, and closes it. Its own
-timers of idle connections do nothing: after a pause they would fire before the bytes are read that
-came meanwhile. Tried with gunicorn 27.0.1.
+The rule of this module: *the worker's threads are told nothing, and wait for nothing of ours*. They
+leave two flags on the connection, which say what they do; the kernel says when bytes moved. A
+connection that is due is shut down, so that the thread of gunicorn's that reads or polls it sees
+its end and closes it. gunicorn's own timers of idle connections do nothing here: when the process
+has stood still they would fire before the bytes are read that came meanwhile. Tried with gunicorn
+27.0.1.
 """
 
 from __future__ import annotations
@@ -27,48 +27,54 @@ from .configured import kept_alive
 
 
 class Face(polled.Face):
-    """A connection of gunicorn's as a guard sees a transport.
+    """Shows a guard a connection of gunicorn's as if it were a transport.
 
     Attributes:
-        answering: Whether a request of it is being answered.
-        receiving: Whether the answering waits for bytes of it.
+        answering: Whether a thread answers a request of the connection.
+        receiving: Whether that thread waits for bytes of the request.
     """
 
     def __init__(self, conn: Any) -> None:
         self._conn = conn
-        self._lock = threading.Lock()  # the number of a descriptor is another's once it is closed
+        # While we shut a descriptor down no thread of gunicorn's may close it: its number could be
+        # that of another connection a moment later.
+        self._lock = threading.Lock()
         self._close = conn.close
         self.answering = self.receiving = False
         conn.close = self.close_for_gunicorn
 
     def close_for_gunicorn(self, *arguments: Any, **options: Any) -> None:
-        """Its `close`, when no other thread is shutting it down."""
+        """Stands in the place of the connection's own `close`, and waits until no other thread
+        shuts it down.
+        """
         with self._lock, contextlib.suppress(AttributeError):
-            del self._conn.close  # a circle
+            del self._conn.close  # it refers to this object, which refers to the connection
         self._close(*arguments, **options)
 
     def known(self) -> dict[str, Any]:
-        """TLS puts another socket in the place of the first."""
+        """The socket and the client's address. They are read each time, because TLS puts another
+        socket in the place of the first.
+        """
         return {"socket": self._conn.sock, "peername": self._conn.client}
 
     def is_closing(self) -> bool:
-        """Whether gunicorn has closed it."""
+        """Whether gunicorn has closed the socket."""
         return bool(self._conn.sock.fileno() < 0)
 
     def close(self) -> None:
-        """Let gunicorn see its end."""
+        """Let gunicorn see the end of the connection."""
         with self._lock, contextlib.suppress(OSError):
-            socket.socket.shutdown(
-                self._conn.sock, socket.SHUT_RDWR
-            )  # TLS's own is for the thread that reads
+            # The shutdown of a TLS socket belongs to the thread that reads it.
+            socket.socket.shutdown(self._conn.sock, socket.SHUT_RDWR)
 
     abort = close
 
     def phase(self) -> Phase:
+        """What the connection waits for. KEEP_ALIVE also stands for its first byte and for the
+        rest of its headers: the kernel tells them apart.
+        """
         if not self.answering:
-            return (
-                Phase.KEEP_ALIVE
-            )  # or its first byte, or the rest of its headers: the kernel tells them apart
+            return Phase.KEEP_ALIVE
         return Phase.BODY if self.receiving else Phase.IN_FLIGHT
 
 
@@ -80,7 +86,7 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
     """
 
     def init_process(self) -> None:
-        """Start the thread that judges, and go on."""
+        """Start the thread that judges, then do what gunicorn does."""
         self._settings = kept_alive(
             ReaperConfig.load(os.environ.get("REAPER_CONFIG")), self.cfg.keepalive or None
         )
@@ -90,7 +96,7 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
         super().init_process()
 
     def enqueue_req(self, conn: Any) -> None:
-        """A connection is new, or has spoken again."""
+        """A connection is new, or bytes have come on it again. Guard it the first time."""
         if not hasattr(conn, "face"):
             conn.face = face = Face(conn)
             self._loop.call_soon_threadsafe(self._watch, face)
@@ -99,12 +105,11 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
     def _watch(self, face: Face) -> None:
         reaper: AsyncioReaper = reaper_of(self._loop, self._settings)
         with contextlib.suppress(OSError):  # it is closed already
-            polled.watch(
-                reaper, face, lambda _: face.phase()
-            )  # the guard holds the face: it is freed in this thread
+            # The function holds the face, so that it is freed in this thread and in no other.
+            polled.watch(reaper, face, lambda _: face.phase())
 
     def handle_request(self, req: Any, conn: Any) -> Any:
-        """Answer, and let it be known whether the client has to send more for that."""
+        """Answer the request, and note meanwhile whether the client has to send more for that."""
         face: Face = conn.face
         unreader = getattr(conn.parser, "unreader", None)
         if unreader is not None and "chunk" not in vars(unreader):
@@ -116,19 +121,17 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
             face.answering = False
 
     def murder_keepalived(self, force: bool = False) -> None:
-        """Ours are closed by their own limits; while the worker stops, gunicorn's bound holds."""
+        """Close nothing while the worker runs: our limits do. While it stops, gunicorn's holds."""
         if force or not self.alive:
             super().murder_keepalived(force)
 
     def murder_pending(self) -> None:
-        """As for those that are kept alive."""
+        """As `murder_keepalived`, for connections that have said nothing yet."""
         if not self.alive:
             super().murder_pending()
 
     def handle_exit(self, sig: int, frame: Any) -> None:
-        """SIGTERM: accept for `timeouts.drain_delay` still, each answer the last of its connection,
-        then stop.
-        """
+        """On SIGTERM serve for `timeouts.drain_delay`, one answer per connection; then stop."""
         delay = self._settings.timeouts.drain_delay
         if not delay or not self.alive:
             super().handle_exit(sig, frame)
@@ -140,6 +143,8 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
 
 
 def _noted(face: Face, chunk: Any) -> Any:
+    """Return *chunk*, which waits for bytes of the client, with a note on *face* while it does."""
+
     def noted(*arguments: Any) -> Any:
         face.receiving = True
         try:

@@ -12,16 +12,16 @@ else:
         from uvicorn_worker import UvicornWorker as _Worker
     except ImportError:
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", DeprecationWarning
-            )  # uvicorn's own is the same, until it is removed
+            # uvicorn's own worker is deprecated, and the same until it is removed.
+            warnings.simplefilter("ignore", DeprecationWarning)
             from uvicorn.workers import UvicornWorker as _Worker
 
 
 class UvicornWorker(_Worker):
     """uvicorn's worker with guarded connections and TLS handshakes."""
 
-    CONFIG_KWARGS: ClassVar[dict[str, Any]] = {  # type: ignore[misc]  # uvicorn forgot to say ClassVar
+    # The base class does not declare it as a ClassVar, although it is one.
+    CONFIG_KWARGS: ClassVar[dict[str, Any]] = {  # type: ignore[misc]
         "loop": "reaper.uvicorn:loop",
         "http": "reaper.uvicorn:Auto",
     }

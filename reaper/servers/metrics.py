@@ -20,7 +20,7 @@ Application = Callable[[Any, Any, Any], Awaitable[None]]
 
 
 def text(servers: Iterable[LoopStatistics]) -> str:
-    """The metrics of *servers*, each under its number if there are several."""
+    """The metrics of *servers* as text; several have a label `server` (0, 1, ...)."""
     known = list(servers)
     several = len(known) > 1
     return exposition(
@@ -29,11 +29,10 @@ def text(servers: Iterable[LoopStatistics]) -> str:
 
 
 class Reports:
-    """The metrics and the status of the servers of this process, and of those that other workers of
-    theirs run.
+    """The metrics and the status of the servers of this process and of their other workers.
 
     Args:
-        reapers: Those of this process, asked at each request.
+        reapers: Returns the reapers of this process; called for each request.
     Attributes:
         metrics, status: ASGI applications that answer every GET. With several workers each sample
             has the label `worker`, the process id. A worker that has had no connection yet has
@@ -48,8 +47,8 @@ class Reports:
         self.status: Application = _application(self._status_of_all)
 
     def join(self) -> None:
-        """A server of this process has a connection now: let the other workers ask. Within the
-        running loop.
+        """Let the other workers ask this process, which has a connection now. To be called within
+        the running loop.
         """
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
@@ -83,7 +82,8 @@ class Reports:
         return JSON, document("asgi", sorted(surveys, key=lambda survey: survey["worker"]), missing)
 
 
-_STOPPING: list[bool] = []  # not empty: this process is about to stop
+_STOPPING: list[bool] = []
+"""Not empty once this process is about to stop."""
 
 
 def note_stopping() -> None:
@@ -113,9 +113,9 @@ async def _respond(send: Any, status: int, kind: str, body: bytes) -> None:
 
 def _application(page: Page) -> Application:
     async def answer(scope: Any, receive: Any, send: Any) -> None:
-        """What the workers of this server report."""
+        """Answer GET with what the workers of this server report, everything else with 405."""
         if scope["type"] != "http":
-            raise RuntimeError(f"this is asked for by HTTP, not by {scope['type']}")
+            raise RuntimeError(f"this application answers HTTP requests, not {scope['type']}")
         found = scope["method"] in ("GET", "HEAD")
         kind, body = (
             await page() if found else ("text/plain; charset=utf-8", b"405 Method Not Allowed\n")

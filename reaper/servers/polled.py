@@ -1,9 +1,9 @@
-"""HTTP servers that are asked, not told: which phase a connection is in is found out when it comes
-due.
+"""Guards for HTTP servers that are asked, not told: the phase of a connection is found out when it
+is due.
 
 The rule of this module: *the server says whose turn it is, the kernel says since when*. While the
-server works nothing is due. While the client has to send a request, only what the server sent
-counts: dripped bytes do not.
+server works, nothing is due. While the client has to send a request, only bytes that the server
+sent begin the timeout anew: a request that drips does not extend it.
 """
 
 from __future__ import annotations
@@ -23,35 +23,35 @@ LIMITED = (Phase.FIRST_BYTE, Phase.HEADERS, Phase.KEEP_ALIVE, Phase.BODY, Phase.
 
 
 class Face:
-    """Stands for the transport that a server does not have; derived for each such server."""
+    """Takes the part of a transport where a server has none. Each such server derives its own."""
 
     def known(self) -> dict[str, Any]:
-        """`socket` and `peername`, as they are now."""
+        """The `socket` and the `peername` as they are now; without one that there is not."""
         raise NotImplementedError
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Of what is `known`."""
+        """What is `known` under *name*."""
         return self.known().get(name, default)
 
     def is_reading(self) -> bool:
-        """It is not known to have stopped."""
+        """Always True: such a server does not say that it has stopped reading."""
         return True
 
     def get_write_buffer_size(self) -> int:
-        """Bytes that the kernel has not taken."""
+        """Bytes that the kernel has not taken: none here."""
         return 0
 
 
 def rules_of(reaper: AsyncioReaper, ask: Ask) -> Rules:
-    """What the config of *reaper* says, for a server that *ask* asks."""
+    """The rules for a server that *ask* asks, by the config of *reaper*."""
     timeouts = reaper.config.timeouts
     limits = {phase: check_idle(getattr(timeouts, phase.value)) for phase in LIMITED}
     return Rules(ask, limits, None, told=True, age=ages(reaper.config))
 
 
 def watch(reaper: AsyncioReaper, transport: Any, ask: Ask) -> None:
-    """Guard one connection, for a server that lets no factory in; its end is known when *transport*
-    is freed.
+    """Guard the connection of *transport*, for a server that lets no factory in. That it has ended
+    is known when *transport* is freed.
     """
     watch_by(reaper, transport, rules_of(reaper, ask))
 
@@ -69,8 +69,8 @@ def guard(
 
     Args:
         protocol_factory: The server's own.
-        ask: Whose turn it is.
-        reaper: Watches, by its config's `timeouts`; None: the loop's own.
+        ask: Called with a transport: whose turn it is.
+        reaper: Watches the connections, by its config's `timeouts`; None: the loop's own.
     """
     kernel_must_tell()
     watching = reaper_of if reaper is None else lambda: reaper

@@ -1,9 +1,9 @@
 """The server of websockets, guarded:
 `serve(..., create_connection=reaper.websockets.connection(idle=300))`.
 
-The rule of this module: *messages count, pings do not*, and of a message every byte: those of an
-unfinished one that come, and those of a long one that the peer takes, at the least rates of
-`limits`. That the peer is alive is found out by the pings of websockets itself. Tried with
+The rule of this module: *messages are activity, pings are not*. Every byte of a message is: a byte
+of an unfinished one that comes, and a byte of a long one that the client takes, at the least rates
+of `limits`. Whether the client is alive is found out by the pings of websockets itself. Tried with
 websockets 14.0 to 17.4.
 """
 
@@ -27,11 +27,13 @@ from ..policy.phases import STALL_TICKS
 MESSAGES: frozenset[Opcode] = frozenset({Opcode.TEXT, Opcode.BINARY, Opcode.CONT})
 
 LONG = 16384
-"""Bytes; whether the peer takes a message longer than that is looked at."""
+"""Bytes; of a longer message it is looked at whether the client takes it."""
 
 
 class _Silent(Connection):
-    """Closes with the goodbye of the protocol; websockets itself bounds how long that may take."""
+    """Closes a connection with the closing frame of the protocol. websockets itself bounds how long
+    that may take.
+    """
 
     __slots__ = ("_inbound", "_outbound", "_progress", "_reaper", "goodbye", "websocket")
 
@@ -56,7 +58,7 @@ class _Silent(Connection):
         self.goodbye = asyncio.get_running_loop().create_task(goodbye)
 
     def part_came(self, count: int) -> None:
-        """*count* bytes of a message that is not complete came."""
+        """*count* bytes came of a message that is not complete."""
         now = self._reaper.driver.now()
         if self._inbound is None:
             limits = self._reaper.config.limits
@@ -65,11 +67,11 @@ class _Silent(Connection):
             self.touch()
 
     def completed(self) -> None:
-        """The message is complete."""
+        """The message that came is complete."""
         self._inbound = None
 
     def long_one_sent(self) -> None:
-        """A message was written that its peer needs time to take."""
+        """A message was written that the client needs time to take."""
         if self._progress is None:
             limits = self._reaper.config.limits
             self._progress = transports.Progress(self.transport)
@@ -79,7 +81,7 @@ class _Silent(Connection):
             self._reaper.sweep.add(self)
 
     def charge(self, now: float) -> None:
-        """As a member of the sweep: whether the peer has taken something."""
+        """As a member of the sweep: look whether the client has taken something."""
         if self._progress is None or not self.lease.alive or not transports.queued(self.transport):
             self._progress = self._outbound = None
             self._reaper.sweep.discard(self)
@@ -101,13 +103,13 @@ class _Silent(Connection):
 
 
 class GuardedConnection(ServerConnection):
-    """A connection of websockets' that is closed when nothing of a message has passed for `idle`
-    seconds.
+    """A connection of a websockets server that is closed when no byte of a message has passed for
+    `idle` seconds.
 
     Attributes:
         idle: Seconds; 0 switches the timeout off; None takes the config's `timeouts.tunnel`.
-        reaper: Watches; None: the loop's own.
-        watch: What watches it.
+        reaper: Watches the connection; None: the loop's own.
+        watch: The connection as the reaper knows it.
     """
 
     idle: float | None = None
@@ -126,7 +128,7 @@ class GuardedConnection(ServerConnection):
         super().connection_made(transport)
 
     def process_event(self, event: Any) -> None:
-        """A frame, or the request that opens the connection."""
+        """A frame has come, or the request that opens the connection."""
         if not isinstance(event, Frame) or event.opcode in MESSAGES:
             self.watch.touch()
         super().process_event(event)
@@ -140,7 +142,7 @@ class GuardedConnection(ServerConnection):
                 self.watch.completed()
 
     def send_data(self) -> None:
-        """What is to be sent goes out; `websockets.broadcast` comes by here too."""
+        """Send what is to be sent; `websockets.broadcast` calls this, too."""
         # The low half of a frame's first byte is its opcode; of an HTTP response's, 8.
         said = sum(
             len(data) for data in self.protocol.writes if data and data[0] & 0x0F in MESSAGES
@@ -162,9 +164,9 @@ def connection(
     """A class for `websockets.asyncio.server.serve(..., create_connection=...)`.
 
     Args:
-        idle: Seconds in which nothing of a message passes, either way; 0 switches the timeout off;
+        idle: Seconds in which no byte of a message passes, either way; 0 switches the timeout off;
             None takes the config's `timeouts.tunnel`.
-        reaper: Watches; None: the loop's own.
+        reaper: Watches the connections; None: the loop's own.
     Raises:
         InvalidArgument: idle is NaN, negative or infinite.
     """
