@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from typing import Any
 
 import reaper.asyncio
 import reaper.uvicorn
@@ -12,12 +13,12 @@ from reaper.config import ReaperConfig
 BIG = b"x" * 20_000_000
 
 
-def tls_loop():
+def tls_loop() -> asyncio.AbstractEventLoop:
     """For `--loop tests.helpers.asgi:tls_loop`: as `reaper.uvicorn:loop`, on asyncio's own."""
     return reaper.asyncio.loop_factory(config=ReaperConfig.load(), base=asyncio.SelectorEventLoop)()
 
 
-async def application(scope, receive, send):
+async def application(scope: Any, receive: Any, send: Any) -> None:
     """`/` says hello, `/slow` after a while, `/big` much, `/some?N` N bytes, `/echo` and `/ws` what
     they were sent.
     """
@@ -35,7 +36,7 @@ async def application(scope, receive, send):
         await respond(send, await body_of(scope["path"], receive, scope["query_string"]))
 
 
-async def body_of(path, receive, query):
+async def body_of(path: str, receive: Any, query: bytes) -> bytes:
     if path in ("/big", "/some"):
         return BIG[: int(query or len(BIG))]
     if path == "/slow":
@@ -53,13 +54,13 @@ async def body_of(path, receive, query):
     return b"hello"
 
 
-async def respond(send, body):
+async def respond(send: Any, body: bytes) -> None:
     headers = [(b"content-type", b"text/plain"), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
 
-async def events(receive, send):
+async def events(receive: Any, send: Any) -> None:
     await send(
         {
             "type": "http.response.start",
@@ -75,7 +76,7 @@ async def events(receive, send):
     print("the client has gone", flush=True)
 
 
-async def stream(count, receive, send):
+async def stream(count: int, receive: Any, send: Any) -> None:
     """Thousands of bytes, *count* of them, ten a second; like a framework it listens for the
     disconnect meanwhile.
     """
@@ -89,7 +90,7 @@ async def stream(count, receive, send):
     gone.cancel()
 
 
-async def websocket(receive, send, path):
+async def websocket(receive: Any, send: Any, path: str) -> None:
     await receive()
     await send({"type": "websocket.accept"})
     while path == "/push":
@@ -99,7 +100,7 @@ async def websocket(receive, send, path):
         await send({"type": "websocket.send", "text": message["text"]})
 
 
-async def lifespan(receive, send):
+async def lifespan(receive: Any, send: Any) -> None:
     while True:
         message = await receive()
         await send({"type": message["type"] + ".complete"})

@@ -43,7 +43,7 @@ async def answer(request):
     )
 
 
-def aiohttp_app():
+def aiohttp_app() -> aiohttp.web.Application:
     app = aiohttp.web.Application(client_max_size=10**8)
     app.router.add_route("*", "/{path:.*}", answer)
     return app

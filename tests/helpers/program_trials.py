@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Protocol
 
 import psutil
 
@@ -19,7 +20,15 @@ from tests.helpers.server_process import wait_until
 PATIENCE = 60.0
 
 
-def connect(server: Server) -> socket.socket:
+class Addressed(Protocol):
+    """Whatever listens on an address: a process, or a server in a thread of this one."""
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port."""
+
+
+def connect(server: Addressed) -> socket.socket:
     return socket.create_connection(server.address, timeout=PATIENCE)
 
 

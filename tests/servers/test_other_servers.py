@@ -12,7 +12,11 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import aiohttp.web
 import pytest
@@ -25,19 +29,21 @@ import reaper.aiohttp
 import reaper.asyncio
 import reaper.gunicorn
 import reaper.websockets
+from reaper.asyncio import AsyncioReaper
 from reaper.config import ReaperConfig
-from scripts.serving import free_port, serving, tree
+from scripts.serving import Server, free_port, serving, tree
 from tests.helpers import asgi, wsgi
 from tests.helpers.guarded_programs import aiohttp_app
+from tests.helpers.program_trials import Addressed, connect
 from tests.helpers.program_trials import heard as until
 from tests.helpers.server_process import wait_until
 from tests.servers.test_uvicorn import (
     PATIENCE,
     UPGRADE,
+    Running,
     a_pause_loses_no_request,
     all_end_and_none_early,
     answered,
-    connect,
     get,
 )
 from tests.servers.test_uvicorn_quiet import until as eventually
@@ -51,7 +57,11 @@ SETTINGS = {
 }
 
 
-def config():
+Start = Callable[..., AbstractContextManager[Server]]
+"""Starts a server as a process, with timeouts by the names of their variables."""
+
+
+def config() -> ReaperConfig:
     return ReaperConfig.load(environ={}, overrides={**SETTINGS, "reaper.tick": "100ms"})
 
 
@@ -86,9 +96,9 @@ LIMITS = dict.fromkeys(["FIRST_BYTE", "HEADERS", "BODY", "KEEP_ALIVE", "WRITE", 
 
 
 @pytest.fixture
-def server(request, tmp_path):
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Start:
     @contextlib.contextmanager
-    def started(seconds="1", **settings):
+    def started(seconds: str = "1", **settings: str) -> Iterator[Server]:
         port = free_port()
         words = [word.format(port=port, seconds=seconds) for word in COMMANDS[request.param]]
         limits = {
@@ -103,14 +113,14 @@ def server(request, tmp_path):
     return started
 
 
-def ask(server):
+def ask(server: Addressed) -> bytes:
     with contextlib.suppress(OSError), connect(server) as client:
         return answered(client)
     return b""
 
 
 @contextlib.contextmanager
-def worker(kind, application):
+def worker(kind: Any, application: Any) -> Iterator[Running]:
     """A worker of gunicorn's in a thread of this process, which is sent no signal."""
     settings = Config()
     settings.set("threads", 16)
@@ -123,45 +133,50 @@ def worker(kind, application):
     thread = threading.Thread(target=made.init_process)
     thread.start()
     try:
-        yield SimpleNamespace(address=listening.getsockname())
+        yield Running(listening.getsockname())
     finally:
         made.alive = False
         thread.join()
         made.tmp.close()
 
 
-@pytest.mark.parametrize(("kind", "app"), [("ASGIWorker", asgi), ("ThreadWorker", wsgi)])
-def test_every_kind_of_idleness_ends_and_none_early_while_who_waits_for_an_answer_has_it(
-    monkeypatch, kind, app
-):
-    for name, value in {
-        "REAPER_TICK": "250ms",
-        **{f"REAPER_TIMEOUTS_{name}": "1s" for name in LIMITS},
-    }.items():
-        monkeypatch.setenv(name, value)
-    with (
-        worker(getattr(reaper.gunicorn, kind), app.application) as running,
-        connect(running) as patient,
-    ):
+@pytest.fixture(params=["ASGIWorker", "ThreadWorker"])
+def gunicorn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
+    """A worker of gunicorn's with every timeout 1 s."""
+    monkeypatch.setenv("REAPER_TICK", "250ms")
+    for name in LIMITS:
+        monkeypatch.setenv(f"REAPER_TIMEOUTS_{name}", "1s")
+    app: Any = asgi if request.param == "ASGIWorker" else wsgi
+    with worker(getattr(reaper.gunicorn, request.param), app.application) as running:
+        yield running
+
+
+def test_gunicorn_is_rid_of_every_kind_of_idleness_and_none_ends_early(gunicorn: Running) -> None:
+    asyncio.run(all_end_and_none_early(ATTACKS, gunicorn.address))
+
+
+def test_who_waits_for_gunicorns_answer_longer_than_every_timeout_has_it(
+    gunicorn: Running,
+) -> None:
+    with connect(gunicorn) as patient:
         patient.sendall(get(b"/slow?4"))
-        asyncio.run(all_end_and_none_early(ATTACKS, running.address))
         until(patient)
 
 
 @pytest.mark.parametrize("server", ["hypercorn"], indirect=True)
-def test_a_server_that_only_its_loop_guards_is_rid_of_all_that_are_silent(server):
+def test_a_server_that_only_its_loop_guards_is_rid_of_all_that_are_silent(server: Start) -> None:
     with server() as running:
         asyncio.run(all_end_and_none_early(["stalled_body", "unread", "silent"], running.address))
 
 
 @pytest.mark.parametrize("server", ["ASGIWorker", "ThreadWorker", "aiohttp"], indirect=True)
-def test_a_pause_of_the_process_loses_no_request(server):
+def test_a_pause_of_the_process_loses_no_request(server: Start) -> None:
     with server() as running:
         a_pause_loses_no_request(running, 10)
 
 
 @pytest.mark.parametrize("server", ["ASGIWorker", "ThreadWorker"], indirect=True)
-def test_a_stop_is_delayed_drains_and_answers_what_is_under_way(server):
+def test_a_stop_is_delayed_drains_and_answers_what_is_under_way(server: Start) -> None:
     with server(DRAIN_DELAY="2s", KEEP_ALIVE="60s", FIRST_BYTE="60s", DRAIN="10s") as running:
         with connect(running) as idle, connect(running) as works:
             answered(idle)
@@ -179,9 +194,10 @@ def test_a_stop_is_delayed_drains_and_answers_what_is_under_way(server):
 
 
 @contextlib.asynccontextmanager
-async def aiohttp_server():
+async def aiohttp_server() -> AsyncIterator[tuple[int, AsyncioReaper]]:
     runner = aiohttp.web.AppRunner(aiohttp_app(), keepalive_timeout=3600)
     await runner.setup()
+    assert runner.server is not None
     async with reaper.asyncio.open_reaper(config()) as r:
         factory = reaper.aiohttp.guard(runner.server, reaper=r)
         server = await asyncio.get_running_loop().create_server(factory, "127.0.0.1", 0)
@@ -192,7 +208,7 @@ async def aiohttp_server():
             await runner.cleanup()
 
 
-async def test_aiohttp_is_rid_of_every_kind_and_none_ends_early():
+async def test_aiohttp_is_rid_of_every_kind_and_none_ends_early() -> None:
     async with aiohttp_server() as (port, r):
         await all_end_and_none_early(ATTACKS, ("127.0.0.1", port), 0.5)
         assert {"first_byte", "headers", "body", "keep_alive", "write"} <= set(
@@ -200,7 +216,7 @@ async def test_aiohttp_is_rid_of_every_kind_and_none_ends_early():
         )
 
 
-async def test_aiohttp_keeps_a_websocket_on_which_something_moves():
+async def test_aiohttp_keeps_a_websocket_on_which_something_moves() -> None:
     async with (
         aiohttp_server() as (port, _),
         aiohttp.ClientSession() as session,
@@ -217,7 +233,7 @@ async def test_aiohttp_keeps_a_websocket_on_which_something_moves():
 
 
 @pytest.mark.parametrize("upgrade", ["", "upgrade: websocket\r\nconnection: upgrade\r\n"])
-async def test_aiohttp_bounds_a_body_whatever_upgrade_was_asked_for(upgrade):
+async def test_aiohttp_bounds_a_body_whatever_upgrade_was_asked_for(upgrade: str) -> None:
     async with aiohttp_server() as (port, r):
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(
@@ -229,12 +245,18 @@ async def test_aiohttp_bounds_a_body_whatever_upgrade_was_asked_for(upgrade):
 
 
 @pytest.mark.parametrize("server", ["aiohttp"], indirect=True)
-def test_run_apps_config_holds_although_the_loop_has_a_reaper_and_its_age_is_announced(server):
+def test_the_config_of_run_app_holds_although_the_loop_has_a_reaper(server: Start) -> None:
     with server(seconds="0.5") as quick, connect(quick) as client:
         spoke = time.monotonic()
         assert b"Keep-Alive" not in answered(client)  # there is no whole second to name
         assert client.recv(1) == b""  # by the default it would be open for 95 s
         assert time.monotonic() - spoke >= 0.5
+
+
+@pytest.mark.parametrize("server", ["aiohttp"], indirect=True)
+def test_run_app_names_the_keep_alive_and_announces_the_end_of_an_old_connection(
+    server: Start,
+) -> None:
     with server(seconds="30", MAX_AGE="1s", DRAIN_IDLE="20s") as old, connect(old) as client:
         said = answered(client)
         assert b"Keep-Alive: timeout=29\r\n" in said
@@ -244,7 +266,7 @@ def test_run_apps_config_holds_although_the_loop_has_a_reaper_and_its_age_is_ann
         assert client.recv(1) == b""
 
 
-async def test_websockets_closes_a_silent_connection_although_pings_are_answered():
+async def test_websockets_closes_a_silent_connection_although_pings_are_answered() -> None:
     async with talking(echo, ping_interval=0.1) as (r, port, _):
         async with websockets.asyncio.client.connect(f"ws://127.0.0.1:{port}") as client:
             for _ in range(6):
@@ -258,13 +280,15 @@ async def test_websockets_closes_a_silent_connection_although_pings_are_answered
         assert len(r.core) == 0
 
 
-async def echo(websocket):
+async def echo(websocket: Any) -> None:
     async for message in websocket:
         await websocket.send(message)
 
 
 @contextlib.asynccontextmanager
-async def talking(handler, limits=None, **options):
+async def talking(
+    handler: Any, limits: dict[str, Any] | None = None, **options: Any
+) -> AsyncIterator[tuple[AsyncioReaper, int, websockets.asyncio.server.Server]]:
     """A websockets server with *handler*, guarded; the reaper, its port, and itself."""
     config = ReaperConfig.load(environ={}, overrides={"reaper.tick": "100ms"} | (limits or {}))
     async with reaper.asyncio.open_reaper(config) as r:
@@ -276,7 +300,9 @@ async def talking(handler, limits=None, **options):
             yield r, server.sockets[0].getsockname()[1], server
 
 
-async def one_steady_frame(r, port, server):
+async def one_steady_frame(
+    r: AsyncioReaper, port: int, server: websockets.asyncio.server.Server
+) -> None:
     """Sends a message of one frame for four times as long as silence is borne."""
     async with websockets.asyncio.client.connect(
         f"ws://127.0.0.1:{port}", compression=None
@@ -288,7 +314,9 @@ async def one_steady_frame(r, port, server):
         assert len(await client.recv()) == 2000
 
 
-async def only_broadcasts(r, port, server):
+async def only_broadcasts(
+    r: AsyncioReaper, port: int, server: websockets.asyncio.server.Server
+) -> None:
     """Is sent something by nothing but `broadcast`."""
     async with websockets.asyncio.client.connect(f"ws://127.0.0.1:{port}") as client:
         for _ in range(15):
@@ -297,7 +325,9 @@ async def only_broadcasts(r, port, server):
             assert await client.recv() == "x"
 
 
-async def takes_a_long_message(r, port, server):
+async def takes_a_long_message(
+    r: AsyncioReaper, port: int, server: websockets.asyncio.server.Server
+) -> None:
     """Takes a message of megabytes, a bit at a time, for four times as long as silence is borne."""
     loop = asyncio.get_running_loop()
     with socket.socket() as client:
@@ -317,14 +347,16 @@ async def takes_a_long_message(r, port, server):
 
 
 @pytest.mark.parametrize("peer", [one_steady_frame, only_broadcasts, takes_a_long_message])
-async def test_websockets_keeps_a_peer_on_whose_messages_something_moves(peer):
+async def test_websockets_keeps_a_peer_on_whose_messages_something_moves(
+    peer: Callable[..., Awaitable[None]],
+) -> None:
     async with talking(echo) as (r, port, server):
         async with asyncio.timeout(PATIENCE):
             await peer(r, port, server)
         assert r.statistics().reasons == {}
 
 
-async def test_websockets_ends_a_peer_whose_message_drips_slower_than_the_least_rate():
+async def test_websockets_ends_a_peer_whose_message_drips_slower_than_the_least_rate() -> None:
     async with talking(echo, {"limits.min_in_rate": 1000, "limits.min_in_grace": "500ms"}) as (
         r,
         port,
@@ -344,7 +376,9 @@ async def test_websockets_ends_a_peer_whose_message_drips_slower_than_the_least_
 
 
 @pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\nhost"])
-async def test_websockets_lets_go_of_a_client_that_never_shakes_hands_when_it_says_so(said):
+async def test_websockets_lets_go_of_a_client_that_never_shakes_hands_when_it_says_so(
+    said: bytes,
+) -> None:
     async with talking(None) as (r, port, _):
         with socket.create_connection(("127.0.0.1", port)) as client:
             client.setblocking(False)
@@ -356,7 +390,7 @@ async def test_websockets_lets_go_of_a_client_that_never_shakes_hands_when_it_sa
         }  # it was not websockets itself, which gives it 10 s
 
 
-async def test_websockets_closes_a_client_that_comes_while_it_drains():
+async def test_websockets_closes_a_client_that_comes_while_it_drains() -> None:
     async with talking(echo) as (r, port, _):
         r.driver.begin_drain(60)
         reader, writer = await asyncio.open_connection("127.0.0.1", port)

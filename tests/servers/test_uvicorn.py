@@ -14,20 +14,21 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import pytest
 import uvicorn
 import websockets.asyncio.client
 
 import reaper.uvicorn
-from loadgen.clients import Speech, behaviour, play
+from loadgen.clients import Ended, Speech, behaviour, play
 from loadgen.drive.protocols import Paths
 from reaper.config import ReaperConfig
 from reaper.servers.configured import kept_alive
 from reaper.servers.uvicorn import names
-from scripts.serving import free_port, tree
+from scripts.serving import Server, free_port, tree
 from scripts.serving import serving as start
 from scripts.uvicorn_demo.__main__ import HANDSHAKE
 from tests.helpers.asgi import application
@@ -65,10 +66,21 @@ ESTABLISHED = "01"  # in /proc/net/tcp
 KINDS = [("HttpTools", "asyncio"), ("HttpTools", "uvloop"), ("H11", "asyncio")]
 
 
+class Running(NamedTuple):
+    """A server in a thread of this process."""
+
+    address: tuple[str, int]
+
+
 @contextlib.contextmanager
 def serving(
-    tmp_path, protocol="HttpTools", loop="asyncio", *flags, python=sys.executable, **environment
-):
+    tmp_path: Path,
+    protocol: str | None = "HttpTools",
+    loop: str = "asyncio",
+    *flags: str,
+    python: str = sys.executable,
+    **environment: str,
+) -> Iterator[Server]:
     command = [
         python,
         "-m",
@@ -90,8 +102,7 @@ def serving(
 
 
 @pytest.fixture(scope="module", params=KINDS, ids="-".join)
-def guarded(request):
-    """A server in a thread of this process."""
+def guarded(request: pytest.FixtureRequest) -> Iterator[Running]:
     protocol, loop = request.param
     kind = getattr(reaper.uvicorn, protocol).configured(ReaperConfig.load(environ=QUICK))
     settings = {"http": kind, "loop": loop, "ws": "websockets-sansio", "log_level": "error"}
@@ -99,16 +110,16 @@ def guarded(request):
     thread = threading.Thread(target=server.run)
     thread.start()
     wait_until(lambda: server.started)
-    yield SimpleNamespace(address=server.servers[0].sockets[0].getsockname())
+    yield Running(server.servers[0].sockets[0].getsockname())
     server.should_exit = True
     thread.join()
 
 
-def get(path=b"/", *more):
+def get(path: bytes = b"/", *more: bytes) -> bytes:
     return b"\r\n".join([b"GET " + path + b" HTTP/1.1", b"host: h", *more, b"", b""])
 
 
-def answered(client, path=b"/", end=b"hello"):
+def answered(client: socket.socket, path: bytes = b"/", end: bytes = b"hello") -> bytes:
     """What *client* hears up to *end* when it has asked for *path*."""
     client.sendall(get(path))
     return until(client, end)
@@ -120,7 +131,7 @@ UPGRADE = get(
 )
 
 
-def open_at(pid="self"):
+def open_at(pid: int | str = "self") -> list[int]:
     """The local port of each connection that is open in the network of process *pid*, by the
     kernel's word.
     """
@@ -128,10 +139,11 @@ def open_at(pid="self"):
     return [int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == ESTABLISHED]
 
 
-def a_pause_loses_no_request(server, count):
+def a_pause_loses_no_request(server: Server, count: int) -> None:
     """Of clients that have been served, and ask again while the server's processes stand still."""
     with contextlib.ExitStack() as stack:
-        pids, silent = [], 0.0
+        pids: list[int] = []
+        silent = 0.0
         while (
             not pids or silent >= 1
         ):  # the first may have been closed, as it should be, before the last was served
@@ -156,26 +168,25 @@ def a_pause_loses_no_request(server, count):
             until(client)
 
 
-async def all_end_and_none_early(attacks, address, earliest=1):
+async def all_end_and_none_early(
+    attacks: Iterable[str], address: tuple[str, int], earliest: float = 1
+) -> None:
     found = await asyncio.gather(*(play(kind, address, SPEECH, PATIENCE) for kind in attacks))
     assert not [ended.kind for ended in found if ended.borne is None or ended.borne < earliest]
 
 
-def test_every_kind_of_idleness_ends_and_none_early(guarded):
-    async def all_attacks():
+def test_every_kind_of_idleness_ends_and_none_early(guarded: Running) -> None:
+    async def all_attacks() -> list[Ended]:
         slow = behaviour("slow_read", every="1s")
+        kinds: list[Any] = [*ATTACKS, slow]
         return await asyncio.gather(
-            *(
-                play(kind, guarded.address, SPEECH, PATIENCE)
-                for kind in (*ATTACKS, slow)
-                for _ in range(2)
-            ),
+            *(play(kind, guarded.address, SPEECH, PATIENCE) for kind in kinds for _ in range(2)),
             *(play("silent_upgrade", guarded.address, HANDSHAKE, PATIENCE) for _ in range(2)),
         )
 
     found = asyncio.run(all_attacks())
     assert [ended.kind for ended in found if ended.borne is None] == []
-    assert [ended.kind for ended in found if ended.borne < 1] == []
+    assert [ended.kind for ended in found if ended.borne is not None and ended.borne < 1] == []
     answered_408 = {ended.kind for ended in found if b"HTTP/1.1 408" in ended.said}
     assert answered_408 == {
         "slow_headers",
@@ -195,12 +206,12 @@ def test_every_kind_of_idleness_ends_and_none_early(guarded):
     ],
 )
 def test_slowhttptest_is_got_rid_of_while_a_healthy_client_is_served(
-    tmp_path, attack, path, reasons
-):
+    tmp_path: Path, attack: str, path: str, reasons: str
+) -> None:
     tool = installed("slowhttptest")
     with serving(tmp_path) as server:
 
-        def nearly_all_are_gone():
+        def nearly_all_are_gone() -> bool:
             with connect(server) as client:
                 answered(client)
             said = len(re.findall(f"closed: (?:{reasons})", server.log.read_text()))
@@ -223,13 +234,13 @@ def test_slowhttptest_is_got_rid_of_while_a_healthy_client_is_served(
             attacking.terminate()
 
 
-def test_a_request_that_takes_longer_than_every_timeout_is_answered(guarded):
+def test_a_request_that_takes_longer_than_every_timeout_is_answered(guarded: Running) -> None:
     with connect(guarded) as client:
         answered(client, b"/slow?3")
         answered(client)
 
 
-def test_a_body_that_comes_slowly_but_comes_is_waited_for(guarded):
+def test_a_body_that_comes_slowly_but_comes_is_waited_for(guarded: Running) -> None:
     answered = False
     while not answered:
         pauses, sent = [0.0], time.monotonic()
@@ -245,7 +256,7 @@ def test_a_body_that_comes_slowly_but_comes_is_waited_for(guarded):
                 assert max(pauses) > 0.9  # a client that was so late itself proves nothing
 
 
-def test_a_response_that_is_taken_slowly_but_taken_arrives_whole(guarded):
+def test_a_response_that_is_taken_slowly_but_taken_arrives_whole(guarded: Running) -> None:
     whole = False
     while not whole:
         with socket.socket() as client:
@@ -270,7 +281,9 @@ def test_a_response_that_is_taken_slowly_but_taken_arrives_whole(guarded):
                 assert late > 0.9  # a client that was so late itself proves nothing
 
 
-def test_the_last_response_of_a_connection_is_waited_for_no_longer_than_any_other(tmp_path):
+def test_the_last_response_of_a_connection_is_waited_for_no_longer_than_any_other(
+    tmp_path: Path,
+) -> None:
     """uvicorn has closed the connection then; the loop keeps it until the client takes what is
     left.
     """
@@ -282,13 +295,15 @@ def test_the_last_response_of_a_connection_is_waited_for_no_longer_than_any_othe
         wait_until(lambda: "closed: write" in server.log.read_text())
 
 
-def test_requests_in_one_packet_are_all_answered(guarded):
+def test_requests_in_one_packet_are_all_answered(guarded: Running) -> None:
     with connect(guarded) as client:
         client.sendall(get() * 5 + get()[:10])
         assert until(client, b"408").count(b"hello") == 5
 
 
-def test_a_client_that_asks_before_it_sends_its_body_is_answered_and_then_waited_for(guarded):
+def test_a_client_that_asks_before_it_sends_its_body_is_answered_and_then_waited_for(
+    guarded: Running,
+) -> None:
     with connect(guarded) as client:
         start = time.monotonic()
         client.sendall(
@@ -299,7 +314,7 @@ def test_a_client_that_asks_before_it_sends_its_body_is_answered_and_then_waited
         assert time.monotonic() - start >= 1
 
 
-def test_a_body_that_is_not_wanted_is_read_and_the_connection_lives_on(guarded):
+def test_a_body_that_is_not_wanted_is_read_and_the_connection_lives_on(guarded: Running) -> None:
     with connect(guarded) as client:
         client.sendall(b"POST / HTTP/1.1\r\nhost: h\r\ncontent-length: 10\r\n\r\n" + b"x" * 5)
         until(client)
@@ -308,7 +323,9 @@ def test_a_body_that_is_not_wanted_is_read_and_the_connection_lives_on(guarded):
         until(client)
 
 
-def test_a_connection_at_its_maximum_age_is_closed_after_a_response_that_says_so(tmp_path):
+def test_a_connection_at_its_maximum_age_is_closed_after_a_response_that_says_so(
+    tmp_path: Path,
+) -> None:
     with serving(
         tmp_path, REAPER_TIMEOUTS_MAX_AGE="2s", REAPER_TIMEOUTS_KEEP_ALIVE="30s"
     ) as server:
@@ -322,16 +339,16 @@ def test_a_connection_at_its_maximum_age_is_closed_after_a_response_that_says_so
 
 @pytest.mark.parametrize(("protocol", "loop"), KINDS)
 def test_after_a_pause_of_the_process_every_request_that_waited_is_answered(
-    tmp_path, protocol, loop
-):
+    tmp_path: Path, protocol: str, loop: str
+) -> None:
     with serving(tmp_path, protocol, loop) as server:
         a_pause_loses_no_request(server, 30)
 
 
 @pytest.mark.parametrize("protocol", ["HttpTools", "H11"])
 def test_a_stop_answers_the_request_that_is_on_its_way_and_says_that_it_is_the_last(
-    tmp_path, protocol
-):
+    tmp_path: Path, protocol: str
+) -> None:
     patient = {"DRAIN": "30s", "DRAIN_IDLE": "4s", "KEEP_ALIVE": "30s", "FIRST_BYTE": "30s"}
     settings = {f"REAPER_TIMEOUTS_{name}": value for name, value in patient.items()}
     with serving(tmp_path, protocol, **settings) as server:
@@ -351,9 +368,9 @@ def test_a_stop_answers_the_request_that_is_on_its_way_and_says_that_it_is_the_l
 @pytest.mark.parametrize(
     ("sent", "age"), [(get(b"/events"), "0s"), (get(b"/events"), "1s"), (UPGRADE, "0s")]
 )
-def test_a_stop_cuts_a_stream_or_a_websocket_without_an_end_when_the_drain_is_over_whatever_its_age(
-    tmp_path, sent, age
-):
+def test_a_stop_cuts_what_has_no_end_when_the_drain_is_over(
+    tmp_path: Path, sent: bytes, age: str
+) -> None:
     limits = {"REAPER_TIMEOUTS_MAX_AGE": age, "REAPER_TIMEOUTS_DRAIN": "1s"}
     with (
         serving(tmp_path, "HttpTools", "asyncio", "--ws", "wsproto", **limits) as server,
@@ -372,11 +389,11 @@ def test_a_stop_cuts_a_stream_or_a_websocket_without_an_end_when_the_drain_is_ov
     ("protocol", "ws"), [("HttpTools", "websockets-sansio"), ("H11", "wsproto")]
 )
 def test_a_websocket_whose_peer_answers_pings_lives_and_a_silent_one_is_closed(
-    tmp_path, ws, protocol
-):
+    tmp_path: Path, ws: str, protocol: str
+) -> None:
     flags = ["--ws", ws, "--ws-ping-interval", "0.3", "--ws-ping-timeout", "30"]
 
-    async def talk(port):
+    async def talk(port: int) -> None:
         silent = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
         silent.sendall(UPGRADE)
         async with websockets.asyncio.client.connect(
@@ -394,12 +411,12 @@ def test_a_websocket_whose_peer_answers_pings_lives_and_a_silent_one_is_closed(
         assert server.log.read_text().count("closed: tunnel") == 1
 
 
-def test_uvicorns_own_keep_alive_holds_unless_ours_is_set():
+def test_uvicorns_own_keep_alive_holds_unless_ours_is_set() -> None:
     for environment, expected in (({}, 5), ({"REAPER_TIMEOUTS_KEEP_ALIVE": "7s"}, 7)):
         assert kept_alive(ReaperConfig.load(environ=environment), 5).timeouts.keep_alive == expected
 
 
-def test_a_setting_that_cannot_be_used_is_one_line_and_status_2(tmp_path):
+def test_a_setting_that_cannot_be_used_is_one_line_and_status_2(tmp_path: Path) -> None:
     environment = {**os.environ, "REAPER_TIMEOUTS_BODY": "soon", "PYTHONPATH": "."}
     command = [
         sys.executable,
@@ -418,15 +435,17 @@ def test_a_setting_that_cannot_be_used_is_one_line_and_status_2(tmp_path):
     assert lines[0].startswith("reaper.uvicorn: timeouts.body: 'soon'")
 
 
-def test_every_name_of_uvicorns_that_is_used_is_there():
+def test_every_name_of_uvicorns_that_is_used_is_there() -> None:
     assert names.missing() == []
 
 
-def test_the_version_that_is_named_as_the_latest_is_the_one_that_runs_unless_another_is_meant():
+def test_the_latest_version_that_is_named_is_the_one_that_runs() -> None:
     assert uvicorn.__version__ == os.environ.get("LOWEST_UVICORN", names.TESTED[1])
 
 
-def test_a_version_that_lacks_a_name_is_refused_in_one_line(monkeypatch, capsys):
+def test_a_version_that_lacks_a_name_is_refused_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setitem(names.NAMES, "cycle", ("response_finished",))
     with pytest.raises(SystemExit) as refused:
         _ = reaper.uvicorn.H11
@@ -438,7 +457,7 @@ def test_a_version_that_lacks_a_name_is_refused_in_one_line(monkeypatch, capsys)
 
 if hasattr(asyncio, "eager_task_factory"):  # Python 3.12
 
-    def test_with_eager_tasks_it_is_the_same(tmp_path):
+    def test_with_eager_tasks_it_is_the_same(tmp_path: Path) -> None:
         program = tmp_path / "eager.py"
         program.write_text(
             "import asyncio\ndef loop():\n    made = asyncio.new_event_loop()\n"

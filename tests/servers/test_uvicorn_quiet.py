@@ -6,6 +6,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import uvicorn
@@ -18,6 +21,7 @@ from reaper.journal import Journal
 from reaper.servers.uvicorn import shared
 from reaper.servers.uvicorn.base import Age, Waiting
 from reaper.servers.uvicorn.idle import IdleProtocol
+from reaper.servers.uvicorn.shared import Shared
 from tests.helpers.streams import no_circles
 
 PATIENCE = 30.0
@@ -27,16 +31,16 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(params=["HttpTools", "H11"])
-def protocol(request):
-    return request.param
+def protocol(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 @pytest.fixture(autouse=True)
-def soon(monkeypatch):
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared, "REST_AFTER", 0.2)
 
 
-async def hello(scope, receive, send):
+async def hello(scope: Any, receive: Any, send: Any) -> None:
     if scope["path"] == "/slow":
         await asyncio.sleep(0.8)
     await send(
@@ -48,14 +52,14 @@ async def hello(scope, receive, send):
 class Served:
     """A server in this process, and what it knows."""
 
-    def __init__(self, server, kind):
+    def __init__(self, server: uvicorn.Server, kind: type) -> None:
         self.server, self.kind = server, kind
 
     @property
-    def connections(self):
+    def connections(self) -> list[Any]:
         return list(self.server.server_state.connections)
 
-    async def connect(self):
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         before = len(self.connections)
         host, port = self.server.servers[0].sockets[0].getsockname()
         made = await asyncio.open_connection(host, port)
@@ -63,29 +67,33 @@ class Served:
         return made
 
     @property
-    def shared(self):
+    def shared(self) -> Shared:
         return shared.shared_by(self.server.config)
 
 
-async def until(condition):
+async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(PATIENCE):
         while not condition():
             await asyncio.sleep(0.01)
 
 
-async def ask(reader, writer, path=b"/"):
+async def ask(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, path: bytes = b"/"
+) -> bytes:
     writer.write(REQUEST.replace(b"/", path, 1))
     async with asyncio.timeout(PATIENCE):
         return await reader.readuntil(b"hello")
 
 
-async def ended(reader):
+async def ended(reader: asyncio.StreamReader) -> bytes:
     async with asyncio.timeout(PATIENCE):
         return await reader.read()
 
 
 @contextlib.asynccontextmanager
-async def serving(protocol, journal=None, **timeouts):
+async def serving(
+    protocol: str, journal: Journal | None = None, **timeouts: Any
+) -> AsyncIterator[Served]:
     given = {f"timeouts.{name}": value for name, value in timeouts.items()}
     settings = ReaperConfig.load(environ={}, overrides={"reaper.tick": "100ms", **given})
     kind = getattr(reaper.uvicorn, protocol).configured(settings, journal)
@@ -100,14 +108,16 @@ async def serving(protocol, journal=None, **timeouts):
         await task
 
 
-async def rests(served):
+async def rests(served: Served) -> None:
     await until(lambda: [type(one) for one in served.connections] == [IdleProtocol])
 
 
 @pytest.mark.parametrize(
     "anyio_backend", ["asyncio", ("asyncio", {"use_uvloop": True})], ids=["asyncio", "uvloop"]
 )
-async def test_uvicorns_protocol_is_there_while_something_moves_and_at_no_other_time(protocol):
+async def test_uvicorns_protocol_is_there_while_something_moves_and_at_no_other_time(
+    protocol: str,
+) -> None:
     async with serving(protocol) as served:
         reader, writer = await served.connect()
         assert [type(one) for one in served.connections] == [IdleProtocol]
@@ -132,11 +142,13 @@ CLOSES = {
 @pytest.mark.parametrize(
     ("end", "state"), [(end, state) for end, states in CLOSES.items() for state in states]
 )
-async def test_a_connection_that_has_ended_leaves_no_circle(protocol, end, state, monkeypatch):
+async def test_a_connection_that_has_ended_leaves_no_circle(
+    protocol: str, end: str, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if state == "awake":
         monkeypatch.setattr(shared, "REST_AFTER", 0.6)
     soon = dict.fromkeys(("keep_alive", "first_byte", "headers"), "400ms")
-    timeouts = {
+    timeouts: dict[str, dict[str, Any]] = {
         "its peer goes": {"max_age": "1h"},
         "it is reaped": soon,
         "it grows old": {"max_age": "600ms"},
@@ -166,7 +178,7 @@ async def test_a_connection_that_has_ended_leaves_no_circle(protocol, end, state
             )  # by then no timer holds one, and its slot of the wheel has come
 
 
-async def test_a_rest_is_no_activity(protocol):
+async def test_a_rest_is_no_activity(protocol: str) -> None:
     async with serving(protocol, keep_alive="20s", max_age="1h") as served:
         reader, writer = await served.connect()
         explain = served.shared.driver.core.explain
@@ -186,7 +198,7 @@ async def test_a_rest_is_no_activity(protocol):
         writer.close()
 
 
-async def test_neither_a_request_in_flight_nor_half_a_request_ever_rests(protocol):
+async def test_neither_a_request_in_flight_nor_half_a_request_ever_rests(protocol: str) -> None:
     async with serving(protocol) as served:
         reader, writer = await served.connect()
         await ask(reader, writer)
@@ -205,7 +217,9 @@ async def test_neither_a_request_in_flight_nor_half_a_request_ever_rests(protoco
         writer.close()
 
 
-async def test_a_stop_answers_the_request_that_is_on_its_way_to_a_quiet_connection(protocol):
+async def test_a_stop_answers_the_request_that_is_on_its_way_to_a_quiet_connection(
+    protocol: str,
+) -> None:
     async with serving(protocol, drain_idle="10s") as served:
         reader, writer = await served.connect()
         await ask(reader, writer)
@@ -218,9 +232,9 @@ async def test_a_stop_answers_the_request_that_is_on_its_way_to_a_quiet_connecti
 
 
 @pytest.mark.parametrize("end", ["close_peer", "reap"])
-async def test_in_the_journal_a_connection_is_one_life_that_ends_as_it_did_however_often_it_rested(
-    protocol, end, tmp_path
-):
+async def test_in_the_journal_a_connection_is_one_life_however_often_it_rested(
+    protocol: str, end: str, tmp_path: Path
+) -> None:
     timeouts = {"max_age": "300ms", "drain_idle": "100ms"} if end == "reap" else {}
     with Journal(tmp_path, tick=0.1) as journal:
         async with serving(protocol, journal, **timeouts) as served:

@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -17,14 +18,15 @@ from reaper.servers.workers import Workers, _connected
 from reaper.status import SCHEMA
 from reaper.top.picture import picture_of
 from scripts.tools import get, metrics
+from tests.helpers.program_trials import connect
 from tests.helpers.server_process import PATIENCE, wait_until
-from tests.servers.test_uvicorn import answered, connect, serving
+from tests.servers.test_uvicorn import answered, serving
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 def test_the_workers_of_one_server_answer_for_each_other_and_not_for_another_server(
-    tmp_path, monkeypatch, loop
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loop: str
 ) -> None:
     slow = {"REAPER_TIMEOUTS_KEEP_ALIVE": "60s"}
     (tmp_path / "other").mkdir()
@@ -84,44 +86,53 @@ def test_the_workers_of_one_server_answer_for_each_other_and_not_for_another_ser
             client.close()
 
 
-def test_workers_ask_none_but_their_own_and_all_of_them_when_many_ask_at_once(monkeypatch) -> None:
-    """A process of another pid has taken names of both kinds; a hundred scrapes come in one
-    instant.
-    """
+async def page() -> tuple[str, bytes]:
+    return "text/plain", b"hello"
 
-    async def page() -> tuple[str, bytes]:
-        return "text/plain", b"hello"
 
-    async def program(listening: socket.socket) -> None:
-        monkeypatch.setattr(workers, "inherited", lambda: 4711)
-        monkeypatch.setattr(workers, "WAIT", PATIENCE)
-        asked = Workers({"/metrics": page})
-        me = os.getpid()
-        family = f"reaper-status/{os.getuid()}/4711/"
-        with listen_as(f"{family}{me + 1}/"):
-            assert list(asked.others()) == [me + 1]
-            assert await asked.ask("/metrics") == {}
-        (name,) = names_of(family)
-        assert (
-            await asyncio.gather(*(asked._ask(me, name, "/metrics") for _ in range(100)))
-            == [b"hello"] * 100
-        )
-        monkeypatch.setattr(socket, "SOMAXCONN", 4)
-        with listen_as("reaper-test/") as full:
-            asking = [
-                asyncio.create_task(_connected(full.getsockname()[1:].decode())) for _ in range(20)
-            ]
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
-            assert sum(one.done() for one in asking) < 20
-            for one in asking:
-                while True:
-                    with suppress(BlockingIOError):
-                        full.accept()[0].close()
-                    if one.done():
-                        break
-                    await asyncio.sleep(0.01)
-                one.result().close()
+@pytest.fixture
+def me(monkeypatch: pytest.MonkeyPatch) -> int:
+    """This process, whose server listens on the socket with the inode 4711."""
+    monkeypatch.setattr(workers, "inherited", lambda: 4711)
+    monkeypatch.setattr(workers, "WAIT", PATIENCE)
+    return os.getpid()
 
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        asyncio.run(program(listening))
+
+FAMILY = f"reaper-status/{os.getuid()}/4711/"
+
+
+@pytest.mark.anyio
+async def test_a_name_that_another_process_has_taken_is_not_believed(me: int) -> None:
+    asked = Workers({"/metrics": page})
+    with listen_as(f"{FAMILY}{me + 1}/"):
+        assert list(asked.others()) == [me + 1]
+        assert await asked.ask("/metrics") == {}
+
+
+@pytest.mark.anyio
+async def test_a_worker_answers_all_who_ask_in_one_instant(me: int) -> None:
+    asked = Workers({"/metrics": page})
+    (name,) = names_of(FAMILY)
+    found = await asyncio.gather(*(asked._ask(me, name, "/metrics") for _ in range(100)))
+    assert found == [b"hello"] * 100
+
+
+@pytest.mark.anyio
+async def test_a_worker_whose_backlog_is_full_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(socket, "SOMAXCONN", 4)
+    with listen_as("reaper-test/") as full:
+        name = full.getsockname()[1:].decode()
+        asking = [asyncio.create_task(_connected(name)) for _ in range(20)]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert sum(one.done() for one in asking) < 20
+        for one in asking:
+            while True:
+                with suppress(BlockingIOError):
+                    full.accept()[0].close()
+                if one.done():
+                    break
+                await asyncio.sleep(0.01)
+            one.result().close()
