@@ -7,6 +7,7 @@ ask the kernel for unread bytes.
 
 import sys
 from contextlib import suppress
+from types import ModuleType
 
 import anyio
 import sniffio
@@ -16,7 +17,8 @@ IDLE = 2.0
 """Seconds of silence allowed."""
 
 
-def reaper_of_the_backend():
+def reaper_of_the_backend() -> ModuleType:
+    """The adapter for the loop that runs: `reaper.trio` or `reaper.asyncio`."""
     if sniffio.current_async_library() == "trio":
         import reaper.trio as adapter
     else:

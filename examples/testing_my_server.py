@@ -1,7 +1,8 @@
 """A test of your own server: its timeouts of half a minute pass in milliseconds, on trio's
 MockClock.
 
-python -m pytest examples/testing_my_server.py      (or without pytest: python -m examples.testing_my_server)
+python -m pytest examples/testing_my_server.py
+python -m examples.testing_my_server            (without pytest)
 """
 
 from __future__ import annotations

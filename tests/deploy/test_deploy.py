@@ -17,6 +17,7 @@ import urllib.parse
 import urllib.request
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -52,13 +53,14 @@ def expressions() -> list[str]:
     return found
 
 
-def rules() -> list[dict]:
+def rules() -> list[dict[str, Any]]:
     (group,) = yaml.safe_load((PROMETHEUS / "alerts.yml").read_text())["groups"]
-    return group["rules"]
+    found: list[dict[str, Any]] = group["rules"]
+    return found
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory) -> set[str]:
+def exported(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     """Names of all metrics that a real server exports, with everything switched on."""
     pytest.importorskip("psutil")
     pytest.importorskip("pyarrow")
@@ -75,7 +77,9 @@ def exported(tmp_path_factory) -> set[str]:
 
 
 @pytest.mark.slow
-def test_every_metric_that_the_rules_the_dashboard_and_the_page_name_is_exported(exported) -> None:
+def test_every_metric_that_the_rules_the_dashboard_and_the_page_name_is_exported(
+    exported: set[str],
+) -> None:
     page = (ROOT / "docs" / "production.md").read_text()
     listed = "".join(re.findall(r"^\| (`(?:reaper|http)_.*?) \|", page, re.MULTILINE))
     families = {name for name in exported if not name.endswith(("_bucket", "_sum", "_count"))}
@@ -87,9 +91,7 @@ def test_every_metric_that_the_rules_the_dashboard_and_the_page_name_is_exported
 
 
 @pytest.mark.slow
-def test_promtool_accepts_configuration_and_rules_and_every_rule_fires_when_it_should_and_is_silent_otherwise() -> (
-    None
-):
+def test_promtool_accepts_configuration_and_rules_and_their_tests_pass() -> None:
     promtool = installed("promtool", "prometheus")
     for words in (
         "check rules alerts.yml",
@@ -101,6 +103,9 @@ def test_promtool_accepts_configuration_and_rules_and_every_rule_fires_when_it_s
             command, cwd=PROMETHEUS, capture_output=True, text=True, timeout=PATIENCE
         )
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_of_every_rule_it_is_tested_when_it_fires_and_when_it_is_silent() -> None:
     told = [
         (case["alertname"], bool(case["exp_alerts"]))
         for test in yaml.safe_load((PROMETHEUS / "alerts.test.yml").read_text())["tests"]
@@ -111,7 +116,7 @@ def test_promtool_accepts_configuration_and_rules_and_every_rule_fires_when_it_s
 
 
 @pytest.mark.slow
-def test_a_real_prometheus_scrapes_a_real_server_and_answers_every_query(tmp_path) -> None:
+def test_a_real_prometheus_scrapes_a_real_server_and_answers_every_query(tmp_path: Path) -> None:
     prometheus, port = installed("prometheus", "prometheus"), free_port()
     flags = (
         "--pressure",
@@ -170,7 +175,7 @@ def test_a_real_prometheus_scrapes_a_real_server_and_answers_every_query(tmp_pat
             )
 
 
-def api(port: int, path: str, **query: str) -> dict:
+def api(port: int, path: str, **query: str) -> Any:
     return json.loads(
         get(("127.0.0.1", port), f"/api/v1/{path}?{urllib.parse.urlencode(query)}")[1]
     )["data"]
@@ -189,12 +194,19 @@ def unit(name: str) -> str:
 
 
 def value(text: str, key: str) -> str:
-    (found,) = re.findall(rf"^{key}=(.*)$", text, re.MULTILINE)
-    return found
+    found: list[str] = re.findall(rf"^{key}=(.*)$", text, re.MULTILINE)
+    (only,) = found
+    return only
+
+
+def default(name: str) -> float:
+    """The default of a setting, in seconds."""
+    seconds: Any = OPTIONS[name].default
+    return float(seconds)
 
 
 @pytest.mark.slow
-def test_systemd_accepts_the_units(tmp_path) -> None:
+def test_systemd_accepts_the_units(tmp_path: Path) -> None:
     for name, source in UNITS.items():
         text = unit(source)
         for folder in ("/opt/reaper", "/srv/app"):
@@ -213,11 +225,11 @@ def test_systemd_accepts_the_units(tmp_path) -> None:
 
 def test_the_unit_outlasts_the_drain_and_the_servers_own_watchdog() -> None:
     text = unit("reaper-server.service")
-    assert float(value(text, "TimeoutStopSec")) > OPTIONS["timeouts.drain"].default
-    assert float(value(text, "WatchdogSec")) / 2 > OPTIONS["server.watchdog"].default / 2 + 5
+    assert float(value(text, "TimeoutStopSec")) > default("timeouts.drain")
+    assert float(value(text, "WatchdogSec")) / 2 > default("server.watchdog") / 2 + 5
 
 
-def accepts(arguments: list[str], capsys) -> bool:
+def accepts(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> bool:
     """Whether the server's command line knows all of *arguments*: with one too many it names that
     one only.
     """
@@ -226,7 +238,9 @@ def accepts(arguments: list[str], capsys) -> bool:
     return capsys.readouterr().err.strip().endswith("unrecognized arguments: --one-too-many")
 
 
-def test_every_command_that_the_files_name_is_one_that_the_server_accepts(capsys) -> None:
+def test_every_command_that_the_files_name_is_one_that_the_server_accepts(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     line = value(unit("reaper-server.service"), "ExecStart")
     assert accepts(line.partition("server_example ")[2].split(), capsys)
     lines = (DEPLOY / "docker" / "Dockerfile").read_text().splitlines()
@@ -247,7 +261,7 @@ def test_every_command_that_the_files_name_is_one_that_the_server_accepts(capsys
     assert "preStop" in hook["lifecycle"]
 
 
-def test_the_container_and_compose_name_files_extras_services_and_settings_that_exist() -> None:
+def test_the_container_names_files_and_extras_that_exist() -> None:
     text = (DEPLOY / "docker" / "Dockerfile").read_text()
     for name in " ".join(re.findall(r"^COPY (.*) \S+$", text, re.MULTILINE)).split():
         assert (ROOT / name).exists(), name
@@ -255,6 +269,9 @@ def test_the_container_and_compose_name_files_extras_services_and_settings_that_
     assert set(extras.split(",")) <= set(
         tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     )
+
+
+def test_compose_names_services_files_and_settings_that_exist() -> None:
     services = yaml.safe_load((DEPLOY / "docker" / "compose.yml").read_text())["services"]
     for service in services.values():
         assert set(service.get("depends_on", ())) <= set(services)
@@ -269,7 +286,6 @@ def test_the_container_and_compose_name_files_extras_services_and_settings_that_
 
 
 # ---- a systemd of its own: process 1 of new namespaces, with our units alone, on no network but lo
-# ------------------
 
 SYSTEMD = "/lib/systemd/systemd"
 
@@ -375,7 +391,7 @@ async def app(scope, receive, send):
 """
 ASK = """
 import http.client, pathlib, socket, subprocess, time
-def ask(port):
+def ask(port: int):
     while True:
         try:
             client = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
@@ -399,7 +415,7 @@ SETTINGS = '[timeouts]\nkeep_alive = "1s"\nkeep_alive_margin = "0s"\ndrain_idle 
 
 
 @pytest.mark.slow
-def test_the_units_start_and_serve_under_a_real_systemd(tmp_path) -> None:
+def test_the_units_start_and_serve_under_a_real_systemd(tmp_path: Path) -> None:
     files = {"reaper.toml": SETTINGS, "app.py": APP}
     said = booted(
         tmp_path, {name: unit(source) for name, source in UNITS.items()}, ASK, files

@@ -6,7 +6,10 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -35,7 +38,11 @@ NGINX = """
     }}
     server {{
         listen 127.0.0.1:{port};
-        location / {{ proxy_pass http://pods; proxy_http_version 1.1; proxy_set_header Connection ""; }}
+        location / {{
+            proxy_pass http://pods;
+            proxy_http_version 1.1;
+            proxy_set_header Connection "";
+        }}
     }}
 """
 
@@ -59,7 +66,7 @@ backend pods
 
 
 @contextmanager
-def proxy(name: str, folder, one: int, two: int):
+def proxy(name: str, folder: Path, one: int, two: int) -> Iterator[int]:
     """The port of a proxy in front of two servers."""
     port, path = free_port(), folder / "haproxy.conf"
     text = (NGINX if name == "nginx" else HAPROXY).format(one=one, two=two, port=port)
@@ -70,8 +77,12 @@ def proxy(name: str, folder, one: int, two: int):
         yield port
 
 
+def more_than(answers: list[object], count: int) -> bool:
+    return len(answers) > count
+
+
 @pytest.mark.parametrize("name", ["nginx", "haproxy"])
-def test_a_rolling_restart_behind_a_proxy_loses_no_request(tmp_path, name: str) -> None:
+def test_a_rolling_restart_behind_a_proxy_loses_no_request(tmp_path: Path, name: str) -> None:
     ports = free_port(), free_port()
     pods = [Process("http", "--port", str(port), *LEAVING) for port in ports]
     try:
@@ -83,8 +94,8 @@ def test_a_rolling_restart_behind_a_proxy_loses_no_request(tmp_path, name: str) 
                     assert pods[index].end() == 0
                     pods[index] = Process("http", "--port", str(at), *LEAVING)
                     time.sleep(1.0)  # until a proxy without checks sends it some again
-                    before = len(answers)
-                    wait_until(lambda before=before: len(answers) > before + 20, "an answer")
+                    wanted = len(answers) + 20
+                    wait_until(partial(more_than, answers, wanted), "an answer")
     finally:
         for pod in pods:
             pod.stop()

@@ -14,6 +14,7 @@ import signal
 import ssl
 import sys
 import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -34,13 +35,14 @@ WEB = {
     "starlette": f"{UVICORN}starlette_websocket:app",
     "django": f"{UVICORN}django_app:app --lifespan off",
     "aiohttp": "examples.aiohttp_app {port}",
-    "gunicorn": "gunicorn examples.fastapi_app:app -c examples/gunicorn_conf.py --bind 127.0.0.1:{port}",
+    "gunicorn": "gunicorn examples.fastapi_app:app -c examples/gunicorn_conf.py"
+    " --bind 127.0.0.1:{port}",
 }
 """Modules and their arguments."""
 
 
 @contextlib.contextmanager
-def started(tmp_path, *words: str):
+def started(tmp_path: Path, *words: str) -> Iterator[Server]:
     port = free_port()
     command = [sys.executable, "-m", *(word.format(port=port) for word in words)]
     settings = {
@@ -52,12 +54,16 @@ def started(tmp_path, *words: str):
         yield server
 
 
-def example(tmp_path, name: str, *arguments: str) -> contextlib.AbstractContextManager[Server]:
+def example(
+    tmp_path: Path, name: str, *arguments: str
+) -> contextlib.AbstractContextManager[Server]:
     return started(tmp_path, f"examples.{name}", "{port}", *arguments)
 
 
 @pytest.mark.parametrize("name", WEB)
-def test_a_web_server_answers_who_asks_and_closes_who_says_nothing(tmp_path, name: str) -> None:
+def test_a_web_server_answers_who_asks_and_closes_who_says_nothing(
+    tmp_path: Path, name: str
+) -> None:
     with started(tmp_path, *WEB[name].split()) as server:
         start = time.monotonic()
         with connect(server) as silent:
@@ -94,7 +100,7 @@ OWN += [("prometheus_metrics", "{metrics}")]
 
 @pytest.mark.parametrize("words", OWN, ids=" ".join)
 def test_a_server_of_ones_own_ends_who_goes_or_is_silent_and_keeps_who_speaks(
-    tmp_path, port, words
+    tmp_path: Path, port: int, words: tuple[str, ...]
 ) -> None:
     with example(tmp_path, *(word.replace("{metrics}", str(port)) for word in words)) as server:
         trial(server, 1.9)
@@ -109,7 +115,7 @@ def test_a_server_of_ones_own_ends_who_goes_or_is_silent_and_keeps_who_speaks(
         )  # socketserver prints one for each reset
 
 
-def test_the_chat_asks_a_silent_client_and_closes_one_that_does_not_answer(tmp_path) -> None:
+def test_the_chat_asks_a_silent_client_and_closes_one_that_does_not_answer(tmp_path: Path) -> None:
     with example(tmp_path, "chat") as server:
         silent = time.monotonic()
         talker, listener, deaf, closes, resets = (connect(server) for _ in range(5))
@@ -136,7 +142,7 @@ def test_the_chat_asks_a_silent_client_and_closes_one_that_does_not_answer(tmp_p
 
 
 def test_a_tls_handshake_that_drips_is_ended_and_a_whole_one_is_served(
-    tmp_path, certificate
+    tmp_path: Path, certificate: tuple[str, str]
 ) -> None:
     trust = ssl.create_default_context(cafile=certificate[0])
     with example(tmp_path, "tls_echo", *certificate) as server:
@@ -152,7 +158,7 @@ def test_a_tls_handshake_that_drips_is_ended_and_a_whole_one_is_served(
         wait_until(lambda: connections(server) == 0)
 
 
-def test_a_websocket_lives_while_pings_are_answered(tmp_path) -> None:
+def test_a_websocket_lives_while_pings_are_answered(tmp_path: Path) -> None:
     with example(tmp_path, "websocket_trio") as server:
         key = b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
         shake = (
@@ -182,7 +188,7 @@ def test_a_websocket_lives_while_pings_are_answered(tmp_path) -> None:
         wait_until(lambda: connections(server) == 0)
 
 
-def test_at_sigterm_the_idle_go_the_busy_are_answered_and_the_server_ends(tmp_path) -> None:
+def test_at_sigterm_the_idle_go_the_busy_are_answered_and_the_server_ends(tmp_path: Path) -> None:
     with example(tmp_path, "graceful_shutdown") as server:
         idle, busy = connect(server), connect(server)
         wait_until(lambda: connections(server) == 2)
@@ -199,7 +205,9 @@ def test_at_sigterm_the_idle_go_the_busy_are_answered_and_the_server_ends(tmp_pa
             client.close()
 
 
-def test_the_example_of_a_test_passes_and_fails_where_it_should(monkeypatch) -> None:
+def test_the_example_of_a_test_passes_and_fails_where_it_should(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from examples import testing_my_server
 
     testing_my_server.test_a_silent_client_is_closed_after_its_timeout_and_at_most_a_tick_later()

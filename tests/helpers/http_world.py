@@ -49,7 +49,7 @@ class Running(HttpServer):
         return stream
 
     async def dial(self) -> trio.abc.Stream:
-        """A client as the server wants it: with TLS where the server has that."""
+        """A client that speaks TLS if the server does."""
         plain, authority = await self.connect(), self.config.server.tls_cert
         if not authority:
             return plain
@@ -59,7 +59,7 @@ class Running(HttpServer):
         return stream
 
     async def ask(self, request: bytes) -> bytes:
-        """Everything it answers to *request* until it closes the connection."""
+        """Everything that the server answers to *request* until it closes the connection."""
         async with await self.connect(request) as stream:
             return await rest(stream)
 
@@ -70,7 +70,7 @@ class Running(HttpServer):
         assert self.counters.opened == self.counters.closed
 
     async def reaped(self) -> dict[str, int]:
-        """By reason, once connections have come, and all have gone."""
+        """How many were closed, by reason, once connections have come and all have gone."""
         with trio.fail_after(PATIENCE):
             await until(lambda: self.counters.opened, 0.01)
         await self.settled()
@@ -79,9 +79,9 @@ class Running(HttpServer):
 
 @asynccontextmanager
 async def running(
-    routes: Mapping[str, Any] = ROUTES, /, *, journal: Journal | None = None, **overrides: object
+    routes: Mapping[str, Any] = ROUTES, journal: Journal | None = None, /, **overrides: Any
 ) -> AsyncIterator[Running]:
-    """A server at its defaults, but for `section__key=value`; a bare key is one of `timeouts`."""
+    """A server at its defaults, except for `section__key=value`; a bare key is one of `timeouts`."""
     named = {
         name.replace("__", ".") if "__" in name else f"timeouts.{name}": overrides[name]
         for name in overrides

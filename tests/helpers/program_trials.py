@@ -1,5 +1,5 @@
-"""What every program of README, docs and examples has to do: end who goes or falls silent, keep who
-speaks.
+"""What every program of README, docs and examples has to do: it closes clients that go or fall
+silent, and keeps those that speak.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def reset(client: socket.socket) -> None:
 
 
 def heard(client: socket.socket, end: bytes = b"hello") -> bytes:
-    """Everything up to *end*, which has to come."""
+    """Read up to *end*, which has to come. Returns all that came."""
     said = b""
     while end not in said:
         data = client.recv(100_000)
@@ -48,7 +48,7 @@ def heard(client: socket.socket, end: bytes = b"hello") -> bytes:
 
 
 def rest(client: socket.socket) -> bytes:
-    """Everything up to the end of file, or the reset, which has to come."""
+    """Read up to the end of file or the reset, one of which has to come. Returns all that came."""
     said = b""
     with suppress(ConnectionError):
         while data := client.recv(100_000):
@@ -57,7 +57,7 @@ def rest(client: socket.socket) -> bytes:
 
 
 def connections(server: Server) -> int:
-    """TCP connections that the server holds, and has not shut by itself."""
+    """How many TCP connections the server holds and has not shut by itself."""
     return sum(
         each.status in (psutil.CONN_ESTABLISHED, psutil.CONN_CLOSE_WAIT)
         for each in server.sockets()
@@ -66,7 +66,7 @@ def connections(server: Server) -> int:
 
 def cpu(server: Server) -> float:
     """CPU seconds that the process has used."""
-    return sum(psutil.Process(server.pid).cpu_times()[:2])
+    return float(sum(psutil.Process(server.pid).cpu_times()[:2]))
 
 
 def trial(
@@ -75,11 +75,10 @@ def trial(
     says: bytes = b"x\n",
     wrap: Callable[[socket.socket], socket.socket] = lambda client: client,
 ) -> None:
-    """Clients that say goodbye, close, reset, fall silent and go on talking, all at once; *server*
-    answers *says*.
+    """Try a server with five clients at once: they say goodbye, close, reset, fall silent, go on.
 
-    The silent one is closed after *least* seconds or later, and the one that talks still is
-    answered then. *wrap* has each speak TLS.
+    The silent one has to be closed after *least* seconds or later, and the one that talks has to be
+    answered still. *server* answers *says*; *wrap* makes a client speak TLS.
     """
     talker, silent, leaves, closes, resets = (wrap(connect(server)) for _ in range(5))
     closes.close()

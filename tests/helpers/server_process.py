@@ -11,6 +11,7 @@ import signal
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -33,7 +34,7 @@ __all__ = [
 
 
 class Process(Server):
-    """A server in a process group of its own, once it listens; what it says outlives it."""
+    """A server in a process group of its own, once it listens. What it said can be read later, too."""
 
     def __init__(self, *arguments: str) -> None:
         self._folder = tempfile.TemporaryDirectory()
@@ -67,8 +68,8 @@ class Process(Server):
         """The process ids of the workers."""
         return tree(self.pid)[1:]
 
-    def stop(self) -> int:
-        """SIGTERM unless it has ended, then its exit status."""
+    def stop(self) -> int:  # type: ignore[override]  # it also waits
+        """Send SIGTERM unless it has ended. Returns its exit status once it has."""
         super().stop()
         return self.end()
 
@@ -83,7 +84,7 @@ class Process(Server):
 
 
 @contextmanager
-def server(*arguments: str):
+def server(*arguments: str) -> Iterator[Process]:
     """A server with one worker unless told otherwise, ended at the end of the block."""
     process = Process(*arguments, *(["--workers", "1"] if "--workers" not in arguments else []))
     try:
@@ -112,11 +113,11 @@ def answer(client: http.client.HTTPConnection) -> int | str:
 
 
 @contextmanager
-def load(address: tuple[str, int], clients: int, *, keeps: bool):
-    """Clients that upload, which no proxy may send twice, again and again meanwhile, on connections
-    that each *keeps*.
+def load(address: tuple[str, int], clients: int, *, keeps: bool) -> Iterator[list[object]]:
+    """Have *clients* upload again and again meanwhile: a request that no proxy may send twice.
 
-    What is yielded grows: the status of each answer, or what went wrong instead.
+    Each keeps its connection if it *keeps* them, and otherwise makes one for each request. The list
+    that is yielded grows: the status of each answer, or what went wrong instead.
     """
     done = threading.Event()
     answers: list[object] = []
@@ -149,16 +150,16 @@ def load(address: tuple[str, int], clients: int, *, keeps: bool):
 
 
 def installed(name: str, package: str = "") -> str:
-    """Where the tool *name* is; the test is skipped, and names its Debian package, where it is not."""
+    """The path of the tool *name*. Without it the test is skipped, and names its Debian package."""
     try:
         return tool(name, package)
     except Missing as missing:
         pytest.skip(str(missing))
 
 
-def wait_until(condition: object, what: str = "it") -> None:
+def wait_until(condition: Callable[[], object], what: str = "it") -> None:
     """Wait until *condition* holds."""
     until = time.monotonic() + PATIENCE
-    while not condition():  # type: ignore[operator]
+    while not condition():
         assert time.monotonic() < until, f"{what} did not happen"
         time.sleep(0.02)

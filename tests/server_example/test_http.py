@@ -10,14 +10,16 @@ from __future__ import annotations
 import json
 import re
 import socket
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import trio
 
 from reaper.config import ReaperConfig
 from reaper.metrics import families as library_families
+from server_example.http.connection import Exchange, Route
 from server_example.http.routes import ROUTES
 from server_example.http.transport import Transport
 from server_example.serving import reload_from
@@ -27,10 +29,14 @@ from tests.helpers.http_world import PATIENCE, Running, head_of, rest
 pytestmark = pytest.mark.trio
 
 TICK = 0.05
+CLOSE = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+POST = b"POST /upload HTTP/1.1\r\nHost: x\r\n"
 
 
 @asynccontextmanager
-async def running(routes=ROUTES, /, **overrides: object):
+async def running(
+    routes: Mapping[str, Route] = ROUTES, /, **overrides: Any
+) -> AsyncIterator[Running]:
     """A server whose books balance at the end."""
     async with http_world.running(routes, reaper__tick=TICK, **overrides) as server:
         with trio.fail_after(PATIENCE):
@@ -68,22 +74,27 @@ async def answer(stream: trio.SocketStream, method: str = "GET") -> Answer:
 
 
 # ---- the protocol
-# ------------------------------------------------------------------------------------------------
+
+
+async def test_many_requests_share_a_connection() -> None:
+    async with running(max_age="1h") as run, await run.connect() as stream:
+        for _ in range(3):
+            response = await ask(stream)
+            assert response.status == 200
+            assert b"/download" in response.body
+        assert run.counters.opened == 1
 
 
 @pytest.mark.parametrize(("margin", "advertised"), [("2s", "timeout=7"), ("0s", None)])
-async def test_many_requests_share_a_connection_and_keep_alive_is_advertised_below_the_truth(
-    margin, advertised
+async def test_keep_alive_is_advertised_below_the_truth(
+    margin: str, advertised: str | None
 ) -> None:
     async with (
         running(keep_alive="9s", keep_alive_margin=margin, max_age="1h") as run,
         await run.connect() as stream,
     ):
         for _ in range(3):
-            response = await ask(stream)
-            assert (response.status, response.headers.get("keep-alive")) == (200, advertised)
-            assert b"/download" in response.body
-        assert run.counters.opened == 1
+            assert (await ask(stream)).headers.get("keep-alive") == advertised
 
 
 async def test_pipelined_requests_are_answered_in_order() -> None:
@@ -120,18 +131,12 @@ async def test_head_has_the_headers_of_get_and_no_body() -> None:
 
 async def test_chunked_upload_after_100_continue() -> None:
     async with running() as run, await run.connect() as stream:
-        await stream.send_all(
-            b"POST /upload HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n"
-        )
+        await stream.send_all(POST + b"Transfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n")
         with trio.fail_after(PATIENCE):
             assert (await stream.receive_some()).startswith(b"HTTP/1.1 100 ")
         await stream.send_all(b"5\r\nhello\r\n6\r\n world\r\n0\r\n\r\n")
         response = await answer(stream)
         assert (response.status, json.loads(response.body)["bytes"]) == (200, 11)
-
-
-CLOSE = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-POST = b"POST /upload HTTP/1.1\r\nHost: x\r\n"
 
 
 @pytest.mark.parametrize(
@@ -201,8 +206,10 @@ async def test_an_unwanted_body_is_read_away_if_it_is_little() -> None:
         assert (await ask(stream)).status == 200
 
 
-async def test_a_route_that_raises_is_answered_500_and_hurts_no_other_request(caplog) -> None:
-    async def broken(exchange) -> None:
+async def test_a_route_that_raises_is_answered_500_and_hurts_no_other_request(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def broken(exchange: Exchange) -> None:
         raise LookupError("on purpose")
 
     async with running({**ROUTES, "/broken": broken}) as run:
@@ -237,10 +244,11 @@ async def test_events_end_when_the_client_goes_and_pings_come_when_nothing_else_
 
 
 # ---- what is shown
-# -----------------------------------------------------------------------------------------------
 
 
-async def test_who_is_connected_is_for_this_machine_and_for_no_cache(monkeypatch) -> None:
+async def test_who_is_connected_is_for_this_machine_and_for_no_cache(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with running() as run, await run.connect() as stream:
         for target in ("/status", "/metrics", "/ready"):
             response = await ask(stream, target)
@@ -285,7 +293,6 @@ async def test_metrics_can_be_read_by_prometheus() -> None:
 
 
 # ---- every kind of idleness
-# --------------------------------------------------------------------------------------
 
 SHORT = 0.2
 
@@ -306,7 +313,7 @@ SHORT = 0.2
     ],
 )
 async def test_silence_in_each_phase_ends_the_connection_for_its_own_reason(
-    phase, sent, status
+    phase: str, sent: bytes, status: bytes
 ) -> None:
     async with running(**{phase: SHORT}) as run:
         start = trio.current_time()  # before the server can begin to count
@@ -320,7 +327,7 @@ async def test_silence_in_each_phase_ends_the_connection_for_its_own_reason(
 
 
 @asynccontextmanager
-async def run_download(run: Running):
+async def run_download(run: Running) -> AsyncIterator[socket.socket]:
     """A client that lets the server send little ahead, and has asked for much."""
     with socket.socket() as made:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -345,7 +352,7 @@ async def run_download(run: Running):
     ids=["takes nothing", "takes too little", "has shut its side and takes nothing"],
 )
 async def test_a_peer_that_does_not_take_its_response_is_reset(
-    reads, shuts, limits, reason
+    reads: int, shuts: bool, limits: dict[str, object], reason: str
 ) -> None:
     async with running(**{"limits__min_out_rate": 0} | limits) as run, run_download(run) as client:
         if shuts:
@@ -363,9 +370,7 @@ async def test_a_peer_that_does_not_take_its_response_is_reset(
 
 
 async def test_a_slow_but_living_download_is_never_idle_though_no_send_returns() -> None:
-    """The kernel takes megabytes at once: for many timeouts no send returns, and still the peer is
-    reading.
-    """
+    """The kernel takes megabytes at once: no send returns for many timeouts, and the peer reads."""
     async with running(write=SHORT, limits__min_out_rate=0) as run, run_download(run) as client:
         end = trio.current_time() + 8 * SHORT
         while trio.current_time() < end:
@@ -376,11 +381,12 @@ async def test_a_slow_but_living_download_is_never_idle_though_no_send_returns()
 
 
 # ---- reloading
-# -------------------------------------------------------------------------------------------------------
 
 
-async def test_a_reload_reaches_open_connections_and_a_bad_file_changes_nothing(caplog) -> None:
-    def load(**overrides: object):
+async def test_a_reload_reaches_open_connections_and_a_bad_file_changes_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def load(**overrides: object) -> Callable[[], ReaperConfig]:
         return lambda: ReaperConfig.load(environ={}, overrides={"reaper.tick": TICK, **overrides})
 
     async with running(keep_alive="1h") as run, await run.connect() as stream:

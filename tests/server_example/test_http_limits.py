@@ -8,7 +8,9 @@ import json
 import os
 import re
 import ssl
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 
 import pytest
 import trio
@@ -20,8 +22,9 @@ from reaper.driver import sockets
 from reaper.driver.sockets import peer_name
 from reaper.journal import Journal
 from reaper.trio import journal_clock
+from server_example.http.routes import ROUTES
 from server_example.status import Desk, Doors
-from tests.helpers.http_world import ask, head_of, rest, running, until, will_reset
+from tests.helpers.http_world import Running, ask, head_of, rest, running, until, will_reset
 from tests.helpers.streams import TlsClient, steps, tasks
 
 pytestmark = pytest.mark.trio
@@ -50,10 +53,11 @@ async def shaken(client: TlsClient, stream: trio.abc.Stream) -> None:
 
 
 # ---- they cost no task
-# -------------------------------------------------------------------------------------------
 
 
-async def test_a_client_costs_no_task_until_it_has_sent_a_whole_head(clock, secured) -> None:
+async def test_a_client_costs_no_task_until_it_has_sent_a_whole_head(
+    clock: MockClock, secured: dict[str, str]
+) -> None:
     async with running(**secured) as server:
         before = tasks(server.lot)
         slow = [await server.connect(said) for said in (b"", TLS_HELLO)] if secured else []
@@ -79,7 +83,7 @@ async def test_a_client_costs_no_task_until_it_has_sent_a_whole_head(clock, secu
 @BEHIND_TLS
 @pytest.mark.parametrize("said", [REQUEST, REQUEST[:9]], ids=["a request", "half a head"])
 async def test_what_comes_with_the_end_of_a_handshake_is_not_lost(
-    clock, secured, said: bytes
+    clock: MockClock, secured: dict[str, str], said: bytes
 ) -> None:
     async with running(**secured) as server, await server.connect() as plain:
         client = TlsClient(secured["server__tls_cert"])
@@ -100,7 +104,7 @@ async def test_what_comes_with_the_end_of_a_handshake_is_not_lost(
 
 
 async def test_half_the_next_head_gives_its_task_up_and_its_limit_goes_on(
-    clock, monkeypatch
+    clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_example.http.server, "LINGER", 2.0)
     async with running(headers=10) as server, await server.connect() as stream:
@@ -119,7 +123,6 @@ async def test_half_the_next_head_gives_its_task_up_and_its_limit_goes_on(
 
 
 # ---- the law
-# -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.37, 0.74])
@@ -132,7 +135,7 @@ async def test_half_the_next_head_gives_its_task_up_and_its_limit_goes_on(
     ids=["empty lines are no beginning", "headers"],
 )
 async def test_a_limit_ends_who_drips_never_early_at_most_one_tick_late_and_exactly_once(
-    clock, phase: str, limit: float, said: bytes, answer: bytes, delay: float
+    clock: MockClock, phase: str, limit: float, said: bytes, answer: bytes, delay: float
 ) -> None:
     async def drip() -> None:
         for byte in said:
@@ -150,7 +153,9 @@ async def test_a_limit_ends_who_drips_never_early_at_most_one_tick_late_and_exac
         assert await server.reaped() == {phase: 1}
 
 
-async def test_a_reload_reaches_them_by_what_they_wait_for(clock, secured) -> None:
+async def test_a_reload_reaches_them_by_what_they_wait_for(
+    clock: MockClock, secured: dict[str, str]
+) -> None:
     limits = dict.fromkeys(("first_byte", "headers", "handshake", "keep_alive"), 300)
     async with running(**limits, drain_idle=0, limits__max_age_jitter=0, **secured) as server:
         half = TLS_HELLO if secured else REQUEST[:9]
@@ -178,11 +183,10 @@ async def test_a_reload_reaches_them_by_what_they_wait_for(clock, secured) -> No
 
 
 # ---- other ends
-# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("said", [b"", REQUEST[:9], SLEEP], ids=["silent", "half", "in flight"])
-async def test_a_reset_ends_it_at_once_and_is_no_reap(clock, said: bytes) -> None:
+async def test_a_reset_ends_it_at_once_and_is_no_reap(clock: MockClock, said: bytes) -> None:
     async with running() as server:
         stream = await server.connect(said)
         await until(lambda: len(server.lot) == 1 and server.counters.requests == (said == SLEEP))
@@ -193,21 +197,30 @@ async def test_a_reset_ends_it_at_once_and_is_no_reap(clock, said: bytes) -> Non
         assert server.lot.reaped == {}
 
 
-async def test_an_end_of_file_after_half_a_head_is_answered_400_and_after_nothing_not_at_all(
-    clock,
-) -> None:
+async def answered_after_an_end_of_file(*said: bytes) -> list[bytes]:
+    """How the answers begin to clients that say that and shut their side, one after the other."""
+    answers = []
     async with running() as server:
         start = trio.current_time()
-        for said, status in ((b"", b""), (b"\r\n", b""), (REQUEST[:9], b"HTTP/1.1 400 ")):
-            async with await server.connect(said) as stream:
+        for each in said:
+            async with await server.connect(each) as stream:
                 await stream.send_eof()
-                assert (await rest(stream))[:13] == status
-        await until(lambda: server.counters.closed == 3)
+                answers.append((await rest(stream))[:13])
+        await until(lambda: server.counters.closed == len(said))
         assert trio.current_time() - start < 2
         assert server.lot.reaped == {}
+    return answers
 
 
-async def test_bytes_behind_a_head_are_its_body_and_the_next_head(clock) -> None:
+async def test_an_end_of_file_after_half_a_head_is_answered_400(clock: MockClock) -> None:
+    assert await answered_after_an_end_of_file(REQUEST[:9]) == [b"HTTP/1.1 400 "]
+
+
+async def test_an_end_of_file_after_nothing_is_not_answered(clock: MockClock) -> None:
+    assert await answered_after_an_end_of_file(b"", b"\r\n") == [b"", b""]
+
+
+async def test_bytes_behind_a_head_are_its_body_and_the_next_head(clock: MockClock) -> None:
     post = b"POST /upload HTTP/1.1\r\nhost: x\r\ncontent-length: 40000\r\n\r\n"
     async with running() as server, await server.connect() as stream:
         await stream.send_all(post[:20])
@@ -222,48 +235,68 @@ async def test_bytes_behind_a_head_are_its_body_and_the_next_head(clock) -> None
 
 
 # ---- a drain
-# -----------------------------------------------------------------------------------------------------
 
 
-async def test_a_drain_closes_the_silent_answers_what_is_on_its_way_and_cuts_heads_and_requests_at_its_deadline(
-    clock,
-) -> None:
+@asynccontextmanager
+async def draining(*said: bytes) -> AsyncIterator[tuple[Running, list[trio.SocketStream], float]]:
+    """A server that begins to drain, its clients, each of which has said that, and the instant."""
     async with running(headers=8, drain_idle=4, drain=10) as server:
-        said = b"", REQUEST, REQUEST[:9], SLEEP.replace(b"200", b"3"), REQUEST[:9], SLEEP, b""
-        silent, asks, late, busy, half, *cut = [await server.connect(each) for each in said]
-        await head_of(asks)
-        await until(lambda: len(server.lot) == 7)
+        clients = [await server.connect(each) for each in said]
+        await until(lambda: len(server.lot) == len(said))
         start = trio.current_time()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(server.drain)
-            for stream, more, status in (
-                (asks, REQUEST, b"404"),
-                (late, REQUEST[9:], b"404"),
-                (busy, b"", b"200"),
-            ):
-                await trio.sleep(1)
-                await stream.send_all(more)
-                answer = await rest(stream)
-                assert answer.startswith(b"HTTP/1.1 " + status)
-                assert b"connection: close" in answer
-                await stream.aclose()  # or it would be left to its linger
-            await cut[1].send_all(REQUEST[:9])  # so late that its own limit is behind the deadline
-            assert await rest(silent) == b""
-            assert 3.9 <= trio.current_time() - start <= 4 + 2 * TICK
-            assert (await rest(half)).startswith(b"HTTP/1.1 408 ")
-            await half.aclose()
-            for stream in cut:
-                assert await rest(stream) == b""
-        assert 9 <= trio.current_time() - start <= 10 + 2 * TICK
-        assert server.lot.reaped == {"drain": 1, "headers": 1, "drain_deadline": 2}
+            yield server, clients, start
         assert server.counters.opened == server.counters.closed
+
+
+async def test_a_drain_closes_the_silent_after_drain_idle(clock: MockClock) -> None:
+    async with draining(b"", SLEEP) as (server, (silent, _), start):
+        assert await rest(silent) == b""
+        assert 3.9 <= trio.current_time() - start <= 4 + 2 * TICK
+        assert server.lot.reaped == {"drain": 1}
+
+
+async def test_a_drain_answers_what_is_on_its_way(clock: MockClock) -> None:
+    said = REQUEST, REQUEST[:9], SLEEP.replace(b"200", b"3")
+    async with draining(*said, SLEEP) as (server, (asks, late, busy, _), _start):
+        assert (await head_of(asks)).startswith(b"HTTP/1.1 404 ")
+        for stream, more, status in (
+            (asks, REQUEST, b"404"),
+            (late, REQUEST[9:], b"404"),
+            (busy, b"", b"200"),
+        ):
+            await trio.sleep(1)
+            await stream.send_all(more)
+            answer = await rest(stream)
+            assert answer.startswith(b"HTTP/1.1 " + status)
+            assert b"connection: close" in answer
+            await stream.aclose()  # or it would be left to its linger
+        assert server.lot.reaped == {}
+
+
+async def test_a_drain_leaves_half_a_head_its_own_limit(clock: MockClock) -> None:
+    async with draining(REQUEST[:9]) as (server, (half,), _):
+        assert (await rest(half)).startswith(b"HTTP/1.1 408 ")
+        await half.aclose()
+        assert server.lot.reaped == {"headers": 1}
+
+
+async def test_a_drain_cuts_heads_and_requests_at_its_deadline(clock: MockClock) -> None:
+    async with draining(SLEEP, b"") as (server, cut, start):
+        await trio.sleep(3)
+        await cut[1].send_all(REQUEST[:9])  # so late that its own limit is behind the deadline
+        for stream in cut:
+            assert await rest(stream) == b""
+        assert 9 <= trio.current_time() - start <= 10 + 2 * TICK
+        assert server.lot.reaped == {"drain_deadline": 2}
 
 
 @BEHIND_TLS
 @pytest.mark.parametrize("asks", [True, False])
 @pytest.mark.parametrize("reloads", [True, False])
 async def test_a_handshake_that_a_drain_meets_may_end_and_ask_but_not_wait(
-    clock, secured, asks, reloads
+    clock: MockClock, secured: dict[str, str], asks: bool, reloads: bool
 ) -> None:
     async with running(**secured, drain_idle=3, drain=60) as server:
         client = TlsClient(secured["server__tls_cert"])
@@ -291,30 +324,42 @@ async def test_a_handshake_that_a_drain_meets_may_end_and_ask_but_not_wait(
                     assert 1 <= trio.current_time() - start <= 2 + TICK
 
 
-async def test_an_age_limit_spares_half_a_head_makes_its_answer_the_last_and_goes_with_its_connection(
-    clock,
-) -> None:
+@asynccontextmanager
+async def aging(*said: bytes) -> AsyncIterator[tuple[Running, list[trio.SocketStream]]]:
+    """A server with an age limit of 20 s, and clients that each have said that."""
     async with running(max_age=20, headers=60, first_byte=0) as server:
-        silent, half, leaves = [await server.connect(said) for said in (b"", REQUEST[:9], b"")]
-        await until(lambda: len(server.watcher.core) == 6)  # each has two leases
-        await leaves.aclose()
-        await until(lambda: len(server.watcher.core) == 4)
+        clients = [await server.connect(each) for each in said]
+        await until(lambda: len(server.watcher.core) == 2 * len(said))  # each has two leases
+        yield server, clients
+        for client in clients:
+            await client.aclose()
+        await server.settled()
+
+
+async def test_an_age_limit_spares_half_a_head_and_makes_its_answer_the_last(
+    clock: MockClock,
+) -> None:
+    async with aging(b"", REQUEST[:9]) as (server, (silent, half)):
         assert await rest(silent) == b""
         assert server.lot.reaped == {"max_age": 1}
         await trio.sleep(10)
         await half.send_all(REQUEST[9:])
         assert b"connection: close" in await rest(half)
-        await silent.aclose()
-        await half.aclose()
-        await server.settled()
+
+
+async def test_an_age_limit_goes_with_its_connection(clock: MockClock) -> None:
+    async with aging(b"", b"") as (server, (_, leaves)):
+        await leaves.aclose()
+        await until(lambda: len(server.watcher.core) == 2)
 
 
 # ---- parked between two requests
-# -----------------------------------------------------------------------------------
 
 
-async def test_a_connection_is_parked_woken_and_remembered(clock, secured) -> None:
-    """And its silence is counted from its last activity, not from the parking."""
+async def test_a_connection_is_parked_woken_and_remembered(
+    clock: MockClock, secured: dict[str, str]
+) -> None:
+    """Its silence is counted from its last activity, not from the parking."""
     async with running(keep_alive=20, **secured) as server:
         stream = await server.dial()
         for count in range(1, 4):
@@ -331,13 +376,13 @@ async def test_a_connection_is_parked_woken_and_remembered(clock, secured) -> No
 
 
 async def test_a_journal_has_one_life_of_a_connection_however_often_it_was_parked(
-    clock, tmp_path
+    clock: MockClock, tmp_path: Path
 ) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     with Journal(
         tmp_path, writer=1, tick=TICK, clock_ns=journal_clock(), background=False
     ) as journal:
-        async with running(journal=journal, first_byte=20, headers=4, keep_alive=5) as server:
+        async with running(ROUTES, journal, first_byte=20, headers=4, keep_alive=5) as server:
             for said in (b"", REQUEST[:9]):
                 await server.ask(said)
             reaped, gone, drained = [await server.connect() for _ in range(3)]
@@ -361,7 +406,6 @@ async def test_a_journal_has_one_life_of_a_connection_however_often_it_was_parke
 
 
 # ---- a body that came with the headers
-# ---------------------------------------------------------------------------
 
 
 def upload(length: int) -> bytes:
@@ -369,7 +413,7 @@ def upload(length: int) -> bytes:
 
 
 async def test_bytes_that_come_with_the_headers_or_with_the_request_before_pay_for_a_pause(
-    clock, secured
+    clock: MockClock, secured: dict[str, str]
 ) -> None:
     most = upload(13_000) + b"x" * 12_000
     async with running(**secured) as server, await server.dial() as stream:
@@ -396,7 +440,12 @@ async def test_bytes_that_come_with_the_headers_or_with_the_request_before_pay_f
     ],
 )
 async def test_a_body_that_drips_is_ended_below_the_least_rate_and_not_above(
-    clock, caplog, earlier: bytes, headers: bytes, bytes_per_second: int, status: int
+    clock: MockClock,
+    caplog: pytest.LogCaptureFixture,
+    earlier: bytes,
+    headers: bytes,
+    bytes_per_second: int,
+    status: int,
 ) -> None:
     caplog.set_level("INFO", "reaper")
     async with running(body="3s") as server, await server.connect(earlier) as stream:
@@ -419,10 +468,11 @@ async def test_a_body_that_drips_is_ended_below_the_least_rate_and_not_above(
 
 
 # ---- a peer that goes while its request is in flight
-# ---------------------------------------------------------------
 
 
-async def test_an_end_of_file_leaves_a_request_in_flight_half_closeds_time(clock) -> None:
+async def test_an_end_of_file_leaves_a_request_in_flight_half_closeds_time(
+    clock: MockClock,
+) -> None:
     async with running() as server:
         ghost = await server.connect(SLEEP)
         await until(lambda: server.counters.requests)
@@ -436,7 +486,9 @@ async def test_an_end_of_file_leaves_a_request_in_flight_half_closeds_time(clock
             assert (await rest(stream)).startswith(b"HTTP/1.1 200 ")
 
 
-async def test_a_drain_waits_for_a_peer_that_shut_its_side_but_for_none_that_closed(clock) -> None:
+async def test_a_drain_waits_for_a_peer_that_shut_its_side_but_for_none_that_closed(
+    clock: MockClock,
+) -> None:
     async with (
         running(drain_idle="0s") as server,
         await server.connect(SLEEP.replace(b"200", b"20")) as waiting,
@@ -476,7 +528,9 @@ async def test_a_drain_waits_for_a_peer_that_shut_its_side_but_for_none_that_clo
         "without end",
     ],
 )
-async def test_a_request_ends_at_its_limit(clock, request_bytes: bytes, begins: bytes) -> None:
+async def test_a_request_ends_at_its_limit(
+    clock: MockClock, request_bytes: bytes, begins: bytes
+) -> None:
     async with running(request="60s") as server:
         start = trio.current_time()
         answer = await server.ask(request_bytes)
@@ -487,9 +541,12 @@ async def test_a_request_ends_at_its_limit(clock, request_bytes: bytes, begins: 
         assert server.lot.reaped == {"request": 1}
 
 
-async def test_a_tunnel_stays_open_under_pings_until_its_age(clock) -> None:
+async def test_a_tunnel_stays_open_under_pings_until_its_age(clock: MockClock) -> None:
     async with running(tunnel="10s", tunnel_age="60s") as server:
-        upgrade = b"GET /tunnel HTTP/1.1\r\nHost: x\r\nConnection: keep-alive, Upgrade\r\nUpgrade: foo, Echo\r\n\r\n"
+        upgrade = (
+            b"GET /tunnel HTTP/1.1\r\nHost: x\r\n"
+            b"Connection: keep-alive, Upgrade\r\nUpgrade: foo, Echo\r\n\r\n"
+        )
         async with await server.connect(upgrade) as stream:
             assert b" 101 " in await head_of(stream)
             start = trio.current_time()
@@ -507,7 +564,6 @@ async def test_a_tunnel_stays_open_under_pings_until_its_age(clock) -> None:
 
 
 # ---- work in small pieces
-# ------------------------------------------------------------------------------------------
 
 
 async def test_one_byte_chunks_do_not_hold_the_loop() -> None:
@@ -521,7 +577,7 @@ async def test_one_byte_chunks_do_not_hold_the_loop() -> None:
     assert counts["_run"] > count / 20  # one at least for every few chunks
 
 
-async def test_what_comes_around_a_body_is_bounded(clock) -> None:
+async def test_what_comes_around_a_body_is_bounded(clock: MockClock) -> None:
     chunk = b"1;" + b"e" * 8000 + b"\r\nx\r\n"
     request = b"POST /upload HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
     async with (
@@ -542,10 +598,11 @@ async def test_what_comes_around_a_body_is_bounded(clock) -> None:
 
 
 # ---- odd clients
-# ----------------------------------------------------------------------------------------------------
 
 
-async def test_empty_lines_without_end_are_refused_and_hold_nobody_up(clock, secured) -> None:
+async def test_empty_lines_without_end_are_refused_and_hold_nobody_up(
+    clock: MockClock, secured: dict[str, str]
+) -> None:
     async with running(first_byte="1h", linger="1h", **secured) as server:
         stream = await server.dial()
         with pytest.raises((trio.BrokenResourceError, trio.ClosedResourceError)):
@@ -557,7 +614,7 @@ async def test_empty_lines_without_end_are_refused_and_hold_nobody_up(clock, sec
         assert server.lot.reaped == {}
 
 
-async def test_what_a_client_sends_while_it_listens_is_bounded(clock) -> None:
+async def test_what_a_client_sends_while_it_listens_is_bounded(clock: MockClock) -> None:
     async with (
         running() as server,
         await server.connect(b"GET /events?every=1 HTTP/1.1\r\nHost: x\r\n\r\n") as stream,
@@ -575,7 +632,7 @@ async def test_what_a_client_sends_while_it_listens_is_bounded(clock) -> None:
         await until(lambda: server.counters.closed == 1)
 
 
-async def test_a_peer_that_goes_on_sending_after_its_last_answer_is_reset(clock) -> None:
+async def test_a_peer_that_goes_on_sending_after_its_last_answer_is_reset(clock: MockClock) -> None:
     async with running(linger="1h") as server, await server.connect(CLOSE) as stream:
         with pytest.raises((trio.BrokenResourceError, trio.ClosedResourceError)):
             while True:
@@ -583,7 +640,9 @@ async def test_a_peer_that_goes_on_sending_after_its_last_answer_is_reset(clock)
         assert server.lot.reaped == {}
 
 
-async def test_linger_off_holds_no_connection_and_one_too_many_is_answered_503(clock) -> None:
+async def test_linger_off_holds_no_connection_and_one_too_many_is_answered_503(
+    clock: MockClock,
+) -> None:
     async with running(linger="0s", limits__max_connections=1) as server:
         async with await server.connect(CLOSE) as stream:
             start = trio.current_time()
@@ -600,21 +659,35 @@ async def test_linger_off_holds_no_connection_and_one_too_many_is_answered_503(c
             assert (await ask(first, REQUEST)).startswith(b"HTTP/1.1 404 ")
 
 
-@pytest.mark.parametrize(
-    ("user", "missing"), [(os.getuid(), []), (0, []), (os.getuid() + 1, [1]), (None, [1])]
-)
-async def test_workers_answer_their_own_user_and_root_and_one_that_does_not_answer_is_named(
-    clock, monkeypatch, user: int | None, missing: list[int]
-) -> None:
-    monkeypatch.setattr(sockets, "credentials", lambda _: sockets.Credentials(1, user))
+async def missing_workers(monkeypatch: pytest.MonkeyPatch, user: int | None) -> list[int]:
+    """The workers of two that a status names as missing, where a process of *user* asks; None: the
+    second worker has stalled.
+    """
+    asking = sockets.Credentials(1, os.getuid() if user is None else user)
+    monkeypatch.setattr(sockets, "credentials", lambda _: asking)
     async with running() as server, trio.open_nursery() as nursery:
         doors = Doors(2)
-        if user is not None:  # otherwise it has stalled
+        if user is not None:
             nursery.start_soon(Desk(server, doors, worker=1).run)
         desk = Desk(server, doors)
         with trio.fail_after(10):
-            assert json.loads((await desk.show_status())[1]).get("missing", []) == missing
+            missing: list[int] = json.loads((await desk.show_status())[1]).get("missing", [])
             assert b'worker="0"' in (await desk.show_metrics())[1]
         nursery.cancel_scope.cancel()
         for door in doors.inner:
             door.close()
+    return missing
+
+
+@pytest.mark.parametrize("user", [os.getuid(), 0])
+async def test_workers_answer_their_own_user_and_root(
+    clock: MockClock, monkeypatch: pytest.MonkeyPatch, user: int
+) -> None:
+    assert await missing_workers(monkeypatch, user) == []
+
+
+@pytest.mark.parametrize("user", [os.getuid() + 1, None], ids=["another user asks", "stalled"])
+async def test_a_worker_that_does_not_answer_is_named(
+    clock: MockClock, monkeypatch: pytest.MonkeyPatch, user: int | None
+) -> None:
+    assert await missing_workers(monkeypatch, user) == [1]

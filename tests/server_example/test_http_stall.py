@@ -12,6 +12,7 @@ import pytest
 import trio
 
 from scripts.campaign.fuzz import cases, run
+from server_example.http.connection import Exchange
 from server_example.http.routes import ROUTES
 from tests.helpers.http_world import PATIENCE, running
 
@@ -41,8 +42,10 @@ ANSWERED_FIRST = ("keep_alive", "tunnel")  # phases that begin with an answer
 
 @pytest.mark.slow
 @pytest.mark.trio
-async def test_a_stalled_loop_loses_no_request_in_any_phase(caplog) -> None:
-    async def block(exchange) -> None:
+async def test_a_stalled_loop_loses_no_request_in_any_phase(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def block(exchange: Exchange) -> None:
         """Hold the loop, as a careless route would; the clients go on meanwhile."""
         for phase, client in clients:
             os.write(client.socket.fileno(), SAID[phase][1])

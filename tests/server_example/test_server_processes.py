@@ -17,9 +17,11 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from reaper.config import ReaperConfig
 from scripts.serving import example
@@ -58,18 +60,26 @@ def in_flight(process: Process, seconds: str = "1s") -> list[http.client.HTTPCon
     return clients
 
 
-@pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_to_the_whole_group_loses_no_request_and_neither_does_a_burst_of_them(
-    first: signal.Signals,
-) -> None:
+def loses_nothing(first: signal.Signals, *more: signal.Signals) -> None:
+    """Requests in flight are answered though the whole group is sent these, 0.1 s apart."""
     with server("http", "--drain-idle", "100ms") as process:
         clients = in_flight(process)
         process.group(first)
-        for number in (first, signal.SIGHUP, signal.SIGTERM):
+        for number in more:
             time.sleep(0.1)
             process.group(number)
         assert [answer(client) for client in clients] == [200] * FLIGHTS
         assert process.end() == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_the_whole_group_loses_no_request(number: signal.Signals) -> None:
+    loses_nothing(number)
+
+
+@pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT])
+def test_a_burst_of_signals_to_the_whole_group_loses_no_request(first: signal.Signals) -> None:
+    loses_nothing(first, first, signal.SIGHUP, signal.SIGTERM)
 
 
 def test_sigterm_long_after_the_first_still_loses_nothing_but_ctrl_c_does_end_it_now() -> None:
@@ -86,7 +96,9 @@ def test_sigterm_long_after_the_first_still_loses_nothing_but_ctrl_c_does_end_it
         process.says("ending at once")
 
 
-def test_a_worker_that_ends_early_in_a_drain_is_not_replaced(monkeypatch) -> None:
+def test_a_worker_that_ends_early_in_a_drain_is_not_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("PYTHONDEVMODE", "1")  # in which Python warns of sockets that nobody closed
     with server(
         "http", "--workers", "2", "--drain-idle", "100ms", "--status", "127.0.0.1:0"
@@ -101,31 +113,46 @@ def test_a_worker_that_ends_early_in_a_drain_is_not_replaced(monkeypatch) -> Non
         assert not re.search("Traceback|Warning", process.said())
 
 
-def test_sighup_gives_open_connections_their_new_timeout_and_a_later_worker_has_it_too(
-    tmp_path,
-) -> None:
+@pytest.fixture
+def settings(tmp_path: Path) -> Path:
+    """A reaper.toml that closes nothing for an hour."""
     path = tmp_path / "reaper.toml"
     path.write_text('[timeouts]\nidle = "1h"\n[reaper]\ntick = "50ms"\n')
+    return path
 
-    def is_closed() -> None:
-        with socket.create_connection(process.address, timeout=PATIENCE) as client:
-            assert client.recv(10) == b""
 
-    with server("echo", "--config", str(path)) as process:
+def shorten(path: Path, process: Process) -> None:
+    """Reload *process* with a timeout of 100 ms."""
+    path.write_text('[timeouts]\nidle = "100ms"\n[reaper]\ntick = "50ms"\n')
+    process.group(signal.SIGHUP)
+
+
+def closes_the_silent(process: Process) -> None:
+    with socket.create_connection(process.address, timeout=PATIENCE) as client:
+        assert client.recv(10) == b""
+
+
+def test_sighup_gives_open_connections_their_new_timeout(settings: Path) -> None:
+    with server("echo", "--config", str(settings)) as process:
         with socket.create_connection(process.address, timeout=PATIENCE) as client:
             client.sendall(b"hello")
             assert client.recv(10) == b"hello"
-            path.write_text('[timeouts]\nidle = "never"\n')
+            settings.write_text('[timeouts]\nidle = "never"\n')
             process.group(signal.SIGHUP)
             process.says("nothing was changed")
-            path.write_text('[timeouts]\nidle = "100ms"\n[reaper]\ntick = "50ms"\n')
-            process.group(signal.SIGHUP)
+            shorten(settings, process)
             assert client.recv(10) == b""
         process.says("timeouts.idle: 1h -> 100ms")
-        is_closed()
+        closes_the_silent(process)
+
+
+def test_a_worker_that_starts_after_a_reload_has_the_new_timeout(settings: Path) -> None:
+    with server("echo", "--config", str(settings)) as process:
+        shorten(settings, process)
+        process.says("timeouts.idle: 1h -> 100ms")
         os.kill(process.workers()[0], signal.SIGKILL)
         process.says("starting it again")
-        is_closed()
+        closes_the_silent(process)
 
 
 def test_what_waits_in_the_backlog_is_answered_and_a_later_client_is_refused_at_once() -> None:
@@ -229,7 +256,7 @@ def worker_of(orders: int, *listening: socket.socket) -> Worker:
 
 @pytest.mark.trio
 async def test_a_reload_that_comes_before_there_is_anything_to_reload_is_not_lost(
-    autojump_clock,
+    autojump_clock: MockClock,
 ) -> None:
     orders, supervisor = os.pipe()
     worker = worker_of(orders)
@@ -328,7 +355,7 @@ def test_a_worker_that_keeps_dying_ends_the_server() -> None:
 class Manager(socket.socket):
     """A service manager, as far as it listens."""
 
-    def __init__(self, path, monkeypatch, watchdog: float) -> None:
+    def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch, watchdog: float) -> None:
         super().__init__(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.bind(str(path))
         self.settimeout(PATIENCE)
@@ -352,7 +379,7 @@ class Manager(socket.socket):
 
 
 def test_a_service_manager_is_notified_of_readiness_life_stall_and_stop(
-    tmp_path, monkeypatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Manager(tmp_path / "notify", monkeypatch, watchdog=1.2) as manager:
         with server("echo", "--workers", "2", "--watchdog", "0s", "--drain-idle", "0s") as process:
@@ -371,7 +398,9 @@ def test_a_service_manager_is_notified_of_readiness_life_stall_and_stop(
         assert manager.hears("STOPPING=1")
 
 
-def test_the_echo_server_speaks_tls_when_it_is_given_a_certificate(certificate) -> None:
+def test_the_echo_server_speaks_tls_when_it_is_given_a_certificate(
+    certificate: tuple[str, str],
+) -> None:
     cert, key = certificate
     with server("echo", "--tls-cert", cert, "--tls-key", key, "--drain-idle", "0s") as process:
         context = ssl.create_default_context(cafile=cert)
@@ -396,15 +425,19 @@ def test_each_socket_has_a_worker_and_each_worker_a_socket(sockets: int, workers
 
 
 @pytest.mark.parametrize("unix", [False, True], ids=["tcp", "unix"])
-def test_sockets_of_a_service_manager_are_taken_over(tmp_path, unix: bool) -> None:
+def test_sockets_of_a_service_manager_are_taken_over(tmp_path: Path, unix: bool) -> None:
     path = str(tmp_path / "socket")
     made = f"{path!r}, family=socket.AF_UNIX" if unix else "('127.0.0.1', 0)"
-    code = (
-        f"import os, socket, sys; s = socket.create_server({made}); port = s.getsockname()[1] if {not unix} else 0; "
-        "os.dup2(s.fileno(), 3); os.set_inheritable(3, True); print(port, flush=True); "
-        "os.environ |= {'LISTEN_FDS': '1', 'LISTEN_PID': str(os.getpid())}; "
-        "os.execv(sys.executable, [sys.executable, '-m', 'server_example', 'http', '--workers', '2'])"
-    )
+    words = ["-m", "server_example", "http", "--workers", "2"]
+    code = f"""
+import os, socket, sys
+s = socket.create_server({made})
+os.dup2(s.fileno(), 3)
+os.set_inheritable(3, True)
+print(0 if {unix} else s.getsockname()[1], flush=True)
+os.environ |= {{'LISTEN_FDS': '1', 'LISTEN_PID': str(os.getpid())}}
+os.execv(sys.executable, [sys.executable, *{words}])
+"""
     running = subprocess.Popen(
         [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True
     )
@@ -436,18 +469,25 @@ def test_what_cannot_be_used_is_one_line_and_status_2(flags: str, named: str) ->
     assert named in refused(*re.sub(" (?!--)", "=", flags).split())  # without a kind: echo
 
 
-def test_what_waits_at_a_listener_is_admitted_once_that_is_closed():
+def test_what_waits_at_a_listener_is_admitted_once_that_is_closed() -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as listening,
         socket.create_connection(listening.getsockname()),
     ):
-        seen = []
-        empty(listening, lambda connected: (seen.append(listening.fileno()), connected.close()))
+        seen: list[int] = []
+
+        def admit(connected: socket.socket) -> None:
+            seen.append(listening.fileno())
+            connected.close()
+
+        empty(listening, admit)
     assert seen == [-1]
 
 
 @pytest.mark.trio
-async def test_who_asks_as_a_server_leaves_is_answered_by_the_next_one(mock_clock):
+async def test_who_asks_as_a_server_leaves_is_answered_by_the_next_one(
+    mock_clock: MockClock,
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as leaving, socket.socket() as asking:
         address = leaving.getsockname()
         worker = worker_of(-1, leaving)
@@ -468,10 +508,20 @@ async def test_who_asks_as_a_server_leaves_is_answered_by_the_next_one(mock_cloc
                 assert answered.getpeername() == asking.getsockname()
 
 
-def test_no_one_is_turned_away_from_sockets_that_another_server_has_too():
+def answers_once(listening: Listening) -> None:
+    """Have *listening* answer one successor that asks, in a thread."""
+
+    def answer_one() -> None:
+        select.select([listening], [], [])
+        listening.answer()
+
+    threading.Thread(target=answer_one).start()
+
+
+def test_no_one_is_turned_away_from_sockets_that_another_server_has_too() -> None:
     first = Listening.open("127.0.0.1", 0, 1)
     assert first.alone
-    threading.Thread(target=lambda: select.select([first], [], []) and first.answer()).start()
+    answers_once(first)
     second = Listening.open("127.0.0.1", first.port, 1, share=True)
     assert (first.alone, second.alone) == (False, False)
     first.close()
