@@ -18,7 +18,8 @@ with needs("reaper.trio", "idle-reaper[trio]"):
     from ..driver.watched import Probe
     from ..metrics import LoopStatistics
     from .connection import Connection, WatchedStream
-    from .parking import ParkableStream, ParkingLot
+    from .parked_streams import ParkableStream
+    from .parking import ParkingLot
     from .reaper import TrioReaper, journal_clock, open_reaper
     from .serve import serve_parked, serve_tcp
     from .status import serve_pages, serve_status

@@ -14,6 +14,8 @@ from typing import Literal, NoReturn
 
 import trio
 
+from ..driver.reaper import Reaper
+
 ACCEPTS_PER_PASS = 64
 """Connections accepted before the loop is let run again."""
 
@@ -41,6 +43,12 @@ def after(error: OSError) -> Literal["next", "pause", "raise"]:
     return (
         "next" if error.errno in PASSED_OVER else "pause" if error.errno in EXHAUSTED else "raise"
     )
+
+
+async def until_welcome(reaper: Reaper) -> None:
+    """Return when *reaper* is `accepting`: new connections are welcome."""
+    while not reaper.accepting:
+        await trio.sleep(ACCEPT_PAUSE)
 
 
 async def accept(

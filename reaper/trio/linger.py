@@ -10,21 +10,19 @@ that ask in turn, the longest waiting is the very one that asks next.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn, Protocol
 
 import trio
 
-if TYPE_CHECKING:
-    from .parking import ParkableStream
-
 FEWEST, LINGERERS = 8, 64
-"""Tasks of one parking lot that may wait at the same time: although none has been found worth it
-lately, and at most: less than a MB. Where no more clients than that ask again and again, none of
-them is parked after a while."""
+"""Tasks of one parking lot that may wait at the same time: `FEWEST` always, `LINGERERS` at most,
+which is less than a MB. Where no more clients than `LINGERERS` ask again and again, none of them is
+parked after a while.
+"""
 
 
 class Silent(BaseException):
-    """Raised in a handler whose connection has gone silent: let it pass, and the connection is
+    """Raised in a handler whose connection has gone silent. Let it pass, and the connection is
     parked.
 
     Like `trio.Cancelled` it is no Exception, so that no handler swallows it by accident. A
@@ -33,30 +31,38 @@ class Silent(BaseException):
     """
 
 
+class Lingerer(Protocol):
+    """What waits: a `ParkableStream`."""
+
+    silenced: bool
+    disturbed: bool
+
+    def fileno(self) -> int: ...
+
+
 class Lingering:
     """The tasks that wait for the next bytes of their connection.
 
     Args:
-        seconds: How long each waits at least; at most twice as long. 0: not at all.
-        parks: False: each waits for ever.
+        seconds: How long each waits at least; it waits at most twice as long. With 0 none waits.
+        parks: With False each waits until there are bytes.
     """
 
     def __init__(self, seconds: float, *, parks: bool) -> None:
         self._seconds = seconds
         self._parks = parks
         self._allowed = FEWEST
-        self._worth_it = False  # whether one was asked again in this round
-        self._waiting: dict[
-            ParkableStream, int
-        ] = {}  # -> the round in which it began; the longest waiting first
+        self._worth_it = False  # whether the wait of one ended with bytes in this round
+        # -> the round in which it began to wait; the longest waiting is first
+        self._waiting: dict[Lingerer, int] = {}
         self._round = 0
         self._begun = trio.Event()
 
-    async def wait(self, one: ParkableStream) -> None:
-        """Wait until *one*'s descriptor can be read.
+    async def wait(self, one: Lingerer) -> None:
+        """Wait until the descriptor of *one* can be read.
 
         Raises:
-            Silent: it was not, for long enough; or enough others wait.
+            Silent: it could not be read for long enough, or enough others wait.
             trio.ClosedResourceError: it was closed.
         """
         if not self._parks:
@@ -64,9 +70,8 @@ class Lingering:
             return
         waiting = self._waiting
         if one.silenced:
-            await (
-                trio.lowlevel.checkpoint()
-            )  # its handler swallowed the last one, and must not spin
+            # Its handler swallowed the last `Silent`, and must not spin.
+            await trio.lowlevel.checkpoint()
         if not self._seconds or len(waiting) >= self._allowed:
             one.silenced = True
             raise Silent
@@ -102,12 +107,13 @@ class Lingering:
                 self._disturb(one)
 
     def end(self) -> None:
-        """Let no task linger any more, those that do included."""
+        """Let no task wait from now on; those that wait meet `Silent`."""
         self._seconds = 0.0
         for one in list(self._waiting):
             self._disturb(one)
 
-    def _disturb(self, one: ParkableStream) -> None:
+    def _disturb(self, one: Lingerer) -> None:
+        # Its wait ends as if its descriptor had been closed; `wait` tells the two apart.
         if self._waiting.pop(one, None) is not None and one.fileno() >= 0:
             one.disturbed = True
             trio.lowlevel.notify_closing(one.fileno())

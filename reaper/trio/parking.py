@@ -1,25 +1,35 @@
-"""Connections that cost no task while they are silent: one epoll waits for all of them.
+"""The parking lot: connections that cost no task while they are silent. One epoll waits for all of
+them.
 
 The rule of this module: *only a read that found nothing parks*. A handler runs as a task while
-there are bytes. When it asks for more and the kernel has none, `Silent` is raised in it, the task
-ends, and what remains is a descriptor in an epoll and a lease. The next byte starts the handler
-anew. So nothing can be left behind in a buffer, not in TLS's either: the question for more bytes is
-only asked when every layer above has used up its own.
+there are bytes. When it asks for more and the kernel has none, its receive raises `Silent`, the
+task ends, and what remains of the connection is a descriptor in an epoll and a lease. The next byte
+starts the handler anew. So nothing is ever left behind in a buffer, nor in TLS's: a receive asks
+the kernel only when every layer above it has used up its own bytes.
 
 The lot, the handler and the epoll know a connection by the same descriptor number, and each of them
-may be the first to find that it has ended. So where it is, is written in one place, its `state`:
+may be the first to find that it has ended. So one field, `Parked.state`, says where it is, and only
+the lot changes it:
 
-    PARKED   in the epoll, without a task       -> AWAKE by bytes; OUT by a reap, its peer's going, the lot's end
-    AWAKE    a handler runs                     -> PARKED by `Silent`; CUT by a reap; OUT by its end or its own close
-    CUT      reaped, its handler is cancelled   -> OUT when that has ended, however it takes it
-    OUT      closed; its number may be another connection's by now
+    PARKED   in the epoll, without a task
+             -> AWAKE when bytes come; OUT when it is reaped, its peer goes, or the lot ends
+    AWAKE    a handler runs
+             -> PARKED by `Silent`; CUT by a reap; OUT when the handler returns or closes it
+    CUT      reaped; its handler is cancelled and has not ended yet
+             -> OUT when the handler has ended
+    OUT      closed; its descriptor number may be another connection's by now
 
-`_leave` is the only way out: there the books are told, unless the reap told them, and the
-descriptor is closed, once.
+**What closes a parked connection**: `ParkingLot._leave`, whatever the cause. It is the only way to
+`OUT`: it tells the books (unless `reap` has told them before), and closes the descriptor, once.
+`reap` is called by the driver when the timeout is over, `gone` when the epoll says that the peer
+has gone, `close` when the handler is done.
 
-A server that reads a little before it makes a task, or remembers something of a silent connection,
-subclasses `Parked` and `ParkingLot`, as `server_example.http` does: see the methods of a lot under
-"for subclasses".
+What a handler is given is in `parked_streams`, the tasks that run it are in `task_pool`, and how
+long a task waits for more bytes before it ends is in `linger`.
+
+A server that reads a little before it starts a task, or that remembers something of a silent
+connection, subclasses `Parked` and `ParkingLot`, as `server_example.http` does: see the methods
+under "for subclasses".
 """
 
 from __future__ import annotations
@@ -30,39 +40,36 @@ import socket
 import ssl
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
-from contextvars import copy_context
+from contextlib import suppress
 from enum import Enum
+from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import trio
 
 from ..core.lease import Expiry
 from ..core.ticks import check_timeout
 from ..driver.driver import REAPS_PER_SLICE, Driver, unread_of
+from ..driver.reaper import Reaper
 from ..driver.sockets import readable
-from ..driver.watched import Reapable, check_idle
+from ..driver.watched import check_idle
 from ..policy.reasons import DRAIN, DRAIN_DEADLINE, IDLE
-from .accepting import accept
-from .linger import Lingering, Silent
-from .streams import SocketStream
-from .tls import TlsSession
-
-if TYPE_CHECKING:
-    from .reaper import TrioReaper
+from .accepting import accept, until_welcome
+from .linger import Lingering
+from .parked_streams import ParkableStream, Place, TlsStream
+from .task_pool import TaskPool
 
 WAKES_PER_PASS = 16
-"""Connections that get a task before the loop is let run again. What a burst leaves behind is the
-memory of the tasks that were awake together, each of some 13 KB with HTTP, and a request takes two
-or three passes. Of 4,000 clients at once that is left, per connection: 358 bytes with 16, 540 with
-64; and a pass takes the shorter."""
+"""Connections that get a task before the loop runs again. A burst of clients leaves behind the
+memory of the tasks that were awake together, some 13 KB each with HTTP, and a request takes two or
+three passes. After 4,000 clients at once 358 bytes per connection are left with 16, and 540 with
+64.
+"""
 
-KEPT = 32
-"""Tasks of one lot that are kept for the next connection that speaks, for to make one and to end it
-costs as much as an echo: as many as two passes wake, and 100 KB."""
-
-_ONCE, _SHUT = getattr(select, "EPOLLONESHOT", 0), getattr(select, "EPOLLRDHUP", 0)
+# Linux has them; where there is no epoll nothing parks, and they are not used.
+_ONCE = getattr(select, "EPOLLONESHOT", 0)
+_SHUT = getattr(select, "EPOLLRDHUP", 0)
 READABLE = getattr(select, "EPOLLIN", 0) | _SHUT | _ONCE
 WRITABLE = getattr(select, "EPOLLOUT", 0) | _SHUT | _ONCE
 _BROKEN = getattr(select, "EPOLLHUP", 0) | getattr(select, "EPOLLERR", 0)
@@ -70,7 +77,7 @@ _GONE = _SHUT | _BROKEN
 
 
 class State(Enum):
-    """Where a connection of a parking lot is; see the module."""
+    """Where a connection of a parking lot is; the top of this module says what leads to which."""
 
     PARKED, AWAKE, CUT, OUT = range(4)
 
@@ -78,14 +85,15 @@ class State(Enum):
 PARKED, AWAKE, CUT, OUT = State
 
 
-class Parked(Reapable):
-    """One connection of a parking lot: what is left of it while it has no task, and the reaper's
-    uid for it.
+class Parked(Place):
+    """One connection of a parking lot: what is left of it while it has no task. It is also its own
+    uid in the core.
 
     Attributes:
         fd: Its descriptor; -1 while it is `OUT`.
         state: Where it is. Only its lot changes that.
-        stream: What its handler was given; None while it is parked, unless TLS keeps it.
+        stream: The stream that its handler was given. It is None while the connection is parked,
+            unless there is TLS, whose session lives in the stream.
     """
 
     __slots__ = ("fd", "lease", "state", "stream")
@@ -113,219 +121,40 @@ class Parked(Reapable):
         return f"fd {self.fd}"
 
 
-class ParkableStream(SocketStream):
-    """A connection of a parking lot while its handler runs: a stream, and the handler's way to the
-    reaper.
-
-    Every receive touches the connection by itself. A receive that would have to wait raises
-    `Silent`. The first receive and the first send of a handler are places to be cancelled, but let
-    no other task run: they go on at once.
-
-    Attributes:
-        parked: What remains of it when the handler is gone.
-        scope: What a reap cancels; a handler that has something to do after it enters one of its
-            own.
-        reason: Why the reaper ended the handler, or None.
-        disturbed: Whether its wait is over because it is to be parked, as if its descriptor were
-            closed.
-        silenced: Whether it was met with `Silent` before.
-        ended: Whether the peer had sent its end of file when the handler was started.
-        may_park: Whether a receive may park it. Switch it off where the handler is in the middle of
-            something.
-    """
-
-    __slots__ = (
-        *(
-            "_closed",
-            "_drained",
-            "disturbed",
-            "ended",
-            "may_park",
-            "parked",
-            "reason",
-            "scope",
-            "silenced",
-        ),
-        "session",  # of `TlsStream`, whose subclasses may so be those of another stream, too
-    )
-
-    scope: trio.CancelScope
-
-    def __init__(self, parked: Parked) -> None:
-        super().__init__()
-        self.parked: Parked = parked
-        self.may_park: bool = True
-
-    def begin(self, ended: bool) -> None:
-        """A handler is about to run, in a `scope` to be set."""
-        self.reason: str | None = None
-        self.disturbed: bool = False
-        self.silenced: bool = False
-        self._closed = self._drained = False
-        self.ended: bool = ended
-        self._fresh = self._prompt = True
-
-    @property
-    def reaped(self) -> bool:
-        """Whether the reaper ended the handler."""
-        return self.reason is not None
-
-    def fileno(self) -> int:
-        """Its descriptor; -1 once it is closed."""
-        return -1 if self._closed else self.parked.fd
-
-    def read_now(self, most: int) -> bytes:
-        # A read that was given less than it asked for has taken all there was. The next one need
-        # not find that out: an epoll tells of what came since. Not so once the end of file is
-        # there.
-        fd = self.fileno()
-        if self._drained and fd >= 0:
-            self._drained = False
-            raise BlockingIOError
-        data = os.read(fd, most)
-        self._drained = 0 < len(data) < most and not self.ended
-        return data
-
-    def heard(self, count: int) -> None:
-        self.parked.lease.touch()
-
-    def touch(self) -> None:
-        """Note activity other than received bytes."""
-        self.parked.lease.touch()
-
-    def until_readable(self) -> Awaitable[None]:
-        if self.may_park:
-            return self.parked.lot.lingering.wait(self)
-        return trio.lowlevel.wait_readable(self.parked.fd)
-
-    def close(self) -> None:
-        """Close at once; any number of times.
-
-        While the handler leaves because of `Silent` (`async with stream:`, a `finally`) it closes
-        the handler's stream only: the connection is parked, and its next handler has a stream
-        again.
-        """
-        if self.silenced:
-            self._closed = True
-        else:
-            self.parked.lot.close(self.parked)
-
-    def retime(self, idle: float, reason: str | None = None) -> bool:
-        """As in `Connection`, and so are `suspend` and `resume`."""
-        return self.parked.lot.driver.retime(self.parked.lease, idle, reason)
-
-    def suspend(self) -> bool:
-        return self.parked.lease.suspend()
-
-    def resume(self) -> bool:
-        return self.parked.lot.driver.resume(self.parked.lease)
-
-    @contextmanager
-    def in_use(self) -> Iterator[None]:
-        """Exempt the connection from reaping and parking for the length of the block. Its end
-        counts as activity.
-        """
-        could_park, self.may_park = self.may_park, False
-        suspended = self.suspend()
-        try:
-            yield
-        finally:
-            self.may_park = could_park
-            if suspended:
-                self.resume()
-
-    def detach(self) -> None:
-        """The lot is about to close the descriptor."""
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.parked!r}>"
-
-
-class TlsStream(ParkableStream):
-    """A connection of a parking lot with TLS. Unlike its plain sibling it outlives each run of the
-    handler.
-
-    The handshake happens in the first receive or send. A client that is slow at it costs no task: a
-    receive parks in a handshake, too. What OpenSSL has decrypted is used up before a receive parks.
-    Raises as `TlsSession`. Attributes are also those of the `ssl.SSLSocket` in it: `version()`,
-    `selected_alpn_protocol()`, `getpeercert()`...
-    """
-
-    __slots__ = ()
-
-    def __init__(self, parked: Parked, context: ssl.SSLContext) -> None:
-        self.session: TlsSession = TlsSession(parked.fd, context)
-        super().__init__(parked)
-
-    def begin(self, ended: bool) -> None:
-        super().begin(ended)
-        self.touch()  # bytes have come
-
-    def read_now(self, most: int) -> bytes:
-        self._open()  # OpenSSL would read from the number, whatever that stands for by now
-        return self.session.read(most)
-
-    def write_now(self, data: memoryview) -> int:
-        self._open()
-        return self.session.write(data)
-
-    def until_readable(self) -> Awaitable[None]:
-        return super().until_writable() if self.session.wants_other else self._until_readable()
-
-    async def _until_readable(self) -> None:
-        await super().until_readable()
-        self.touch()  # part of a record is activity, too
-
-    def until_writable(self) -> Awaitable[None]:
-        return (
-            trio.lowlevel.wait_readable(self.parked.fd)
-            if self.session.wants_other
-            else super().until_writable()
-        )
-
-    async def send_eof(self) -> None:
-        """Raises RuntimeError."""
-        raise RuntimeError("TLS has no half-closed connections; close it instead")
-
-    def detach(self) -> None:
-        self.session.detach()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.session.socket, name)
-
-
 class ParkingLot:
     """The connections of one handler that cost no task while they are silent. Made by
     `TrioReaper.parking_lot`.
 
     Args:
-        watcher: The reaper.
-        handler: Called with a stream whenever bytes have come; ends the connection by returning.
-            Each time the connection has been silent it begins anew, so what it knows must not
-            outlive its answer.
+        watcher: The reaper that watches the connections: a `TrioReaper`.
+        handler: Called with a stream whenever bytes have come. The connection ends when the handler
+            returns. After each silence the handler begins anew, so it must keep nothing from one
+            answer to the next.
         idle: Seconds of silence allowed; 0 switches the timeout off.
-        reason: What a reap gives as its own.
-        linger: Seconds that a task waits for more before it is given up, to spare a busy connection
-            the new one; but no more than `LINGERERS` tasks do at a time. 0: given up at once.
-        tls: Wraps every connection; None: plain.
-        parks: False: every connection keeps its task for good. None: only where there is no epoll.
+        reason: The reason that a reap gives.
+        linger: Seconds that a task waits for more bytes before it ends, so that a busy connection
+            keeps its task. At most `LINGERERS` tasks wait at a time. With 0 a task ends at once.
+        tls: Wraps every connection; with None they are plain.
+        parks: With False every connection keeps its task until it ends. None means False where
+            there is no epoll, and True elsewhere.
     Attributes:
         reaped: How many were reaped, by reason.
         parks: Whether connections are parked at all.
+        tasks: The tasks that run the handler.
     Raises:
         InvalidArgument: by name and value.
     """
 
     kind: ClassVar[type[Parked]] = Parked
-    """The class of its connections; and those of the streams that its handler is given, without and
-    with TLS.
-    """
+    """The class of the connections."""
     plain: ClassVar[type[ParkableStream]] = ParkableStream
+    """The class of the streams that the handler is given, without TLS."""
     secure: ClassVar[type[TlsStream]] = TlsStream
+    """The class of the streams that the handler is given, with TLS."""
 
     def __init__(
         self,
-        watcher: TrioReaper,
+        watcher: Reaper,
         handler: Callable[[Any], Awaitable[object]],
         idle: float,
         *,
@@ -336,7 +165,6 @@ class ParkingLot:
     ) -> None:
         self._watcher = watcher
         self.driver: Driver = watcher.driver
-        self._handler = handler
         check_idle(idle)
         self._idle = idle
         self._reason = reason
@@ -344,24 +172,17 @@ class ParkingLot:
         self.parks: bool = hasattr(select, "epoll") if parks is None else parks
         self._epoll = select.epoll() if self.parks else None
         self.lingering: Lingering = Lingering(check_idle(linger, "linger") or 0.0, parks=self.parks)
-        # Each lot has its own class, so that no connection needs a reference to its lot.
+        self.tasks: TaskPool = TaskPool(handler, self._fell_silent, self.close)
+        # Each lot has a class of its own for its connections, so that none needs a reference to it.
         self._type: type[Any] = type(
             self.kind.__name__, (self.kind,), {"__slots__": (), "lot": self}
         )
-        self._by_fd: list[
-            Any
-        ] = []  # descriptors are small and dense: 8 bytes each where a dict takes 100
+        # Descriptors are small and dense numbers: a list takes 8 bytes for each, a dict 100.
+        self._by_fd: list[Any] = []
         self._open = 0
         self._awake = 0
-        self._nursery: trio.Nursery | None = None
         self._draining = False
         self._drainers = trio.lowlevel.ParkingLot()
-        self._kept: list[
-            tuple[trio.lowlevel.Task, trio.CancelScope]
-        ] = []  # tasks that have nothing to do
-        self._given: dict[
-            trio.lowlevel.Task, ParkableStream
-        ] = {}  # what those that were woken are to do
         self.reaped: Counter[str] = Counter()
 
     def __len__(self) -> int:
@@ -373,7 +194,7 @@ class ParkingLot:
 
     @property
     def parked(self) -> int:
-        """How many of them have no task now."""
+        """How many connections have no task now."""
         return self._open - self._awake
 
     def __iter__(self) -> Iterator[Any]:
@@ -383,12 +204,14 @@ class ParkingLot:
     async def run(
         self, *, task_status: trio.TaskStatus[ParkingLot] = trio.TASK_STATUS_IGNORED
     ) -> NoReturn:
-        """Wait for all of them until cancelled, then close all of them. What a handler raises ends
-        it too.
+        """Wait for bytes of all connections until cancelled, then close all of them.
+
+        What a handler raises comes out of here, too, after all have been closed.
         """
         try:
-            async with trio.open_nursery() as self._nursery:
-                self._nursery.start_soon(self.lingering.run)
+            async with trio.open_nursery() as nursery:
+                self.tasks.nursery = nursery
+                nursery.start_soon(self.lingering.run)
                 task_status.started(self)
                 if self._epoll is None:
                     await trio.sleep_forever()
@@ -403,7 +226,7 @@ class ParkingLot:
                         elif parked.state is AWAKE:
                             self.hung_up(parked, events & _BROKEN != 0)
         finally:
-            self._nursery = None
+            self.tasks.nursery = None
             for parked in self:
                 self._leave(parked)
             if self._epoll is not None:
@@ -413,18 +236,18 @@ class ParkingLot:
     def add(
         self, accepted: socket.socket, idle: float | None = None, reason: str | None = None
     ) -> Any:
-        """Take over a connected socket: watched from now on, parked until its first byte comes.
-        Returns a `kind`.
+        """Take over a connected socket. It is watched from now on, and parked until its first byte
+        comes. Returns a `kind`.
 
         *idle* and *reason* hold in place of the lot's own.
 
         Raises:
             RuntimeError: the lot does not run. The socket stays the caller's.
         """
-        if self._nursery is None:
+        if self.tasks.nursery is None:
             raise RuntimeError("this parking lot does not run: start its run() first")
         accepted.setblocking(False)
-        with suppress(OSError):  # it is no TCP
+        with suppress(OSError):  # the socket is no TCP
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         fd = accepted.fileno()
         parked: Parked = self._type(fd)
@@ -446,97 +269,40 @@ class ParkingLot:
         return parked
 
     async def accept(self, listening: socket.socket) -> NoReturn:
-        """Accept from *listening* until cancelled, then close it. It pauses while the reaper is not
-        `accepting`.
+        """Accept from *listening* until cancelled, then close it.
+
+        It pauses while the reaper's `accepting` is False.
         """
+        welcome = partial(until_welcome, self._watcher)
         with listening:
             try:
-                await accept(listening, self.add, welcome=self._watcher.welcome)
+                await accept(listening, self.add, welcome=welcome)
             finally:
                 trio.lowlevel.notify_closing(listening)
 
-    # ---- awake and asleep
-    # ----------------------------------------------------------------------------------------
+    # ---- awake and asleep --------------------------------------------------------------------------
 
     def start(self, parked: Parked, ended: bool = False) -> None:
-        """Have a task run the handler of *parked*, which is parked. *ended*: its peer has sent its
-        end of file.
+        """Have a task run the handler for *parked*, whose state is `PARKED`.
+
+        *ended* says that its peer has sent its end of file.
         """
         stream = parked.stream
         if stream is None:
             try:
                 stream = self.plain(parked) if self._tls is None else self.secure(parked, self._tls)
-            except OSError:  # it broke before the handshake began
+            except OSError:  # the connection broke before the handshake began
                 self.gone(parked, closed=True)
                 return
             parked.stream = stream
         stream.begin(ended)
         parked.state = AWAKE
         self._awake += 1
-        if self._kept:
-            task, scope = self._kept.pop()
-            self._given[task] = stream
-            task.context = (
-                copy_context()
-            )  # what it did before must not be seen by what it does next
-            trio.lowlevel.reschedule(task)
-        else:
-            scope = trio.CancelScope()
-            assert self._nursery is not None
-            self._nursery.start_soon(self._run, stream, scope)
-        stream.scope = scope
-
-    async def _run(self, awake: ParkableStream | None, scope: trio.CancelScope) -> None:
-        """Run the handler of *awake* in *scope*, and then of one connection after the other."""
-        while awake is not None:
-            try:
-                with scope:  # entered once for many: to enter and leave it costs as much as an echo
-                    while True:
-                        try:
-                            await self._handler(awake)
-                        except Silent:
-                            self._fell_silent(awake)
-                        else:
-                            self.close(awake.parked)
-                        awake = None  # while it waits for the next it holds nothing of this one
-                        if scope.cancel_called:
-                            break
-                        awake = await self._job(scope)
-                        if awake is None:
-                            return
-            except BaseException as error:
-                if awake is None:
-                    raise
-                if _is_silent(error):
-                    self._fell_silent(awake)
-                else:
-                    self.close(awake.parked)
-                    if not isinstance(error, trio.BrokenResourceError):
-                        raise
-            else:
-                if awake is not None:  # it was reaped
-                    self.close(awake.parked)
-            awake = None
-            scope = trio.CancelScope()
-            awake = await self._job(scope)
-
-    async def _job(self, scope: trio.CancelScope) -> ParkableStream | None:
-        """Wait for something to do, which will be done in *scope*. None: enough tasks wait already."""
-        if len(self._kept) >= KEPT:
-            return None
-        task = trio.lowlevel.current_task()
-        kept = task, scope
-        self._kept.append(kept)
-
-        def abort(_: object) -> trio.lowlevel.Abort:
-            self._kept.remove(kept)
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        await trio.lowlevel.wait_task_rescheduled(abort)
-        return self._given.pop(task)
+        self.tasks.start(stream)
 
     def _fell_silent(self, awake: ParkableStream) -> None:
-        parked = awake.parked
+        """The handler of *awake* has ended because there is nothing to read: park the connection."""
+        parked: Any = awake.parked
         if parked.state is not AWAKE:
             self.close(parked)
         elif self._draining and not self.waits_for_more(parked) and not parked.has_unread():
@@ -550,10 +316,13 @@ class ParkingLot:
 
     def retime(self, idle: float) -> None:
         """Put another timeout in force on every connection, counted from its last activity, and on
-        new ones. O(open).
+        new ones.
 
+        Args:
+            idle: Seconds; 0 switches the timeout off.
         Raises:
-            InvalidArgument: *idle* is NaN, negative or infinite; 0 switches the timeout off.
+            InvalidArgument: *idle* is NaN, negative or infinite.
+        Cost: O(open connections).
         """
         timeout, now = check_idle(idle), self.driver.now()
         self._idle = idle
@@ -561,54 +330,61 @@ class ParkingLot:
             parked.lease.retime(timeout, now)
         self.driver.poke()
 
-    # ---- for subclasses
-    # ------------------------------------------------------------------------------------------
+    # ---- for subclasses ----------------------------------------------------------------------------
 
     def spoken(self, parked: Any, ended: bool) -> None:
-        """Override: there is something to read, *ended* perhaps an end of file. `start`, `listen`
-        again, or `gone`.
+        """Override to do something before a task is started.
+
+        The epoll says that *parked* can be read; *ended* says that its peer has sent an end of file
+        or has gone. An override calls `start`, or `listen` to wait for more, or `gone`.
         """
         if ended and not readable(parked.fd):
-            self.gone(parked)  # there is nothing to read and nothing owed: no task for that
+            self.gone(parked)  # nothing is left to read, and nothing is owed: that needs no task
         else:
             self.start(parked, ended)
 
     def waits_for_more(self, parked: Any) -> bool:
-        """Override: whether a silent connection is in the middle of something, so that a drain has
-        to wait for it.
+        """Override to make a drain wait for *parked*: return True if it is silent in the middle of
+        something.
         """
         return False
 
     def hung_up(self, parked: Any, gone: bool) -> None:
-        """Override: with a handler and after `listen_for_its_end`, its peer has sent an end of
-        file, or is *gone*.
+        """Override to hear of the peer's end while a handler runs, after `listen_for_its_end`.
+
+        The peer has sent an end of file, or, if *gone*, the connection is broken.
         """
 
     def left(self, parked: Any, reason: str | None) -> None:
-        """Override: it ends, for *reason* if it is reaped now; its descriptor is about to be
-        closed.
+        """Override to hear of an end: the descriptor of *parked* is about to be closed.
+
+        *reason* is that of a reap, if one ends it just now; otherwise None.
         """
 
     def listen(self, parked: Parked, events: int = READABLE) -> None:
-        """Have the epoll tell once of the next bytes."""
+        """Have the epoll report the next bytes of *parked*, once."""
         if self._epoll is not None:
             self._epoll.modify(parked.fd, events)
 
     def listen_for_its_end(self, parked: Parked, *, shut: bool = True) -> None:
-        """With a handler: have the epoll tell once when the peer goes; with *shut* also when it
-        will send no more.
+        """While a handler runs, have `hung_up` called once when the peer of *parked* goes.
+
+        With *shut* it is also called when the peer says that it will send no more.
         """
         self.listen(parked, (_SHUT if shut else 0) | _ONCE)
 
     def gone(self, parked: Parked, *, closed: bool = False) -> None:
-        """Its peer has ended it: close it, unless it is *closed*."""
+        """The peer of *parked* has ended it. Close its descriptor, unless that is *closed*."""
         self._leave(parked, by_peer=True, closed=closed)
 
-    # ---- ends
-    # ----------------------------------------------------------------------------------------------------
+    # ---- ends --------------------------------------------------------------------------------------
 
     def reap(self, parked: Parked, reason: str, expiry: Expiry | None = None) -> None:
-        """End *parked* for *reason*; nothing if it has ended."""
+        """End *parked* for *reason*. Does nothing if it has ended.
+
+        A parked connection is closed at once; a handler that runs is cancelled, and the connection
+        is closed when the handler has ended.
+        """
         if parked.state is PARKED:
             self._leave(parked, reason, expiry)
         elif parked.state is AWAKE:
@@ -619,7 +395,7 @@ class ParkingLot:
             parked.stream.scope.cancel(reason=f"reaped: {reason}")
 
     def close(self, parked: Parked) -> None:
-        """It ends by its handler, or with the lot; nothing if it has ended."""
+        """End *parked* because its handler has, or the lot. Does nothing if it has ended."""
         self._leave(parked, by_peer=parked.stream is not None and parked.stream.hung_up)
 
     def _leave(
@@ -631,8 +407,12 @@ class ParkingLot:
         by_peer: bool = False,
         closed: bool = False,
     ) -> None:
-        """The one way out: any number of times, from any state. *closed*: its descriptor has been
-        closed.
+        """Close *parked*, from any state, any number of times. Every end comes through here.
+
+        Args:
+            reason, expiry: Of the reap that ends it; None if nothing reaps it now.
+            by_peer: Whether its peer ended it.
+            closed: Whether its descriptor has been closed already.
         """
         state, fd = parked.state, parked.fd
         if state is OUT:
@@ -645,8 +425,8 @@ class ParkingLot:
             if not closed:
                 trio.lowlevel.notify_closing(fd)
         if self._epoll is not None:
-            # A close would do, were it not for copies of the descriptor in processes that may have
-            # been forked.
+            # close(2) alone would not take it out of the epoll while a forked process holds a copy
+            # of the descriptor.
             with suppress(OSError):
                 self._epoll.unregister(fd)
         if parked.stream is not None:
@@ -673,17 +453,22 @@ class ParkingLot:
 
     async def drain(self, timeout: float, window: float = 0.0) -> None:
         """End every connection: the silent ones spread over *window*, the others when they fall
-        silent; seconds.
+        silent. Stop adding first. Returns once none is open.
 
-        Stop adding first. Reasons: `drain`, and `drain_deadline` for those whose handler still runs
-        at *timeout*, > 0. Returns once none is open.
+        The reason is `drain`, and `drain_deadline` for those whose handler still runs at *timeout*.
+
+        Args:
+            timeout: Seconds, > 0.
+            window: Seconds, >= 0.
+        Raises:
+            InvalidArgument: *timeout* is NaN, infinite, or <= 0.
         """
         check_timeout("timeout", timeout)
         with trio.move_on_after(timeout):
             await self._watcher.let_the_loop_read()
             await self._end_silent(window)
-            # From here on each connection that falls silent leaves by itself; in between some may
-            # have fallen silent.
+            # From here on each connection that falls silent leaves by itself. Some may have fallen
+            # silent since their slice was ended, so all are gone through once more.
             self._draining = True
             self.lingering.end()
             await self._end_silent(0.0)
@@ -706,10 +491,3 @@ class ParkingLot:
     async def _all_gone(self) -> None:
         while self._open:
             await self._drainers.park()
-
-
-def _is_silent(error: BaseException) -> bool:
-    """Whether it is `Silent`, wrapped by the handler's own nurseries perhaps."""
-    return isinstance(error, Silent) or (
-        isinstance(error, BaseExceptionGroup) and error.split(Silent)[1] is None
-    )

@@ -23,7 +23,7 @@ from ..driver.reaper import Reaper, log_drain, send_probe, tamed_collector
 from ..driver.watched import PROBE_GRACE, Probe, check_handler, check_watch
 from ..metrics import LoopStatistics
 from ..policy.reasons import IDLE
-from .accepting import ACCEPT_PAUSE
+from .accepting import until_welcome
 from .connection import Connection, socket_of
 from .parking import ParkingLot
 
@@ -225,8 +225,7 @@ class TrioReaper(Reaper):
 
     async def welcome(self) -> None:
         """Return when new connections are welcome."""
-        while not self.accepting:
-            await trio.sleep(ACCEPT_PAUSE)
+        await until_welcome(self)
 
     async def _drained(self, timeout: float, window: float) -> None:
         async with trio.open_nursery() as nursery:

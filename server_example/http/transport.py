@@ -18,7 +18,7 @@ import trio
 from reaper import Lease
 from reaper.driver.sockets import borrowed, peer_has_shut, queued, reset_on_close, waiting
 from reaper.policy import IdlePolicy, Phase
-from reaper.trio.parking import ParkableStream, TlsStream
+from reaper.trio.parked_streams import ParkableStream, TlsStream
 
 RECEIVE_BYTES = 65536
 

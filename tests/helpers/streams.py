@@ -57,7 +57,7 @@ async def settle() -> None:
 
 def tasks(lot: ParkingLot) -> int:
     """All that live now, without those that *lot* keeps for the next connection that speaks."""
-    return trio.lowlevel.current_statistics().tasks_living - len(lot._kept)
+    return trio.lowlevel.current_statistics().tasks_living - len(lot.tasks.waiting)
 
 
 @contextmanager

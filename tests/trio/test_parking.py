@@ -19,7 +19,8 @@ import reaper.trio
 from reaper.driver.sockets import reset_on_close
 from reaper.trio import ParkableStream, ParkingLot, open_reaper
 from reaper.trio.linger import FEWEST, LINGERERS
-from reaper.trio.parking import KEPT, PARKED, WAKES_PER_PASS
+from reaper.trio.parking import PARKED, WAKES_PER_PASS
+from reaper.trio.task_pool import KEPT
 from reaper.trio.tls import TlsSession
 from tests.helpers.streams import TlsClient, settle, steps, tasks
 
@@ -405,7 +406,7 @@ async def test_a_session_that_cannot_be_made_costs_no_other_its_descriptor(serve
                 with open(os.devnull) as other:
                     os.dup2(other.fileno(), fd)
 
-    monkeypatch.setattr(reaper.trio.parking, "TlsSession", Broken)
+    monkeypatch.setattr(reaper.trio.parked_streams, "TlsSession", Broken)
     async with open_reaper() as r, r.parking_lot(echo, 30, tls=server) as lot:
         parked, client = dial(lot)
         fd = parked.fd
@@ -648,13 +649,13 @@ async def test_a_handler_that_is_reaped_awake_knows_it_and_its_task_is_fit_for_t
         for turn in range(1, 3):
             theirs.send(b"slow")
             assert await heard(theirs) == b""
-            assert (lot.reaped, len(lot), len(lot._kept)) == ({"idle": turn}, 0, 1)
+            assert (lot.reaped, len(lot), len(lot.tasks.waiting)) == ({"idle": turn}, 0, 1)
             ours, theirs = pair()
             lot.add(ours)
             await echoes(theirs, b"quick")
             theirs.close()
             await settle()
-            assert (len(lot), len(lot._kept)) == (0, 1)
+            assert (len(lot), len(lot.tasks.waiting)) == (0, 1)
             ours, theirs = pair()
             lot.add(ours)
 
@@ -677,6 +678,6 @@ async def test_of_a_burst_no_more_tasks_are_kept_than_two_passes_wake():
         for theirs in peers:
             assert await heard(theirs) == b"x"
         await settle()
-        assert len(lot._kept) == KEPT == 2 * WAKES_PER_PASS
+        assert len(lot.tasks.waiting) == KEPT == 2 * WAKES_PER_PASS
         assert trio.lowlevel.current_statistics().tasks_living == before + KEPT
         assert lot.parked == len(peers)
