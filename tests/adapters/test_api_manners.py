@@ -11,7 +11,7 @@ import math
 import os
 import pydoc
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -96,7 +96,7 @@ def of_asyncio(**wrong: Any) -> None:
     ],
 )
 def test_a_reaper_or_a_guard_refuses_a_wrong_argument_before_a_connection_comes(
-    name, make, wrong
+    name: str, make: Callable[[], object], wrong: dict[str, Any]
 ) -> None:
     refused(name, lambda: make(**wrong))
 
@@ -129,7 +129,8 @@ def test_the_reapers_and_their_doors_have_the_same_names_and_take_the_same_argum
 
 @pytest.mark.parametrize("kind", [reaper.trio.Connection, reaper.asyncio.Connection])
 def test_help_says_what_each_attribute_of_a_connection_is(kind: type) -> None:
-    said = pydoc.render_doc(kind, renderer=pydoc.plaintext)
+    plain = vars(pydoc)["plaintext"]  # typeshed does not know it
+    said = pydoc.render_doc(kind, renderer=plain)
     assert "Why the reaper ended it" in said
     assert "Seconds that the peer has" in said
 
@@ -145,7 +146,7 @@ async def test_an_unknown_option_is_a_type_error_that_names_the_known_ones() -> 
             make(**wrong)
 
 
-def test_a_server_of_asyncio_is_watched_by_a_reaper_of_its_own_where_options_are_given() -> None:
+def test_a_server_of_asyncio_with_options_is_watched_by_a_reaper_of_its_own() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         options: Any = {"idle": 0.2, "tick": 0.05}
@@ -264,7 +265,9 @@ def test_a_reaper_that_does_not_run_refuses_what_it_would_never_close(
         (start_server, "reaper", {"reaper": 3}),
     ],
 )
-def test_a_server_refuses_a_wrong_argument_before_it_listens(serve, name, wrong) -> None:
+def test_a_server_refuses_a_wrong_argument_before_it_listens(
+    serve: Callable[..., Awaitable[object]], name: str, wrong: dict[str, Any]
+) -> None:
     of_trio = serve is not start_server
     arguments = {
         "handler" if of_trio else "client_connected_cb": handler,

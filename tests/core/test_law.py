@@ -7,16 +7,33 @@ Virtual time throughout; check() after everything.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
 import reaper
-from reaper import ClockWentBackwards, DuplicateUid, HookErrors, IdleReaper, InvalidArgument
+from reaper import (
+    ClockWentBackwards,
+    DuplicateUid,
+    Expiry,
+    HookErrors,
+    IdleReaper,
+    InvalidArgument,
+    Lease,
+)
 
 A, B, C, D, E, F = range(6)
 
 
-def drive(core, until: float) -> list[reaper.Expiry]:
+def wake_of(core: IdleReaper) -> float:
+    """When the core, which has something to watch, next wants to be advanced."""
+    wake = core.next_wakeup()
+    assert wake is not None
+    return wake
+
+
+def drive(core: IdleReaper, until: float) -> list[reaper.Expiry]:
     """Advance exactly when the core asks for it, up to *until*."""
     expired = []
     while (wake := core.next_wakeup()) is not None and wake <= until:
@@ -26,18 +43,20 @@ def drive(core, until: float) -> list[reaper.Expiry]:
 
 
 PEERS = 60
-WOKEN = [
+WOKEN: list[tuple[int, float, float | None]] = [
     (epochs_per_tick, jitter, None)
     for epochs_per_tick in (1, 2, 3)
     for jitter in (0.0, 0.003, 0.9, 5.0)
 ]
-POLLED = [(1, 0.0, gap) for gap in (0.06, 0.26, 0.49, 0.71, 1.0)]
+POLLED: list[tuple[int, float, float | None]] = [
+    (1, 0.0, gap) for gap in (0.06, 0.26, 0.49, 0.71, 1.0)
+]
 
 
 @pytest.mark.parametrize(("epochs_per_tick", "jitter", "gap"), WOKEN + POLLED)
 def test_never_early_and_at_most_one_tick_plus_the_loops_own_delay_late(
-    epochs_per_tick, jitter, gap
-):
+    epochs_per_tick: int, jitter: float, gap: float | None
+) -> None:
     """Lateness counts from the real instant of the last byte, not from the epoch. Woken when the
     core asks for it, or polled once in *gap*, whatever it asks for."""
     chance = random.Random(7)
@@ -51,7 +70,7 @@ def test_never_early_and_at_most_one_tick_plus_the_loops_own_delay_late(
     worst = 0.0
     delays = []
     while leases:
-        wake = core.next_wakeup() if gap is None else now + gap
+        wake = wake_of(core) if gap is None else now + gap
         delays.append(chance.random() * jitter)
         # Bytes arrive and are read at any instant up to the wake, in order.
         for instant in sorted(now + chance.random() * max(wake - now, 0.0) for _ in range(4)):
@@ -72,7 +91,7 @@ def test_never_early_and_at_most_one_tick_plus_the_loops_own_delay_late(
     assert worst <= 1.0 / epochs_per_tick + (2 * max(delays) if gap is None else gap) + 1e-9
 
 
-def test_it_wakes_at_the_end_of_the_epoch_or_at_the_due_instant_and_not_at_all_when_empty():
+def test_it_wakes_when_the_epoch_ends_or_something_is_due_and_not_when_empty() -> None:
     core = IdleReaper(tick=1.0)
     assert core.next_wakeup() is None
     lease = core.register(A, timeout=2.5, now=10.0)
@@ -96,12 +115,12 @@ def test_it_wakes_at_the_end_of_the_epoch_or_at_the_due_instant_and_not_at_all_w
     assert [expiry.now for expiry in drive(halves, 100.0)] == [5.5]
 
 
-def test_wakes_at_due_instants_do_not_multiply():
+def test_wakes_at_due_instants_do_not_multiply() -> None:
     core = IdleReaper(tick=1.0)
     for i in range(200):
         core.register(i, timeout=3.0 + (i % 7) * 0.31, now=0.0)
     wakes = 0
-    while (wake := core.next_wakeup()) < 100.0:
+    while (wake := wake_of(core)) < 100.0:
         wakes += 1
         core.advance(wake)
         for uid in range(200):
@@ -112,12 +131,12 @@ def test_wakes_at_due_instants_do_not_multiply():
     assert wakes <= 100 * 2 * 8
 
 
-def broken(leases):
+def broken(leases: Sequence[Lease]) -> None:
     raise OSError("poll failed")
 
 
 @pytest.mark.parametrize("spare", [broken, lambda leases: [[]], lambda leases: 7])
-def test_a_final_check_that_raises_or_answers_nonsense_reaps_nothing(spare):
+def test_a_final_check_that_raises_or_answers_nonsense_reaps_nothing(spare: Any) -> None:
     core, _ = due_at_three()
     with pytest.raises((OSError, TypeError)):
         core.expire(3.0, spare=spare)
@@ -125,7 +144,7 @@ def test_a_final_check_that_raises_or_answers_nonsense_reaps_nothing(spare):
     assert [expiry.uid for expiry in core.expire(3.0)] == [A, B, C]
 
 
-def test_expire_may_judge_as_of_an_instant_a_little_past():
+def test_expire_may_judge_as_of_an_instant_a_little_past() -> None:
     core = IdleReaper(tick=1.0)
     core.register(A, timeout=2.0, now=0.0)
     core.close_epoch(5.0)
@@ -137,7 +156,7 @@ def test_expire_may_judge_as_of_an_instant_a_little_past():
         core.advance(5.0)
 
 
-def test_hooks_run_after_the_books_are_closed_and_may_call_anything():
+def test_hooks_run_after_the_books_are_closed_and_may_call_anything() -> None:
     core = IdleReaper(tick=1.0)
     again = []
     core.register(B, timeout=2.0, now=0.0)  # without a hook
@@ -153,7 +172,7 @@ def test_hooks_run_after_the_books_are_closed_and_may_call_anything():
 NO_DURATION = [0, -1.0, float("nan"), float("inf"), True, "5", 10**400, 10**5000]
 NO_INSTANT = [float("nan"), float("inf"), -float("inf"), "1", None, True]
 NO_COUNT = [-1, 1.0, True, "1", float("nan"), []]
-TAKE_NOW = [
+TAKE_NOW: list[Callable[[Any, Any, Any], object]] = [
     lambda core, lease, bad: core.register(B, timeout=5.0, now=bad),
     lambda core, lease, bad: core.advance(bad),
     lambda core, lease, bad: core.close_epoch(bad),
@@ -161,7 +180,7 @@ TAKE_NOW = [
     lambda core, lease, bad: lease.retime(5.0, bad),
     lambda core, lease, bad: lease.resume(bad),
 ]
-REFUSED = {
+REFUSED: dict[str, tuple[list[Any], list[Callable[[Any, Any, Any], object]]]] = {
     "timeout must be a finite number of seconds > 0, got": (
         NO_DURATION,
         [
@@ -207,7 +226,9 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("message", REFUSED)
-def test_a_value_that_will_not_do_is_refused_by_name_and_value_and_changes_nothing(message):
+def test_a_value_that_will_not_do_is_refused_by_name_and_value_and_changes_nothing(
+    message: str,
+) -> None:
     core = IdleReaper(tick=1.0)
     lease = core.register(A, timeout=2.0, now=10.0)
     core.advance(20.0)
@@ -225,7 +246,9 @@ def test_a_value_that_will_not_do_is_refused_by_name_and_value_and_changes_nothi
 
 
 @pytest.mark.parametrize("call", TAKE_NOW)
-def test_an_instant_that_any_call_has_named_is_not_taken_back(call):
+def test_an_instant_that_any_call_has_named_is_not_taken_back(
+    call: Callable[[Any, Any, Any], object],
+) -> None:
     core = IdleReaper(tick=1.0)
     lease = core.register(A, timeout=200.0, now=10.0)
     lease.suspend()
@@ -234,11 +257,10 @@ def test_an_instant_that_any_call_has_named_is_not_taken_back(call):
         core.close_epoch(29.9)
 
 
-# ---- the final check
-# -------------------------------------------------------------------------------------------------
+# ---- the final check -----------------------------------------------------------------------------
 
 
-def due_at_three(count=3):
+def due_at_three(count: int = 3) -> tuple[IdleReaper, list[Lease]]:
     """A core with A, B, C ..., all due at 3.0; it is 3.0, and the epoch has just been closed."""
     core = IdleReaper(tick=1.0)
     leases = [core.register(uid, timeout=2.0, now=0.0) for uid in range(count)]
@@ -247,10 +269,10 @@ def due_at_three(count=3):
     return core, leases
 
 
-def test_what_is_touched_ended_suspended_or_retimed_during_the_final_check_is_not_reaped_before_its_time():
+def test_what_changes_during_the_final_check_is_not_reaped_before_its_time() -> None:
     core, (a, b, c, d, e, f) = due_at_three(6)
 
-    def spare(leases):
+    def spare(leases: Sequence[Lease]) -> Sequence[Lease] | dict[Lease, bool]:
         assert [lease.alive for lease in leases] == [True] * 6
         a.touch()
         assert b.release()
@@ -270,11 +292,11 @@ def test_what_is_touched_ended_suspended_or_retimed_during_the_final_check_is_no
     assert core.oldest(3) == [F]
 
 
-def test_a_limit_that_activity_does_not_move_is_checked_again_one_epoch_later_and_keeps_its_due_instant():
+def test_a_limit_that_is_spared_keeps_its_due_instant_and_waits_for_an_epoch() -> None:
     core, (a, b, _) = due_at_three()
     checked = []
 
-    def spare(leases):
+    def spare(leases: Sequence[Lease]) -> Sequence[Lease] | dict[Lease, bool]:
         checked.append((core.next_wakeup(), [lease.uid for lease in leases]))
         return {a: False, b: False} if len(checked) == 1 else []
 
@@ -293,21 +315,22 @@ def test_a_limit_that_activity_does_not_move_is_checked_again_one_epoch_later_an
     assert [(expiry.uid, expiry.due) for expiry in drive(core, 10.0)] == [(B, 6.0)]
 
 
-# ---- hooks
-# ----------------------------------------------------------------------------------------------------------
+# ---- hooks ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("raised", [KeyboardInterrupt, ValueError])
 @pytest.mark.parametrize("on_error", ["none", "raises", "takes"])
-def test_a_hook_that_raises_stops_no_other_and_does_not_lose_the_list(raised, on_error):
+def test_a_hook_that_raises_stops_no_other_and_does_not_lose_the_list(
+    raised: type[BaseException], on_error: str
+) -> None:
     taken, called = [], []
 
-    def take(error, expiry):
+    def take(error: Exception | None, expiry: Expiry) -> None:
         taken.append((expiry.uid, str(error)))
         if on_error == "raises":
             raise RuntimeError(expiry.uid)
 
-    def hook(expiry):
+    def hook(expiry: Expiry) -> None:
         called.append(expiry.uid)
         raise (raised if expiry.uid == A else ValueError)(expiry.uid)
 
@@ -315,18 +338,18 @@ def test_a_hook_that_raises_stops_no_other_and_does_not_lose_the_list(raised, on
     for uid in (A, B, C):
         core.register(uid, timeout=2.0, now=0.0, on=None if uid == C else hook)
     core.close_epoch(1.0)
-    expired = None
+    expired: list[Any]
+    errors: Any = None
     try:
         expired = core.expire(9.0)
     except KeyboardInterrupt as interrupt:
         assert raised is KeyboardInterrupt
-        expired, errors = interrupt.expired, interrupt.__cause__
+        expired, errors = interrupt.expired, interrupt.__cause__  # type: ignore[attr-defined]
     except HookErrors as group:
         assert raised is ValueError
         expired, errors = group.expired, group
     else:
         assert (raised, on_error) == (ValueError, "takes")
-        errors = None
     assert [expiry.uid for expiry in expired] == [A, B, C]
     assert called == [A, B]
     collected = (

@@ -68,7 +68,7 @@ def failure(text: str) -> Callable[[], None]:
     return fail
 
 
-def test_an_operation_that_can_complete_at_once_never_waits(bench) -> None:
+def test_an_operation_that_can_complete_at_once_never_waits(bench: Bench) -> None:
     op = Op("a", 10, bench.log)
     op.ready = True
     assert bench.purgatory.try_complete_else_watch(op, ["k"]) is True
@@ -78,8 +78,8 @@ def test_an_operation_that_can_complete_at_once_never_waits(bench) -> None:
     assert (bench.counts(), bench.log, op.completed) == ((0, 0, 0), [("complete", "a")], True)
 
 
-def test_an_operation_that_completes_while_its_keys_are_gone_through_is_added_to_none(
-    bench,
+def test_an_operation_that_completes_while_it_is_being_added_is_added_to_none(
+    bench: Bench,
 ) -> None:
     op = Op("a", 5, bench.log)
 
@@ -92,7 +92,7 @@ def test_an_operation_that_completes_while_its_keys_are_gone_through_is_added_to
     assert (bench.counts(), bench.log) == ((0, 0, 0), [("complete", "a")])
 
 
-def test_an_operation_waits_in_one_purgatory_once(bench) -> None:
+def test_an_operation_waits_in_one_purgatory_once(bench: Bench) -> None:
     op = bench.watch("a", 5, "k")
     for purgatory in (bench.purgatory, Purgatory(TimingWheel[DelayedOperation]())):
         with pytest.raises(InvalidArgument, match="must not wait in a purgatory already"):
@@ -110,8 +110,8 @@ def test_an_operation_waits_in_one_purgatory_once(bench) -> None:
 
 
 @pytest.mark.parametrize("way", ["checked", "expired"])
-def test_what_a_hook_of_an_earlier_one_ends_is_not_ended_again_and_what_it_lets_wait_waits(
-    bench, way: str
+def test_what_an_earlier_hook_ends_is_not_ended_again_and_what_it_adds_waits(
+    bench: Bench, way: str
 ) -> None:
     first, second, third = (bench.watch(name, 5, "k") for name in "abd")
     first.hooks["complete"] = lambda: bench.watch("c", 9, "k") and second.force_complete()
@@ -125,8 +125,8 @@ def test_what_a_hook_of_an_earlier_one_ends_is_not_ended_again_and_what_it_lets_
     assert bench.counts() == (1, 1, 1)
 
 
-def test_a_hook_may_advance_the_purgatory_itself_and_knows_that_the_deadline_ended_its_operation(
-    bench,
+def test_a_hook_may_advance_the_purgatory_and_knows_that_the_deadline_ended_it(
+    bench: Bench,
 ) -> None:
     ops = [bench.watch(number, 5) for number in range(3)]
     inner: list[DelayedOperation] = []
@@ -136,7 +136,7 @@ def test_a_hook_may_advance_the_purgatory_itself_and_knows_that_the_deadline_end
     assert inner == ops
 
 
-def test_hooks_that_raise_lose_no_other_expiry(bench) -> None:
+def test_hooks_that_raise_lose_no_other_expiry(bench: Bench) -> None:
     ops = [bench.watch(number, 5, "k") for number in range(4)]
     ops[0].hooks["complete"] = failure("first")
     ops[2].hooks["expire"] = failure("third")
@@ -149,9 +149,7 @@ def test_hooks_that_raise_lose_no_other_expiry(bench) -> None:
     assert bench.counts() == (0, 0, 0)
 
 
-def test_hooks_that_raise_lose_no_other_check_and_a_first_try_that_raises_does_not_wait(
-    bench,
-) -> None:
+def test_hooks_that_raise_lose_no_other_check(bench: Bench) -> None:
     ops = [bench.watch(number, 5, "k") for number in range(4)]
     ops[0].hooks["try"] = failure("still waiting")
     ops[1].hooks["complete"] = failure("completed")
@@ -160,15 +158,20 @@ def test_hooks_that_raise_lose_no_other_check_and_a_first_try_that_raises_does_n
     with pytest.raises(HookErrors, match="2 hooks raised") as caught:
         bench.purgatory.check_and_complete("k")
     assert caught.value.expired == ops[1:]
+    assert bench.purgatory.advance(5) == [ops[0]]
+
+
+def test_an_operation_whose_first_try_raises_does_not_wait(bench: Bench) -> None:
+    waits = bench.watch(0, 5, "k")
     first = Op("a", 5, bench.log)
     first.hooks["try"] = failure("no")
     with pytest.raises(LookupError, match="no"):
         bench.purgatory.try_complete_else_watch(first, ["k"])
     assert bench.counts() == (1, 1, 1)
-    assert bench.purgatory.advance(5) == [ops[0]]
+    assert bench.purgatory.advance(5) == [waits]
 
 
-def test_a_keyboard_interrupt_in_a_hook_leaves_the_rest_due(bench) -> None:
+def test_a_keyboard_interrupt_in_a_hook_leaves_the_rest_due(bench: Bench) -> None:
     ops = [bench.watch(number, 5, "k") for number in range(3)]
 
     def interrupt() -> None:
@@ -181,7 +184,7 @@ def test_a_keyboard_interrupt_in_a_hook_leaves_the_rest_due(bench) -> None:
     assert bench.purgatory.advance(6) == ops[1:]
 
 
-def test_bad_arguments_are_refused_and_change_nothing(bench) -> None:
+def test_bad_arguments_are_refused_and_change_nothing(bench: Bench) -> None:
     with pytest.raises(InvalidArgument, match=r"deadline must be an int .* got 1.5"):
         DelayedOperation(deadline=1.5)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument, match="purge_interval must be .* got 0"):  # noqa: RUF043
@@ -201,7 +204,7 @@ def test_bad_arguments_are_refused_and_change_nothing(bench) -> None:
 
 
 @pytest.mark.parametrize("end", ["complete", "expire", "cancel"])
-def test_nothing_refers_to_an_operation_that_has_ended(bench, end: str) -> None:
+def test_nothing_refers_to_an_operation_that_has_ended(bench: Bench, end: str) -> None:
     bench.watch("keep", 1000, "k", "j")
     op = bench.watch("a", 500, "k", "j")
     gone = weakref.ref(op)
@@ -301,7 +304,7 @@ def test_counts_and_ends_are_exact_under_any_mixture_of_acts_and_slices(seed: in
     ],
     ids=["watched", "delayed", "end", "watches", "key"],
 )
-def test_check_finds_a_fault_in(fault: Callable[[Purgatory, Op], None], bench) -> None:
+def test_check_finds_a_fault_in(fault: Callable[[Purgatory, Op], None], bench: Bench) -> None:
     fault(bench.purgatory, bench.watch("a", 5, "k", "j"))
     with pytest.raises(InvariantViolated):
         bench.purgatory.check()

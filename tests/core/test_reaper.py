@@ -6,7 +6,9 @@ import gc
 import subprocess
 import sys
 import weakref
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,12 +21,12 @@ from reaper import (
     TimingWheel,
     UnknownUid,
 )
-from reaper.core.lease import IdleSlot
+from reaper.core.lease import IdleSlot, Lease
 from reaper.core.reaper import MOVES_PER_CALL
-from tests.core.test_law import drive
+from tests.core.test_law import drive, wake_of
 
 
-def test_a_month_at_a_tenth_of_a_second_costs_no_more_than_a_minute():
+def test_a_month_at_a_tenth_of_a_second_costs_no_more_than_a_minute() -> None:
     core = IdleReaper(tick=0.1, wheel_size=64)
     month = 30 * 86400.0
     lease = core.register("month", timeout=month, now=0.0)
@@ -36,7 +38,7 @@ def test_a_month_at_a_tenth_of_a_second_costs_no_more_than_a_minute():
     now = 0.1
     while len(core):
         # Only cascades and due instants: between them the epochs close with nothing to do.
-        now = max(now, min(core.next_wakeup() + 60.0, month + 0.1))
+        now = max(now, min(wake_of(core) + 60.0, month + 0.1))
         visits += 1
         expired = core.advance(now)
         core.check()
@@ -45,7 +47,7 @@ def test_a_month_at_a_tenth_of_a_second_costs_no_more_than_a_minute():
     assert core.statistics().max_lateness <= 61.0
 
 
-def test_a_released_month_leaves_nothing_behind():
+def test_a_released_month_leaves_nothing_behind() -> None:
     core = IdleReaper(tick=0.1)
     gc.collect()
     for i in range(1000):
@@ -60,7 +62,9 @@ def test_a_released_month_leaves_nothing_behind():
 
 
 @pytest.mark.parametrize("kind", ["whole chunks", "mixed chunks", "two slots"])
-def test_a_limited_call_moves_only_so_many_of_one_slot_or_several_and_says_there_is_more(kind):
+def test_a_limited_call_moves_only_so_many_leases_and_says_there_is_more(
+    kind: str,
+) -> None:
     core = IdleReaper(tick=1.0)
     n = 3 * MOVES_PER_CALL
     apart = (
@@ -77,14 +81,14 @@ def test_a_limited_call_moves_only_so_many_of_one_slot_or_several_and_says_there
             lease.touch()
     core.close_epoch(2.5)
     for calls in (1, 2, 3):
-        assert core.next_wakeup() <= 3.0
+        assert wake_of(core) <= 3.0
         assert core.expire(3.0, limit=10) == []
         core.check()
         assert core.statistics().moved == calls * MOVES_PER_CALL
-    assert core.next_wakeup() > 3.0
+    assert wake_of(core) > 3.0
 
 
-def test_each_connection_moves_at_most_once_a_timeout():
+def test_each_connection_moves_at_most_once_a_timeout() -> None:
     core = IdleReaper(tick=1.0)
     lease = core.register("a", timeout=10.0, now=0.0)
     for tenth in range(1, 1000):
@@ -93,7 +97,7 @@ def test_each_connection_moves_at_most_once_a_timeout():
     assert core.statistics().moved <= 10
 
 
-def test_explain_is_a_sentence_for_people():
+def test_explain_is_a_sentence_for_people() -> None:
     core = IdleReaper(tick=1.0, wheel_size=8)
     lease = core.register("a", timeout=5.0, now=0.0)
     assert "last active between 0.000 and now, due at 6.000" in str(core.explain("a"))
@@ -114,7 +118,7 @@ def test_explain_is_a_sentence_for_people():
         core.explain("b")
 
 
-def test_huge_and_tiny_numbers_do_not_break_it():
+def test_huge_and_tiny_numbers_do_not_break_it() -> None:
     core = IdleReaper(tick=1e-3)
     core.register("never", timeout=1e308, now=1e9)
     core.register("soon", timeout=1e-6, now=1e9)
@@ -125,14 +129,17 @@ def test_huge_and_tiny_numbers_do_not_break_it():
 
 
 @pytest.mark.parametrize("spare", [None, lambda leases: []])
-def test_a_reaped_connection_is_garbage_at_once_without_the_collector(spare):
+def test_a_reaped_connection_is_garbage_at_once_without_the_collector(spare: Any) -> None:
     class Uid:
         pass
+
+    def holds(uid: Uid) -> Callable[[Any], object]:
+        return lambda expiry: uid
 
     core = IdleReaper(tick=1.0)
     uid = Uid()
     alive = weakref.ref(uid)
-    core.register(uid, timeout=1.0, now=0.0, on=lambda expiry, uid=uid: None)
+    core.register(uid, timeout=1.0, now=0.0, on=holds(uid))
     del uid
     gc.disable()
     try:
@@ -143,7 +150,7 @@ def test_a_reaped_connection_is_garbage_at_once_without_the_collector(spare):
         gc.enable()
 
 
-def add_slot(core, key, in_books):
+def add_slot(core: IdleReaper, key: tuple[float | None, str], in_books: bool) -> None:
     epoch = core._heap[0][2].epoch
     slot = IdleSlot(epoch, key)
     core._slots[slot] = None
@@ -151,7 +158,12 @@ def add_slot(core, key, in_books):
         epoch.slots[key] = slot
 
 
-FAULTS = {
+def make_its_epoch_the_oldest(core: IdleReaper, lease: Lease) -> None:
+    lease._epoch = core._open
+    core._open.closed = -1.0
+
+
+FAULTS: dict[str, Callable[[Any, Any], object]] = {
     "uid 'a' maps to": lambda core, lease: setattr(lease, "uid", "b"),
     "<Lease 'a' .* lies in a slot that is not in the books": lambda core, lease: (
         lease._epoch.slots.clear()
@@ -164,9 +176,7 @@ FAULTS = {
         core, (None, "idle"), in_books=True
     ),
     "is not registered": lambda core, lease: core._leases.clear(),
-    "is due after it": lambda core, lease: (
-        setattr(lease, "_epoch", core._open) or setattr(core._open, "closed", -1.0)
-    ),
+    "is due after it": make_its_epoch_the_oldest,
     "1 armed, 0 suspended; books: 2 of 1": lambda core, lease: setattr(core, "_armed", 2),
     "0 slots wait in the wheel, it counts 1": lambda core, lease: core._wheel.schedule(99, None),
     "a hook outlived its lease": lambda core, lease: core._hooks.update({None: print}),
@@ -176,7 +186,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("message", FAULTS)
-def test_check_finds(message):
+def test_check_finds(message: str) -> None:
     core = IdleReaper()
     lease = core.register("a", timeout=2.0, now=0.0)
     core.close_epoch(1.0)
@@ -186,7 +196,7 @@ def test_check_finds(message):
         core.check()
 
 
-def test_two_cores_do_not_share_what_the_interpreter_learns_about_touch():
+def test_two_cores_do_not_share_what_the_interpreter_learns_about_touch() -> None:
     one, two = IdleReaper(), IdleReaper()
     a, b = one.register("a", timeout=1.0, now=0.0), two.register("a", timeout=1.0, now=0.0)
     assert type(a).touch.__code__ is not type(b).touch.__code__
@@ -195,7 +205,7 @@ def test_two_cores_do_not_share_what_the_interpreter_learns_about_touch():
     assert a._epoch is one._open
 
 
-def test_the_defaults_are_those_of_the_documentation():
+def test_the_defaults_are_those_of_the_documentation() -> None:
     core, ring = IdleReaper(), IdleRing()
     assert (core.tick, core.wheel_size, core.epoch_length) == (1.0, 64, 1.0)
     assert (ring.timeout_ticks, ring.tick) == (30, 0)
@@ -216,7 +226,9 @@ FRAMEWORKS = "trio asyncio pyspark psutil pyarrow numpy pandas h11 rich"
         ("reaper.__main__", "http.client urllib.request rich"),  # what `top` needs
     ],
 )
-def test_importing_a_module_imports_nothing_that_it_does_not_need(module, not_loaded):
+def test_importing_a_module_imports_nothing_that_it_does_not_need(
+    module: str, not_loaded: str
+) -> None:
     code = f"import sys, {module}; print(sorted(set({not_loaded.split()}) & set(sys.modules)))"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
@@ -225,17 +237,18 @@ def test_importing_a_module_imports_nothing_that_it_does_not_need(module, not_lo
 
 
 class Moody:
-    """A uid whose hash changes, which becomes equal to another, or whose __hash__ or __eq__ raises."""
+    """A uid whose hash changes, that becomes equal to another, or whose hash or equality raises."""
 
-    def __init__(self, number):
-        self.number, self.mood = number, None
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.mood = ""
 
-    def __hash__(self):
+    def __hash__(self) -> int:
         if self.mood == "hash":
             raise RuntimeError("no hash")
         return {"other": self.number + 1000, "equal": 1}.get(self.mood, self.number)
 
-    def __eq__(self, other):
+    def __eq__(self, other: object) -> bool:
         if self.mood == "eq":
             raise RuntimeError("no eq")
         return self is other or "equal" in (self.mood, getattr(other, "mood", None))
@@ -243,7 +256,7 @@ class Moody:
 
 @pytest.mark.parametrize("mood", ["hash", "eq", "other", "equal"])
 @pytest.mark.parametrize("end", ["reaped", "released"])
-def test_a_uid_whose_hash_changes_harms_only_itself(mood, end):
+def test_a_uid_whose_hash_changes_harms_only_itself(mood: str, end: str) -> None:
     core = IdleReaper(tick=1.0)
     called = []
     uids = [Moody(number) for number in range(9)]
@@ -267,9 +280,9 @@ def test_a_uid_whose_hash_changes_harms_only_itself(mood, end):
     assert (len(core), core._leases, core._hooks, core.next_wakeup()) == (0, {}, {}, None)
 
 
-def test_a_change_of_a_lease_is_reported_and_a_call_that_changes_nothing_is_not():
+def test_a_change_of_a_lease_is_reported_and_a_call_that_changes_nothing_is_not() -> None:
     core = IdleReaper(tick=1.0)
-    changed = []
+    changed: list[Lease] = []
     core.report_silences(5.0, lambda *_: None, changed.append)
     lease = core.register("uid", 3.0, now=0.0)
     lease.touch()
@@ -290,7 +303,7 @@ def test_a_change_of_a_lease_is_reported_and_a_call_that_changes_nothing_is_not(
     assert changed == []
 
 
-def test_a_silence_is_reported_by_the_touch_that_ends_it():
+def test_a_silence_is_reported_by_the_touch_that_ends_it() -> None:
     core = IdleReaper(tick=1.0)
     silent_core = IdleReaper(tick=1.0)
     before = core.register("before", timeout=90.0, now=0.0)
@@ -299,7 +312,7 @@ def test_a_silence_is_reported_by_the_touch_that_ends_it():
         5.0, lambda lease, since, until: found.append((lease.uid, since, until, lease.active_from))
     )
     lease = core.register("after", timeout=90.0, now=0.0)
-    lease.log = "mine"
+    lease.log = "mine"  # type: ignore[attr-defined]  # such a lease has room for it
     now = 0.0
     for silence, by_uid in (
         (1.0, False),
@@ -326,7 +339,7 @@ def test_a_silence_is_reported_by_the_touch_that_ends_it():
         core.report_silences(0.0, print)
 
 
-def test_a_silence_that_was_taken_over_is_judged_by_its_own_length_from_the_first_epoch_on():
+def test_a_silence_that_was_taken_over_is_judged_by_its_own_length() -> None:
     core = IdleReaper(tick=1.0)
     core.register("long", timeout=90.0, now=0.0)
     core.close_epoch(1.0)
@@ -339,7 +352,7 @@ def test_a_silence_that_was_taken_over_is_judged_by_its_own_length_from_the_firs
     assert found == [(("long", "again"), 0.0, 8.0)]
 
 
-def test_what_a_report_raises_comes_out_of_the_touch_which_may_be_repeated():
+def test_what_a_report_raises_comes_out_of_the_touch_which_may_be_repeated() -> None:
     core = IdleReaper(tick=1.0)
     core.report_silences(1.0, lambda *_: 1 / 0)
     lease = core.register("a", timeout=9.0, now=0.0)

@@ -5,6 +5,7 @@ scan.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import hypothesis.strategies as st
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from reaper import DuplicateUid, IdleReaper, Lease
+from reaper import DuplicateUid, Expiry, IdleReaper, Lease
 
 UIDS = st.integers(0, 7)
 TIMEOUTS = st.sampled_from([0.3, 1.0, 2.5, 4.0, 9.0, 65.0, 1000.0, None])
@@ -43,26 +44,26 @@ class CoreMachine(RuleBasedStateMachine):
         self.lateness = [0.0]
 
     # ---- the model ----
-    def close(self):
+    def close(self) -> None:
         self.closed.append(self.now)
         self.opened = self.now
         for entry in self.model.values():
             entry.postponed = False
 
-    def close_if_nothing_armed(self):
+    def close_if_nothing_armed(self) -> None:
         if all(entry.suspended for entry in self.model.values()):
             self.close()
 
-    def end_epoch(self):
+    def end_epoch(self) -> None:
         assert self.core.close_epoch(self.now)
         self.close()
 
-    def ended(self, uid):
+    def ended(self, uid: int) -> float:
         """When the epoch of the last activity ended."""
         entry = self.model[uid]
         return math.inf if entry.epoch == len(self.closed) else self.closed[entry.epoch]
 
-    def due(self, uid):
+    def due(self, uid: int) -> float:
         entry = self.model[uid]
         return (
             math.inf
@@ -70,7 +71,7 @@ class CoreMachine(RuleBasedStateMachine):
             else self.ended(uid) + entry.timeout
         )
 
-    def expect(self, expired, limit, now):
+    def expect(self, expired: list[Expiry], limit: int | None, now: float) -> None:
         due = sorted(
             self.due(uid)
             for uid, entry in self.model.items()
@@ -86,7 +87,7 @@ class CoreMachine(RuleBasedStateMachine):
         for expiry in expired:
             self.ends(expiry, now)
 
-    def ends(self, expiry, now):
+    def ends(self, expiry: Expiry, now: float) -> None:
         entry = self.model.pop(expiry.uid)
         assert expiry == (
             expiry.uid,
@@ -102,7 +103,7 @@ class CoreMachine(RuleBasedStateMachine):
 
     # ---- the rules ----
     @rule(uid=UIDS, timeout=TIMEOUTS, reason=st.sampled_from(["idle", "headers"]))
-    def register(self, uid, timeout, reason):
+    def register(self, uid: int, timeout: float, reason: str) -> None:
         if uid in self.model:
             with pytest.raises(DuplicateUid, match=f"uid {uid} is registered already"):
                 self.core.register(uid, timeout=timeout, now=self.now)
@@ -112,7 +113,7 @@ class CoreMachine(RuleBasedStateMachine):
         self.model[uid] = Model(lease, timeout, reason, len(self.closed))
 
     @rule(uid=UIDS, timeout=TIMEOUTS, other=UIDS)
-    def take_over_the_activity_of_another(self, uid, timeout, other):
+    def take_over_the_activity_of_another(self, uid: int, timeout: float, other: int) -> None:
         if uid not in self.model and other in self.model and not self.model[other].suspended:
             self.close_if_nothing_armed()
             lease = self.core.register(
@@ -121,7 +122,7 @@ class CoreMachine(RuleBasedStateMachine):
             self.model[uid] = Model(lease, timeout, "idle", self.model[other].epoch)
 
     @rule(uid=UIDS, by_lease=st.booleans())
-    def touch(self, uid, by_lease):
+    def touch(self, uid: int, by_lease: bool) -> None:
         if by_lease and uid in self.model:
             self.model[uid].lease.touch()
         else:
@@ -130,14 +131,14 @@ class CoreMachine(RuleBasedStateMachine):
             self.model[uid].epoch = len(self.closed)
 
     @rule(uid=UIDS)
-    def suspend(self, uid):
+    def suspend(self, uid: int) -> None:
         if uid in self.model:
             assert self.model[uid].lease.suspend() == (not self.model[uid].suspended)
             self.model[uid].postponed = False
             self.model[uid].suspended = True
 
     @rule(uid=UIDS)
-    def resume(self, uid):
+    def resume(self, uid: int) -> None:
         if uid in self.model:
             was = self.model[uid].suspended
             if was:
@@ -147,7 +148,7 @@ class CoreMachine(RuleBasedStateMachine):
             assert self.model[uid].lease.resume(self.now) == was
 
     @rule(uid=UIDS, timeout=TIMEOUTS, reason=st.sampled_from([None, "body"]))
-    def retime(self, uid, timeout, reason):
+    def retime(self, uid: int, timeout: float, reason: str | None) -> None:
         if uid in self.model:
             assert self.model[uid].lease.retime(timeout, self.now, reason)
             self.model[uid].postponed = False
@@ -155,7 +156,7 @@ class CoreMachine(RuleBasedStateMachine):
             self.model[uid].reason = reason or self.model[uid].reason
 
     @rule(uid=UIDS)
-    def release(self, uid):
+    def release(self, uid: int) -> None:
         if uid in self.model:
             assert self.model[uid].lease.release()
             self.dead.append(self.model.pop(uid).lease)
@@ -164,7 +165,7 @@ class CoreMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.dead)
     @rule(i=st.integers(0, 100))
-    def poke_the_dead(self, i):
+    def poke_the_dead(self, i: int) -> None:
         lease = self.dead[i % len(self.dead)]
         lease.touch()
         assert (lease.alive, lease.timeout, lease.reason, lease.suspended) == (
@@ -179,16 +180,16 @@ class CoreMachine(RuleBasedStateMachine):
         assert not lease.release()
 
     @rule(step=STEPS)
-    def close_epoch(self, step):
+    def close_epoch(self, step: float) -> None:
         self.now += step
         self.end_epoch()
 
     @rule(limit=st.sampled_from([None, 1, 2, 3]))
-    def expire(self, limit):
+    def expire(self, limit: int | None) -> None:
         self.expect(self.core.expire(self.now, limit=limit), limit, self.now)
 
     @rule(step=STEPS, limit=st.sampled_from([None, 1, 2]))
-    def advance(self, step, limit):
+    def advance(self, step: float, limit: int | None) -> None:
         self.now += step
         before = self.core.statistics().epochs
         expired = self.core.advance(self.now, limit=limit)
@@ -205,13 +206,20 @@ class CoreMachine(RuleBasedStateMachine):
         touched=st.sets(UIDS),
         limit=st.sampled_from([None, 2]),
     )
-    def expire_with_a_final_check(self, step, answers, collection, touched, limit):
+    def expire_with_a_final_check(
+        self,
+        step: float,
+        answers: dict[int, bool],
+        collection: bool,
+        touched: set[int],
+        limit: int | None,
+    ) -> None:
         self.now += step
         self.end_epoch()
         answered = {}
         due = {uid: self.due(uid) for uid in self.model}
 
-        def spare(leases):
+        def spare(leases: Sequence[Lease]) -> Sequence[Lease] | dict[Lease, bool]:
             for lease in leases:
                 assert lease.alive
                 if lease.uid in touched:
@@ -235,7 +243,7 @@ class CoreMachine(RuleBasedStateMachine):
 
     # ---- what always holds ----
     @invariant()
-    def agrees(self):
+    def agrees(self) -> None:
         self.core.check()
         assert all(
             slot.live for slot in self.core._never.slots.values()
@@ -252,12 +260,13 @@ class CoreMachine(RuleBasedStateMachine):
         assert statistics.expired + statistics.released == len(self.dead)
 
     @invariant()
-    def wakes_exactly(self):
+    def wakes_exactly(self) -> None:
         armed = [uid for uid, entry in self.model.items() if not entry.suspended]
         wake = self.core.next_wakeup()
         if not armed:
             assert wake is None
         else:
+            assert wake is not None
             # Never later than anything due or the end of the epoch. It may come earlier than any
             # real due instant: for a slot whose leases have all been touched, to move them on.
             assert wake <= min(
@@ -267,7 +276,7 @@ class CoreMachine(RuleBasedStateMachine):
             )
 
     @invariant()
-    def explains(self):
+    def explains(self) -> None:
         for uid, entry in self.model.items():
             explanation = self.core.explain(uid)
             assert (explanation.timeout, explanation.reason) == (entry.timeout, entry.reason)
@@ -290,7 +299,7 @@ class CoreMachine(RuleBasedStateMachine):
                 assert explanation.due == self.opened + TICK + entry.timeout
 
     @invariant()
-    def knows_the_oldest(self):
+    def knows_the_oldest(self) -> None:
         armed = {uid: self.ended(uid) for uid, entry in self.model.items() if not entry.suspended}
         oldest = self.core.oldest(3)
         assert [armed[uid] for uid in oldest] == sorted(armed.values())[:3]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -11,7 +14,7 @@ from reaper import ClockWentBackwards, IdleRing, InvalidArgument, InvariantViola
 UIDS = st.sampled_from("abcdef")
 
 
-def test_the_clock_does_not_go_backwards_and_a_refusal_changes_nothing():
+def test_the_clock_does_not_go_backwards_and_a_refusal_changes_nothing() -> None:
     ring = IdleRing(timeout_ticks=1, start=5)
     ring.add("a")
     with pytest.raises(ClockWentBackwards, match="got 4 after 5"):
@@ -23,7 +26,7 @@ HUGE = [pytest.param(10**400, id="huge"), pytest.param(10**5000, id="longer"), (
 
 
 @pytest.mark.parametrize("bad", [0, -1, 1.5, True, None, float("nan"), *HUGE])
-def test_a_bad_number_is_refused_by_name_and_value(bad):
+def test_a_bad_number_is_refused_by_name_and_value(bad: Any) -> None:
     with pytest.raises(InvalidArgument, match=r"timeout_ticks must be an integer [<>]= \d+, got"):
         IdleRing(timeout_ticks=bad)
     if type(bad) is not int:
@@ -31,7 +34,7 @@ def test_a_bad_number_is_refused_by_name_and_value(bad):
             IdleRing().advance(bad)
 
 
-FAULTS = {
+FAULTS: dict[str, Callable[[Any], object]] = {
     "lies in two slots": lambda ring: ring._slots[0].append("a"),
     "or in none": lambda ring: ring._slots[0].clear(),
     "len is 2": lambda ring: setattr(ring, "_len", 2),
@@ -41,7 +44,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("message", FAULTS)
-def test_check_finds(message):
+def test_check_finds(message: str) -> None:
     ring = IdleRing()
     ring.add("a")
     ring.check()
@@ -56,26 +59,26 @@ class RingMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.ring = IdleRing(timeout_ticks=4)
-        self.last: dict[str, int] = {}
+        self.last: dict[int, int] = {}
         self.now = 0
 
     @rule(uid=UIDS)
-    def add(self, uid):
+    def add(self, uid: int) -> None:
         assert self.ring.add(uid) == (uid not in self.last)
         self.last[uid] = self.now
 
     @rule(uid=UIDS)
-    def touch(self, uid):
+    def touch(self, uid: int) -> None:
         assert self.ring.touch(uid) == (uid in self.last)
         if uid in self.last:
             self.last[uid] = self.now
 
     @rule(uid=UIDS)
-    def discard(self, uid):
+    def discard(self, uid: int) -> None:
         assert self.ring.discard(uid) == (self.last.pop(uid, None) is not None)
 
     @rule(jump=st.sampled_from([0, 1, 1, 2, 3, 4, 5, 6, 11, 1000]))
-    def advance(self, jump):
+    def advance(self, jump: int) -> None:
         self.now += jump
         expired = self.ring.advance(self.now)
         due = {uid: touched for uid, touched in self.last.items() if touched + 4 < self.now}
@@ -85,10 +88,10 @@ class RingMachine(RuleBasedStateMachine):
             del self.last[uid]
 
     @invariant()
-    def agrees(self):
+    def agrees(self) -> None:
         self.ring.check()
         assert len(self.ring) == len(self.last)
-        for uid in "abcdef":
+        for uid in range(6):
             assert (uid in self.ring) == (uid in self.last) == (self.ring.slot_of(uid) is not None)
         assert all(self.ring.slot_of(uid) == touched % 5 for uid, touched in self.last.items())
 

@@ -4,6 +4,7 @@ off right whatever its chunks hold: one epoch, many, the silent, the released.""
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
 from typing import Any
 
 import pytest
@@ -112,8 +113,8 @@ def test_check_notices_a_broken(broken: str, value: object) -> None:
 )
 @pytest.mark.parametrize("holes", [False, True])
 @pytest.mark.parametrize("limit", [None, 100])
-def test_leases_keep_the_order_of_their_arrival_whether_their_chunk_moved_or_they_did(
-    limit, holes, silent
+def test_leases_keep_the_order_of_their_arrival_whether_they_or_their_chunk_moved(
+    limit: int | None, holes: bool, silent: Collection[int]
 ) -> None:
     core = IdleReaper(tick=1.0)
     leases = [core.register(uid, 10.0, now=0.0) for uid in range(3 * CHUNK)]
@@ -171,7 +172,7 @@ def test_any_mixture_of_heartbeats_silences_and_releases_is_reaped_by_the_law(
             lease = core.register(
                 (count, chance.choice([2, 3, 4, 100])), chance.choice([5.0, 20.0]), now
             )
-            due[lease] = now + 1.0 + lease.timeout
+            due[lease] = now + 1.0 + (lease.timeout or 0.0)
             count += 1
         for lease in list(due):
             number, beat = lease.uid
@@ -180,7 +181,7 @@ def test_any_mixture_of_heartbeats_silences_and_releases_is_reaped_by_the_law(
                 del due[lease]
             elif int(now) % beat == number % 2 or (beat == 4 and chance.random() < 0.2):
                 lease.touch()
-                due[lease] = now + 1.0 + lease.timeout
+                due[lease] = now + 1.0 + (lease.timeout or 0.0)
         now += 1.0
         core.close_epoch(now)
         while True:

@@ -37,9 +37,7 @@ def test_450_lies_at_level_3_is_demoted_at_400_and_at_440_and_fires_at_450() -> 
     assert seen == [(400, (2, 2), []), (440, (1, 10), []), (450, None, [450])]
 
 
-def test_the_face_of_a_clock_is_three_levels_with_sizes_of_their_own_of_which_the_last_is_repeated() -> (
-    None
-):
+def test_the_face_of_a_clock_is_three_levels_of_which_the_last_size_is_repeated() -> None:
     wheel = TimingWheel[str](tick=1, wheel_size=(60, 60, 12), start=0)
     timer = wheel.schedule(5 * 3600 + 7 * 60 + 9, "5:07:09")
     assert wheel.levels == (Level(1, 60, 60, 0), Level(60, 60, 3600, 0), Level(3600, 12, 43200, 0))

@@ -13,11 +13,12 @@ from reaper.config import ReaperConfig
 from reaper.driver.driver import REAPS_PER_SLICE
 from reaper.driver.sockets import TcpInfo
 from reaper.driver.vanished import LOOKS_PER_STEP
-from tests.driver.test_driver import Connection, Loop, connected
+from tests.driver.test_sockets import connected
+from tests.helpers.driver_loop import Connection, Loop
 
 
 def heard_of(silence: float, unanswered: int, resent: float | None = None) -> TcpInfo:
-    """A peer that was last heard *silence* seconds ago, and to which data was *resent* so long ago."""
+    """A peer that was last heard *silence* seconds ago; data was *resent* to it so long ago."""
     return TcpInfo(resent or 0.0, silence, silence, 0, 0, int(resent is not None), unanswered)
 
 
@@ -34,7 +35,9 @@ def heard_of(silence: float, unanswered: int, resent: float | None = None) -> Tc
         (72.0, 28.0, 8, True),  # ...a little
     ],
 )
-def test_a_peer_is_gone_when_it_owes_an_answer(silence, resent, unanswered, gone) -> None:
+def test_a_peer_is_gone_when_it_owes_an_answer(
+    silence: float, resent: float | None, unanswered: int, gone: bool
+) -> None:
     assert heard_of(silence, unanswered, resent).gone(60.0) is gone
 
 
@@ -57,7 +60,8 @@ class Peers:
 
     def watch(self, link: int) -> Connection:
         driver = self.loop.driver
-        return driver.watch(lambda uid: Connection(driver, uid, link), object(), 0.0)  # type: ignore[no-any-return]
+        watched: Connection = driver.watch(lambda uid: Connection(driver, uid, link), object(), 0.0)
+        return watched
 
 
 GONE, THERE, UNIX, MANY = 1_000_005, 1_000_006, 1_000_009, 1_000_010
@@ -124,7 +128,7 @@ class Asked(list[int]):
 
 
 def test_the_silent_are_asked_at_each_look_and_no_more_at_once_than_a_queue_holds(
-    monkeypatch,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The kernel's own timers ask those of half a second in one instant: a loopback drops all but a
     thousand.

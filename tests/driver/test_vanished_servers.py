@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -65,7 +66,7 @@ time.sleep(3600)
 """
 
 
-def guarded(certificate):
+def guarded(certificate: tuple[str, str]) -> dict[str, tuple[list[str], tuple[str, ...]]]:
     """What runs each server on a port of its own, and what its clients want of it."""
     tls = ["--ssl-certfile", certificate[0], "--ssl-keyfile", certificate[1]]
     http = {name: ["--http", f"reaper.uvicorn:{name}", "--loop"] for name in ("HttpTools", "H11")}
@@ -96,7 +97,7 @@ def guarded(certificate):
     }
 
 
-def end(pid):
+def end(pid: int) -> None:
     """A server that waits for a client that has vanished would not end otherwise."""
     for each in tree(pid):
         with contextlib.suppress(ProcessLookupError):
@@ -104,8 +105,8 @@ def end(pid):
 
 
 def test_every_server_closes_the_clients_that_vanish_and_a_stock_one_keeps_them(
-    tmp_path, certificate
-):
+    tmp_path: Path, certificate: tuple[str, str]
+) -> None:
     names = ("KEEP_ALIVE", "FIRST_BYTE", "HEADERS", "BODY", "WRITE", "TUNNEL", "IDLE")
     limits = {f"REAPER_TIMEOUTS_{name}": "1h" for name in names}
     environment = (
@@ -139,7 +140,7 @@ def test_every_server_closes_the_clients_that_vanish_and_a_stock_one_keeps_them(
         assert client.stdout is not None
         assert client.stdout.readline() == "ready\n"
 
-        def held():
+        def held() -> dict[str, int]:
             found = open_at(made.pid)
             return {
                 name: found.count(port) for port, (name, *_) in servers.items() if port in found

@@ -22,7 +22,7 @@ from reaper.metrics import (
     merged,
 )
 from reaper.policy.pressure import Pressure, Resources
-from tests.driver.test_driver import Loop
+from tests.helpers.driver_loop import Loop
 
 NAMES = [
     *("reaper_leases", "reaper_leases_suspended", "reaper_parked", "reaper_tick_seconds"),

@@ -16,7 +16,7 @@ from reaper import InvalidArgument
 from reaper.config import ReaperConfig
 from reaper.policy.jitter import STEPS, Bucket, Jitter, check_rate
 from reaper.trio import open_reaper
-from tests.driver.test_driver import Loop
+from tests.helpers.driver_loop import Loop
 
 
 @given(

@@ -18,7 +18,7 @@ from reaper.driver.pressing import let_go
 from reaper.metrics import families
 from reaper.policy.pressure import Pressure, Resources, cgroup_memory, limits_here, read_here
 from reaper.trio import open_reaper, relieve
-from tests.driver.test_driver import Loop
+from tests.helpers.driver_loop import Loop
 
 
 def of(connections: int) -> Resources:

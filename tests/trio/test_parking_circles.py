@@ -7,8 +7,11 @@ behind TLS 18 KB each.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import trio
+from trio.testing import MockClock
 
 import reaper.trio
 from reaper.core.lease import Lease
@@ -36,7 +39,7 @@ CLIENTS = 5
 
 
 @pytest.fixture
-def clock():
+def clock() -> MockClock:
     return autojump("still")
 
 
@@ -51,7 +54,9 @@ ENDS = {
 
 
 @pytest.mark.parametrize("end", ENDS)
-async def test_an_http_connection_leaves_no_circle(clock, secured, end: str) -> None:
+async def test_an_http_connection_leaves_no_circle(
+    clock: MockClock, secured: dict[str, Any], end: str
+) -> None:
     async with running(
         keep_alive="5s", headers="5s", request="20s", linger="0s", **secured
     ) as server:

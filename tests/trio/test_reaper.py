@@ -9,26 +9,31 @@ import gc
 import itertools
 import socket
 import time
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import trio
 import trio.testing
 from pyarrow import parquet
+from trio.testing import MockClock
 
 import reaper.trio
 from reaper import InvalidArgument
 from reaper.journal import Journal
-from reaper.trio import TrioReaper, WatchedStream, journal_clock, open_reaper
+from reaper.trio import ParkableStream, TrioReaper, WatchedStream, journal_clock, open_reaper
 from reaper.trio.streams import WatchedSocket
+from tests.helpers.parking import Handler
 from tests.helpers.streams import check_stream, no_circles, settle
 
 pytestmark = pytest.mark.trio
 
 
-async def test_start_hands_out_the_reaper_and_it_runs_only_once(autojump_clock):
+async def test_start_hands_out_the_reaper_and_it_runs_only_once(autojump_clock: MockClock) -> None:
     async with trio.open_nursery() as nursery:
         r = TrioReaper(tick=1.0)
         assert await nursery.start(r.run) is r
@@ -37,26 +42,25 @@ async def test_start_hands_out_the_reaper_and_it_runs_only_once(autojump_clock):
         nursery.cancel_scope.cancel()
 
 
-# ---- streams
-# ---------------------------------------------------------------------------------------------------------
+# ---- streams -------------------------------------------------------------------------------------
 
 
-async def test_receiving_touches_by_itself_and_sending_does_not(autojump_clock):
+async def test_receiving_touches_by_itself_and_sending_does_not(autojump_clock: MockClock) -> None:
     async with open_reaper(tick=1.0) as r, trio.open_nursery() as nursery:
         ours, theirs = trio.testing.memory_stream_pair()
         start = trio.current_time()
 
-        async def peer():
+        async def peer() -> None:
             for _ in range(5):
                 await trio.sleep(4)
                 await theirs.send_all(b"x")
 
-        async def chatter(stream):
+        async def chatter(stream: Any) -> None:
             while True:
                 await trio.sleep(1)
                 await stream.send_all(b"are you there?")
 
-        async def handler(stream):
+        async def handler(stream: Any) -> None:
             nursery.start_soon(chatter, stream)
             async for _ in stream:
                 pass
@@ -67,10 +71,12 @@ async def test_receiving_touches_by_itself_and_sending_does_not(autojump_clock):
         nursery.cancel_scope.cancel()
 
 
-async def test_a_watched_stream_and_a_watched_socket_are_streams_like_any_other():
+async def test_a_watched_stream_and_a_watched_socket_are_streams_like_any_other() -> None:
     async with open_reaper(tick=1.0) as r:
 
-        async def make(pair=trio.testing.memory_stream_pair):
+        async def make(
+            pair: Callable[[], Any] = trio.testing.memory_stream_pair,
+        ) -> tuple[Any, Any]:
             left, right = (WatchedStream(end, r.watch(end, idle=1000)) for end in pair())
             return left, right
 
@@ -100,11 +106,11 @@ async def test_a_watched_stream_and_a_watched_socket_are_streams_like_any_other(
 
 
 async def test_a_drain_knows_whose_turn_it_is_by_the_stream_and_says_what_it_waits_for(
-    autojump_clock, caplog
-):
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
     async with open_reaper(tick=1.0) as r, trio.open_nursery() as nursery:
 
-        async def handler(stream, by_touch: bool) -> None:
+        async def handler(stream: Any, by_touch: bool) -> None:
             with r.watch(stream, idle=100) as connection:
                 if by_touch:
                     await stream.receive_some()
@@ -147,7 +153,7 @@ async def test_a_drain_knows_whose_turn_it_is_by_the_stream_and_says_what_it_wai
             connection.stream  # noqa: B018
 
 
-async def test_all_of_several_drains_return(autojump_clock):
+async def test_all_of_several_drains_return(autojump_clock: MockClock) -> None:
     async with (
         open_reaper(tick=1.0) as r,
         r.parking_lot(trio.sleep, 30) as lot,
@@ -171,11 +177,10 @@ async def test_all_of_several_drains_return(autojump_clock):
             theirs.close()
 
 
-# ---- manners
-# ---------------------------------------------------------------------------------------------------------
+# ---- manners -------------------------------------------------------------------------------------
 
 
-async def test_a_handler_that_is_cancelled_together_with_the_reaper_meets_only_its_cancellation():
+async def test_a_handler_cancelled_together_with_the_reaper_meets_only_that() -> None:
     async with trio.open_nursery() as nursery:
         r = await nursery.start(TrioReaper(tick=1.0).run)
 
@@ -194,18 +199,18 @@ async def test_a_handler_that_is_cancelled_together_with_the_reaper_meets_only_i
         nursery.cancel_scope.cancel()
 
 
-async def test_a_server_that_is_cancelled_in_the_moment_of_an_accept_harms_no_nursery_of_the_callers():
+async def test_a_server_cancelled_in_the_moment_of_an_accept_harms_no_other_nursery() -> None:
     """The handler takes its first step when the server has ended: the newcomer is closed, for
     nothing would reap it.
     """
-    begun: list = []
-    tasks: list = []
+    begun: list[object] = []
+    tasks: list[Callable[[], Any]] = []
 
-    async def handler(stream) -> None:
+    async def handler(stream: Any) -> None:
         begun.append(stream)
 
     # A nursery that is slow to start its tasks.
-    later = SimpleNamespace(
+    later: Any = SimpleNamespace(
         start_soon=lambda function, *args: tasks.append(partial(function, *args))
     )
     async with trio.open_nursery() as nursery:
@@ -221,17 +226,16 @@ async def test_a_server_that_is_cancelled_in_the_moment_of_an_accept_harms_no_nu
     assert begun == []
 
 
-# ---- ends of file and of patience
-# ------------------------------------------------------------------------------------
+# ---- ends of file and of patience ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("way", ["watched", "socket", "parked"])
-async def test_a_handler_that_takes_the_end_of_file_for_a_pause_does_not_spin_and_is_reaped(
-    autojump_clock, way
-):
+async def test_a_handler_that_takes_the_end_of_file_for_a_pause_does_not_spin(
+    autojump_clock: MockClock, way: str
+) -> None:
     reads = 0
 
-    async def endless(stream) -> None:
+    async def endless(stream: Any) -> None:
         nonlocal reads
         while True:
             await stream.receive_some()
@@ -258,10 +262,10 @@ async def test_a_handler_that_takes_the_end_of_file_for_a_pause_does_not_spin_an
     assert 10 < reads < 80
 
 
-async def test_a_handler_that_swallows_its_silence_in_a_loop_lets_the_loop_run():
+async def test_a_handler_that_swallows_its_silence_in_a_loop_lets_the_loop_run() -> None:
     swallowed = 0
 
-    async def swallows(stream) -> None:
+    async def swallows(stream: Any) -> None:
         nonlocal swallowed
         while swallowed < 1000:
             try:
@@ -284,11 +288,12 @@ async def test_a_handler_that_swallows_its_silence_in_a_loop_lets_the_loop_run()
     assert passes >= 900
 
 
-# ---- the garbage collector
-# -------------------------------------------------------------------------------------------
+# ---- the garbage collector -----------------------------------------------------------------------
 
 
-async def test_a_tamed_collector_never_visits_the_connections_that_are_there(autojump_clock):
+async def test_a_tamed_collector_never_visits_the_connections_that_are_there(
+    autojump_clock: MockClock,
+) -> None:
     """Ten thousand more objects come, as of new connections; what a collection visits then does not
     grow with them.
     """
@@ -322,11 +327,13 @@ async def test_a_tamed_collector_never_visits_the_connections_that_are_there(aut
     assert gc.get_freeze_count() <= before[1]
 
 
-async def test_connections_that_have_ended_leave_no_circle_for_the_collector(autojump_clock):
-    async def ping(connection) -> None:
+async def test_connections_that_have_ended_leave_no_circle_for_the_collector(
+    autojump_clock: MockClock,
+) -> None:
+    async def ping(connection: object) -> None:
         """Not answered."""
 
-    async def one(r: TrioReaper, **options) -> None:
+    async def one(r: TrioReaper, **options: Any) -> None:
         with r.watch(None, idle=5, **options) as connection:
             connection.touch()
             connection.deadline(100, "age")
@@ -341,15 +348,14 @@ async def test_connections_that_have_ended_leave_no_circle_for_the_collector(aut
             await trio.sleep(1)
 
 
-# ---- real sockets
-# --------------------------------------------------------------------------------------------------
+# ---- real sockets --------------------------------------------------------------------------------
 
 # Long enough for a machine that is busy with something else: a test whose own client stalls that
 # long proves nothing.
 IDLE, TICK = 2.0, 0.2
 
 
-async def echo(stream) -> None:
+async def echo(stream: Any) -> None:
     """A handler that knows nothing of the reaper."""
     try:
         async for data in stream:
@@ -358,7 +364,7 @@ async def echo(stream) -> None:
         pass
 
 
-def dial(listeners) -> socket.socket:
+def dial(listeners: Sequence[trio.SocketListener]) -> socket.socket:
     """A plain client: it works while our loop does not."""
     client = socket.create_connection(listeners[0].socket.getsockname())
     client.setblocking(False)
@@ -377,14 +383,14 @@ def closed(client: socket.socket) -> bool:
     return True
 
 
-async def until(condition) -> None:
+async def until(condition: Callable[[], object]) -> None:
     with trio.fail_after(60):
         while not condition():
             await trio.sleep(0.02)
 
 
 @asynccontextmanager
-async def serving(handler, **options):
+async def serving(handler: Handler, **options: Any) -> AsyncIterator[Any]:
     async with trio.open_nursery() as nursery:
         serve = partial(
             reaper.trio.serve_tcp, handler, 0, host="127.0.0.1", idle=IDLE, tick=TICK, **options
@@ -393,9 +399,11 @@ async def serving(handler, **options):
         nursery.cancel_scope.cancel()
 
 
-async def test_what_came_while_the_handler_did_something_else_is_read_at_once(autojump_clock):
+async def test_what_came_while_the_handler_did_something_else_is_read_at_once(
+    autojump_clock: MockClock,
+) -> None:
 
-    async def slow(stream) -> None:
+    async def slow(stream: ParkableStream) -> None:
         while data := await stream.receive_some():
             await trio.sleep(IDLE / 10)
             await stream.send_all(data)
@@ -411,7 +419,7 @@ async def test_what_came_while_the_handler_did_something_else_is_read_at_once(au
 
 
 @pytest.mark.slow
-async def test_no_live_connection_is_reaped_after_the_loop_stalled():
+async def test_no_live_connection_is_reaped_after_the_loop_stalled() -> None:
     """Data lies in the kernel while the loop is blocked past every timeout: 0 of 200 live ones are
     closed.
     """
@@ -439,17 +447,16 @@ async def test_no_live_connection_is_reaped_after_the_loop_stalled():
             client.close()
 
 
-# ---- the journal: one life a connection, ended once, by whom and why
-# ------------------------------------------------
+# ---- the journal: one life a connection, ended once, by whom and why -----------------------------
 
 
-def rows(directory) -> list[dict]:
+def rows(directory: Path) -> list[dict]:
     found = [parquet.read_table(path).to_pylist() for path in sorted(directory.glob("*.parquet"))]
     return sorted(itertools.chain(*found), key=lambda row: (row["conn"], row["t"]))
 
 
 @asynccontextmanager
-async def journaled(directory, tick=1.0):
+async def journaled(directory: Path, tick: float = 1.0) -> AsyncIterator[TrioReaper]:
     """A reaper with a journal in *directory*."""
     with Journal(
         directory, writer=1, tick=tick, clock_ns=journal_clock(), background=False
@@ -459,9 +466,9 @@ async def journaled(directory, tick=1.0):
 
 
 async def test_a_peer_that_hangs_up_has_ended_it_and_what_it_said_before_are_rows(
-    tmp_path, autojump_clock
-):
-    async def handler(stream):
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async def handler(stream: Any) -> None:
         async for _ in stream:
             pass
 
@@ -477,8 +484,10 @@ async def test_a_peer_that_hangs_up_has_ended_it_and_what_it_said_before_are_row
     assert found[1]["idle_ns"] // 10**9 in (3, 4)
 
 
-async def test_a_parked_connection_that_its_own_handler_closes_has_an_end(tmp_path, autojump_clock):
-    async def closes(stream):
+async def test_a_parked_connection_that_its_own_handler_closes_has_an_end(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async def closes(stream: Any) -> None:
         await stream.receive_some()
         stream.close()
 
@@ -495,15 +504,17 @@ async def test_a_parked_connection_that_its_own_handler_closes_has_an_end(tmp_pa
     ]
 
 
-async def test_a_stall_leaves_rows_that_explain_why_the_reap_came_later(tmp_path, autojump_clock):
-    clock = trio.lowlevel.current_clock()
+async def test_a_stall_leaves_rows_that_explain_why_the_reap_came_later(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    clock: Any = trio.lowlevel.current_clock()
     async with journaled(tmp_path) as r, trio.open_nursery() as nursery:
 
-        async def silent():
+        async def silent() -> None:
             with r.watch(None, idle=5):
                 await trio.sleep_forever()
 
-        async def answers():
+        async def answers() -> None:
             with r.watch(None, idle=5) as connection:
                 await trio.sleep(24)  # after the stall
                 connection.touch()
@@ -535,7 +546,7 @@ async def test_a_stall_leaves_rows_that_explain_why_the_reap_came_later(tmp_path
 
 
 @pytest.mark.slow
-async def test_a_real_connection_carries_its_peer_and_what_spared_it(tmp_path):
+async def test_a_real_connection_carries_its_peer_and_what_spared_it(tmp_path: Path) -> None:
     async with journaled(tmp_path, 0.1) as r:
         listening = socket.create_server(("127.0.0.1", 0))
         client = socket.create_connection(listening.getsockname())

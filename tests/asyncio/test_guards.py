@@ -1,5 +1,5 @@
-"""The asyncio adapter on real sockets: streams, protocols, the guard; asyncio and uvloop, with TLS
-and without.
+"""Guarded protocols on real sockets, beside streams and the mixin; asyncio and uvloop, with TLS and
+without.
 """
 
 from __future__ import annotations
@@ -11,12 +11,16 @@ import inspect
 import socket
 import ssl
 import time
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyarrow import parquet
 
 import reaper.asyncio
+from reaper.asyncio import AsyncioReaper
+from reaper.asyncio.guards import Guard
 from reaper.config import ReaperConfig
 from reaper.journal import Journal
 from reaper.policy import Phase
@@ -29,19 +33,19 @@ TICK = 0.1
 
 
 @pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
-def anyio_backend(request):
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
     return "asyncio", {"use_uvloop": request.param}
 
 
 @pytest.fixture(scope="module")
-def tls(certificate):
+def tls(certificate: tuple[str, str]) -> tuple[ssl.SSLContext, ssl.SSLContext]:
     """The server's side and the client's."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(*certificate)
     return context, ssl.create_default_context(cafile=certificate[0])
 
 
-async def echo(reader, writer):
+async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     try:
         while data := await reader.read(1000):
             writer.write(data)
@@ -51,15 +55,15 @@ async def echo(reader, writer):
 
 
 class Echo(asyncio.Protocol):
-    def connection_made(self, transport):
+    def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self.transport = transport
 
-    def data_received(self, data):
+    def data_received(self, data: bytes) -> None:
         super().data_received(data)
         self.transport.write(data)
 
-    def connection_lost(self, exc):
+    def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         ENDED.append(self)
 
@@ -67,7 +71,7 @@ class Echo(asyncio.Protocol):
 class Picky(Echo):
     """Whoever derives from it must say more than that."""
 
-    def __init_subclass__(cls, *, name):
+    def __init_subclass__(cls, *, name: str) -> None:
         pass
 
 
@@ -75,14 +79,20 @@ class WatchedEcho(Echo, reaper.asyncio.Protocol):
     idle = IDLE
 
 
-ENDED: list = []
+ENDED: list[object] = []
 SERVERS = pytest.mark.parametrize(
     "served", [echo, Echo, WatchedEcho], ids=["streams", "guard", "mixin"]
 )
 
 
 @contextlib.asynccontextmanager
-async def serving(served, config=None, idle=IDLE, journal=None, **options):
+async def serving(
+    served: Any,
+    config: ReaperConfig | None = None,
+    idle: float = IDLE,
+    journal: Journal | None = None,
+    **options: Any,
+) -> AsyncIterator[tuple[AsyncioReaper, Any]]:
     """The reaper and the address of a server.
 
     *served* is a handler of streams, a `reaper.asyncio.Protocol`, another protocol, which is
@@ -107,14 +117,18 @@ async def serving(served, config=None, idle=IDLE, journal=None, **options):
             yield r, server.sockets[0].getsockname()
 
 
-async def eventually(true):
+def guards_of(r: AsyncioReaper) -> list[Guard]:
+    return [one for one in r.driver.connections.values() if isinstance(one, Guard)]
+
+
+async def eventually(true: Callable[[], object]) -> None:
     async with asyncio.timeout(60):
         while not true():
             await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("how", ["close", "shut"])
-async def test_a_peer_hears_of_its_close_before_the_loop_goes_on(how):
+async def test_a_peer_hears_of_its_close_before_the_loop_goes_on(how: str) -> None:
     async with serving(Echo) as (r, address):
         with socket.create_connection(address) as client:
             client.settimeout(10)  # blocks this loop, too
@@ -129,13 +143,15 @@ async def test_a_peer_hears_of_its_close_before_the_loop_goes_on(how):
                 pass
 
 
-async def test_the_log_names_a_peer_that_is_gone_as_soon_as_its_connection_is_shut(caplog):
+async def test_the_log_names_a_peer_that_is_gone_as_soon_as_its_connection_is_shut(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """Whose address the kernel forgets with the acknowledgement of the end."""
 
     kept = []  # uvloop frees a transport that reads no more, unless someone holds it
 
     class Waits(Echo):
-        def eof_received(self):
+        def eof_received(self) -> bool:
             kept.append(self)
             return True
 
@@ -146,11 +162,13 @@ async def test_the_log_names_a_peer_that_is_gone_as_soon_as_its_connection_is_sh
             await eventually(lambda: r.statistics().reasons)
             host, port = client.getsockname()
     [closed] = (record for record in caplog.records if hasattr(record, "reason"))
-    assert closed.peer == f"{host}:{port}"
+    assert vars(closed)["peer"] == f"{host}:{port}"
 
 
 @SERVERS
-async def test_silence_counts_from_the_last_byte_or_the_opening_and_is_closed_never_early(served):
+async def test_silence_counts_from_the_last_byte_or_the_opening_and_is_closed_never_early(
+    served: Any,
+) -> None:
     async with serving(served) as (r, address):
         opened = time.monotonic()
         silent, writes = await asyncio.open_connection(*address)
@@ -171,9 +189,9 @@ async def test_silence_counts_from_the_last_byte_or_the_opening_and_is_closed_ne
 
 
 @SERVERS
-async def test_with_tls_it_is_the_same_and_whoever_serves_hears_of_the_end_although_nobody_holds_it(
-    served, tls
-):
+async def test_with_tls_it_is_the_same_and_the_server_hears_of_the_end(
+    served: Any, tls: tuple[ssl.SSLContext, ssl.SSLContext]
+) -> None:
     ENDED.clear()
     async with serving(served, ssl=tls[0]) as (r, address):
         start = time.monotonic()
@@ -188,13 +206,16 @@ async def test_with_tls_it_is_the_same_and_whoever_serves_hears_of_the_end_altho
 
 
 @SERVERS
-async def test_bytes_that_wait_in_the_kernel_while_the_loop_is_blocked_are_read_first(served):
+async def test_bytes_that_wait_in_the_kernel_while_the_loop_is_blocked_are_read_first(
+    served: Any,
+) -> None:
     """The loop is blocked for longer than the timeout; a client that sent something meanwhile is
     answered.
     """
     async with serving(served) as (_, address):
         loop = asyncio.get_running_loop()
-        clients, fresh = {}, []
+        clients: dict[socket.socket, float] = {}
+        fresh: list[socket.socket] = []
         while len(clients) < 30 or not fresh:
             client = socket.create_connection(address)
             client.setblocking(False)
@@ -216,9 +237,7 @@ async def test_bytes_that_wait_in_the_kernel_while_the_loop_is_blocked_are_read_
 class Flood(asyncio.Protocol):
     """Sends far more than the kernel holds, before it is asked."""
 
-    idle = IDLE
-
-    def connection_made(self, transport):
+    def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         transport.write(FLOOD)
 
@@ -226,11 +245,13 @@ class Flood(asyncio.Protocol):
 class WatchedFlood(Flood, reaper.asyncio.Protocol):
     """The same."""
 
+    idle = IDLE
+
 
 FLOOD = bytes(30_000_000)
 
 
-async def test_a_client_that_takes_a_long_response_is_not_idle_for_the_guard():
+async def test_a_client_that_takes_a_long_response_is_not_idle_for_the_guard() -> None:
     async with serving(Flood) as (_, address):
         with socket.socket() as client:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
@@ -243,7 +264,7 @@ async def test_a_client_that_takes_a_long_response_is_not_idle_for_the_guard():
             assert time.monotonic() - start > 2 * IDLE
 
 
-async def test_the_guard_asks_whether_the_server_is_busy():
+async def test_the_guard_asks_whether_the_server_is_busy() -> None:
     busy = True
     async with serving(
         lambda r: reaper.asyncio.guard(Echo, IDLE, busy=lambda _: busy, reaper=r)
@@ -258,20 +279,22 @@ async def test_the_guard_asks_whether_the_server_is_busy():
 
 
 @pytest.mark.parametrize("kind", ["streams", "guard"])
-async def test_drains_end_who_waits_for_bytes_at_once_and_who_works_when_it_has_answered(kind):
+async def test_drains_end_who_waits_for_bytes_at_once_and_who_works_when_it_has_answered(
+    kind: str,
+) -> None:
     begun, done = asyncio.Event(), asyncio.Event()
 
-    async def answer(data, writer):
+    async def answer(data: bytes, writer: asyncio.StreamWriter) -> None:
         begun.set()
         await done.wait()
         writer.write(data)
 
-    async def slow(reader, writer):
+    async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(1):
             await answer(data, writer)
 
     class Slow(Echo):
-        def data_received(self, data):
+        def data_received(self, data: bytes) -> None:
             self.answering = asyncio.create_task(answer(data, self.transport))
 
     async with serving(slow if kind == "streams" else Slow, idle=60) as (r, address):
@@ -293,7 +316,7 @@ async def test_drains_end_who_waits_for_bytes_at_once_and_who_works_when_it_has_
             writer.close()
 
 
-async def floods(reader, writer):
+async def floods(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     writer.write(FLOOD)
     try:
         await reader.read()
@@ -302,13 +325,13 @@ async def floods(reader, writer):
         await writer.wait_closed()
 
 
-async def floods_and_ends(reader, writer):
+async def floods_and_ends(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     writer.write(FLOOD)
     writer.close()
 
 
 @pytest.mark.parametrize("served", [floods, floods_and_ends, WatchedFlood, Flood])
-async def test_what_a_silent_client_does_not_take_keeps_no_connection_open(served):
+async def test_what_a_silent_client_does_not_take_keeps_no_connection_open(served: Any) -> None:
     given = {"timeouts.linger": "300ms", "timeouts.write": "300ms"}
     async with serving(served, ReaperConfig.load(environ={}, overrides=given)) as (_, address):
         with socket.create_connection(address) as client:
@@ -317,7 +340,7 @@ async def test_what_a_silent_client_does_not_take_keeps_no_connection_open(serve
             await eventually(lambda: not has_a_descriptor(*ports))
 
 
-def has_a_descriptor(local, remote):
+def has_a_descriptor(local: str, remote: str) -> bool:
     """Whether a process has one of the connection's end at *local*: the kernel names the socket's
     inode only then.
     """
@@ -329,7 +352,7 @@ def has_a_descriptor(local, remote):
 
 
 @pytest.fixture
-def no_collector():
+def no_collector() -> Iterator[None]:
     gc.disable()
     yield
     gc.enable()
@@ -340,16 +363,18 @@ def no_collector():
 @pytest.mark.parametrize(
     "base", [WatchedEcho, Echo, Picky, None], ids=["mixin", "guard", "picky", "streams"]
 )
-async def test_the_journal_says_at_once_who_has_closed(base, closes, tmp_path):
+async def test_the_journal_says_at_once_who_has_closed(
+    base: type[asyncio.Protocol] | None, closes: str, tmp_path: Path
+) -> None:
     ends = {"client": lambda self, data: None, "server": lambda self, data: self.transport.close()}
 
-    async def handler(reader, writer):
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(-1 if closes == "client" else 1)
         writer.close()
 
-    served = handler
+    served: Any = handler
     if base is not None:
-        more = {"name": "Ends"} if base is Picky else {}
+        more: dict[str, Any] = {"name": "Ends"} if base is Picky else {}
         served = type("Ends", (base,), {"data_received": ends[closes], "idle": 60}, **more)
         served.circle = served  # what the collector would have to find
     with Journal(tmp_path, tick=TICK, clock_ns=reaper.asyncio.journal_clock()) as journal:
@@ -371,15 +396,15 @@ async def test_the_journal_says_at_once_who_has_closed(base, closes, tmp_path):
     ]
 
 
-async def test_after_an_answer_that_was_taken_slowly_the_keep_alive_is_in_force():
+async def test_after_an_answer_that_was_taken_slowly_the_keep_alive_is_in_force() -> None:
     """`write`, an hour here, held in its place."""
     given = {"timeouts.keep_alive": "400ms", "timeouts.write": "1h"}
 
     class Answers(Echo):
-        def data_received(self, data):
+        def data_received(self, data: bytes) -> None:
             self.transport.write(bytes(8_000_000))
 
-    def factory(r):
+    def factory(r: AsyncioReaper) -> Callable[[], Any]:
         return polled.guard(Answers, lambda transport: Phase.KEEP_ALIVE, reaper=r)
 
     loop = asyncio.get_running_loop()
@@ -387,16 +412,14 @@ async def test_after_an_answer_that_was_taken_slowly_the_keep_alive_is_in_force(
         with socket.create_connection(address) as client:
             client.setblocking(False)
             await loop.sock_sendall(client, b"x")
-            await eventually(
-                lambda: any("write" in one._reason() for one in r.driver.connections.values())
-            )
+            await eventually(lambda: any("write" in one._reason() for one in guards_of(r)))
             while await loop.sock_recv(client, 1_000_000):
                 pass
         assert r.statistics().reasons == {"keep_alive": 1}
 
 
-def test_the_reaper_of_a_loop_is_one_and_runs():
-    async def body():
+def test_the_reaper_of_a_loop_is_one_and_runs() -> None:
+    async def body() -> None:
         assert reaper.asyncio.reaper_of() is reaper.asyncio.reaper_of()
 
     for _ in range(5):

@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
+from reaper.asyncio import AsyncioReaper
 from tests.adapters.test_promises import reaping
-from tests.helpers.loops import LOOPS
+from tests.helpers.loops import LOOPS, Asyncio
+
+
+def cancelling() -> int:
+    """How many cancellations of the current task are under way."""
+    task = asyncio.current_task()
+    assert task is not None
+    return task.cancelling()
 
 
 @pytest.fixture(params=[name for name in LOOPS if name != "trio"])
-def loop(request):
+def loop(request: pytest.FixtureRequest) -> Any:
     return LOOPS[request.param]()
 
 
 @reaping()
-async def test_a_cancellation_that_comes_together_with_the_reap_wins(loop, r):
-    async def handler():
+async def test_a_cancellation_that_comes_together_with_the_reap_wins(
+    loop: Asyncio, r: AsyncioReaper
+) -> None:
+    async def handler() -> object:
         with r.watch(None, idle=5) as connection:
             try:
                 await loop.forever()
@@ -31,7 +42,9 @@ async def test_a_cancellation_that_comes_together_with_the_reap_wins(loop, r):
 
 
 @reaping()
-async def test_a_timeout_outside_and_one_inside_each_do_their_own(loop, r):
+async def test_a_timeout_outside_and_one_inside_each_do_their_own(
+    loop: Asyncio, r: AsyncioReaper
+) -> None:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(2):
             with r.watch(None, idle=5) as outer:
@@ -44,21 +57,23 @@ async def test_a_timeout_outside_and_one_inside_each_do_their_own(loop, r):
         async with asyncio.timeout(100):
             await loop.forever()
     assert inner.reaped
-    assert asyncio.current_task().cancelling() == 0
+    assert cancelling() == 0
     await loop.sleep(1)  # the task goes on
 
 
 @reaping()
-async def test_a_task_group_within_is_ended_and_one_around_goes_on(loop, r):
+async def test_a_task_group_within_is_ended_and_one_around_goes_on(
+    loop: Asyncio, r: AsyncioReaper
+) -> None:
     ended = []
 
-    async def child(name):
+    async def child(name: str) -> None:
         try:
             await loop.forever()
         finally:
             ended.append(name)
 
-    async def handler():
+    async def handler() -> object:
         with r.watch(None, idle=5) as connection:
             async with asyncio.TaskGroup() as group:
                 group.create_task(child("one"))
@@ -74,8 +89,10 @@ async def test_a_task_group_within_is_ended_and_one_around_goes_on(loop, r):
 
 
 @reaping()
-async def test_a_task_group_whose_child_fails_while_it_is_ended_raises_that(loop, r):
-    async def child():
+async def test_a_task_group_whose_child_fails_while_it_is_ended_raises_that(
+    loop: Asyncio, r: AsyncioReaper
+) -> None:
+    async def child() -> None:
         try:
             await loop.forever()
         finally:
@@ -84,16 +101,16 @@ async def test_a_task_group_whose_child_fails_while_it_is_ended_raises_that(loop
     with pytest.raises(ExceptionGroup), r.watch(None, idle=5):
         async with asyncio.TaskGroup() as group:
             group.create_task(child())
-    assert asyncio.current_task().cancelling() == 0
+    assert cancelling() == 0
 
 
 @reaping()
-async def test_a_handler_that_was_cancelled_before_it_began_to_watch_is_reaped_like_any_other(
-    loop, r
-):
+async def test_a_handler_cancelled_before_it_began_to_watch_is_reaped_like_any_other(
+    loop: Asyncio, r: AsyncioReaper
+) -> None:
     said = []
 
-    async def handler():
+    async def handler() -> None:
         try:
             await loop.forever()
         except asyncio.CancelledError:
@@ -101,7 +118,7 @@ async def test_a_handler_that_was_cancelled_before_it_began_to_watch_is_reaped_l
                 None, idle=5
             ) as connection:  # says goodbye, to a peer that does not listen
                 await loop.forever()
-            said.append((connection.reason, asyncio.current_task().cancelling()))
+            said.append((connection.reason, cancelling()))
             raise
 
     task = asyncio.create_task(handler())
@@ -113,33 +130,37 @@ async def test_a_handler_that_was_cancelled_before_it_began_to_watch_is_reaped_l
 
 
 @reaping()
-async def test_a_task_that_ends_its_own_connection_is_cancelled_where_it_waits_and_nowhere_else(
-    loop, r
-):
+async def test_a_task_that_ends_its_own_connection_is_cancelled_only_where_it_waits(
+    loop: Asyncio, r: AsyncioReaper
+) -> None:
     with r.watch(None, idle=5) as connection:
         connection.reap("mine")
     await loop.sleep(1)  # nothing is left that would be raised here
-    assert (connection.reason, asyncio.current_task().cancelling()) == ("mine", 0)
+    assert (connection.reason, cancelling()) == ("mine", 0)
     with r.watch(None, idle=5) as connection:
         connection.reap("mine")
         await loop.forever()
     await loop.sleep(1)
-    assert asyncio.current_task().cancelling() == 0
+    assert cancelling() == 0
 
 
 @reaping()
-async def test_a_body_that_swallows_the_cancellation_ends_in_peace(loop, r):
+async def test_a_body_that_swallows_the_cancellation_ends_in_peace(
+    loop: Asyncio, r: AsyncioReaper
+) -> None:
     with r.watch(None, idle=5) as connection:
         try:
             await loop.forever()
         except asyncio.CancelledError:
             await loop.sleep(10)
     assert connection.reaped
-    assert asyncio.current_task().cancelling() == 0
+    assert cancelling() == 0
 
 
 @reaping()
-async def test_a_connection_that_is_reaped_before_its_block_begins_ends_it_at_once(loop, r):
+async def test_a_connection_that_is_reaped_before_its_block_begins_ends_it_at_once(
+    loop: Asyncio, r: AsyncioReaper
+) -> None:
     connection = r.watch(None, idle=2)
     await loop.sleep(10)
     with connection:
@@ -149,7 +170,7 @@ async def test_a_connection_that_is_reaped_before_its_block_begins_ends_it_at_on
 
 
 @reaping()
-async def test_a_block_within_a_block_ends_alone(loop, r):
+async def test_a_block_within_a_block_ends_alone(loop: Asyncio, r: AsyncioReaper) -> None:
     with r.watch(None, idle=100) as outer:
         with r.watch(None, idle=5) as inner:
             await loop.forever()
@@ -160,10 +181,12 @@ async def test_a_block_within_a_block_ends_alone(loop, r):
 
 
 @reaping()
-async def test_a_watch_outside_of_a_task_is_refused_with_what_to_do_instead(loop, r):
+async def test_a_watch_outside_of_a_task_is_refused_with_what_to_do_instead(
+    loop: Asyncio, r: AsyncioReaper
+) -> None:
     errors = []
 
-    def callback():
+    def callback() -> None:
         try:
             r.watch(None, idle=5).__enter__()
         except RuntimeError as error:
@@ -175,12 +198,12 @@ async def test_a_watch_outside_of_a_task_is_refused_with_what_to_do_instead(loop
 
 
 @reaping()
-async def test_it_works_under_anyio(loop, r):
+async def test_it_works_under_anyio(loop: Asyncio, r: AsyncioReaper) -> None:
     import anyio
 
     reasons = []
 
-    async def handler():
+    async def handler() -> None:
         with r.watch(None, idle=5) as connection:
             with anyio.move_on_after(2):
                 await anyio.sleep_forever()

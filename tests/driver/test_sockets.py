@@ -1,0 +1,76 @@
+"""What the kernel is asked about sockets."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from reaper.driver.sockets import peer_has_shut, peer_name, queued, tcp_info_of, unread
+
+
+@contextmanager
+def connected(
+    address: tuple[str, int] | bytes = ("127.0.0.1", 0), family: int = socket.AF_INET
+) -> Iterator[tuple[socket.socket, socket.socket]]:
+    """A client's socket and its server's."""
+    with socket.socket(family) as listening, socket.socket(family) as client:
+        listening.bind(address)
+        listening.listen()
+        client.connect(listening.getsockname())
+        served, _ = listening.accept()
+        with served:
+            yield client, served
+
+
+def test_bytes_are_unread_also_behind_an_urgent_one_and_an_end_of_file_is_none() -> None:
+    pairs = [socket.socketpair() for _ in range(4)]
+    pairs[1][1].send(b"x")
+    pairs[2][1].close()
+    pairs[3][1].send(b"y")
+    pairs[3][1].close()
+    ours = [left.fileno() for left, _ in pairs]
+    assert (unread(ours), unread([])) == ([ours[1], ours[3]], [])
+    for left, right in pairs:
+        left.close()
+        right.close()
+    with connected() as (client, served):
+        client.send(b"!", socket.MSG_OOB)
+        assert unread([served.fileno()]) == []
+        client.send(b"request")
+        assert unread([served.fileno()]) == [served.fileno()]
+        descriptor = served.fileno()
+    assert (tcp_info_of(descriptor), peer_has_shut(served)) == (None, False)  # it is closed
+
+
+def test_a_peer_is_named_by_its_address_whatever_that_is_and_one_that_is_gone_is_not(
+    tmp_path: Path,
+) -> None:
+    for host, family, shown in (
+        ("127.0.0.1", socket.AF_INET, "127.0.0.1"),
+        ("::1", socket.AF_INET6, "[::1]"),
+    ):
+        with connected((host, 0), family) as (client, served):
+            assert peer_name(served.fileno()) == f"{shown}:{client.getsockname()[1]}"
+            assert served.getpeername()  # it is open still
+    path = str(tmp_path).encode() + b"/"
+    for chosen, shown in (
+        (path + b"server", f"{tmp_path}/server"),
+        (b"\0\x1b[2J", r"@\x1b[2J"),
+        (path + b"\n\xff", rf"{tmp_path}/\n\udcff"),
+    ):
+        with connected(chosen, socket.AF_UNIX) as (client, served):
+            assert (peer_name(client.fileno()), peer_name(served.fileno())) == (shown, "")
+    with socket.socket() as alone:
+        assert peer_name(alone.fileno()) == ""
+    assert peer_name(-1) == ""
+
+
+def test_the_kernel_says_what_the_peer_has_not_taken() -> None:
+    with connected() as (client, served):
+        served.send(b"x" * 1000)
+        assert client.recv(1000)
+        while queued(served.fileno()):
+            pass
+    assert queued(served.fileno()) == 0
