@@ -7,6 +7,7 @@ from __future__ import annotations
 import functools
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -76,7 +77,7 @@ def test_a_cut_or_damaged_file_is_taken_with_the_rows_it_had_or_put_aside(
 
 
 @pytest.mark.parametrize("name", ["t", "kind", "listener", "wall_offset_ns"])
-def test_a_name_of_a_column_that_is_no_text_puts_its_file_aside(tmp_path, name: str) -> None:
+def test_a_name_of_a_column_that_is_no_text_puts_its_file_aside(tmp_path: Path, name: str) -> None:
     content = journal_file()
     footer = len(content) - int.from_bytes(content[-8:-4], "little") - 8
     size = bytes([len(name)])
@@ -128,7 +129,10 @@ OTHERS = [
         (None, pa.null()),
     ),
 ]
-KEYS = "schema_version run writer serial mode tick_ns gap_threshold_ns first_conn server dropped_before dropped boot"
+KEYS = (
+    "schema_version run writer serial mode tick_ns gap_threshold_ns first_conn server "
+    "dropped_before dropped boot"
+)
 METADATA = st.dictionaries(
     st.sampled_from([*KEYS.split(), "anchors", "cut"]),
     st.sampled_from(
@@ -151,7 +155,7 @@ def test_a_foreign_file_is_taken_only_if_it_could_be_ours(data: st.DataObject) -
             likely = LIKELY.get(column.name) or (
                 range(10 * S) if column.type == "int64" else EXTREMES[column.type]
             )
-            some = (
+            some: Any = (
                 likely
                 if data.draw(st.integers(0, 9), f"likely {column.name}")
                 else EXTREMES[column.type]

@@ -12,13 +12,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from threading import Event
 from typing import Any
 
 import pytest
+
+from tests.conftest import Ran
 
 pytest.importorskip("pyarrow")
 
@@ -36,12 +38,15 @@ from reaper.journal.ship import LOCK, Shipper, partition_of
 from tests.helpers.pipeline_traffic import Clock, S, journal
 
 ROOT = Path(__file__).parent.parent.parent
+Ship = Callable[..., tuple[int, str, str]]
+"""Ships a journal: the exit status, what went to stdout, what went to stderr."""
+
 HOUR = "day=2026-09-21/hour=14"
 """Of `WALL`, 2026-09-21 14:13:20 UTC."""
 
 
 def write(directory: Path, *starts: int, apart: int = 1) -> list[str]:
-    """A file per start (seconds after `WALL`), with five rows so many seconds *apart*. Their names."""
+    """Write a file per start (s after `WALL`), of five rows *apart* seconds apart. Their names."""
     before = {path.name for path in directory.glob("*.parquet")}
     for writer, start in enumerate(starts, 1):
         with journal(directory, writer, Clock(start * S)) as ours:
@@ -59,20 +64,20 @@ def there(to: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def here(tmp_path) -> Path:
+def here(tmp_path: Path) -> Path:
     """The directory of a journal."""
     (tmp_path / "journal").mkdir()
     return tmp_path / "journal"
 
 
 @pytest.fixture
-def to(tmp_path) -> Path:
+def to(tmp_path: Path) -> Path:
     """Where it is shipped to."""
     return tmp_path / "lake"
 
 
 @pytest.fixture
-def ship(call, here, to) -> Any:
+def ship(call: Ran, here: Path, to: Path) -> Ship:
     """Ship a journal: the exit status, what went to stdout, what went to stderr."""
 
     def run(*options: str, here: Path = here, to: object = to) -> tuple[int, str, str]:
@@ -82,7 +87,6 @@ def ship(call, here, to) -> Any:
 
 
 # ---- the layout
-# -----------------------------------------------------------------------------------------------------
 
 
 def test_a_file_lies_in_the_hour_of_its_first_row_and_one_that_spans_more_in_none() -> None:
@@ -143,11 +147,10 @@ def test_names_that_are_no_part_of_the_layout_rule_nothing_out(names: list[str])
 
 
 # ---- shipping
-# -------------------------------------------------------------------------------------------------------
 
 
 def test_every_file_arrives_in_its_hour_with_the_bytes_it_had_and_is_deleted_here(
-    here, to, ship
+    here: Path, to: Path, ship: Ship
 ) -> None:
     first, second = write(here, 0, 3600)
     (long,) = write(here, 7200, apart=1800)
@@ -219,7 +222,7 @@ stands in `DIR/j<n>`, and what has arrived in `DIR/l<n>`."""
 
 
 def test_killed_at_any_step_no_file_is_lost_or_half_and_the_next_run_ends_it(
-    tmp_path, here, ship
+    tmp_path: Path, here: Path, ship: Ship
 ) -> None:
     names = write(here, 0, 60)
     sent = there(here)
@@ -239,7 +242,9 @@ def test_killed_at_any_step_no_file_is_lost_or_half_and_the_next_run_ends_it(
         assert list(rest.glob("*.parquet")) == []
 
 
-def test_what_arrived_damaged_is_deleted_there_and_kept_here(here, to, ship, monkeypatch) -> None:
+def test_what_arrived_damaged_is_deleted_there_and_kept_here(
+    here: Path, to: Path, ship: Ship, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (name,) = write(here, 0)
     whole = Place.write
     monkeypatch.setattr(
@@ -257,8 +262,8 @@ def flipped(content: bytes) -> bytes:
     return content[:100] + bytes([content[100] ^ 1]) + content[101:]
 
 
-def test_a_file_that_is_there_already_is_deleted_here_only_if_it_is_the_same_and_what_is_no_parquet_stops_no_other(
-    here, to, ship
+def test_a_file_that_is_there_already_is_deleted_here_only_if_it_is_the_same(
+    here: Path, to: Path, ship: Ship
 ) -> None:
     same, other, longer = write(here, 0, 60, 120)
     (to / HOUR).mkdir(parents=True)
@@ -270,21 +275,29 @@ def test_a_file_that_is_there_already_is_deleted_here_only_if_it_is_the_same_and
         (to / HOUR / name).write_bytes(change((here / name).read_bytes()))
     before = there(to)
     (to / HOUR / f".{same}.shipping").touch()
-    (here / "reaper-0-half.parquet").write_bytes(b"PAR1")
     status, out, err = ship("--json")
-    assert sorted(path.name for path in here.glob("*.parquet")) == [
-        "reaper-0-half.parquet",
-        other,
-        longer,
-    ]
+    assert sorted(path.name for path in here.glob("*.parquet")) == [other, longer]
     assert there(to) == before  # without what a kill between a store's copy and deletion had left
     assert (status, json.loads(out)["already_there"]) == (1, 1)
     for name in (other, longer):
         assert f"not shipped: {name}: another file of that name is at" in err
+
+
+def test_a_file_that_is_no_parquet_stops_no_other(here: Path, to: Path, ship: Ship) -> None:
+    (name,) = write(here, 0)
+    (here / "reaper-0-half.parquet").write_bytes(b"PAR1")
+    status, _, err = ship()
+    assert (status, [path.name for path in here.glob("*.parquet")]) == (
+        1,
+        ["reaper-0-half.parquet"],
+    )
+    assert there(to).keys() == {f"{HOUR}/{name}"}
     assert "not shipped: reaper-0-half.parquet: no Parquet file" in err
 
 
-def test_a_place_that_fails_stops_the_pass_and_the_next_one_goes_on(here, to, monkeypatch) -> None:
+def test_a_place_that_fails_stops_the_pass_and_the_next_one_goes_on(
+    here: Path, to: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     names = write(here, 0, 60, 120)
     shipper = Shipper(here, Place(str(to)))
     move, moves = Place.rename, []
@@ -303,15 +316,15 @@ def test_a_place_that_fails_stops_the_pass_and_the_next_one_goes_on(here, to, mo
     assert sorted(Path(name).name for name in there(to)) == names
 
 
-def test_a_pass_that_is_asked_to_stop_ends_after_the_file_under_way(here, to) -> None:
+def test_a_pass_that_is_asked_to_stop_ends_after_the_file_under_way(here: Path, to: Path) -> None:
     write(here, 0, 60, 120)
     stop = Event()
     shipped = Shipper(here, Place(str(to)), progress=lambda _: stop.set()).once(stop)
     assert (shipped.files, shipped.waiting, shipped.failed) == (1, 2, {})
 
 
-def test_a_place_that_goes_on_failing_is_tried_ever_more_seldom_and_complained_of_once(
-    here, to, ship, monkeypatch
+def test_a_place_that_goes_on_failing_is_tried_ever_more_seldom(
+    here: Path, to: Path, ship: Ship, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (name,) = write(here, 0)
     pauses: list[float] = []
@@ -335,14 +348,16 @@ def test_a_place_that_goes_on_failing_is_tried_ever_more_seldom_and_complained_o
     assert there(to).keys() == {f"{HOUR}/{name}"}
 
 
-def test_a_file_that_retention_deletes_meanwhile_is_no_failure(here, to, monkeypatch) -> None:
+def test_a_file_that_retention_deletes_meanwhile_is_no_failure(
+    here: Path, to: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(here, 0, 60)
     monkeypatch.setattr("reaper.journal.ship.partition_of", lambda path: (path.unlink(), HOUR)[1])
     shipped = Shipper(here, Place(str(to))).once()
     assert (shipped.files, shipped.waiting, shipped.failed) == (0, 0, {})
 
 
-def test_files_without_the_wall_clock_lie_where_any_time_may_be(tmp_path) -> None:
+def test_files_without_the_wall_clock_lie_where_any_time_may_be(tmp_path: Path) -> None:
     (name,) = write(tmp_path, 0)
     assert partition_of(tmp_path / name) == HOUR
     table = pq.ParquetFile(tmp_path / name).read()
@@ -358,7 +373,9 @@ def test_files_without_the_wall_clock_lie_where_any_time_may_be(tmp_path) -> Non
     assert partition_of(tmp_path / name) == ANY
 
 
-def test_watching_ships_what_a_living_server_writes_until_it_is_asked_to_stop(here, to) -> None:
+def test_watching_ships_what_a_living_server_writes_until_it_is_asked_to_stop(
+    here: Path, to: Path
+) -> None:
     command = [
         sys.executable,
         "-m",
@@ -399,7 +416,7 @@ def test_watching_ships_what_a_living_server_writes_until_it_is_asked_to_stop(he
     assert sorted(arrived) == sorted(conns)
 
 
-def test_one_journal_has_one_shipper(here, ship) -> None:
+def test_one_journal_has_one_shipper(here: Path, ship: Ship) -> None:
     with alone(here / LOCK, OSError):
         status, _, err = ship()
     (line,) = err.splitlines()
@@ -434,7 +451,13 @@ WITHIN = ("{}/journal/lake", "file://{}", "file://{}/journal/lake")
     ],
 )
 def test_bad_arguments_are_refused_in_one_line(
-    tmp_path, monkeypatch, ship, journal, lake, options, said
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    ship: Ship,
+    journal: str,
+    lake: str,
+    options: str,
+    said: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.file").touch()
@@ -450,8 +473,8 @@ def test_bad_arguments_are_refused_in_one_line(
     ]  # nothing was made on the way
 
 
-def test_a_library_that_ends_the_process_for_lack_of_credentials_is_one_line_and_status_2(
-    here,
+def test_a_library_that_ends_the_process_for_lack_of_credentials_is_one_line(
+    here: Path,
 ) -> None:
     # no network is asked: its tokens are for TLS alone
     uri = "abfs://lake@127.0.0.1:1/log?enable_tls=false"
@@ -474,11 +497,10 @@ def test_a_library_that_ends_the_process_for_lack_of_credentials_is_one_line_and
 
 
 # ---- an object store
-# ------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def bucket(monkeypatch) -> Iterator[Any]:
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Options of the URIs of an S3 server on loopback, which has a bucket `lake`."""
     server = pytest.importorskip("moto.server", reason="needs moto, from the extra `dev`")
     import logging
@@ -504,7 +526,7 @@ def bucket(monkeypatch) -> Iterator[Any]:
         store.stop()
 
 
-def test_a_journal_is_shipped_to_an_object_store(here, bucket, ship) -> None:
+def test_a_journal_is_shipped_to_an_object_store(here: Path, bucket: Any, ship: Ship) -> None:
     from pyarrow import fs
 
     files, options = bucket

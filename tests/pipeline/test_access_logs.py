@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -111,9 +114,16 @@ HAPROXY = {
 REPORTS = (
     "Proxy http-in started.",
     "Proxy static stopped (cumulated conns: FE: 0, BE: 3).",
-    'Server static/srv1 is DOWN, reason: Layer4 connection problem, info: "Connection refused", check duration: 0ms.',
+    (
+        'Server static/srv1 is DOWN, reason: Layer4 connection problem, info: "Connection '
+        'refused", '
+        "check duration: 0ms."
+    ),
     "Server static/srv1 is UP, reason: Layer7 check passed, code: 200.",
-    "Health check for server static/srv1 failed, reason: Layer4 timeout, check duration: 2001ms, status: 0/2 DOWN.",
+    (
+        "Health check for server static/srv1 failed, reason: Layer4 timeout, check duration: "
+        "2001ms, status: 0/2 DOWN."
+    ),
     "backend static has no server available!",
     "Connect from 10.0.1.2:33312 to 10.0.3.31:8012 (www/HTTP)",
     "Stopping frontend http-in in 0 ms.",
@@ -148,10 +158,12 @@ def test_what_haproxy_reports_of_itself_is_no_request_and_not_bad(head: str) -> 
 
 
 ALB = (
-    "https {} app/my-loadbalancer/50dc6c495c0c9188 192.168.131.39:{} 10.0.0.1:80 0.086 0.048 0.037 200 200 0 57 "
+    "https {} app/my-loadbalancer/50dc6c495c0c9188 192.168.131.39:{} 10.0.0.1:80 0.086 0.048 0.037 "
+    "200 200 0 57 "
     '"GET https://www.example.com:443/ HTTP/1.1" "curl/7.46.0" ECDHE-RSA-AES128-GCM-SHA256 TLSv1.2 '
     "arn:aws:elasticloadbalancing:us-east-2:123456789012:targetgroup/my-targets/73e2d6bc24d8a067 "
-    '"Root=1-58337281-1d84f3d73c47ec4e58577259" "www.example.com" "arn:aws:acm:us-east-2:123456789012:certificate/1" '
+    '"Root=1-58337281-1d84f3d73c47ec4e58577259" "www.example.com" '
+    '"arn:aws:acm:us-east-2:123456789012:certificate/1" '
     '1 {} "authenticate,forward" "-" "-" "10.0.0.1:80" "200" "-" "-"{}'
 )
 """An entry as AWS documents it: time of the answer, port of the client, time of the request,
@@ -167,38 +179,48 @@ def test_an_entry_of_a_load_balancer_of_aws_gives_its_connection(trace: str) -> 
     found = re.match(FORMATS["alb"].request, entry)
     assert found is not None
     assert found.groups() == (
-        "2018-07-02T22:23:00.186641Z", "192.168.131.39:2817", "2018-07-02T22:22:48.364000Z", trace.strip() or None
+        "2018-07-02T22:23:00.186641Z", "192.168.131.39:2817", "2018-07-02T22:22:48.364000Z",
+        trace.strip() or None
     )  # fmt: skip
 
 
 # ---- on Spark
-# -------------------------------------------------------------------------------------------------------
 
 
-def advice_from(spark, name: str, path, timeout_s: int = 75, max_cut: float = 0.3):
+def advice_from(
+    spark: Any, name: str, path: Path, timeout_s: int = 75, max_cut: float = 0.3
+) -> dict[str, Any]:
     return advise(spark, Inputs(), (name, [path], timeout_s * S), Policy(max_cut=max_cut))
 
 
 SECOND = 1_790_000_000
 TRAEFIK = (
-    '{"ClientAddr":"10.0.0.1:%s","ClientHost":"10.0.0.1","Duration":500000000,"RequestCount":9,"DownstreamStatus":200,'
-    '"RouterName":"web@file","StartUTC":"2026-09-21T14:13:%s123456Z","entryPointName":"web","level":"info","msg":"",'
+    '{"ClientAddr":"10.0.0.1:%s","ClientHost":"10.0.0.1","Duration":500000000,'
+    '"RequestCount":9,"DownstreamStatus":200,'
+    '"RouterName":"web@file","StartUTC":"2026-09-21T14:13:%s123456Z","entryPointName":"web",'
+    '"level":"info","msg":"",'
     '"time":"2026-09-21T14:13:30Z"}'
 )
 CADDY = (
     '{"level":"info","ts":%s,"logger":"http.log.access.log0","msg":"handled request",'
-    '"request":{"remote_ip":"127.0.0.1","remote_port":"%s","client_ip":"127.0.0.1","proto":"HTTP/2.0","method":"GET",'
-    '"host":"localhost","uri":"/","headers":{"User-Agent":["curl/7.82.0"]}},"bytes_read":0,"duration":0.5,"status":200}'
+    '"request":{"remote_ip":"127.0.0.1","remote_port":"%s","client_ip":"127.0.0.1",'
+    '"proto":"HTTP/2.0",'
+    '"method":"GET",'
+    '"host":"localhost","uri":"/","headers":{"User-Agent":["curl/7.82.0"]}},'
+    '"bytes_read":0,"duration":0.5,"status":200}'
 )
 ISTIO = (
-    '{"authority":"httpbin:8000","bytes_received":"0","connection_termination_details":null,"duration":"500",'
-    '"downstream_remote_address":"10.244.1.3:%s","method":"GET","protocol":"HTTP/1.1","response_flags":"-",'
+    '{"authority":"httpbin:8000","bytes_received":"0","connection_termination_details":null,'
+    '"duration":"500",'
+    '"downstream_remote_address":"10.244.1.3:%s",'
+    '"method":"GET","protocol":"HTTP/1.1","response_flags":"-",'
     '"start_time":"2026-09-21T14:13:%sZ","upstream_host":"10.244.1.5:8000"}'
 )
-LINES = {
+LINES: dict[str, Callable[[int, int, float], str]] = {
     "nginx": lambda conn, turn, at: f"{SECOND + at + 0.5:.3f} {conn} {turn} 0.500",
     "haproxy": lambda conn, turn, at: (
-        f"{HEAD}10.0.0.{conn}:4000 [21/Sep/2026:14:13:{20 + at:.3f}] web~ app/s1 0/0/0/1/500 200 99 - - ----"
+        f"{HEAD}10.0.0.{conn}:4000 [21/Sep/2026:14:13:{20 + at:.3f}] web~ app/s1 0/0/0/1/500 200 "
+        "99 - - ----"
         ' 1/1/1/1/0 0/0 "GET / HTTP/1.1"'
     ),
     "envoy": lambda conn, turn, at: json.dumps(
@@ -233,7 +255,8 @@ ISTIOS = [ISTIO % (4000 + conn, f"{20 + at:.3f}") for conn, _, at in REQUESTS]
 REPORT = {
     "haproxy": HEAD + REPORTS[0],
     "caddy": '{"level":"info","ts":1790000000.1,"logger":"tls","msg":"cleaning storage unit"}',
-    "traefik": '{"level":"info","msg":"Configuration loaded from file: /a.yml","time":"2026-09-21T14:13:20Z"}',
+    "traefik": '{"level":"info","msg":"Configuration loaded from file: '
+    '/a.yml","time":"2026-09-21T14:13:20Z"}',
 }
 """A line that such a server writes about itself into the same file."""
 
@@ -270,7 +293,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize(("name", "requests"), [*LOGS.items(), ("envoy", ISTIOS)])
 def test_a_log_gives_the_silences_that_are_in_it(
-    spark, tmp_path, name: str, requests: list[str]
+    spark: Any, tmp_path: Path, name: str, requests: list[str]
 ) -> None:
     # Two connections: silences of 2.0 s and 4.0 s on the first, none on the second.
     path = tmp_path / f"{name}.log"
@@ -292,7 +315,7 @@ def test_a_log_gives_the_silences_that_are_in_it(
     assert any("do not show" in note for note in summary["notes"])
 
 
-def test_visits_days_apart_are_no_silences(spark, tmp_path) -> None:
+def test_visits_days_apart_are_no_silences(spark: Any, tmp_path: Path) -> None:
     visits = [
         f'10.0.0.1 - - [{day}/May/2026:10:00:{at} +0000] "GET / HTTP/1.1" 200 9'
         for day in (17, 19)
@@ -313,7 +336,7 @@ def test_visits_days_apart_are_no_silences(spark, tmp_path) -> None:
 
 
 def test_an_nginx_connection_whose_lines_have_a_hole_is_not_taken_for_a_long_silence(
-    spark, tmp_path
+    spark: Any, tmp_path: Path
 ) -> None:
     path = tmp_path / "access.log"
     path.write_text(

@@ -10,8 +10,11 @@ import random
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from tests.conftest import Ran
 
 pytest.importorskip("duckdb")
 
@@ -22,8 +25,9 @@ from hypothesis import strategies as st
 from reaper.__main__ import main as check_file
 from reaper.config import ReaperConfig
 from reaper.config.lint import lint
-from reaper.pipeline.advise.run import CANDIDATES, Policy, _recommend, advise, as_toml
+from reaper.pipeline.advise.run import Policy, _recommend, advise, as_toml
 from reaper.pipeline.advise.survival import LEAST_NS, Curve, kaplan_meier, width_sql
+from reaper.pipeline.advise.traffic import CANDIDATES
 from reaper.pipeline.read.inputs import Inputs, check
 from scripts import tools
 from tests.helpers.attach_servers import free_port, running, tool
@@ -45,7 +49,7 @@ def sample(n: int, seed: int, timeout: float) -> list[tuple[float, int, int]]:
         silence = chance.lognormvariate(math.log(TRUTH_MEDIAN), TRUTH_SIGMA)
         cell = counts.setdefault(round(min(silence, timeout), 3), [0, 0])
         cell[silence > timeout] += 1
-    return [(t, *cell) for t, cell in counts.items()]
+    return [(t, ended, cut) for t, (ended, cut) in counts.items()]
 
 
 def test_a_worked_example_from_the_textbook_formula() -> None:
@@ -85,7 +89,7 @@ def curve() -> Curve:
     return kaplan_meier(sample(60_000, 11, 1e9))
 
 
-def test_the_recommended_timeout_keeps_the_policy_in_truth(curve) -> None:
+def test_the_recommended_timeout_keeps_the_policy_in_truth(curve: Curve) -> None:
     advice = _recommend(curve, Policy(max_cut=0.02), 0.0)
     right = next(t for t in range(1, 3600) if true_survival(t) <= 0.02)
     assert right <= advice["timeout_s"] <= right * 1.15
@@ -98,7 +102,7 @@ def test_the_recommended_timeout_keeps_the_policy_in_truth(curve) -> None:
     [("alb", 65, 65), ("nginx", 80, 80), ("gorouter", 95, 95), ("nlb", 0, 345)],
 )
 def test_a_load_balancer_in_front_has_its_rule(
-    curve, behind: str, least: float, most: float
+    curve: Curve, behind: str, least: float, most: float
 ) -> None:
     advice = _recommend(
         curve, Policy(max_cut=0.05 if behind != "nlb" else 1e-9, behind=behind), 0.0
@@ -115,25 +119,30 @@ def test_peers_that_never_speak_again_leave_the_advice_where_the_others_end() ->
     assert (advice["at_least_s"], 50 <= advice["timeout_s"] <= 60) == (None, True)
 
 
-def test_a_timeout_has_an_interval_with_a_width_is_of_hours_where_silences_are_and_never_below_what_the_log_can_tell(
-    curve,
-) -> None:
-    assert (
-        _recommend(kaplan_meier([(1.0, 100_000, 0), (9000.0, 1000, 0)]), Policy(), 0.0)["timeout_s"]
-        == 9000.0
-    )
+def test_a_timeout_is_of_hours_where_silences_are() -> None:
+    hours = kaplan_meier([(1.0, 100_000, 0), (9000.0, 1000, 0)])
+    assert _recommend(hours, Policy(), 0.0)["timeout_s"] == 9000.0
+
+
+def test_the_interval_of_a_timeout_has_a_width() -> None:
     one_bucket = kaplan_meier([(2.0, 100_000, 0), (3.0, 100_000, 0), (4.0, 3, 0)])
     low, high = _recommend(one_bucket, Policy(), 0.0)["interval_s"]
     assert low < high == 3.0
+
+
+def test_a_timeout_is_never_below_what_the_log_can_tell(curve: Curve) -> None:
     assert _recommend(curve, Policy(max_cut=0.9), 30.0)["timeout_s"] == 30.0
 
 
 def edges(silences: list[int]) -> dict[int, int]:
     """Of each of *silences* the edge that it is counted at, ns."""
-    given = f"SELECT idle, greatest(idle, {LEAST_NS}) AS least FROM (SELECT unnest(?::BIGINT[]) AS idle)"
+    given = (
+        f"SELECT idle, greatest(idle, {LEAST_NS}) AS least FROM (SELECT unnest(?::BIGINT[]) AS "
+        "idle)"
+    )
     found = duckdb.execute(
-        f"SELECT idle, (least + width - 1) // width * width "
-        f"FROM (SELECT *, ({width_sql('least')})::BIGINT AS width FROM ({given}))",
+        "SELECT idle, (least + width - 1) // width * width FROM (SELECT *, "
+        f"({width_sql('least')})::BIGINT AS width FROM ({given}))",
         [silences],
     )
     return dict(found.fetchall())
@@ -160,11 +169,11 @@ def in_cells(silences: list[tuple[int, bool]]) -> Curve:
     edge = edges([idle for idle, _ in silences])
     for idle, ended in silences:
         cells.setdefault(edge[idle], [0, 0])[0 if ended else 1] += 1
-    return kaplan_meier((edge / 1e9, *cell) for edge, cell in cells.items())
+    return kaplan_meier((edge / 1e9, ended, cut) for edge, (ended, cut) in cells.items())
 
 
 def of_whole_seconds(chance: random.Random, timeout: float) -> tuple[int, bool]:
-    """As in a log with a resolution of a second: most silences are of a few seconds, many of none."""
+    """Silences as in a log with a resolution of a second: most of a few seconds, many of none."""
     silence = int(chance.lognormvariate(0.3, 1.9))
     return round(min(silence, timeout) * 1e9), silence <= timeout
 
@@ -178,7 +187,7 @@ def of_any_length(chance: random.Random, timeout: float) -> tuple[int, bool]:
 @pytest.mark.slow  # the first import of lifelines takes seconds
 @pytest.mark.parametrize("draw", [of_whole_seconds, of_any_length])
 @pytest.mark.parametrize("timeouts", [(75.0,), (5.0, 30.0, 4000.0)], ids=["one timeout", "three"])
-def test_at_every_candidate_the_curve_is_that_of_lifelines(draw, timeouts) -> None:
+def test_at_every_candidate_the_curve_is_that_of_lifelines(draw: Any, timeouts: Any) -> None:
     lifelines = pytest.importorskip("lifelines")
     chance = random.Random(7)
     silences = [draw(chance, timeouts[i % len(timeouts)]) for i in range(20_000)]
@@ -196,10 +205,9 @@ def test_at_every_candidate_the_curve_is_that_of_lifelines(draw, timeouts) -> No
 
 
 # ---- of journals, and of a real log
-# ----------------------------------------------------------------------------------
 
 
-def check_config(tmp_path, toml: str) -> None:
+def check_config(tmp_path: Path, toml: str) -> None:
     """What is advised must be what `python -m reaper check` accepts."""
     (tmp_path / "reaper.toml").write_text(toml)
     assert check_file(["check", str(tmp_path / "reaper.toml")]) == 0
@@ -232,7 +240,9 @@ def exponential(directory: Path, timeouts: tuple[float, ...], mean: float = 3.0)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("timeout", [4.0, 10.0, 120.0])
-def test_the_timeout_that_cut_the_log_is_no_advice(pipeline, tmp_path, timeout: float) -> None:
+def test_the_timeout_that_cut_the_log_is_no_advice(
+    pipeline: Ran, tmp_path: Path, timeout: float
+) -> None:
     exponential(
         tmp_path / "server", (timeout,), mean=57 / 6.9
     )  # one in a thousand lasts longer than 57 s
@@ -265,7 +275,7 @@ def test_the_timeout_that_cut_the_log_is_no_advice(pipeline, tmp_path, timeout: 
 
 
 @pytest.mark.slow
-def test_the_advice_from_a_journal_with_a_known_truth(spark, tmp_path) -> None:
+def test_the_advice_from_a_journal_with_a_known_truth(spark: Any, tmp_path: Path) -> None:
     # A fifth of the fleet runs with a long timeout: without those, nothing beyond 4 s could be
     # known.
     exponential(tmp_path / "server", (60.0, 4.0, 4.0, 4.0, 4.0))
@@ -290,7 +300,7 @@ server {{ access_log {log} reaper; listen 127.0.0.1:{port}; location / {{ return
 
 @pytest.mark.slow
 def test_a_real_nginx_under_the_load_generator_is_advised_from_the_log_it_wrote(
-    spark, tmp_path
+    spark: Any, tmp_path: Path
 ) -> None:
     port, log = free_port(), tmp_path / "reaper.log"
     tool("nginx")

@@ -67,7 +67,9 @@ def asked(url: str) -> Any:
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+def cluster(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """The URL of a master with two workers of a core and a gigabyte each, and one of them."""
     directory, port, ui = tmp_path_factory.mktemp("cluster"), free_port(), free_port()
     log, url = directory / "daemons.log", f"spark://127.0.0.1:{port}"
@@ -99,8 +101,8 @@ def cluster(tmp_path_factory) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
 
 
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory) -> Path:
-    """A journal with faults in it, in `server`, and in `out` what the embedded engine makes of it."""
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A journal with faults, in `server`, and in `out` what the embedded engine makes of it."""
     directory = tmp_path_factory.mktemp("reference")
     write(directory / "server", connections=400, faults=FAULTS)
     command = ["report", "--events", str(directory / "server"), "--out", str(directory / "out")]
@@ -125,7 +127,9 @@ def check_answer(out: Path, reference: Path, name: str = "audit") -> None:
         assert theirs.to_pydict() == ours.to_pydict()
 
 
-def test_an_audit_survives_the_loss_of_a_worker_in_its_middle(cluster, reference, tmp_path) -> None:
+def test_an_audit_survives_the_loss_of_a_worker_in_its_middle(
+    cluster: tuple[str, subprocess.Popen[bytes]], reference: Path, tmp_path: Path
+) -> None:
     (url, worker), ui = cluster, free_port()
     size = only(reference / "server").stat().st_size
     pieces = {
@@ -172,7 +176,9 @@ def wheel(directory: Path) -> Path:
     return built
 
 
-def test_spark_submit_needs_the_wheel_and_no_checkout(cluster, reference, tmp_path) -> None:
+def test_spark_submit_needs_the_wheel_and_no_checkout(
+    cluster: tuple[str, subprocess.Popen[bytes]], reference: Path, tmp_path: Path
+) -> None:
     # -S: no .pth file of the environment is read, so what it has installed from a checkout cannot
     # be found.
     python = tmp_path / "python"
@@ -195,7 +201,8 @@ def test_spark_submit_needs_the_wheel_and_no_checkout(cluster, reference, tmp_pa
     }
     assert subprocess.run([str(python), "-c", "import reaper"], **options).returncode == 1
     (alone / "main.py").write_text(
-        "import reaper, sys\nfrom reaper.pipeline.cli import main\nprint(reaper.__file__)\nsys.exit(main())\n"
+        "import reaper, sys\nfrom reaper.pipeline.cli import "
+        "main\nprint(reaper.__file__)\nsys.exit(main())\n"
     )
     command = [
         str(SPARK / "bin" / "spark-submit"),
@@ -221,7 +228,7 @@ def test_spark_submit_needs_the_wheel_and_no_checkout(cluster, reference, tmp_pa
 
 
 @pytest.fixture(scope="module")
-def connect(tmp_path_factory) -> Iterator[str]:
+def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of a Connect server."""
     directory, port = tmp_path_factory.mktemp("connect"), free_port()
     settings = {
@@ -243,7 +250,9 @@ def connect(tmp_path_factory) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(("name", "by"), [("audit", "--master"), ("advice", "SPARK_REMOTE")])
-def test_spark_connect_needs_no_java_here(connect, reference, tmp_path, name: str, by: str) -> None:
+def test_spark_connect_needs_no_java_here(
+    connect: str, reference: Path, tmp_path: Path, name: str, by: str
+) -> None:
     pytest.importorskip(
         "grpc", reason="Spark Connect needs the extra: pip install 'idle-reaper[connect]'"
     )
@@ -268,7 +277,7 @@ def test_spark_connect_needs_no_java_here(connect, reference, tmp_path, name: st
 
 
 def test_what_another_machine_has_kept_for_itself_is_named_in_one_line(
-    real_spark, tmp_path, monkeypatch
+    real_spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = DataFrameReader.parquet
 

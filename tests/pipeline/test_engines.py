@@ -7,7 +7,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +34,14 @@ from tests.helpers.pipeline_traffic import FAULTS, MS, WALL, S, on_spark, write
 from tests.pipeline.test_access_logs import HOSTILE, LOGS
 from tests.pipeline.test_audit import JOINED, TRAPS, write_both, write_traps
 
-ROUNDS = {"deadline": None, "suppress_health_check": list(HealthCheck)}
+Both = Callable[[Callable[[Any], Any]], tuple[Any, Any]]
+"""Asks a question of the embedded engine, and of Spark."""
+
+ROUNDS: dict[str, Any] = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 
 
 @pytest.fixture
-def both(real_spark, spark) -> Callable[[Callable[[Any], Any]], tuple[Any, Any]]:
+def both(real_spark: Any, spark: Any) -> Both:
     """What a question is answered, by the embedded engine and by Spark."""
 
     def ask(question: Callable[[Any], Any]) -> tuple[Any, Any]:
@@ -54,7 +57,6 @@ def both(real_spark, spark) -> Callable[[Callable[[Any], Any]], tuple[Any, Any]]
 
 
 # ---- answers
-# --------------------------------------------------------------------------------------------------------
 
 
 def answers(
@@ -75,7 +77,7 @@ def answers(
     return found
 
 
-def same(both: Any, tmp_path, whole: bool = True) -> dict[str, Any]:
+def same(both: Both, tmp_path: Path, whole: bool = True) -> dict[str, Any]:
     """What both engines answer of the journals below *tmp_path*; fails where they differ."""
     server, client = (check([tmp_path / side], now_ns=WALL) for side in ("server", "client"))
     embedded, spark = both(
@@ -88,7 +90,7 @@ def same(both: Any, tmp_path, whole: bool = True) -> dict[str, Any]:
 
 
 @on_spark
-def test_every_trap_of_the_audit_is_answered_alike(both, tmp_path) -> None:
+def test_every_trap_of_the_audit_is_answered_alike(both: Both, tmp_path: Path) -> None:
     write_both(tmp_path, 3 * S)
     write_traps(tmp_path / "server", writer=5)
     found = same(both, tmp_path)["audit"]
@@ -105,20 +107,29 @@ def test_every_trap_of_the_audit_is_answered_alike(both, tmp_path) -> None:
 )
 @example(seed=1, faults=dict.fromkeys(FAULTS, 2), mode="full", ahead=0)
 def test_any_traffic_with_any_faults_is_answered_alike(
-    both, tmp_path_factory, seed, faults, mode, ahead
+    both: Both,
+    tmp_path_factory: pytest.TempPathFactory,
+    seed: int,
+    faults: dict[str, int],
+    mode: str,
+    ahead: int,
 ) -> None:
     place = tmp_path_factory.mktemp("traffic")
     planted = {
         name: count for name, count in faults.items() if mode == "full" or name != "backward"
     }
-    options = {"connections": 60, "server_clock_ahead": ahead, "listeners": ("echo", "http", "alt")}
+    options: dict[str, Any] = {
+        "connections": 60,
+        "server_clock_ahead": ahead,
+        "listeners": ("echo", "http", "alt"),
+    }
     write(place / "server", place / "client", seed=seed, faults=planted, mode=mode, **options)
     same(both, place, whole=seed < 3)
 
 
 @on_spark
 @pytest.mark.parametrize("name", LOGS)
-def test_every_format_of_access_logs_is_read_alike(both, tmp_path, name: str) -> None:
+def test_every_format_of_access_logs_is_read_alike(both: Both, tmp_path: Path, name: str) -> None:
     path = tmp_path / f"{name}.log"
     path.write_bytes(
         "\n".join([*LOGS[name], "no line", *HOSTILE[name], ""]).encode() + b"\xff\xfe\r\n"
@@ -129,7 +140,6 @@ def test_every_format_of_access_logs_is_read_alike(both, tmp_path, name: str) ->
 
 
 # ---- functions
-# ------------------------------------------------------------------------------------------------------
 
 ROW = pa.schema(
     {
@@ -179,16 +189,20 @@ def of_rows(frame: Any) -> Any:
         F.array_min("numbers").alias("least_number"),
         F.array_max("numbers").alias("most_number"),
         F.transform("numbers", lambda x, i: x * 2 + i).alias("indexed"),
-        F.aggregate("steps", F.lit(0).cast("long"), lambda total, x: total + x["up"]).alias("total"),
+        F.aggregate("steps", F.lit(0).cast("long"), lambda total, x: total + x["up"]).alias(
+            "total"
+        ),
         F.concat(F.array(F.lit(1).cast("long")), F.col("numbers")).alias("concat"),
         F.regexp_extract("text", r"^(\w*)(\d?)", 1).alias("word"),
         F.col("text").rlike("[a-z]+").alias("like"),
         F.col("text").try_cast("long").isNull().alias("no_number"),
         F.lead("a").over(Window.partitionBy("key").orderBy("serial")).alias("after"),
-        F.sum("b").over(Window.partitionBy("key").orderBy("serial").rowsBetween(Window.unboundedPreceding, -1)).alias(
-            "until"
-        ),
-    ).orderBy("serial")  # fmt: skip
+        F.sum("b")
+        .over(
+            Window.partitionBy("key").orderBy("serial").rowsBetween(Window.unboundedPreceding, -1)
+        )
+        .alias("until"),
+    ).orderBy("serial")
 
 
 def of_groups(frame: Any) -> Any:
@@ -243,7 +257,7 @@ def of_shapes(frame: Any) -> list[Any]:
     ]
 )
 def test_every_function_that_spark_has_and_duckdb_has_not_gives_sparks_answer(
-    both, given: list[Any]
+    both: Both, given: list[Any]
 ) -> None:
     found = [(key, serial, *rest) for serial, (key, *rest) in enumerate(given)]
 
@@ -260,7 +274,7 @@ def test_every_function_that_spark_has_and_duckdb_has_not_gives_sparks_answer(
 
 @on_spark
 def test_java_compiles_every_method_that_spark_writes_for_audit_and_advice(
-    real_spark, tmp_path, monkeypatch
+    real_spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A longer method than this Java only interprets: one of them took as long as all the rest of
     an advice.
@@ -298,10 +312,11 @@ def test_java_compiles_every_method_that_spark_writes_for_audit_and_advice(
 
 
 # ---- the choice
-# -----------------------------------------------------------------------------------------------------
 
 
-def test_files_of_this_machine_are_asked_here_and_the_reason_is_said(tmp_path, monkeypatch) -> None:
+def test_files_of_this_machine_are_asked_here_and_the_reason_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "a.parquet").write_bytes(b"x" * 1_500_000)
     assert choose("auto", None, [tmp_path], tmp_path) == (
         "embedded",
@@ -323,7 +338,7 @@ def test_files_of_this_machine_are_asked_here_and_the_reason_is_said(tmp_path, m
     ],
 )
 def test_what_the_embedded_engine_cannot_is_sparks_and_is_refused_with_its_name(
-    tmp_path, master: str | None, place: str | None, only: str | None, why: str
+    tmp_path: Path, master: str | None, place: str | None, only: str | None, why: str
 ) -> None:
     inputs: list[Any] = [Remote(place) if place else tmp_path]
     assert choose("auto", master, inputs, tmp_path, only_spark=only) == ("spark", why)
@@ -333,7 +348,7 @@ def test_what_the_embedded_engine_cannot_is_sparks_and_is_refused_with_its_name(
 
 @pytest.mark.parametrize(("without", "engine"), [(None, "spark"), ("no Java", "embedded")])
 def test_more_than_memory_bears_is_sparks_where_spark_is(
-    tmp_path, monkeypatch, without, engine
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, without: str | None, engine: str
 ) -> None:
     (tmp_path / "a.parquet").write_bytes(b"x" * 1000)
     monkeypatch.setattr("reaper.pipeline.engine.embedded.memory_bytes", lambda: 100)
@@ -343,13 +358,16 @@ def test_more_than_memory_bears_is_sparks_where_spark_is(
 
 
 @pytest.mark.slow
-def test_the_embedded_engine_imports_no_spark_and_reads_files_of_any_name(tmp_path) -> None:
+def test_the_embedded_engine_imports_no_spark_and_reads_files_of_any_name(tmp_path: Path) -> None:
     write(tmp_path / "raw", connections=8)
     odd = tmp_path / "of [any] {name}, it's*"
     (tmp_path / "raw").rename(odd)
     given = ["audit", "--events", str(odd), "--out", str(tmp_path / "it's"), "--json"]
     program = f"import sys; from reaper.pipeline import cli; status = cli.main({given!r})"
-    program += "; sys.exit(status or any(name.split('.')[0] in ('pyspark', 'py4j') for name in sys.modules))"
+    program += (
+        "; sys.exit(status or any(name.split('.')[0] in ('pyspark', 'py4j') for name in "
+        "sys.modules))"
+    )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
@@ -359,14 +377,13 @@ def test_the_embedded_engine_imports_no_spark_and_reads_files_of_any_name(tmp_pa
 
 
 # ---- where a Spark may start, and whose configuration counts: none starts
-# ------------------------------------------
 
 OURS = {"spark.sql.warehouse.dir", "spark.ui.showConsoleProgress", "spark.driver.extraJavaOptions"}
 EMBEDDED = OURS | {"spark.ui.enabled", "spark.driver.memory"}
 
 
 @pytest.fixture
-def no_settings(monkeypatch, tmp_path) -> Path:
+def no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A user who has configured nothing; their SPARK_CONF_DIR."""
     for name in (
         "SPARK_REMOTE",
@@ -384,17 +401,21 @@ def no_settings(monkeypatch, tmp_path) -> Path:
 
 @pytest.mark.usefixtures("no_settings")
 @pytest.mark.parametrize("master", [None, "local", "local[2]"])
-def test_an_embedded_driver_gets_memory_and_quiet_and_a_cluster_keeps_its_page_and_its_memory(
-    tmp_path, master
-) -> None:
+def test_an_embedded_driver_gets_memory_and_quiet(tmp_path: Path, master: str | None) -> None:
     given = _of_driver(tmp_path, master)
     assert set(given) == EMBEDDED
     assert 1024 <= int(given["spark.driver.memory"].removesuffix("m")) <= EMBEDDED_HEAP_MB
+
+
+@pytest.mark.usefixtures("no_settings")
+def test_a_cluster_keeps_its_page_and_its_memory(tmp_path: Path) -> None:
     for cluster in ("spark://somewhere:7077", "yarn", "k8s://https://somewhere"):
         assert set(_of_driver(tmp_path, cluster)) == OURS
 
 
-def test_settings_of_the_user_are_kept(no_settings, tmp_path, monkeypatch) -> None:
+def test_settings_of_the_user_are_kept(
+    no_settings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     defaults = no_settings / "spark-defaults.conf"
     defaults.write_text(
         "# spark.ui.enabled true\nspark.sql.warehouse.dir=/data\nspark.driver.memory 2g\n"
@@ -419,7 +440,8 @@ def test_what_spark_says_whenever_it_starts_or_ends_a_stream_stays_off_the_scree
         "import subprocess, sys, time; from reaper.pipeline.engine.spark import _without_noise\n"
         "with _without_noise(): java = subprocess.Popen(['sh', '-c', "
         "'echo Setting default log level to WARN >&2; echo kept >&2; "
-        "echo spark: WARN DAGScheduler: Failed to cancel job group 1. Cannot find active jobs for it. >&2'])\n"
+        "echo spark: WARN DAGScheduler: Failed to cancel job group 1. Cannot find active jobs for "
+        "it. >&2'])\n"
         "java.wait(); time.sleep(0.2); print('mine', file=sys.stderr)"
     )
     done = subprocess.run(
@@ -428,19 +450,28 @@ def test_what_spark_says_whenever_it_starts_or_ends_a_stream_stays_off_the_scree
     assert done.stderr.splitlines() == ["kept", "mine"]
 
 
-def test_a_cluster_that_does_not_answer_is_one_line_at_once_and_one_master_of_several_that_does_is_enough() -> (
-    None
-):
+@pytest.fixture
+def masters() -> Iterator[tuple[str, str]]:
+    """An address that listens, and one that refuses."""
     with socket.create_server(("127.0.0.1", 0)) as master, socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))  # but not listening: refused
+        closed.bind(("127.0.0.1", 0))  # but not listening
         here, gone = (f"127.0.0.1:{each.getsockname()[1]}" for each in (master, closed))
-        for scheme in ("sc", "spark"):
-            with pytest.raises(
-                NoSpark, match=f"no Spark at {scheme}://{gone}.*; expected {scheme}://HOST:"
-            ):
-                check_reachable(f"{scheme}://{gone}")
-        check_reachable(f"spark://{gone},{here}")
-        check_reachable(f"sc://{here}/;user_id=me")
+        yield here, gone
+
+
+@pytest.mark.parametrize("scheme", ["sc", "spark"])
+def test_a_cluster_that_does_not_answer_is_one_line_at_once(
+    masters: tuple[str, str], scheme: str
+) -> None:
+    url = f"{scheme}://{masters[1]}"
+    with pytest.raises(NoSpark, match=f"no Spark at {url}.*; expected {scheme}://HOST:"):
+        check_reachable(url)
+
+
+def test_one_master_of_several_that_answers_is_enough(masters: tuple[str, str]) -> None:
+    here, gone = masters
+    check_reachable(f"spark://{gone},{here}")
+    check_reachable(f"sc://{here}/;user_id=me")
 
 
 @pytest.mark.usefixtures("no_settings")
@@ -454,7 +485,7 @@ def test_a_cluster_that_does_not_answer_is_one_line_at_once_and_one_master_of_se
     ],
 )
 def test_a_master_that_is_none_or_contradicts_the_environment_is_refused(
-    monkeypatch, master, remote, reason
+    monkeypatch: pytest.MonkeyPatch, master: str | None, remote: str | None, reason: str
 ) -> None:
     if remote:
         monkeypatch.setenv("SPARK_REMOTE", remote)

@@ -16,6 +16,7 @@ from reaper.journal.ship import Shipper
 from reaper.pipeline.read.expected import server_names, silent
 from reaper.pipeline.read.inputs import Inputs, check
 from reaper.pipeline.read.span import Span, instant_ns
+from tests.conftest import Ran
 from tests.helpers.pipeline_traffic import WALL, Clock, S, journal
 
 LATER = WALL + 100 * 3600 * S
@@ -53,7 +54,6 @@ def starts(inputs: Inputs) -> list[int]:
 
 
 # ---- the time that is asked about
-# -----------------------------------------------------------------------------------
 
 
 def shipped(journal: Path, lake: Path) -> Path:
@@ -62,7 +62,7 @@ def shipped(journal: Path, lake: Path) -> Path:
 
 
 @pytest.mark.parametrize("of", ["journal", "lake"])
-def test_only_files_that_may_hold_a_row_of_the_time_are_taken(tmp_path, of: str) -> None:
+def test_only_files_that_may_hold_a_row_of_the_time_are_taken(tmp_path: Path, of: str) -> None:
     opened(tmp_path / "journal", "web-1", 0, 100, 200, 300)
     if of == "lake":
         shipped(tmp_path / "journal", tmp_path / "lake")
@@ -79,7 +79,7 @@ def test_only_files_that_may_hold_a_row_of_the_time_are_taken(tmp_path, of: str)
         assert (starts(inputs), inputs.quarantined) == (files, []), minutes
 
 
-def test_hours_that_are_ruled_out_are_not_even_opened(tmp_path) -> None:
+def test_hours_that_are_ruled_out_are_not_even_opened(tmp_path: Path) -> None:
     opened(tmp_path / "journal", "web-1", 0, 300)
     lake = shipped(tmp_path / "journal", tmp_path / "lake")
     first, last = sorted(lake.rglob("*.parquet"))
@@ -90,7 +90,7 @@ def test_hours_that_are_ruled_out_are_not_even_opened(tmp_path) -> None:
     assert [entry["path"] for entry in inputs.quarantined] == [str(last.parent / "lost.parquet")]
 
 
-def test_a_file_of_many_hours_is_read_for_each_of_them(tmp_path) -> None:
+def test_a_file_of_many_hours_is_read_for_each_of_them(tmp_path: Path) -> None:
     opened(tmp_path / "journal", "web-1", 0, apart=200)
     lake = shipped(tmp_path / "journal", tmp_path / "lake")
     (path,) = lake.rglob("*.parquet")
@@ -100,7 +100,7 @@ def test_a_file_of_many_hours_is_read_for_each_of_them(tmp_path) -> None:
     ] * 4 + [[]]
 
 
-def test_rows_that_were_lost_before_the_time_are_not_missing_from_it(tmp_path) -> None:
+def test_rows_that_were_lost_before_the_time_are_not_missing_from_it(tmp_path: Path) -> None:
     clock = Clock()
     with journal(tmp_path, 1, clock, queue_rows=3, rotate_bytes=1) as ours:
         for hour in range(3):
@@ -124,7 +124,9 @@ def test_a_time_begins_with_its_first_instant_and_ends_before_its_last() -> None
     assert span.meets(None)
 
 
-def test_an_instant_is_utc_unless_it_says_otherwise_and_may_be_so_long_ago(monkeypatch) -> None:
+def test_an_instant_is_utc_unless_it_says_otherwise_and_may_be_so_long_ago(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert instant_ns("2026-11-21") == 1795219200 * S
     for text in ("2026-11-21T09:30", "2026-11-21T09:30Z", "2026-11-21 10:30+01:00"):
         assert instant_ns(text) == 1795253400 * S
@@ -133,7 +135,6 @@ def test_an_instant_is_utc_unless_it_says_otherwise_and_may_be_so_long_ago(monke
 
 
 # ---- servers that are expected
-# --------------------------------------------------------------------------------------
 
 
 def missing(
@@ -145,7 +146,7 @@ def missing(
     return {entry["server"]: entry["reason"] for entry in found}
 
 
-def test_a_server_without_a_file_is_missed_by_name(tmp_path) -> None:
+def test_a_server_without_a_file_is_missed_by_name(tmp_path: Path) -> None:
     opened(tmp_path, "web-1", 0)
     assert missing(tmp_path, "web-1") == {}
     assert missing(tmp_path, "web-3", "web-1", "web-2") == {
@@ -154,7 +155,7 @@ def test_a_server_without_a_file_is_missed_by_name(tmp_path) -> None:
     }
 
 
-def test_a_server_that_fell_silent_or_was_silent_between_is_missed(tmp_path) -> None:
+def test_a_server_that_fell_silent_or_was_silent_between_is_missed(tmp_path: Path) -> None:
     opened(tmp_path, "steady", *range(0, 200, 10))
     opened(tmp_path, "ended", 0, 10, 20)
     opened(tmp_path, "paused", 0, 10, *range(80, 200, 10))
@@ -168,14 +169,14 @@ def test_a_server_that_fell_silent_or_was_silent_between_is_missed(tmp_path) -> 
     assert list(missing(tmp_path, "steady", until=300)) == ["steady"]
 
 
-def test_a_file_without_the_wall_clock_speaks_for_its_server_at_any_time(tmp_path) -> None:
+def test_a_file_without_the_wall_clock_speaks_for_its_server_at_any_time(tmp_path: Path) -> None:
     opened(tmp_path, "web-1", 0, 100)
     files = check([tmp_path], now_ns=LATER).files
     files[0].bounds = None
     assert silent(["web-1"], files, 15 * MINUTE, Span()) == []
 
 
-def test_names_come_from_a_file_or_from_the_argument(tmp_path) -> None:
+def test_names_come_from_a_file_or_from_the_argument(tmp_path: Path) -> None:
     path = tmp_path / "servers"
     path.write_text("web-1\n\n# the old ones\nweb-2  # soon to go\nweb-1\n")
     assert server_names(str(path)) == server_names("web-1, web-2,") == ("web-1", "web-2")
@@ -186,11 +187,10 @@ def test_names_come_from_a_file_or_from_the_argument(tmp_path) -> None:
 
 
 # ---- the commands
-# ---------------------------------------------------------------------------------------------------
 
 
 def test_an_audit_of_an_hour_of_the_lake_misses_a_server_and_does_not_pass(
-    pipeline, tmp_path
+    pipeline: Ran, tmp_path: Path
 ) -> None:
     lake = tmp_path / "lake"
     for server, minutes in (
@@ -212,13 +212,16 @@ def test_an_audit_of_an_hour_of_the_lake_misses_a_server_and_does_not_pass(
     status, said, _ = pipeline(*asked, "web-1,web-2,web-3", "--expect-within", "12m")
     assert status == 1
     assert json.loads(said)["reasons"] == [
-        "server web-2 was expected: no row from 2026-09-21 14:25:21 UTC to 2026-09-21 14:38:00 UTC, 12.7 min",
+        (
+            "server web-2 was expected: no row from 2026-09-21 14:25:21 UTC to 2026-09-21 "
+            "14:38:00 UTC, 12.7 min"
+        ),
         "server web-3 was expected: no file of it",
     ]
 
 
 def test_every_answer_names_the_servers_it_misses_and_the_rows_that_were_dropped(
-    pipeline, tmp_path
+    pipeline: Ran, tmp_path: Path
 ) -> None:
     opened(tmp_path / "lake", "web-1", 0)
     for words in ("what-if --timeouts 2s", "advise"):

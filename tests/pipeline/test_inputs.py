@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import Ran
+
 pytest.importorskip("pyarrow")
 
 import pyarrow as pa
@@ -41,7 +43,7 @@ def test_many_files_put_aside_are_one_line_and_few_are_each_their_own() -> None:
     ]
 
 
-def test_a_command_that_fails_leaves_nothing_that_was_not_there_before(tmp_path) -> None:
+def test_a_command_that_fails_leaves_nothing_that_was_not_there_before(tmp_path: Path) -> None:
     def fail(out: Path) -> None:
         with pytest.raises(OSError, match="full"), whole(out):
             (out / "connections").mkdir(parents=True)
@@ -59,7 +61,9 @@ def test_a_command_that_fails_leaves_nothing_that_was_not_there_before(tmp_path)
     ]
 
 
-def test_a_full_disk_is_named_and_leaves_no_half_written_file(tmp_path, monkeypatch) -> None:
+def test_a_full_disk_is_named_and_leaves_no_half_written_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -71,7 +75,7 @@ def test_a_full_disk_is_named_and_leaves_no_half_written_file(tmp_path, monkeypa
 
 
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:
-    program = "import argparse; from reaper.pipeline.arguments import show; show(argparse.Namespace(json=False), {}, 'x')"
+    program = "from reaper.pipeline.arguments import show; show(False, {}, 'x')"
     read, write = os.pipe()
     os.close(read)
     done = subprocess.run(
@@ -81,7 +85,7 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-def test_a_directory_without_journals_is_named(tmp_path) -> None:
+def test_a_directory_without_journals_is_named(tmp_path: Path) -> None:
     assert check([tmp_path]).nothing == [str(tmp_path)]
     assert check([tmp_path], span=Span(0, 1)).nothing == []
 
@@ -97,7 +101,7 @@ def write_judged(directory: Path, writer: int = 0) -> Path:
 
 
 @pytest.fixture
-def good(tmp_path) -> Path:
+def good(tmp_path: Path) -> Path:
     """A directory with one good file."""
     return write_judged(tmp_path / "events", 3).parent
 
@@ -114,7 +118,7 @@ def told(**values: str) -> Callable[[Path], None]:
     )
 
 
-def test_a_good_file_is_taken_whole_and_once_whatever_its_copy_is_called(good) -> None:
+def test_a_good_file_is_taken_whole_and_once_whatever_its_copy_is_called(good: Path) -> None:
     found = check([good], now_ns=WALL)
     assert (len(found.files), found.quarantined, found.files[0].rows) == (1, [], 4)
     (run,) = found.runs
@@ -132,13 +136,13 @@ def test_a_good_file_is_taken_whole_and_once_whatever_its_copy_is_called(good) -
     assert found.files[0].path.name in found.quarantined[0]["reason"]
 
 
-def test_rows_that_were_lost_after_the_last_stream_was_begun_count(good) -> None:
+def test_rows_that_were_lost_after_the_last_stream_was_begun_count(good: Path) -> None:
     told(dropped_before="2", dropped="7")(only(good))
     found = check([good], now_ns=WALL)
     assert (found.dropped_rows, [run.whole for run in found.runs]) == (7, [False])
 
 
-def test_a_directory_that_is_linked_into_a_journal_is_read_once(good, tmp_path) -> None:
+def test_a_directory_that_is_linked_into_a_journal_is_read_once(good: Path, tmp_path: Path) -> None:
     with journal(tmp_path / "elsewhere", 4) as other:
         other.open(S, 5000, "echo")
     for name in ("linked", "again"):
@@ -149,10 +153,11 @@ def test_a_directory_that_is_linked_into_a_journal_is_read_once(good, tmp_path) 
 
 
 def test_a_directory_that_cannot_be_read_is_no_empty_one_and_one_that_has_gone_is(
-    good, monkeypatch
+    good: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (good / "closed").mkdir()
-    scan, error = os.scandir, PermissionError(13, "Permission denied", "closed")
+    scan = os.scandir
+    error: OSError = PermissionError(13, "Permission denied", "closed")
 
     def denied(path: str) -> Any:
         if str(path).endswith("closed"):
@@ -166,13 +171,17 @@ def test_a_directory_that_cannot_be_read_is_no_empty_one_and_one_that_has_gone_i
     assert len(check([good], now_ns=WALL).files) == 1
 
 
-def test_streams_that_still_grow_are_counted_and_one_that_gets_its_name_meanwhile_stops_nothing(
-    good, monkeypatch
-) -> None:
+def test_streams_that_still_grow_are_counted(good: Path) -> None:
     (good / ".growing.arrows").write_bytes(b"")
     (good / ".half.parquet.tmp").write_bytes(b"PAR1")
     found = check([good], now_ns=WALL)
     assert (len(found.files), found.quarantined, found.growing) == (1, [], 1)
+
+
+def test_a_stream_that_gets_its_name_meanwhile_stops_nothing(
+    good: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (good / ".growing.arrows").write_bytes(b"")
     status = Path.stat
 
     def gone(self: Path, **options: Any) -> Any:
@@ -184,7 +193,9 @@ def test_streams_that_still_grow_are_counted_and_one_that_gets_its_name_meanwhil
     assert len(check([good], now_ns=WALL).files) == 1
 
 
-def test_a_missing_or_old_java_is_one_line_that_says_what_to_install(tmp_path, monkeypatch) -> None:
+def test_a_missing_or_old_java_is_one_line_that_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     java = tmp_path / "bin" / "java"
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(NoJava, match=r"needs Java 17.*install.*found none"):
@@ -254,7 +265,7 @@ WHAT_IF = "what-if --events . --out o"
     ],
 )
 def test_bad_arguments_are_one_line_and_status_2_and_leave_nothing(
-    words: str, reason: str, pipeline, tmp_path, monkeypatch
+    words: str, reason: str, pipeline: Ran, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     status, _, printed = pipeline(*words.split())
@@ -263,7 +274,6 @@ def test_bad_arguments_are_one_line_and_status_2_and_leave_nothing(
 
 
 # ---- files whose rows cannot be judged
-# -------------------------------------------------------------------------------
 
 
 def put(column: str, kind: str, value: object) -> Callable[[Path], None]:
@@ -339,7 +349,7 @@ HOSTILE: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("reason", HOSTILE)
 def test_a_file_that_cannot_be_judged_is_put_aside_whole_and_a_good_one_stays(
-    good, tmp_path, reason: str
+    good: Path, tmp_path: Path, reason: str
 ) -> None:
     path = write_judged(tmp_path / "events" / "more")
     HOSTILE[reason](path)
@@ -350,15 +360,23 @@ def test_a_file_that_cannot_be_judged_is_put_aside_whole_and_a_good_one_stays(
     assert why.startswith(reason)
 
 
-def test_two_hosts_with_one_writer_id_are_named_and_a_writer_that_was_started_again_is_not_taken_for_two(
-    tmp_path,
-) -> None:
-    for host, sequence in (("a", 100), ("b", 103), ("c", 111)):
-        with journal(tmp_path / host, 5, sequence=sequence) as ours:
-            for _ in range(10):
-                ours.open(S, 5000, "echo").reap(7 * S, 6 * S)
-    found = check([tmp_path / "a", tmp_path / "c"], now_ns=WALL)
+def ten_connections(directory: Path, sequence: int) -> None:
+    """A run of writer 5 whose connections have the numbers from *sequence* on."""
+    with journal(directory, 5, sequence=sequence) as ours:
+        for _ in range(10):
+            ours.open(S, 5000, "echo").reap(7 * S, 6 * S)
+
+
+def test_a_writer_that_was_started_again_is_not_taken_for_two(tmp_path: Path) -> None:
+    ten_connections(tmp_path / "a", 100)
+    ten_connections(tmp_path / "b", 111)
+    found = check([tmp_path / "a", tmp_path / "b"], now_ns=WALL)
     assert (len(found.files), len(found.runs), found.quarantined) == (2, 2, [])
+
+
+def test_two_hosts_with_one_writer_id_are_named(tmp_path: Path) -> None:
+    ten_connections(tmp_path / "a", 100)
+    ten_connections(tmp_path / "b", 103)
     found = check([tmp_path / "a", tmp_path / "b"], now_ns=WALL)
     assert [facts.path for facts in found.files] == [only(tmp_path / "a")]
     (entry,) = found.quarantined
@@ -367,17 +385,23 @@ def test_two_hosts_with_one_writer_id_are_named_and_a_writer_that_was_started_ag
 
 
 # ---- what the check keeps of the rows
-# --------------------------------------------------------------------------------
 
 
-def test_the_check_keeps_what_a_writer_says_of_itself_and_how_overdue_the_worst_silence_is(
-    tmp_path,
-) -> None:
+def test_the_check_keeps_what_a_writer_says_of_itself(tmp_path: Path) -> None:
     with journal(tmp_path, 3, sequence=100) as ours:
         ours.config(0, "tick=1s")
         ours.stall(4 * S, 2 * S)
         ours.stall(9 * S, S)
         ours.stall(9 * S, S)
+        ours.open(S, 5000, "echo").timeout_ms = 4000
+        ours.drain(61 * S)
+    (facts,) = check([tmp_path], now_ns=WALL).files
+    assert facts.stalls == [(4 * S, 2 * S), (9 * S, S)]
+    assert (facts.drained, facts.own_rows) == (True, 6)
+
+
+def test_the_check_keeps_how_overdue_the_worst_silence_is(tmp_path: Path) -> None:
+    with journal(tmp_path, 3, sequence=100) as ours:
         log = ours.open(S, 5000, "echo")
         log.averted(20 * S)  # a silence ends with it, and the next begins
         log.touch(7 * S)
@@ -385,20 +409,17 @@ def test_the_check_keeps_what_a_writer_says_of_itself_and_how_overdue_the_worst_
         log.reap(12 * S, 11 * S)
         ours.open(S, 0, "echo").close_peer(60 * S)
         ours.open(S, 30_000, "echo").close_peer(30 * S)
-        ours.drain(61 * S)
     (facts,) = check([tmp_path], now_ns=WALL).files
-    assert facts.stalls == [(4 * S, 2 * S), (9 * S, S)]
-    assert (facts.drained, facts.own_rows) == (True, 6)
     assert (facts.averted, facts.overdue_ns) == (1, 14 * S)
 
 
-def test_a_reap_long_after_it_was_due_is_overdue_without_a_timeout(tmp_path) -> None:
+def test_a_reap_long_after_it_was_due_is_overdue_without_a_timeout(tmp_path: Path) -> None:
     with journal(tmp_path, 3) as ours:
         ours.open(S, 0, "echo").reap(12 * S, 5 * S)
     assert check([tmp_path], now_ns=WALL).files[0].overdue_ns == 7 * S
 
 
-def test_a_drain_and_a_stall_belong_to_the_run_whose_numbers_they_bear(tmp_path) -> None:
+def test_a_drain_and_a_stall_belong_to_the_run_whose_numbers_they_bear(tmp_path: Path) -> None:
     with journal(tmp_path, 3, sequence=100) as ours:
         ours.stall(4 * S, 2 * S)
         ours.drain(5 * S)

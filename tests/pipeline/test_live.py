@@ -44,14 +44,16 @@ from tests.helpers.spark_processes import LONG, configured, environment, started
 from tests.pipeline.test_audit import play
 from tests.pipeline.test_page import loaded
 
+NO_SPARK: Any = None
+"""For what is refused before a Spark is asked."""
+
 DELAY = 60 * S
 
 
 # ---- the feed: no Spark
-# ---------------------------------------------------------------------------------------------
 
 
-def feed(tmp_path, *servers: str, delay: int = DELAY) -> Feed:
+def feed(tmp_path: Path, *servers: str, delay: int = DELAY) -> Feed:
     directories = [tmp_path / server for server in servers or ("server",)]
     return Feed(
         tmp_path / "out", directories, delay, {"--delay": delay}, now_ns=lambda: WALL + 10_000 * S
@@ -62,7 +64,7 @@ def admit_all(one: Feed) -> int:
     return sum(iter(one.admit, 0))
 
 
-def fed(tmp_path) -> list[tuple[int, int, str]]:
+def fed(tmp_path: Path) -> list[tuple[int, int, str]]:
     """Instant in us since `WALL`, connection and kind of what is in the feed."""
     rows: list[tuple[int, int, str]] = []
     for path in sorted((tmp_path / "out" / "feed").glob("[0-9]*/*")):
@@ -79,7 +81,7 @@ def opened(directory: Path, writer: int, *instants: int, **options: Any) -> None
             ours.open(t, 5000, "echo")
 
 
-def test_each_row_enters_the_feed_once_however_often_it_is_looked_at(tmp_path) -> None:
+def test_each_row_enters_the_feed_once_however_often_it_is_looked_at(tmp_path: Path) -> None:
     write(tmp_path / "server", connections=30)
     first = feed(tmp_path)
     assert admit_all(first) == 1
@@ -94,7 +96,7 @@ def test_each_row_enters_the_feed_once_however_often_it_is_looked_at(tmp_path) -
 
 
 def test_a_backlog_enters_in_the_order_of_time_and_in_steps_of_bounded_size(
-    tmp_path, monkeypatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for minute in range(4):  # one server's minutes, then the other's, as a listing would give them
         opened(tmp_path / "a", minute + 1, *(minute * 60 * S + i * S for i in range(50)))
@@ -106,8 +108,8 @@ def test_a_backlog_enters_in_the_order_of_time_and_in_steps_of_bounded_size(
     assert one.ledger.late == {}
 
 
-def test_a_backlog_makes_no_file_late_that_is_there_already_however_long_the_files_are(
-    tmp_path, monkeypatch
+def test_a_backlog_makes_no_file_late_however_long_the_files_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for writer in range(1, 5):
         opened(tmp_path / "server", writer, *(i * S for i in range(300 + writer)))
@@ -133,7 +135,7 @@ def test_a_backlog_makes_no_file_late_that_is_there_already_however_long_the_fil
     ids=["a full disk", "sync", "commit", "settle", "after"],
 )
 def test_a_failure_anywhere_in_a_step_loses_and_doubles_nothing(
-    tmp_path, monkeypatch, of: Any, where: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: Any, where: str
 ) -> None:
     opened(tmp_path / "server", 1, 500 * S, 600 * S)
     one = feed(tmp_path)
@@ -163,7 +165,7 @@ def test_a_failure_anywhere_in_a_step_loses_and_doubles_nothing(
 
 
 def test_the_ledger_of_many_servers_stays_small_however_many_files_they_have_written(
-    tmp_path,
+    tmp_path: Path,
 ) -> None:
     ledger = open_ledger(tmp_path, {})
     for server in range(100):
@@ -189,19 +191,19 @@ def test_the_ledger_of_many_servers_stays_small_however_many_files_they_have_wri
         ("checkpoint/idle/commits/0", b"", "its ledger is not there: name another --out"),
     ],
 )
-def test_an_output_that_cannot_be_gone_on_from_is_refused_in_one_line_and_left_as_it_is(
-    tmp_path, name: str, content: bytes, reason: str
+def test_an_output_that_cannot_be_continued_is_refused_and_left_as_it_is(
+    tmp_path: Path, name: str, content: bytes, reason: str
 ) -> None:
     path = tmp_path / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
     with pytest.raises(Fault, match=reason) as refused:
-        follow(None, [tmp_path / "server"], tmp_path, Settings())
+        follow(NO_SPARK, [tmp_path / "server"], tmp_path, Settings())
     assert "\n" not in str(refused.value)
     assert path.read_bytes() == content
 
 
-def test_a_bad_file_is_put_aside_with_its_reason_and_stops_no_other(tmp_path) -> None:
+def test_a_bad_file_is_put_aside_with_its_reason_and_stops_no_other(tmp_path: Path) -> None:
     server = tmp_path / "server"
     opened(server, 1, S, 2 * S)
     good = only(server)
@@ -236,7 +238,9 @@ def test_a_bad_file_is_put_aside_with_its_reason_and_stops_no_other(tmp_path) ->
     assert (one.ledger.rows, len(one.quarantined)) == (3, 2)
 
 
-def test_files_that_retention_deleted_before_they_were_read_are_missed_by_number(tmp_path) -> None:
+def test_files_that_retention_deleted_before_they_were_read_are_missed_by_number(
+    tmp_path: Path,
+) -> None:
     with journal(tmp_path / "server", 1, rotate_bytes=1) as ours:
         one = feed(tmp_path)
         for serial in range(1, 6):
@@ -257,7 +261,7 @@ def test_files_that_retention_deleted_before_they_were_read_are_missed_by_number
 
 
 def test_a_file_that_fails_after_its_check_is_put_aside_and_not_tried_for_ever(
-    tmp_path, monkeypatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened(tmp_path / "server", 1, S)
 
@@ -273,8 +277,8 @@ def test_a_file_that_fails_after_its_check_is_put_aside_and_not_tried_for_ever(
     )
 
 
-def test_a_change_of_a_timeout_is_in_the_feed_and_counts_as_no_row_and_as_none_that_is_late(
-    tmp_path,
+def test_a_change_of_a_timeout_enters_the_feed_and_counts_neither_as_row_nor_as_late(
+    tmp_path: Path,
 ) -> None:
     one = feed(tmp_path)
     for writer, rows, late in ((1, 1, {}), (2, 2, {}), (3, 3, {"echo": 1})):
@@ -286,7 +290,7 @@ def test_a_change_of_a_timeout_is_in_the_feed_and_counts_as_no_row_and_as_none_t
         assert [kind for *_, kind in fed(tmp_path)] == ["config", "open"] * min(writer, 2)
 
 
-def test_rows_written_after_the_drain_are_late(tmp_path) -> None:
+def test_rows_written_after_the_drain_are_late(tmp_path: Path) -> None:
     opened(tmp_path / "server", 1, S)
     one = feed(tmp_path)
     one.mark()
@@ -302,7 +306,7 @@ def test_rows_written_after_the_drain_are_late(tmp_path) -> None:
     assert again.ledger.late == {"echo": 1}
 
 
-def test_an_output_begun_with_other_settings_is_refused(tmp_path) -> None:
+def test_an_output_begun_with_other_settings_is_refused(tmp_path: Path) -> None:
     opened(tmp_path / "server", 1, S)
     Feed(
         tmp_path / "out",
@@ -314,7 +318,7 @@ def test_an_output_begun_with_other_settings_is_refused(tmp_path) -> None:
         Fault, match="--window in ms is 20000, but this output was begun with 10000"
     ):
         follow(
-            None,
+            NO_SPARK,
             [tmp_path / "server"],
             tmp_path / "out",
             Settings(window_ns=20 * S, delay_ns=DELAY),
@@ -322,7 +326,6 @@ def test_an_output_begun_with_other_settings_is_refused(tmp_path) -> None:
 
 
 # ---- the tables: no Spark
-# -------------------------------------------------------------------------------------------
 
 
 def sunk(table: pa.Table) -> Any:
@@ -350,7 +353,7 @@ def window_rows(*rows: tuple[int, str | None, int]) -> Any:
     )
 
 
-def test_a_window_is_kept_once_a_day_by_day_whatever_is_given_twice(tmp_path) -> None:
+def test_a_window_is_kept_once_a_day_by_day_whatever_is_given_twice(tmp_path: Path) -> None:
     day = 86_400
     keep_windows(tmp_path, window_rows((day - 10, "echo", 1), (day, "echo", 2), (day, None, 3)))
     for _ in range(2):
@@ -367,7 +370,9 @@ def test_a_window_is_kept_once_a_day_by_day_whatever_is_given_twice(tmp_path) ->
     assert kept == [(1, "echo"), (2, "echo"), (5, None), (7, "echo")]
 
 
-def test_a_batch_of_sessions_counts_once_and_files_stay_few(tmp_path, monkeypatch) -> None:
+def test_a_batch_of_sessions_counts_once_and_files_stay_few(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("reaper.pipeline.live.tables.PART_ROWS", 5)
     for number in (3, 4, 4, 7, 8, 8, 9, 9):
         rows = sunk(pa.table({"conn": [number] * (0 if number == 7 else 3)}))
@@ -377,15 +382,16 @@ def test_a_batch_of_sessions_counts_once_and_files_stay_few(tmp_path, monkeypatc
 
 
 # ---- the page: no Spark
-# ---------------------------------------------------------------------------------------------
 
 
-def drawn(tmp_path, one: Feed, silent=MappingProxyType({})) -> tuple[dict[str, Any], str]:
+def drawn(
+    tmp_path: Path, one: Feed, silent: Any = MappingProxyType({})
+) -> tuple[dict[str, Any], str]:
     summary = status(one, tmp_path / "out", 10 * S, lambda: WALL + 700 * S, silent)
     return summary, render(summary, tmp_path / "out", 5 * S)
 
 
-def test_the_page_says_so_while_there_is_nothing_to_show(tmp_path) -> None:
+def test_the_page_says_so_while_there_is_nothing_to_show(tmp_path: Path) -> None:
     (tmp_path / "server").mkdir()
     (tmp_path / "server" / ".reaper-1.arrows").write_bytes(b"")
     one = feed(tmp_path)
@@ -396,7 +402,9 @@ def test_the_page_says_so_while_there_is_nothing_to_show(tmp_path) -> None:
     assert "1 stream(s) are being written" in page
 
 
-def test_the_page_is_whole_in_itself_asks_for_itself_and_names_what_it_lacks(tmp_path) -> None:
+def test_the_page_is_whole_in_itself_asks_for_itself_and_names_what_it_lacks(
+    tmp_path: Path,
+) -> None:
     opened(tmp_path / "server", 1, 600 * S, server="web-1")
     one = feed(tmp_path)
     one.admit()
@@ -432,7 +440,6 @@ def test_the_page_is_whole_in_itself_asks_for_itself_and_names_what_it_lacks(tmp
 
 
 # ---- the stream
-# -----------------------------------------------------------------------------------------------------
 
 
 def kept(table: pa.Table) -> list[tuple[Any, ...]]:
@@ -490,7 +497,7 @@ def fleet(root: Path) -> list[Path]:
 
 @on_spark
 def test_live_equals_batch_whether_it_ran_through_or_was_stopped_between(
-    real_spark, tmp_path
+    real_spark: Any, tmp_path: Path
 ) -> None:
     servers = fleet(tmp_path)
     leftover = tmp_path / "once" / "checkpoint" / "idle" / "offsets"
@@ -527,8 +534,8 @@ def test_live_equals_batch_whether_it_ran_through_or_was_stopped_between(
 
 
 @on_spark
-def test_rows_that_come_too_late_are_kept_apart_and_the_rest_equals_batch_without_them(
-    real_spark, tmp_path
+def test_rows_that_come_too_late_are_kept_apart_and_the_rest_equals_batch(
+    real_spark: Any, tmp_path: Path
 ) -> None:
     opened(tmp_path / "a", 1, *(t * S for t in range(100, 200, 10)))
     settings = Settings(delay_ns=DELAY)
@@ -547,7 +554,6 @@ def test_rows_that_come_too_late_are_kept_apart_and_the_rest_equals_batch_withou
 
 
 # ---- a real process, killed
-# -----------------------------------------------------------------------------------------
 
 
 def started_live(events: list[Path], out: Path) -> AbstractContextManager[subprocess.Popen[bytes]]:
@@ -620,8 +626,8 @@ def serve(directory: Path, mode: str, stop: Event) -> None:
 
 
 @on_spark
-def test_killed_in_the_middle_of_a_batch_while_servers_write_nothing_is_lost_or_doubled(
-    real_spark, tmp_path
+def test_a_kill_in_the_middle_of_a_batch_loses_and_doubles_nothing(
+    real_spark: Any, tmp_path: Path
 ) -> None:
     servers, out, stop = [tmp_path / "server1", tmp_path / "server2"], tmp_path / "out", Event()
     said = tmp_path / "stderr"

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+import subprocess
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,11 +19,12 @@ from reaper.pipeline.read.inputs import check
 from reaper.pipeline.report.run import Charted, gather, mass_reaps, render
 from tests.helpers.pipeline_traffic import WALL, S, write
 
+Browse = Callable[..., subprocess.CompletedProcess[str]]
 Answers = tuple[dict[str, Any], dict[str, Any], Charted]
 
 
 @pytest.fixture(scope="module")
-def answers(spark, tmp_path_factory) -> Answers:
+def answers(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Answers:
     """Audit, advice and charts of a journal that kept the law; two of their tables have something
     to show.
     """
@@ -47,7 +51,7 @@ def loaded(page: str) -> list[str]:
     )
 
 
-def test_the_page_loads_nothing_from_elsewhere(answers) -> None:
+def test_the_page_loads_nothing_from_elsewhere(answers: Answers) -> None:
     page = render(*answers)
     assert (loaded(page), page.count("<svg")) == ([], 4)
 
@@ -60,12 +64,14 @@ def test_the_page_loads_nothing_from_elsewhere(answers) -> None:
         ({"result": "inconclusive", "reasons": ["1 file(s) put aside"]}, "Inconclusive"),
     ],
 )
-def test_the_verdict_is_the_headline(answers, changes: dict[str, Any], headline: str) -> None:
-    summary, *more = answers
-    assert f"<h1>{headline}" in render({**summary, **changes}, *more)
+def test_the_verdict_is_the_headline(
+    answers: Answers, changes: dict[str, Any], headline: str
+) -> None:
+    summary, advice, charted = answers
+    assert f"<h1>{headline}" in render({**summary, **changes}, advice, charted)
 
 
-def test_offenders_and_names_are_shown_and_escaped(answers) -> None:
+def test_offenders_and_names_are_shown_and_escaped(answers: Answers) -> None:
     summary, advice, charted = answers
     offenders = [
         {
@@ -87,7 +93,7 @@ def test_offenders_and_names_are_shown_and_escaped(answers) -> None:
     assert [words for words in (*shown, "a &amp; b") if words not in page] == []
 
 
-def test_a_page_without_data_says_so(answers) -> None:
+def test_a_page_without_data_says_so(answers: Answers) -> None:
     nothing = Charted(1.0, [], 0.1, False, 1.0, {}, {}, {}, [], [])
     empty = {**answers[0], "connections": 0, "listeners": {}}
     page = render(empty, {**answers[1], "config": {}, "listeners": {}}, nothing)
@@ -144,7 +150,7 @@ def test_a_step_line_holds_each_value_until_the_next() -> None:
 
 @pytest.mark.slow
 def test_a_browser_without_a_network_shows_the_charts_and_complains_of_nothing(
-    answers, browse, tmp_path
+    answers: Answers, browse: Browse, tmp_path: Path
 ) -> None:
     page = tmp_path / "report.html"
     page.write_text(render(*answers), encoding="utf-8")

@@ -7,10 +7,13 @@ from __future__ import annotations
 import json
 import re
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.conftest import Ran
 
 pytest.importorskip("pyspark")
 
@@ -31,7 +34,6 @@ WRITTEN = r"Made [-0-9: ]+ UTC"
 
 
 # ---- without Spark
-# ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -61,24 +63,23 @@ def test_what_spark_takes_for_a_pattern_is_escaped() -> None:
     assert pattern(Remote("s3a://b/[x]?")) == r"s3a://b/\[x\]\?"
 
 
-def test_text_replaces_what_was_there_and_leaves_nothing_hidden(tmp_path) -> None:
+def test_text_replaces_what_was_there_and_leaves_nothing_hidden(tmp_path: Path) -> None:
     for text in ("one", "two"):
         write_text(tmp_path / "a.json", text)
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("a.json", "two")]
 
 
-def test_without_a_driver_here_a_uri_is_one_line(monkeypatch) -> None:
+def test_without_a_driver_here_a_uri_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyspark.SparkContext._active_spark_context", None)
     with pytest.raises(Unreachable, match="URIs need a driver here: Spark Connect has none"):
         Remote("hdfs://h/a").exists()
 
 
 # ---- through Hadoop
-# --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def mounted(real_spark, tmp_path):
+def mounted(real_spark: Any, tmp_path: Path) -> Iterator[str]:
     """`viewfs://reaper-tests/data`, a mount of the test's directory; and the default file system is
     that `viewfs:`.
     """
@@ -96,13 +97,15 @@ def mounted(real_spark, tmp_path):
 
 
 @pytest.fixture
-def run(commands_on_spark, pipeline) -> Any:
+def run(commands_on_spark: None, pipeline: Ran) -> Ran:
     """Run a command in the session of all tests."""
     return pipeline
 
 
 @on_spark
-def test_audit_advice_and_page_are_the_same_through_a_mount(mounted, run, tmp_path) -> None:
+def test_audit_advice_and_page_are_the_same_through_a_mount(
+    mounted: str, run: Ran, tmp_path: Path
+) -> None:
     write(tmp_path / "raw" / "a b%20{c}", connections=60, faults={"early": 2})
     for out, events in (
         (tmp_path / "here", tmp_path / "raw"),
@@ -129,7 +132,7 @@ def test_audit_advice_and_page_are_the_same_through_a_mount(mounted, run, tmp_pa
 
 @on_spark
 def test_access_logs_are_read_through_a_mount_and_bad_lines_are_shown(
-    mounted, run, tmp_path
+    mounted: str, run: Ran, tmp_path: Path
 ) -> None:
     lines = [f"{1_700_000_000 + 3 * i}.000 1 {i + 1} 0.001" for i in range(20)]
     (tmp_path / "access.log").write_text("\n".join([*lines, "no request", ""]))
@@ -160,7 +163,13 @@ def test_access_logs_are_read_through_a_mount_and_bad_lines_are_shown(
     ],
 )
 def test_what_cannot_be_reached_is_one_line_and_status_2(
-    run, real_spark, mounted, tmp_path, monkeypatch, where: str, reason: str
+    run: Ran,
+    real_spark: Any,
+    mounted: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    where: str,
+    reason: str,
 ) -> None:
     real_spark.sparkContext._jsc.hadoopConfiguration().set("ipc.client.connect.max.retries", "0")
     if "silent" in where:
@@ -176,7 +185,7 @@ def test_what_cannot_be_reached_is_one_line_and_status_2(
 
 
 @on_spark
-def test_files_below_a_mount_are_those_below_the_directory(mounted, tmp_path) -> None:
+def test_files_below_a_mount_are_those_below_the_directory(mounted: str, tmp_path: Path) -> None:
     for name in ("a/b/c.parquet", "a/.hidden", "x%20y.parquet"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name)
@@ -190,11 +199,10 @@ def test_files_below_a_mount_are_those_below_the_directory(mounted, tmp_path) ->
 
 
 # ---- counted by Spark
-# ------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def looking(monkeypatch) -> None:
+def looking(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark counts the rows of all files, and nothing here can."""
     monkeypatch.setattr("reaper.pipeline.read.inputs.count_here", None)
 
@@ -204,7 +212,9 @@ def facts_of(inputs: Inputs) -> Any:
 
 
 @on_spark
-def test_spark_finds_in_every_hostile_file_what_is_found_here(real_spark, tmp_path) -> None:
+def test_spark_finds_in_every_hostile_file_what_is_found_here(
+    real_spark: Any, tmp_path: Path
+) -> None:
     hostile = [
         harm for reason, harm in HOSTILE.items() if reason != "corrupted"
     ]  # each names what it met
@@ -226,7 +236,7 @@ def test_spark_finds_in_every_hostile_file_what_is_found_here(real_spark, tmp_pa
 @on_spark
 @pytest.mark.usefixtures("looking")
 def test_pages_that_fail_their_checksum_are_put_aside_by_name_and_the_rest_is_asked(
-    run, tmp_path, mounted
+    run: Ran, tmp_path: Path, mounted: str
 ) -> None:
     for writer, name in enumerate(("good", "bad", "worse")):
         with journal(tmp_path / "raw" / name, writer) as ours:
@@ -257,7 +267,7 @@ def test_pages_that_fail_their_checksum_are_put_aside_by_name_and_the_rest_is_as
 @on_spark
 @pytest.mark.usefixtures("looking")
 def test_a_failure_that_passes_is_not_held_against_the_file(
-    real_spark, tmp_path, monkeypatch
+    real_spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path, connections=5)
     count, asked = read_file._counted, []
@@ -273,7 +283,7 @@ def test_a_failure_that_passes_is_not_held_against_the_file(
 
 @on_spark
 def test_a_page_damaged_after_the_check_is_one_line_and_status_2(
-    run, tmp_path, monkeypatch
+    run: Ran, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path / "raw", connections=40)
 

@@ -4,9 +4,12 @@ last connection.
 
 from __future__ import annotations
 
+import io
 import json
 from collections import Counter
+from contextlib import redirect_stdout, suppress
 from itertools import accumulate, groupby
+from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -93,20 +96,32 @@ def weighed(journal: Inputs) -> list[Any]:
     return [len(lives), sum(life[3] for life in lives), cut, peaks, pytest.approx(means)]
 
 
-@pytest.mark.slow
-def test_the_answers_are_those_of_sql_written_by_hand_and_an_obvious_count_and_tell_what_was_planted(
-    spark, tmp_path, call
-) -> None:
+Planted = tuple[dict[str, Any], Path]
+"""What the load generator says that it planted, and the directory of the journal."""
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Planted:
     """Every fault, by the command that users have, among stalls that excuse what would be a
     violation.
     """
+    tmp_path = tmp_path_factory.mktemp("planted")
     faults = tmp_path / "faults.toml"
     faults.write_text("[faults]\n" + "".join(f"{name} = {i + 1}\n" for i, name in enumerate(NAMES)))
-    plan = "--side server --writers 2 --events 60k --seed 5 --duration 20m --timeout 30s --stalls 5 --quiet --json"
-    made = json.loads(
-        call(main, "simulate", "--journal", tmp_path, "--faults", faults, *plan.split())[1]
+    plan = (
+        "--side server --writers 2 --events 60k --seed 5 --duration 20m --timeout 30s --stalls 5 "
+        "--quiet --json"
     )
-    journal = check([tmp_path / "server"])
+    said = io.StringIO()
+    with redirect_stdout(said), suppress(SystemExit):
+        main(["simulate", "--journal", str(tmp_path), "--faults", str(faults), *plan.split()])
+    return json.loads(said.getvalue()), tmp_path / "server"
+
+
+@pytest.mark.slow
+def test_the_audit_tells_what_was_planted(spark: Any, tmp_path: Path, planted: Planted) -> None:
+    made, directory = planted
+    journal = check([directory])
     summary = audit(spark, journal, None, tmp_path / "out", Settings()).summary
     assert counts(summary) == counts(made)
     assert (summary["connections"], summary["lost_without_a_row"]) == (made["connections"], 0)
@@ -118,10 +133,23 @@ def test_the_answers_are_those_of_sql_written_by_hand_and_an_obvious_count_and_t
     assert {entry["verdict"] for entry in summary["offenders"]} == {*NAMES} - {"backward"}
     assert "silence" in next(entry["story"] for entry in summary["offenders"])
     assert "audit: FAIL" in as_text(summary)
+
+
+@pytest.mark.slow
+def test_the_audit_answers_as_sql_written_by_hand(
+    spark: Any, tmp_path: Path, planted: Planted
+) -> None:
+    journal = check([planted[1]])
+    audit(spark, journal, None, tmp_path / "out", Settings())
     rival = Duck(journal)
     judged = rival.audit(tmp_path / "connections.parquet")
     assert form_of_audit(*judged) == form_of_connections(tmp_path / "out" / "connections")
     rival.con.close()
+
+
+@pytest.mark.slow
+def test_the_advice_counts_as_an_obvious_count(spark: Any, planted: Planted) -> None:
+    journal = check([planted[1]])
     events = read_events(spark, journal)
     (cells,) = traffic.histogram(traffic.silences_of_journal(events)).values()
     rows = [row for row in rows_of(journal) if row["kind"] not in ("drain", "config", "averted")]

@@ -20,6 +20,7 @@ from reaper.pipeline.read.runs import Timeline
 from reaper.pipeline.whatif import replay as whatif_replay
 from reaper.pipeline.whatif.run import as_text, what_if
 from reaper.pipeline.whatif.settings import InForce, Setting, parse, refusal
+from tests.conftest import Ran
 from tests.helpers.pipeline_traffic import WALL, Clock, journal
 
 UNIT = 1_953_125
@@ -32,7 +33,6 @@ def seconds(units: int) -> float:
 
 
 # ---- traffic that does not depend on who is reaped, run through the real core
-# ---------------------------------------
 
 
 Client = tuple[list[int], int | None]
@@ -150,7 +150,6 @@ LONG = 40 * 512
 
 
 # ---- what is asked, and what is refused: no Spark
-# -------------------------------------------------------------------
 
 
 def test_a_setting_is_written_as_key_and_value() -> None:
@@ -213,7 +212,7 @@ def group(**changes: Any) -> SimpleNamespace:
     ids=["all equally far", "spread over an epoch", "over a tick", "too few to tell", "none"],
 )
 def test_self_logging_leases_are_recognised_by_the_distance_of_their_reaps(
-    changes, blur, epochs
+    changes: Any, blur: int, epochs: int
 ) -> None:
     rows = [group(**changes), group(timeout_ms=None, reaps=0, slack=None, opened=None, first=10)]
     facts = whatif_replay.facts_of_runs(rows, {0: 1000})
@@ -221,7 +220,6 @@ def test_self_logging_leases_are_recognised_by_the_distance_of_their_reaps(
 
 
 # ---- through the journal and Spark
-# ----------------------------------------------------------------------------------
 
 
 def record(
@@ -250,7 +248,7 @@ def record(
 
 
 def most_at_once(truths: list[Truth]) -> int:
-    """Connections open at once over several processes; one that ends at an instant is open at it."""
+    """Connections open at once, in several processes. One that ends at an instant is open then."""
     lives = [life for truth in truths for life in truth.lives]
     return max(
         sum(life.opened <= at.opened <= (life.ended or NEVER) for life in lives) for at in lives
@@ -258,7 +256,7 @@ def most_at_once(truths: list[Truth]) -> int:
 
 
 def test_the_replay_of_journals_is_what_the_real_reaper_would_have_done(
-    spark, tmp_path, monkeypatch
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scripts = [traffic(11, 120, longest=12 * 512), traffic(12, 50, longest=12 * 512)]
     logs = [run(script, LONG, 512) for script in scripts]
@@ -268,7 +266,7 @@ def test_the_replay_of_journals_is_what_the_real_reaper_would_have_done(
     # them is noise.
     monkeypatch.setattr(Timeline, "offset_ns", lambda *_: 0)
     asked = [["timeout=3s"], ["timeout=8s", "tick=500ms"], ["timeout.echo=3s"]]
-    settings = [
+    settings: list[list[tuple[int, int] | None]] = [
         [(3, 512), (3, 512)],
         [(8, 256), (8, 256)],
         [(3, 512), None],
@@ -302,7 +300,9 @@ def test_the_replay_of_journals_is_what_the_real_reaper_would_have_done(
             assert figure["low"] <= never[key] <= back[key] <= figure["high"]
 
 
-def test_what_the_log_cannot_know_is_bounded_and_the_truth_lies_within(pipeline, tmp_path) -> None:
+def test_what_the_log_cannot_know_is_bounded_and_the_truth_lies_within(
+    pipeline: Ran, tmp_path: Path
+) -> None:
     script = traffic(12, 150, longest=20 * 512)
     log = run(script, 5 * 512, 512, sentinel=False)
     record(tmp_path / "server", log, 5000, mode="gaps")
