@@ -28,7 +28,7 @@ def document(title: str, body: Iterable[str], *, refresh: int | None = None) -> 
 
 
 def header(verdict: str, eyebrow: str, headline: str, subtitle: str) -> str:
-    """The box at the top: green for the *verdict* `pass`, red for `fail`, amber for `inconclusive`."""
+    """The box at the top: the *verdict* `pass` is green, `fail` red, `inconclusive` amber."""
     return (
         f'<header class="{verdict}"><p class="eyebrow">{escape(eyebrow)}</p>'
         f"<h1>{escape(headline)}</h1><p>{escape(subtitle)}</p></header>"

@@ -26,7 +26,10 @@ LONGEST_PAUSE = 60.0
 
 def add_commands(commands: Any) -> None:
     """Add `ship` to *commands*, argparse's subparsers; it sets `run` to what runs it."""
-    text = "Bring finished files to where they are read: whole, once, and deleted here after they arrived."
+    text = (
+        "Bring finished files to where they are read: whole, once, and deleted here after they "
+        "arrived."
+    )
     ship = commands.add_parser("ship", help=text, description=text)
     ship.set_defaults(run=_run, prog=ship.prog)
     ship.add_argument(

@@ -88,7 +88,7 @@ class LeaseLog:
         logged.log = self.journal.open(nanoseconds(now), timeout_ms(lease), listener, peer)
 
     def moved(self, old: Lease, new: Lease) -> None:
-        """The connection of *old*, ended or not, is watched by *new* from now on: its life goes on."""
+        """From now on *new* watches the connection of *old*, ended or not: its life goes on."""
         if (log := self._settled(old)) is not None:
             began = self._ns(new.active_from)
             if not self._full and began - log.last_ns > self.journal.gap_threshold_ns:

@@ -123,9 +123,15 @@ class ConnectionLog:
         )
 
     def _row(
-        self, t: int, kind: int, nbytes: int | None = None, due: int | None = None, reason: str | None = None,
-        n: int | None = None, idle_sum: int | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        t: int,
+        kind: int,
+        nbytes: int | None = None,
+        due: int | None = None,
+        reason: str | None = None,
+        n: int | None = None,
+        idle_sum: int | None = None,
+    ) -> None:
         idle, timeout = t - self.last_ns, self._timeout_ms
         self._append(
             (

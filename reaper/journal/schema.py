@@ -115,7 +115,7 @@ COLUMNS = (
 
 
 def arrow_schema(metadata: dict[str, str] | None = None) -> pa.Schema:
-    """The schema that is written, as Arrow; *metadata* keys get their prefix here. Imports pyarrow."""
+    """The schema that is written, as Arrow. Adds the prefix to *metadata* keys. Imports pyarrow."""
     import pyarrow as pa
 
     types = {

@@ -284,7 +284,7 @@ class Writer:
                 arrays.append(pa.array(values, field.type))
             time.sleep(
                 0
-            )  # lets the event loop's thread have the interpreter before its switch interval is over
+            )  # the event loop's thread gets the interpreter before its switch interval is over
         arrays.append(
             pa.repeat(pa.scalar(self._anchor[1] - self._anchor[0], pa.int64()), len(rows))
         )

@@ -5,14 +5,14 @@ reason.
 
 Room by room, in the order of their imports:
 
-    places                 a path of this machine, or a URI of any file system that Spark reaches
-    arguments engine       flags read and refused; one Spark session per command, and Java named when it is missing
-    read/                  files checked before an engine sees them; events as a frame
-    audit/                 one verdict per connection
-    advise/                survival of silences, from journals and from access logs; the timeout it recommends
-    live/                  journals that grow
-    report/ whatif/        the audit as a page; a journal replayed under other settings
-    cli                    the commands, assembled
+    places            a path of this machine, or a URI of any file system that Spark reaches
+    arguments engine  flags read and refused; one session per command, of Spark or of DuckDB
+    read/             files checked before an engine sees them; events as a frame
+    audit/            one verdict per connection
+    advise/           survival of silences, from journals and access logs; the recommended timeout
+    live/             journals that grow
+    report/ whatif/   the audit as a page; a journal replayed under other settings
+    cli               the commands, assembled
 
 In each room `command.py` declares the flags and `run.py` does the work. Nothing in the library
 imports this package. Of the library it imports the journal's schema and layout, a few tables of

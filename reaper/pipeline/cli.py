@@ -71,7 +71,8 @@ def add_commands(commands: Any) -> None:
         )
         sub.add_argument(
             "--engine", choices=CHOICES, default="auto",
-            help="embedded: in this process, without Java; auto: that, for files of this machine that memory bears",
+            help="embedded: in this process, without Java; auto: that, for files of this machine "
+                 "that memory bears",
         )  # fmt: skip
         return sub
 
@@ -104,15 +105,18 @@ def _run(run: Run, arguments: argparse.Namespace) -> int:
 
 
 def _full(out: Place) -> str:
-    return f"no space is left for {out}, or in {gettempdir()}, where engines spill: nothing was written"
+    return (
+        f"no space is left for {out}, or in {gettempdir()}, where engines spill: nothing was "
+        "written"
+    )
 
 
 def _why(error: Exception) -> str:
     """Why an engine gave up, in one line."""
     if unreadable := re.search(r"while reading file (\S+?)\.?\s", str(error)):
         return (
-            f"{unquote(unreadable[1])} cannot be read: a page fails its checksum, or the file changed since it was "
-            "checked. Ask again"
+            f"{unquote(unreadable[1])} cannot be read: a page fails its checksum, or the file "
+            "changed since it was checked. Ask again"
         )
     engine = "Spark" if type(error).__module__.startswith("py") else "the embedded engine"
     return f"{engine} gave up: {line_of(error)}"

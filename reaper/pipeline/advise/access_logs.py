@@ -11,6 +11,7 @@ patterns repeat no group, so that no line, however long, is too deep for Java.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -82,8 +83,8 @@ _HAPROXY_REPORTS = (
 
 FORMATS = {
     "nginx": Format(
-        "connections that never sent a request, when a connection was closed and by which side; the last silence of "
-        "each is taken as cut by the timeout in force",
+        "connections that never sent a request, when a connection was closed and by which side; "
+        "the last silence of each is taken as cut by the timeout in force",
         request=r"^(\d{1,12}\.\d{1,6}) (\d{1,18}) (\d{1,18}) (\d{1,9}\.\d{1,6})\s*$",
         key=("2",),
         clock=UNIX,
@@ -140,9 +141,10 @@ FORMATS = {
         end="1",
     ),
     "combined": Format(
-        "connections: silences are those of a client address and agent, to one second, and one beyond the timeout in "
-        "force counts as a new connection. Several connections of one client look like one that is busier; requests "
-        "that came on a new connection look like a silence that ended. What is advised may be too short or too long",
+        "connections: silences are those of a client address and agent, to one second, and one "
+        "beyond the timeout in force counts as a new connection. Several connections of one "
+        "client look like one that is busier; requests that came on a new connection look like a "
+        "silence that ended. What is advised may be too short or too long",
         # Lazy up to the status: a request or an agent may hold escaped quotes, a user spaces.
         request=rf'^(?:\S+:\d{{1,5}} ([^-\s]\S*)|(\S+)) \S+ .*?\[({_TIME} [+-]\d{{4}})\] ".*?" (?:\d{{3}}|-) (?:\d+|-)'
         r'(?: ".*?" "(.*?)")?(?: .*)?$',
@@ -224,7 +226,7 @@ class Requests:
     """How some of the bad ones begin."""
 
 
-def read_requests(spark: SparkSession, name: str, paths: list[Place]) -> Requests:
+def read_requests(spark: SparkSession, name: str, paths: Sequence[Place]) -> Requests:
     """The requests of access logs in format *name*.
 
     Cost: three looks at the files; a fourth where lines are bad.

@@ -8,7 +8,7 @@ those few rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -74,7 +74,7 @@ class Policy:
     """A load balancer, one of `BALANCERS`."""
 
 
-AccessLogs = tuple[str, list[Place], int]
+AccessLogs = tuple[str, Sequence[Place], int]
 """A format, files in it, and the timeout in force when they were written, ns."""
 
 
@@ -103,7 +103,10 @@ def advise(
         name, paths, timeout_ns = logs
         requests = read_requests(spark, name, paths)
         if requests.bad:
-            reason = f"{requests.bad} of {requests.lines} line(s) are not in {name} format: {'; '.join(requests.examples)}"
+            reason = (
+                f"{requests.bad} of {requests.lines} line(s) are not in {name} format: "
+                f"{'; '.join(requests.examples)}"
+            )
             quarantined.append({"path": ", ".join(map(str, paths)), "reason": reason})
         if requests.own:
             notes.append(
@@ -125,7 +128,8 @@ def advise(
     buckets, traffic = together(partial(histogram, rows), partial(connections, lives))
     if traffic.headless:
         notes.append(
-            f"{traffic.headless} connection(s) began before the log: their silences count, their lives do not"
+            f"{traffic.headless} connection(s) began before the log: their silences count, their "
+            "lives do not"
         )
     if lost := read - traffic.rows - own - apart:
         reason = (
@@ -137,8 +141,8 @@ def advise(
     notes += notes_of_inputs(inputs)
     if threshold:
         notes.append(
-            f"silences up to {threshold:g} s were not written one by one: candidates below are not judged, and where "
-            "they were not counted either, shares are of the longer ones"
+            f"silences up to {threshold:g} s were not written one by one: candidates below are not "
+            "judged, and where they were not counted either, shares are of the longer ones"
         )
     listeners = {}
     for key, counts in buckets.items():
@@ -262,8 +266,14 @@ def _recommend(
         hours = max(1, math.ceil(span_s / 3600 * ENOUGH / policy.max_cut / curve.total))
         longer = spoken(max(4 * curve.followed, 60.0))
         because = [
-            f"{outlived:.1%} of the silences outlasted the {seen} and were cut there; others ended up to there",
-            f"this log cannot say more: log with a timeout of {longer} for {spoken(hours * 3600.0)} to know",
+            (
+                f"{outlived:.1%} of the silences outlasted the {seen} and were cut there; others "
+                "ended up to there"
+            ),
+            (
+                f"this log cannot say more: log with a timeout of {longer} for "
+                f"{spoken(hours * 3600.0)} to know"
+            ),
         ]
         return {
             "timeout_s": None,
@@ -273,8 +283,9 @@ def _recommend(
         }
     if outlived > policy.max_cut:
         because.append(
-            f"{outlived:.1%} of the silences outlasted everything that was seen: dead peers, or longer than "
-            "any timeout that was in force; the log cannot tell which, only a longer timeout on a few servers can"
+            f"{outlived:.1%} of the silences outlasted everything that was seen: dead peers, or "
+            "longer than any timeout that was in force; the log cannot tell which, only a longer "
+            "timeout on a few servers can"
         )
     step = 1.0 if chosen <= 60 else 5.0  # whole seconds, and multiples of five beyond a minute
     timeout = max(math.ceil(chosen / step) * step, math.ceil(threshold), 1.0)
@@ -283,7 +294,8 @@ def _recommend(
         if balancer.tells and timeout < balancer.idle + MARGIN_S:
             timeout = balancer.idle + MARGIN_S
             because.append(
-                f"raised: {balancer.title} keeps connections {balancer.idle:g} s and must be first to close"
+                f"raised: {balancer.title} keeps connections {balancer.idle:g} s and must be first "
+                "to close"
             )
         elif not balancer.tells and timeout > balancer.idle - MARGIN_S:
             timeout = balancer.idle - MARGIN_S
@@ -327,7 +339,10 @@ def as_text(summary: dict[str, Any]) -> str:
     """The advice as tables to read."""
     rows = f"{summary['rows_judged']:,} of {summary['rows_read']:,} rows judged"
     if summary["rows_of_writers"] or summary["rows_apart"]:
-        rows += f", {summary['rows_of_writers']:,} of the writers themselves, {summary['rows_apart']:,} set apart"
+        rows += (
+            f", {summary['rows_of_writers']:,} of the writers themselves, "
+            f"{summary['rows_apart']:,} set apart"
+        )
     lines = [f"advice from {summary['source']}: {spoken(summary['observed_s'])} observed; {rows}"]
     lines += [f"  note: {note}" for note in summary["notes"]]
     lines += [f"  {text}" for text in aside_lines(summary["quarantined"])]
@@ -340,14 +355,17 @@ def as_text(summary: dict[str, Any]) -> str:
             f"{name}: {entry['connections']:,} connections, {entry['silences']:,} silences"
         )
         lines.append(
-            f"{'timeout':>9}{'silences cut':>14}{'95 % interval':>20}{'conns cut':>11}{'peak':>9}{'mean':>9}"
+            f"{'timeout':>9}{'silences cut':>14}{'95 % interval':>20}"
+            f"{'conns cut':>11}{'peak':>9}{'mean':>9}"
         )
         for row in entry["trade_off"]:
             low, high = row["silences_cut_interval"]
             mark = " beyond what was seen" if row["beyond_what_was_seen"] else ""
             lines.append(
-                f"{spoken(row['timeout_s']):>9}{row['silences_cut']:>14.3%}{low:>10.3%}{high:>10.3%}"
-                f"{row['connections_cut']:>11.3%}{row['peak_open']:>9,}{row['mean_open']:>9,.0f}{mark}"
+                f"{spoken(row['timeout_s']):>9}{row['silences_cut']:>14.3%}"
+                f"{low:>10.3%}{high:>10.3%}"
+                f"{row['connections_cut']:>11.3%}{row['peak_open']:>9,}"
+                f"{row['mean_open']:>9,.0f}{mark}"
             )
         advice = entry["recommendation"]
         if advice["at_least_s"] is not None:
@@ -357,8 +375,8 @@ def as_text(summary: dict[str, Any]) -> str:
         else:
             low, high = (spoken(end) if end is not None else "?" for end in advice["interval_s"])
             lines.append(
-                f"  recommended: {spoken(advice['timeout_s'])} (95 %: {low} to {high}), "
-                f"tick {spoken(advice['tick_s'])}, wheel size {advice['wheel_size']}"
+                f"  recommended: {spoken(advice['timeout_s'])} (95 %: {low} to {high}), tick "
+                f"{spoken(advice['tick_s'])}, wheel size {advice['wheel_size']}"
             )
         lines += [f"    - {reason}" for reason in advice["because"]]
     return "\n".join(lines)
@@ -372,7 +390,10 @@ def as_toml(summary: dict[str, Any]) -> str:
         summary["policy"]["max_cut"],
     )
     lines = [
-        f"# Advised from {traffic}: at most {allowed:.2%} of the silences that end in sight are cut.",
+        (
+            f"# Advised from {traffic}: at most {allowed:.2%} of the silences that end in sight "
+            "are cut."
+        ),
         "[reaper]",
         f'tick = "{format_duration(config["tick_s"])}"',
         f"wheel_size = {config['wheel_size']}",

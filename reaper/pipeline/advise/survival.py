@@ -109,7 +109,11 @@ class Curve:
             else (0.0, 3.0 / max(at_risk, 1))
         )
         scale = here / ending
-        return tuple(min(1.0, scale * -math.expm1(-value)) for value in (hazard, low, high))  # type: ignore[return-value]
+
+        def share(value: float) -> float:
+            return min(1.0, scale * -math.expm1(-value))
+
+        return share(hazard), share(low), share(high)
 
     def shortest(self, share: float, *, which: int = 0) -> float | None:
         """The shortest timeout whose cut is at most *share*: by the estimate (0), or an end of the

@@ -5,13 +5,13 @@
    the stalls that excuse it are counted. Only files that have such a silence are read for it.
 3. `judge` (verdicts.py): the law of time as one expression; each connection gets its one verdict,
    from the server's journal alone.
-4. `join` (joined.py): with `--client`, each connection is paired with its other side, whose evidence
-   may change the verdict. What comes out is written to `connections/`, a row per connection.
+4. `join` (joined.py): with `--client`, each connection is paired with its other side, whose
+   evidence may change the verdict. The outcome is written to `connections/`, a row per connection.
 5. `sum_up` (sums.py): verdicts, lateness per listener, the offenders, the clocks: small tables.
-6. `conclude` (here, words.py): what is proven to be wrong fails; what could not be judged leaves the
-   answer inconclusive; else it passes.
+6. `conclude` (here, words.py): the audit fails where something is proven to be wrong, and is
+   inconclusive where something could not be judged; else it passes.
 
-The engine makes two passes over the rows: one up to step 4, and one over the rows of `connections/`.
+The engine makes two passes: one over all rows, up to step 4, and one over `connections/`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The audit's fifth step: connections and their verdicts, summed up into what goes to JSON.
 
-Everything here is small: a row per run and verdict, a row per listener, some offenders of each kind.
+Everything here is small: a row per run and verdict, a row per listener, some offenders of each
+kind.
 """
 
 from __future__ import annotations
@@ -162,7 +163,7 @@ def _lateness(connections: DataFrame, joined: bool) -> dict[str, Any]:
 
 
 def _holes(cells: Sequence[Any], server: Inputs) -> int:
-    """Connections without a row of theirs, although their number was assigned: only in whole runs."""
+    """How many connections left no row although their number was assigned. Only whole runs tell."""
     holes = 0
     for run in server.runs:
         if run.whole and (mine := [cell for cell in cells if cell.run == run.index]):

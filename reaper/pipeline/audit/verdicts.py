@@ -25,7 +25,8 @@ VERDICTS = {
     "late": "reaped more than one tick, the grace and the stalls of its loop after it was due",
     "lost": "it has no end although it was due long before the log ends, or left no row at all",
     "missing_touch": "the silences written do not add up to what its end row says",
-    "unknown": "its beginning is not in the log, rows of it may be in a file that is missing, its clock ran backwards, "
+    "unknown": "its beginning is not in the log, rows of it may be in a file that is missing, its "
+    "clock ran backwards, "
     "or its reap states neither timeout nor due",
     "open_at_end": "still open, and rightly, when the log ends",
     "ok_reaped": "reaped, in time",

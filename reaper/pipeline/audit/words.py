@@ -1,7 +1,7 @@
 """What the audit says, in words: its reasons, the story of one connection, the table to read.
 
-Nothing is decided here. `run.conclude` decides which reasons hold, and takes each sentence from this
-module.
+Nothing is decided here. `run.conclude` decides which reasons hold, and takes each sentence from
+this module.
 """
 
 from __future__ import annotations
@@ -61,9 +61,10 @@ def clockless(runs: int) -> str:
 def nobody_paired(servers: int, clients: int, without_clock: int) -> str:
     """None of the client's connections is among the server's."""
     return (
-        f"none of the client's {clients} connection(s) is among the server's {servers}: it is another "
-        "server's client, or an address translator or balancer lies between them. No two logs can be joined across "
-        f"one: it gives connections other addresses, and nothing else tells them apart{clockless(without_clock)}"
+        f"none of the client's {clients} connection(s) is among the server's {servers}: it is "
+        "another server's client, or an address translator or balancer lies between them. No two "
+        "logs can be joined across one: it gives connections other addresses, and nothing else "
+        f"tells them apart{clockless(without_clock)}"
     )
 
 
@@ -72,8 +73,10 @@ def too_few_paired(
 ) -> str:
     """More connections than allowed have no counterpart."""
     return (
-        f"{joined['server_only']} of the server's {servers} connection(s) and {joined['client_only']} of the client's "
-        f"{clients} have no counterpart, more than {allowed:.3g} of them (--unmatched): one side alone was judged"
+        f"{joined['server_only']} of the server's {servers} connection(s) and "
+        f"{joined['client_only']} of the client's "
+        f"{clients} have no counterpart, more than {allowed:.3g} of them (--unmatched): one side "
+        "alone was judged"
         f"{clockless(without_clock)}"
     )
 
@@ -126,7 +129,8 @@ def story(row: Any, joined: bool) -> str:
             None if row.c_ended is None else row.c_ended - row.offset_ns,
         )
         parts.append(
-            f"client: last byte {at(last)}, end {at(ended)}{' by the server' if row.c_by_server else ''}"
+            f"client: last byte {at(last)}, end "
+            f"{at(ended)}{' by the server' if row.c_by_server else ''}"
         )
     return "; ".join(parts)
 
@@ -167,8 +171,9 @@ def as_text(summary: dict[str, Any]) -> str:
             estimate = "none: both read it"
         lines.append("")
         lines.append(
-            f"joined: {joined['pairs']:,} pairs, {joined['server_only']:,} server only, {joined['client_only']:,} "
-            f"client only, {joined['crossed']:,} crossed; clocks: {summary['clock']['timeline']}, skew {estimate}"
+            f"joined: {joined['pairs']:,} pairs, {joined['server_only']:,} server only, "
+            f"{joined['client_only']:,} client only, {joined['crossed']:,} crossed; clocks: "
+            f"{summary['clock']['timeline']}, skew {estimate}"
         )
     for offender in summary["offenders"]:
         lines.append(

@@ -82,7 +82,7 @@ class Session:
             return cursor.sql(query.replace(OVER, "")).to_arrow_table()
 
     def table(self, query: str, given: Any = None) -> str:
-        """A new table with the rows of *query*, which may read *given* by that name; the table's."""
+        """Make a table of the rows of *query*, which may read *given*. Returns the table's name."""
         with self._asked() as cursor:
             self._tables += 1
             if given is not None:
@@ -245,7 +245,10 @@ class Grouped:
 
 def read_parquet(session: Session, paths: Sequence[Place], schema: pa.Schema) -> DataFrame:
     """The rows of the files *paths*; columns of *schema* that a file lacks are null."""
-    files = f"read_parquet([{', '.join(literal(_plain(path)) for path in paths)}], union_by_name = true)"
+    files = (
+        f"read_parquet([{', '.join(literal(_plain(path)) for path in paths)}], union_by_name = "
+        "true)"
+    )
     there = {row[0] for row in session.rows(f"DESCRIBE SELECT * FROM {files}")}
     kinds = {field.name: _KINDS[str(field.type)] for field in schema}
     columns = [

@@ -106,14 +106,18 @@ def check_java() -> None:
     """
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else "java"
-    wanted = f"Spark needs Java {JAVA_LEAST} or newer: install a runtime (Debian: apt-get install openjdk-17-jre-headless)"
+    wanted = (
+        f"Spark needs Java {JAVA_LEAST} or newer: install a runtime (Debian: apt-get install "
+        "openjdk-17-jre-headless)"
+    )
     if shutil.which(java) is None:
         raise NoJava(f"{wanted}; found none{f' at JAVA_HOME={home}' if home else ' on PATH'}")
     shown = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
     found = re.search(r'version "(?:1\.)?(\d+)', shown.stderr + shown.stdout)
     if found is None or int(found[1]) < JAVA_LEAST:
         raise NoJava(
-            f"{wanted}; {java} is {'of unknown version' if found is None else f'version {found[1]}'}"
+            f"{wanted}; {java} is "
+            f"{'of unknown version' if found is None else f'version {found[1]}'}"
         )
 
 
@@ -138,7 +142,10 @@ def check_reachable(url: str) -> None:
             said = str(error)
         else:
             return
-    wanted = f"{scheme}://HOST:{_PORTS[scheme]} of a running {'Connect server' if scheme == 'sc' else 'master'}"
+    wanted = (
+        f"{scheme}://HOST:{_PORTS[scheme]} of a running "
+        f"{'Connect server' if scheme == 'sc' else 'master'}"
+    )
     raise NoSpark(f"no Spark at {url}: {said}; expected {wanted}")
 
 
@@ -161,7 +168,8 @@ def open_session(
         r"sc://|spark://|k8s://|yarn$|local(-cluster)?(\[.*\])?$", master
     ):
         raise NoSpark(
-            f"--master {master} is no Spark master; expected sc://, spark:// or k8s:// and a host, yarn, local[N]"
+            f"--master {master} is no Spark master; expected sc://, spark:// or k8s:// and a host, "
+            "yarn, local[N]"
         )
     asked = os.environ.get("SPARK_REMOTE")
     remote = master if master is not None and master.startswith("sc://") else asked
@@ -169,7 +177,8 @@ def open_session(
         raise NoSpark(f"--master {master} contradicts SPARK_REMOTE={asked}: give one of them")
     if remote is not None and not connect:
         raise NoSpark(
-            f"{name} does not work through Spark Connect ({remote}): give --master with a cluster, or none"
+            f"{name} does not work through Spark Connect ({remote}): give --master with a cluster, "
+            "or none"
         )
     if (remote or "").startswith("sc://") or (master or "").startswith("spark://"):
         check_reachable(remote or master or "")
@@ -184,8 +193,9 @@ def open_session(
         except Exception as error:
             if any(word in str(error) for word in _UNSEEN):
                 raise NoSpark(
-                    f"Spark does not see what this program sees: {line_of(error)}: --events, --client, --logs and "
-                    "--out must be the same directories for the driver and every executor"
+                    f"Spark does not see what this program sees: {line_of(error)}: --events, "
+                    "--client, --logs and --out must be the same directories for the driver and "
+                    "every executor"
                 ) from error
             raise
         finally:
@@ -284,8 +294,9 @@ def write_back(frame: DataFrame, target: Place) -> DataFrame:
     back = frame.sparkSession.read.schema(schema).parquet(pattern(target))
     if (found := back.count()) != sent.get["rows"]:
         raise NoSpark(
-            f"of {sent.get['rows']} connections written to {target} {found} are there: executors wrote the rest to "
-            "disks of their own; --out must be one directory for the driver and every executor"
+            f"of {sent.get['rows']} connections written to {target} {found} are there: executors "
+            "wrote the rest to disks of their own; --out must be one directory for the driver and "
+            "every executor"
         )
     return back
 

@@ -328,5 +328,6 @@ def transform(column: Any, function: Callable[..., Column]) -> Column:
 def aggregate(column: Any, zero: Column, merge: Callable[[Column, Column], Column]) -> Column:
     names = _fresh(2)
     return Column(
-        f"list_reduce({column_of(column).sql}, {_lambda(merge, names, *map(Column, names))}, {zero.sql})"
+        f"list_reduce({column_of(column).sql}, {_lambda(merge, names, *map(Column, names))}, "
+        f"{zero.sql})"
     )

@@ -45,7 +45,8 @@ def add(command: AddCommand) -> None:
     )
     sub.add_argument(
         "--delay", type=_milliseconds, default=600 * 10**9, metavar="DURATION",
-        help="how far behind the newest row a row may come: more than the writers' rotation; default 10m",
+        help="how far behind the newest row a row may come: more than the writers' rotation; "
+             "default 10m",
     )  # fmt: skip
     sub.add_argument(
         "--drain",

@@ -180,7 +180,7 @@ class Feed:
         return len(chosen)
 
     def mark(self) -> None:
-        """No server writes any more: let everything out. Rows that come all the same will be late."""
+        """Let everything out: no server writes any more. Rows that come all the same are late."""
         ledger = self.ledger
         if ledger.newest is None or ledger.horizon != ledger.newest:
             return
@@ -195,7 +195,6 @@ class Feed:
             shutil.rmtree(path)
 
     # ---- one step
-    # ---------------------------------------------------------------------------------------------------
 
     def _fresh(self) -> list[_Found]:
         """Files that are to be read, by their footers."""
@@ -249,14 +248,15 @@ class Feed:
                 self._now_ns() + ahead_us * 1000,
             )
             raise Refused(
-                f"future: its last row is more than the delay ({self._delay_us / 1e6:g} s) ahead of this machine's "
-                "clock, and would make the rows of all others late; looked at again when it no longer is"
+                f"future: its last row is more than the delay ({self._delay_us / 1e6:g} s) ahead "
+                "of this machine's clock, and would make the rows of all others late; looked at "
+                "again when it no longer is"
             )
 
     def _take(
         self, found: _Found, table: pa.Table, newest: int | None, watermark: int | None
     ) -> pa.Table:
-        """Note in the ledger that *found* was read. Those of the rows in *table* that are not late."""
+        """Note in the ledger that *found* was read. The rows of *table* that are not late."""
         facts, ledger = found.facts, self.ledger
         ledger.note(found.facts.run, found.facts.serial, facts.dropped)
         if facts.server:
@@ -340,7 +340,8 @@ def rows_of(facts: Facts, run: int) -> pa.Table:
         offset = table["wall_offset_ns"]
     if offset is None or (isinstance(offset, pa.ChunkedArray) and offset.null_count):
         raise Refused(
-            "no wall clock: neither wall_offset_ns nor anchors, so it has no place on the common timeline"
+            "no wall clock: neither wall_offset_ns nor anchors, so it has no place on the common "
+            "timeline"
         )
     at = pc.divide(pc.add(table["t"], offset), 1000).cast(pa.timestamp("us", "UTC"))
     kind = table["kind"].cast(pa.string())

@@ -136,6 +136,7 @@ def open_ledger(out: Path, settings: dict[str, int]) -> Ledger:
     for setting, begun in ledger.settings.items():
         if (now := settings.get(setting)) != begun:
             raise Fault(
-                f"{setting} is {now}, but this output was begun with {begun}: give the same again, or another --out"
+                f"{setting} is {now}, but this output was begun with {begun}: give the same again, "
+                "or another --out"
             )
     return ledger

@@ -49,7 +49,10 @@ def _total(summary: dict[str, Any], key: str) -> int:
 def _title(summary: dict[str, Any]) -> str:
     if not summary["rows"]:
         return "Waiting for the first rows"
-    return f"{max(_total(summary, 'open'), 0):,} open, {summary['idle_connections']:,} gone silent so far"
+    return (
+        f"{max(_total(summary, 'open'), 0):,} open, {summary['idle_connections']:,} gone silent so "
+        "far"
+    )
 
 
 def _subtitle(summary: dict[str, Any]) -> str:
@@ -173,8 +176,8 @@ def _charts(
         chart("What happened", "Per window, all servers together.", counted),
         chart(
             "Gone silent",
-            "Connections of which no row came for their timeout, by listener, beside what was reaped. Known once the "
-            "delay is over.",
+            "Connections of which no row came for their timeout, by listener, beside what was "
+            "reaped. Known once the delay is over.",
             {"reaped, all listeners": counted["reaped"], **silent},
         ),
         chart(

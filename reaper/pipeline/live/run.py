@@ -102,7 +102,8 @@ def follow(
                 admitted = feed.admit()
                 if admitted:
                     progress(
-                        f"{admitted} new file(s), {feed.ledger.rows - before:,} rows; {feed.waiting} file(s) wait"
+                        f"{admitted} new file(s), {feed.ledger.rows - before:,} rows; "
+                        f"{feed.waiting} file(s) wait"
                     )
                     _finish(queries, feed)
                 summary = _publish(out, feed, settings)

@@ -135,15 +135,22 @@ def reasons(summary: dict[str, Any]) -> list[str]:
 
 def as_text(summary: dict[str, Any]) -> str:
     """The summary in a few lines."""
-    sessions = f"{summary['sessions']:,} sessions, {summary['idle_connections']:,} of them ended by silence alone"
+    sessions = (
+        f"{summary['sessions']:,} sessions, {summary['idle_connections']:,} of them ended by "
+        "silence alone"
+    )
     lines = [
-        f"{summary['new_rows']:,} new rows, {summary['rows']:,} in all; {summary['windows']:,} windows, {sessions}"
+        (
+            f"{summary['new_rows']:,} new rows, {summary['rows']:,} in all; {summary['windows']:,} "
+            f"windows, {sessions}"
+        )
     ]
     if dropped := summary["dropped_by_watermark"]:
         lines.append(f"{dropped:,} rows were dropped by Spark")
     if summary["growing"]:
         lines.append(
-            f"{summary['growing']:,} stream(s) are no Parquet yet: their rows come when the writer rotates"
+            f"{summary['growing']:,} stream(s) are no Parquet yet: their rows come when the writer "
+            "rotates"
         )
     lines += reasons(summary)
     lines += [f"put aside: {entry['path']}: {entry['reason']}" for entry in summary["quarantined"]]

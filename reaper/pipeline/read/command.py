@@ -110,7 +110,7 @@ class Request:
 
     @property
     def elsewhere(self) -> list[Remote]:
-        """What is not on this machine, the output last. Spark has to run in a driver here for it."""
+        """What is not on this machine, the output last. Only a Spark driver here can reach it."""
         return [where for where in (*self.inputs, self.out) if isinstance(where, Remote)]
 
     def reach(self) -> None:

@@ -106,7 +106,8 @@ def footer_of(path: Place, size: int) -> Facts:
         raise Refused(f"wrong metadata: {PREFIX}mode is {mode[:80]!r}, expected gaps or full")
     if version > SCHEMA_VERSION:
         raise Refused(
-            f"schema version {version} is newer than {SCHEMA_VERSION}, the newest this release reads"
+            f"schema version {version} is newer than {SCHEMA_VERSION}, the newest this release "
+            "reads"
         )
     _check_columns(schema)
     writer = _number(metadata, "writer", -1)
@@ -226,7 +227,6 @@ def _anchors(metadata: dict[str, str]) -> list[list[int]]:
 
 
 # ---- rules
-# -----------------------------------------------------------------------------------------------------------
 
 
 def believe(facts: Facts, counts: Iterable[Count], now: int) -> None:
@@ -240,7 +240,8 @@ def believe(facts: Facts, counts: Iterable[Count], now: int) -> None:
     found = list(counts)
     if (read := sum(count["count_all"] for count in found)) != facts.rows:
         raise Refused(
-            f"corrupted: {read} of {facts.rows} rows can be read, the others fail their checksum or decoding"
+            f"corrupted: {read} of {facts.rows} rows can be read, the others fail their checksum "
+            "or decoding"
         )
     if any(c["kind"] is None or min(c["t_count"], c["conn_count"]) < c["count_all"] for c in found):
         raise Refused("wrong schema: t, conn and kind must have a value in every row")
@@ -347,7 +348,6 @@ def _count(table: pa.Table) -> pa.Table:
 
 
 # ---- counted by Spark, where they lie: nothing but the counts comes to this process
-# ----------------------------------
 
 
 def counts(spark: SparkSession, rows: Mapping[Place, int]) -> dict[Place, list[Count]]:

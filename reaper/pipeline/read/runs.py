@@ -251,8 +251,9 @@ def strangers(files: Iterable[Facts]) -> dict[Place, str]:
         if before is not None and before.last_conn >= first:
             for facts in members:
                 found[facts.path] = (
-                    f"writer id {writer} is also that of {before.path}, which was written at the same time: their "
-                    "connections cannot be told apart; give each server process an id of its own"
+                    f"writer id {writer} is also that of {before.path}, which was written at the "
+                    "same time: their connections cannot be told apart; give each server process "
+                    "an id of its own"
                 )
             continue
         good = members
@@ -266,8 +267,8 @@ def strangers(files: Iterable[Facts]) -> dict[Place, str]:
             for facts in members:
                 if facts not in good:
                     found[facts.path] = (
-                        f"impossible row: connection {facts.last_conn}, though run {name} of writer {writer} began "
-                        f"with {first} and has not written as many rows"
+                        f"impossible row: connection {facts.last_conn}, though run {name} of "
+                        f"writer {writer} began with {first} and has not written as many rows"
                     )
         reach[writer] = max(
             [*good, *([before] if before else [])],

@@ -156,7 +156,6 @@ def _suspects(frame: Any) -> list[dict[str, Any]]:
 
 
 # ---- the page
-# --------------------------------------------------------------------------------------------------------
 
 
 def folded(rows: list[list[str]], name: int) -> list[list[str]]:
@@ -183,7 +182,10 @@ def render(summary: dict[str, Any], advice: dict[str, Any], charted: Charted) ->
     passed = summary["result"] == "pass"
     title = TITLES[summary["result"]]
     whose = "its client" if charted.seen else "the server"
-    late = f"How long after its timeout each connection was closed, as {whose} saw it. One tick is allowed."
+    late = (
+        f"How long after its timeout each connection was closed, as {whose} saw it. One tick is "
+        "allowed."
+    )
     body = [
         header("pass" if passed else "fail", "reaper audit", title, _subtitle(summary)),
         _tiles(summary, advice),
@@ -208,7 +210,10 @@ def render(summary: dict[str, Any], advice: dict[str, Any], charted: Charted) ->
 
 
 def _subtitle(summary: dict[str, Any]) -> str:
-    text = f"{summary['connections']:,} connections judged, {summary['verdicts']['ok_reaped']:,} reaped in time"
+    text = (
+        f"{summary['connections']:,} connections judged, {summary['verdicts']['ok_reaped']:,} "
+        "reaped in time"
+    )
     if joined := summary.get("joined"):
         text += f"; {joined['pairs']:,} of them confirmed by the client's own log"
     return text + "."
@@ -359,12 +364,14 @@ def _advice(advice: dict[str, Any]) -> str:
         [
             card(
                 "How long silences last",
-                "How many silences are not over after so long. Shaded: the 95 % interval. Dashed: what is advised.",
+                "How many silences are not over after so long. Shaded: the 95 % interval. Dashed: "
+                "what is advised.",
                 survival.svg(),
             ),
             card(
                 "What each timeout would cost",
-                "Each dot is a timeout: the further right, the more it holds; the lower, the fewer it cuts wrongly.",
+                "Each dot is a timeout: the further right, the more it holds; the lower, the "
+                "fewer it cuts wrongly.",
                 trade,
             ),
         ]
@@ -416,7 +423,10 @@ def _drips(charted: Charted) -> str:
         for s in charted.suspects
     ]
     head = ["connection", "listener", "logged silences", "bytes each", "of its timeout", "held so"]
-    text = "Kept open by some bytes shortly before each timeout. No idle timeout ends these; a deadline or a rate does."
+    text = (
+        "Kept open by some bytes shortly before each timeout. No idle timeout ends these; a "
+        "deadline or a rate does."
+    )
     return card("Slow drips", text, table(head, folded(rows, 0), {2, 3, 4, 5}))
 
 
@@ -424,7 +434,10 @@ def _mass_table(charted: Charted) -> str:
     if not charted.mass:
         return ""
     rows = [[seconds(when), f"{reaps:,}", f"{back:,}"] for when, reaps, back in charted.mass]
-    text = "Ticks that reaped far more than usual, and the openings that followed: a reconnect storm looks like both."
+    text = (
+        "Ticks that reaped far more than usual, and the openings that followed: a reconnect storm "
+        "looks like both."
+    )
     return card(
         "Mass reaps",
         text,
@@ -447,14 +460,23 @@ def _verdict_table(summary: dict[str, Any]) -> str:
 
 def _fine_print(summary: dict[str, Any], advice: dict[str, Any]) -> str:
     settings, clock = summary["settings_s"], summary["clock"]
-    stalls = f"{summary['stalls']['count']} stall(s) that were logged, {seconds(summary['stalls']['total_s'])} in all"
+    stalls = (
+        f"{summary['stalls']['count']} stall(s) that were logged, "
+        f"{seconds(summary['stalls']['total_s'])} in all"
+    )
     ticks = ", ".join(seconds(tick) for tick in settings["tick"])
     aside, dropped = len(summary["files"]["quarantined"]), summary["dropped_rows"]
     notes = [
         f"Tick {ticks}; excused beyond it: {seconds(settings['grace'])} and the {stalls}.",
         f"Timeline: {clock['timeline']}.",
-        f"{summary['files']['read']} file(s) read, {aside} put aside, {dropped} row(s) dropped by the writers.",
+        (
+            f"{summary['files']['read']} file(s) read, {aside} put aside, {dropped} row(s) dropped "
+            "by the writers."
+        ),
         *advice["notes"],
-        f"Made {time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime())} by python -m reaper.pipeline report.",
+        (
+            f"Made {time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime())} by python -m "
+            "reaper.pipeline report."
+        ),
     ]
     return footer(notes)

@@ -20,7 +20,8 @@ def add(command: AddCommand) -> None:
     add_inputs(sub, client=False)
     sub.add_argument(
         "--set", nargs="+", action="append", default=[], metavar="KEY=VALUE", dest="sets",
-        help="one row: timeout=20s, timeout.LISTENER=20s, timeout.LISTENER@75s=60s (only where 75s was in force), "
+        help="one row: timeout=20s, timeout.LISTENER=20s, timeout.LISTENER@75s=60s (only where 75s "
+             "was in force), "
         "tick=100ms; may be repeated",
     )  # fmt: skip
     sub.add_argument(

@@ -157,12 +157,20 @@ def judged(rows: DataFrame, plan: DataFrame) -> DataFrame:
     half = F.expr("blur_ns div 2")
     idle = F.col("until") - F.col("since")
     both = both.select(
-        "setting", "conn", "how", "log_end_ns", "offset_ns", "origin_ns", "epoch_ns", "blur_ns", "timeout_ns",
+        "setting",
+        "conn",
+        "how",
+        "log_end_ns",
+        "offset_ns",
+        "origin_ns",
+        "epoch_ns",
+        "blur_ns",
+        "timeout_ns",
         idle.alias("idle"),
         ns(F.col("timeout_ms")).alias("was"),
         F.least(F.col("since") + half, F.col("until")).alias("since"),
         (F.col("until") + F.when(F.col("how") == RETURNED, half).otherwise(0)).alias("until"),
-    )  # fmt: skip
+    )
     timeout = F.col("timeout_ns")
     least = timeout - F.col("blur_ns")
     both = both.where((F.col("how") == CUT) | (F.col("idle") > least))

@@ -33,8 +33,8 @@ still to be known.
 """
 
 LEGEND = (
-    "12 is exact, ~12 an estimate, 10..14 bounds; never and back: the two worlds, in which a client that was cut never "
-    "comes back, or does as the log shows; ?: the log cannot know"
+    "12 is exact, ~12 an estimate, 10..14 bounds; never and back: the two worlds, in which a "
+    "client that was cut never comes back, or does as the log shows; ?: the log cannot know"
 )
 
 MEASURES = {"reaps": 0, "false_cuts": 0, "peak_open": 0, "descriptor_hours": 2}
@@ -221,7 +221,10 @@ def _notes(log: Log, facts: dict[str, Any], inputs: Inputs) -> list[str]:
         if facts[key]:
             notes.append(f"{facts[key]} {text}")
     if log.blur_ns:
-        known = f"activity is known to {spoken(log.blur_ns / 1e9)} only, because leases logged themselves"
+        known = (
+            f"activity is known to {spoken(log.blur_ns / 1e9)} only, because leases logged "
+            "themselves"
+        )
         notes.append(f"{known}: it is taken to be in the middle")
     return notes
 
@@ -305,8 +308,9 @@ def _cannot_know(seen: dict[str, int], log: Log) -> str | None:
         return None
     longest = spoken(max(entry.timeout_ms for entry in log.in_force) / 1e3)
     return (
-        f"the log cannot know: its own reaper cut {seen['censored']:,} silence(s) after {longest} or less, before this "
-        "timeout would have, and what came of them is not in it; log with a timeout at least as long"
+        f"the log cannot know: its own reaper cut {seen['censored']:,} silence(s) after {longest} "
+        "or less, before this timeout would have, and what came of them is not in it; log with a "
+        "timeout at least as long"
     )
 
 
@@ -333,7 +337,10 @@ def as_text(summary: dict[str, Any]) -> str:
     shown = [list(HEAD), *(cells(row) for row in answered)]
     widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
     lines = [
-        f"what if: {summary['connections']:,} connections, {spoken(summary['observed_s'])} observed",
+        (
+            f"what if: {summary['connections']:,} connections, {spoken(summary['observed_s'])} "
+            "observed"
+        ),
         "",
     ]
     for name, *figures in shown:

@@ -27,7 +27,7 @@ class Setting:
     tick_ns: int | None = None
 
     def timeout_ns(self, listener: str, timeout_ms: int) -> int:
-        """The timeout of silences for which *timeout_ms* > 0 was in force. What is narrowest wins."""
+        """The timeout of silences for which *timeout_ms* > 0 was in force. The narrowest wins."""
         keys = (listener, timeout_ms), ("", timeout_ms), (listener, 0), ("", 0)
         return next((self.timeouts[key] for key in keys if key in self.timeouts), timeout_ms * MS)
 
@@ -51,7 +51,10 @@ def refusal(
         timeout = setting.timeout_ns(entry.listener, entry.timeout_ms)
         threshold = thresholds_ns[entry.run]
         if timeout != entry.timeout_ms * MS and timeout < threshold:
-            short = f"{entry.listener}: timeout {spoken(timeout / 1e9)} is below {spoken(threshold / 1e9)}"
+            short = (
+                f"{entry.listener}: timeout {spoken(timeout / 1e9)} is below "
+                f"{spoken(threshold / 1e9)}"
+            )
             return f"{short}, and the journal did not write shorter silences one by one (mode gaps)"
     return None
 
