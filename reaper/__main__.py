@@ -11,7 +11,6 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -63,8 +62,9 @@ def make_parser(name: str, *, pipeline: bool) -> Parser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     add_commands(commands, [REASONS])
     try:
-        attach: Any = import_module(".attach.command", __package__)
-        attach.add_commands(commands)
+        from .attach.command import add_commands as add_attach
+
+        add_attach(commands)
     except NotInstalled as error:  # another system than Linux
         _refuse(commands, "attach", error)
     add_run(commands)
@@ -76,9 +76,9 @@ def make_parser(name: str, *, pipeline: bool) -> Parser:
     summary = "questions to journals and access logs"
     inner = commands.add_parser("pipeline", help=summary, description=summary)
     if pipeline:
-        # By its name, because no room may import the pipeline (tests/house/test_layers.py).
-        cli: Any = import_module(".pipeline.cli", __package__)
-        cli.add_commands(inner.add_subparsers(required=True, metavar="COMMAND"))
+        from .pipeline.cli import add_commands as add_pipeline
+
+        add_pipeline(inner.add_subparsers(required=True, metavar="COMMAND"))
     add_completion(commands, _everything)
     return parser
 

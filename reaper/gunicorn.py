@@ -7,7 +7,6 @@ its default.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .errors import needs
@@ -19,10 +18,10 @@ if TYPE_CHECKING:
 
 __all__ = ["UvicornWorker", "ASGIWorker", "ThreadWorker"]
 
-_WHERE = {
-    "UvicornWorker": ("gunicorn_uvicorn", "uvicorn-worker"),
-    "ASGIWorker": ("gunicorn_asgi", "gunicorn>=27"),
-    "ThreadWorker": ("gunicorn_threads", "gunicorn>=27"),
+_NEEDS = {
+    "UvicornWorker": "uvicorn-worker",
+    "ASGIWorker": "gunicorn>=27",
+    "ThreadWorker": "gunicorn>=27",
 }
 
 
@@ -30,6 +29,15 @@ def __getattr__(name: str) -> Any:
     # Each worker is imported by itself: whoever runs one need not have what the others need.
     if name not in __all__:
         raise AttributeError(f"reaper.gunicorn has no {name!r}; it has {', '.join(__all__)}")
-    module, package = _WHERE[name]
-    with needs(f"reaper.gunicorn.{name}", package):
-        return getattr(import_module(f".servers.{module}", __package__), name)
+    with needs(f"reaper.gunicorn.{name}", _NEEDS[name]):
+        if name == "UvicornWorker":
+            from .servers import gunicorn_uvicorn
+
+            return gunicorn_uvicorn.UvicornWorker
+        if name == "ASGIWorker":
+            from .servers import gunicorn_asgi
+
+            return gunicorn_asgi.ASGIWorker
+        from .servers import gunicorn_threads
+
+        return gunicorn_threads.ThreadWorker
