@@ -32,7 +32,7 @@ Points = Sequence[tuple[float, float]]
 
 
 def round_s(least: float) -> float:
-    """The next length of time that people count in, seconds."""
+    """The next length of time from *least* on that people count in, seconds."""
     return next(
         (step for step in ROUND_S if step >= least * 0.999),
         ROUND_S[-1] * math.ceil(least / ROUND_S[-1]),
@@ -162,7 +162,7 @@ class Chart:
         )
 
     def svg(self) -> str:
-        """The chart."""
+        """The chart as SVG."""
         parts = [
             f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(self.title)}">'
         ]

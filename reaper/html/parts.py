@@ -17,7 +17,7 @@ Tile = tuple[str, str, str, str]
 
 
 def document(title: str, body: Iterable[str], *, refresh: int | None = None) -> str:
-    """The page, whole. *refresh*: seconds after which a browser loads it again; None: never."""
+    """A whole page. *refresh*: seconds after which a browser loads it again; None: never."""
     again = "" if refresh is None else f'<meta http-equiv="refresh" content="{refresh}">'
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" '

@@ -1,4 +1,4 @@
-"""`reaper journal ship`: the flags, the signals, and what is said.
+"""`reaper journal ship`: its flags, its signals, and what it says.
 
 Exit status 0: every finished file has arrived. 1: some are still here, and why is said. 2: bad
 arguments.
@@ -129,7 +129,7 @@ def _complain(failed: dict[str, str], said: dict[str, str]) -> None:
 
 
 def as_text(shipped: Shipped) -> str:
-    """The summary to read."""
+    """The summary as lines to read."""
     text = f"{shipped.files:,} file(s) arrived, {shipped.bytes / 1e6:,.1f} MB"
     if shipped.already_there:
         text += f"; {shipped.already_there:,} of them were there already"

@@ -55,7 +55,7 @@ class Stream:
 
     @property
     def size(self) -> int:
-        """Bytes written."""
+        """How many bytes were written."""
         return self._file.tell()
 
     def write(self, batch: pa.RecordBatch, anchor: Anchor, dropped: int = 0) -> None:
@@ -76,8 +76,8 @@ class Stream:
             return False
 
     def finish(self) -> Path | None:
-        """Turn the stream into a Parquet file beside it and delete it; the file's path, or None if
-        it held no row.
+        """Turn the stream into a Parquet file beside it and delete the stream. Returns the file's
+        path, or None if there was no row.
 
         Raises:
             FileNotFoundError: its directory was removed, or renamed: there it is recovered by
@@ -169,8 +169,8 @@ def convert(stream: Path, *, recovered: bool = False) -> Path | None:
 
 
 def recover(directory: Path) -> list[Path]:
-    """Make Parquet files of every stream in *directory* that no living process holds. The new
-    files, by name.
+    """Make Parquet files of every stream in *directory* that no living process holds. Returns the
+    new files, by name.
 
     A stream that cannot be read or converted stays where it is; the others are done all the same,
     and then the errors are raised as one group.
@@ -211,8 +211,8 @@ def recover(directory: Path) -> list[Path]:
 
 
 def retain(directory: Path, limit: int) -> int:
-    """Delete the oldest Parquet files of the journal until the rest is within *limit* bytes. How
-    many were deleted.
+    """Delete the oldest Parquet files of the journal until the rest fits into *limit* bytes.
+    Returns how many were deleted.
 
     The newest file always stays.
     """

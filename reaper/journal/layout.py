@@ -27,8 +27,8 @@ _MOST_NS = 1 << 62
 
 
 def partition(first_ns: int | None, last_ns: int | None) -> str:
-    """The directory of a file whose rows lie between these instants, Unix ns, both inclusive; None:
-    not known.
+    """The directory of a file whose rows lie between two instants, Unix ns, both inclusive. None:
+    the instants are not known.
     """
     if first_ns is None or last_ns is None or not 0 <= first_ns <= last_ns < _MOST_NS:
         return ANY
@@ -39,8 +39,8 @@ def partition(first_ns: int | None, last_ns: int | None) -> str:
 
 
 def bounds(footer: FileMetaData) -> tuple[int, int] | None:
-    """Between which instants the rows of a file lie, Unix ns, both inclusive and perhaps wider than
-    its rows.
+    """The instants between which the rows of a file lie, Unix ns, both inclusive; they may be wider
+    than its rows.
 
     None: the footer does not say, or some row does not know the wall clock.
     """

@@ -23,7 +23,7 @@ NOTABLE_SHARE = 0.05
 
 
 def nanoseconds(seconds: float) -> int:
-    """Seconds of the core's clock as the journal's ns."""
+    """Convert seconds of the core's clock to the journal's ns."""
     return round(seconds * 1e9)
 
 
@@ -62,8 +62,8 @@ class LeaseLog:
         return nanoseconds(self._real(instant))
 
     def _settled(self, lease: Lease) -> ConnectionLog | None:
-        """The log of *lease*, with the latest activity, which only the lease knows; None: it has
-        none, or has ended.
+        """The log of *lease*, brought up to the latest activity, which only the lease knows. None:
+        it has no log, or has ended.
         """
         log: ConnectionLog | None = getattr(lease, "log", None)
         if log is None or log.ended:
@@ -98,12 +98,12 @@ class LeaseLog:
             self._settled(new)
 
     def averted(self, lease: Lease, now: float) -> None:
-        """*lease* was due, and spared at the final check."""
+        """The final check spared *lease*, which was due."""
         if (log := self._settled(lease)) is not None:
             log.averted(nanoseconds(now))
 
     def reaped(self, lease: Lease, expiry: Expiry) -> None:
-        """The connection of *lease* is reaped. Before the lease is released.
+        """The connection of *lease* is reaped. Call it before the lease is released.
 
         An *expiry* of another lease of that connection is a deadline: activity did not move it.
         """
@@ -116,21 +116,21 @@ class LeaseLog:
             log.reap(now, due, expiry.reason, deadline=expiry.lease is not lease)
 
     def ended(self, lease: Lease, now: float, reason: str | None = None, *, by_peer: bool) -> None:
-        """The connection of *lease* ended without the reaper. Before the lease is released; after a
-        reap: nothing.
+        """The connection of *lease* ended without the reaper. Call it before the lease is released;
+        after a reap it does nothing.
         """
         if (log := self._settled(lease)) is not None:
             (log.close_peer if by_peer else log.close_app)(nanoseconds(now), reason)
 
     def stalled(self, now: float, lag: float) -> None:
-        """The loop woke *lag* seconds late. Written when that is a notable part of a tick."""
+        """The loop woke *lag* seconds late. Written where that is a notable part of a tick."""
         if lag > self._notable:
             self.journal.stall(nanoseconds(now), nanoseconds(lag))
 
 
 def peer_of(socket: Any) -> int | None:
-    """`peer_key` of an accepted socket (trio's or the standard library's); None if it is no TCP, or
-    is gone already.
+    """`peer_key` of an accepted socket (trio's or the standard library's). None: it is no TCP
+    socket, or is closed already.
     """
     try:
         return None if socket is None else peer_key(socket.getpeername(), socket.getsockname())
@@ -139,6 +139,6 @@ def peer_of(socket: Any) -> int | None:
 
 
 def timeout_ms(lease: Lease) -> int:
-    """The timeout in force on *lease* in ms; 0: none, or it is suspended."""
+    """The timeout in force on *lease*, ms. 0: there is none, or the lease is suspended."""
     timeout = lease.timeout
     return 0 if timeout is None or lease.suspended else round(timeout * 1e3)

@@ -151,8 +151,8 @@ class ConnectionLog:
         )
 
     def touch(self, t: int, nbytes: int | None = None) -> None:
-        """Note activity at *t* ns (of *nbytes* bytes, if known). A store, a count and one
-        comparison in `gaps` mode.
+        """Note activity at *t* ns, of *nbytes* bytes where that is known. Cost: a store, a count
+        and one comparison in `gaps` mode.
         """
         self.n += 1
         if t - self.last_ns > self._long_ns:
@@ -161,8 +161,8 @@ class ConnectionLog:
         self.last_ns = t
 
     def gap(self, last: int, t: int, nbytes: int | None = None) -> None:
-        """Note activity at *t* ns after the latest before it at *last*: for callers who keep the
-        latest themselves.
+        """Note activity at *t* ns that follows activity at *last*: for callers who keep the latest
+        instant themselves.
 
         Short silences between are then not counted; their sum is still exact, as last - opened -
         idle_sum.
@@ -174,12 +174,12 @@ class ConnectionLog:
         self.last_ns = t
 
     def averted(self, t: int) -> None:
-        """It was due at *t* ns, and the final check found bytes unread: spared."""
+        """The connection was due at *t* ns, and was spared: the final check found bytes unread."""
         self._row(t, AVERTED)
 
     def reap(self, t: int, due: int, reason: str | None = None, *, deadline: bool = False) -> None:
-        """The reaper ended it at *t* ns; allowed from *due* ns. *deadline*: one that activity does
-        not move.
+        """The reaper closed the connection at *t* ns, as it might from *due* ns on. *deadline*:
+        activity does not move that.
         """
         if deadline:
             if self._timeout_ms and t - self.last_ns > self._timeout_ms * 1_000_000:
@@ -190,11 +190,11 @@ class ConnectionLog:
         self._end(REAP, t, due, reason)
 
     def close_peer(self, t: int, reason: str | None = None) -> None:
-        """The other side ended it (closed, reset, vanished) at *t* ns."""
+        """The other side closed the connection, reset it or vanished, at *t* ns."""
         self._end(CLOSE_PEER, t, None, reason)
 
     def close_app(self, t: int, reason: str | None = None) -> None:
-        """This side's program ended it at *t* ns, for a reason of its own."""
+        """This side's program closed the connection at *t* ns, for a reason of its own."""
         self._end(CLOSE_APP, t, None, reason)
 
     def _end(self, kind: int, t: int, due: int | None, reason: str | None) -> None:
@@ -354,18 +354,18 @@ class Journal:
         return ConnectionLog(self._append, self._long_ns, conn, t, timeout_ms, listener)
 
     def config(self, t: int, text: str) -> None:
-        """The settings in force from *t* ns on, as one short *text*."""
+        """Note the settings in force from *t* ns on, as one short *text*."""
         self._own(t, CONFIG, text)
 
     def stall(self, t: int, stuck_ns: int) -> None:
-        """The event loop was stalled for *stuck_ns* up to *t* ns: what was late by no more than
-        that is excused.
+        """The event loop stood still for *stuck_ns*, up to *t* ns. An audit excuses what was late
+        by no more than that.
         """
         self._own(t, CONFIG, STALL, stuck_ns)
 
     def drain(self, t: int, reason: str | None = None) -> None:
-        """Every connection of this writer has ended by *t* ns. To an audit, one without an end is
-        then lost.
+        """Every connection of this writer has ended by *t* ns. An audit then calls a connection
+        without an end lost.
         """
         self._own(t, DRAIN, reason)
 
@@ -375,8 +375,8 @@ class Journal:
         )
 
     def flush(self, timeout: float = 10.0) -> bool:
-        """Wait until what was appended before is on the file system. Blocks: not for the event
-        loop's thread.
+        """Wait until all rows appended so far are on the file system. It blocks: never call it on
+        the event loop's thread.
 
         Returns:
             False if that took more than *timeout* seconds, or rows were dropped meanwhile.
@@ -384,8 +384,8 @@ class Journal:
         return self._writer is None or self._writer.flush(timeout)
 
     def close(self, timeout: float = 30.0) -> JournalStatistics:
-        """Write everything, turn the stream into its last Parquet file, stop the thread. Blocks.
-        May be called again.
+        """Write everything, turn the stream into its last Parquet file, stop the thread. It blocks,
+        and may be called again.
 
         Raises nothing of ours: what could not be written is in the statistics, and what is in the
         stream is recovered by the next journal in the directory.
@@ -395,7 +395,7 @@ class Journal:
         return self.statistics()
 
     def statistics(self) -> JournalStatistics:
-        """The figures now. O(1)."""
+        """The figures of this instant. Cost: O(1)."""
         if self._writer is None:
             return JournalStatistics(0, 0, 0, 0, 0, 0, 0, None, False)
         return self._writer.statistics()

@@ -80,8 +80,8 @@ class Place:
                 raise FileNotFoundError(f"there is no {bucket}")
 
     def _ask_elsewhere(self) -> None:
-        """Have a process of its own ask for the bucket. Raises PermissionError: that was ended by a
-        signal.
+        """Ask for the bucket in a process of its own. Raises PermissionError where a signal ended
+        that process.
         """
         done = subprocess.run(
             [sys.executable, "-c", _ASK],
@@ -114,22 +114,22 @@ class Place:
 
     @property
     def local(self) -> Path | None:
-        """The directory, where it is this machine's."""
+        """The directory as a path. None: it is not on this machine."""
         return Path(self._root) if isinstance(self.files, fs.LocalFileSystem) else None
 
     def size(self, name: str) -> int | None:
-        """Bytes of the file *name*; None: there is none."""
+        """How many bytes the file *name* has. None: there is no such file."""
         info = self.files.get_file_info(self._path(name))
         return info.size if info.type == fs.FileType.File else None
 
     def digest(self, name: str) -> bytes:
-        """Of the bytes of *name*, read from where they are."""
+        """The digest of the bytes of *name*, which are read from where they lie."""
         with self.files.open_input_stream(self._path(name), buffer_size=0) as stream:
             return digest_of(stream.read)
 
     def write(self, name: str, source: IO[bytes]) -> None:
-        """Make *name* of what *source* holds, whatever is there; on the disk, where it is this
-        machine's.
+        """Write what *source* holds as *name*, in place of whatever is there. On this machine it is
+        on the disk afterwards.
         """
         path = self._path(name)
         if not self._flat:
@@ -141,7 +141,7 @@ class Place:
         self._sync(path)
 
     def rename(self, name: str, final: str) -> None:
-        """Give *name* its *final* name."""
+        """Rename *name* to *final*."""
         self.files.move(self._path(name), self._path(final))
         self._sync(dirname(self._path(final)))
 
@@ -163,7 +163,7 @@ class Place:
 
 
 def digest_of(read: Callable[[int], bytes]) -> bytes:
-    """Of all that *read* gives."""
+    """The digest of all that *read* gives."""
     digest = blake2b(digest_size=16)
     while chunk := read(CHUNK):
         digest.update(chunk)

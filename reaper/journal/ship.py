@@ -29,7 +29,7 @@ LOCK = ".ship.lock"
 
 @dataclass(slots=True)
 class Shipped:
-    """What came of one or more passes."""
+    """The outcome of one or more passes."""
 
     files: int = 0
     """That have arrived, and were deleted here unless they are kept."""
@@ -44,7 +44,7 @@ class Shipped:
     """Name -> why it is still here. The empty name: why no more was tried."""
 
     def as_json(self, to: str) -> dict[str, Any]:
-        """For machines."""
+        """The outcome as JSON has it."""
         failed = [{"file": name, "reason": reason} for name, reason in self.failed.items()]
         return {"schema": "reaper-ship/1", "to": to, **asdict(self), "failed": failed}
 
@@ -73,8 +73,8 @@ class Shipper:
         self.shipped: Shipped = Shipped()
 
     def once(self, stop: Event | None = None) -> Shipped:
-        """Ship every finished file, the oldest first; end early when *stop* is set, or the place
-        fails.
+        """Ship every finished file, the oldest first. It ends early when *stop* is set, or when the
+        place fails.
 
         A file that cannot be read is left and named; the others are shipped all the same.
         """
@@ -121,7 +121,7 @@ class Shipper:
         return result
 
     def _ship(self, source: Path, final: str) -> str | None:
-        """Bring *source* to *final* and delete it here. Why not, or None.
+        """Copy *source* to *final* and delete it here. Returns why that did not happen, or None.
 
         Raises:
             OSError, pyarrow.ArrowException: *source* is still here.
@@ -156,8 +156,8 @@ class Shipper:
 
 
 def partition_of(path: Path) -> str:
-    """The directory of the layout for the file at *path*, from its footer: bounds, so perhaps wider
-    than its rows.
+    """The directory of the layout for the file at *path*, by its footer. The footer's bounds may be
+    wider than its rows.
 
     Raises:
         OSError, pyarrow.ArrowException: it is no Parquet file.

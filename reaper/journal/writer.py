@@ -42,8 +42,8 @@ _log = logging.getLogger("reaper.journal")
 
 
 def _host(wall_ns: Callable[[], int]) -> dict[str, str]:
-    """What tells a reader that two writers share a machine, and so a monotonic clock; nothing under
-    a made-up clock.
+    """A name that tells readers which writers share a machine, and so a monotonic clock. Empty
+    under a made-up clock.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
@@ -54,8 +54,8 @@ def _host(wall_ns: Callable[[], int]) -> dict[str, str]:
 
 @dataclass(eq=False)
 class Writer:
-    """Owned by one `Journal`, which passes every argument. Public methods may be called from any
-    thread.
+    """The thread's side of one `Journal`, which passes every argument. Public methods may be called
+    from any thread.
     """
 
     directory: Path
@@ -209,8 +209,8 @@ class Writer:
             self._guard(self._rotate)
 
     def _take_all(self) -> None:
-        """Write what waits now, batch by batch; stop at a failure, or while the pause after one
-        lasts.
+        """Write the rows that wait now, batch by batch. It stops at a failure, and while the pause
+        after one lasts.
         """
         for _ in range(0, len(self.rows), BATCH_ROWS):
             if time.monotonic() < self._retry_at:
@@ -255,7 +255,7 @@ class Writer:
         self._noted, self._wrote = lost, time.monotonic()
 
     def _batches(self, rows: list[Row]) -> list[pa.RecordBatch]:
-        """*rows* without those that hold a value of another type or size than their column."""
+        """*rows* without those that hold a value of another type or size than their column has."""
         bad: list[Exception] = []
         batches = self._around(rows, bad)
         if bad:
@@ -291,7 +291,7 @@ class Writer:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _measure(self) -> Anchor:
-        """The three clocks at one instant: the narrowest of five brackets."""
+        """Read the three clocks at one instant: of five tries, the one that took least time."""
         brackets = [
             (self.clock_ns(), self.wall_ns(), time.monotonic_ns(), self.clock_ns())
             for _ in range(5)
@@ -323,8 +323,8 @@ class Writer:
         self._recovered += len(made)
 
     def _guard(self, work: Callable[..., None], *args: Any) -> bool:
-        """Do *work*; an error is counted, logged once per change, and costs the stream. False after
-        an error.
+        """Do *work*. An error is counted, is logged when it changes, and costs the stream. Returns
+        whether it went well.
         """
         try:
             work(*args)

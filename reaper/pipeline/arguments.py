@@ -60,7 +60,7 @@ def share(text: str) -> float:
 
 
 def place(text: str) -> Place:
-    """A path of this machine or a URI, see `places.place`; for argparse."""
+    """A path of this machine or a URI as a `Place`; for argparse."""
     try:
         return places.place(text)
     except ValueError as error:
@@ -106,7 +106,7 @@ def aside_lines(quarantined: Sequence[Mapping[str, str]]) -> list[str]:
 
 @contextmanager
 def whole(out: Place) -> Iterator[None]:
-    """A command that fails leaves nothing new in *out*, and no *out* where there was none."""
+    """Leave nothing new in *out* if the command fails, and no *out* where there was none."""
     before = set(map(str, out.iterdir())) if out.exists() else None
     try:
         yield
@@ -122,8 +122,8 @@ def whole(out: Place) -> Iterator[None]:
 
 
 def require(wanted: Sequence[Place], out: Place) -> None:
-    """Before an engine is started: each of *wanted* exists, and *out* is a directory, or can be
-    made. Of what is not on this machine it is found out later.
+    """Make sure, before an engine starts, that each of *wanted* exists, and that *out* is a
+    directory or can be made. What is not on this machine is looked for later.
 
     Raises:
         Fault: it is not so.
@@ -141,8 +141,8 @@ def require(wanted: Sequence[Place], out: Place) -> None:
 
 
 def apart(out: Place, events: Sequence[Place]) -> None:
-    """Make sure that *out* lies in none of *events*: its tables would be read as journals the next
-    time.
+    """Make sure that *out* lies in none of *events*: the next time its tables would be read as
+    journals.
 
     Raises:
         Fault: it does.

@@ -1,4 +1,5 @@
-"""What the questions are asked of: Spark, embedded in this process or wherever the user says.
+"""The engines that answer: Spark, started here or wherever the user says, and DuckDB in this
+process.
 
 One rule: *what the user has set is never set again*.
 """

@@ -41,7 +41,7 @@ def choose(
     *,
     only_spark: str | None = None,
 ) -> tuple[str, str]:
-    """`spark` or `embedded`, and why.
+    """Choose `spark` or `embedded`, and say why.
 
     Args:
         asked: One of `CHOICES`.
@@ -90,8 +90,8 @@ def no_spark() -> str | None:
 
 
 def bytes_of(inputs: Sequence[Place], enough: int) -> int:
-    """The bytes of all files at and below *inputs*; once more than *enough*, it does not look
-    further.
+    """The bytes of all files at and below *inputs*. Once there are more than *enough*, it stops
+    looking.
     """
     total = 0
     for where in inputs:

@@ -60,7 +60,7 @@ class Row(tuple[Any, ...]):
 
 
 class Session:
-    """What frames are asked of."""
+    """A connection to DuckDB, in place of a Spark session."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         self._connection, self._lock, self._tables = connection, RLock(), 0
@@ -91,14 +91,14 @@ class Session:
             return f"t{self._tables}"
 
     def createDataFrame(self, data: pa.Table | pa.RecordBatchReader) -> DataFrame:  # noqa: N802
-        """A table, so that plans know how many rows it has."""
+        """A frame on a table of *data*; of a table, plans know how many rows it has."""
         return DataFrame(
             self, f"SELECT * FROM {self.table('SELECT * FROM given', data)}", data.schema.names
         )
 
 
 class DataFrame:
-    """A query. *columns*: its names, in order."""
+    """A query, in place of Spark's frame. *columns*: its names, in order."""
 
     def __init__(self, session: Session, query: str, columns: Sequence[str]) -> None:
         self.sparkSession: Session = session
@@ -197,7 +197,7 @@ class DataFrame:
         return DataFrame(self.sparkSession, query, columns)
 
     def persist(self) -> DataFrame:
-        """Computed now, and kept."""
+        """Compute the rows now, and keep them."""
         kept = self.sparkSession.table(self._query)
         frame = DataFrame(self.sparkSession, f"SELECT * FROM {kept}", self.columns)
         frame._kept = kept
@@ -221,7 +221,7 @@ class DataFrame:
 
 
 class Grouped:
-    """Rows in groups."""
+    """Rows in groups, as `groupBy` leaves them."""
 
     def __init__(self, frame: DataFrame, keys: list[Column]) -> None:
         self._frame, self._keys = frame, keys
@@ -262,7 +262,7 @@ _KINDS = {"int64": "BIGINT", "int32": "INTEGER", "int8": "TINYINT", "string": "V
 
 
 def _plain(path: Place) -> str:
-    """*path* without meaning for DuckDB, which would take it for a pattern."""
+    """*path* with every character escaped that DuckDB would take for a pattern."""
     return "".join(f"[{char}]" if char in "*?[" else char for char in os.path.abspath(str(path)))
 
 
@@ -288,7 +288,7 @@ def read_lines(session: Session, paths: Sequence[Place]) -> DataFrame:
 
 
 def write_back(frame: DataFrame, target: Place) -> DataFrame:
-    """*frame*, written to Parquet at *target* in place of what is there, as it reads back."""
+    """Write *frame* to Parquet at *target*, over what is there. Returns it as it reads back."""
     directory = Path(str(target))
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
@@ -300,7 +300,7 @@ def write_back(frame: DataFrame, target: Place) -> DataFrame:
 
 
 def memory_bytes() -> int:
-    """What queries may take before they write to the disk."""
+    """How much memory queries may take before they write to the disk."""
     from .spark import memory_mb
 
     return min(MOST_MEMORY, int((memory_mb() << 20) * MEMORY_SHARE))

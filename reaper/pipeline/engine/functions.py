@@ -1,4 +1,4 @@
-"""The functions of PySpark's DataFrames, of the engine that answers: one program, whichever it is.
+"""PySpark's functions, from the engine that answers: one program runs on both.
 
 The rule of this module: *PySpark is imported only where Spark answers*. Product code writes
 `F.col("conn")`, as every Spark program does; what `F` and `Window` are is decided when they are
@@ -22,7 +22,7 @@ _answering = "spark"
 
 
 def use(name: str) -> str:
-    """From now on the engine *name*, one of `ENGINES`, answers in this process; returns the one
+    """Let the engine *name*, one of `ENGINES`, answer in this process from now on. Returns the one
     that did before.
     """
     global _answering
@@ -31,7 +31,7 @@ def use(name: str) -> str:
 
 
 def answering() -> str:
-    """Which of `ENGINES` answers."""
+    """The name of the engine that answers."""
     return _answering
 
 
@@ -41,7 +41,7 @@ def here() -> Any:
 
 
 class _Answering:
-    """What PySpark calls *name*, as the engine has it that answers."""
+    """PySpark's module or class *name*, looked up in the engine that answers when it is used."""
 
     def __init__(self, name: str) -> None:
         self._name = name

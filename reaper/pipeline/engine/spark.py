@@ -153,7 +153,7 @@ def check_reachable(url: str) -> None:
 def open_session(
     name: str, master: str | None = None, *, connect: bool = True
 ) -> Iterator[SparkSession]:
-    """The session of one command; stopped on the way out.
+    """Open the session of one command, and stop it on the way out.
 
     Args:
         name: Shown by Spark.
@@ -205,9 +205,7 @@ def open_session(
 
 @contextmanager
 def _without_noise() -> Iterator[None]:
-    """Of what a Java that is started within writes to standard error, `_NOISE` does not arrive, as
-    long as it lives.
-    """
+    """Keep `_NOISE` off standard error as long as a Java lives that is started within."""
     sys.stderr.flush()
     ours = os.dup(2)
     read, write = os.pipe()
@@ -228,7 +226,7 @@ def _without_noise() -> Iterator[None]:
 
 
 def _started(scratch: Path, name: str, master: str | None, remote: str | None) -> SparkSession:
-    """A session of *remote*, else of a Spark that is started here. Raises NoSpark."""
+    """A session of *remote*, or of a Spark that is started here. Raises NoSpark."""
     if not (remote or "").startswith("sc://"):
         check_java()
     import logging
@@ -275,7 +273,7 @@ def read_lines(session: SparkSession, paths: Sequence[Place]) -> DataFrame:
 
 
 def write_back(frame: DataFrame, target: Place) -> DataFrame:
-    """*frame*, written to Parquet at *target* in place of what is there, as it reads back.
+    """Write *frame* to Parquet at *target*, over what is there. Returns it as it reads back.
 
     Raises:
         NoSpark: some of it did not come back: executors wrote it where the driver does not look.
@@ -302,8 +300,8 @@ def write_back(frame: DataFrame, target: Place) -> DataFrame:
 
 
 def together(*questions: Callable[[], Any]) -> list[Any]:
-    """The answers to *questions*, in their order, asked at once: while one runs, Spark plans the
-    next.
+    """Ask all *questions* at once, and return their answers in order. While one runs, Spark plans
+    the next.
 
     Raises:
         Exception: what the first of them that failed raised, once all have ended.
@@ -313,8 +311,8 @@ def together(*questions: Callable[[], Any]) -> list[Any]:
 
 
 def expect(session: SparkSession, rows: int) -> None:
-    """About *rows* rows will be read: settles the number of shuffle partitions, which AQE can only
-    make smaller.
+    """Settle the number of shuffle partitions for about *rows* rows. Adaptive execution can only
+    make it smaller.
 
     Asked once per session; what the user has set stays.
     """
@@ -324,7 +322,7 @@ def expect(session: SparkSession, rows: int) -> None:
 
 
 def _of_driver(scratch: Path, master: str | None) -> dict[str, str]:
-    """Properties for a driver that is started here, without those that the user's own configuration
+    """Properties for a driver that is started here, but for those that the user's own configuration
     names.
     """
     import pyspark
@@ -356,7 +354,7 @@ def _of_driver(scratch: Path, master: str | None) -> dict[str, str]:
 
 
 def memory_mb() -> int:
-    """What this machine has, or the container allows."""
+    """The memory of this machine, or what the container allows, MiB."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     limit = Path("/sys/fs/cgroup/memory.max")
     allowed = limit.read_text(encoding="ascii").strip() if limit.is_file() else "max"
@@ -364,7 +362,9 @@ def memory_mb() -> int:
 
 
 def line_of(error: Exception) -> str:
-    """The one line of *error* that says what happened: a Java exception's own, if there is one."""
+    """The one line of *error* that says what happened: that of the Java exception, where there is
+    one.
+    """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [
         type(error).__name__
     ]

@@ -82,17 +82,17 @@ def literal(value: Any) -> str:
 
 
 def text_of(value: Any) -> str:
-    """A column, or a literal, as SQL."""
+    """A column or a literal as SQL."""
     return value.sql if isinstance(value, Column) else literal(value)
 
 
 def column_of(value: Any) -> Column:
-    """A column, or the one that a string names."""
+    """The column itself, or the one that a string names."""
     return value if isinstance(value, Column) else col(value)
 
 
 def sqls(columns: Iterable[Any]) -> list[str]:
-    """Columns, or strings that name them, or numbers, as SQL."""
+    """Columns as SQL; strings name columns, numbers are literals."""
     return [literal(each) if isinstance(each, int) else column_of(each).sql for each in columns]
 
 
@@ -206,7 +206,7 @@ class Window:
 
 
 def ordered(columns: Iterable[Any]) -> str:
-    """What ORDER BY says: nulls come first, as in Spark, and last where it descends."""
+    """*columns* for an ORDER BY: nulls come first, as in Spark, and last where it descends."""
     return ", ".join(
         sql if sql.endswith(" NULLS LAST") else f"{sql} NULLS FIRST" for sql in sqls(columns)
     )
@@ -249,7 +249,7 @@ def broadcast(frame: Any) -> Any:
 
 
 def percentile_approx(column: Any, share: float | list[float], accuracy: int = 10_000) -> Column:
-    """Exact, where Spark is wrong by a rank in *accuracy* at most."""
+    """The exact percentile, where Spark's may be wrong by a rank in *accuracy*."""
     shares = f"[{', '.join(map(str, share))}]" if isinstance(share, list) else str(share)
     return Column(f"quantile_disc({column_of(column).sql}, {shares}){OVER}")
 
@@ -282,7 +282,9 @@ def try_to_timestamp(column: Any, pattern: Column | None = None) -> Column:
 
 
 def xxhash64(*columns: Any) -> Column:
-    """Another number than Spark's, as good for telling values apart: no answer may hold one."""
+    """A hash of text. It is another number than Spark's, as good for telling values apart: no
+    answer may hold one.
+    """
     return Column(f"CAST(hash({', '.join(sqls(columns))}) >> 1 AS BIGINT)")
 
 

@@ -1,4 +1,4 @@
-"""The command `live`."""
+"""The command `live`: its flags, and the run that they ask for."""
 
 from __future__ import annotations
 
@@ -56,10 +56,6 @@ def add(command: AddCommand) -> None:
     add_expected(sub)
 
 
-SETTINGS = ("window", "delay", "every", "for_ns", "drain", "expect", "expect_within")
-"""The arguments that `run.Settings` has, in its order."""
-
-
 def _how_long(text: str) -> int | None:
     return None if text == "forever" else duration_ns(text)
 
@@ -91,7 +87,15 @@ def _live(arguments: argparse.Namespace, progress: Progress) -> int:
         from .run import Settings, StreamFailed, follow
         from .status import as_text
 
-        settings = Settings(*(getattr(arguments, name) for name in SETTINGS))
+        settings = Settings(
+            arguments.window,
+            arguments.delay,
+            arguments.every,
+            arguments.for_ns,
+            arguments.drain,
+            arguments.expect,
+            arguments.expect_within,
+        )
         expect(spark, 0)  # a step is small, and each partition keeps a state of its own
         progress(f"the page is {out / 'live.html'}")
         try:

@@ -75,7 +75,7 @@ NEVER = 1 << 63
 
 
 class _Found(NamedTuple):
-    """A file that is to be read."""
+    """A file that is yet to be read."""
 
     facts: Facts
     mtime: int
@@ -130,8 +130,8 @@ class Feed:
         return None if self.ledger.horizon is None else self.ledger.horizon - self._delay_us
 
     def admit(self) -> int:
-        """Take the next files, about `STEP_ROWS` rows, the oldest first. How many files; 0: nothing
-        is new.
+        """Take the next files, the oldest first, about `STEP_ROWS` rows. Returns how many files; 0:
+        nothing is new.
 
         A file that the watermark of this step would make late is taken with it, however many rows
         that are. Files that fail the check are put aside with a reason; their rows enter nothing.
@@ -197,7 +197,7 @@ class Feed:
     # ---- one step
 
     def _fresh(self) -> list[_Found]:
-        """Files that are to be read, by their footers."""
+        """The files that are to be read, by their footers."""
         self.growing = 0
         seen: set[str] = set()
         fresh = []
@@ -291,7 +291,7 @@ class Feed:
         return table.filter(in_time)
 
     def _write(self, tables: list[pa.Table]) -> None:
-        """Move the rows of *tables* to one more file of the step."""
+        """Write the rows of *tables* as one more file of the step."""
         hidden = self.directory / f".{self.ledger.step + 1:09d}"
         hidden.mkdir(exist_ok=True)
         path = hidden / f"{len(list(hidden.iterdir())):06d}.parquet"
@@ -300,8 +300,8 @@ class Feed:
         tables.clear()
 
     def _commit(self, tables: list[pa.Table]) -> None:
-        """What is left of the rows under a hidden name, the ledger, and then the name that the
-        stream sees.
+        """Put the step in place: the rest of its rows under a hidden name, then the ledger, then
+        the name that the stream sees.
         """
         if any(table.num_rows for table in tables):
             self._write(tables)
@@ -310,8 +310,8 @@ class Feed:
         self._settle()
 
     def _settle(self) -> None:
-        """Show what the ledger has and the stream does not see yet; delete what the ledger does not
-        have.
+        """Make feed and ledger agree after a kill: show what the ledger has and the stream does not
+        see yet, delete what it has not.
         """
         for path in self.directory.glob(".[0-9]*"):
             if int(path.name[1:]) <= self.ledger.step:
@@ -323,8 +323,8 @@ class Feed:
 
 
 def rows_of(facts: Facts, run: int) -> pa.Table:
-    """The rows of connections in one good file, as `FEED` has them: on the wall clock, with what
-    its metadata knows.
+    """The rows of connections in one good file, as `FEED` has them: on the wall clock, and with
+    what its metadata says.
 
     Raises:
         Refused: they have no wall-clock time.

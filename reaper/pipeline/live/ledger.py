@@ -65,13 +65,13 @@ class Ledger:
 
     @property
     def rows(self) -> int:
-        """Rows of connections that were read, the late ones included."""
+        """How many rows of connections were read, the late ones included."""
         return sum(server.rows for server in self.servers.values())
 
     @property
     def missing_files(self) -> int:
-        """Files that were gone before they were read, or have yet to come: holes among the serials
-        of a run.
+        """How many files were gone before they were read, or have yet to come: holes among the
+        serials of a run.
         """
         return sum(
             after[0] - before[1] - 1
@@ -81,17 +81,17 @@ class Ledger:
 
     @property
     def dropped_rows(self) -> int:
-        """Rows that the writers say they dropped."""
+        """How many rows the writers say they dropped."""
         return sum(run.dropped for run in self.runs.values())
 
     def has(self, run: str, serial: int) -> bool:
-        """Whether file *serial* of *run* was read."""
+        """Whether the file *serial* of *run* was read."""
         return run in self.runs and any(
             first <= serial <= last for first, last in self.runs[run].serials
         )
 
     def note(self, run: str, serial: int, dropped: int) -> None:
-        """File *serial* of *run*, which was not read before, now is; by then its writer had
+        """Note that file *serial* of *run* was read now, and not before; by then its writer had
         *dropped* rows.
         """
         read = self.runs.setdefault(run, RunRead())
@@ -105,13 +105,15 @@ class Ledger:
         read.serials = merged
 
     def commit(self, out: Path) -> None:
-        """Put it in place below *out*: all of it is on the disk when this returns, or nothing."""
+        """Put the ledger in place below *out*. When this returns all of it is on the disk, or
+        nothing.
+        """
         write_text(out / NAME, json.dumps(asdict(self)))
         sync(out)
 
 
 def open_ledger(out: Path, settings: dict[str, int]) -> Ledger:
-    """The ledger in *out*; a new one if there is none.
+    """The ledger in *out*, or a new one if there is none.
 
     Raises:
         Fault: it was begun with other *settings*, is damaged, or of another release. Nothing was

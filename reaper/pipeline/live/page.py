@@ -22,7 +22,9 @@ REFRESH_LEAST = 2
 
 
 def render(summary: dict[str, Any], out: Path, every_ns: int) -> str:
-    """The page. *every_ns*: how often a step is made; the browser asks no more often than that."""
+    """The page as HTML. *every_ns*: how often a step is made; the browser asks no more often than
+    that.
+    """
     refresh = max(REFRESH_LEAST, round(every_ns / 1e9))
     width_us = round(summary["window_s"] * 1e6)
     rows = windows(out, width_us)
@@ -190,8 +192,8 @@ def _charts(
 
 
 def _level(now: int, opened: list[float], reaped: list[float], closed: list[float]) -> list[float]:
-    """Open connections at the end of each window, counted back from *now*; never below zero,
-    however the log begins.
+    """How many connections were open at the end of each window, counted back from *now*; never
+    below zero.
     """
     level = float(now)
     result = []

@@ -134,7 +134,9 @@ class StreamFailed(Exception):
 
 @contextmanager
 def _writing() -> Iterator[None]:
-    """What fails ends the run in one line: each step is in the ledger whole, or not begun."""
+    """Turn a failure to write into one line that ends the run. The step is then in the ledger
+    whole, or not begun.
+    """
     try:
         yield
     except (OSError, StreamingQueryException) as error:
@@ -145,8 +147,8 @@ def _writing() -> Iterator[None]:
 
 @contextmanager
 def _queries(spark: SparkSession, out: Path, settings: Settings) -> Iterator[list[StreamingQuery]]:
-    """Both queries, running. They run through: one started anew for each step would load its whole
-    state anew.
+    """Start both queries. They run through: one that was started anew for each step would load its
+    whole state each time.
     """
     events = (
         spark.readStream.schema(FEED)
@@ -182,14 +184,14 @@ def _queries(spark: SparkSession, out: Path, settings: Settings) -> Iterator[lis
 
 
 def _finish(queries: list[StreamingQuery], feed: Feed) -> None:
-    """Wait until every query has committed all of the feed, and then delete it."""
+    """Wait until every query has committed all of the feed, then delete the feed's files."""
     for query in queries:
         query.processAllAvailable()
     feed.forget()
 
 
 def _publish(out: Path, feed: Feed, settings: Settings) -> dict[str, Any]:
-    """The summary and the page, each put in place in one step."""
+    """Put the summary and the page in place, each in one step."""
     newest = feed.ledger.names
     until = max(newest.values(), default=0) if settings.for_ns == 0 else time.time_ns()
     silent = missing(

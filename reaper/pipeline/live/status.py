@@ -38,7 +38,7 @@ FROM found WHERE idle_from IS NOT NULL GROUP BY ALL ORDER BY ALL"""
 
 
 def _asked(directory: Path, question: str) -> list[dict[str, Any]]:
-    """What *question* is answered, asked of `found`: the rows of the files in *directory*."""
+    """Answer *question*, SQL of `found`: the rows of the files in *directory*."""
     files = [str(path) for path in directory.glob("[0-9]*.parquet")]
     if not files:
         return []
@@ -48,7 +48,7 @@ def _asked(directory: Path, question: str) -> list[dict[str, Any]]:
 
 
 def windows(out: Path, window_us: int) -> list[dict[str, Any]]:
-    """Rows of the newest `SHOWN` windows by start, then listener; `start` in Unix us."""
+    """The rows of the newest `SHOWN` windows by start, then listener; `start` in Unix us."""
     return _asked(out / "windows", _WINDOWS.format(span_us=SHOWN * window_us))
 
 
@@ -134,7 +134,7 @@ def reasons(summary: dict[str, Any]) -> list[str]:
 
 
 def as_text(summary: dict[str, Any]) -> str:
-    """The summary in a few lines."""
+    """The summary as a few lines to read."""
     sessions = (
         f"{summary['sessions']:,} sessions, {summary['idle_connections']:,} of them ended by "
         "silence alone"

@@ -136,7 +136,7 @@ def idle(events: DataFrame, delay_ns: int) -> DataFrame:
 
 
 def keep_windows(directory: Path, batch: DataFrame, _: int = 0) -> None:
-    """Put the windows of *batch* over what *directory* has of them: one file per day, each window
+    """Write the windows of *batch* over those that *directory* has: one file per day, each window
     once.
     """
     changed = batch.toArrow()  # always: it is this that makes Spark commit its state
@@ -163,8 +163,8 @@ def _keys(windows: pa.Table) -> list[tuple[int, str | None]]:
 
 
 def keep_sessions(directory: Path, batch: DataFrame, number: int) -> None:
-    """Append the sessions of batch *number* to the newest file in *directory*, or to a new one;
-    twice is once.
+    """Append the sessions of batch *number* to the newest file in *directory*, or to a new one. A
+    batch given twice counts once.
     """
     rows = batch.toArrow()  # always, as above
     parts = sorted(directory.glob("[0-9]*.parquet"))

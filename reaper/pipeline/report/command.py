@@ -1,4 +1,4 @@
-"""The command `report`."""
+"""The command `report`: an audit and an advice, and the page of both."""
 
 from __future__ import annotations
 

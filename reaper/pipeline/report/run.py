@@ -104,8 +104,8 @@ def gather(audited: Audit, server: Inputs) -> Charted:
 
 
 def _counts(frame: DataFrame, series: list[Column]) -> list[dict[int, int]]:
-    """Per column of *series*: value -> rows that have it; nulls are left out. All in one look at
-    *frame*.
+    """For each column of *series*: value -> rows that have it. Nulls are left out. *frame* is read
+    once.
     """
     many = len(series)
     keys = F.array(*(column * F.lit(many) + F.lit(i) for i, column in enumerate(series)))
@@ -159,8 +159,8 @@ def _suspects(frame: Any) -> list[dict[str, Any]]:
 
 
 def folded(rows: list[list[str]], name: int) -> list[list[str]]:
-    """*rows*, those that are equal but for their figures as the first of them, with how many more
-    like it there are.
+    """*rows*, with those that differ only in their figures folded into the first of them, which
+    says how many more there are.
 
     What is in the column *name* is not compared.
     """
@@ -178,7 +178,7 @@ def folded(rows: list[list[str]], name: int) -> list[list[str]]:
 
 
 def render(summary: dict[str, Any], advice: dict[str, Any], charted: Charted) -> str:
-    """The page."""
+    """The page as HTML."""
     passed = summary["result"] == "pass"
     title = TITLES[summary["result"]]
     whose = "its client" if charted.seen else "the server"

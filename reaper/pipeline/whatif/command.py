@@ -1,4 +1,4 @@
-"""The command `what-if`."""
+"""The command `what-if`: its flags, and the rows that they ask for."""
 
 from __future__ import annotations
 

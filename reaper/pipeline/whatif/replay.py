@@ -58,8 +58,8 @@ PLAN: pa.Schema = pa.schema(
 
 
 def silences(events: DataFrame, runs: DataFrame) -> DataFrame:
-    """Silences that an idle timeout was watching. `how`: RETURNED, CLOSED or CUT. Deadlines are not
-    among them.
+    """The silences that an idle timeout was watching; deadlines are not among them. `how`:
+    RETURNED, CLOSED or CUT.
     """
     kind = F.col("kind")
     how = (
@@ -83,8 +83,8 @@ def silences(events: DataFrame, runs: DataFrame) -> DataFrame:
 
 
 def groups(events: DataFrame, runs: DataFrame) -> list[Any]:
-    """Grain: one row per run, listener_hash and timeout_ms; what the runs did, and under which
-    timeouts.
+    """What the runs did, and under which timeouts. Grain: one row per run, listener_hash and
+    timeout_ms.
     """
     kind, watched = F.col("kind"), (F.col("timeout_ms") > 0) & F.col("idle_ns").isNotNull()
     slack = F.col("due_ns") - ns(F.col("timeout_ms")) - (F.col("t") - F.col("idle_ns"))
@@ -104,8 +104,8 @@ def groups(events: DataFrame, runs: DataFrame) -> list[Any]:
 
 
 def facts_of_runs(found: list[Any], ticks: Mapping[int, int]) -> dict[int, dict[str, int]]:
-    """run -> origin_ns, its first opening; epochs in a tick; blur_ns, the epoch its activity is
-    known to, 0: exactly.
+    """run -> origin_ns (its first opening), epochs (in a tick), blur_ns (the epoch to which its
+    activity is known; 0: exactly).
 
     Leases that log themselves know activity to an epoch: all their reaps then lie equally far from
     the last activity plus timeout. Where activity is logged with a clock reading those distances
@@ -131,8 +131,8 @@ def facts_of_runs(found: list[Any], ticks: Mapping[int, int]) -> dict[int, dict[
 
 
 def lives(events: DataFrame, runs: DataFrame) -> DataFrame:
-    """Every connection. `ended` is null where the log ends first; `opened` without an opening row:
-    its first trace.
+    """Every connection, a row each. `ended` is null where the log ends first; without an opening
+    row `opened` is its first trace.
     """
     reaped = F.col("reaps") > 0
     return with_run(lifetimes(events), runs).select(
@@ -146,7 +146,7 @@ def lives(events: DataFrame, runs: DataFrame) -> DataFrame:
 
 
 def judged(rows: DataFrame, plan: DataFrame) -> DataFrame:
-    """Grain: one row per silence and setting it may be cut under.
+    """Every silence under every setting that may cut it, a row each.
 
     Columns beside those of `silences`: setting, timeout_ns, due (counted from the end of the epoch
     it began in); cut: it is; censored: the log cannot tell, because its reaper ended it before this
@@ -194,8 +194,8 @@ def judged(rows: DataFrame, plan: DataFrame) -> DataFrame:
 
 
 def sums(hits: DataFrame) -> dict[int, dict[str, int]]:
-    """setting -> what was counted; held times in ns. `never_...`: where a client that was cut does
-    not come back.
+    """What each setting comes to: setting -> counts, held times in ns. `never_...`: as if a client
+    that was cut never came back.
     """
     cut, how, censored, due = F.col("cut"), F.col("how"), F.col("censored"), F.col("due")
     cut_before, came = how == CUT, how == RETURNED
@@ -224,8 +224,8 @@ def sums(hits: DataFrame) -> dict[int, dict[str, int]]:
 
 
 def ended_early(hits: DataFrame, found: DataFrame) -> DataFrame:
-    """Grain: one row per setting and connection that was cut; due, of its first cut; ended, in the
-    log (null: never). *hits*: see `judged`; *found*: see `lives`.
+    """The connections that each setting cuts. Grain: one row per setting and connection; due: of
+    its first cut; ended: in the log (null: never). *hits*: see `judged`; *found*: see `lives`.
     """
     ends = found.select(F.col("conn").alias("of_conn"), "ended")
     cut = hits.where("first").select("setting", "conn", "due", "log_end_ns", "offset_ns")
@@ -233,9 +233,10 @@ def ended_early(hits: DataFrame, found: DataFrame) -> DataFrame:
 
 
 def tails(found: DataFrame, plan: DataFrame) -> DataFrame:
-    """Grain: one row per setting and connection that may have fallen due unseen: open at the end of
-    the log, which goes on for longer than its timeout after its last row. `at`: the earliest
-    instant."""
+    """Connections that may have fallen due unseen: open at the end of the log, which goes on for
+    longer than their timeout after their last row. Grain: one row per setting and connection. `at`:
+    the earliest instant.
+    """
     open_still = found.where(F.col("ended").isNull() & (F.col("timeout_ms") > 0))
     at = F.col("last_t") + F.col("timeout_ns")
     return (
@@ -294,8 +295,8 @@ def peaks(
 
 
 def _steps(frame: DataFrame, *steps: tuple[str, Column | int, Column | int]) -> DataFrame:
-    """Grain: one row per change; setting, world, at (shared timeline), up, down. Each step: a
-    column, up, down.
+    """The openings and ends as changes of a level. Grain: one row per change; setting, world, at
+    (shared timeline), up, down.
     """
 
     def step(instant: str, up: Column | int, down: Column | int) -> Column:

@@ -66,11 +66,11 @@ class Log:
 
     @property
     def blur_ns(self) -> int:
-        """The epoch to which activity is known; 0: exactly."""
+        """The epoch to which activity is known, ns. 0: exactly."""
         return max((facts["blur_ns"] for facts in self.facts.values()), default=0)
 
     def plan(self, spark: SparkSession, settings: Iterable[tuple[int, Setting]]) -> DataFrame:
-        """Each setting spelt out for each timeout that was in force; see `replay.PLAN`."""
+        """Each setting, spelt out for each timeout that was in force; see `replay.PLAN`."""
         found = []
         for number, setting in settings:
             for entry in self.in_force:
@@ -82,7 +82,7 @@ class Log:
         return small_frame(spark, found, replay.PLAN)
 
     def settings_of(self, setting: Setting) -> dict[str, Any]:
-        """What *setting* comes to, for the answer."""
+        """The timeouts and the tick that *setting* comes to, for the answer."""
         timeouts = {setting.timeout_ns(entry.listener, entry.timeout_ms) for entry in self.in_force}
         ticks = {setting.tick_ns or tick for tick in self.ticks.values()}
         return {
@@ -187,7 +187,7 @@ def what_if(
 
 
 def _connections(lives: DataFrame) -> dict[str, Any]:
-    """What the log says happened. begin, end: on the shared timeline, ns."""
+    """What happened as the log says it. begin, end: on the shared timeline, ns."""
     end = F.coalesce("ended", "log_end_ns")
     row = lives.agg(
         F.count(F.lit(1)).alias("connections"),
@@ -205,7 +205,7 @@ def _connections(lives: DataFrame) -> dict[str, Any]:
 
 
 def _notes(log: Log, facts: dict[str, Any], inputs: Inputs) -> list[str]:
-    """What a reader must know of this log."""
+    """Sentences that a reader of this log must know."""
     notes = notes_of_inputs(inputs)
     if inputs.quarantined:
         notes.append(
@@ -252,7 +252,7 @@ def _count(
 
 
 def _figures(log: Log, seen: dict[str, int], low_peak: int, high_peak: int) -> dict[str, Any]:
-    """The figures of one row."""
+    """The figures of one row of the answer."""
     known = "exact" if log.complete and not log.blur_ns else "estimated"
 
     def ranged(low: float, high: float) -> dict[str, Any]:
@@ -301,8 +301,8 @@ def _figures(log: Log, seen: dict[str, int], low_peak: int, high_peak: int) -> d
 
 
 def _cannot_know(seen: dict[str, int], log: Log) -> str | None:
-    """Why neither world is known under a timeout longer than the log's; None: of nearly all
-    silences it is.
+    """Why nothing is known under a timeout longer than the log's. None: it is known, of nearly all
+    silences.
     """
     if seen["censored"] <= CANNOT_KNOW * (seen["censored"] + seen["reaps"]):
         return None

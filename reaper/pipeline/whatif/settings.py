@@ -19,7 +19,7 @@ MS = 1_000_000
 
 @dataclass(slots=True)
 class Setting:
-    """One row of the answer. What it does not name stays as the log has it."""
+    """One row of the answer. It keeps what it does not name as the log has it."""
 
     name: str
     timeouts: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -45,8 +45,9 @@ class InForce:
 def refusal(
     setting: Setting, in_force: Iterable[InForce], thresholds_ns: Mapping[int, int]
 ) -> str | None:
-    """Why the log cannot tell what *setting* would do; None: it can. *thresholds_ns*: of each run:
-    silences up to it were not written."""
+    """Why the log cannot tell what *setting* would do; None: it can. *thresholds_ns*: of each run,
+    the silence up to which none was written.
+    """
     for entry in in_force:
         timeout = setting.timeout_ns(entry.listener, entry.timeout_ms)
         threshold = thresholds_ns[entry.run]
@@ -60,7 +61,8 @@ def refusal(
 
 
 def parse(words: Iterable[str], listeners: Iterable[str] | None = None) -> Setting:
-    """One `--set`: `timeout=20s`, `timeout.LISTENER=20s`, `timeout.LISTENER@75s=60s`, `tick=100ms`.
+    """Read one `--set`: `timeout=20s`, `timeout.LISTENER=20s`, `timeout.LISTENER@75s=60s`,
+    `tick=100ms`.
 
     Args:
         listeners: Names that exist; None: any.
