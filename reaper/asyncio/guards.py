@@ -31,7 +31,7 @@ import contextlib
 import functools
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple, Unpack, cast
 
 from ..config.settings import ReaperConfig
 from ..core.lease import Expiry, Lease
@@ -464,7 +464,15 @@ def _hearing(kind: Any) -> Any:
     meta = type(
         "Unannounced", (type(kind),), {"mro": lambda made: [made, _Unannounced, *kind.__mro__]}
     )
-    return meta(kind.__name__, (kind,), members)
+    made = meta(kind.__name__, (kind,), members)
+
+    def set_on_kind(made: Any, name: str, value: Any) -> None:
+        setattr(kind, name, value)
+
+    # A classmethod that keeps what it has found out, as gunicorn's does, means its own class. Only
+    # from here on: type and ABCMeta set attributes of the class while they make it.
+    cast(Any, meta).__setattr__ = set_on_kind
+    return made
 
 
 class _Unannounced:

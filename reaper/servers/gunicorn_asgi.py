@@ -31,6 +31,9 @@ before the bytes are read that came while the process stood still.
 def phase_of(transport: Any) -> Phase:
     """What the connection of *transport* waits for. One that speaks uwsgi counts as in use."""
     protocol = transport.get_protocol()
+    http2 = getattr(protocol, "_h2_conn", None)
+    if http2 is not None:
+        return Phase.IN_FLIGHT if http2.streams or protocol._h2_tasks else Phase.KEEP_ALIVE
     if getattr(protocol, "_websocket", None) is not None:
         return Phase.TUNNEL
     if getattr(protocol, "_awaiting_request", False):

@@ -73,9 +73,21 @@ class Face(polled.Face):
         """What the connection waits for. KEEP_ALIVE also stands for its first byte and for the
         rest of its headers: the kernel tells them apart.
         """
+        if self._conn.is_http2:
+            return self._phase_of_http2()
         if not self.answering:
             return Phase.KEEP_ALIVE
         return Phase.BODY if self.receiving else Phase.IN_FLIGHT
+
+    def _phase_of_http2(self) -> Phase:
+        """As `phase`: one thread serves a whole connection of HTTP/2, and its parser knows which
+        streams are open. Where the parser does not say, the connection is in use.
+        """
+        parser = self._conn.parser
+        streams = getattr(parser, "streams", None)
+        if streams is None or streams or getattr(parser, "pending_requests", None):
+            return Phase.IN_FLIGHT
+        return Phase.KEEP_ALIVE
 
 
 class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
@@ -119,6 +131,16 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
             return super().handle_request(req, conn)
         finally:
             face.answering = False
+
+    def handle_h2c_upgrade(self, conn: Any, *arguments: Any) -> Any:
+        """Read the body of the request that asks for HTTP/2, then serve the connection. Until its
+        parser speaks HTTP/2 the request is being answered.
+        """
+        conn.face.answering = True
+        try:
+            return super().handle_h2c_upgrade(conn, *arguments)
+        finally:
+            conn.face.answering = False
 
     def murder_keepalived(self, force: bool = False) -> None:
         """Close nothing while the worker runs: our limits do. While it stops, gunicorn's holds."""

@@ -120,10 +120,12 @@ def ask(server: Addressed) -> bytes:
 
 
 @contextlib.contextmanager
-def worker(kind: Any, application: Any) -> Iterator[Running]:
+def worker(kind: Any, application: Any, **options: str) -> Iterator[Running]:
     """A worker of gunicorn's in a thread of this process, which is sent no signal."""
     settings = Config()
     settings.set("threads", 16)
+    for name, value in options.items():
+        settings.set(name, value)
     log = glogging.Logger(settings)
     listening = sock.TCPSocket(("127.0.0.1", 0), settings, log)
     made = kind(

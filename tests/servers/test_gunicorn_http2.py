@@ -1,0 +1,124 @@
+"""gunicorn's workers, guarded, when the client speaks HTTP/2 or the fast parser is installed."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import h2.config
+import h2.connection
+import h2.events
+import pytest
+
+import reaper.gunicorn
+from tests.helpers import asgi, wsgi
+from tests.helpers.program_trials import connect
+from tests.helpers.program_trials import heard as until
+from tests.servers.test_other_servers import LIMITS, worker
+from tests.servers.test_uvicorn import Running, get
+
+pytestmark = pytest.mark.slow
+
+APPLICATIONS: dict[str, Any] = {"ASGIWorker": asgi.application, "ThreadWorker": wsgi.application}
+
+
+class Http2:
+    """A client with prior knowledge, whose settings are exchanged before it asks."""
+
+    def __init__(self, client: socket.socket) -> None:
+        self.client = client
+        self.state = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
+        self.state.initiate_connection()
+        self._flush()
+        self.hears(h2.events.SettingsAcknowledged)
+
+    def _flush(self) -> None:
+        self.client.sendall(self.state.data_to_send())
+
+    def asks(self, path: str) -> None:
+        names = {":method": "GET", ":path": path, ":scheme": "http", ":authority": "h"}
+        stream = self.state.get_next_available_stream_id()
+        self.state.send_headers(stream, list(names.items()), end_stream=True)
+        self._flush()
+
+    def hears(self, kind: type) -> None:
+        """Wait until an event of *kind* comes; an end of the connection is an error."""
+        while True:
+            data = self.client.recv(65536)
+            assert data, f"closed before {kind.__name__}"
+            events = self.state.receive_data(data)
+            self._flush()
+            if any(isinstance(event, kind) for event in events):
+                return
+
+
+@pytest.fixture(params=["ASGIWorker", "ThreadWorker"])
+def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
+    """A worker that takes HTTP/2 in clear text, with every timeout 1 s."""
+    monkeypatch.setenv("REAPER_TICK", "250ms")
+    for name in LIMITS:
+        monkeypatch.setenv(f"REAPER_TIMEOUTS_{name}", "1s")
+    kind = getattr(reaper.gunicorn, request.param)
+    given = {"http_protocols": "h1,h2", "http2_cleartext": "prior-knowledge"}
+    with worker(kind, APPLICATIONS[request.param], **given) as running:
+        yield running
+
+
+def test_a_request_over_http2_that_takes_longer_than_every_timeout_is_answered(
+    server: Running,
+) -> None:
+    with connect(server) as client:
+        speaks = Http2(client)
+        speaks.asks("/slow?4")
+        speaks.hears(h2.events.StreamEnded)
+
+
+def test_a_connection_of_http2_without_a_request_is_closed_and_never_early(
+    server: Running,
+) -> None:
+    with connect(server) as client:
+        speaks = Http2(client)
+        start = time.monotonic()
+        speaks.asks("/")
+        speaks.hears(h2.events.StreamEnded)
+        while client.recv(65536):
+            pass
+        assert time.monotonic() - start >= 1
+
+
+class FastParser:
+    """Stands for `gunicorn_h1c.H1CProtocol`: gunicorn's parser in Python, counted."""
+
+    made = 0
+
+    def __new__(cls, **options: Any) -> Any:
+        from gunicorn.asgi.parser import PythonProtocol
+
+        cls.made += 1
+        return PythonProtocol(**options)
+
+
+@pytest.mark.parametrize("parser", ["fast", "auto"])
+def test_the_fast_parser_of_gunicorn_is_used_where_it_is_installed(
+    monkeypatch: pytest.MonkeyPatch, parser: str
+) -> None:
+    from gunicorn.asgi.protocol import ASGIProtocol
+
+    package: Any = ModuleType("gunicorn_h1c")
+    package.H1CProtocol = FastParser
+    package.LimitRequestLine = package.LimitRequestHeaders = type("Limit", (Exception,), {})
+    monkeypatch.setitem(sys.modules, "gunicorn_h1c", package)
+    monkeypatch.setattr(FastParser, "made", 0)
+    for name in [name for name in vars(ASGIProtocol) if name.startswith("_h1c_")]:
+        monkeypatch.setattr(ASGIProtocol, name, vars(ASGIProtocol)[name])
+    monkeypatch.setattr(ASGIProtocol, "_h1c_available", None)
+    with worker(reaper.gunicorn.ASGIWorker, asgi.application, http_parser=parser) as running:
+        for _ in range(2):
+            with connect(running) as client:
+                client.sendall(get())
+                until(client)
+    assert FastParser.made == 2
