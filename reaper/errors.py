@@ -149,7 +149,10 @@ def needs(door: str, package: str) -> Iterator[None]:
         if missing == __name__.partition(".")[0]:
             raise  # a fault of ours
         if missing in _POSIX:
-            why = f"{door} needs Linux or macOS: {sys.platform} has no {missing}; the core (`import reaper`) works"
+            why = (
+                f"{door} needs Linux or macOS: {sys.platform} has no {missing}; "
+                "the core (`import reaper`) works"
+            )
         else:
             why = f"{door} needs {missing}: pip install '{package}'"
         raise NotInstalled(why, name=error.name) from None

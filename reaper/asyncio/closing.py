@@ -1,29 +1,26 @@
-"""How a transport is closed: the one place, for all that this package closes.
+"""How a transport is closed: every close of this package comes through here.
 
 The rule of this module: *no close waits for its peer without a bound*. asyncio keeps a closed
 transport for as long as its peer takes nothing of what is left to be sent, and with TLS for 30 s
-more, waiting for a close_notify that an attacker never sends. Whoever is closed here is looked at
-in the reaper's sweep until its descriptor is free.
+more, waiting for a close_notify that an attacker never sends. So a transport that is closed here is
+looked at in the reaper's sweep until its descriptor is free.
 """
 
 from __future__ import annotations
 
 import contextlib
 import socket
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..driver import sockets
 from . import transports
-
-if TYPE_CHECKING:
-    from .reaper import AsyncioReaper
+from .reaper import AsyncioReaper
 
 
 def close(reaper: AsyncioReaper, transport: Any, farewell: bytes = b"") -> None:
-    """Close what was judged: what is buffered, and *farewell* after it, has `timeouts.linger` to go
-    out.
+    """Close *transport*. What is buffered, and then *farewell*, has `timeouts.linger` to go out.
 
-    With TLS what is buffered goes out only if there is a farewell.
+    With TLS, and without a farewell, what is buffered is thrown away.
     """
     if farewell and not transport.is_closing():
         transport.write(farewell)
@@ -36,11 +33,9 @@ def close(reaper: AsyncioReaper, transport: Any, farewell: bytes = b"") -> None:
 
 
 def shut(transport: Any) -> None:
-    """Tell its peer at once that nothing more comes, and so that nothing more is read; nothing if
-    some has yet to go.
+    """Tell the peer at once that nothing more comes. Does nothing if something has yet to be sent.
 
-    The loop closes a descriptor when it comes round to it, and what the peer sends until then is
-    lost.
+    The loop closes a descriptor in a later pass, and what the peer sends until then is lost.
     """
     descriptor = transports.descriptor_of(transport)
     if descriptor >= 0 and not transports.buffered(transport):
@@ -49,12 +44,12 @@ def shut(transport: Any) -> None:
 
 
 def bound(reaper: AsyncioReaper, transport: Any, *, patient: bool = False) -> None:
-    """What is buffered has `timeouts.linger` to go out, and a TLS goodbye to be answered; then it
-    is cut.
+    """Cut *transport*, which is closed, if it takes too long to send what is buffered and to be
+    answered the goodbye of TLS: longer than `timeouts.linger`.
 
     Args:
-        patient: Its server has closed it: it may take as long as its peer takes some of it every
-            `timeouts.write`.
+        patient: The server has closed it, not the reaper: it may take any time, as long as the peer
+            takes something every `timeouts.write`.
     """
     timeouts = reaper.config.timeouts
     if transports.buffered(transport) or transports.is_tls(transport):
@@ -63,10 +58,10 @@ def bound(reaper: AsyncioReaper, transport: Any, *, patient: bool = False) -> No
 
 
 def reset(transport: Any) -> None:
-    """Close at once by reset, and let the kernel forget what is queued.
+    """Close *transport* at once by a reset, so that the kernel forgets what is queued.
 
-    For a peer that does not take its response: after an ordinary close the kernel would go on
-    offering it for minutes.
+    Use it for a peer that does not take its response: after an ordinary close the kernel would go
+    on offering it for minutes.
     """
     found = transports.socket_of(transport)
     if found is not None:
@@ -76,7 +71,7 @@ def reset(transport: Any) -> None:
 
 
 class _Farewell:
-    """A transport that is closed but for what is left to be sent."""
+    """A transport that is closed, and has something left to send."""
 
     __slots__ = ("_progress", "_reaper", "_seconds", "_transport", "_until")
 
@@ -90,7 +85,7 @@ class _Farewell:
         self._progress = transports.Progress(transport) if patient else None
 
     def charge(self, now: float) -> None:
-        """As a member of the sweep: whether it has ended, and whether its time is over."""
+        """The sweep asks: has it ended, and is its time over?"""
         if transports.descriptor_of(self._transport) < 0:
             self._reaper.sweep.discard(self)
             return

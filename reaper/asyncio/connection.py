@@ -86,9 +86,7 @@ class Connection(Watched):
         )
 
     def lost(self, exc: BaseException | None) -> None:
-        """Its transport is closed: by its peer if there was an error, or it has shut its side
-        before.
-        """
+        """The transport is closed; by the peer, if there was an error or it had shut its side."""
         self.hung_up: bool = self.hung_up or exc is not None or peer_has_shut(self.transport)
         self.leave()
 
@@ -97,10 +95,10 @@ class Connection(Watched):
             self.when_cut()
         task = self._task
         if task is None:
-            return  # it has none, or is not entered yet: `__enter__` sees to it
+            return  # there is no task, or the block is not entered yet: `__enter__` sees to that
         if task is asyncio.current_task(task.get_loop()):
-            # It runs this very moment: cancelled now, it might leave the block before it waits for
-            # anything, and the cancellation would hit what comes after.
+            # The task runs this very moment. Cancelled now, it might leave the block before it
+            # waits for anything, and the cancellation would hit what comes after the block.
             self._soon = task.get_loop().call_soon(self._cancel, task)
         else:
             self._cancel(task)

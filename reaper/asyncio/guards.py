@@ -1,27 +1,33 @@
-"""A guard around any protocol factory: connections whose protocol knows nothing of it close when
-nothing moves on them.
+"""A guard around any protocol factory: it closes connections on which nothing moves, although their
+protocol knows nothing of it.
 
-The guard is not in the way of the bytes. It leaves the data path when the connection is made, and
-asks when the connection comes due. So it costs nothing per packet, and the server may change the
-protocol of its transport.
+The rule of this module: *the guard is not in the way of the bytes*. It leaves the data path when
+the connection is made, and asks when the connection comes due. So it costs nothing per packet, and
+the server may change the protocol of its transport.
 
-What a connection waits for is one field, found out at each look by `Guard._found` from whose turn
-it is (the server's word) and when bytes last moved (the kernel's). The limit of that phase is in
-force, counted from where this table says:
+One field, the phase, says what a connection waits for. `Guard._found` finds it at each look, from
+whose turn it is (the server says that) and when bytes last moved (the kernel says that). The limit
+of that phase is in force, counted from where this table says:
 
-    WRITE        bytes are queued, and the peer's turn to take them    the last that it was seen to take, in the sweep
-    IN_FLIGHT    the server works on a request                         never due
-    BODY         the server waits for the rest of a request            the last byte that came
-    TUNNEL, IDLE  either side may speak                                the last byte of either
-    FIRST_BYTE   nothing has come yet                                  the opening
-    HEADERS      bytes came after what was last sent                   the look that found it; bytes do not extend it
-    KEEP_ALIVE   none of these                                         the last byte sent
+    phase         what the guard knows                       counted from
+    WRITE         bytes are queued for the peer to take      the last that it was seen to take
+    IN_FLIGHT     the server works on a request              never due
+    BODY          the server waits for more of a request     the last byte that came
+    TUNNEL, IDLE  either side may speak                      the last byte of either
+    FIRST_BYTE    nothing has come yet                       the opening
+    HEADERS       bytes came after what was last sent        the look that found it; more bytes do
+                                                             not extend it
+    KEEP_ALIVE    none of these                              the last byte sent
 
-No event says that a phase begins. So no look is further away than the shortest limit of all: a
+No event says that a phase begins. So no look is further away than the shortest limit of all, and a
 request that is dripped is closed within `keep_alive` + `headers`. A guarded connection is one of
-its driver's as any other: it is drained, counted and journaled. That it has ended is heard from its
-protocol's `connection_lost`; if that is another's meanwhile, from its transport, when that is
-freed.
+its driver's like any other: it is drained, counted and journaled. The guard hears of its end from
+its protocol's `connection_lost`; if the server has replaced the protocol, from the transport, when
+that is freed.
+
+With TLS the guard begins when the handshake is over, because asyncio connects a protocol only then.
+Until then the connection is known to asyncio alone, whose `ssl_handshake_timeout` bounds it (60 s
+unless it is given); `loop_factory` and `start_server` bound the handshake themselves.
 """
 
 from __future__ import annotations
@@ -67,17 +73,23 @@ RESTING = frozenset({Phase.IDLE, Phase.FIRST_BYTE, Phase.KEEP_ALIVE})
 """Phases in which nothing has been asked for."""
 
 
+def never_too_old() -> float:
+    """No limit of age."""
+    return 0.0
+
+
 class Rules(NamedTuple):
     """What holds for all connections of one guarded factory."""
 
     ask: Ask
+    """Says whose turn it is."""
     limits: Mapping[Phase, float | None]
     """Seconds; None, or missing: no limit."""
     reason: str | None
     """What a reap gives; None: the phase's name."""
     told: bool
     """Whether the server says when it is busy; otherwise the kernel's stamps say who spoke last."""
-    age: Callable[[], float] = float
+    age: Callable[[], float] = never_too_old
     """Seconds after which a connection made now is too old; 0: never."""
 
     @property
@@ -122,7 +134,7 @@ class Guard(Watched):
         self._stalled = reaper.driver.clock.stalled
 
     def _open(self) -> Any:
-        """Its transport; None: it is closed and nothing is left to be sent."""
+        """The transport; None if it is closed and nothing is left to be sent."""
         transport = self.transport()
         if transport is None or (transport.is_closing() and not transports.buffered(transport)):
             return None
@@ -130,8 +142,9 @@ class Guard(Watched):
 
     @property
     def descriptor(self) -> int:
-        """Of its socket; -1 if there is none, or it is closed, or the peer has to take something
-        first.
+        """Of its socket; -1 if it is closed, or if the peer has to take something first.
+
+        In that case unread bytes do not count.
         """
         transport = self._open()
         return (
@@ -146,9 +159,7 @@ class Guard(Watched):
         transport = self._open()
         return -1 if transport is None else transports.descriptor_of(transport)
 
-    # ---- what it waits for
-    # ---------------------------------------------------------------------------------------
-
+    # ---- what it waits for -----------------------------------------------------------------------
     def phase(self) -> Phase:
         """What it waits for now."""
         transport = self._open()
@@ -187,8 +198,9 @@ class Guard(Watched):
         return Phase.HEADERS if _spoke_last(info) else Phase.KEEP_ALIVE
 
     def _look(self, transport: Any) -> float | None:
-        """Find out what it waits for; return how many seconds it may still. None: it need not
-        hurry.
+        """Find out what the connection waits for, and return for how many seconds it may wait yet.
+
+        None means that no limit is in force.
         """
         info = transports.tcp_info(transport)
         phase = self._found(transport, info)
@@ -199,7 +211,7 @@ class Guard(Watched):
             self._progress = transports.Progress(transport) if phase is Phase.WRITE else None
             if phase is Phase.WRITE:
                 self._reaper.sweep.add(self)
-        # The kernel counts the seconds in which this process stood still; they are charged to
+        # The kernel's seconds include those in which this process stood still, which are charged to
         # nobody.
         stalled, self._stalled = (
             self._reaper.driver.clock.stalled - self._stalled,
@@ -221,8 +233,8 @@ class Guard(Watched):
         return limit - max(ago - stalled, 0.0) + STAMP
 
     def pardon(self, lease: Lease) -> bool:
-        """At the final check: whether it is not due after all. It is then due when that may have
-        changed.
+        """At the final check: whether the connection is not due after all. Its next look is then
+        arranged.
         """
         transport = self._open()
         if transport is None:
@@ -232,13 +244,15 @@ class Guard(Watched):
         left = self._look(transport)
         if left is not None and left <= 0:
             return False
-        self._reaper.loop.call_soon(
-            self._look_again_in, left
-        )  # after this check, which counts as activity
+        # After this check: being spared counts as activity, which would undo it.
+        self._reaper.loop.call_soon(self._look_again_in, left)
         return True
 
     def _may_finish(self, transport: Any) -> bool:
-        """It is too old: whether it has yet to answer a request, or one may be on its way."""
+        """Whether a connection that is too old may stay for a moment.
+
+        It may if it has yet to answer a request, or if one may be on its way.
+        """
         now = self._driver.now()
         if self._leave_at is None:
             self._leave_at = now + self._reaper.config.timeouts.drain_idle
@@ -250,7 +264,7 @@ class Guard(Watched):
         if left is None or (self._every is not None and self._every < left):
             left = self._every
         if left is not None:
-            # In half ticks, for each distinct timeout costs; and never less than what is left.
+            # Rounded up to half ticks, because each distinct timeout costs a slot.
             half = self._reaper.core.tick / 2
             left = (seconds_to_tick(max(left, 0.0), 0.0, half) + 1) * half
         self.lease.retime(left, self._driver.now(), self._reason())
@@ -260,9 +274,7 @@ class Guard(Watched):
         return self._rules.reason or self._phase.value
 
     def charge(self, now: float) -> None:
-        """As a member of the sweep: whether the peer has taken something, and whether a drain need
-        not wait.
-        """
+        """The sweep asks: has the peer taken something, and may a drain end the connection?"""
         transport = self._open()
         if transport is not None and self._progress is not None:
             if self._progress.taken():
@@ -277,17 +289,15 @@ class Guard(Watched):
         if transport is None or self.reaped or (self._progress is None and not self.awaited):
             self._reaper.sweep.discard(self)
 
-    # ---- the end
-    # -------------------------------------------------------------------------------------------------
-
+    # ---- the end ---------------------------------------------------------------------------------
     def shut(self) -> None:
-        """Its peer may send the next request at any moment."""
+        """Tell the peer at once, if it may send its next request at any moment."""
         transport = self._open()
         if transport is not None and self._phase in RESTING:
             closing.shut(transport)
 
     def reap(self, reason: str, expiry: Expiry | None = None) -> None:
-        """End it: for what it waits for, if that is due; nothing if it has ended."""
+        """End it: for what it waits for, if that is due. Does nothing if it has ended."""
         if self._open() is None:
             self.lost()
         else:
@@ -306,7 +316,7 @@ class Guard(Watched):
             closing.close(self._reaper, transport)
 
     def lost(self, by_peer: object = True) -> None:
-        """Its connection is no more."""
+        """The connection has ended by itself."""
         if self.lease.alive:
             self.hung_up: bool = bool(by_peer)
             self.leave()
@@ -317,8 +327,9 @@ class Guard(Watched):
 
 
 def watch(reaper: AsyncioReaper, transport: Any, rules: Rules, protocol: Any = None) -> Guard:
-    """Guard the connection of *transport* by *rules*; *protocol*, its own if it has one, says when
-    it has ended.
+    """Guard the connection of *transport* by *rules*.
+
+    Its *protocol*, if there is one, says when the connection has ended.
     """
     first = rules.limits.get(Phase.FIRST_BYTE, rules.every)
     made: Guard = reaper.driver.watch(
@@ -338,7 +349,7 @@ def watch(reaper: AsyncioReaper, transport: Any, rules: Rules, protocol: Any = N
 
 
 class Gate(asyncio.Protocol):
-    """Stands at the door: when the connection is made it is watched, and the gate leaves.
+    """The first protocol of a connection: it has the connection watched, and makes way for *inner*.
 
     Args:
         inner: The protocol proper.
@@ -350,7 +361,7 @@ class Gate(asyncio.Protocol):
         self._rules = rules
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Watch, and get out of the way."""
+        """Watch the connection, and make way for its own protocol."""
         transport.set_protocol(self._inner)
         watch(self._reaper, transport, self._rules, self._inner)
         self._inner.connection_made(transport)
@@ -387,16 +398,17 @@ def guard(
     """Wrap any protocol factory, so that its connections are closed when nothing has moved on them
     for *idle* seconds.
 
-    For `loop.create_server(guard(factory, idle=30), host, port)`, and for servers that let a
-    factory in. TCP only.
+    Use it in `loop.create_server(guard(factory, idle=30), host, port)`, and in servers that take a
+    factory. TCP only. With `ssl=` the handshake is not guarded: it ends by
+    `ssl_handshake_timeout=`, 60 s unless you give it.
 
     Args:
         protocol_factory: The server's own; its protocols know nothing of it.
         idle: Seconds in which no byte came, and the peer took none; 0 switches the timeout off;
             None takes the reaper's own `idle`.
-        busy: Called with the transport when it is due: whether the server works on something for
-            it. Without it a response that takes longer than *idle* to begin is cut: the kernel does
-            not know who is slow.
+        busy: Called with the transport when it is due: does the server work on something for it?
+            Without this, a response that takes longer than *idle* to begin is cut, because the
+            kernel does not know which side is slow.
         reaper: Watches; None: the loop's own, or one that is made with *config* and *options* if
             any is given.
         config, options: As in `AsyncioReaper`.
@@ -428,7 +440,8 @@ def kernel_must_tell() -> None:
     """Raise NotInstalled where the kernel does not say when bytes last moved."""
     if sockets.TCP_INFO < 0:
         raise NotInstalled(
-            "a guard needs Linux: this kernel does not say when bytes last moved; watch, start_server and Protocol work"
+            "a guard needs Linux: this kernel does not say when bytes last moved; "
+            "watch, start_server and Protocol work"
         )
 
 
@@ -442,16 +455,17 @@ def _spoke_last(info: TcpInfo) -> bool:
 def _weak(thing: Any, gone: Callable[[Any], object] | None = None) -> Callable[[], Any]:
     try:
         return weakref.ref(thing, gone)
-    except TypeError:  # uvloop's transport with TLS, and what has slots: it is held until it is known to have ended
+    except TypeError:
+        # uvloop's transport with TLS, and what has slots: held until it is known to have ended.
         return lambda: thing
 
 
 @functools.lru_cache(maxsize=64)
 def _hearing(kind: Any) -> Any:
-    """*kind*, whose objects tell their guard of their end.
+    """A subclass of *kind* whose objects tell their guard of their end.
 
-    A class and no attribute of the object: over TLS asyncio holds nothing but the bound method when
-    it calls that.
+    The class is changed, and no attribute of the object set, because over TLS asyncio holds nothing
+    but the bound method when it calls that.
     """
 
     def connection_lost(self: Any, exc: BaseException | None) -> None:
@@ -476,11 +490,11 @@ def _hearing(kind: Any) -> Any:
 
 
 class _Unannounced:
-    """Keeps from the classes below it that another is derived from them: some want to be told more
-    about that.
+    """Hides the making of a subclass from the classes below it, some of which want arguments for
+    that.
     """
 
     __slots__ = ()
 
     def __init_subclass__(cls) -> None:
-        """Nothing."""
+        """Does nothing, and does not tell the classes below."""

@@ -30,7 +30,7 @@ class Protocol(asyncio.Protocol):
     connection: Connection
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin to watch."""
+        """Watch the connection from now on."""
         reaper = reaper_of() if self.reaper is None else self.reaper
         driver, cut = reaper.driver, partial(close, reaper, transport)
         self.connection = driver.watch(
@@ -38,14 +38,14 @@ class Protocol(asyncio.Protocol):
         )
 
     def data_received(self, data: bytes) -> None:
-        """Touch."""
+        """Touch the connection."""
         self.connection.touch()
 
     def eof_received(self) -> bool | None:
-        """The peer sends no more."""
+        """Note that the peer will send no more."""
         self.connection.hung_up = True
         return None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Watch no longer."""
+        """Watch the connection no longer."""
         self.connection.lost(exc)

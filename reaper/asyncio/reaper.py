@@ -47,8 +47,8 @@ class AsyncioReaper(Reaper):
         idle: Seconds of silence allowed where nothing else is said; 0 is off; None: the config's
             `timeouts.idle`.
         loop: Whose connections; None: the running loop's.
-        options: `reaper.driver.Options` says what each is: tick, wheel_size, journal, listener,
-            jitter, reaps_per_second, seed.
+        options: See `reaper.driver.Options`: tick, wheel_size, journal, listener, jitter,
+            reaps_per_second, seed.
     Raises:
         InvalidArgument: by name and value.
         RuntimeError: *loop* is None and none runs.
@@ -80,9 +80,7 @@ class AsyncioReaper(Reaper):
         self._empty = asyncio.Event()
         self.driver.on_empty = self._empty.set
 
-    # ---- waking
-    # --------------------------------------------------------------------------------------------------
-
+    # ---- waking ----------------------------------------------------------------------------------
     def start(self) -> None:
         """Reap from now on. Wakes once per epoch and at due instants; with nothing registered, not
         at all.
@@ -141,9 +139,7 @@ class AsyncioReaper(Reaper):
         driver = self.driver
         driver.after(seconds, lambda: call(driver.now()))
 
-    # ---- watching
-    # ------------------------------------------------------------------------------------------------
-
+    # ---- watching --------------------------------------------------------------------------------
     def watch(
         self,
         transport: Any = None,
@@ -171,8 +167,7 @@ class AsyncioReaper(Reaper):
             InvalidArgument: by name and value. Nothing is left behind.
             RuntimeError: the reaper does not run.
         Timing: the body is cancelled no earlier than *idle* seconds after the last `touch()`, and
-        no later than that
-            plus one tick plus what the loop stalled for.
+            no later than that plus one tick plus what the loop stalled for.
         Cost: one lease. No task, no timer.
         """
         self._must_run()
@@ -193,12 +188,10 @@ class AsyncioReaper(Reaper):
         )
         return connection
 
-    # ---- draining
-    # ------------------------------------------------------------------------------------------------
-
+    # ---- draining --------------------------------------------------------------------------------
     def _drains_on(self) -> None:
         for connection in self.driver.connections.values():
-            if hasattr(connection, "charge"):  # no event says that it has gone idle
+            if hasattr(connection, "charge"):  # the sweep asks it, as no event says it is idle
                 self.sweep.add(connection)
 
     async def _until_empty(self) -> None:
@@ -235,13 +228,13 @@ def reaper_of(
 def serving_reaper(
     reaper: AsyncioReaper | None, config: ReaperConfig | None, options: Options
 ) -> Callable[[], AsyncioReaper]:
-    """The one that watches for a server: *reaper*; or one of its own, with *config* and *options*;
-    or its loop's.
+    """A function that returns the reaper that watches for a server; call it in the loop.
 
-    Returns:
-        A function that returns it; to be called in the loop.
+    That is *reaper* if it is given; one of the server's own if *config* or any of *options* is;
+    otherwise the loop's.
+
     Raises:
-        InvalidArgument: *reaper* is none, or is given together with *config* or *options*.
+        InvalidArgument: *reaper* is no reaper, or is given together with *config* or *options*.
         TypeError: one of *options* is unknown.
     """
     if not isinstance(reaper, AsyncioReaper | None):

@@ -2,9 +2,9 @@
 that guard.
 
 The rule of this module: *what a server says itself is respected*. Only what it leaves open is
-filled in, and a handler need know nothing of it: bytes that come touch the connection, however it
-reads them, and a call that waits for bytes says so, which is how a drain tells the idle from the
-busy.
+filled in, and a handler need know nothing of the reaper: bytes that come touch the connection,
+however the handler reads them, and a call that waits for bytes says so, which is how a drain tells
+idle connections from busy ones.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class WatchedReader(asyncio.StreamReader):
     connection: Connection | None = None
 
     def feed_data(self, data: Any) -> None:
-        """Bytes came."""
+        """Bytes have come: touch the connection."""
         if self.connection is not None:
             self.connection.touch()
         super().feed_data(data)
 
     def feed_eof(self) -> None:
-        """No more will come."""
+        """The peer will send no more."""
         if self.connection is not None:
             self.connection.hung_up = True
         super().feed_eof()
@@ -60,15 +60,15 @@ class WatchedReader(asyncio.StreamReader):
         super().set_exception(exc)
 
     async def read(self, n: int = -1) -> bytes:
-        """As asyncio's."""
+        """Read as asyncio's reader does."""
         return await self._receiving(super().read(n))
 
     async def readexactly(self, n: int) -> bytes:
-        """As asyncio's."""
+        """Read as asyncio's reader does."""
         return await self._receiving(super().readexactly(n))
 
     async def readuntil(self, separator: Any = b"\n") -> bytes:
-        """As asyncio's; `readline` comes by here too."""
+        """Read as asyncio's reader does; its `readline` calls this, too."""
         return await self._receiving(super().readuntil(separator))
 
     async def _receiving(self, reading: Awaitable[bytes]) -> bytes:
@@ -85,8 +85,9 @@ class WatchedReader(asyncio.StreamReader):
 
 
 class ServerOptions(Options, total=False):
-    """What `start_server` takes besides: as in `asyncio.start_server`. A newer CPython's may be
-    given too.
+    """What `start_server` takes besides, as `asyncio.start_server` does.
+
+    You may give it the options of a newer CPython, too.
     """
 
     family: int
@@ -187,8 +188,9 @@ def loop_factory(
     wrap: Wrap | None = None,
     config: ReaperConfig | None = None,
 ) -> Callable[[], asyncio.AbstractEventLoop]:
-    """What makes loops on which `create_server` guards: `asyncio.Runner(loop_factory=...)`, or a
-    server's own setting.
+    """A factory of loops whose `create_server` guards what it serves.
+
+    Give it to `asyncio.Runner(loop_factory=...)`, or to a server's own setting.
 
     Args:
         idle: As in `guard`: seconds in which nothing moves on a connection; None: connections are
@@ -197,7 +199,7 @@ def loop_factory(
             10 s by default.
         base: The class of loop; None: uvloop's if it is installed, else asyncio's.
         wrap: Instead of `guard` with *idle*: given a protocol factory, returns the one to use.
-        config: Of the reaper that bounds the handshakes; None: the loop's own.
+        config: That of the reaper that bounds the handshakes; None: the loop's own reaper's.
     Raises:
         InvalidArgument: idle is NaN, negative or infinite.
     """
@@ -214,7 +216,7 @@ def loop_factory(
         async def create_server(
             self, protocol_factory: Any, *arguments: Any, **options: Any
         ) -> Any:
-            """As the loop's own."""
+            """Serve as the loop's own method does, guarded."""
             if wrap is not None:
                 protocol_factory = wrap(protocol_factory)
             elif idle is not None:

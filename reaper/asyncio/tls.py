@@ -1,9 +1,9 @@
-"""TLS for servers, with a handshake that is judged as all else is: after the loop has read, on the
-awake clock.
+"""TLS for servers whose handshakes are judged like everything else: on the stall clock, and after
+the loop has read.
 
 The rule of this module: *the raw connection has a lease from accept on*. asyncio bounds a handshake
-by a timer: after a pause of the process that fires before the ClientHello is read which waits in
-the kernel. And who is in a handshake is known to nobody but asyncio.
+by a timer of its own. After a pause of the process that timer fires before the loop has read the
+ClientHello, which waits in the kernel; and nobody but asyncio knows who is in a handshake.
 """
 
 from __future__ import annotations
@@ -32,16 +32,15 @@ def door(
     seconds: float,
     reaper: Callable[[], AsyncioReaper],
 ) -> Callable[[], Any]:
-    """What to give `create_server` in the place of *factory*; takes the TLS out of *options*, its
-    keywords.
+    """The factory to give `create_server` in the place of *factory*. It takes TLS out of *options*.
 
     Args:
-        factory: Makes the server's protocols. One is made at accept, as ever, and connected after
-            the handshake.
+        factory: Makes the server's protocols. As in asyncio one is made at accept, and connected
+            after the handshake.
         options: Of `create_server`. Without an `ssl` in it, *factory* is returned as it is.
         seconds: For the handshake, from accept on; 0: no bound. An `ssl_handshake_timeout` in
             *options* wins.
-        reaper: Called in the loop: whose lease it is.
+        reaper: Called in the loop; returns the reaper that bounds the handshake.
     """
     context = options.get("ssl")
     if not isinstance(context, ssl.SSLContext):
@@ -73,9 +72,8 @@ class Door(asyncio.Protocol):
         self._seconds = seconds
         self._shutdown = shutdown
         self._reaper = reaper
-        self._early: list[
-            bytes
-        ] = []  # what came before the handshake began, and with the last of it
+        # What came before the handshake began, and what came with the last of it.
+        self._early: list[bytes] = []
         self._ended = False
 
     def connection_made(self, transport: Any) -> None:
@@ -99,10 +97,10 @@ class Door(asyncio.Protocol):
         try:
             if early:  # uvloop reads once although it was paused
                 starting = loop.create_task(starting)
-                await asyncio.sleep(0)  # it pauses reading, and...
-                await asyncio.sleep(
-                    0
-                )  # ...lets what takes our place go on, before the loop reads again
+                # It pauses reading, and lets its own protocol take our place, before the loop reads
+                # again.
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
                 _feed(raw.get_protocol(), early)
             encrypted: Any = await starting
         except OSError:  # ssl.SSLError too

@@ -1,8 +1,8 @@
 """What the kernel and the loop know about a transport.
 
 The rule of this module: *it asks and answers; it never waits*, and a transport that is gone answers
-like one that is idle. Progress is what the peer has acknowledged, not what was written: a write
-only fills a buffer.
+like one that is idle. Progress is what the peer has acknowledged, not what was written, because a
+write only fills a buffer.
 """
 
 from __future__ import annotations

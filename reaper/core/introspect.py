@@ -27,9 +27,8 @@ Label = Callable[[Lease], str | None]
 def oldest(slots: Iterable[IdleSlot], postponed: Iterable[IdleSlot], n: int) -> list[Hashable]:
     """`IdleReaper.oldest`, of the leases in *slots* and *postponed*."""
     found: list[Hashable] = []
-    met: dict[
-        tuple[float, int], list[Hashable]
-    ] = {}  # leases met so far, by the rank of the epoch of their last touch
+    # Uids of the leases met so far, by the rank of the epoch of their last touch.
+    met: dict[tuple[float, int], list[Hashable]] = {}
     by_age = sorted(slots, key=lambda slot: slot.epoch.rank)
     groups = groupby(by_age, key=lambda slot: slot.epoch.rank)
     for rank, group in chain([((-OPEN, 0), postponed)], groups, [((OPEN, sys.maxsize), ())]):
@@ -161,7 +160,8 @@ def check(core: IdleReaper) -> None:
         places = (slot.epoch is core._open) + in_heap.count(slot) + (slot.timer is not None)
         if places != (slot.key[0] is not None or slot.epoch is core._open):
             raise InvariantViolated(
-                f"slot {slot.key} waits in {places} places instead of one, or none without a timeout"
+                f"slot {slot.key} waits in {places} places instead of one, "
+                "or none without a timeout"
             )
         if not places and not slot.live:
             raise InvariantViolated(f"slot {slot.key} is empty, and nothing will drop it")

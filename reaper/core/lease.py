@@ -298,9 +298,8 @@ class Statistics:
     """The largest Expiry.lateness."""
 
 
-open_epoch: (
-    Epoch  # never set here: these are globals of each core's own copies of the two functions below
-)
+# Never set here: these are globals of each core's own copies of the two functions below.
+open_epoch: Epoch
 edge: float
 silence_ended: Callable[[Lease, Epoch], None]
 

@@ -128,9 +128,8 @@ class Purgatory:
         self._lists: dict[Hashable, dict[int, DelayedOperation]] = {}
         self._watched = 0
         self._delayed = 0
-        self._expiring: deque[TimerEntry[DelayedOperation]] = (
-            deque()
-        )  # handed out by the timer queue, not yet expired
+        # Handed out by the timer queue, and not expired yet.
+        self._expiring: deque[TimerEntry[DelayedOperation]] = deque()
         self._now: int | None = None
 
     def __repr__(self) -> str:

@@ -36,9 +36,10 @@ timeout, however often it spoke. Four ideas:
    It is made in the open epoch when the first lease needs it; when the epoch is closed it is put
    where it waits for that instant:
 
-       the open epoch  --closed-->  ring: a heap of (due, slot)       due within `wheel_size` ticks
-                                    wheel: a hierarchical timing      due later; it comes down into the ring
-                                    wheel, in whole ticks             a whole span before it is due
+       the open epoch  --closed-->  ring: a heap of (due, slot)    due within `wheel_size` ticks
+                                    wheel: a hierarchical timing   due later; it comes down into
+                                    wheel, in whole ticks          the ring a whole span before
+                                                                   it is due
 
    The wheel counts ticks and rounds; the ring does not. Because a slot leaves the wheel long before
    it is due, the wheel's coarser time never delays a close.
@@ -49,17 +50,21 @@ timeout, however often it spoke. Four ideas:
    `sweep` compares:
 
        lease._epoch is slot.epoch        it has been silent since: take it
-       anything later                    it has spoken: move it to the slot of that epoch, which comes due later
+       anything later                    it has spoken: move it to the slot of that epoch, which
+                                         comes due later
 
    So a lease moves at most once per timeout; a chunk whose leases all spoke last in one epoch moves
    as one.
 
 THE STEPS OF A WAKE
 
-    next_wakeup   the end of the open epoch, or the next due instant, whichever is first; None while nothing is armed
+    next_wakeup   the end of the open epoch, or the next due instant, whichever is first; None while
+                  nothing is armed
     close_epoch   what is touched from here on lies in the next epoch
-    ...           an adapter lets its loop read here: bytes that came during a stall are still in the kernel
-    expire        take what is due (`_take_due`), put it to the final check (`spare`), end it and report it
+    ...           an adapter lets its loop read here: bytes that came during a stall are still in
+                  the kernel
+    expire        take what is due (`_take_due`), put it to the final check (`spare`), end it and
+                  report it
 
 `advance` is close_epoch and expire at one instant, for callers that have no loop.
 
@@ -68,8 +73,10 @@ WHERE A LEASE CAN LIE
     registered ---> a slot of the open epoch --close--> heap or wheel --due--> taken --final
     check--> ended: reaped
         |                   ^                               |                    |
-        |                   +---- moved: touched since -----+                    +--> spared: alive, see below
-        +--suspend()--> a slot of `_never`, the epoch that is never closed --resume()--> a slot of the open epoch
+        |                   +---- moved: touched since -----+                    +--> spared: alive,
+        |                                                                               see below
+        +--suspend()--> a slot of `_never`, the epoch that is never closed
+                                   --resume()--> a slot of the open epoch
     release(), from anywhere: ended
 
 A lease lies in exactly one slot while it is alive (`_chunk` is not None), and `_armed` counts those
@@ -81,8 +88,8 @@ slots of their own (`_checked`) first. What is not found there afterwards was ch
 another epoch was touched. Those it names:
 
     named, or with True     active: moved to the open epoch
-    with False              a limit, which no activity moves: it stays due, and waits in `_postponed` until the open
-                            epoch is closed
+    with False              a limit, which no activity moves: it stays due, and waits in
+                            `_postponed` until the open epoch is closed
 
 WHAT IS BOUNDED, AND WHAT MISBEHAVES
 
@@ -204,27 +211,23 @@ class IdleReaper:
         self._open = Epoch(0.0, 0)
 
         # Where slots are. Those of the three kinds that never come due by themselves first.
-        self._never = Epoch(
-            OPEN, -1
-        )  # the epoch that never closes: suspended leases lie in its slots
-        self._postponed = Epoch(
-            OPEN, -1
-        )  # so do, until the open epoch is closed, limits that the final check spared
+        # The epoch that never closes: suspended leases lie in its slots.
+        self._never = Epoch(OPEN, -1)
+        # Limits that the final check spared lie in this one's slots until the open epoch is closed.
+        self._postponed = Epoch(OPEN, -1)
         self._checked: set[IdleSlot] = set()  # slots of those that the final check is looking at
         self._slots: dict[IdleSlot, None] = {}  # every slot but those, in order of creation
         self._heap: list[tuple[float, int, IdleSlot]] = []  # (due, order of scheduling, slot)
         self._order = count()
-        self._wheel: TimingWheel[IdleSlot] = TimingWheel(
-            tick=1, wheel_size=wheel_size
-        )  # counts ticks since _origin
+        # It counts ticks since _origin.
+        self._wheel: TimingWheel[IdleSlot] = TimingWheel(tick=1, wheel_size=wheel_size)
 
         # What a touch reads: names in a namespace of this core's own, see `bind`.
         self._namespace: dict[str, Any] = {"open_epoch": self._open}
         self._lease_base = type("Lease", (Lease,), {"__slots__": (), "_core": self})
         self._lease_type = bind(self._lease_base, self._namespace)
-        self._edge: float | None = (
-            None  # seconds before the open epoch: silences that began there are reported
-        )
+        # Seconds before the open epoch: silences that began earlier than that are reported.
+        self._edge: float | None = None
         self._changed: Changed = lambda lease: None  # nobody asked
 
     def __len__(self) -> int:
@@ -236,9 +239,7 @@ class IdleReaper:
     def __contains__(self, uid: Hashable) -> bool:
         return uid in self._leases
 
-    # ---- the life of a lease
-    # -------------------------------------------------------------------------------------
-
+    # ---- the life of a lease ---------------------------------------------------------------------
     def register(
         self,
         uid: Hashable,
@@ -414,9 +415,7 @@ class IdleReaper:
                 self._drop(slot)  # nothing else would: it waits nowhere
         return slot.key
 
-    # ---- epochs
-    # --------------------------------------------------------------------------------------------------
-
+    # ---- epochs ----------------------------------------------------------------------------------
     @property
     def epoch_ends(self) -> float:
         """The instant at which the open epoch should be closed. How late that happens is how late
@@ -470,9 +469,7 @@ class IdleReaper:
         if not self._armed:
             self._close(now)
 
-    # ---- where slots wait
-    # ----------------------------------------------------------------------------------------
-
+    # ---- where slots wait ------------------------------------------------------------------------
     def _slot_of(self, epoch: Epoch, key: Key) -> IdleSlot:
         slot = epoch.slots.get(key)
         if slot is None:
@@ -521,9 +518,7 @@ class IdleReaper:
             self._drop(slot)
         return None
 
-    # ---- wakes and reaps
-    # -----------------------------------------------------------------------------------------
-
+    # ---- wakes and reaps -------------------------------------------------------------------------
     def next_wakeup(self) -> float | None:
         """When `advance` should next be called: the end of the open epoch or the next due instant,
         whichever is first.
@@ -625,11 +620,8 @@ class IdleReaper:
 
     def _final_check(self, due: list[Due], spare: Spare) -> list[Due]:
         """What *spare* leaves of *due*."""
-        for (
-            epoch,
-            key,
-            leases,
-        ) in due:  # into slots of their own: they live, and whatever is called on them counts
+        # Into slots of their own: the leases live, and whatever is called on them counts.
+        for epoch, key, leases in due:
             slot = IdleSlot(epoch, key)
             self._checked.add(slot)
             for lease in leases:
@@ -641,7 +633,7 @@ class IdleReaper:
         finally:
             due = [group._replace(leases=self._left_of(group, answer)) for group in due]
             for slot in self._checked:
-                # or slot, chunk and leases would be a circle, which only the collector frees
+                # Or slot, chunk and leases would be a circle, which only the collector frees.
                 slot.chunks.clear()
             self._checked.clear()
         return due
@@ -722,9 +714,7 @@ class IdleReaper:
             )
         return expired
 
-    # ---- looking in
-    # ----------------------------------------------------------------------------------------------
-
+    # ---- looking in ------------------------------------------------------------------------------
     def explain(self, uid: Hashable) -> Explanation:
         """Why *uid* is still here and until when. O(1).
 

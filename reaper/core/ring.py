@@ -67,9 +67,8 @@ class IdleRing:
         touched: False. O(1).
         """
         new = uid not in self
-        if (
-            uid not in self._index
-        ):  # a discarded uid still lies in its slot: it must not get a second place
+        # A discarded uid still lies in its slot: it must not get a second place.
+        if uid not in self._index:
             self._slots[self.tick % len(self._slots)].append(uid)
         self._index[uid] = self.tick
         self._len += new

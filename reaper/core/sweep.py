@@ -40,9 +40,8 @@ def sweep(
     epoch, key = slot.epoch, slot.key
     chunks = slot.chunks
     taken: list[Lease] = []
-    tails: dict[
-        Epoch, tuple[Chunk, list[Lease | None], int]
-    ] = {}  # where an epoch's next goes; what was there before
+    # Where the next lease of an epoch goes, and how many leases were there before this sweep.
+    tails: dict[Epoch, tuple[Chunk, list[Lease | None], int]] = {}
     moved = done = 0
     for chunk in chunks:
         items: list[Lease] = (

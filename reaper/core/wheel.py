@@ -189,7 +189,10 @@ class TimingWheel(Generic[T]):
         return self._live
 
     def __repr__(self) -> str:
-        return f"<TimingWheel now={self._now} tick={self._tick} levels={len(self._levels)} waiting={self._live}>"
+        return (
+            f"<TimingWheel now={self._now} tick={self._tick} levels={len(self._levels)} "
+            f"waiting={self._live}>"
+        )
 
     @property
     def now(self) -> int:

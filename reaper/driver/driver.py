@@ -4,10 +4,12 @@ The rule of this module: after any wake, no connection is judged before the loop
 to read what arrived while it was busy. So a wake is two steps, and between them the adapter lets
 the loop run:
 
-    look    take `now`, close the epoch at it (what is read from here on belongs to the next), and say whether
-            something may be due
-    ...     two scheduling passes; with one, four of ten live connections were closed after a stall, with two none
-    act     ask the kernel for bytes that are still unread, then reap as of that `now`, a slice at a time
+    look    take `now`, close the epoch at it (what is read from here on belongs to the next epoch),
+            and say whether something may be due
+    ...     two scheduling passes; with one, four of ten live connections were closed after a stall,
+            with two none
+    act     ask the kernel for bytes that are still unread, then reap as of that `now`, a slice at
+            a time
 
 It reads the loop's clock by the function it was given and knows no framework.
 """
@@ -64,7 +66,7 @@ LONGEST_SLICE = 0.05
 
 
 class Call:
-    """What is called once, at an instant. `Driver.after` makes it."""
+    """A function that is called once, at an instant. `Driver.after` makes it."""
 
     __slots__ = ("function",)
 
@@ -72,7 +74,7 @@ class Call:
         self.function: Callable[[], object] | None = function
 
     def cancel(self) -> None:
-        """End it without the call; nothing if it has ended."""
+        """Never call it. Does nothing if it was called or cancelled before."""
         self.function = None
 
 
@@ -88,15 +90,17 @@ class Driver:
         config: Tick, wheel size and the default idle timeout; None for the defaults.
         idle: Seconds of silence allowed where nothing else is said; 0 is off; None: the config's
             `timeouts.idle`.
-        options: What each is, `Options` says.
+        options: See `Options`.
     Attributes:
         core: The `IdleReaper`. Its times are those of `now`.
-        clock, books, config, idle: In force.
-        phase: 0..1: the share of an epoch after which the first one ends, if there was nothing to
-            watch before; 0: all of it. Give each of several processes that the same clients meet
-            its own, or all of them wake at once.
+        clock: The `StallClock`.
+        books: Where every end is entered.
+        config, idle: The configuration and the default timeout in force.
+        phase: 0..1: the share of an epoch after which the first epoch ends, if there was nothing to
+            watch before; 0 means all of it. Give each of several processes that the same clients
+            meet a phase of its own, or all of them wake at once.
         on_empty: Called when the last of `connections` has ended.
-        connections: Watched now, by uid. Parked ones are not among them.
+        connections: The connections watched now, by uid. Parked ones are not among them.
         cpu: CPU seconds that `look` and `act` have used.
     Raises:
         InvalidArgument: by name and value.
@@ -159,18 +163,17 @@ class Driver:
         self._checked = 0  # leases of the latest final check
         self.vanished: Vanished = Vanished(self, self.config.timeouts.vanished)
 
-    # ---- time
-    # ----------------------------------------------------------------------------------------------------
-
+    # ---- time ------------------------------------------------------------------------------------
     def now(self) -> float:
-        """The clock of the core, and of everything here: seconds in which the loop was awake."""
-        # A caller of the core's own who names instants of the loop's clock may be ahead by what the
-        # loop has stalled.
+        """Seconds in which the loop was awake: the clock of the core, and of everything here."""
+        # A program that calls the core itself with instants of the loop's clock may be ahead of
+        # ours by what the loop has stalled. The core's time must not decrease.
         return max(self.clock.now(), self.core._latest)
 
     def rest(self) -> float:
-        """When `look` should next be called, on the loop's own clock; an instant in the past: now;
-        infinite: never.
+        """When `look` should next be called, on the loop's own clock.
+
+        An instant in the past means now, infinity means never.
         """
         clock = self.clock
         if clock.read() < clock.expected:
@@ -178,11 +181,11 @@ class Driver:
         return clock.expected
 
     def poke(self) -> None:
-        """Something was armed: if it is due before the adapter would wake by itself, wake it."""
+        """Wake the adapter if something that was just armed is due before it would wake."""
         clock = self.clock
         expected = clock.expected
-        # Called several times per request, and nearly always for nothing: what is armed is due
-        # after this epoch.
+        # This is called several times per request, and nearly always for nothing, because what was
+        # armed is due after the open epoch.
         wake = self.core.next_wakeup()
         if wake is not None and wake + clock.stalled < expected:
             if self.phase and expected == math.inf:
@@ -199,7 +202,7 @@ class Driver:
     def _next_wakeup(self) -> float:
         wake = self.core.next_wakeup()
         if wake is not None and self._bucket is not None:
-            # What is due waits for the bucket, the end of the epoch does not.
+            # What is due waits until the rate allows it; the end of the epoch does not.
             now = self.now()
             if wake <= now:
                 wake = min(self.core.epoch_ends, self._bucket.ready(now))
@@ -211,8 +214,10 @@ class Driver:
         )
 
     def look(self) -> bool:
-        """Take `now` and close the epoch. True: let the loop run two passes, then call `act`.
-        False: `rest` again.
+        """Take `now` and close the epoch.
+
+        Returns:
+            True: let the loop run two passes, then call `act`. False: nothing is due; `rest` again.
         """
         before = time.thread_time()
         self.books.woke(self.clock.woke())
@@ -231,10 +236,10 @@ class Driver:
         return wake <= now
 
     def act(self) -> None:
-        """After the loop has read: the final check, and a slice of what is due, as of the last
-        `look`.
+        """Put what is due as of the last `look` to the final check, and reap a slice of it.
 
-        What is left is due still: `rest` says so. Let the loop run once before the next look.
+        Call it when the loop has read. What is left stays due, and `rest` says so. Let the loop run
+        once before the next look.
         """
         now = self._looked_at
         limit = fair_slice(self.clock.read() - self._looked_when)
@@ -278,20 +283,17 @@ class Driver:
         self.cpu += time.thread_time() - before
 
     def _note_judged(self, now: float) -> None:
-        due = self.core.next_wakeup()  # what waits for the bucket is due all the same
+        due = self.core.next_wakeup()  # what a rate holds back is due all the same
         if due is None or due > now:
             self.books.judged(now)
 
-    # ---- the final check
-    # -----------------------------------------------------------------------------------------
-
+    # ---- the final check -------------------------------------------------------------------------
     def owner_of(self, uid: Any, *, limits: bool = False) -> Reapable | None:
-        """The connection whose own lease has *uid*; with *limits*, also the one of which such a
-        lease is a limit.
+        """The connection that *uid* stands for in the core, or None.
 
-        What a uid means is said here and nowhere else: the number of one of `connections`, a
-        `Reapable` itself, a `DeadlineKey` of either; anything else is a timer of the server's or of
-        the user's, and None.
+        A uid is the number of one of `connections`, or a `Reapable` itself, or the `DeadlineKey` of
+        a limit of either, which is answered only with *limits*. Anything else is a timer of the
+        server's or of the user's. Only this function knows.
         """
         if type(uid) is DeadlineKey:
             if not limits:
@@ -302,8 +304,11 @@ class Driver:
         return self.connections.get(uid)
 
     def _final_check(self, leases: Sequence[Lease]) -> Mapping[Lease, bool]:
-        """Those of *leases* that must not be reaped now, because bytes are unread or a probe has
-        yet to be answered; and whether that counts as activity: for a limit it does not."""
+        """The *leases* that must not be reaped now, because bytes are unread or a probe has yet to
+        be answered.
+
+        The value says whether being spared counts as activity; for a limit it does not.
+        """
         self._checked = len(leases)
         sockets: dict[int, list[Lease]] = {}
         quiet: dict[Lease, Watched] = {}
@@ -316,8 +321,8 @@ class Driver:
                 spared.append(lease)
                 continue
             if owner.probe is not None and owner.lease is lease:
-                # Asked before it is spared, which looks like activity: was the probe before this
-                # one answered?
+                # Ask whether the last probe was answered before this lease is spared, because
+                # being spared looks like activity.
                 watched: Watched = owner  # type: ignore[assignment]  # nothing else has a probe
                 if watched.answered:
                     watched.forget_probe()
@@ -332,13 +337,15 @@ class Driver:
         self._probed += quiet.values()
         spared += quiet
         self.books.averted(spared)
-        # A limit that activity does not move stays due: to be spared must not buy its whole length
-        # again.
+        # A limit stays due, because being spared must not buy its whole length again.
         return {lease: type(lease.uid) is not DeadlineKey for lease in spared}
 
     def _send_probes(self) -> None:
-        """Probe those that were quiet. What they say from here on must lie in an epoch of its own,
-        or it is not told apart from their being spared."""
+        """Probe the connections that the final check found quiet.
+
+        The epoch is closed first: an answer has to lie in a later one than the sparing does, or the
+        two look alike.
+        """
         probed, self._probed = self._probed, []
         self.core.close_epoch(self.now())
         for connection in probed:
@@ -361,7 +368,7 @@ class Driver:
         return made
 
     def _make_calls(self, now: float) -> None:
-        """Those that are due at *now*, a slice at the most."""
+        """Call the functions that are due at *now*, a slice at the most."""
         calls = self._calls
         for _ in range(REAPS_PER_SLICE):
             if not calls or calls[0][0] > now:
@@ -373,9 +380,7 @@ class Driver:
             except Exception:
                 log.exception("a timer or the end of a connection raised")
 
-    # ---- connections
-    # ---------------------------------------------------------------------------------------------
-
+    # ---- connections -----------------------------------------------------------------------------
     def register(
         self,
         uid: Any,
@@ -385,9 +390,7 @@ class Driver:
         reason: str = IDLE,
         since: Lease | None = None,
     ) -> Lease:
-        """`IdleReaper.register` as of now: a lease of the caller's, for what is no watched
-        connection.
-        """
+        """`IdleReaper.register` as of now: a lease for something that is no watched connection."""
         lease = self.core.register(uid, timeout, self.now(), on, reason=reason, since=since)
         self.poke()
         if isinstance(uid, Reapable):
@@ -395,12 +398,13 @@ class Driver:
         return lease
 
     def next_number(self) -> int:
-        """A number that was never used before."""
+        """A number that this driver has not given before."""
         return next(self._numbers)
 
     def retime(self, lease: Lease, idle: float, reason: str | None = None) -> bool:
-        """Put another timeout in force for *lease*, counted from its last activity; 0: none. False
-        if it has ended.
+        """Put a timeout of *idle* seconds in force for *lease*, counted from its last activity.
+
+        0 switches the timeout off. Returns False if the lease has ended.
         """
         retimed = lease.retime(check_idle(idle), self.now(), reason)
         self.poke()
@@ -413,8 +417,9 @@ class Driver:
         return resumed
 
     def deadline(self, owner: Reapable, seconds: float, reason: str, uid: Any = None) -> Lease:
-        """A lease that ends *owner*, known by *uid* or else by itself, *seconds* from now whatever
-        bytes come.
+        """A lease that ends *owner* *seconds* from now, whatever bytes come.
+
+        *uid* is the core's key of *owner*; None means that it is its own.
         """
         key = DeadlineKey(owner if uid is None else uid, self.next_number())
         return self.register(
@@ -422,9 +427,7 @@ class Driver:
         )
 
     def later(self, idle: float) -> float | None:
-        """The core's timeout for a new connection, *idle* and its jitter; None, which is off, for
-        0.
-        """
+        """The timeout of a new connection for the core: *idle* and its jitter; None, off, for 0."""
         timeout = check_idle(idle)
         return None if timeout is None else self._jitter.later(timeout)
 
@@ -438,15 +441,14 @@ class Driver:
         probe: Probe | None = None,
         grace: float = PROBE_GRACE,
     ) -> Any:
-        """Watch from now on what *make* returns, the adapter's `Watched`, when it is called with a
-        uid.
+        """Watch a connection from now on: the `Watched` that *make* returns for a uid.
 
         *socket* is the connection's, or None. The rest is as in the adapters' `watch`.
         """
         check_watch(idle, reason, probe, grace)
         timeout = self.later(self.idle if idle is None else idle)
         while (uid := self.next_number()) in self.core:
-            pass  # a lease of the caller's own has that number for its uid
+            pass  # the program has registered a lease of its own with that number
         connection: Watched = make(uid)
         connection.probe = probe
         connection.grace = grace
@@ -460,16 +462,13 @@ class Driver:
         return connection
 
     def ended(self, connection: Any) -> None:
-        """*connection* is watched no longer."""
+        """Forget *connection*, which has ended."""
         if self.connections.pop(connection.uid, None) is not None and not self.connections:
             self.on_empty()
 
-    # ---- draining
-    # ------------------------------------------------------------------------------------------------
-
+    # ---- draining --------------------------------------------------------------------------------
     def begin_drain(self, timeout: float) -> None:
-        """From now on every connection leaves when it goes idle, and after *timeout* seconds in any
-        case.
+        """End every connection when it goes idle, and after *timeout* seconds in any case.
 
         Let the loop run two passes, then walk `drain_slices`.
         """
@@ -477,9 +476,10 @@ class Driver:
         self._draining = True
 
     def drain_slices(self) -> Iterator[None]:
-        """Let those that are watched now leave when they go idle, a slice at a time.
+        """End the idle ones of the connections watched now, a slice at a time; the others are ended
+        when they go idle.
 
-        Let the loop run, or a part of the drain's window pass, after each.
+        Let the loop run, or a part of the drain's window pass, after each slice.
         """
         connections = list(self.connections.values())
         for start in range(0, len(connections), REAPS_PER_SLICE):
@@ -500,12 +500,12 @@ class Driver:
             self.went_idle(connection)
 
     def went_idle(self, connection: Any) -> None:
-        """*connection* may have gone idle: it leaves if everything is being drained."""
+        """*connection* may have gone idle: end it if it has, and everything is being drained."""
         if self._draining and not connection.reaped and not connection.busy:
             connection.reap(DRAIN)
 
     def _cut_the_rest(self, rest: Iterator[Watched] | None = None) -> None:
-        """The drain's deadline has come: end those in use too, a slice at a time, of *rest*."""
+        """The drain's deadline has come: end also what is in use, a slice of *rest* at a time."""
         left = iter(list(self.connections.values())) if rest is None else rest
         some = list(itertools.islice(left, REAPS_PER_SLICE))
         if some:
@@ -517,11 +517,9 @@ class Driver:
                 except Exception:
                     log.exception("the end of connection %r raised", connection.uid)
 
-    # ---- looking in
-    # ----------------------------------------------------------------------------------------------
-
+    # ---- looking in ------------------------------------------------------------------------------
     def statistics(self, parked: int = 0) -> LoopStatistics:
-        """A snapshot; O(1). *parked*: how many connections have no task now."""
+        """A snapshot. *parked* says how many connections have no task now. Cost: O(1)."""
         clock, books = self.clock, self.books
         return LoopStatistics(
             core=self.core.statistics(),
@@ -545,15 +543,14 @@ class Driver:
 def fair_slice(two_passes: float) -> int:
     """How many to reap after two scheduling passes have taken *two_passes* seconds.
 
-    `REAPS_PER_SLICE`; more where the loop is so busy that a pass takes longer than closing those
-    would, for as long as a pass and no longer than `LONGEST_SLICE`. Otherwise a busy loop would
-    starve the reaper: it has a slice every few passes, and what falls due meanwhile would pile up.
+    It is `REAPS_PER_SLICE`, and more where the loop is so busy that a pass takes longer than
+    closing those would: then the reaper closes for as long as a pass takes, but no longer than
+    `LONGEST_SLICE`. It has one slice every few passes, so with a fixed slice a busy loop would
+    starve it: more would fall due than it closes.
     """
     return max(REAPS_PER_SLICE, int(min(two_passes / 2, LONGEST_SLICE) / SECONDS_PER_REAP))
 
 
 def unread_of(connections: Iterable[Reapable]) -> set[int]:
-    """Descriptors of those of *connections* for which the kernel holds bytes that were not read
-    yet.
-    """
+    """The descriptors of those *connections* for which the kernel holds unread bytes."""
     return set(unread(descriptor for one in connections if (descriptor := one.descriptor) >= 0))

@@ -1,4 +1,8 @@
-"""The books of the ends of connections: an end is entered once, here, in journal, counters and log."""
+"""The books of the ends of connections.
+
+The rule of this module: *an end is entered once, here*: in the journal, in the counters, in the
+log.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,7 @@ class Books:
         journal: Where the life of every connection is written, as *listener*'s; None: nowhere.
         reasons, lateness, lateness_lower, lateness_upper, late: As in `LoopStatistics`.
         log: Where a line per close goes, at INFO.
-        names: What it calls the peers of these leases.
+        names: The peers' addresses of leases that are being closed, for that line.
     """
 
     def __init__(
@@ -49,8 +53,9 @@ class Books:
         self._judged = float("-inf")
 
     def moved(self, old: Lease, new: Lease) -> None:
-        """The connection of *old* is watched by *new* from now on. Before or after *old* is
-        released.
+        """The connection of *old* is watched by *new* from now on.
+
+        Call it before or after *old* is released.
         """
         if self._keeper is not None:
             self._keeper.moved(old, new)
@@ -61,21 +66,25 @@ class Books:
             self._keeper.opened(lease, self._clock.read(), self._listener, peer_of(socket))
 
     def left(self, lease: Lease, *, by_peer: bool) -> None:
-        """The connection of *lease* ended without the reaper. Before the lease is released."""
+        """The connection of *lease* ended without the reaper. Call it before it is released."""
         if self._keeper is not None:
             self._keeper.ended(lease, self._clock.read(), None, by_peer=by_peer)
 
     def about_to_reap(self, owners: Iterable[Reapable]) -> None:
-        """Ask who the peers of *owners* are, for the log: once a connection is shut, the kernel may
-        have forgotten.
+        """Ask for the addresses of the peers of *owners*, for the log.
+
+        Once a connection is shut, the kernel may have forgotten its peer's address.
         """
         if self.log.isEnabledFor(logging.INFO):
             self.names = {owner.lease: peer_name(owner.link) for owner in owners}
 
     def reaped(self, lease: Lease, what: object, reason: str, expiry: Expiry | None) -> None:
-        """The reaper ends the connection of *lease*, because *expiry* was due, or at will. Before
-        it is released. *what* is the connection, which has a `link`; or what the log is to call
-        it."""
+        """The reaper ends the connection of *lease*. Call it before the lease is released.
+
+        Args:
+            what: The connection, which has a `link`; or the name that the log is to give its peer.
+            expiry: The core's record if the lease was due; None for any other end.
+        """
         if self._keeper is not None:
             if expiry is None:
                 self._keeper.ended(lease, self._clock.read(), reason, by_peer=False)
@@ -118,10 +127,10 @@ class Books:
                 self._keeper.averted(lease, now)
 
     def expired(self, expired: list[Expiry], now: float) -> None:
-        """These connections came due and are closed *now*: count how late.
+        """These connections came due and are closed *now*: count how late that is.
 
-        None of them was due when all was last judged. What seems due since before then had its
-        timeout shortened afterwards (a reload, a parking): that is no lateness.
+        None of them was due when all was last judged. One whose due instant lies before that had
+        its timeout shortened afterwards (by a reload, or by parking), which is no lateness.
         """
         for (epoch, due), alike in itertools.groupby(
             expired, key=_slot_of
@@ -139,15 +148,14 @@ class Books:
         self._judged = now
 
     def woke(self, stalled: float) -> None:
-        """The loop came back, late by the clock's `lag`, after a stall of *stalled* seconds or
-        none.
-        """
+        """The loop came back, late by the clock's `lag`; *stalled*: seconds of a stall, or 0."""
         lag = self._clock.lag
         if self._keeper is not None:
             self._keeper.stalled(self._clock.read(), lag)
         if stalled:
             log.warning(
-                "the event loop stalled: it came back %.3f s late (tick %.3f s); no connection is charged for that",
+                "the event loop stalled: it came back %.3f s late (tick %.3f s); "
+                "no connection is charged for that",
                 lag,
                 self._core.tick,
                 extra={"lag": lag, "tick": self._core.tick},
@@ -155,7 +163,7 @@ class Books:
 
 
 def log_hook_error(error: Exception, expiry: Expiry) -> None:
-    """The hook of a lease raised *error*: that is logged, and harms no other."""
+    """Log *error*, which the hook of a lease raised. It harms no other lease."""
     log.error("the hook of %r raised", expiry.uid, exc_info=error)
 
 

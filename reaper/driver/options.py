@@ -15,10 +15,9 @@ from ..journal import Journal
 
 
 class Options(TypedDict, total=False):
-    """How precise a reaper is, how many connections it closes at once, and where it writes them
-    down.
+    """How precise a reaper is, how many connections it closes at once, and where it writes of them.
 
-    Every one may be left out. None, too, leaves it to the configuration, or to the default.
+    You may leave out each of them. None, too, leaves it to the configuration, or to the default.
     """
 
     tick: float | None
@@ -27,19 +26,19 @@ class Options(TypedDict, total=False):
     """Ticks that the ring spans, and slots per wheel level, >= 2; instead of the configuration's.
     """
     journal: Journal | None
-    """Where the life of every connection is written, on the clock of `journal_clock`. Closing it is
-    yours.
+    """Where the life of every connection is written, on the clock of `journal_clock`. You close it.
     """
     listener: str | None
-    """What the journal calls the connections."""
+    """The name that the journal gives these connections, for instance that of their port."""
     jitter: float | None
     """0 to 1: a connection's own timeout is longer by up to that share, drawn at random, in whole
     ticks; instead of the configuration's. A `retime` is exact."""
     reaps_per_second: float | None
-    """No more connections are closed than that; what is due waits, and its lateness says so. 0: no
-    bound. Instead of the configuration's."""
+    """At most so many connections are closed in a second. Others that are due wait, and their
+    lateness says so. 0: no bound. Instead of the configuration's.
+    """
     seed: int | None
-    """For the same jitter every time."""
+    """A seed of the jitter, which makes it the same in every run."""
 
 
 Door = TypeVar("Door", bound=Callable[..., Any])
@@ -69,6 +68,5 @@ def check_names(options: Mapping[str, object]) -> None:
     """
     for name in options:
         if name not in Options.__annotations__:
-            raise TypeError(
-                f"unexpected keyword argument {name!r}; the options are {', '.join(Options.__annotations__)}"
-            )
+            known = ", ".join(Options.__annotations__)
+            raise TypeError(f"unexpected keyword argument {name!r}; the options are {known}")

@@ -55,11 +55,10 @@ async def relieve(
 def let_go(
     watcher: Reaper, verdict: Verdict, min_age: float, reasons: Collection[str] = IDLE_REASONS
 ) -> int:
-    """Reap what *verdict* bears no longer. Returns how many.
+    """Reap the connections that have to go by *verdict*. Returns how many.
 
-    These go: connections that have been silent for `scale` of their timeout; of the others the
-    longest silent, until `evict` have gone; none that has been silent for less than *min_age*
-    seconds.
+    These go: connections that have been silent for `scale` of their timeout; then the longest
+    silent, until `evict` have gone. None goes that has been silent for less than *min_age* seconds.
     """
     now = watcher.driver.now()
     doomed: list[Reapable] = []

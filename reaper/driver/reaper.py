@@ -1,4 +1,4 @@
-"""What the reapers of all adapters are: a driver, and the doors to what a program needs of it.
+"""What the reapers of all adapters have in common: a driver, and what a program calls.
 
 An adapter adds when its driver is woken, how a connection is watched, and how its loop sleeps.
 """
@@ -64,7 +64,7 @@ class Reaper:
         raise NotImplementedError
 
     def _run_probe(self, connection: Any) -> None:
-        """Run `send_probe` as a task."""
+        """Override: run `send_probe` as a task."""
         raise NotImplementedError
 
     def __len__(self) -> int:
@@ -72,7 +72,10 @@ class Reaper:
         return len(self.driver.connections)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} tick={self.core.tick:g} s, {self._state}, {len(self)} connections>"
+        return (
+            f"<{type(self).__name__} tick={self.core.tick:g} s, {self._state}, "
+            f"{len(self)} connections>"
+        )
 
     @property
     def running(self) -> bool:
@@ -94,8 +97,8 @@ class Reaper:
     async def let_the_loop_read(self) -> None:
         """Return when every socket with bytes has been read once.
 
-        That takes two passes: in the pass that finds a socket readable its reader may run after the
-        caller.
+        That takes two passes of the loop, because in the pass that finds a socket readable its
+        reader may run after the caller.
         """
         await self.sleep(0)
         await self.sleep(0)
@@ -146,7 +149,7 @@ class Reaper:
         await self._until_empty()
 
     def _drains_on(self) -> None:
-        """A drain has ended the idle, and waits for the others."""
+        """Override: a drain has ended the idle connections, and waits for the others."""
         raise NotImplementedError
 
     async def _until_empty(self) -> None:
@@ -166,11 +169,10 @@ async def send_probe(connection: Any) -> None:
 
 
 def log_drain(connections: Iterable[Watched], awake: int = 0) -> None:
-    """Say in the log what a drain waits for that has just closed the idle: *connections*, and
-    *awake* handlers.
+    """Log what a drain waits for that has just closed the idle connections.
 
-    A connection of which nobody says whose turn it is keeps a drain waiting until its deadline:
-    that is a warning.
+    It waits for *connections* and for *awake* handlers of parked ones. A connection of which nobody
+    says whose turn it is keeps a drain waiting until its deadline: that is a warning.
     """
     known = [
         connection.receiving is not None or connection.lease.suspended for connection in connections
@@ -180,8 +182,8 @@ def log_drain(connections: Iterable[Watched], awake: int = 0) -> None:
         log.info("drain: waiting for those in use, %d", in_use, extra={"in_use": in_use})
     if unknown:
         log.warning(
-            "drain: waiting until its deadline for %d of which nobody says whether they are idle: have their handlers "
-            "receive by the stream of the watch, or say `in_use`",
+            "drain: waiting until its deadline for %d of which nobody says whether they are idle: "
+            "have their handlers receive by the stream of the watch, or say `in_use`",
             unknown,
             extra={"unknown": unknown},
         )

@@ -35,11 +35,10 @@ _CLOSE_WAIT = 8  # tcp_info.tcpi_state: the peer has shut its sending side
 
 
 def unread(descriptors: Iterable[int]) -> list[int]:
-    """Those of *descriptors*, sockets, for which the kernel holds bytes that were not read yet, in
-    the same order.
+    """Those of *descriptors*, sockets, for which the kernel holds unread bytes, in the same order.
 
-    One poll(2) for all, 0.1-0.3 us each. An end of file is readable too but no sign of life, hence
-    the count of bytes.
+    Cost: one poll(2) for all, 0.1 to 0.3 us each. A socket at its end of file can be read as well,
+    but that is no sign of life, so the bytes are counted.
     """
     poll = select.poll()
     for descriptor in descriptors:
@@ -84,8 +83,8 @@ class TcpInfo(NamedTuple):
     """What the kernel's TCP knows of one connection."""
 
     sent_ago: float
-    """Seconds since data was last sent; since it was established, if never. Exact to a kernel tick,
-    1 to 10 ms.
+    """Seconds since data was last sent; since the connection was established, if none was. Exact to
+    a tick of the kernel's, 1 to 10 ms.
     """
     received_ago: float
     """Seconds since data last came; since it was established, if never."""
@@ -131,8 +130,8 @@ and one received; bytes_acked, bytes_received."""
 
 
 def tcp_info(connected: Any) -> TcpInfo | None:
-    """What TCP knows of the socket *connected*, whoever's object it is; None: it is no open TCP
-    connection. 0.7 us.
+    """What TCP knows of *connected*, a socket object of any kind; None if it is no open TCP
+    connection. Cost: 0.7 us.
     """
     try:
         found = _TCP_INFO.unpack(connected.getsockopt(socket.IPPROTO_TCP, TCP_INFO, _TCP_INFO.size))
@@ -157,7 +156,7 @@ def tcp_info_of(descriptor: int) -> TcpInfo | None:
 
 
 def peer_has_shut(connected: Any) -> bool:
-    """Whether the peer of a TCP socket, whoever's object it is, has said that it will send no more."""
+    """Whether the peer of *connected*, a TCP socket, has said that it will send no more."""
     try:
         return bool(connected.getsockopt(socket.IPPROTO_TCP, TCP_INFO, 1)[0] == _CLOSE_WAIT)
     except OSError:

@@ -1,5 +1,5 @@
 """What one process reports to a person who watches it: its connections by phase and silence, and
-all that is counted.
+everything that is counted.
 
 The rule of this module: *looking holds the loop no longer than a slice*. It is plain data,
 documented in docs/production.md; `reaper.status` sends it, `python -m reaper top` shows it.

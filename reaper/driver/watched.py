@@ -66,33 +66,36 @@ class Reapable:
         raise NotImplementedError
 
     def shut(self) -> None:
-        """It is about to be reaped: tell its peer at once that nothing more is read, unless it is
-        sent something yet.
+        """Tell the peer at once that nothing more is read, because the connection is about to be
+        reaped. An adapter leaves it if it has something to send yet.
 
-        To reap takes its time, and what comes between the final check and then is lost.
+        Bytes that arrive between the final check and the close are lost, and others are closed
+        first.
         """
 
     def reap(self, reason: str, expiry: Expiry | None = None) -> None:
-        """End it for *reason*; nothing if it has ended."""
+        """End the connection for *reason*. Does nothing if it has ended."""
         raise NotImplementedError
 
     def end_lease(self) -> None:
-        """Release its lease, whose uid it is: the two would be a circle, which only the collector
-        frees.
+        """Release the lease, whose uid is this connection.
+
+        Left as it is, the two would be a circle, which only the garbage collector frees.
         """
         self.lease.release()
         self.lease.uid = None
 
     def pardon(self, lease: Lease) -> bool:
-        """Asked at the final check, when *lease* of it is due: whether it is in use after all. That
-        counts as activity.
+        """Override: whether the connection is in use although its *lease* is due. That counts as
+        activity.
 
-        For a connection that is cheaper to ask once per timeout than to note every request of.
+        The final check calls it. Use it where asking once per timeout is cheaper than noting every
+        request.
         """
         return False
 
     def has_unread(self) -> bool:
-        """Whether the kernel holds bytes of it that were not read yet."""
+        """Whether the kernel holds unread bytes of the connection."""
         descriptor = self.descriptor
         return descriptor >= 0 and bool(unread([descriptor]))
 
@@ -107,15 +110,18 @@ class Watched(Reapable):
         "lease": "The lease in force.",
         "uid": "Its key in the core, a number that is never used again.",
         "reaped": "Whether the reaper ended it: for silence, for a limit, or in a drain.",
-        "reason": "Why the reaper ended it (`idle`, `unanswered`, `vanished`, `drain`, ...); None: it did not.",
-        "expiry": "The core's record of the reap: when it was due, and how late it was; None where it was not due.",
+        "reason": "Why the reaper ended it (`idle`, `unanswered`, `vanished`, `drain`, ...); "
+        "None: it did not.",
+        "expiry": "The core's record of the reap: when it was due, and how late it was; "
+        "None where it was not due.",
         "probe": "What is sent when it has been silent for its timeout; None: it is closed then.",
         "grace": "Seconds that the peer has for its answer to the probe.",
-        "receiving": "Whether nothing but more bytes can wake the handler; None: not known. Then it counts as in use "
-        "from the first sign of life on.",
+        "receiving": "Whether nothing but more bytes can wake the handler; None: not known. "
+        "Then it counts as in use from the first sign of life on.",
         "hung_up": "Whether the peer has said that it will send no more, or is gone.",
         "awaited": "Whether an operation waits for it to go idle; see `went_idle`.",
-        "unanswered": "What ends it unless the probe is answered, and the epoch of the probe; None: it was not probed.",
+        "unanswered": "What ends it unless the probe is answered, and the epoch of the probe; "
+        "None: it was not probed.",
         "_born": "",
         "_deadlines": "",
         "_driver": "",
@@ -141,21 +147,22 @@ class Watched(Reapable):
         self.hung_up: bool = False
 
     def begin(self, lease: Lease) -> None:
-        """It is watched by *lease* from now on."""
+        """Watch the connection by *lease* from now on."""
         self.lease: Lease = lease
         self._born = lease._epoch.serial
         self.touch = self._first_touch
 
     def handled(self) -> None:
-        """A stream keeps `receiving` exact from now on; the handler has begun, and does not wait
-        for bytes yet.
+        """A stream keeps `receiving` exact from now on.
+
+        The handler has just begun, and does not wait for bytes yet.
         """
         self.receiving = False
         self.touch = self.lease.touch
 
     def _first_touch(self) -> None:
-        # Those of one epoch look alike to the lease; but what has never spoken is idle, and may
-        # leave at once.
+        # To the lease all activity of one epoch looks alike. But a connection that has never spoken
+        # is idle, and a drain may end it at once, so the first touch is noted here.
         self._touched = True
         self.touch = self.lease.touch
         self.touch()
@@ -177,13 +184,13 @@ class Watched(Reapable):
         return f"<{type(self).__name__} {self.uid} {state}{limit}, reason {lease.reason!r}>"
 
     def _cut(self, reason: str) -> None:
-        """End the handler: cancel it, or close the transport."""
+        """Override: end the handler; cancel it, or close the transport."""
         raise NotImplementedError
 
     @property
     def busy(self) -> bool:
-        """Whether it is in use: suspended, or its handler does something else than waiting for
-        bytes, or may do.
+        """Whether the connection is in use: it is suspended, or its handler may be doing something
+        else than waiting for bytes.
         """
         lease = self.lease
         if lease.suspended:
@@ -193,15 +200,16 @@ class Watched(Reapable):
         return not self.receiving
 
     def went_idle(self) -> None:
-        """It waits for bytes now. Call it when `receiving` becomes True while `awaited`: a drain
-        waits for that.
+        """Tell a drain that the handler waits for bytes now.
+
+        Call it when `receiving` becomes True while `awaited` is.
         """
         self._driver.went_idle(self)
 
     def suspend(self) -> bool:
-        """Exempt it until `resume`, because a request is in flight. True if it was armed."""
+        """Exempt the connection until `resume`: a request is in flight. True if it was armed."""
         if self.receiving is None:
-            self.receiving = True  # it says when it is in use; otherwise it is idle
+            self.receiving = True  # the handler says when it is in use, so otherwise it is idle
         return self.lease.suspend()
 
     def resume(self) -> bool:
@@ -213,7 +221,7 @@ class Watched(Reapable):
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """`suspend` for the length of the block, then `resume`. Nested, only the outermost counts."""
+        """`suspend` for the length of the block, then `resume`. Only the outermost block counts."""
         outermost = self.suspend()
         try:
             yield
@@ -222,15 +230,18 @@ class Watched(Reapable):
                 self.resume()
 
     def retime(self, idle: float, reason: str | None = None) -> bool:
-        """Put another timeout in force, counted from the last activity; 0 switches it off. False if
-        it was reaped.
+        """Put another timeout of *idle* seconds in force, counted from the last activity.
+
+        0 switches it off. Returns False if the connection was reaped.
         """
         return self._driver.retime(self.lease, idle, reason)
 
     def probed(self) -> bool:
-        """It is about to be probed, and its epoch has been closed: activity from now on, by
-        whatever way it is noted, is an answer. False if the probe before this one still waits for
-        one: its time goes on."""
+        """Note that a probe is about to be sent; the epoch was closed just before.
+
+        Activity from now on, in whatever way it is noted, is an answer. Returns False if the last
+        probe still waits for its answer: then none is sent, and the time of the last goes on.
+        """
         waits = self.unanswered
         call = self._driver.after(self.grace, self._not_answered) if waits is None else waits[0]
         self.unanswered = call, self.lease._epoch
@@ -238,18 +249,18 @@ class Watched(Reapable):
 
     @property
     def answered(self) -> bool:
-        """Whether there was activity since it was probed, or it is in use."""
+        """Whether there was activity since the probe was sent, or the connection is in use."""
         lease = self.lease
         return self.unanswered is None or lease._epoch is not self.unanswered[1] or lease.suspended
 
     def forget_probe(self) -> None:
-        """Wait no longer for its answer."""
+        """Stop waiting for the answer to the last probe."""
         if self.unanswered is not None:
             self.unanswered[0].cancel()
             self.unanswered = None
 
     def _not_answered(self) -> None:
-        """The time for an answer is over: reap, unless there was one, or bytes of it wait."""
+        """The time for an answer is over: reap, unless one has come or waits unread."""
         answered = self.answered
         self.forget_probe()
         if not answered and not self.has_unread():
@@ -270,7 +281,9 @@ class Watched(Reapable):
         return lease
 
     def reap(self, reason: str, expiry: Expiry | None = None) -> None:
-        """End it for *reason*, entered in the books; nothing if it was reaped already."""
+        """End the connection for *reason*, and enter that in the books. Does nothing if it was
+        reaped before.
+        """
         if self.reaped:
             return
         self._driver.books.reaped(self.lease, self, reason, expiry)
@@ -281,7 +294,7 @@ class Watched(Reapable):
         self._cut(reason)
 
     def leave(self) -> None:
-        """It has ended by itself; nothing if it was reaped."""
+        """The connection has ended by itself. Does nothing if it was reaped."""
         if not self.reaped:
             self._driver.books.left(self.lease, by_peer=self.hung_up)
             self._let_go()
@@ -290,8 +303,8 @@ class Watched(Reapable):
         self.lease.release()
         for deadline in self._deadlines or ():
             deadline.release()
-        # Not the dead lease's, and no answer any more: a connection that has ended leaves no circle
-        # for the collector.
+        # A connection that has ended must leave no circle for the garbage collector: its touch
+        # would keep the dead lease, and the probe's timer the connection.
         self.touch = _nothing
         self.forget_probe()
         self._driver.ended(self)
@@ -306,20 +319,22 @@ def check_watch(idle: float | None, reason: str, probe: Probe | None, grace: flo
 
 
 def check_idle(idle: float | None, name: str = "idle") -> float | None:
-    """*idle*, seconds of silence allowed, as the core takes it: None, off, for 0. Raises
-    InvalidArgument, by *name*.
+    """*idle*, seconds of silence allowed, as the core takes it: 0 becomes None, off.
+
+    Raises:
+        InvalidArgument: by *name* and value.
     """
     return None if idle is None or is_off(idle) else check_timeout(name, idle, ", or 0 for none")
 
 
 def check_reason(reason: object) -> None:
-    """Raises InvalidArgument: *reason* is no text."""
+    """Make sure that *reason* is a text. Raises InvalidArgument."""
     if not isinstance(reason, str):
         raise InvalidArgument(f"reason must be a str, got {shown(reason)}")
 
 
 def check_handler(name: str, handler: object, kind: str = "async function") -> None:
-    """Raises InvalidArgument, by *name*, *kind* and value: *handler* cannot be called."""
+    """Make sure that *handler* can be called. Raises InvalidArgument by *name* and *kind*."""
     if not callable(handler):
         raise InvalidArgument(
             f"{name} must be {'an' if kind[0] in 'aeiou' else 'a'} {kind}, got {shown(handler)}"
@@ -332,8 +347,9 @@ def is_off(value: object) -> bool:
 
 
 def check_probe(probe: object) -> None:
-    """Make sure that *probe* is None or an async function. A lambda, or an object with `__call__`,
-    may return one's.
+    """Make sure that *probe* is None or an async function. Raises InvalidArgument.
+
+    A lambda, or an object with `__call__`, is taken too: it may return an awaitable.
     """
     function = probe
     while isinstance(function, partial):

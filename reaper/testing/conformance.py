@@ -95,9 +95,8 @@ class Books:
         self.queue: TimerQueue[Any] = make(tick=tick, start=start)
         self.steps: list[str] = []
         self.handles: list[TimerEntry[Any]] = []
-        self.latest: dict[
-            int, int
-        ] = {}  # of each waiting timer, by number: when it must be handed out
+        # When each waiting timer must be handed out, by its number.
+        self.latest: dict[int, int] = {}
         self.rescheduled: set[int] = set()
         self.expired: list[int] = []
         self.compare()

@@ -280,7 +280,7 @@ class ParkingLot:
             finally:
                 trio.lowlevel.notify_closing(listening)
 
-    # ---- awake and asleep --------------------------------------------------------------------------
+    # ---- awake and asleep ------------------------------------------------------------------------
 
     def start(self, parked: Parked, ended: bool = False) -> None:
         """Have a task run the handler for *parked*, whose state is `PARKED`.
@@ -301,7 +301,7 @@ class ParkingLot:
         self.tasks.start(stream)
 
     def _fell_silent(self, awake: ParkableStream) -> None:
-        """The handler of *awake* has ended because there is nothing to read: park the connection."""
+        """Park the connection of *awake*, whose handler has ended: there is nothing to read."""
         parked: Any = awake.parked
         if parked.state is not AWAKE:
             self.close(parked)
@@ -330,7 +330,7 @@ class ParkingLot:
             parked.lease.retime(timeout, now)
         self.driver.poke()
 
-    # ---- for subclasses ----------------------------------------------------------------------------
+    # ---- for subclasses --------------------------------------------------------------------------
 
     def spoken(self, parked: Any, ended: bool) -> None:
         """Override to do something before a task is started.
@@ -377,7 +377,7 @@ class ParkingLot:
         """The peer of *parked* has ended it. Close its descriptor, unless that is *closed*."""
         self._leave(parked, by_peer=True, closed=closed)
 
-    # ---- ends --------------------------------------------------------------------------------------
+    # ---- ends ------------------------------------------------------------------------------------
 
     def reap(self, parked: Parked, reason: str, expiry: Expiry | None = None) -> None:
         """End *parked* for *reason*. Does nothing if it has ended.

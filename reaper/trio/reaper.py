@@ -36,7 +36,7 @@ class TrioReaper(Reaper):
         config: Tick, wheel size and the default idle timeout; None for the defaults.
         idle: Seconds of silence allowed where nothing else is said; 0 is off; None: the config's
             `timeouts.idle`.
-        options: What each is, `reaper.driver.Options` says.
+        options: See `reaper.driver.Options`.
     Raises:
         InvalidArgument: by name and value.
     """
@@ -64,9 +64,7 @@ class TrioReaper(Reaper):
         """How many connections are watched now, parked ones included."""
         return len(self.driver.connections) + sum(map(len, self._lots))
 
-    # ---- running
-    # -------------------------------------------------------------------------------------------------
-
+    # ---- running ---------------------------------------------------------------------------------
     async def run(
         self, *, task_status: trio.TaskStatus[TrioReaper] = trio.TASK_STATUS_IGNORED
     ) -> NoReturn:
@@ -88,7 +86,7 @@ class TrioReaper(Reaper):
                         with trio.CancelScope(deadline=until):
                             await self._alarm.wait()
                         if self._alarm.is_set():
-                            # something was armed that is due earlier than what we slept for
+                            # Something was armed that is due earlier than what we slept for.
                             continue
                     if driver.look():
                         await self.let_the_loop_read()
@@ -111,9 +109,7 @@ class TrioReaper(Reaper):
         if not self.running and trio.current_effective_deadline() > -math.inf:
             super()._must_run()
 
-    # ---- watching
-    # ------------------------------------------------------------------------------------------------
-
+    # ---- watching --------------------------------------------------------------------------------
     def watch(
         self,
         stream: object | None = None,
@@ -145,8 +141,8 @@ class TrioReaper(Reaper):
             InvalidArgument: by name and value. Nothing is left behind.
             RuntimeError: the reaper does not run.
         Timing: the body is cancelled no earlier than *idle* seconds after the last `touch()`, and
-        no later than that
-            plus one tick plus what the loop was late by beyond half a tick, and plus its stalls.
+            no later than that plus one tick plus what the loop was late by beyond half a tick, and
+            plus its stalls.
         Cost: one lease and one trio cancel scope.
         """
         self._must_run()
@@ -184,9 +180,7 @@ class TrioReaper(Reaper):
 
         return handle
 
-    # ---- parking
-    # -------------------------------------------------------------------------------------------------
-
+    # ---- parking ---------------------------------------------------------------------------------
     @asynccontextmanager
     async def parking_lot(
         self,
@@ -198,8 +192,9 @@ class TrioReaper(Reaper):
         tls: ssl.SSLContext | None = None,
         parks: bool | None = None,
     ) -> AsyncIterator[ParkingLot]:
-        """A running `ParkingLot` for the length of an `async with` block; *idle* as in `watch`, the
-        rest as there.
+        """A running `ParkingLot` for the length of an `async with` block.
+
+        *idle* is as in `watch`; for the rest see `ParkingLot`.
         """
         idle = self.driver.idle if idle is None else idle
         lot = ParkingLot(self, handler, idle, reason=reason, linger=linger, tls=tls, parks=parks)
@@ -208,7 +203,7 @@ class TrioReaper(Reaper):
 
     @asynccontextmanager
     async def keeping(self, lot: ParkingLot) -> AsyncIterator[None]:
-        """Have *lot*, of a class of one's own, run for the length of an `async with` block."""
+        """Run *lot*, of a class of your own, for the length of an `async with` block."""
         self._lots.append(lot)
         try:
             async with trio.open_nursery() as nursery:
@@ -220,9 +215,7 @@ class TrioReaper(Reaper):
         finally:
             self._lots.remove(lot)
 
-    # ---- accepting and draining
-    # ----------------------------------------------------------------------------------
-
+    # ---- accepting and draining ------------------------------------------------------------------
     async def welcome(self) -> None:
         """Return when new connections are welcome."""
         await until_welcome(self)

@@ -102,8 +102,8 @@ async def serve_parked(
     task_status: trio.TaskStatus[list[trio.SocketListener]] = trio.TASK_STATUS_IGNORED,
     **options: Unpack[Options],
 ) -> NoReturn:
-    """As `serve_tcp`, but a connection costs no task while it is silent: *handler* begins anew with
-    the next bytes.
+    """Serve as `serve_tcp` does, but without a task per silent connection: *handler* begins anew
+    with the next bytes.
 
     Args:
         handler, idle, tls, linger: As in `TrioReaper.parking_lot`.
@@ -131,7 +131,7 @@ async def serve_parked(
 
 @contextmanager
 def _listening(listeners: Iterable[trio.SocketListener]) -> Iterator[list[socket.socket]]:
-    """Sockets of the standard library's for the ports of *listeners*: trio's cannot accept without
+    """Sockets of the standard library for the ports of *listeners*: trio's cannot accept without
     waiting.
     """
     with ExitStack() as both:

@@ -1,7 +1,7 @@
 """Streams on a bare descriptor that note what the peer does.
 
-The rule of this module: *only bytes that came are activity*. Sending is none, for a peer that is
-gone would be kept alive by what is sent to it; and neither is an end of file.
+The rule of this module: *only bytes that came are activity*. Sending is none, because a peer that
+is gone would be kept alive by what is sent to it; nor is an end of file.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class SocketStream(trio.abc.HalfCloseableStream):
         self.hung_up: bool = False
         self.shut: bool = False
         self._ends = 0
-        # Whether the first receive, and the first send, need not let others run, for those just
-        # have.
+        # Whether the first receive and the first send need not let other tasks run, because those
+        # have just run.
         self._fresh = self._prompt = False
         self._sending = False
 
@@ -56,8 +56,10 @@ class SocketStream(trio.abc.HalfCloseableStream):
         """Override: *count* bytes came, >= 1."""
 
     def read_now(self, most: int) -> bytes:
-        """At most *most* bytes; empty at the end of file. Raises BlockingIOError where there are
-        none yet.
+        """Read at most *most* bytes; nothing at the end of file.
+
+        Raises:
+            BlockingIOError: there are none yet.
         """
         return os.read(self.fileno(), most)
 
@@ -158,8 +160,9 @@ class SocketStream(trio.abc.HalfCloseableStream):
             self._sending = False
 
     async def send_eof(self) -> None:
-        """Shut our sending side: what is queued goes out, then the end of file. Nothing if it is
-        shut.
+        """Shut our sending side: what is queued goes out, then the end of file.
+
+        Does nothing if it is shut.
         """
         self._be_alone()
         self._open()
@@ -167,7 +170,7 @@ class SocketStream(trio.abc.HalfCloseableStream):
         await trio.lowlevel.checkpoint()
 
     def shut_down(self) -> None:
-        """Shut our sending side without waiting. Nothing if the connection is lost or closed."""
+        """Shut our sending side without waiting. Does nothing if it is lost or closed."""
         fd = self.fileno()
         self.shut = self.shut or not self.hung_up
         if fd >= 0:
@@ -214,8 +217,8 @@ class WatchedSocket(SocketStream):
         self.connection.touch()
 
     async def until_readable(self) -> None:
-        # Only after a read that found nothing, also where the one before was not filled: a busy
-        # client has asked again by then, and to wait for that instead costs a third more CPU.
+        # Called only after a read that found nothing. The read is tried even if the last one took
+        # all there was: a busy client has asked again by then, and waiting costs a third more CPU.
         connection = self.connection
         connection.receiving = True
         if connection.awaited:

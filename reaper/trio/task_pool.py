@@ -58,7 +58,7 @@ class TaskPool:
         self.waiting: list[_Runner] = []
 
     def start(self, stream: ParkableStream) -> None:
-        """Have a task run the handler with *stream*, in the `scope` that the stream is given here."""
+        """Have a task run the handler with *stream*, whose `scope` is set here."""
         if self.waiting:
             runner = self.waiting.pop()
             runner.stream = stream
@@ -124,7 +124,7 @@ class TaskPool:
 
 
 def _is_silent(error: BaseException) -> bool:
-    """Whether *error* is `Silent`, or a group of nothing else: the handler's own nurseries wrap it."""
+    """Whether *error* is `Silent`, or a group of nothing else, as a handler's nursery makes it."""
     return isinstance(error, Silent) or (
         isinstance(error, BaseExceptionGroup) and error.split(Silent)[1] is None
     )

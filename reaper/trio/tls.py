@@ -13,8 +13,7 @@ import ssl
 from ..driver.sockets import borrowed
 
 EARLY_BYTES = 16384
-"""What a step of the handshake reads at the most, should there be more than the handshake: one
-record.
+"""The most that a step of the handshake reads, should there be more than the handshake: one record.
 """
 
 
@@ -51,8 +50,10 @@ class TlsSession:
         self.wants_other: bool = False
 
     def shake_hands(self) -> bool:
-        """A step of the handshake; True: it is over. Raises OSError: it failed, or the connection
-        is lost.
+        """Do a step of the handshake. Returns True when it is over.
+
+        Raises:
+            OSError: it failed, or the connection is lost.
         """
         try:
             # Not `do_handshake`, which sets the timeout of a descriptor that a detached socket no
@@ -69,9 +70,14 @@ class TlsSession:
         return self.established
 
     def read(self, most: int) -> bytes:
-        """Decrypted bytes; empty at the end of file, which one without a goodbye is, too, as HTTPS
-        clients have it. Raises BlockingIOError: there are none yet; OSError: the connection is
-        lost."""
+        """Read at most *most* decrypted bytes; nothing at the end of file.
+
+        An end without a goodbye counts as an end of file, because HTTPS clients end like that.
+
+        Raises:
+            BlockingIOError: there are none yet.
+            OSError: the connection is lost.
+        """
         if self._early:
             early, self._early = self._early[:most], self._early[most:]
             return early
@@ -90,8 +96,11 @@ class TlsSession:
             return b""
 
     def write(self, data: memoryview) -> int:
-        """How many bytes of *data* were taken. Raises BlockingIOError: there is no room; OSError:
-        it is lost.
+        """Write *data*, and return how many bytes of it were taken.
+
+        Raises:
+            BlockingIOError: there is no room.
+            OSError: the connection is lost.
         """
         self.wants_other = False
         try:
@@ -108,11 +117,10 @@ class TlsSession:
 
 
 def _close_what_was_begun(error: BaseException) -> None:
-    """Close the socket that CPython could not finish: some versions do, others when the collector
-    finds it.
+    """Close the socket whose construction raised *error*. Only the traceback refers to it.
 
-    That would be after the number has become another connection's. Only the traceback of *error*
-    knows it.
+    Some versions of CPython close it themselves; others leave it to the garbage collector, which
+    would come after its number has become another connection's.
     """
     trace = error.__traceback__
     while trace is not None:
