@@ -68,7 +68,7 @@ Ran = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def call(capsys) -> Ran:
+def call(capsys: pytest.CaptureFixture[str]) -> Ran:
     """Call the `main` of a command with words: its status, what went to stdout, what went to
     stderr.
     """
@@ -84,7 +84,7 @@ def call(capsys) -> Ran:
 
 
 @pytest.fixture
-def pipeline(call) -> Ran:
+def pipeline(call: Ran) -> Ran:
     """The same of a command of the pipeline."""
     from reaper.pipeline import cli
 
@@ -92,7 +92,7 @@ def pipeline(call) -> Ran:
 
 
 @pytest.fixture
-def commands_on_spark(real_spark, monkeypatch) -> None:
+def commands_on_spark(real_spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands ask the Spark of all tests: left to themselves they would end it with their own."""
     monkeypatch.setattr(
         "reaper.pipeline.read.command.asked_session", lambda *_: nullcontext(real_spark)
@@ -193,7 +193,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 @pytest.fixture(scope="session")
-def certificate(tmp_path_factory) -> tuple[str, str]:
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     """A self-signed certificate for 127.0.0.1 and localhost, made by openssl."""
     from scripts import tools
 
@@ -204,7 +204,7 @@ def certificate(tmp_path_factory) -> tuple[str, str]:
 
 
 @pytest.fixture
-def browse(tmp_path) -> Callable[..., subprocess.CompletedProcess[str]]:
+def browse(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Show a page in a browser without a network; on its stdout is what the page became."""
     browser = next(
         filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
@@ -247,7 +247,7 @@ def port() -> int:
 
 
 @pytest.fixture(params=["still", "moving"])
-def autojump_clock(request) -> Any:
+def autojump_clock(request: pytest.FixtureRequest) -> Any:
     """What holds in virtual time holds under a clock that moves between two readings, too."""
     from tests.helpers.loops import autojump
 
@@ -255,7 +255,7 @@ def autojump_clock(request) -> Any:
 
 
 @pytest.fixture(params=["plain", "tls"])
-def secured(request) -> dict[str, str]:
+def secured(request: pytest.FixtureRequest) -> dict[str, str]:
     """The settings of an HTTP server without TLS, and with it."""
     if request.param == "plain":
         return {}

@@ -8,6 +8,7 @@ import logging
 import os
 import socket
 import warnings
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -15,9 +16,11 @@ from reaper.errors import printable
 from reaper.logs import LOGGERS, JsonFormatter, configure, line
 from tests.helpers.server_process import PATIENCE, Process
 
+Logged = Callable[..., io.StringIO]
+
 
 @pytest.fixture
-def logged():
+def logged() -> Iterator[Logged]:
     """Configures logging for a test, and puts back what was."""
     root = logging.getLogger()
     before, levels = (
@@ -37,7 +40,7 @@ def logged():
         logging.getLogger(name).setLevel(level)
 
 
-def test_a_record_is_one_object_on_one_line_with_its_extras(logged):
+def test_a_record_is_one_object_on_one_line_with_its_extras(logged: Logged) -> None:
     out = logged("json", "debug")
     log = logging.getLogger("reaper")
     log.debug(
@@ -64,7 +67,7 @@ def test_a_record_is_one_object_on_one_line_with_its_extras(logged):
     assert set(first) == {"time", "level", "logger", "message", "pid", "uid", "reason", "due"}
 
 
-def test_warnings_and_stacks_are_lines_of_the_log_as_well(logged):
+def test_warnings_and_stacks_are_lines_of_the_log_as_well(logged: Logged) -> None:
     out = logged("json")
     with warnings.catch_warnings():
         warnings.simplefilter("always")
@@ -76,14 +79,14 @@ def test_warnings_and_stacks_are_lines_of_the_log_as_well(logged):
     assert "test_warnings_and_stacks" in second["stack"]
 
 
-def test_text_stays_as_it_was_and_other_packages_stay_quiet(logged):
+def test_text_stays_as_it_was_and_other_packages_stay_quiet(logged: Logged) -> None:
     out = logged("text", "debug")
     logging.getLogger("server_example.http").info("hello")
     logging.getLogger("another").info("not this")
     assert out.getvalue() == "INFO server_example.http: hello\n"
 
 
-def test_what_a_peer_chose_moves_no_cursor_and_forges_no_line(logged):
+def test_what_a_peer_chose_moves_no_cursor_and_forges_no_line(logged: Logged) -> None:
     out = logged("text")
     try:
         raise LookupError("\x1b[2Jgone\r\u202e")
@@ -97,7 +100,7 @@ def test_what_a_peer_chose_moves_no_cursor_and_forges_no_line(logged):
     assert printable("/päth/with spaces\\") == "/päth/with spaces\\"
 
 
-def test_a_line_without_a_logger_has_the_same_fields():
+def test_a_line_without_a_logger_has_the_same_fields() -> None:
     said = json.loads(line("server_example", "listening", event="listening", port=8080))
     assert (said["level"], said["event"], said["port"]) == ("INFO", "listening", 8080)
     record = logging.LogRecord("app", logging.INFO, "", 0, "%d", (3,), None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,11 +15,14 @@ from reaper.config.command import SETTINGS, rewrite
 from reaper.config.lint import IDLE_KEYS, Finding, lint
 from reaper.config.settings import applied, changes
 
+if TYPE_CHECKING:
+    from tests.conftest import Ran
+
 ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.fixture(autouse=True)
-def _no_variables_of_the_machine(monkeypatch) -> None:
+def _no_variables_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     for found in OPTIONS.values():
         for name in found.environment:
             monkeypatch.delenv(name, raising=False)
@@ -115,25 +118,30 @@ DOORS = ("first_byte", "headers", "keep_alive", "write", "request", "vanished", 
         ({"timeouts__drain_delay": "1s"}, "timeouts.drain_delay"),
     ],
 )
-def test_doors_left_open_and_settings_that_defeat_each_other_are_a_warning(overrides, path) -> None:
+def test_doors_left_open_and_settings_that_defeat_each_other_are_a_warning(
+    overrides: dict[str, Any], path: str
+) -> None:
     assert graves(lint(config(**overrides))) == [("warning", path)]
 
 
-def test_findings_come_with_the_gravest_first_and_an_age_below_an_idle_time_is_a_note() -> None:
-    found = lint(
-        config(
-            reaper__tick="1m",
-            timeouts__headers="0s",
-            timeouts__max_age="9s",
-            timeouts__tunnel_age="9s",
-        )
-    )
-    order = [finding.severity for finding in found]
+FINDINGS = {
+    "reaper__tick": "1m",
+    "timeouts__headers": "0s",
+    "timeouts__max_age": "9s",
+    "timeouts__tunnel_age": "9s",
+}
+"""Settings of which each is found at fault."""
+
+
+def test_findings_come_with_the_gravest_first() -> None:
+    order = [finding.severity for finding in lint(config(**FINDINGS))]
     assert order == sorted(order, key=("error", "warning", "note").index)
     assert set(order) == {"error", "warning", "note"}
-    assert {"timeouts.max_age", "timeouts.tunnel_age"} <= {
-        each.path for each in found if each.severity == "note"
-    }
+
+
+def test_an_age_below_an_idle_time_is_a_note() -> None:
+    notes = {each.path for each in lint(config(**FINDINGS)) if each.severity == "note"}
+    assert {"timeouts.max_age", "timeouts.tunnel_age"} <= notes
 
 
 def test_a_reload_names_every_change_and_applies_only_the_live_ones() -> None:
@@ -154,29 +162,38 @@ def test_a_reload_names_every_change_and_applies_only_the_live_ones() -> None:
     )
 
 
-def test_check_prints_values_with_their_origin_and_passes_and_says_the_same_as_json(
-    tmp_path, call, monkeypatch
-):
+@pytest.fixture
+def good(tmp_path: Path) -> Path:
+    """A file that sets one timeout."""
     path = tmp_path / "good.toml"
     path.write_text('[timeouts]\nidle = "7s"\n')
+    return path
+
+
+def test_check_prints_values_with_their_origin_and_passes(
+    good: Path, call: Ran, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("REAPER_TIMEOUTS_BODY", "8s")
-    status, out, _ = call(main, "check", path, "--write", "9s")
+    status, out, _ = call(main, "check", good, "--write", "9s")
     said, _, attach = out.partition("[attach]")  # whose keys have the names of others
     lines = {line.split()[0]: line.split(maxsplit=2)[1:] for line in said.splitlines() if line}
-    assert lines["idle"] == ["7s", str(path)]
+    assert lines["idle"] == ["7s", str(good)]
     assert lines["body"] == ["8s", "environment REAPER_TIMEOUTS_BODY"]
     assert lines["write"] == ["9s", "command line"]
     assert lines["tunnel"] == ["10m", "default"]
     assert (status, "verdict: pass" in attach) == (0, True)
-    status, out, _ = call(main, "check", path, "--tick", "30s", "--json")
+
+
+def test_check_says_the_same_as_json(good: Path, call: Ran) -> None:
+    status, out, _ = call(main, "check", good, "--tick", "30s", "--json")
     report = json.loads(out)
     assert (status, report["schema"], report["verdict"]) == (1, "reaper-check/1", "fail")
-    assert report["values"]["timeouts.idle"] == {"value": 7.0, "text": "7s", "origin": str(path)}
+    assert report["values"]["timeouts.idle"] == {"value": 7.0, "text": "7s", "origin": str(good)}
     assert set(report["values"]) == set(OPTIONS)
     assert report["findings"][0]["path"] == "reaper.tick"
 
 
-def test_check_of_an_unusable_file_says_every_fault_on_stderr(tmp_path, call) -> None:
+def test_check_of_an_unusable_file_says_every_fault_on_stderr(tmp_path: Path, call: Ran) -> None:
     path = tmp_path / "bad.toml"
     path.write_text('[timeouts]\nidle = 3\nbody = "x"\n')
     status, out, err = call(main, "check", path, "--json")
@@ -185,7 +202,7 @@ def test_check_of_an_unusable_file_says_every_fault_on_stderr(tmp_path, call) ->
 
 
 def test_check_needs_no_file_and_reads_the_one_that_the_servers_would(
-    tmp_path, call, monkeypatch
+    tmp_path: Path, call: Ran, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("REAPER_TIMEOUTS_BODY", "8s")
     monkeypatch.setenv("REAPER_IDLE", "3s")
@@ -216,12 +233,12 @@ def test_check_needs_no_file_and_reads_the_one_that_the_servers_would(
 
 
 @pytest.mark.parametrize("arguments", [[], ["chekc", "x"], ["check", "x", "--ilde", "3s"]])
-def test_bad_arguments_are_one_line_and_status_2(arguments: list[str], call) -> None:
+def test_bad_arguments_are_one_line_and_status_2(arguments: list[str], call: Ran) -> None:
     status, _, err = call(main, *arguments)
     assert (status, len(err.splitlines())) == (2, 1)
 
 
-def test_help_of_check_explains_every_setting(call) -> None:
+def test_help_of_check_explains_every_setting(call: Ran) -> None:
     status, said, _ = call(main, "check", "--help")
     assert (status, [found.flag for found in OPTIONS.values() if found.flag not in said]) == (0, [])
 
@@ -250,7 +267,7 @@ def test_rewriting_keeps_what_is_around_the_tables(tmp_path: Path) -> None:
     ],
 )
 def test_a_page_without_the_markers_of_a_table_is_refused(
-    tmp_path: Path, call: Any, text: str, why: str
+    tmp_path: Path, call: Ran, text: str, why: str
 ) -> None:
     path = tmp_path / "page.md"
     path.write_text(text)
@@ -259,7 +276,7 @@ def test_a_page_without_the_markers_of_a_table_is_refused(
     assert path.read_text() == text
 
 
-def test_what_is_no_file_has_no_table(tmp_path: Path, call: Any) -> None:
+def test_what_is_no_file_has_no_table(tmp_path: Path, call: Ran) -> None:
     status, _, err = call(main, "table", tmp_path)
     assert (status, err.startswith(f"{tmp_path}: Is a directory: expected")) == (2, True)
 

@@ -50,8 +50,8 @@ def faults(**sources: object) -> list[str]:
         ),
     ],
 )
-def test_a_duration_means_these_seconds_and_is_shown_in_the_largest_unit_that_divides_it(
-    text, seconds, shown
+def test_a_duration_means_seconds_and_is_shown_in_the_largest_unit_that_divides_it(
+    text: str, seconds: float, shown: str
 ) -> None:
     assert parse_duration(text) == seconds
     assert format_duration(seconds) == shown
@@ -102,7 +102,9 @@ def test_without_any_source_everything_is_at_its_default() -> None:
     assert {config.origin(path) for path in OPTIONS} == {DEFAULT}
 
 
-def test_file_beats_default_environment_beats_file_command_line_beats_environment(tmp_path) -> None:
+def test_file_beats_default_environment_beats_file_command_line_beats_environment(
+    tmp_path: Path,
+) -> None:
     toml = tmp_path / "reaper.toml"
     toml.write_text(
         '[reaper]\ntick = "250ms"\n[timeouts]\nidle = "5s"\nkeep_alive = "0s"\n[server]\nworkers = 3\n'
@@ -137,7 +139,9 @@ def test_the_reaper_section_need_not_be_said_twice_in_the_environment() -> None:
     assert (both.reaper.tick, both.origin("reaper.tick")) == (3.0, "environment REAPER_REAPER_TICK")
 
 
-def test_every_fault_is_reported_with_path_value_origin_and_what_would_be_right(tmp_path) -> None:
+def test_every_fault_is_reported_with_path_value_origin_and_what_would_be_right(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "bad.toml"
     off = "; 0s switches it off"
     path.write_text(
@@ -202,9 +206,9 @@ def test_every_fault_is_reported_with_path_value_origin_and_what_would_be_right(
         (b'[server]\nwatchdog = "10ms"', "at least 1s; 0s switches it off"),
     ],
 )
-def test_a_file_that_cannot_be_used_or_a_setting_that_is_wrong_or_misplaced_is_one_fault(
-    tmp_path, content, said
-):
+def test_a_file_that_cannot_be_used_or_one_wrong_setting_is_one_fault(
+    tmp_path: Path, content: bytes | None, said: str
+) -> None:
     path = tmp_path / "x.toml"
     if content is not None:
         path.write_bytes(content)
@@ -230,21 +234,22 @@ def test_a_command_may_take_a_whole_section_and_single_settings_of_another() -> 
         parser.parse_args(["--wheel-size", "8"])
 
 
-def test_every_setting_has_names_of_its_own_and_says_what_it_does_and_every_timeout_has_a_precedent() -> (
-    None
-):
+def test_every_setting_has_names_of_its_own() -> None:
     names = [name for found in OPTIONS.values() for name in (found.flag, *found.environment)]
     assert len(set(names)) == len(names)
-    for found in OPTIONS.values():
-        assert found.doc
-        assert found.precedent or found.section == "server"
-        assert found.kind.check(found.default)
+
+
+@pytest.mark.parametrize("path", OPTIONS)
+def test_every_setting_says_what_it_does_and_has_a_precedent_and_a_good_default(path: str) -> None:
+    found = OPTIONS[path]
+    assert found.doc
+    assert found.precedent or found.section == "server"
+    assert found.kind.check(found.default)
 
 
 ROOT = Path(__file__).parent.parent.parent
-CHECKED_ONLY = {
-    "server.behind"
-}  # `reaper check` judges by it, and its row says that nothing else does
+CHECKED_ONLY = {"server.behind"}
+"""`reaper check` judges by it, and its row says that nothing else does."""
 
 
 def settings_read() -> set[str]:
@@ -312,7 +317,9 @@ def test_a_signal_that_comes_in_the_middle_of_a_wait_is_noted_all_the_same() -> 
         assert stop.wait(20.0)
 
 
-def test_progress_is_a_line_with_the_seconds_before_it_unless_it_is_not_wanted(capsys) -> None:
+def test_progress_is_a_line_with_the_seconds_before_it_unless_it_is_not_wanted(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     progress_on_stderr(True)("hidden")
     progress_on_stderr(False)("shown")
     said = capsys.readouterr()

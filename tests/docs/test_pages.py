@@ -37,7 +37,9 @@ def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", PAGES[page], re.MULTILINE | re.DOTALL)
 
 
-def test_the_program_about_the_journal_writes_one(tmp_path, monkeypatch) -> None:
+def test_the_program_about_the_journal_writes_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (program,) = blocks("docs/journal.md", "python")
     exec(program, {})
@@ -47,7 +49,9 @@ def test_the_program_about_the_journal_writes_one(tmp_path, monkeypatch) -> None
 
 
 @pytest.mark.parametrize("page", SETTINGS)
-def test_the_settings_on_a_page_pass_check(page: str, tmp_path, capsys) -> None:
+def test_the_settings_on_a_page_pass_check(
+    page: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "reaper.toml"
     (text,) = blocks(page, "toml")
     path.write_text(text)
@@ -69,14 +73,14 @@ def test_the_defaults_on_a_page_are_those_in_force() -> None:
         assert OPTIONS[path].kind.read(value) == OPTIONS[path].default, path
 
 
-def test_the_scenario_on_the_page_is_one(tmp_path) -> None:
+def test_the_scenario_on_the_page_is_one(tmp_path: Path) -> None:
     path = tmp_path / "storm.toml"
     (text,) = blocks("docs/loadgen.md", "toml")
     path.write_text(text)
     assert [client.kind for client in load_scenario(str(path)).clients] == ["silent", "chatty"]
 
 
-def test_nginx_accepts_what_the_page_about_proxies_shows(tmp_path) -> None:
+def test_nginx_accepts_what_the_page_about_proxies_shows(tmp_path: Path) -> None:
     nginx = shutil.which("nginx")
     if nginx is None:
         pytest.skip("needs nginx (Debian: apt-get install nginx)")
@@ -142,7 +146,7 @@ def test_each_command_on_the_page_about_attach_is_one_that_attach_takes(flags: s
 
 
 @pytest.mark.slow
-def test_the_program_on_the_page_about_attach_ends_a_silent_connection(tmp_path) -> None:
+def test_the_program_on_the_page_about_attach_ends_a_silent_connection(tmp_path: Path) -> None:
     (program,) = blocks("docs/attach.md", "python")
     script = program.replace("8000", str(port := free_port())).replace(
         "idle=30.0", "idle=0.5, tick=0.1"

@@ -9,7 +9,9 @@ import signal
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,7 @@ from websockets.sync.client import connect as open_websocket
 
 from reaper.config import OPTIONS
 from reaper.config.balancers import BALANCERS
-from scripts.serving import free_port, serving
+from scripts.serving import Server, free_port, serving
 from tests.helpers.program_trials import connect, rest, trial
 
 ROOT = Path(__file__).parent.parent.parent
@@ -47,7 +49,7 @@ ECHOES = [
 ]
 
 
-def started(text: str, directory: Path, *, idle: int = 1):
+def started(text: str, directory: Path, *, idle: int = 1) -> AbstractContextManager[Server]:
     """A program of the documentation, with a timeout of one second, where nothing else listens."""
     port = free_port()
     text = re.sub(r"idle=(30|2)\b", f"idle={idle}", text.replace("8080", str(port)))
@@ -75,7 +77,7 @@ def survives(text: str, directory: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def trials(tmp_path_factory):
+def trials(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Future[None]]]:
     """All programs at once, for they spend their time waiting."""
     with ThreadPoolExecutor(len(ECHOES)) as pool:
         yield [
@@ -89,14 +91,14 @@ def trials(tmp_path_factory):
     "number", range(len(ECHOES)), ids=[f"{page}-{n}" for n, (page, _) in enumerate(ECHOES)]
 )
 def test_a_program_of_the_documentation_survives_its_clients_and_closes_the_silent(
-    trials, number: int
+    trials: list[Future[None]], number: int
 ) -> None:
     trials[number].result()
 
 
 @pytest.mark.slow
-def test_the_websocket_server_keeps_a_client_that_answers_pings_and_closes_one_that_does_not(
-    tmp_path,
+def test_the_websocket_server_closes_the_client_that_answers_no_ping_and_no_other(
+    tmp_path: Path,
 ) -> None:
     (text,) = (text for _, text in SERVERS if "wsproto" in text)
     with (
@@ -117,7 +119,7 @@ def test_the_websocket_server_keeps_a_client_that_answers_pings_and_closes_one_t
 
 
 @pytest.mark.slow
-def test_the_tutorial_leaks_then_holds_then_leaves_a_journal(tmp_path) -> None:
+def test_the_tutorial_leaks_then_holds_then_leaves_a_journal(tmp_path: Path) -> None:
     """Its servers and its load generator, as its reader starts them; only the port is another."""
     page = PAGES["docs/tutorial.md"]
     (line,) = set(re.findall(r"^    reaper-loadgen (run .*)$", page, re.MULTILINE))
@@ -156,7 +158,9 @@ def test_the_page_about_proxies_knows_what_check_knows() -> None:
     assert seconds == {name: balancer.idle for name, balancer in BALANCERS.items()}
 
 
-def test_the_core_needs_no_framework_and_prints_what_the_comment_says(capsys) -> None:
+def test_the_core_needs_no_framework_and_prints_what_the_comment_says(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     (text,) = (text for page, text in SNIPPETS if page == "docs/guide.md" and "8080" not in text)
     exec(text, {})
     said = re.search(r"<!-- prints: (.*?) -->", PAGES["docs/guide.md"])

@@ -10,6 +10,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,7 @@ const measure = async (page, width) => {
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory) -> Path:
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("site")
     flags = re.search(r"-m sphinx (.*?) -d ", (ROOT / "Makefile").read_text())
     assert flags is not None
@@ -63,7 +64,7 @@ def site(tmp_path_factory) -> Path:
 
 
 @pytest.mark.slow
-def test_the_reference_has_every_public_name(site) -> None:
+def test_the_reference_has_every_public_name(site: Path) -> None:
     import reaper
     import reaper.asyncio
     import reaper.trio
@@ -78,7 +79,9 @@ def test_the_reference_has_every_public_name(site) -> None:
 
 
 @pytest.mark.slow
-def test_no_page_is_wider_than_a_desk_or_a_phone_and_every_picture_is_there(site, browse) -> None:
+def test_no_page_is_wider_than_a_desk_or_a_phone_and_every_picture_is_there(
+    site: Path, browse: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
     pages = sorted(
         path.relative_to(site).as_posix()
         for path in site.rglob("*.html")

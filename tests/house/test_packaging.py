@@ -17,6 +17,7 @@ import tomllib
 import zipfile
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from packaging.requirements import Requirement
@@ -25,6 +26,9 @@ from packaging.utils import canonicalize_name
 import reaper
 from reaper.__main__ import main
 from scripts.serving import free_port, serving
+
+if TYPE_CHECKING:
+    from tests.conftest import Ran
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -42,7 +46,7 @@ MADE = {
 }
 
 
-def test_the_version_is_the_same_everywhere(call) -> None:
+def test_the_version_is_the_same_everywhere(call: Ran) -> None:
     assert SETTINGS["project"]["version"] == reaper.__version__
     releases = [
         line for line in (ROOT / "CHANGELOG.md").read_text().splitlines() if line.startswith("## ")
@@ -88,7 +92,7 @@ def test_the_pinned_versions_agree_with_each_other() -> None:
 
 
 @pytest.mark.slow
-def test_a_shell_completes_every_command(call) -> None:
+def test_a_shell_completes_every_command(call: Ran) -> None:
     pytest.importorskip("shtab")
     _, script, _ = call(main, "completion", "bash")
     assert {"check", "attach", "top", "journal", "pipeline", "completion"} <= set(
@@ -162,13 +166,13 @@ def _build(hook: str, tree: Path, into: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory) -> Installed:
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     pytest.importorskip("setuptools", minversion="77")
     return Installed(tmp_path_factory.mktemp("installed"))
 
 
 @pytest.mark.slow
-def test_the_source_distribution_is_the_whole_checkout(installed) -> None:
+def test_the_source_distribution_is_the_whole_checkout(installed: Installed) -> None:
     tree = installed.directory / "tree"
     for made in ("idle_reaper.egg-info", "build"):
         shutil.rmtree(tree / made, ignore_errors=True)
@@ -183,7 +187,9 @@ def test_the_source_distribution_is_the_whole_checkout(installed) -> None:
 
 
 @pytest.mark.slow
-def test_the_wheel_holds_the_library_and_the_load_generator_and_nothing_else(installed) -> None:
+def test_the_wheel_holds_the_library_and_the_load_generator_and_nothing_else(
+    installed: Installed,
+) -> None:
     with zipfile.ZipFile(installed.wheel) as archive:
         files = {name for name in archive.namelist() if ".dist-info/" not in name}
     ours = {str(path.relative_to(ROOT)) for path in (ROOT / "reaper").rglob("*.py")}
@@ -230,8 +236,8 @@ def test_the_wheel_holds_the_library_and_the_load_generator_and_nothing_else(ins
         ),
     ],
 )
-def test_without_any_other_package_it_does_what_needs_none_and_says_in_one_line_what_the_rest_needs(
-    installed, status: int, command: str, said: str
+def test_without_any_other_package_each_command_works_or_says_what_it_needs(
+    installed: Installed, status: int, command: str, said: str
 ) -> None:
     done = installed.command(
         *shlex.split(command), cwd=installed.unpacked if "server_example" in command else None
@@ -255,7 +261,7 @@ DOORS = {
 
 
 @pytest.mark.slow
-def test_a_door_that_lacks_a_package_says_how_to_install_it(installed) -> None:
+def test_a_door_that_lacks_a_package_says_how_to_install_it(installed: Installed) -> None:
     for door, package in DOORS.items():
         line = installed.command("python", "-c", door).stderr.splitlines()[-1]
         assert line.startswith("reaper.errors.NotInstalled: "), door
@@ -264,7 +270,7 @@ def test_a_door_that_lacks_a_package_says_how_to_install_it(installed) -> None:
 
 @pytest.mark.slow
 def test_the_installed_load_generator_passes_the_asyncio_server_of_the_guide(
-    installed, tmp_path
+    installed: Installed, tmp_path: Path
 ) -> None:
     """With no other package, and a timeout of a second."""
     programs = re.findall(

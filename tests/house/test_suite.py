@@ -22,7 +22,7 @@ TESTS = {
 
 
 @pytest.mark.slow
-def test_a_skip_fails_a_run_that_allows_none(tmp_path) -> None:
+def test_a_skip_fails_a_run_that_allows_none(tmp_path: Path) -> None:
     shutil.copy(TESTS_FOLDER / "conftest.py", tmp_path)
     for name, text in TESTS.items():
         (tmp_path / f"test_{name}.py").write_text(text)

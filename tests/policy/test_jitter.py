@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from copy import copy
 from functools import partial
+from typing import Any
 
 import pytest
 import trio
@@ -26,8 +28,8 @@ from tests.helpers.driver_loop import Loop
     st.integers(0, 1000),
 )
 def test_jitter_only_lengthens_by_whole_ticks_and_no_more_than_its_share(
-    timeout, share, tick, seed
-):
+    timeout: float, share: float, tick: float, seed: int
+) -> None:
     jitter = Jitter(share, tick, seed)
     drawn = {jitter.later(timeout) for _ in range(100)}
     assert len(drawn) <= STEPS
@@ -36,7 +38,7 @@ def test_jitter_only_lengthens_by_whole_ticks_and_no_more_than_its_share(
         assert (later - timeout) / tick == pytest.approx(round((later - timeout) / tick), abs=1e-4)
 
 
-def test_jitter_spreads_evenly_and_the_same_seed_draws_the_same():
+def test_jitter_spreads_evenly_and_the_same_seed_draws_the_same() -> None:
     one, two, other = (Jitter(0.5, 1.0, seed) for seed in (7, 7, 8))
     draws = [one.later(30) for _ in range(16_000)]
     drawn = Counter(draws)
@@ -45,7 +47,7 @@ def test_jitter_spreads_evenly_and_the_same_seed_draws_the_same():
     assert [two.later(30) for _ in range(20)] == draws[:20] != [other.later(30) for _ in range(20)]
 
 
-def test_jitter_of_less_than_a_tick_changes_nothing_and_of_very_many_ticks_is_finite():
+def test_jitter_of_less_than_a_tick_changes_nothing_and_of_very_many_ticks_is_finite() -> None:
     assert Jitter(0.1, 1.0).later(5.0) == 5.0
     assert {Jitter(0.5, 2.0, seed).later(4.0) for seed in range(20)} == {4.0, 6.0}  # a tick exactly
     assert {Jitter(1.0, 2.0, seed).later(4.0) for seed in range(50)} == {4.0, 6.0, 8.0}
@@ -68,13 +70,17 @@ def test_jitter_of_less_than_a_tick_changes_nothing_and_of_very_many_ticks_is_fi
         ),
     ],
 )
-def test_what_is_no_share_no_seed_and_no_rate_is_refused_by_name(name, make, bad):
+def test_what_is_no_share_no_seed_and_no_rate_is_refused_by_name(
+    name: str, make: Callable[[Any], object], bad: Any
+) -> None:
     with pytest.raises(InvalidArgument, match=name):
         make(bad)
 
 
 @given(st.floats(0.1, 1e5), st.lists(st.floats(0, 2), min_size=1, max_size=60))
-def test_no_stretch_of_time_sees_more_than_its_rate_and_what_the_bucket_holds(rate, pauses):
+def test_no_stretch_of_time_sees_more_than_its_rate_and_what_the_bucket_holds(
+    rate: float, pauses: list[float]
+) -> None:
     bucket = Bucket(rate)
     now = 0.0
     total = 0
@@ -89,7 +95,7 @@ def test_no_stretch_of_time_sees_more_than_its_rate_and_what_the_bucket_holds(ra
         assert copy(bucket).available(ready) >= 1
 
 
-def test_a_bucket_is_ready_when_a_tenth_of_what_it_holds_is_there_or_one():
+def test_a_bucket_is_ready_when_a_tenth_of_what_it_holds_is_there_or_one() -> None:
     large, small = Bucket(1000.0), Bucket(2.0)
     assert (large.available(0.0), large.ready(0.0), small.available(0.0), small.ready(0.0)) == (
         100,
@@ -126,8 +132,8 @@ SPREADS = [({"jitter": 0.5}, True), (SPREAD, True), ({**SPREAD, "jitter": 0.0}, 
 
 @pytest.mark.parametrize(("options", "apart"), SPREADS)
 def test_connections_opened_together_end_apart_where_argument_or_else_config_says_so(
-    options, apart
-):
+    options: dict[str, Any], apart: bool
+) -> None:
     found = ends(Loop(seed=3, **options), 400, 30)
     assert 30 <= min(found) <= max(found) <= 46
     assert max(Counter(found).values()) < 60 if apart else len(set(found)) == 1
@@ -136,7 +142,9 @@ def test_connections_opened_together_end_apart_where_argument_or_else_config_say
 @pytest.mark.parametrize(
     "options", [{"reaps_per_second": 50}, {"config": config(reaps_per_second=50.0)}]
 )
-def test_no_more_are_closed_per_second_than_allowed_and_their_lateness_is_reported(options):
+def test_no_more_are_closed_per_second_than_allowed_and_their_lateness_is_reported(
+    options: dict[str, Any],
+) -> None:
     loop = Loop(**options)
     found = ends(loop, 400, 30)
     assert loop.driver.statistics().core.max_lateness == pytest.approx(max(found) - 30, abs=1.0)
@@ -150,7 +158,7 @@ def test_no_more_are_closed_per_second_than_allowed_and_their_lateness_is_report
     assert 37 <= max(found) <= 39.5
 
 
-def test_a_touch_while_a_reap_waits_for_its_turn_saves_the_connection():
+def test_a_touch_while_a_reap_waits_for_its_turn_saves_the_connection() -> None:
     loop = Loop(reaps_per_second=1)
     *_, last = [loop.watch(5) for _ in range(21)]
     loop.run_until(10)
@@ -160,7 +168,7 @@ def test_a_touch_while_a_reap_waits_for_its_turn_saves_the_connection():
 
 
 @pytest.mark.trio
-async def test_a_drain_is_spread_over_its_window(autojump_clock):
+async def test_a_drain_is_spread_over_its_window(autojump_clock: trio.testing.MockClock) -> None:
     async with open_reaper(tick=1.0) as r, trio.open_nursery() as nursery:
         start = trio.current_time()
         ends: list[float] = []

@@ -150,7 +150,7 @@ def test_every_phase_has_a_rule_whose_timeout_and_reason_are_one_setting() -> No
 @pytest.mark.parametrize(
     ("timeout", "count"), [("7s", 0), ("7s", 1), ("0s", 1)]
 )  # an empty read is no activity
-def test_each_phase_ends_after_its_own_timeout_which_only_bytes_that_count_start_again(
+def test_each_phase_ends_after_its_timeout_which_only_some_bytes_start_again(
     phase: Phase, direction: str, timeout: str, count: int
 ) -> None:
     world, policy = begun(
@@ -176,7 +176,7 @@ def test_each_phase_ends_after_its_own_timeout_which_only_bytes_that_count_start
     ],
 )
 def test_a_body_slower_than_the_least_rate_ends_after_the_grace(
-    burst, count, every, least, most
+    burst: int, count: int, every: float, least: float, most: float
 ) -> None:
     world, policy = requested(Phase.BODY, pytest.fail, body="30s")
     policy.bytes_in(burst, world.now)
@@ -198,7 +198,7 @@ def test_a_body_slower_than_the_least_rate_ends_after_the_grace(
     [(0, 0, "write", 10.0, 11.0), (240, 1, "min_out_rate", 5.0, 6.5)],
 )
 def test_a_peer_that_accepts_nothing_or_too_little_ends(
-    rate, accepted, reason, least, most
+    rate: int, accepted: int, reason: str, least: float, most: float
 ) -> None:
     world, _ = requested(Phase.WRITE, write="10s", limits__min_out_rate=rate)
     world.ends(reason, least, most, every=0.1, act=lambda: world.accept(accepted))
@@ -207,8 +207,8 @@ def test_a_peer_that_accepts_nothing_or_too_little_ends(
 @pytest.mark.parametrize(
     ("hang_up", "reason", "least"), [(None, "request", 300.0), (50.0, "half_closed", 80.0)]
 )
-def test_a_request_in_flight_is_cut_after_its_time_or_that_of_a_client_that_has_hung_up(
-    hang_up, reason, least
+def test_a_request_in_flight_is_cut_after_its_time_or_after_that_of_hanging_up(
+    hang_up: float | None, reason: str, least: float
 ) -> None:
     cuts: list[tuple[str, float]] = []
     world, policy = begun(
@@ -266,24 +266,34 @@ def test_a_tunnel_in_use_ends_by_its_age_which_counts_from_its_beginning_alone()
     world.ends("tunnel_age", 10.0, 11.0, every=1.0, act=lambda: policy.bytes_out(1, world.now))
 
 
-@pytest.mark.parametrize(
-    ("looks", "count", "then"),
-    [(3, 0, "ends"), (4, 480, "ends"), (4, 240 * 20, "drips"), (4, 481, "goes on")],
-)
-def test_a_peer_that_catches_up_before_the_final_check_is_spared_and_one_byte_too_few_is_not_enough(
-    looks: int, count: int, then: str
-) -> None:
+def doomed(looks: int) -> tuple[World, IdlePolicy]:
+    """A body that is too slow by the third of *looks*, and not reaped yet."""
     world, policy = requested(Phase.BODY, body="30s", keep_alive="5s", limits__min_in_grace="6s")
     for _ in range(looks):
         world.now += 2.5  # of which two ticks count: more is a stall
-        policy.charge(world.now)  # doomed by the third, not yet reaped
+        policy.charge(world.now)
+    return world, policy
+
+
+def test_a_peer_that_catches_up_before_the_final_check_is_spared() -> None:
+    world, policy = doomed(4)
+    policy.bytes_in(481, world.now)
+    policy.enter(Phase.IN_FLIGHT, world.now)
+    world.run(1000.0)
+    assert world.reaped == []
+
+
+@pytest.mark.parametrize(("looks", "count"), [(3, 0), (4, 480)])
+def test_a_peer_that_catches_up_with_one_byte_too_few_is_not_spared(looks: int, count: int) -> None:
+    world, policy = doomed(looks)
     policy.bytes_in(count, world.now)
-    if then == "goes on":
-        policy.enter(Phase.IN_FLIGHT, world.now)
-        world.run(1000.0)
-        assert world.reaped == []
-    else:
-        world.ends("min_in_rate", *((14.0, 30.0) if then == "drips" else (0.0, 0.5)))
+    world.ends("min_in_rate", 0.0, 0.5)
+
+
+def test_a_peer_that_catches_up_far_may_pause_for_as_long_as_its_bytes_pay_for() -> None:
+    world, policy = doomed(4)
+    policy.bytes_in(240 * 20, world.now)
+    world.ends("min_in_rate", 14.0, 30.0)
 
 
 def test_next_request_has_an_allowance_of_its_own() -> None:
@@ -296,26 +306,35 @@ def test_next_request_has_an_allowance_of_its_own() -> None:
     world.ends("min_in_rate", 5.0, 6.25)
 
 
-@pytest.mark.parametrize("decrypted", [True, False])
-@pytest.mark.parametrize(
-    ("then", "least"), [(Phase.BODY, 41.0), (Phase.KEEP_ALIVE, 5.0), (Phase.HEADERS, 45.0)]
-)
-def test_what_has_come_of_a_body_with_its_head_pays_for_the_waiting_but_not_for_the_next_request(
-    decrypted: bool, then: Phase, least: float
-) -> None:
-    world, policy = begun(
-        Phase.HEADERS, body="100s", limits__min_in_rate=0.5
-    )  # each byte pays for two seconds
+def five_bytes_ahead(decrypted: bool) -> tuple[World, IdlePolicy]:
+    """A body of which five bytes came with its head, fourteen seconds ago; each byte pays for two
+    seconds. Twenty more have just come.
+    """
+    world, policy = begun(Phase.HEADERS, body="100s", limits__min_in_rate=0.5)
     policy.bytes_in(50 + 5 * (not decrypted), world.now)
     policy.request(world.now, ahead=5 * decrypted, head=50)
     policy.enter(Phase.BODY, world.now)
     world.run(14.0)
     assert world.reaped == []
     policy.bytes_in(20, world.now)
-    if then is not Phase.BODY:
-        policy.enter(then, world.now)
-        policy.request(world.now)
-        policy.enter(Phase.BODY, world.now)
+    return world, policy
+
+
+@pytest.mark.parametrize("decrypted", [True, False])
+def test_what_has_come_of_a_body_with_its_head_pays_for_the_waiting(decrypted: bool) -> None:
+    world, _ = five_bytes_ahead(decrypted)
+    world.ends("min_in_rate", 41.0, 42.5)
+
+
+@pytest.mark.parametrize("decrypted", [True, False])
+@pytest.mark.parametrize(("then", "least"), [(Phase.KEEP_ALIVE, 5.0), (Phase.HEADERS, 45.0)])
+def test_what_has_come_of_a_body_does_not_pay_for_the_next_request(
+    decrypted: bool, then: Phase, least: float
+) -> None:
+    world, policy = five_bytes_ahead(decrypted)
+    policy.enter(then, world.now)
+    policy.request(world.now)
+    policy.enter(Phase.BODY, world.now)
     world.ends("min_in_rate", least, least + 1.5)
 
 
@@ -337,16 +356,29 @@ def test_a_peer_that_keeps_the_rate_on_average_is_never_too_slow(
         total += count
 
 
-def test_waiting_is_charged_up_to_each_event_but_neither_a_pause_nor_what_a_stall_adds() -> None:
+def waited() -> Allowance:
+    """An allowance of five seconds at most, of which two were waited for, and then filled up."""
     allowance = Allowance(rate=1, grace=5, cap=5, step=2)
     allowance.start(0.0)
     allowance.earn(100, 2.0)
-    assert (
-        allowance.left(2.0) == 5.0
-    )  # what was waited before is charged first, and then the cap is reached
+    return allowance
+
+
+def test_waiting_is_charged_up_to_each_event() -> None:
+    # What was waited before is charged first, and then the cap is reached.
+    assert waited().left(2.0) == 5.0
+
+
+def test_a_pause_is_not_charged() -> None:
+    allowance = waited()
     allowance.pause(3.0)
     allowance.earn(0, 9.0)
     assert allowance.left(9.0) == 4.0
+
+
+def test_what_a_stall_adds_is_not_charged() -> None:
+    allowance = waited()
+    allowance.pause(3.0)
     allowance.start(9.0)
     assert allowance.left(100.0) == 2.0
 
@@ -370,7 +402,7 @@ def test_an_empty_sweep_is_not_scheduled() -> None:
     ("keep_alive", "drain_idle", "reason"), [(60, 2, "drain"), (3, 50, "keep_alive")]
 )
 def test_retiring_an_idle_connection_waits_for_a_request_that_may_be_on_its_way(
-    keep_alive, drain_idle, reason
+    keep_alive: int, drain_idle: int, reason: str
 ) -> None:
     world, policy = begun(
         Phase.KEEP_ALIVE, keep_alive=f"{keep_alive}s", drain_idle=f"{drain_idle}s"
@@ -406,7 +438,7 @@ def test_retiring_a_request_in_flight_lets_it_finish() -> None:
 @pytest.mark.parametrize("phase", [Phase.KEEP_ALIVE, Phase.TUNNEL])
 @pytest.mark.parametrize("silent", [10.0, 30.0])
 def test_a_reload_counts_from_the_last_activity_and_what_it_ends_at_once_is_not_late(
-    phase, silent
+    phase: Phase, silent: float
 ) -> None:
     world, policy = begun(phase, **{phase.value: "60s"})
     world.run(silent)
@@ -415,11 +447,17 @@ def test_a_reload_counts_from_the_last_activity_and_what_it_ends_at_once_is_not_
     assert world.core.statistics().max_lateness <= 1.0
 
 
+def test_a_request_in_flight_is_never_idle() -> None:
+    world, _ = requested(Phase.IN_FLIGHT, keep_alive="12s")
+    world.run(1000.0)
+    assert world.reaped == []
+
+
 @pytest.mark.parametrize(
     ("before", "waited", "reloaded"),
     [(Phase.WRITE, 10.0, False), (Phase.IN_FLIGHT, 1000.0, False), (Phase.IN_FLIGHT, 1000.0, True)],
 )
-def test_a_request_in_flight_is_never_idle_and_what_follows_counts_anew_by_the_timeout_in_force(
+def test_what_follows_a_request_counts_anew_by_the_timeout_in_force(
     before: Phase, waited: float, reloaded: bool
 ) -> None:
     world, policy = requested(
@@ -493,10 +531,9 @@ def test_after_an_event_has_closed_them_no_other_of_the_same_instant_comes() -> 
     assert len(world.core) == 0
 
 
-def test_in_a_look_of_the_sweep_who_leaves_is_not_charged_and_who_joins_ever_schedules_no_second_look() -> (
-    None
-):
-    charged = []
+def test_a_look_of_the_sweep_bears_members_that_leave_and_join_meanwhile() -> None:
+    """Who leaves is not charged, and who joins schedules no second look."""
+    charged: list[object] = []
 
     class Member:
         def charge(self, now: float) -> None:

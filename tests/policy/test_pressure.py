@@ -6,6 +6,8 @@ import os
 import resource
 import socket
 from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -17,7 +19,7 @@ from reaper import InvalidArgument
 from reaper.driver.pressing import let_go
 from reaper.metrics import families
 from reaper.policy.pressure import Pressure, Resources, cgroup_memory, limits_here, read_here
-from reaper.trio import open_reaper, relieve
+from reaper.trio import ParkingLot, open_reaper, relieve
 from tests.helpers.driver_loop import Loop
 
 
@@ -25,7 +27,7 @@ def of(connections: int) -> Resources:
     return Resources(connections=connections)
 
 
-def test_below_the_low_watermark_nothing_happens_and_it_all_relaxes_again():
+def test_below_the_low_watermark_nothing_happens_and_it_all_relaxes_again() -> None:
     pressure = Pressure(Resources(connections=100))
     for connections in (0, 80, 100, 70):
         verdict = pressure.judge(of(connections))
@@ -44,7 +46,7 @@ def test_below_the_low_watermark_nothing_happens_and_it_all_relaxes_again():
     )
 
 
-def test_the_fullest_resource_decides():
+def test_the_fullest_resource_decides() -> None:
     verdict = Pressure(Resources(1000, 1000, 1000)).judge(
         Resources(descriptors=100, memory=875, connections=500)
     )
@@ -52,7 +54,7 @@ def test_the_fullest_resource_decides():
     assert verdict.scale == pytest.approx(0.55)
 
 
-def test_above_the_high_watermark_as_many_go_as_bring_it_back():
+def test_above_the_high_watermark_as_many_go_as_bring_it_back() -> None:
     pressure = Pressure(Resources(connections=100), high=0.9)
     assert pressure.judge(of(100)).evict == 10
     assert pressure.judge(of(90)).evict == 0
@@ -63,7 +65,7 @@ def test_above_the_high_watermark_as_many_go_as_bring_it_back():
 
 
 @given(st.lists(st.integers(0, 150), min_size=1, max_size=50))
-def test_a_scale_is_within_its_bounds_and_shrinks_at_once(loads):
+def test_a_scale_is_within_its_bounds_and_shrinks_at_once(loads: list[int]) -> None:
     pressure = Pressure(Resources(connections=100), floor=0.25)
     for load in loads:
         verdict = pressure.judge(of(load))
@@ -76,7 +78,7 @@ def test_a_scale_is_within_its_bounds_and_shrinks_at_once(loads):
         assert verdict.accept <= (load < 100)
 
 
-def test_nothing_flutters_at_a_watermark():
+def test_nothing_flutters_at_a_watermark() -> None:
     pressure = Pressure(Resources(connections=1000), margin=0.05)
     scales = {pressure.judge(of(850 + wobble)).scale for wobble in (10, 0, 9, 1, 10, 5, 0)}
     assert len(scales) == 1
@@ -89,7 +91,7 @@ def test_nothing_flutters_at_a_watermark():
     ]
 
 
-def test_before_the_first_reading_it_reports_no_pressure():
+def test_before_the_first_reading_it_reports_no_pressure() -> None:
     values = {
         family.name.removeprefix("reaper_pressure"): family.values
         for family in Pressure(Resources()).families()
@@ -102,14 +104,14 @@ def test_before_the_first_reading_it_reports_no_pressure():
     [({"low": 0.9, "high": 0.9}, "low"), ({"high": 1.0}, "low"), ({"floor": 1.5}, "floor"),
      ({"margin": -0.1}, "margin"), ({"min_age": 0}, "min_age"), ({"low": float("nan")}, "low")],
 )  # fmt: skip
-def test_it_refuses_what_makes_no_sense(options, name):
+def test_it_refuses_what_makes_no_sense(options: dict[str, float], name: str) -> None:
     with pytest.raises(InvalidArgument, match=name):
         Pressure(Resources(), **options)
     with pytest.raises(InvalidArgument, match="memory"):
         Resources(memory=-1)
 
 
-def test_the_tightest_cgroup_counts(tmp_path):
+def test_the_tightest_cgroup_counts(tmp_path: Path) -> None:
     inner = tmp_path / "a" / "b"
     inner.mkdir(parents=True)
     own = tmp_path / "own"
@@ -122,7 +124,7 @@ def test_the_tightest_cgroup_counts(tmp_path):
     assert cgroup_memory(tmp_path, tmp_path / "nowhere") == 0
 
 
-def test_it_reads_this_process():
+def test_it_reads_this_process() -> None:
     pytest.importorskip("psutil")
     limits = limits_here(connections=7)
     assert limits.descriptors == resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -136,7 +138,7 @@ def test_it_reads_this_process():
     assert after.memory > 2**20
 
 
-def test_it_does_not_take_another_error_for_fullness(monkeypatch):
+def test_it_does_not_take_another_error_for_fullness(monkeypatch: pytest.MonkeyPatch) -> None:
     psutil = pytest.importorskip("psutil")
     monkeypatch.setattr(psutil, "Process", lambda: os.stat("/proc/self/fd/-1/no"))
     with pytest.raises(FileNotFoundError):
@@ -148,7 +150,7 @@ class Watching(Loop):
         return len(self.driver.connections)
 
 
-def test_between_the_watermarks_silence_is_borne_for_a_share_of_its_timeout():
+def test_between_the_watermarks_silence_is_borne_for_a_share_of_its_timeout() -> None:
     loop = Watching()
     for _ in range(10):
         loop.watch(100)
@@ -159,7 +161,7 @@ def test_between_the_watermarks_silence_is_borne_for_a_share_of_its_timeout():
     assert let_go(loop, verdict, min_age=1.0) == 10
 
 
-def test_only_who_waits_for_bytes_of_which_none_have_come_is_closed_for_pressure_the_longest_silent_first():
+def test_only_who_waits_for_bytes_of_which_none_have_come_is_closed_for_pressure() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         loop = Watching()
@@ -175,6 +177,9 @@ def test_only_who_waits_for_bytes_of_which_none_have_come_is_closed_for_pressure
         loop.run_until(50)
         assert let_go(loop, Pressure(Resources(connections=1)).judge(of(4)), min_age=1.0) == 1
         assert [connection.reason for connection in made] == ["pressure", None, None, None]
+
+
+def test_the_longest_silent_are_closed_for_pressure_first() -> None:
     loop = Watching()
     younger, longest = loop.watch(1000), loop.watch(1000)
     loop.run_until(10)
@@ -187,7 +192,7 @@ def test_only_who_waits_for_bytes_of_which_none_have_come_is_closed_for_pressure
     assert (younger.reason, longest.reason) == (None, "pressure")
 
 
-def come(lot, count: int) -> list[socket.socket]:
+def come(lot: ParkingLot, count: int) -> list[socket.socket]:
     """The other ends of *count* new connections of *lot*."""
     ends = []
     for _ in range(count):
@@ -204,7 +209,7 @@ def is_open(end: socket.socket) -> bool:
     return True
 
 
-async def working(stream) -> None:
+async def working(stream: Any) -> None:
     """Answers after a long while, in use meanwhile."""
     data = await stream.receive_some()
     with stream.in_use():
@@ -213,7 +218,9 @@ async def working(stream) -> None:
 
 
 @pytest.mark.trio
-async def test_the_limit_is_lowered_under_load_and_raised_again(autojump_clock):
+async def test_the_limit_is_lowered_under_load_and_raised_again(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     """Timeouts shrink, the oldest go first, none with a request in flight is cut, the door shuts,
     and it recovers.
     """
@@ -267,7 +274,9 @@ async def test_the_limit_is_lowered_under_load_and_raised_again(autojump_clock):
 
 
 @pytest.mark.trio
-async def test_accepting_stops_at_the_limit_and_goes_on_below_it(autojump_clock):
+async def test_accepting_stops_at_the_limit_and_goes_on_below_it(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     async with (
         open_reaper(tick=1.0) as r,
         r.parking_lot(working, 300) as lot,
@@ -285,7 +294,7 @@ async def test_accepting_stops_at_the_limit_and_goes_on_below_it(autojump_clock)
         nursery.cancel_scope.cancel()
 
 
-def test_a_process_without_a_descriptor_left_reads_itself_as_full():
+def test_a_process_without_a_descriptor_left_reads_itself_as_full() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 20, hard))
     taken = []
