@@ -1,5 +1,4 @@
-"""A load generator that expects to be closed: it knows when a server should hang up, and measures
-when it did.
+"""A load generator that knows when a server should close a connection, and measures when it did.
 
 One rule: nothing here knows how the server keeps time. The plan is drawn before the first packet,
 the verdict compares what a client saw with that plan, and a bug shared with the server could only
@@ -8,14 +7,15 @@ under test, `drive.journal` its format of files.)
 
 Read in this order; imports run the same way, from left to right and top to bottom:
 
-    units                       what a person types, as quantities
-    plan/                       what each client does, when, and how it must end; what that takes of the machine
-    judge/                      what was seen, as bounds; each close against its plan; report and page
-    drive/                      processes and sockets that carry a plan out
-    clients, probe, race,       single clients, and what programs and people ask with them: timeouts, lost requests,
-    backend, vanish             a proxy's pool, clients that are gone
-    simulate, journals          the same plan in virtual time, against the library: judged, or written as journals
-    cli, cli_*                  the command line, the door to all of it
+    units                   reads what a person types, as quantities
+    plan/                   says what each client does, when, how it must end, and what that takes
+    judge/                  keeps what was seen, as bounds; compares each close with its plan; reports
+    drive/                  carries a plan out, with processes and sockets
+    clients, probe, race,   play single clients, and ask with them: for timeouts, lost requests,
+    backend, vanish         the pool of a proxy, clients that are gone
+    simulate, journals      play the same plan in virtual time, against the library: it is judged,
+                            or written as journals
+    cli, cli_options        are the command line, the door to all of it
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""`probe --listen`: be the backend of a proxy or a pool, and measure how *it* treats the
-connections it holds idle.
+"""`probe --listen`: this program is the backend of a proxy, and measures how *that* treats idle
+connections.
 
-One rule: answer every request at once, say nothing else, never close first. A wait runs from the
-last byte of an answer to the close as this machine saw it; what a connection was given to do last
-tells which limit ended it.
+One rule: every request is answered at once, nothing else is said, and no connection is closed here
+first. A wait runs from the last byte of an answer to the close as this machine saw it. What the
+proxy was given last on a connection tells which limit ended it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,11 @@ from time import monotonic
 
 from .units import Target, seconds
 
-ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nCache-Control: no-store\r\nContent-Length: 2\r\n%s\r\nok"
+ANSWER = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nCache-Control: no-store\r\n"
+    b"Content-Length: 2\r\n%s\r\nok"
+)
+"""What every request is answered with; the place in it is for one more header."""
 HEADINGS = ("closes its idle connection after", "reused", "ends with", "closed", "requests")
 
 
@@ -26,9 +30,12 @@ class Held:
     """One connection that the proxy opened.
 
     Attributes:
-        opened: the instant; `answered`: that of the latest answer, 0.0 before the first.
-        requests: how many came on it; `gaps`: the silences after which it was used again, seconds.
-        closed: the instant of its end; 0.0: it is open. `how`: "FIN" or "RST".
+        opened: The instant at which it was accepted, in seconds on the monotonic clock.
+        answered: The instant of the latest answer; 0.0 before the first.
+        requests: How many came on it.
+        gaps: The silences after which the proxy used it again, in seconds.
+        closed: The instant of its end; 0.0 while it is open.
+        how: "FIN" or "RST"; empty while it is open.
     """
 
     opened: float
@@ -41,14 +48,14 @@ class Held:
 
 @dataclass
 class Upstream:
-    """What a proxy did with its connections to this backend, which waited for *waited* seconds."""
+    """What a proxy did with its connections, while this backend waited for *waited* seconds."""
 
     connections: list[Held]
     waited: float
 
     @property
     def idles(self) -> list[float]:
-        """How long each connection that it closed after an answer was idle, seconds, ascending."""
+        """For how many seconds each connection was idle that the proxy closed; ascending."""
         return sorted(
             held.closed - held.answered
             for held in self.connections
@@ -56,12 +63,12 @@ class Upstream:
         )
 
     def reused(self) -> str:
-        """The longest silence after which a connection was used again, for people."""
+        """Say after which silence, at most, the proxy used a connection again."""
         gaps = [gap for held in self.connections for gap in held.gaps]
         return f"after {seconds(max(gaps))}" if gaps else "never"
 
     def row(self) -> tuple[str, ...]:
-        """Under HEADINGS."""
+        """The cells below `HEADINGS`."""
         idles = self.idles
         used = [held for held in self.connections if held.requests]
         observed = (
@@ -101,11 +108,13 @@ async def listen(
     keep_alive: float | None = None,
     ready: Callable[[Target], None] = lambda where: None,
 ) -> Upstream:
-    """Be the backend at *target* (port 0: any) until every connection that was used has been
-    closed, or has been idle for *wait* seconds; at the latest *wait* seconds after the latest
-    request. *keep_alive*: seconds to announce.
+    """Serve as the backend at *target* until the proxy has closed every connection that it used.
 
-    *ready* is called with the address when it listens.
+    Args:
+        target: Where to listen; port 0 is any that is free.
+        wait: Seconds after the latest request after which the proxy is not waited for any longer.
+        keep_alive: Seconds to announce as `Keep-Alive: timeout=`; None announces nothing.
+        ready: Called with the address as soon as this listens.
     """
     held: list[Held] = []
     answer = ANSWER % (b"" if keep_alive is None else b"Keep-Alive: timeout=%d\r\n" % keep_alive)

@@ -1,7 +1,7 @@
-"""The command line: `python -m loadgen run ...`, `simulate`, `probe`, `race`, and what each offers.
+"""The command line: `python -m loadgen run ...`, `simulate`, `probe`, `race`, and their options.
 
 One rule: a bad argument costs one line on standard error and exit status 2, before anything has
-started. 0: every connection ended as planned. 1: it did not.
+started. The exit status is 0 where every connection ended as planned, and 1 where one did not.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from .units import BadArgument, Target, parse_positive_duration, seconds, size
 RAMP = 60.0
 """Virtual seconds over which the connections of a simulation arrive, unless a rate is given."""
 INSTALLED = "reaper-loadgen"
-"""What the command is called where it is installed."""
+"""The name of the command where the package is installed."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -100,7 +100,7 @@ def make_parser(name: str) -> Parser:
 
 
 def version() -> str:
-    """Of the distribution that this is part of; it carries the library's."""
+    """The version of the distribution that this is part of, which is the library's."""
     try:
         return metadata.version("idle-reaper")
     except metadata.PackageNotFoundError:
@@ -119,7 +119,10 @@ def run_completion(options: argparse.Namespace) -> int:
 
 def add_run(commands: Any) -> None:
     """The command `run` and its options."""
-    about = "Opens real TCP connections, plays the planned behaviours and compares every close with the plan."
+    about = (
+        "Opens real TCP connections, plays the planned behaviours "
+        "and compares every close with the plan."
+    )
     run = command(
         commands,
         "run",
@@ -131,7 +134,10 @@ def add_run(commands: Any) -> None:
     option(run, "--connections", COUNT, "default 1000", 1000)
     option(run, "--timeout", DURATION, "the server's idle timeout, such as 5s", required=True)
     option(run, "--tick", DURATION, "how late the server may be; default 1s", 1.0)
-    words = "how early a close may be; default 0. Servers whose clock counts whole milliseconds need 1ms"
+    words = (
+        "how early a close may be; default 0. "
+        "Servers whose clock counts whole milliseconds need 1ms"
+    )
     option(run, "--tolerance", DURATION_OR_0, words, 0.0)
     add_plan(run)
     words = "from the last connection to the end of the run; default 3 timeouts + a tick"
@@ -144,7 +150,10 @@ def add_run(commands: Any) -> None:
     )
     option(run, "--max-age", DURATION, words)
     option(run, "--connect-rate", COUNT, "connections per second; default 4000", 4000)
-    words = "all clients act at multiples of this, at most 0.01 of the timeout; default 0: each at its own instant"
+    words = (
+        "all clients act at multiples of this, at most 0.01 of the timeout; "
+        "default 0: each at its own instant"
+    )
     option(run, "--beat", DURATION_OR_0, words, 0.0)
     option(run, "--processes", COUNT, "default: as few as descriptors and ports allow")
     words = "how long an overdue close is waited for at the end; default 2 ticks, at least 1s"
@@ -241,7 +250,10 @@ def add_simulate(commands: Any) -> None:
     option(simulate, "--stalls", COUNT, "how often the loop is stalled for up to 5s", 0)
     option(simulate, "--jumps", COUNT, "how often the clock jumps by up to 2m", 0)
     option(simulate, "--storms", COUNT, "how often a tenth of the clients reconnects at once", 0)
-    words = "write journals instead: of a server that keeps the law (DIR/server) and of its clients (DIR/client)"
+    words = (
+        "write journals instead: of a server that keeps the law (DIR/server) "
+        "and of its clients (DIR/client)"
+    )
     option(simulate, "--journal", Path, words, metavar="DIR")
     option(
         simulate,
@@ -299,8 +311,9 @@ def run_simulate(options: argparse.Namespace) -> int:
     }
     if not options.json:
         print(
-            f"simulated    {seconds(report['elapsed_s'])} in {seconds(wall)} of wall time ({seconds(cpu)} CPU), "
-            f"{actions:,} actions, {actions / wall:,.0f} a second, {size(grown / plan.connections)} each"
+            f"simulated    {seconds(report['elapsed_s'])} in {seconds(wall)} of wall time "
+            f"({seconds(cpu)} CPU), {actions:,} actions, {actions / wall:,.0f} a second, "
+            f"{size(grown / plan.connections)} each"
         )
     return deliver(report, options)
 
@@ -330,15 +343,22 @@ def run_journals(options: argparse.Namespace) -> int:
     )
     started = perf_counter()
     summary = write_journals(
-        make(count), options.journal / "server", options.journal / "client" if options.side == "both" else None,
-        span=options.duration, mode=options.mode, writers=options.writers, planted=planted, stalls=options.stalls,
-    )  # fmt: skip
+        make(count),
+        options.journal / "server",
+        options.journal / "client" if options.side == "both" else None,
+        span=options.duration,
+        mode=options.mode,
+        writers=options.writers,
+        planted=planted,
+        stalls=options.stalls,
+    )
     if options.json:
         print(json.dumps(summary, indent=1))
     else:
         print(
-            f"{summary['events']:,} rows of {summary['connections']:,} connections on the server's side, "
-            f"{summary['client_events']:,} on the clients', in {summary['files']} files, {size(summary['bytes'])}, "
+            f"{summary['events']:,} rows of {summary['connections']:,} connections "
+            f"on the server's side, {summary['client_events']:,} on the clients', "
+            f"in {summary['files']} files, {size(summary['bytes'])}, "
             f"{seconds(perf_counter() - started)}: {options.journal}"
         )
     return 0
@@ -346,18 +366,27 @@ def run_journals(options: argparse.Namespace) -> int:
 
 def add_probe(commands: Any) -> None:
     """The commands `probe`, `race`, `behaviours` and `schema`, and their options."""
-    about = "Opens a few connections per question, waits, and prints when and how the server closed them."
+    about = (
+        "Opens a few connections per question, waits, "
+        "and prints when and how the server closed them."
+    )
     probe = command(
         commands, "probe", run_probe, "find out a server's idle timeouts by waiting for them", about
     )
     add_target(probe, "http")
     option(probe, "--wait", DURATION, "how long to wait for a close; default 30s", 30.0)
     option(probe, "--trials", COUNT, "connections per question; default 12", 12)
-    words = "the configured limit, such as keep_alive=5s; repeatable. Closing earlier or never: exit status 1"
+    words = (
+        "the configured limit, such as keep_alive=5s; repeatable. "
+        "Closing earlier or never: exit status 1"
+    )
     option(probe, "--expect", reading(parse_expectation), words, [], metavar="QUESTION=DURATION")
     option(probe, "--junit", Path, "write what was expected as JUnit XML, for CI")
     option(probe, "--tolerance", DURATION, "how early a close may be; default 0", 0.0)
-    words = "let clients vanish in a network namespace, and watch how long the server keeps them; needs root"
+    words = (
+        "let clients vanish in a network namespace, "
+        "and watch how long the server keeps them; needs root"
+    )
     option(probe, "--vanish", bool, words)
     words = (
         "be the backend of a proxy or a pool instead, and measure when it closes an idle connection"
@@ -413,10 +442,17 @@ def run_race(options: argparse.Namespace) -> int:
     speech = Speech("http", paths, tls)
     found = asyncio.run(
         race(
-            target, speech, options.keep_alive, options.times, spread=options.spread, clients=options.clients,
-            honour=options.honour, anew=options.anew, method=options.method,
+            target,
+            speech,
+            options.keep_alive,
+            options.times,
+            spread=options.spread,
+            clients=options.clients,
+            honour=options.honour,
+            anew=options.anew,
+            method=options.method,
         )
-    )  # fmt: skip
+    )
     lost = found.lost.total()
     if options.json:
         print(json.dumps(vars(found) | {"lost_per_million": found.per_million}))
@@ -433,13 +469,14 @@ def run_race(options: argparse.Namespace) -> int:
 
 
 def parse_expectation(text: str) -> tuple[str, float]:
-    """`keep_alive=5s` -> name, seconds. Raises BadArgument: an unknown question, or no duration."""
+    """Read `keep_alive=5s` as name and seconds. Raises BadArgument: unknown, or no duration."""
     from .probe import NAMES
 
     name, _, duration = text.partition("=")
     if name not in NAMES:
         raise BadArgument(
-            f"{text!r}: {name!r} is no question: write QUESTION=DURATION with one of {', '.join(NAMES)}"
+            f"{text!r}: {name!r} is no question: "
+            f"write QUESTION=DURATION with one of {', '.join(NAMES)}"
         )
     return name, parse_positive_duration(duration)
 

@@ -1,6 +1,4 @@
-"""What several commands share: how an option is declared, the options themselves, and what becomes
-of a report.
-"""
+"""The options that several commands share, how an option is declared, and how a report is delivered."""
 
 from __future__ import annotations
 
@@ -33,7 +31,7 @@ INTERRUPTED = 130
 
 
 def reading(parse: Callable[[str], T]) -> Callable[[str], T]:
-    """*parse* as an argparse type: its complaint, not argparse's own."""
+    """Make an argparse type of *parse*, whose complaint is then shown in place of argparse's own."""
 
     def read(text: str) -> T:
         try:
@@ -58,8 +56,10 @@ METAVARS: dict[Any, str] = {
 def command(
     commands: Any, name: str, run: Callable[[argparse.Namespace], int], words: str, about: str = ""
 ) -> Any:
-    """The command *name*, which *run* carries out; *about* it, in one sentence, where *words* are
-    not enough.
+    """Add the command *name*, which *run* carries out, and return its parser.
+
+    *words* describe it in the list of commands; *about* does so on its own page, where the same
+    words are not enough.
     """
     made = commands.add_parser(name, help=words, description=about or words)
     made.set_defaults(run=run)
@@ -69,7 +69,7 @@ def command(
 def option(
     command: Any, name: str, kind: Any, words: str, default: Any = None, **more: Any
 ) -> None:
-    """The option *name* of *command*: a flag if *kind* is bool, repeatable if *default* is a list."""
+    """Add an option to *command*: a flag if *kind* is bool, repeatable if *default* is a list."""
     if kind is bool:
         command.add_argument(name, action="store_true", help=words)
         return
@@ -81,7 +81,7 @@ def option(
 
 
 def add_target(command: Any, default: str) -> None:
-    """The options that say whom a command talks to, and how."""
+    """Add the options that say which server a command talks to, and how."""
     examples = (
         "such as 127.0.0.1:8080, [::1]:8080, https://127.0.0.1:8443/path or ws://127.0.0.1:8080/ws"
     )
@@ -116,7 +116,7 @@ def add_target(command: Any, default: str) -> None:
 
 
 def add_plan(command: Any) -> None:
-    """The options that say what clients do."""
+    """Add the options that say what clients do."""
     option(command, "--mix", str, f"behaviours and weights; default {DEFAULT_MIX}", DEFAULT_MIX)
     option(
         command,
@@ -128,7 +128,7 @@ def add_plan(command: Any) -> None:
 
 
 def add_reports(command: Any) -> None:
-    """The options that say what becomes of a report."""
+    """Add the options that say where a report goes."""
     words = "another condition of success, such as 'lateness.p99<1.1s'; repeatable"
     option(command, "--threshold", reading(parse_threshold), words, [], metavar="'NAME<VALUE'")
     option(command, "--report", Path, "write the JSON report here")
@@ -138,20 +138,23 @@ def add_reports(command: Any) -> None:
 
 
 def asked_scenario(options: argparse.Namespace) -> Scenario:
-    """What clients do. Raises BadArgument."""
+    """The scenario that *options* ask for. Raises BadArgument: it is not understood."""
     return load_scenario(options.scenario) if options.scenario else from_mix(options.mix)
 
 
 def take_target(options: argparse.Namespace) -> tuple[Target, str | None, Paths, Tls | None]:
-    """Whom *options* name, the protocol (None where nothing says it), what to ask for, and TLS.
-    Raises BadArgument: no target, a URL and options that contradict it, or a target that is not on
-    the loopback."""
+    """Read the target, the protocol (None where nothing says it), what to ask for, and TLS.
+
+    Raises BadArgument: there is no target, options contradict its URL, or it is not on the loopback
+    and nothing says that its owner agrees.
+    """
     if (options.target is None) == (options.url is None):
         raise BadArgument("give one target: --target HOST:PORT, or a URL")
     target, protocol, path, host, tls = options.target or options.url
     if protocol and options.protocol not in (None, protocol):
         raise BadArgument(
-            f"--protocol {options.protocol}: the target is a URL of {protocol}: leave one of them out"
+            f"--protocol {options.protocol}: the target is a URL of {protocol}: "
+            "leave one of them out"
         )
     if path and options.path not in (None, path):
         raise BadArgument(
@@ -169,7 +172,8 @@ def take_target(options: argparse.Namespace) -> tuple[Target, str | None, Paths,
         for name in ("ca", "insecure", "server-name"):
             if getattr(options, name.replace("-", "_")):
                 raise BadArgument(
-                    f"--{name}: the target speaks no TLS: give --tls as well, or a URL of https or wss"
+                    f"--{name}: the target speaks no TLS: "
+                    "give --tls as well, or a URL of https or wss"
                 )
     authority = "" if host == target.host else f"{host}:{target.port}"
     return (
@@ -181,7 +185,7 @@ def take_target(options: argparse.Namespace) -> tuple[Target, str | None, Paths,
 
 
 def check_files(options: argparse.Namespace) -> None:
-    """Complain before a run, with BadArgument, about files that could not be written after it."""
+    """Raise BadArgument before a run for a file that could not be written after it."""
     for name in ("report", "html", "csv", "hgrm"):
         if path := getattr(options, name, None):
             try:
@@ -200,8 +204,9 @@ def check_files(options: argparse.Namespace) -> None:
 
 
 def deliver(report: Report, options: argparse.Namespace) -> int:
-    """Write the files that *options* asks for, print the verdict (or the report), and return the
-    exit status.
+    """Write the files that *options* ask for, print the verdict, and return the exit status.
+
+    The report is printed in place of the verdict where *options* ask for JSON.
     """
     if options.report:
         write_report(report, options.report)

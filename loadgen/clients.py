@@ -1,10 +1,9 @@
-"""Single clients for programs: play a named behaviour against an address, and learn how it ended
-and when.
+"""Single clients for programs: one plays a named behaviour, and tells how it ended and when.
 
-    ended = await play("slow_headers", target)              # one connection: how long was it borne?
-    ended = await attack("unread", target, until)           # again and again, until until() is true
-    await keep_asking(target, until, account)               # a healthy client, a connection for each request
-    await Client("chatty", target).play(until)              # a healthy client that stays
+    ended = await play("slow_headers", target)      # one connection: how long was it borne?
+    ended = await attack("unread", target, until)   # again and again, until until() is true
+    await keep_asking(target, until, account)       # a healthy client, a connection per request
+    await Client("chatty", target).play(until)      # a healthy client that stays
 
 One rule: *only the client's side is looked at*. A wait runs from the instant from which a correct
 server would count to the close as the client's own kernel saw it; what a client does by itself is
@@ -39,28 +38,29 @@ LOOK = 0.02
 SMALL_BUFFER = 4096
 """Bytes that the kernel may hold for a client that does not read, so that an answer stops soon."""
 SEND_BUFFER = 1 << 16
-"""Bytes that it may hold of what a client sends: megabytes would outlive it, and be read long after
-it has gone.
+"""Bytes that the kernel may hold of what a client sends.
+
+Megabytes would outlive the client: the server would read them long after it has gone.
 """
 KEPT = 1000
-"""Bytes of what the server sent last."""
+"""Bytes that are kept of what the server sent last."""
 FOREVER = float("inf")
 OWN_LAG = 1.0
 """Seconds from connect(2) to the request from which on a client that asks once is not judged."""
 ATTACKS = tuple(kind for kind, cls in KINDS.items() if issubclass(cls, Attack))
-"""Kinds that hold a connection, or make the server work, and give nothing for it."""
+"""Kinds of clients that hold a connection, or make the server work, and give nothing for it."""
 
 Until = Callable[[], bool]
 
 
 def never() -> bool:
-    """The end of a client that only the server ends."""
+    """Says of a client that only the server ends it."""
     return False
 
 
 @dataclass(frozen=True)
 class Speech:
-    """What clients speak. *timeout* is the T of the vocabulary, in seconds."""
+    """The protocol of clients, and what they ask for; *timeout* is the T of behaviours, in seconds."""
 
     protocol: str = "http"
     paths: Paths = ROOT
@@ -76,17 +76,21 @@ class Ended:
     """What became of one client.
 
     Attributes:
-        how: "closed" (by the server), "reset" (by it), "left" (by itself, or `until`), "refused"
-            (never established).
-        connected: the instant of the call to connect, on the monotonic clock; `ready`: that from
-            which the server may take the connection for ready (TLS, upgrade are through); `since`:
-            when its time began; `at`: when it ended.
-        failure: of a refused one, why: "ECONNREFUSED", "CERTIFICATE_VERIFY_FAILED", ...
-        asked, answered: units of answer. overslept: it was itself so late that the server may have
-            closed before.
-        slowest: seconds that the slowest answer took. wrong: unexpected statuses, and how often
-            each came.
-        answer: the beginning of what the server answered; `said`: what it said last besides.
+        how: "closed" or "reset" by the server, "left" (the client did, or `until` said so), or
+            "refused" (the connection was never established).
+        connected: The instant of the call to connect, on the monotonic clock.
+        ready: The instant from which the server may take the connection for ready: TLS and the
+            upgrade are through.
+        since: The instant at which a correct server begins to count.
+        at: The instant of the end.
+        failure: Why a connection was refused: "ECONNREFUSED", "CERTIFICATE_VERIFY_FAILED", ...
+        asked: Units of answer that the client asked for.
+        answered: Units of answer that came.
+        overslept: Whether the client was itself so late that the server may have closed before.
+        slowest: Seconds that the slowest answer took.
+        wrong: Unexpected statuses, and how often each came.
+        answer: The beginning of what the server answered.
+        said: What the server said last besides.
     """
 
     kind: str
@@ -106,14 +110,12 @@ class Ended:
 
     @property
     def borne(self) -> float | None:
-        """Seconds from the instant a correct server would count from to its close; None: it did not
-        close.
-        """
+        """Seconds for which the server bore it; None if the server did not close it."""
         return self.at - self.since if self.how in ("closed", "reset") else None
 
     @property
     def lost(self) -> str:
-        """Of a healthy client: what was lost, in a word or two; empty when nothing was."""
+        """What a healthy client lost, in a word or two; empty if it lost nothing."""
         if self.how == "refused":
             return f"connect: {self.failure}"
         if self.how != "left" and not self.overslept:
@@ -128,9 +130,10 @@ class Account:
     """What healthy clients saw, all together.
 
     Attributes:
-        asked: requests. late: not judged, for the client itself was too late. lost: each loss, in a
-            word or two.
-        worst: seconds that the slowest answer took.
+        asked: How many requests they made.
+        late: How many clients are not judged because they were themselves too late.
+        lost: Each loss, in a word or two.
+        worst: Seconds that the slowest answer took.
     """
 
     asked: int = 0
@@ -140,7 +143,7 @@ class Account:
 
     @property
     def losses(self) -> dict[str, int]:
-        """How often each kind of loss happened."""
+        """Each kind of loss, and how often it happened."""
         return dict(Counter(self.lost))
 
     def add(self, ended: Ended) -> None:
@@ -153,17 +156,20 @@ class Account:
 
 
 def behaviour(kind: str, timeout: float = 1.0, **parameters: str) -> Behaviour:
-    """The behaviour called *kind*, where T is *timeout* seconds; *parameters* as a scenario has
-    them: `every="200ms"`. Raises BadArgument: a parameter that it does not have; KeyError: no such
-    kind."""
+    """Make the behaviour called *kind*, where T is *timeout* seconds.
+
+    *parameters* are written as in a scenario: `every="200ms"`. Raises BadArgument: the kind has no
+    such parameter; KeyError: there is no such kind.
+    """
     return ClientSpec(KINDS[kind].kind, kind, 1.0, tuple(parameters.items())).behaviour(
         timeout, 1e9
     )
 
 
 class Client(Player):
-    """One client, one connection. `port` is its own, once it has connected; `ended` grows while it
-    plays.
+    """One client with one connection.
+
+    `port` is the client's own, once it has connected. `ended` is filled while the client plays.
     """
 
     def __init__(
@@ -187,8 +193,9 @@ class Client(Player):
         self.outbox = b""
 
     async def play(self, until: Until = never, patience: float = FOREVER, key: int = 1) -> Ended:
-        """Connect and play until the server or the plan ends it, *until()* is true, or *patience*
-        seconds are over.
+        """Connect, and play until the server or the plan ends it.
+
+        The client leaves when *until()* is true, or after *patience* seconds.
         """
         self.key, ended = key, self.ended
         ended.connected = ended.since = ended.ready = monotonic()
@@ -252,7 +259,7 @@ class Client(Player):
         return "left"
 
     async def _listen(self, due: float, until: Until) -> bool:
-        """Wait for something to read, or for *due*; whether the stream has ended."""
+        """Wait for something to read, or for *due*; returns whether the stream has ended."""
         wait = min(due - monotonic(), FOREVER if until is never else 0.1)
         if not self.reads or self.outbox:
             await asyncio.sleep(min(max(wait, 0.0), LOOK))
@@ -263,7 +270,7 @@ class Client(Player):
         return self.reads and self._read_the_end()
 
     def _read_the_end(self) -> bool:
-        """Read what has come; whether the stream has ended."""
+        """Read what has come; returns whether the stream has ended."""
         with suppress(BlockingIOError):
             data = receive(self._socket)
             self._hear(data)
@@ -271,7 +278,7 @@ class Client(Player):
         return False
 
     def _act(self, act: Act, now: float) -> bool:
-        """Do the step that is due at *now*; whether the connection goes on."""
+        """Do the step that is due at *now*; returns whether the connection goes on."""
         sock, number = self._socket, self.number
         self.number += 1
         if act is Act.READ:
@@ -331,7 +338,7 @@ class Client(Player):
 
 
 async def readiness(fd: int, writing: bool = False) -> None:
-    """Returns when *fd* can be read, or written."""
+    """Wait until *fd* can be read, or written."""
     loop, ready = asyncio.get_running_loop(), asyncio.Event()
     add, remove = (
         (loop.add_writer, loop.remove_writer) if writing else (loop.add_reader, loop.remove_reader)
@@ -349,7 +356,7 @@ async def play(
     speech: Speech = HTTP,
     patience: float = FOREVER,
 ) -> Ended:
-    """One client, once; given up after *patience* seconds (`Ended.how` is "left" then)."""
+    """Play one client once; it leaves after *patience* seconds (`Ended.how` is "left" then)."""
     return await Client(kind, target, speech).play(patience=patience)
 
 
@@ -360,7 +367,7 @@ async def attack(
     speech: Speech = HTTP,
     pause: float = 0.2,
 ) -> list[Ended]:
-    """One client, who connects again *pause* seconds after each end, until *until()* is true."""
+    """Play one client that connects again *pause* seconds after each end, until *until()* is true."""
     ends: list[Ended] = []
     while not until():
         ends.append(await Client(kind, target, speech).play(until))
@@ -371,7 +378,7 @@ async def attack(
 async def ask(
     target: Target | tuple[str, int], speech: Speech = HTTP, patience: float = PATIENCE
 ) -> Ended:
-    """One request on a connection of its own; `Ended.lost` is empty if it was answered as expected."""
+    """Ask once, on a new connection; `Ended.lost` is empty if the answer was as expected."""
     client = Client("silent", target, speech)
     client.ended.kind = "ask"
     begun = monotonic()
@@ -391,7 +398,7 @@ async def keep_asking(
     pause: float = 0.0,
     speech: Speech = HTTP,
 ) -> None:
-    """Requests one after the other, each on a connection of its own, until *until()* is true."""
+    """Ask again and again, each time on a new connection, until *until()* is true."""
     while not until():
         account.add(await ask(target, speech))
         await asyncio.sleep(pause)

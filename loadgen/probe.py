@@ -1,8 +1,8 @@
-"""`loadgen probe`: find out how a server treats idle connections, by waiting.
+"""`loadgen probe`: find out how a server treats idle connections, by waiting for it to close them.
 
-One rule: every figure is the time a client waited, between bounds that it can prove. Nothing is
-asked of the server but patience; a few connections per question, begun at uneven instants so that a
-tick shows as a pattern of closes.
+One rule: every figure is the time for which a client waited, between bounds that the client can
+prove. A question is a few connections that do the same thing. They begin at uneven instants, so
+that a server's tick shows: its closes come together.
 """
 
 from __future__ import annotations
@@ -22,9 +22,7 @@ from .units import Target, seconds
 
 TRIALS = 12
 STAGGER = 2.5
-"""Seconds over which the trials of a question are started; at most half of what is waited for an
-answer.
-"""
+"""Seconds over which the trials of a question are started; at most half of the time waited."""
 DRIP_EVERY = "500ms"
 HEAD_DELAY = 0.23
 SAME_INSTANT = 0.02
@@ -39,14 +37,15 @@ LONG = 86400.0
 
 @dataclass(frozen=True)
 class Question:
-    """One thing to find out: the behaviour that asks it."""
+    """One thing to find out, and the behaviour of the clients that find it out."""
 
     name: str
     meaning: str
     kind: str
     delay: float = 0.0
-    """Seconds between connecting and the first byte: an odd number, to tell which of the two the
-    server counts from.
+    """Seconds between connecting and the first byte.
+
+    It is an odd number, to tell which of the two instants the server counts from.
     """
 
 
@@ -95,7 +94,22 @@ NAMES = tuple(dict.fromkeys(each.name for each in (*TLS_QUESTIONS, *sum(QUESTION
 
 @dataclass
 class Finding:
-    """What the trials of one question add up to. Times in seconds; None where nothing was closed."""
+    """What the trials of one question add up to.
+
+    Attributes:
+        trials: How many connections asked.
+        closed: How many of them the server closed.
+        shortest, longest: The waits, in seconds; None if the server closed none.
+        expected: The timeout that was given, or guessed, in seconds; None if there is neither.
+        guessed: Whether nobody said what to expect.
+        granularity: The server's tick in seconds, if its closes show one.
+        since: What the server counts from, where that can be told.
+        how: "FIN", "RST" or both.
+        goodbye: The first line that the server said before it closed.
+        hint: The `Keep-Alive` header of its answers.
+        waited: Seconds after which a connection that was still open was left.
+        failures: Why connections could not be established.
+    """
 
     name: str
     meaning: str
@@ -116,7 +130,7 @@ class Finding:
     """What the server is, where it is not what was asked for."""
 
     def words(self) -> str:
-        """Early or late against the expected timeout, for people."""
+        """Say how early or late the closes were against the expected timeout."""
         if self.expected is None or self.shortest is None or self.longest is None:
             return ""
         early, late = self.expected - self.shortest, self.longest - self.expected
@@ -125,19 +139,23 @@ class Finding:
         return ", ".join(parts) or "exact"
 
     def observed(self) -> str:
-        """The shortest and the longest wait, or why there is none."""
+        """Say what the shortest and the longest wait were, or why there is none."""
         if self.shortest is None or self.longest is None:
             return ", ".join(self.failures) or f"still open after {seconds(self.waited)}"
         return f"{self.shortest:.3f}-{self.longest:.3f}s"
 
     def broken(self, tolerance: float) -> str:
-        """Why what was expected is not so, in a few words; empty: it is, or nothing was."""
+        """Say what is not as expected; empty if all is, or if nothing was expected.
+
+        *tolerance*: seconds by which a close may be early.
+        """
         if self.guessed or self.expected is None:
             return ""
         if self.shortest is None:
             return f"{seconds(self.expected)} expected: {self.observed()}"
         if self.shortest < self.expected - tolerance:
-            return f"{seconds(self.expected)} expected, closed after {self.shortest:.3f}s: {self.words()}"
+            closed = f"closed after {self.shortest:.3f}s: {self.words()}"
+            return f"{seconds(self.expected)} expected, {closed}"
         return ""
 
 
@@ -148,10 +166,12 @@ def probe(
     expected: dict[str, float] | None = None,
     trials: int = TRIALS,
 ) -> list[Finding]:
-    """Ask every question of the protocol at once; one finding each, in their order.
+    """Ask every question of the protocol at once; returns a finding for each, in their order.
 
-    *wait*: seconds after which a connection that is still open is left. *expected*: question name
-    -> the timeout the server is configured with, seconds, where known.
+    Args:
+        wait: Seconds after which a connection that is still open is left.
+        expected: The timeouts that the server is known to have, in seconds, by question.
+        trials: Connections per question.
     """
     questions = (*(TLS_QUESTIONS if speech.tls else ()), *QUESTIONS[speech.protocol])
     ends = asyncio.run(_ask(questions, target, replace(speech, timeout=LONG), wait, trials))
@@ -213,7 +233,7 @@ def summarise(
 
 
 def _remark(trial: Ended) -> str:
-    """In one line what the server is that does not speak what it was asked in."""
+    """Name in one line a server that does not speak the protocol that it was asked in."""
     if what := recognise("http", trial.answer or trial.said):
         return f"the server {what}"
     known = recognise_refusal(trial.failure) if trial.failure else trial.failure
@@ -221,16 +241,15 @@ def _remark(trial: Ended) -> str:
 
 
 def _off(wait: float, expected: float | None) -> float:
-    """How far *wait* is from what it should be, or from a round number where that is not known."""
+    """How far *wait* is from *expected*, or from a round number where nothing is expected."""
     return abs(wait - (round(wait / ROUND) * ROUND if expected is None else expected))
 
 
 def granularity(closes: Sequence[float]) -> float | None:
-    """The server's tick in seconds, from ascending instants of closing; None when they show no
-    pattern.
+    """The server's tick in seconds, from the ascending instants of closes; None if none shows.
 
-    Connections that were started at uneven instants and closed in few common ones were rounded to a
-    tick.
+    Connections that were begun at uneven instants, and were closed in a few common ones, were
+    rounded to a tick.
     """
     groups = [closes[0]] if closes else []
     for instant, before in zip(closes[1:], closes, strict=False):
@@ -268,8 +287,9 @@ HEADINGS = (
 
 
 def as_text(findings: Sequence[Finding], markdown: bool = False) -> str:
-    """The table, aligned for a terminal or as Markdown. `~` marks a timeout that was guessed from
-    the observation.
+    """Write the table for a terminal, or as Markdown.
+
+    `~` marks a timeout that was guessed from the waits.
     """
     table: list[tuple[str, ...]] = [HEADINGS]
     for found in findings:
@@ -300,7 +320,7 @@ def as_text(findings: Sequence[Finding], markdown: bool = False) -> str:
 
 
 def aligned(table: Sequence[Sequence[str]], markdown: bool = False) -> list[str]:
-    """A table's lines, aligned for a terminal or as Markdown; the first row is its head."""
+    """Write the lines of a table for a terminal, or as Markdown; the first row is its head."""
     widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
     lines = [
         ("| {} |" if markdown else "{}")
@@ -318,7 +338,7 @@ def aligned(table: Sequence[Sequence[str]], markdown: bool = False) -> list[str]
 
 
 def checked(findings: Sequence[Finding], tolerance: float) -> list[str]:
-    """One line for each question that something was expected of, for CI."""
+    """Write a line for each question of which something was expected, for CI."""
     return [
         f"not ok {found.name}: {why}"
         if (why := found.broken(tolerance))
@@ -329,7 +349,7 @@ def checked(findings: Sequence[Finding], tolerance: float) -> list[str]:
 
 
 def write_junit(findings: Sequence[Finding], tolerance: float, target: str, path: Path) -> None:
-    """The same as JUnit XML: a test case for each question that something was expected of."""
+    """Write what `checked` says to *path* as JUnit XML, a test case for each question."""
     cases, failures = [], 0
     for found in findings:
         if found.guessed:
@@ -338,8 +358,10 @@ def write_junit(findings: Sequence[Finding], tolerance: float, target: str, path
         failures += bool(why)
         inside = f"<failure message={quoteattr(why)}/>" if why else ""
         spent = found.longest if found.longest is not None else found.waited
-        cases.append(f"  <testcase classname={quoteattr(target)} name={quoteattr(found.name)} time='{spent:.3f}'>"
-                     f"{inside}</testcase>")  # fmt: skip
+        cases.append(
+            f"  <testcase classname={quoteattr(target)} name={quoteattr(found.name)} "
+            f"time='{spent:.3f}'>{inside}</testcase>"
+        )
     head = f"<testsuite name='reaper-loadgen probe' tests='{len(cases)}' failures='{failures}'>"
     path.write_text(
         "\n".join(["<?xml version='1.0' encoding='utf-8'?>", head, *cases, "</testsuite>", ""])

@@ -1,5 +1,4 @@
-"""`race`: reuse connections at the very edge of the keep-alive, and count the requests that are
-lost.
+"""`race`: reuse connections at the edge of the keep-alive, and count the requests that are lost.
 
 One rule: a request is lost if it went out on a connection that looked open and no answer came, or a
 proxy's excuse (502, 503, 504). A connection that was seen to be closed is not used, and nothing is
@@ -29,10 +28,12 @@ class Result:
     """What became of the second request of each pair.
 
     Attributes:
-        reused: went out on the connection of the first; `fresh`: that had been closed, or was too
-            old by the server's own word, and a new one was made.
-        lost: got no answer, or a proxy's excuse; by what happened.
-        primes_lost: first requests, likewise: no race, and not counted as one.
+        reused: How many went out on the connection of the first request.
+        fresh: How many went out on a new connection, because the first had been closed, or was too
+            old by the server's own word.
+        primes_lost: How many *first* requests got no answer. That is no race: they do not count.
+        lost: How many second requests got no answer, or a proxy's excuse, by what happened.
+        announced: What the server's `Keep-Alive` header says, such as "timeout=5".
     """
 
     reused: int = 0
@@ -43,13 +44,15 @@ class Result:
 
     @property
     def per_million(self) -> float:
-        """Lost requests of a million."""
+        """How many of a million requests would be lost at the rate that was seen."""
         return 1e6 * self.lost.total() / max(self.reused + self.fresh, 1)
 
 
 class _Line:
-    """One client's connection. A `Client` does more per answer: hundreds of them reuse later, and
-    lose more of it.
+    """The connection of one client.
+
+    It is no `Client` because that does more per answer: hundreds of them would reuse their
+    connections later than they mean to, and lose more requests by it.
     """
 
     def __init__(self, target: Target, speech: Speech, method: str) -> None:
@@ -65,7 +68,7 @@ class _Line:
         self.answered = 0.0
 
     async def ask(self) -> str:
-        """The status, or how it was lost: "closed", "reset", "silence"."""
+        """Ask once; returns the status, or how the answer was lost: "closed", "reset", "silence"."""
         try:
             async with asyncio.timeout(PATIENCE):
                 if self.writer is None:
@@ -95,7 +98,7 @@ class _Line:
         return head.split(None, 2)[1].decode()
 
     def drop(self, why: str) -> str:
-        """Close it; returns *why*."""
+        """Close the connection, and return *why*."""
         if self.writer is not None:
             with suppress(Exception):
                 self.writer.transport.abort()
@@ -104,7 +107,7 @@ class _Line:
 
     @property
     def open(self) -> bool:
-        """Whether it is, as far as this side has seen."""
+        """Whether the connection is open, as far as this side has seen."""
         return (
             self.writer is not None
             and not (self.reader and self.reader.at_eof())

@@ -1,9 +1,9 @@
-"""Clients that vanish: no FIN, no reset, their machine is gone. How long does a server keep them?
+"""How long a server keeps clients that vanish: no FIN comes, no reset, their machine is gone.
 
-One rule: *the server's own kernel is asked*, because the client sees nothing any more: a connection
+One rule: *the server's own kernel is asked*, because the client sees nothing any more. A connection
 is kept as long as it is established there. The clients live in a network namespace of their own, at
-the end of a pair of virtual cables; taking the link down is all that happens to them. Needs root
-(or a user namespace in which one is it) and iproute2.
+the far end of a virtual cable; taking the link down is all that happens to them. This needs
+iproute2, and root (or a user namespace in which this process is root).
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ QUESTIONS = {
 
 @dataclass
 class Kept:
-    """How long the server kept those of one question: seconds from the end of the link; None: it
-    still did.
+    """How long the server kept each client of one question, in seconds from the end of the link.
+
+    None stands for a client that it kept to the end.
     """
 
     name: str
@@ -54,8 +55,11 @@ class Kept:
 
 @contextmanager
 def namespace() -> Iterator[tuple[str, str, Callable[[], None]]]:
-    """A network namespace at the end of a cable: its name, the address of our end of it, and what
-    takes the link down. Raises BadArgument: iproute2 is missing, or the right to do it."""
+    """Make a network namespace at the end of a cable, for the length of the block.
+
+    Yields its name, the address of our end of the cable, and a function that takes the link down.
+    Raises BadArgument: iproute2 is missing, or the right to do it.
+    """
     name, link, net = f"loadgen{os.getpid()}", f"lg{os.getpid()}", f"10.213.{os.getpid() % 250}"
 
     def run(words: str, check: bool = True) -> None:
@@ -81,11 +85,11 @@ def namespace() -> Iterator[tuple[str, str, Callable[[], None]]]:
 
 
 def vanish(target: Target, speech: Speech, wait: float, trials: int) -> list[Kept]:
-    """Connect *trials* clients of each question, take their link down, and watch the server for
-    *wait* seconds.
+    """Connect clients, take their link down, and watch the server for *wait* seconds.
 
-    The server must listen on all addresses (0.0.0.0): the clients come over the cable. Raises
-    BadArgument: as `namespace`; or no client could connect."""
+    *trials* clients ask each question. The server must listen on all addresses (0.0.0.0), because
+    they come over the cable. Raises BadArgument: as `namespace`, or no client could connect.
+    """
     questions = QUESTIONS.get(speech.protocol, QUESTIONS["echo"])
     with namespace() as (name, ours, go):
         there = Target(ours, target.port, target.family)
@@ -125,7 +129,8 @@ def vanish(target: Target, speech: Speech, wait: float, trials: int) -> list[Kep
         ports = {client.port: question for question, client in clients if client.established}
         if not ports:
             raise BadArgument(
-                f"--vanish: nobody answers at {there}: the server must listen on all addresses (0.0.0.0)"
+                f"--vanish: nobody answers at {there}: "
+                "the server must listen on all addresses (0.0.0.0)"
             )
         go()
         gone = monotonic()
@@ -146,14 +151,14 @@ def vanish(target: Target, speech: Speech, wait: float, trials: int) -> list[Kep
 
 
 def _tool(name: str) -> str:
-    """Where a program of iproute2 is, root's folders included. Raises BadArgument: nowhere."""
+    """Find a program of iproute2, also in root's folders. Raises BadArgument: it is nowhere."""
     if found := shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"):
         return found
     raise BadArgument("--vanish needs iproute2: apt-get install iproute2")
 
 
 def _established(port: int) -> set[int]:
-    """The peers' ports of the connections that are established at *port* of this machine."""
+    """The ports of the clients whose connections to *port* of this machine are established."""
     command = [_tool("ss"), "-Htn", "state", "established", f"sport = :{port}"]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     return {int(line.split()[3].rpartition(":")[2]) for line in lines}
