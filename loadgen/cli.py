@@ -459,9 +459,8 @@ def run_race(options: argparse.Namespace) -> int:
     else:
         how = "".join(f", {count:,} {what}" for what, count in found.lost.most_common())
         announced = found.announced or "nothing announced"
-        print(
-            f"pairs        {found.reused:,} reused, {found.fresh:,} on a new connection: {announced}"
-        )
+        pairs = f"{found.reused:,} reused, {found.fresh:,} on a new connection"
+        print(f"pairs        {pairs}: {announced}")
         print(f"lost         {lost:,}{how}: {found.per_million:,.0f} of a million")
         if found.primes_lost:
             print(f"             {found.primes_lost:,} first requests failed, and are not counted")

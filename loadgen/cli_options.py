@@ -1,4 +1,4 @@
-"""The options that several commands share, how an option is declared, and how a report is delivered."""
+"""The options that several commands share, how one is declared, and how a report is delivered."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ INTERRUPTED = 130
 
 
 def reading(parse: Callable[[str], T]) -> Callable[[str], T]:
-    """Make an argparse type of *parse*, whose complaint is then shown in place of argparse's own."""
+    """Make an argparse type of *parse*, whose own complaint is then shown."""
 
     def read(text: str) -> T:
         try:

@@ -60,7 +60,7 @@ def never() -> bool:
 
 @dataclass(frozen=True)
 class Speech:
-    """The protocol of clients, and what they ask for; *timeout* is the T of behaviours, in seconds."""
+    """What clients speak and ask for; *timeout* is the T of their behaviours, in seconds."""
 
     protocol: str = "http"
     paths: Paths = ROOT
@@ -367,7 +367,7 @@ async def attack(
     speech: Speech = HTTP,
     pause: float = 0.2,
 ) -> list[Ended]:
-    """Play one client that connects again *pause* seconds after each end, until *until()* is true."""
+    """Play a client that connects again *pause* seconds after each end, until *until()* is true."""
     ends: list[Ended] = []
     while not until():
         ends.append(await Client(kind, target, speech).play(until))

@@ -1,11 +1,10 @@
-"""Journals in virtual time: what a server that keeps the law would have written of a plan, and its
-clients too.
+"""The journals that a server which keeps the law would have written, and those of its clients.
 
-One rule: *nothing is made up but time and what `Planted` names*. The clients are a simulation's,
-the server is the library's core, and the rows go through the library's own `Journal`. What is held
-is bounded by the connections that are open, not by the rows. Each writer is a process of the
-server; beside it stands, on the other side, the journal of the clients that it served. Same
-arguments, same rows.
+One rule: *nothing is made up but time and what `Planted` names*. The clients are those of a
+simulation, the server is the library's core, and the rows go through the library's own `Journal`.
+Memory is bounded by the connections that are open, not by the rows. Each writer is a process of the
+server; the clients that it served have a journal of their own. The same arguments give the same
+rows.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ from .units import BadArgument, parse_duration
 S = 10**9
 MS = 10**6
 LATENCY_NS = MS
-"""From one side to the other."""
+"""Nanoseconds that a packet takes from one side to the other."""
 BEGIN_UNIX_NS = 1_767_571_200 * S
 """Monday, 2026-01-05 00:00 UTC: where every simulated journal begins."""
 UP_NS = 10**5 * S
-"""How long the machine had been up by then."""
+"""Nanoseconds for which the machine had been up by then."""
 FLUSHED_ROWS = 50_000
 SAMPLE = 10_000
-"""Connections from which the number is reckoned that makes so many rows."""
+"""Connections of the small simulation that tells how many rows a connection makes."""
 NAMES = (
     "early",
     "late",
@@ -49,20 +48,25 @@ NAMES = (
     "missing_touch",
     "backward",
 )
-"""What can be planted, named like the verdict of an audit; a `backward` clock makes it `unknown`.
+"""The faults that can be planted.
+
+Each is named like the verdict that an audit has to come to; of a `backward` clock it is `unknown`.
 """
 WRITTEN = ("events", "client_events", "rows", "connections", "files", "reaped")
-"""What a writer counts; `rows`: of the server's side, had they all been in full mode."""
+"""What a writer counts; `rows` are those that the server's side would have in full mode."""
 APP_SHARE = 5
-"""One in so many of the connections that a client would leave is closed by the server's program
-instead.
-"""
+"""One in so many connections that a client would leave is closed by the server's program first."""
 
 
 @dataclass(frozen=True)
 class Planted:
-    """What is wrong on purpose: name of a fault -> how many connections have it; `ahead`: seconds
-    by which the server's monotonic clock is ahead of the clients' (another machine, then)."""
+    """What is wrong on purpose.
+
+    Attributes:
+        faults: How many connections have each fault, by its name.
+        ahead: Seconds by which the server's monotonic clock is ahead of the clients', which are on
+            another machine then.
+    """
 
     faults: dict[str, int] = field(default_factory=dict)
     ahead: float = 0.0
@@ -76,8 +80,10 @@ class Planted:
 
 
 def load_planted(path: Path) -> Planted:
-    """The faults in the TOML file *path*: a table `[faults]` of counts, and `ahead = "2s"` above
-    it. Raises BadArgument: it cannot be read, or holds anything else."""
+    """Read the faults in the TOML file *path*: a table `[faults]`, and `ahead = "2s"` above it.
+
+    Raises BadArgument: the file cannot be read, or holds anything else.
+    """
     try:
         table = tomllib.loads(path.read_text())
         if unknown := set(table) - {"faults", "ahead"}:
@@ -91,8 +97,9 @@ def load_planted(path: Path) -> Planted:
 
 
 class Clock:
-    """The clock of one side: `mono` is ns since the machine's start, *ahead* of the simulation's by
-    so many.
+    """The clock of one side, in nanoseconds since its machine's start.
+
+    It is *ahead* of the simulation's by so many nanoseconds.
     """
 
     def __init__(self, ahead: int = 0) -> None:
@@ -100,34 +107,44 @@ class Clock:
         self.now = 0.0
 
     def down(self, instant: float) -> int:
-        """ns of what was seen at *instant*, a second of the simulation: rounded down, so that no
-        silence is short.
+        """Nanoseconds of what was seen at *instant*, in seconds of the simulation.
+
+        They are rounded down, so that no silence appears shorter than it was.
         """
         return UP_NS + self.ahead + math.floor(instant * S)
 
     def up(self, instant: float) -> int:
-        """ns of what is due, or done, at *instant*."""
+        """Nanoseconds of what is due, or done, at *instant*; they are rounded up."""
         return UP_NS + self.ahead + math.ceil(instant * S)
 
     def mono(self) -> int:
-        """Now."""
+        """The instant of now, as this side's monotonic clock has it."""
         return self.down(self.now)
 
     def wall(self) -> int:
-        """Now, as ns of Unix time."""
+        """The instant of now, in nanoseconds of Unix time."""
         return self.mono() - UP_NS - self.ahead + BEGIN_UNIX_NS
 
     def journal(self, directory: Path, writer: int, tick: float, mode: str) -> Journal:
         """A journal by this clock; rows are written when it is flushed or closed."""
         return Journal(
-            directory, writer=writer, sequence=1, tick=tick, mode=mode, background=False, retain_bytes=None,
-            rotate_seconds=1e9, queue_rows=1 << 40, clock_ns=self.mono, wall_ns=self.wall,
+            directory,
+            writer=writer,
+            sequence=1,
+            tick=tick,
+            mode=mode,
+            background=False,
+            retain_bytes=None,
+            rotate_seconds=1e9,
+            queue_rows=1 << 40,
+            clock_ns=self.mono,
+            wall_ns=self.wall,
             server="simulated-elsewhere" if self.ahead else "simulated",
-        )  # fmt: skip
+        )
 
 
 class Server(CoreSystem):
-    """The core as a server that keeps a journal, and its clients' beside it. `rows`: in full mode."""
+    """The core as a server that keeps a journal, and its clients that keep theirs."""
 
     def __init__(
         self, plan: Plan, clock: Clock, far: Clock, ours: Journal, theirs: Journal
@@ -193,7 +210,7 @@ def _app_closes(client: SimulatedClient) -> bool:
 
 
 class Unrecorded(Crowd):
-    """A crowd whose end leaves a server empty, and which keeps no record."""
+    """A crowd that keeps no record, and whose clients all leave at its end."""
 
     def stop(self, now: float) -> None:
         self.stopped = True
@@ -212,9 +229,11 @@ def wrong(
     ahead: int,
     open_one: Callable[..., tuple[ConnectionLog, ConnectionLog]],
 ) -> Iterator[int]:
-    """A connection that opens at *at* ns, speaks twice, a tenth of the timeout apart, and ends
-    wrongly. Yields the instant of what it does next. *open_one* opens both of its logs, the
-    server's first."""
+    """Write one connection that opens at *at*, speaks twice, and ends wrongly; all times are ns.
+
+    Yields the instant of what it does next, before it does it. Its words are a tenth of the timeout
+    apart. *open_one* opens both of its logs and returns the server's first.
+    """
     piece = timeout // 10
     log, seen = open_one(at + LATENCY_NS + ahead, at)
     for number in (1, 2):
@@ -259,20 +278,21 @@ def write_journals(
     planted: Planted | None = None,
     stalls: int = 0,
 ) -> dict[str, Any]:
-    """Write the journals of *plan*, of a server and its clients, into directories that hold no
-    Parquet file yet.
+    """Write the journals that a server, and its clients, would have written of *plan*.
 
     Args:
         plan: Its ramp is followed, whatever its duration.
-        server, client: Where; made if missing. None: nothing is written.
+        server, client: Where to write; a folder is made if it is missing, and must hold no Parquet
+            file. None: nothing is written.
         span: Virtual seconds from the first connection to the end; then clients leave what is open.
         mode: `full` or `gaps`, as a journal's.
-        writers: Processes of the server; each is simulated by a process, as many at a time as there
-            are processors.
-        stalls: How often the loop of each stalls, for up to 5 s.
+        writers: Processes of the server. Each is simulated by a process; as many run at a time as
+            there are processors.
+        planted: The faults.
+        stalls: How often the loop of each process stalls, for up to 5 s.
 
     Returns what was written, and the verdicts that an audit must come to. Raises BadArgument: a
-    fault that cannot be simulated so, or a directory that is not empty.
+    fault cannot be simulated so, or a directory is not empty.
     Cost: about 10 us per row on one core, and a kilobyte per open connection, whatever the number
     of rows.
     """
@@ -317,10 +337,18 @@ def write_journals(
 
 
 def _write(
-    plan: Plan, writers: int, server: Path | None, client: Path | None, span: float, mode: str, names: list[str],
-    ahead: int, stalls: int, number: int,
-) -> tuple[int, ...]:  # fmt: skip
-    """What one process of the server writes, and its clients. Returns the counts of WRITTEN."""
+    plan: Plan,
+    writers: int,
+    server: Path | None,
+    client: Path | None,
+    span: float,
+    mode: str,
+    names: list[str],
+    ahead: int,
+    stalls: int,
+    number: int,
+) -> tuple[int, ...]:
+    """Write what one process of the server and its clients write; returns the counts of WRITTEN."""
     clock, far = Clock(ahead), Clock()
     tick, timeout = round(plan.law.tick * S), round(plan.behaviours[0].timeout * S)
     with ExitStack() as stack:
@@ -399,8 +427,9 @@ def _write(
 
 
 def connections_for(make: Callable[[int], Plan], events: int, span: float) -> int:
-    """How many connections make about *events* rows on the server's side; *make* draws a plan of so
-    many.
+    """How many connections make about *events* rows on the server's side.
+
+    *make* draws a plan of so many connections.
     """
     count = min(SAMPLE, events)
     rows: int = write_journals(make(count), None, span=span)["rows"]

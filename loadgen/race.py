@@ -68,7 +68,7 @@ class _Line:
         self.answered = 0.0
 
     async def ask(self) -> str:
-        """Ask once; returns the status, or how the answer was lost: "closed", "reset", "silence"."""
+        """Ask once; returns the status, or how it was lost: "closed", "reset", "silence"."""
         try:
             async with asyncio.timeout(PATIENCE):
                 if self.writer is None:

@@ -1,5 +1,4 @@
-"""Virtual time: the same plan and the same verdict, with no sockets and no waiting, against the
-library itself.
+"""The same plan and the same verdict in virtual time, against the library, without any socket.
 
 One rule: a simulation is a pure function of its arguments: same seed, same result, bit for bit.
 (What the machine needed for it, `Observation.cost`, is the exception.)
@@ -36,18 +35,22 @@ LONGEST_STALL = 5.0
 LONGEST_JUMP = 120.0
 BREATHER = 10.0
 SHARD = 300_000
-"""Connections beyond which another process of the server is simulated: what is held of those that
-are open is bounded so. What is kept of each until the verdict are 66 bytes."""
+"""Connections beyond which another process of the server is simulated.
+
+This bounds what is held of open connections. Of one that has ended, 66 bytes are kept until the
+verdict.
+"""
 T = TypeVar("T")
 Stalled: TypeAlias = Callable[[float, float], None]
-"""Takes the instant at which a stall was over, and its seconds."""
+"""A function that is given the instant at which a stall was over, and its length in seconds."""
 STORM_SHARE = 0.1
 """Share of the connections that a storm throws out; they come back at once."""
 
 
 class Fault(NamedTuple):
-    """The server's loop stands still from *start* for *length* seconds; *storm*: a tenth of the
-    clients reconnect.
+    """The server's loop stands still from *start* on, for *length* seconds.
+
+    In a *storm* it does not; a tenth of the clients reconnect at *start* instead.
     """
 
     start: float
@@ -57,17 +60,17 @@ class Fault(NamedTuple):
 
 @dataclass(frozen=True)
 class Faults:
-    """How many of each there are in a run: stalls of up to 5 s, jumps of up to 2 minutes, reconnect
-    storms.
-    """
+    """How many stalls (of up to 5 s), jumps (of up to 2 minutes) and storms a run has."""
 
     stalls: int = 0
     jumps: int = 0
     storms: int = 0
 
     def schedule(self, seed: int, end: float) -> list[Fault]:
-        """Draw them, the latest first, none nearer than BREATHER to the one before: stalls that
-        touch are one stall.
+        """Draw the faults of a run that lasts until *end*; the latest comes first.
+
+        None begins nearer than BREATHER to the end of the one before, because stalls that touch
+        are one stall.
         """
         key = key_of(seed, 1 << 32)
         faults: list[Fault] = []
@@ -91,8 +94,10 @@ class Faults:
 
 @dataclass(slots=True, eq=False)
 class SimulatedClient(Player):
-    """One without a socket. *handle* belongs to the system; `log`: the server's and its own, in
-    journals.
+    """A client without a socket.
+
+    Its *handle* belongs to the system. Where journals are written, `log` is a pair: what the server
+    writes of it, and what the client does.
     """
 
     established: float = -1.0  # not yet
@@ -101,7 +106,7 @@ class SimulatedClient(Player):
 
 
 class Crowd:
-    """Plays a plan's clients, those of *indices*, one heap of next actions for all of them."""
+    """The clients of a plan (those of *indices*), with one heap of next actions for all."""
 
     def __init__(self, plan: Plan, system: CoreSystem, indices: range | None = None) -> None:
         self.plan, self.system = plan, system
@@ -114,7 +119,7 @@ class Crowd:
         self.stopped = False
 
     def _arrives(self) -> float:
-        """When the next connection is opened."""
+        """The instant at which the next connection is opened."""
         return (
             self.plan.connect_offset(self.indices[self.arrived])
             if self.arrived < len(self.indices)
@@ -122,7 +127,7 @@ class Crowd:
         )
 
     def next(self) -> float:
-        """When the next action is due."""
+        """The instant at which the next action is due."""
         return min(self.due[0][0], self.arrival) if self.due else self.arrival
 
     def play(self, until: float) -> None:
@@ -142,13 +147,14 @@ class Crowd:
                 return
 
     def closed(self, client: SimulatedClient, at: float) -> None:
-        """The server has closed *client*'s connection."""
+        """Note that the server has closed the connection of *client* at the instant *at*."""
         if client.open and not self.stopped:
             self._end(client, How.FIN, at)
 
     def storm(self, share: float, now: float) -> None:
-        """That share of those present leave and come back in the same instant. Which ones: drawn by
-        connection.
+        """Let a share of the clients leave, and come back in the same instant.
+
+        Which clients these are is drawn from the key of each.
         """
         for client in list(self.present.values()):
             if draw(client.key, 1 << 40) < share:
@@ -156,7 +162,7 @@ class Crowd:
                 self._end(client, How.SELF, now, comes_back=0.0)
 
     def stop(self, now: float) -> None:
-        """The run is over: a connection that is still here is recorded as open."""
+        """End the run: each connection that is still here is recorded as open."""
         self.stopped = True
         for client in list(self.present.values()):
             self._record(client, How.OPEN, now)
@@ -223,8 +229,9 @@ class Crowd:
 
 
 class CoreSystem:
-    """The library's core, driven as an adapter drives it: read what has come, then judge as of its
-    waking.
+    """The library's core, driven as an adapter drives it.
+
+    What has come is read first; then the core judges as of the instant at which it woke.
     """
 
     def __init__(
@@ -253,13 +260,11 @@ class CoreSystem:
             read(client, now)
 
     def wake(self, now: float) -> None:
-        """The reaper's timer went off, on time."""
+        """Act on the core's timer, which went off on time."""
         self._close(self.core.advance(now), now)
 
     def wake_late(self, now: float) -> None:
-        """The loop is free again after a stall: first the epoch is closed, then what has arrived is
-        read.
-        """
+        """Act after a stall: first the epoch is closed, then what has arrived is read."""
         self.stalled = False
         self.core.close_epoch(now)
         for read, client in self.unread:
@@ -292,11 +297,11 @@ class CoreSystem:
 def simulate_core(
     plan: Plan, faults: Faults, progress: Callable[[str], None] | None = None
 ) -> Observation:
-    """Play *plan*, in virtual seconds, against the core alone; returns what the clients saw, as of
-    a run with sockets.
+    """Play *plan* in virtual seconds against the core alone.
 
-    *faults* are drawn from the plan's seed. *progress* is called now and then with a line that says
-    how far it is. Cost: a few microseconds per action, about 1 kB per connection; see docs.
+    Returns what the clients saw, in the form that a run with sockets gives it. The *faults* are
+    drawn from the plan's seed. *progress* is called now and then with a line that says how far the
+    simulation is. Cost: a few microseconds per action, about 1 kB per connection; see docs.
     """
     shards = -(-plan.connections // SHARD)
     work = partial(_shard, plan, faults, shards, progress if shards == 1 else None)
@@ -305,7 +310,8 @@ def simulate_core(
     def played(count: int) -> None:
         if progress is not None:
             progress(
-                f"{min(count * SHARD, plan.connections):,} of {plan.connections:,} connections played"
+                f"{min(count * SHARD, plan.connections):,} of {plan.connections:,} "
+                "connections played"
             )
 
     outcomes, cpu, grown = zip(*at_once(work, shards, played), strict=True)
@@ -317,8 +323,11 @@ def simulate_core(
 def at_once(
     work: Callable[[int], T], count: int, done: Callable[[int], None] = lambda count: None
 ) -> list[T]:
-    """`work(0)` to `work(count - 1)`: in processes of their own, as many at a time as there are
-    processors. *done* is called with the number of those that have ended."""
+    """Call `work(0)` to `work(count - 1)`, each in a process of its own; returns what they return.
+
+    As many run at a time as there are processors. *done* is called with the number of those that
+    have ended. A single one runs in this process.
+    """
     if count == 1:
         return [work(0)]
     results: list[T] = []
@@ -335,8 +344,11 @@ def at_once(
 def _shard(
     plan: Plan, faults: Faults, shards: int, progress: Callable[[str], None] | None, number: int
 ) -> tuple[Outcome, float, int]:
-    """One process of the server, and the clients that it serves: connections `number`,
-    `number + shards`, ...; and what that took: seconds of CPU, bytes."""
+    """Simulate one process of the server, and the clients that it serves.
+
+    Those are connections `number`, `number + shards`, ... Returns what they saw, and what that
+    took: seconds of CPU, and bytes.
+    """
     before, used = rss_bytes(), process_time()
     system = CoreSystem(plan.law.tick)
     crowd = Crowd(plan, system, range(number, plan.connections, shards))
@@ -364,8 +376,10 @@ def play(
     end: float,
     each: Callable[[float], None],
 ) -> None:
-    """Let *crowd* meet *system* until *end*, with the faults *coming* (the latest first). *stalled*
-    is called after a stall, *each* after every turn, with its instant."""
+    """Let *crowd* meet *system* until *end*, with the faults *coming* (the latest is first).
+
+    *stalled* is called after each stall, and *each* after every turn, with its instant.
+    """
     system.closed = crowd.closed
     wake = FOREVER
     while True:
@@ -392,7 +406,7 @@ def play(
 
 
 def _break(fault: Fault, crowd: Crowd, system: CoreSystem, stalled: Stalled, end: float) -> float:
-    """Let *fault* happen; returns the instant at which the loop is free again."""
+    """Let *fault* happen; returns the instant from which the loop is free again."""
     if fault.storm:
         crowd.storm(STORM_SHARE, fault.start)
         return fault.start

@@ -1,4 +1,4 @@
-"""Text <-> quantities: the only place that reads what a person typed.
+"""What a person types as quantities, and quantities as a person reads them.
 
 Every parser raises `BadArgument` with one line that says what was wrong, which value came, and what
 would be right.
@@ -24,9 +24,7 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(us|ms|s|m|h|d)")
 
 
 class BadArgument(ValueError):
-    """The caller asked for something that cannot be: exit status 2, the message is the one line to
-    show.
-    """
+    """What was asked for cannot be: exit status 2, and the message is the one line to show."""
 
 
 class Target(NamedTuple):
@@ -50,8 +48,9 @@ class Target(NamedTuple):
 
 
 def parse_duration(text: str) -> float:
-    """Seconds from a text such as `250ms`, `1.5s`, `5m`, `1h`. Zero is allowed, `0` alone too.
-    Raises BadArgument.
+    """Seconds from a text such as `250ms`, `1.5s`, `5m`, `1h`.
+
+    Zero is allowed, and may be written without a unit. Raises BadArgument: it is no duration.
     """
     text = text.strip()
     if text == "0":
@@ -62,7 +61,7 @@ def parse_duration(text: str) -> float:
 
 
 def within(value: float) -> float:
-    """*value* seconds, if a program can wait that long. Raises BadArgument."""
+    """Return *value* seconds if a program can wait that long. Raises BadArgument: it cannot."""
     if not value <= LONGEST:
         raise BadArgument(
             f"a duration must be at most {LONGEST / 86400:.0f}d: write {DURATION_FORMS}"
@@ -71,7 +70,7 @@ def within(value: float) -> float:
 
 
 def parse_positive_duration(text: str) -> float:
-    """As `parse_duration`, and greater than zero."""
+    """Read a duration as `parse_duration` does, but one greater than zero."""
     seconds = parse_duration(text)
     if seconds <= 0:
         raise BadArgument(f"{text!r} must be longer than 0: write {DURATION_FORMS}")
@@ -79,7 +78,7 @@ def parse_positive_duration(text: str) -> float:
 
 
 def parse_count(text: str) -> int:
-    """An integer > 0; `100_000` and `100k` are read too."""
+    """A whole number of at least 1, which may be written `100_000` or `100k`."""
     match = re.fullmatch(r"([\d_]+)([kM]?)", text.strip())
     value = (
         int(match[1].strip("_") or 0) * {"": 1, "k": 1000, "M": 1_000_000}[match[2]] if match else 0
@@ -92,8 +91,13 @@ def parse_count(text: str) -> int:
 
 
 class Address(NamedTuple):
-    """A target as it was typed: *host* as it was written. *protocol* and *path* are None where it
-    says nothing of them, *tls* is whether it was a URL that means it."""
+    """A target as it was typed.
+
+    Attributes:
+        host: The host as it was written, a name or a number.
+        protocol, path: What its URL says of them; None where it says nothing.
+        tls: Whether its URL means TLS.
+    """
 
     target: Target
     protocol: str | None = None
@@ -103,8 +107,10 @@ class Address(NamedTuple):
 
 
 def parse_address(text: str) -> Address:
-    """What `parse_target` reads, or a URL of SCHEMES such as `http://127.0.0.1:8080/path`. Raises
-    BadArgument: as `parse_target`, or a URL of another scheme."""
+    """Read a target as `parse_target` does, or a URL such as `http://127.0.0.1:8080/path`.
+
+    Raises BadArgument: as `parse_target`, or the URL's scheme is not one of `SCHEMES`.
+    """
     scheme, separator, rest = text.partition("://")
     if not separator:
         return Address(parse_target(text), host=_host(text))
@@ -129,8 +135,10 @@ def _host(text: str) -> str:
 
 
 def parse_target(text: str) -> Target:
-    """`127.0.0.1:8080`, `localhost:8080`, `[::1]:8080`; a name is resolved once, here. Raises
-    BadArgument: no port, a port outside 1..65535, or a name that does not resolve."""
+    """Read `127.0.0.1:8080`, `localhost:8080` or `[::1]:8080`; a name is resolved once, here.
+
+    Raises BadArgument: there is no port, it is outside 1..65535, or the name does not resolve.
+    """
     host, separator, port_text = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not separator or not host or not port_text.isdigit() or not 1 <= int(port_text) <= 65535:
@@ -147,7 +155,7 @@ def parse_target(text: str) -> Target:
 
 
 def seconds(value: float) -> str:
-    """A duration for people: `250ms`, `1.5s`, `1m0.5s`, `5m`, `1h30m`; at most half a percent off."""
+    """Write a duration: `250ms`, `1.5s`, `1m0.5s`, `5m`, `1h30m`; at most half a percent off."""
     size = abs(value)
     if not math.isfinite(value):
         return str(value)
@@ -169,14 +177,12 @@ def seconds(value: float) -> str:
 
 
 def share(part: int, whole: int) -> str:
-    """*part* of *whole* in percent, as in `0.32%`; what would be rounded to nothing is
-    `under 0.01%`.
-    """
+    """Write what *part* is of *whole*: `0.32%`, and `under 0.01%` for what is not quite nothing."""
     return "under 0.01%" if 0 < part < 0.00005 * whole else f"{part / whole:.2%}"
 
 
 def size(nbytes: float) -> str:
-    """A number of bytes for people, in binary multiples."""
+    """Write a number of bytes in binary multiples, as in `3.5 MiB`."""
     for unit in ("B", "KiB", "MiB"):
         if abs(nbytes) < 1024:
             return f"{nbytes:.3g} {unit}" if unit != "B" else f"{nbytes:.0f} B"

@@ -1,7 +1,7 @@
-"""What a process is asked to do, when it wakes, and one connection of it.
+"""What a process is asked to do, when it wakes, and what it keeps of one connection.
 
-One rule: plain slots and no more of them than needed. There are 17,000 clients in a process, each
-within 2 KiB.
+One rule: a client is plain slots, and no more of them than needed. There are 17,000 clients in a
+process, and each fits 2 KiB.
 """
 
 from __future__ import annotations
@@ -23,25 +23,30 @@ from .protocols import ROOT, Paths
 from .wire import Opening, Tls, receive, send
 
 FEW = 8
-"""Processes, up to so many of which look whenever there is something to see."""
+"""Up to so many processes look whenever there is something to see."""
 HEARTBEAT = 0.25
-"""Seconds between two heartbeats of so many; more report less often, so that the parent hears as
-much in all.
+"""Seconds between two heartbeats of a process, up to FEW processes.
+
+More processes report less often each, so that the parent hears as much in all.
 """
 LOOKS = 1000
-"""Times per second that all of them together look, where there are more. A look that comes later
-counts against the server, in the raw figures: up to 51 ms with 51 processes."""
+"""How often per second all processes together look, where there are more than FEW.
+
+A look that comes later counts against the server in the raw figures: up to 51 ms with 51 processes.
+"""
 ALONE = Share(0, 0)
 
 
 @dataclass(frozen=True)
 class Order:
-    """What one process is asked to do: complete, so that it reads no command line and no file.
-    Picklable.
+    """What one process is asked to do.
+
+    It is complete, so that the process reads no command line and no file, and it can be pickled.
 
     Attributes:
-        patience: seconds beyond timeout and tick for which an overdue close is waited for at the
-            end of the run.
+        patience: Seconds beyond timeout and tick for which the process waits for an overdue close
+            at the end of the run.
+        share: The connections of this process, of all `processes`.
     """
 
     plan: Plan
@@ -57,11 +62,11 @@ class Order:
 
 
 class Pace:
-    """When one of *processes* wakes, whose clients act at multiples of *beat* seconds (0: each at
-    its own instant).
+    """When a process wakes, of so many, whose clients act at multiples of *beat* seconds.
 
-    What waits, waits for an instant that is the same for all processes: a process that wakes finds
-    its memory in no cache, which costs more than what it came for.
+    With a beat of 0 each client acts at its own instant. What waits, waits for an instant that is
+    the same for all processes: one that wakes finds its memory in no cache, which costs more than
+    what it woke for.
     """
 
     def __init__(self, processes: int, beat: float) -> None:
@@ -70,20 +75,23 @@ class Pace:
         self.rest = processes / LOOKS if processes > FEW else 0.0
 
     def step(self, due: float) -> float:
-        """When a step that is *due* then is taken: at it, or at the next beat."""
+        """The instant at which a step that is *due* is taken: that one, or the next beat."""
         return ceil(due / self.beat) * self.beat if self.beat else due
 
     def look(self, looked: float, step: float) -> float:
-        """When to look again after *looked*, if the next step is taken at *step*; that is in the
-        past: at once.
+        """The instant to look at after *looked*, if the next step is taken at *step*.
+
+        Where it is in the past, the process looks at once.
         """
         return min(looked + self.rest, step) if self.rest else looked
 
 
 @dataclass(slots=True, eq=False)
 class Player:
-    """A connection on its way through its behaviour, on a socket or in virtual time. Instants are
-    seconds on one clock; see `records.Record` for those of proof."""
+    """A connection on its way through its behaviour, on a socket or in virtual time.
+
+    Instants are seconds on one clock. `records.Record` says what those prove that it shares.
+    """
 
     index: int
     incarnation: int
@@ -101,7 +109,7 @@ class Player:
     log: Any = None  # its rows in the journal, if one is kept
 
     def next_step(self) -> float | None:
-        """When its next step is due, `act` from now on; None: it is silent for good."""
+        """The instant of the next step, which `act` is from now on; None: it falls silent."""
         step = self.behaviour.step(self.key, self.number, self.offset)
         if step is None:
             self.final = True
@@ -111,16 +119,26 @@ class Player:
         return self.established + self.offset
 
     def record(self, how: How, after: float, by: float) -> Record:
-        """Its story, if it ended between *after* and *by*."""
+        """What a judge is given of it, if it ended between *after* and *by*."""
         return Record(
-            self.index, self.incarnation, how, self.final, self.overslept, self.number,
-            self.began, self.established, self.sent, self.seen, after, by,
-        )  # fmt: skip
+            self.index,
+            self.incarnation,
+            how,
+            self.final,
+            self.overslept,
+            self.number,
+            self.began,
+            self.established,
+            self.sent,
+            self.seen,
+            after,
+            by,
+        )
 
 
 @dataclass(slots=True, eq=False)
 class Client(Player):
-    """One over a socket."""
+    """A connection on a socket."""
 
     fd: int = -1
     sock: socket.socket | None = None  # until it is established
@@ -137,15 +155,15 @@ class Client(Player):
     parser: Any = None
 
     def read(self, most: int) -> bytes:
-        """What has come; empty at the end of the stream. Raises BlockingIOError: nothing has."""
+        """Read what has come; empty at the end. Raises BlockingIOError: nothing has come."""
         return os.read(self.fd, most) if self.tls is None else receive(self.tls, most)
 
     def write(self, data: bytes) -> int:
-        """How many bytes of *data* were taken. Raises BlockingIOError: none."""
+        """Send *data*; returns how many bytes were taken. Raises BlockingIOError: none."""
         return os.write(self.fd, data) if self.tls is None else send(self.tls, data)
 
     def close(self) -> None:
-        """Close it for good."""
+        """Close the connection for good."""
         if self.tls is not None:
             self.tls.close()
             self.tls = None
@@ -154,11 +172,12 @@ class Client(Player):
         self.fd = -1
 
     def too_late(self, now: float, looked: float) -> bool:
-        """Whether what is sent at *now* may come too late: it does itself, or the step before did,
-        and nothing says yet that the server has read that one: no answer, and no look (the last was
-        at *looked*) that showed no close.
+        """Whether the server may rightly have closed before it reads what is sent at *now*.
 
-        After a stall several steps are done in one turn.
+        That is so if the timeout has passed since the step before. It is also so if that step was
+        itself too late, and nothing says yet that the server has read it: no answer, and no look
+        (the last was at *looked*) that showed no close. After a stall several steps are done in one
+        turn.
         """
         if now >= self.sent + self.behaviour.timeout:
             return True
@@ -166,6 +185,6 @@ class Client(Player):
 
 
 def rss_bytes() -> int:
-    """Resident memory of this process."""
+    """The resident memory of this process, in bytes."""
     with open("/proc/self/statm") as statm:
         return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

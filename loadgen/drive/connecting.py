@@ -1,9 +1,8 @@
-"""How the connections of one process come to be: at the plan's pace, from the addresses of its
-share, with retries.
+"""Opens the connections of one process: at the plan's pace, from the addresses of its share.
 
 One rule: connecting gives way. While many connections wait for the kernel or for their first answer
-no further one is begun, or the server's backlog would be measured, and overflow into the kernel's
-retransmission timer.
+no further one is begun. Otherwise the server's backlog would be measured, and would overflow into
+the kernel's retransmission timer.
 """
 
 from __future__ import annotations
@@ -22,18 +21,18 @@ from .wire import Opening, prepare
 
 IP_BIND_ADDRESS_NO_PORT = 24  # linux/in.h; the socket module of Python 3.11 lacks it
 UNANSWERED = 512
-"""Connections of all processes together that may wait for the kernel or for their first answer."""
+"""How many connections of all processes may wait for the kernel or for their first answer."""
 LEAST_UNANSWERED = 8
 RETRIES = 5
 RETRY_DELAY = 0.2
 
 
 class Connector:
-    """Begins the connections of a share and brings each to the instant at which it stands.
+    """Begins the connections of a share, and brings each to the instant at which it stands.
 
-    Then *established* is called: with its own address (empty where no journal is kept), the
-    instant, and what the server has already sent. *refused*: with why, and when it is begun again;
-    None: it has failed.
+    Then it calls *established*, with the connection's own address (empty where no journal is kept),
+    the instant, and what the server has already sent. Where a connection is refused it calls
+    *refused*, with the reason and the instant of the next try; None means that it has failed.
     """
 
     def __init__(
@@ -71,29 +70,28 @@ class Connector:
         return self.begun == len(self.indices) and not self.connecting
 
     def next_instant(self) -> float:
-        """When the next connection is due to be begun; infinite when there is none, or when
-        connecting gives way.
+        """The instant at which the next connection is begun.
+
+        It is infinite when there is none, or when connecting gives way.
         """
         if self.begun == len(self.indices) or self.unanswered >= self.most_unanswered:
             return float("inf")
         return self.started + self.plan.connect_offset(self.indices[self.begun])
 
     def open_more(self, now: float, until: float) -> None:
-        """Begin the connections that are due at *now*, and no further one after *until*."""
+        """Begin the connections that are due at *now*; none is begun after *until*."""
         while self.next_instant() <= now and monotonic() < until:
             index = self.indices[self.begun]
             self.begun += 1
             self.begin(Client(index, 0, self.plan.key(index), self.plan.behaviour(index)))
 
     def give_up(self) -> None:
-        """Begin no more, and nothing again."""
+        """Begin no further connection, and try none again."""
         self.begun = len(self.indices)
         self.closing = True
 
     def begin(self, client: Client) -> None:
-        """Call connect(). On the loopback it has often succeeded by the time it returns; else an
-        event says so.
-        """
+        """Call connect(); an event says that it has succeeded, if it has not when it returns."""
         target = (self.target.host, self.target.port)
         self.connecting += 1
         client.began = monotonic()
@@ -125,9 +123,7 @@ class Connector:
             self._begin_protocol(client, sock)
 
     def on_event(self, client: Client, now: float) -> None:
-        """The kernel has decided about a connection that was begun, or what its opening waits for
-        has come.
-        """
+        """Go on with a connection that the kernel has decided about, or whose opening can go on."""
         if client.opening is not None:
             self._go_on(client, client.opening)
         elif client.sock is None:
@@ -139,7 +135,7 @@ class Connector:
             self._begin_protocol(client, client.sock)
 
     def _begin_protocol(self, client: Client, sock: socket.socket) -> None:
-        """TLS and the opening of the dialect, if there are any."""
+        """Begin TLS and the opening of the dialect, if there are any."""
         if client.behaviour.before_tls or (self.tls is None and not self.dialect.opening):
             self._established(client, sock, b"")
             return
@@ -159,7 +155,7 @@ class Connector:
             self._failed(client, error)
 
     def answered_first(self, client: Client) -> None:
-        """The connection no longer holds up the pace of connecting."""
+        """Note that the connection no longer holds up the pace of connecting."""
         if client.waiting:
             client.waiting = False
             self.unanswered -= 1
@@ -204,7 +200,7 @@ class Connector:
 
 
 def why(error: OSError) -> str:
-    """In a word: what the kernel calls it, or TLS, or else the text of it."""
+    """The kernel's or TLS's name of *error*, or else its text."""
     if isinstance(error, ssl.SSLError):
         return error.reason or "TLS"
     return errno.errorcode.get(error.errno or 0) or str(error)

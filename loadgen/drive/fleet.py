@@ -1,9 +1,8 @@
-"""The parent: starts the processes, lets them go together, ends the run, gathers what they saw;
-draws the progress.
+"""The parent of a run: it starts the processes, ends the run, and gathers what they saw.
 
 One rule: the parent touches no connection. It may be slow, redraw a screen or be interrupted
-without disturbing the timing of any. And no process can hold up the others: one that dies or falls
-silent is ended and named, and what the others saw still counts.
+without disturbing any of them. And no process can hold up the others: one that dies or falls silent
+is ended and named, and what the others saw still counts.
 """
 
 from __future__ import annotations
@@ -31,18 +30,20 @@ REFRESH = 0.25
 PLAIN_INTERVAL = 1.0
 """Seconds between two lines of progress where there is no terminal."""
 CLEAR = "\r\x1b[K"
-"""What takes a terminal's line away."""
+"""What clears the line of a terminal."""
 START_LIMIT = 60.0
 """Seconds in which every process must have come up."""
 SILENCE = 30.0
 """Seconds without a heartbeat after which a process counts as lost: it was stopped, or hangs."""
 OWN_STALL = 2.0
-"""Seconds between two looks from which on the silence meanwhile is the parent's own."""
+"""Seconds between two looks of the parent from which on the silence is held to be its own."""
 
 
 def progress(elapsed: float, left: float | None, counters: Sequence[Counters]) -> str:
-    """The state of a run, for people, from its processes' latest heartbeats. *left*: seconds to the
-    end of it; None while connections are being opened."""
+    """Say in one line how far a run is, from the latest heartbeats of its processes.
+
+    *left*: seconds to the end of the run; None while connections are being opened.
+    """
     total = summed(counters)
     phase = "connect" if left is None else "hold" if left > 0 else "drain"
     rest = "" if left is None else f", {seconds(max(left, 0.0))} left"
@@ -51,8 +52,9 @@ def progress(elapsed: float, left: float | None, counters: Sequence[Counters]) -
 
 
 class Display:
-    """Draws lines on *stream*: as often as it gets one on a terminal, one per second elsewhere,
-    none if *quiet*.
+    """Draws lines of progress on *stream*.
+
+    A terminal gets every line, anything else one per second; nothing is drawn if *quiet*.
     """
 
     def __init__(self, stream: TextIO, quiet: bool = False) -> None:
@@ -61,7 +63,7 @@ class Display:
         self.next = float("inf") if quiet else 0.0
 
     def show(self, line: str) -> None:
-        """Draw it, or not, if it is too soon."""
+        """Draw *line*, unless it is too soon after the one before."""
         now = monotonic()
         if now < self.next:
             return
@@ -70,7 +72,7 @@ class Display:
         print(begin + line, end=end, file=self.stream, flush=True)
 
     def close(self) -> None:
-        """Leave the terminal as it was; what is printed next stands where the line stood."""
+        """Clear the terminal's line, so that what is printed next stands in its place."""
         if self.live:
             print(CLEAR, end="", file=self.stream, flush=True)
 
@@ -81,7 +83,7 @@ class WorkerDied(RuntimeError):
 
 @dataclass(eq=False)
 class Process:
-    """One of them; `lost` says why nothing more is to be heard from it before its outcome has come."""
+    """One process of a run; `lost` says why its outcome will never come."""
 
     order: Order
     child: Any
@@ -93,25 +95,23 @@ class Process:
 
     @property
     def running(self) -> bool:
-        """Whether there is still something to be heard from it."""
+        """Whether its outcome is still to come."""
         return self.outcome is None and not self.lost
 
     def lose(self, why: str) -> None:
-        """Give it up; SIGKILL ends a stopped process too."""
-        share, name = (
-            self.order.share,
-            f"process {self.order.share.number + 1} of {self.order.processes}",
-        )
+        """Give the process up. SIGKILL ends one that is stopped, too."""
+        share = self.order.share
+        name = f"process {share.number + 1} of {self.order.processes}"
         self.lost = f"{name} {why}: its {share.connections:,} connections were not judged"
         self.child.kill()
 
     def result(self) -> Outcome:
-        """What it saw; of a lost one its last counters, and no record."""
+        """What the process saw; of a lost one that is its last counters, and no record."""
         return self.outcome or Outcome(counters=self.counters)
 
 
 class Processes:
-    """All of them, in the order of their shares."""
+    """All processes of a run, in the order of their shares."""
 
     def __init__(self, orders: Sequence[Order]) -> None:
         # All are forked from one process that has imported what they need (and nothing of this
@@ -131,7 +131,8 @@ class Processes:
             for process in self.all:
                 if not process.pipe.poll(max(until - monotonic(), 0.0)):
                     raise WorkerDied(
-                        f"a process of the load generator did not come up within {START_LIMIT:.0f} s"
+                        "a process of the load generator did not come up "
+                        f"within {START_LIMIT:.0f} s"
                     )
                 try:
                     process.pipe.recv()
@@ -146,16 +147,16 @@ class Processes:
 
     @property
     def running(self) -> list[Process]:
-        """Those from which there is still something to be heard."""
+        """The processes whose outcomes are still to come."""
         return [process for process in self.all if process.running]
 
     @property
     def ramped(self) -> bool:
-        """Whether each that was not lost has tried all its connections."""
+        """Whether each process that is not lost has tried all its connections."""
         return all(process.counters.ramped or process.lost for process in self.all)
 
     def tell(self, instant: float) -> None:
-        """Send *instant* to all: first that of the start, later that of the end (-inf: now)."""
+        """Send *instant* to all: first that of the start, then that of the end (-inf: now)."""
         for process in self.running:
             with suppress(OSError):  # it may just have ended; its outcome is in the pipe
                 process.pipe.send(instant)
@@ -183,7 +184,7 @@ class Processes:
                 process.lose(f"said nothing for {SILENCE:.0f} s and was ended")
 
     def close(self) -> None:
-        """End whatever still runs."""
+        """End the processes that still run."""
         for process in self.all:
             process.pipe.close()
         for process in self.all:
@@ -199,10 +200,12 @@ def drive(
     on_progress: Callable[[str], None] = lambda line: None,
     at_phase: Callable[[str], None] = lambda phase: None,
 ) -> Observation:
-    """Carry *order* out, in so many *processes*; None: as few as do. *on_progress* is given a line
-    now and then.
+    """Carry *order* out.
 
-    *at_phase* is called with "before" (nothing is connected), "open" (all are) and "after".
+    Args:
+        processes: How many to use; None for as few as do.
+        on_progress: Given a line about the progress, now and then.
+        at_phase: Called with "before" (nothing is connected), "open" (all are) and "after".
 
     Returns:
         What was seen; `interrupted` when Ctrl-C or SIGTERM cut it short (the signal is not raised
@@ -246,7 +249,10 @@ def drive(
 
 @contextmanager
 def interruption() -> Iterator[list[int]]:
-    """The signal, once SIGINT or SIGTERM has come; a second one acts as it always would."""
+    """Note SIGINT or SIGTERM for the length of the block, in the list that this yields.
+
+    A second signal acts as it would without this.
+    """
     came: list[int] = []
     before: dict[int, Any] = {}
 

@@ -1,8 +1,7 @@
-"""The client's view in the shared journal: what this side sent, and when it saw the other side
-close.
+"""Writes the client's view as a journal: what it sent, and when it saw the server close.
 
-One rule: this is a record, not a judgement. It uses the library's schema and writer and nothing
-else of it, and only on demand; the plan and the verdict of a run never read it.
+One rule: this is a record, not a judgement. It uses the library's schema and writer, nothing else
+of the library, and only on demand. The plan and the verdict of a run never read it.
 """
 
 from __future__ import annotations
@@ -21,9 +20,10 @@ ones are summed.
 
 
 class ClientJournal:
-    """The journal of one process. Instants are seconds on the monotonic clock; the rows carry
-    nanoseconds. Raises BadArgument: the library or pyarrow is not installed, or *directory* cannot
-    be written."""
+    """The journal of one process: given seconds of the monotonic clock, it writes nanoseconds.
+
+    Raises BadArgument: the library or pyarrow is not installed, or *directory* cannot be written.
+    """
 
     def __init__(self, directory: Path, target: Target, law: Law) -> None:
         try:
@@ -42,7 +42,7 @@ class ClientJournal:
         self.listener = f"{target.host}:{target.port}"
 
     def opened(self, behaviour: Behaviour, now: float, own_address: tuple[Any, ...]) -> Any:
-        """A connection is up; returns its log. What is not judged has no timeout in force."""
+        """Return the log of a connection that is up. One that is not judged has no timeout."""
         timeout = behaviour.timeout if behaviour.judged and not behaviour.deadline else 0.0
         peer = self.peer_key(own_address, self.target)
         return self.journal.open(
@@ -50,7 +50,7 @@ class ClientJournal:
         )
 
     def finish(self, now: float) -> int:
-        """Every connection has ended; write everything. Returns the rows that were lost."""
+        """Write everything, after the last connection. Returns how many rows were lost."""
         self.journal.drain(to_ns(now), "end of run")
         return self.journal.close().dropped
 

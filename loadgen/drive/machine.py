@@ -1,7 +1,7 @@
-"""What a run costs, by part: the server's processes, this program's, and the kernel.
+"""Measures what a run costs, by part: the server's processes, this program's, and the kernel.
 
-One rule: differences only, and what cannot be seen is null. What was there before the first
-connection is subtracted.
+One rule: a figure is a difference, from which what was there before the first connection is
+subtracted. A figure that cannot be measured is null.
 """
 
 from __future__ import annotations
@@ -20,9 +20,14 @@ _KERNEL_MEMORY = ("Slab", "KernelStack", "PageTables", "Percpu")
 
 
 class Trees(NamedTuple):
-    """Some processes and all that come from them: memory in bytes, CPU in seconds. `pss` counts
-    pages that several share in parts; `each` is the mean of what those below a root share with
-    none."""
+    """Some processes and all that come from them.
+
+    Attributes:
+        workers: How many processes there are below the roots.
+        rss, pss: Bytes of memory; `pss` counts a page that several share in parts.
+        each: Bytes that a process below a root shares with no other, on average.
+        user_s, cpu_s: Seconds of CPU outside the kernel, and in all.
+    """
 
     workers: int = 0
     rss: int = 0
@@ -33,7 +38,7 @@ class Trees(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """One look. Bytes, and seconds since the start of the machine."""
+    """One look at the machine, in bytes and in seconds since its start."""
 
     instant: float
     used: int
@@ -45,9 +50,11 @@ class Sample(NamedTuple):
 
 
 class MachineWatch:
-    """Looks at the whole machine, at the trees of the server's processes and at our own; null
-    without psutil. Raises BadArgument: there is a server to watch, and no psutil, or no such
-    process."""
+    """Looks at the whole machine, at the server's processes, and at those of this program.
+
+    Without psutil every figure is null. Raises BadArgument: there is a server to watch, but no
+    psutil or no such process.
+    """
 
     def __init__(self, server_pids: Sequence[int]) -> None:
         self.server_pids = server_pids
@@ -86,12 +93,12 @@ class MachineWatch:
             )
 
     def glance(self) -> None:
-        """Note the memory in use, if it is the most so far. Cheap."""
+        """Note the memory in use, if it is the most so far. Cost: reading one file of /proc."""
         if self.psutil is not None:
             self.most_used = max(self.most_used, _used(meminfo()))
 
     def server(self, connections: int) -> dict[str, Any]:
-        """The report's `server` block for that many connections."""
+        """The report's `server` block for so many connections."""
         before, full, after = (self.samples.get(name) for name in ("before", "open", "after"))
         if not self.server_pids or before is None or after is None:
             return dict(UNKNOWN_SERVER)
@@ -106,11 +113,10 @@ class MachineWatch:
         }
 
     def result(self, generator_s: float) -> dict[str, Any]:
-        """The report's `machine` block; memory when all connections were open, CPU of the whole
-        run.
+        """The report's `machine` block: memory when all connections were open, CPU of the run.
 
-        *generator_s* is what the generator's processes say of their own CPU, outside the kernel:
-        they have ended.
+        *generator_s*: seconds of CPU outside the kernel that the generator's processes, which have
+        ended, say of themselves.
         """
         before, full, after = (self.samples.get(name) for name in ("before", "open", "after"))
         memory: dict[str, int | None] = dict.fromkeys(
@@ -139,8 +145,10 @@ class MachineWatch:
         return {"cpus": os.cpu_count(), "memory_bytes": memory, "process_bytes": each, "cpu_s": cpu}
 
     def _trees(self, pids: Sequence[int], depth: int) -> Trees:
-        """Of *pids*; `each` counts those at least *depth* forks below them. `user_s` of our own
-        tree is this process's: the others say theirs at their end."""
+        """Look at *pids* and what comes from them; `each` is of those *depth* or more forks below.
+
+        In our own tree, `user_s` is that of this process: the others say theirs at their end.
+        """
         workers = rss = pss = 0
         private, user, cpu = [], 0.0, 0.0
         level = [(pid, 0) for pid in pids]
@@ -164,7 +172,8 @@ class MachineWatch:
 
 
 def _used(memory: dict[str, int]) -> int:
-    """Bytes in use. `MemAvailable` would not do: it counts what the kernel holds of sockets as free
-    to take.
+    """Bytes in use.
+
+    `MemAvailable` would not do: it counts what the kernel holds of sockets as free to take.
     """
     return memory["MemTotal"] - sum(memory[name] for name in ("MemFree", "Buffers", "Cached"))

@@ -1,7 +1,7 @@
-"""What a step looks like on the wire, and when it has been answered.
+"""Turns a step into bytes, and says when it has been answered.
 
-One rule: an answer proves that the server has read what was asked, and is used for nothing else. An
-HTTP parser lives only while a response is owed: an idle connection holds none.
+One rule: an answer proves that the server has read what was asked, and is used for nothing else. A
+parser of HTTP lives only while a response is owed: an idle connection holds none.
 """
 
 from __future__ import annotations
@@ -19,22 +19,24 @@ from ..units import BadArgument, Target
 BYTE = b"x"
 """What an echo client sends, and expects to come back."""
 KEPT_BYTES = 80
-"""Of an answer that is none in the protocol spoken."""
+"""Bytes that are kept of an answer that is none in the protocol spoken."""
 PIPELINE_DEPTH = 4
 BODY_BYTES = 1_000_000
 """The body a slow sender announces: more than it will ever send."""
 READ_BYTES = 4096
 """What a slow reader takes at a time."""
 HELLO_START = b"\x16\x03\x01\x3f\xff\x01\x00\x3f\xfb\x03\x03"
-"""A TLS record of 16 KiB, a ClientHello of as much in it: no server can tell before its end that
-nothing follows.
+"""The start of a TLS record of 16 KiB with a ClientHello of that length in it.
+
+No server can tell before its end that nothing follows.
 """
 
 
 @dataclass(frozen=True)
 class Paths:
-    """What an HTTP client asks for. *post*, *much* and *slow* are *get* where they are empty,
-    *host* the target.
+    """What an HTTP client asks for.
+
+    *post*, *much* and *slow* are as *get* where they are empty; *host* is the target then.
     """
 
     get: str = "/"
@@ -48,16 +50,16 @@ ROOT = Paths()
 
 
 class Dialect:
-    """One protocol, as one process speaks it; this one is raw TCP: nothing is known of the answers.
+    """One protocol, as one process speaks it. This one is raw TCP, whose answers are not known.
 
     Attributes:
-        answers: whether the server answers what it reads.
-        foreign: the beginning of the first answer that is none in this protocol; empty until there
+        answers: Whether the server answers what it reads.
+        foreign: The beginning of the first answer that is none in this protocol; empty until there
             is one.
-        wrong: statuses that were not expected, and how often each came.
-        opening: what is sent before a connection counts as established; `opened` says when that was
-            answered.
-        stateful: whether a connection has a parser from its beginning to its end.
+        wrong: Statuses that were not expected, and how often each came.
+        opening: What is sent before a connection counts as established; `opened` says when that has
+            been answered.
+        stateful: Whether a connection has a parser from its beginning to its end.
     """
 
     answers = False
@@ -84,17 +86,20 @@ class Dialect:
         return data, len(data) if self.answers else 0
 
     def parser(self) -> Any:
-        """State for one connection's answers while some are owed; None when none is needed."""
+        """Make what reads the answers of one connection; None where nothing is needed for that."""
         return None
 
     def count(self, parser: Any, data: bytes) -> tuple[int, bytes]:
-        """What *data*, which came on the connection with this *parser*, amounts to: units of answer
-        that it completes, and what the protocol wants sent back at once (a pong)."""
+        """Count the units of answer that *data* completes on the connection with this *parser*.
+
+        Returns them, and what the protocol wants sent back at once, such as a pong.
+        """
         return len(data), b""
 
     def opened(self, data: bytes) -> int:
-        """How many bytes of *data* answer the `opening`: 0 if more have to come. Raises
-        ConnectionError: refused.
+        """How many bytes of *data* answer the `opening`; 0 if more have to come.
+
+        Raises ConnectionError: the server refused it.
         """
         return 0
 
@@ -111,7 +116,7 @@ class Echo(Dialect):
 
 
 class Http(Dialect):
-    """HTTP/1.1 over keep-alive connections; a unit of answer is a whole response."""
+    """HTTP/1.1 on connections that are kept; a unit of answer is a whole response."""
 
     answers = True
 
@@ -201,8 +206,9 @@ class Http(Dialect):
 
 
 def frame(opcode: int, payload: bytes = b"") -> bytes:
-    """A whole WebSocket frame from a client, of at most 125 bytes; the mask is zero, which the
-    protocol allows.
+    """A WebSocket frame from a client, with a payload of at most 125 bytes.
+
+    Its mask is zero, which the protocol allows.
     """
     return bytes((0x80 | opcode, 0x80 | len(payload))) + bytes(4) + payload
 
@@ -215,8 +221,11 @@ UPGRADE = (
 
 
 class WebSocket(Dialect):
-    """A connection counts as established when it has been upgraded. A ping is asked, a unit of
-    answer is a pong: what an application would answer to a message nobody knows."""
+    """WebSockets. A connection counts as established when it has been upgraded.
+
+    The client asks with pings, and a unit of answer is a pong: nobody knows what an application
+    answers to a message.
+    """
 
     answers = True
     stateful = True
@@ -273,8 +282,9 @@ class WebSocket(Dialect):
 
 
 def _frame_length(data: bytearray) -> tuple[int, int] | None:
-    """Bytes of the head and of the payload of the frame that *data* begins with; None: too little
-    of it is there.
+    """Bytes of the head and of the payload of the frame that *data* begins with.
+
+    None: too little of the frame is there.
     """
     if len(data) < 2:
         return None
@@ -289,7 +299,10 @@ def _frame_length(data: bytearray) -> tuple[int, int] | None:
 def dialect_for(
     protocol: str, target: Target, paths: Paths = ROOT, statuses: tuple[str, ...] = DEFAULT_STATUSES
 ) -> Dialect:
-    """The dialect named *protocol*; *paths* is what an HTTP client asks for, *statuses* how its
-    answers must begin. Raises BadArgument: h11 is not installed."""
+    """Make the dialect named *protocol*.
+
+    *paths* is what an HTTP client asks for, *statuses* how the statuses of its answers must begin.
+    Raises BadArgument: h11 is not installed.
+    """
     dialects = {"echo": Echo, "raw": Dialect, "http": Http, "ws": WebSocket}
     return dialects[protocol](target, paths, statuses)

@@ -1,4 +1,4 @@
-"""When a run has shown all that it can, before its time: no server, no answer, or another protocol."""
+"""Ends a run early that can show nothing more: no server, no answer, or another protocol."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ..judge.observation import Counters
 from ..units import Target
 
 FIRST_ANSWER = 10.0
-"""Seconds after the first request in which some server must have answered some request."""
+"""Seconds after the first request within which some request must have been answered."""
 TLS_ALERT = b"\x15\x03"
 H2_SETTINGS = b"\x04\x00\x00\x00\x00\x00"
-"""What follows the length of the frame that every HTTP/2 server begins with."""
+"""The bytes after the length in the frame that every HTTP/2 server begins with."""
 
 
 class Watchdog:
-    """Looks at the heartbeats of a run; one per run."""
+    """Looks at the heartbeats of one run."""
 
     def __init__(self, target: Target, protocol: str, first_answer: float = FIRST_ANSWER) -> None:
         self.target = target
@@ -37,7 +37,8 @@ class Watchdog:
             return None
         if not hasattr(errno, code):
             return f"{self.target} refused every connection: {recognise_refusal(code)}"
-        return f"{os.strerror(getattr(errno, code)).lower()} by {self.target}: is the server running there?"
+        words = os.strerror(getattr(errno, code)).lower()
+        return f"{words} by {self.target}: is the server running there?"
 
     def _unanswered(self, now: float, counters: Sequence[Counters]) -> str | None:
         if any(each.answered for each in counters) or not any(each.asked for each in counters):
@@ -51,15 +52,20 @@ class Watchdog:
 
 
 def recognise(protocol: str, data: bytes) -> str | None:
-    """What a server does that answered clients of *protocol* with *data*, and what to type instead,
-    as the end of a sentence about it; None: it cannot be told."""
+    """Say what a server is that answered *data* in *protocol*, and what to type instead.
+
+    The words end a sentence about the server. None: it cannot be told.
+    """
     line = data.split(b"\r\n")[0].split(b"\n")[0][:60].decode("latin-1")
     if data.startswith(b"HTTP/") and protocol != "http":
         return f'answered "{line}": did you mean --protocol http?'
     if data.startswith(TLS_ALERT):
         return "speaks TLS: did you mean https:// or --tls?"
     if data[3:9] == H2_SETTINGS:
-        return "speaks HTTP/2 only: this program speaks HTTP/1.1; have the server offer it too (ALPN http/1.1)"
+        return (
+            "speaks HTTP/2 only: this program speaks HTTP/1.1; "
+            "have the server offer it too (ALPN http/1.1)"
+        )
     if data.startswith(b"SSH-"):
         return f'answered "{line}": this is an SSH server'
     if protocol == "http" and data.startswith((b"GET ", b"POST ")):
@@ -68,7 +74,7 @@ def recognise(protocol: str, data: bytes) -> str | None:
 
 
 def recognise_refusal(why: str) -> str:
-    """What a handshake failed for, for people, and what to do about it."""
+    """Say why a handshake failed, and what to do about it."""
     if why == "CERTIFICATE_VERIFY_FAILED":
         return (
             "its certificate cannot be verified: give --ca FILE, --server-name NAME or --insecure"

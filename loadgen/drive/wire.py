@@ -1,7 +1,6 @@
-"""A connection below its protocol: TLS, the opening of a WebSocket, reading and writing, and what
-the kernel knows.
+"""A connection below its protocol: TLS, an upgrade, reading and writing, what the kernel knows.
 
-One rule: a connection is established, and a judge's clock starts, when TLS and the upgrade are
+One rule: a connection is established, and the judge's clock starts, when TLS and the upgrade are
 through.
 """
 
@@ -27,15 +26,21 @@ GRAIN = 0.01
 CLOSED, CLOSE_WAIT = 7, 8
 """States of a TCP connection that the other side has ended, in linux/tcp_states.h."""
 _LAST_ACK_RECEIVED = 56
-"""Offset of tcp_info.tcpi_last_ack_recv in linux/tcp.h: milliseconds since the last segment, a FIN
-included, came.
+"""Offset of tcp_info.tcpi_last_ack_recv in linux/tcp.h.
+
+That is how many milliseconds ago the last segment came, a FIN included.
 """
 
 
 @dataclass(frozen=True)
 class Tls:
-    """How TLS is spoken: *name* is asked for and checked, against the system's authorities or those
-    in the file *ca*; *insecure*: any certificate will do. Picklable."""
+    """How TLS is spoken. It can be pickled.
+
+    Attributes:
+        name: The name that is asked for, and checked.
+        ca: The file of authorities to check it against; None for the system's.
+        insecure: Whether any certificate will do.
+    """
 
     name: str
     ca: str | None = None
@@ -43,7 +48,7 @@ class Tls:
 
     @cache  # noqa: B019 - there is one of a process
     def context(self) -> ssl.SSLContext:
-        """The context of this process. Raises BadArgument: *ca* is not a file of certificates."""
+        """The context of this process. Raises BadArgument: *ca* holds no certificates."""
         try:
             context = ssl.create_default_context(cafile=self.ca)
         except OSError as error:  # an SSLError is one
@@ -59,11 +64,11 @@ Opening: TypeAlias = Generator[int, None, tuple[socket.socket, bytes, float]]
 
 
 def prepare(sock: socket.socket, began: float, tls: Tls | None, dialect: Dialect) -> Opening:
-    """Bring a connected *sock* to where its protocol begins. Yields the epoll event that it waits
-    for, over and over.
+    """Bring a connected *sock* to where its protocol begins.
 
-    *began*: the instant of the call to connect. When it was seen to succeed says nothing: the
-    server had it before.
+    Yields the epoll event that it waits for, over and over. *began* is the instant of the call to
+    connect: the instant at which that was seen to succeed says nothing, because the server had the
+    connection before.
 
     Returns:
         The socket to go on with (*sock* itself is detached under TLS), what the server has already
@@ -102,8 +107,9 @@ def prepare(sock: socket.socket, began: float, tls: Tls | None, dialect: Dialect
 
 
 def _shake_hands(sock: ssl.SSLSocket) -> Generator[int, None, float]:
-    """Returns when our last message went out: in the last turn since TLS 1.3, in the one before it
-    until 1.2.
+    """Shake hands; returns when our last message went out.
+
+    That is in the last turn since TLS 1.3, and in the one before it until 1.2.
     """
     turns = [monotonic()]
     while True:
@@ -118,7 +124,7 @@ def _shake_hands(sock: ssl.SSLSocket) -> Generator[int, None, float]:
 
 
 def receive(sock: socket.socket, most: int = 65536) -> bytes:
-    """What has come; empty at the end of the stream. Raises BlockingIOError: nothing has."""
+    """Read what has come; empty at the end of the stream. Raises BlockingIOError: nothing has."""
     try:
         return sock.recv(most)
     except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
@@ -126,7 +132,7 @@ def receive(sock: socket.socket, most: int = 65536) -> bytes:
 
 
 def send(sock: socket.socket, data: bytes) -> int:
-    """How many bytes of *data* were taken. Raises BlockingIOError: none."""
+    """Send *data*; returns how many bytes were taken. Raises BlockingIOError: none."""
     try:
         return sock.send(data)
     except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
@@ -139,12 +145,11 @@ def ended(sock: socket.socket) -> bool:
 
 
 def waited(fd: int) -> float:
-    """Seconds for which the end of the stream *fd* had been there, at least, before now; 0.0 if
-    that is not known.
+    """For how many seconds, at least, the end of the stream *fd* has been there; 0.0 if unknown.
 
-    Of a connection that the peer closed with a FIN: nothing comes after it, so the last that came
-    is it. Only the kernel's own stamp counts; what it does not say stays the reader's guess,
-    against the server.
+    The peer must have closed the connection with a FIN. Nothing comes after that, so the last
+    segment that came is it. Only the kernel's own stamp counts; what it does not say stays the
+    reader's guess, to the server's disadvantage.
     """
     try:
         with socket.socket(fileno=os.dup(fd)) as sock:

@@ -1,5 +1,6 @@
-"""One process of the load generator: an epoll loop, one heap of next actions, a few hundred bytes
-per connection.
+"""One process of the load generator: an epoll loop, and one heap of next actions.
+
+A connection takes a few hundred bytes.
 """
 
 from __future__ import annotations
@@ -28,22 +29,22 @@ from .protocols import READ_BYTES, Dialect, dialect_for
 from .wire import waited
 
 ANSWER_TIME = 1.0
-"""Seconds that an answer may take before it counts as one that never came; half a timeout, where
-that is less.
-"""
+"""Seconds after which an answer counts as lost; half a timeout where that is less."""
 BLOCKED_DELAY = 0.01
 """Seconds until a send that found the kernel's buffer full is tried again."""
 CONNECTING_SLICE = 0.01
-"""Seconds of a turn after which no further connection is begun, and no handshake goes on: what is
-ready is so in the next turn too. Five hundred handshakes of TLS in one turn were seen to make every
-other client 2 s late."""
+"""Seconds of a turn after which no further connection is begun, and no handshake goes on.
+
+What is ready is so in the next turn too. Five hundred handshakes of TLS in one turn were seen to
+make every other client 2 s late.
+"""
 MOST_EVENTS = 4096
 LEFT_PER_BEAT = 500
 """Connections left at the end of a run between two heartbeats."""
 
 
 class Worker:
-    """The loop. `run` is the whole life of the process."""
+    """The loop of one process. `run` is the whole life of that."""
 
     def __init__(self, order: Order, control: Connection) -> None:
         self.order = order
@@ -65,9 +66,8 @@ class Worker:
         self.counters, self.records, self.failures = seen.counters, seen.records, seen.failures
         self.stalls, self.server_stalls = seen.stalls, seen.server_stalls
         self.lag, self.latency = seen.lag, seen.latency
-        self.owing: list[
-            tuple[int, float, float, float]
-        ] = []  # answers, seconds beyond patience, and the wait's ends
+        # answers, seconds beyond patience, and the instants between which they were waited for
+        self.owing: list[tuple[int, float, float, float]] = []
         self.end = float("inf")
         self.connect_until = 0.0  # of this turn
         self.looked = 0.0  # the previous return of poll: what it did not show had not arrived yet
@@ -132,14 +132,13 @@ class Worker:
                 and not self.clients
                 and all(client.established for _, _, client in self.due)
             ):
-                self.stop_acting(
-                    now
-                )  # every client is gone and none comes back: nothing more can happen
+                # Every client is gone and none comes back: nothing more can happen.
+                self.stop_acting(now)
                 break
         self.leave_all(self.clients.values())
 
     def note_lag(self, now: float, lag: float) -> None:
-        """Something that was due *lag* seconds ago is done at *now*."""
+        """Note that something is done at *now* which was due *lag* seconds ago."""
         self.lag.add(lag)
         self.stalls.add(now, lag)
 
@@ -153,12 +152,12 @@ class Worker:
         self.control.send(self.counters)
 
     def note_dialect(self) -> None:
-        """What the dialect has counted, for the parent."""
+        """Take over what the dialect has counted, for the parent."""
         self.counters.foreign = self.dialect.foreign
         self.counters.wrong = dict(self.dialect.wrong)
 
     def on_control(self) -> None:
-        """The parent says when the run ends; -inf: now. A parent that is gone ends it too."""
+        """Hear from the parent when the run ends; -inf: now. A parent that is gone ends it too."""
         try:
             self.end = self.control.recv()
         except (EOFError, OSError):
@@ -166,9 +165,7 @@ class Worker:
         self.draining = False
 
     def stop_acting(self, now: float) -> None:
-        """The run's end: no more actions; only what is overdue is watched on, for as long as it may
-        take.
-        """
+        """Act no more, at the end of the run; only what is overdue is watched on, for a while."""
         at_once = self.end < 0
         self.draining = True
         refused = [client for _, _, client in self.due if client.tries and not client.established]
@@ -189,8 +186,9 @@ class Worker:
         return silent and now >= client.sent + client.behaviour.timeout
 
     def leave_all(self, clients: Iterable[Client]) -> None:
-        """Leave *clients*, with a sign of life now and then: ten thousand closes may take half a
-        minute.
+        """Leave *clients*, with a sign of life now and then.
+
+        Ten thousand closes may take half a minute.
         """
         for number, client in enumerate(list(clients), 1):
             self.leave(client)
@@ -211,7 +209,7 @@ class Worker:
     def on_established(
         self, client: Client, address: tuple[Any, ...], now: float, heard: bytes
     ) -> None:
-        """A connection stands: its plan begins. *heard*: what the server has sent already."""
+        """Begin the plan of a connection that stands. The server has sent *heard* already."""
         if self.journal is not None:
             client.log = self.journal.opened(client.behaviour, now, address)
         if client.incarnation:
@@ -230,7 +228,7 @@ class Worker:
             self.hear(client, heard, now)
 
     def on_refused(self, client: Client, why: str, again: float | None) -> None:
-        """A connection was refused; it waits for *again*, or has failed."""
+        """Let a connection that was refused wait for *again*; None: it has failed."""
         self.counters.refused += 1
         client.refusal = why
         if not self.counters.refusal:
@@ -241,7 +239,7 @@ class Worker:
             self.push(again, client)
 
     def fail(self, client: Client) -> None:
-        """A connection will not be established."""
+        """Record a connection that will not be established."""
         self.failures[client.refusal] += 1
         self.counters.failed += 1
         now = monotonic()
@@ -329,7 +327,7 @@ class Worker:
         self.plan_next(client, now)
 
     def read_little(self, client: Client) -> bool:
-        """A slow reader's step; False when the connection turned out to be closed."""
+        """Do a slow reader's step; False when the connection turned out to be closed."""
         try:
             data = client.read(READ_BYTES)
         except BlockingIOError:
@@ -397,7 +395,7 @@ class Worker:
         self.hear(client, data, now)
 
     def hear(self, client: Client, data: bytes, now: float) -> None:
-        """Something has come at *now*."""
+        """Take in *data*, which has come at *now*."""
         done, reply = self.dialect.count(client.parser, data)
         if reply and client.behaviour.pongs and not self.pong(client, reply):
             return
@@ -441,15 +439,15 @@ class Worker:
         return True
 
     def closed(self, client: Client, how: How, by: float) -> None:
-        """The server has closed this connection: keep the record for the verdict."""
+        """Keep the record of a connection that the server has closed, for the verdict."""
         due = client.sent + client.behaviour.timeout
         late = client.final and by > due + self.law.tick
         if late or self.looked < due <= by:
             # The kernel says when the end came: that this program looked late is no lateness of the
             # server's, and hides no early close.
-            ago = waited(
-                client.fd
-            )  # before our own clock: what passes in between must not make the close earlier
+            # The kernel is asked before our own clock: what passes in between must not make the
+            # close earlier.
+            ago = waited(client.fd)
             came = min(monotonic() - ago, by)
             self.counters.read_late += late and came <= due + self.law.tick
             by = max(came, min(self.looked, by))
@@ -466,20 +464,18 @@ class Worker:
             end(to_ns(by), how.name)
 
     def account(self, client: Client, how: How, by: float) -> None:
-        """Say what became of the answers that are owed at the end of a connection."""
+        """Count what became of the answers that are owed at the end of a connection."""
         owed = client.asked - client.answered
         closed = how in (How.FIN, How.RST)
         if closed:
-            self.server_stalls.add(
-                by, by - client.owed_since
-            )  # no answer in all that time: it may have stood still
+            # No answer came in all that time: the server may have stood still.
+            self.server_stalls.add(by, by - client.owed_since)
         # A close with a request unread is the keep-alive race, however long the server stood still
         # in it; who throws requests away closes a whole timeout later.
         share = CLOSEST if closed else 0.5
         window = client.owed_since, by
-        own = max(
-            self.stalls.between(*window), self.stalls.total(*window)
-        )  # one long lag, or several in a row
+        # one long lag, or several in a row
+        own = max(self.stalls.between(*window), self.stalls.total(*window))
         patience = min(ANSWER_TIME, share * client.behaviour.timeout) + own
         waited_for = by - client.owed_since
         if waited_for > patience and not client.overslept:
@@ -490,8 +486,9 @@ class Worker:
             self.counters.underway += owed
 
     def account_left(self) -> None:
-        """Say it of those that left: only what came later shows whether the server stood still for
-        all just then.
+        """Count the answers that were owed to those that left.
+
+        Only what came later shows whether the server stood still for all just then.
         """
         for owed, beyond, *window in self.owing:
             if beyond and beyond <= self.server_stalls.total(*window):
@@ -514,21 +511,21 @@ class Worker:
 
 
 def borrowed(fd: int) -> socket.socket:
-    """A socket on a copy of *fd*, for a call that needs one: to be closed."""
+    """Make a socket on a copy of *fd*, for a call that needs one. The caller closes it."""
     return socket.socket(fileno=os.dup(fd))
 
 
 def main(order: Order, control: Connection) -> None:
-    """Entry point of a child process. Signals to the whole group are the parent's, which decides
-    when all stop.
+    """Run a child process.
+
+    It ignores signals to the whole group: they are the parent's, which decides when all stop.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    # nothing here makes cycles; a collection would be our own lag, and write into pages that all
-    # share
+    # Nothing here makes cycles. A collection would be our own lag, and would write into pages that
+    # all processes share.
     gc.disable()
     raise_descriptor_limit()
-    with suppress(
-        EOFError, BrokenPipeError, ConnectionResetError
-    ):  # the parent is gone, and nothing left to do
+    # Where the parent is gone, nothing is left to do.
+    with suppress(EOFError, BrokenPipeError, ConnectionResetError):
         Worker(order, control).run()

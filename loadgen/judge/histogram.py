@@ -1,7 +1,6 @@
-"""Counts of durations in logarithmic buckets: constant memory, mergeable, never more than 1/128
-off.
+"""Counts durations in logarithmic buckets, in constant memory, and never more than 1/128 off.
 
-The idea of HDR histograms: a power of two split into equal parts.
+The idea is that of HDR histograms: each power of two is split into equal parts.
 """
 
 from __future__ import annotations
@@ -12,13 +11,14 @@ from collections import Counter
 SUBBUCKETS = 128
 """Parts of each power of two: the relative error of a percentile is at most 1/128."""
 PERCENTILES = {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p99_9": 99.9}
-"""Those of a summary, by name."""
+"""The percentiles of a summary, by name."""
 _SHIFT = SUBBUCKETS.bit_length() - 1
 
 
 class Histogram:
-    """Durations in seconds, counted with microsecond resolution. Negative ones count as zero; `max`
-    is exact.
+    """Durations in seconds, counted with a resolution of microseconds.
+
+    A negative one counts as zero. `max` is exact.
     """
 
     __slots__ = ("counts", "max", "sum", "total")
@@ -49,8 +49,9 @@ class Histogram:
         self.max = max(self.max, other.max)
 
     def percentile(self, percent: float) -> float | None:
-        """The upper edge in seconds of the bucket with that share of the values (at most `max`);
-        None when empty.
+        """The upper edge, in seconds, of the bucket that *percent* of the values reach.
+
+        It is at most `max`, and None when there are no values.
         """
         if not self.total:
             return None
@@ -62,7 +63,7 @@ class Histogram:
         return self.max
 
     def summary(self) -> dict[str, float | None]:
-        """The percentiles of PERCENTILES, avg and max in seconds, None each when empty."""
+        """The percentiles of PERCENTILES, avg and max, in seconds; None each when empty."""
         return {
             **{name: self.percentile(percent) for name, percent in PERCENTILES.items()},
             "avg": self.sum / self.total if self.total else None,
@@ -70,7 +71,7 @@ class Histogram:
         }
 
     def hgrm(self) -> str:
-        """The text that HdrHistogram's tools draw: milliseconds by percentile."""
+        """Write the text that HdrHistogram's tools draw: milliseconds by percentile."""
         lines = ["       Value     Percentile TotalCount 1/(1-Percentile)", ""]
         seen = 0
         for edge, count in self.buckets():
@@ -80,15 +81,16 @@ class Histogram:
             lines.append(f"{min(edge, self.max) * 1e3:12.3f} {share:2.12f} {seen:10d} {rest}")
         mean = self.sum / self.total * 1e3 if self.total else 0.0
         squares = sum(count * (edge * 1e3 - mean) ** 2 for edge, count in self.buckets())
+        deviation = math.sqrt(squares / max(self.total, 1))
         lines += [
-            f"#[Mean    = {mean:12.3f}, StdDeviation   = {math.sqrt(squares / max(self.total, 1)):12.3f}]",
+            f"#[Mean    = {mean:12.3f}, StdDeviation   = {deviation:12.3f}]",
             f"#[Max     = {self.max * 1e3:12.3f}, Total count    = {self.total:12d}]",
             f"#[Buckets = {len(self.counts):12d}, SubBuckets     = {SUBBUCKETS:12d}]",
         ]
         return "\n".join(lines) + "\n"
 
     def buckets(self) -> list[tuple[float, int]]:
-        """(upper edge in seconds, count) of every bucket that is not empty, ascending."""
+        """The upper edge in seconds and the count of every bucket that is not empty; ascending."""
         return [(_upper_edge(bucket), self.counts[bucket]) for bucket in sorted(self.counts)]
 
 

@@ -1,5 +1,6 @@
-"""What the processes of a run saw, each by itself and all together. All of it is pickled: keep it
-small.
+"""What the processes of a run saw, each by itself and all together.
+
+All of it is pickled, so it is kept small.
 """
 
 from __future__ import annotations
@@ -18,17 +19,22 @@ class Counters:
     """What a heartbeat carries: totals since the start of the process.
 
     Attributes:
-        refused: attempts to connect that failed; `refusal` is why, of the first.
-        asked, answered: units of answer: responses, echoed bytes, pongs. The others were
-            refused_acts (the connection was closed), cut (by a close that came at once), underway
-            at the end, or lost_answers: there was time.
-        unanswered: connections with lost answers. surplus: answers that nobody had asked for.
-        wrong: statuses that were not expected, and how often each came.
-        foreign: the beginning of the first answer that is none in the protocol spoken; empty: there
-            was none.
-        read_late: closes that were read beyond one tick, and had come to this machine within it.
-        closed: by the server.
-        ramped: every connection is up, or failed.
+        closed: Connections that the server closed.
+        refused: Attempts to connect that failed; `refusal` says why the first did.
+        asked: Units of answer (responses, echoed bytes, pongs) that clients asked for. Each is
+            counted as one of the next five.
+        answered: The answer came.
+        refused_acts: The connection was closed before the request could be sent.
+        cut: A close came so soon that there was no time for the answer.
+        underway: The run ended, or the client left, before there was time for it.
+        lost_answers: There was time, and no answer came.
+        unanswered: Connections with lost answers.
+        surplus: Answers that nobody had asked for.
+        wrong: Statuses that were not expected, and how often each came.
+        foreign: The beginning of the first answer that is none in the protocol spoken; empty if
+            there was none.
+        read_late: Closes that were read beyond one tick, and had come to this machine within it.
+        ramped: Whether every connection is up, or has failed.
     """
 
     established: int = 0
@@ -56,7 +62,7 @@ class Counters:
 
 
 def summed(each: Iterable[Counters]) -> Counters:
-    """The totals of all of them; of texts and instants nothing."""
+    """Add up the numbers and the counts of *each*; texts are left out."""
     total = Counters()
     for counters in each:
         for name, value in vars(counters).items():
@@ -70,7 +76,7 @@ def summed(each: Iterable[Counters]) -> Counters:
 
 @dataclass
 class Outcome:
-    """Everything a process saw, sent to the parent at its end. Picklable."""
+    """Everything that a process saw, which it sends to the parent at its end."""
 
     records: RecordTable = field(default_factory=RecordTable)
     counters: Counters = field(default_factory=Counters)
@@ -83,7 +89,7 @@ class Outcome:
     rss_open: int = 0
     cpu_seconds: float = 0.0
     user_seconds: float = 0.0
-    """Of `cpu_seconds`, those outside the kernel."""
+    """The part of `cpu_seconds` that was spent outside the kernel."""
 
 
 @dataclass
@@ -91,13 +97,13 @@ class Observation:
     """What the whole run saw. Instants are seconds on the monotonic clock.
 
     Attributes:
-        ramped: when every connection had been tried; None: the run ended before.
-        outcomes: one per process, in the order of their shares: connection i belongs to process i
+        ramped: When every connection had been tried; None if the run ended before.
+        outcomes: One per process, in the order of their shares: connection i belongs to process i
             modulo their number.
-        interrupted: whether Ctrl-C or SIGTERM ended it.
-        because: why it was ended before its time, if the server was the reason.
-        lost: a line about each process that died or fell silent.
-        cost: of a simulation: seconds of CPU, and the bytes by which its processes grew.
+        interrupted: Whether Ctrl-C or SIGTERM ended it.
+        because: Why it was ended before its time, if the server was the reason.
+        lost: A line about each process that died or fell silent.
+        cost: What a simulation took: seconds of CPU, and the bytes by which its processes grew.
     """
 
     started: float

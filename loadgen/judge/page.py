@@ -1,5 +1,6 @@
-"""The report as one HTML page that opens offline. Charts and style are those of the library's
-pages: no judging.
+"""Writes the report as one HTML page that opens offline.
+
+Charts and style are those of the library's pages. Nothing is judged here.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from .verdict import BAD
 from .words import headline, known, verdict_lines
 
 SHOWN_TICKS = 4
-"""Ticks of lateness that the histogram shows; what lies beyond is counted in words."""
+"""How many ticks of lateness the histogram shows; what lies beyond is counted in words."""
 
 
 def write_page(report: dict[str, Any], path: Path) -> None:
@@ -31,25 +32,50 @@ def page(report: dict[str, Any]) -> str:
     """The whole page."""
     config, connections = report["config"], report["connections"]
     about = (
-        f"{connections['established']:,} connections to {config['target']}, timeout {seconds(config['timeout_s'])}, "
-        f"tick {seconds(config['tick_s'])}, {seconds(report['elapsed_s'])}, seed {report['plan']['seed']}"
+        f"{connections['established']:,} connections to {config['target']}, "
+        f"timeout {seconds(config['timeout_s'])}, tick {seconds(config['tick_s'])}, "
+        f"{seconds(report['elapsed_s'])}, seed {report['plan']['seed']}"
     )
     lines = escape("\n".join(verdict_lines(report)))
     body = [
-        header(report["verdict"], "partial run" if report["partial"] else "run", headline(report), about),
-        tiles((name, f"{report['reaps'][name]:,}", "", "bad" * bool(report["reaps"][name])) for name in BAD),
+        header(
+            report["verdict"],
+            "partial run" if report["partial"] else "run",
+            headline(report),
+            about,
+        ),
+        tiles(
+            (name, f"{report['reaps'][name]:,}", "", "bad" * bool(report["reaps"][name]))
+            for name in BAD
+        ),
         card("Figures", "", f'<div class="scroll"><pre>{lines}</pre></div>'),
-        grid([
-            card("Open connections", "Over time.", timeline_chart(report, "open")),
-            card("Reaps", "How many the server closed, by interval.", timeline_chart(report, "reaped")),
-        ]),
-        grid([
-            card("Lateness of every reap", "The law is the band from 0 to one tick.", lateness_chart(report)),
-            card("Latency and own lag", "", _percentiles(report)),
-        ]),
+        grid(
+            [
+                card("Open connections", "Over time.", timeline_chart(report, "open")),
+                card(
+                    "Reaps",
+                    "How many the server closed, by interval.",
+                    timeline_chart(report, "reaped"),
+                ),
+            ]
+        ),
+        grid(
+            [
+                card(
+                    "Lateness of every reap",
+                    "The law is the band from 0 to one tick.",
+                    lateness_chart(report),
+                ),
+                card("Latency and own lag", "", _percentiles(report)),
+            ]
+        ),
         card("By behaviour", "", _behaviours(report)),
-        card("Violations, each with its story", "" if report["violations"] else "None.", _violations(report)),
-    ]  # fmt: skip
+        card(
+            "Violations, each with its story",
+            "" if report["violations"] else "None.",
+            _violations(report),
+        ),
+    ]
     return document(headline(report), body)
 
 

@@ -1,8 +1,8 @@
-"""What one client saw of one connection, and a compact table of many of them.
+"""What a client saw of one connection, and a compact table of many of them.
 
-One rule: instants are bounds, not points. A byte was read by the server somewhere between `sent`
-and `seen`; a close happened somewhere between `closed_after` and `closed_by`. What follows from the
-bounds is proof; no more is claimed.
+One rule: instants are bounds, not points. The server read a byte somewhere between `sent` and
+`seen`; a close happened somewhere between `closed_after` and `closed_by`. What follows from the
+bounds is proof, and no more is claimed.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Record(NamedTuple):
         how: how it ended.
         final: whether the plan had the client silent for good (a correct server then must reap).
         overslept: whether the client, by its own lag, sent its last byte so late that the timeout
-            had passed since the one before; or an earlier byte, which the server was not yet known
-            to have read when it sent the last.
+            had passed since the one before. Or it sent an earlier byte so late, and did not know
+            yet that the server had read that one when it sent the last.
         sends: steps done.
         began: connect() was called.
         established: the client knew it was connected.
@@ -63,8 +63,9 @@ _TYPES = "qiBBBqdddddd"
 
 
 class RecordTable:
-    """Many records in columns, about 70 bytes each: cheap to keep, to pickle and to send through a
-    pipe.
+    """Many records in columns, of about 70 bytes each.
+
+    They are cheap to keep, to pickle and to send through a pipe.
     """
 
     def __init__(self) -> None:

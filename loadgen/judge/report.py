@@ -46,8 +46,10 @@ def build_report(
     server: dict[str, Any],
     thresholds: Sequence[Threshold] = (),
 ) -> Report:
-    """Judge the run and put everything known about it into one dictionary that JSON can carry.
-    *config* is what was asked for besides the plan."""
+    """Judge the run, and put everything known about it into one dictionary that JSON can carry.
+
+    *config* is what was asked for besides the plan.
+    """
     law = plan.law
     verdict = judge_all(
         plan, observation.records, observation.own_stalls, observation.server_stalls
@@ -168,7 +170,7 @@ def build_report(
 
 
 def _answers(outcomes: Sequence[Outcome], total: Counters, protocol: str) -> list[str]:
-    """The reasons to fail a server for what it answered, and for what it did not."""
+    """The reasons to fail a server for what it answered, or for what it did not answer."""
     found: list[str] = []
     if total.lost_answers:
         what = f"{total.lost_answers:,} of {total.asked:,} answers never came"
@@ -190,14 +192,15 @@ def _answers(outcomes: Sequence[Outcome], total: Counters, protocol: str) -> lis
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float | None:
-    """The value below or at which *percent* of the *ordered* values lie (nearest rank); None when
-    there are none.
+    """The value at or below which *percent* of the *ordered* values lie (nearest rank).
+
+    None when there are no values.
     """
     return ordered[max(math.ceil(len(ordered) * percent / 100) - 1, 0)] if ordered else None
 
 
 def lateness_summary(ordered: Sequence[float]) -> dict[str, float | None]:
-    """min, percentiles, avg and max in seconds: exact, not from buckets."""
+    """Minimum, percentiles, average and maximum, in seconds; they are exact, not from buckets."""
     known = {
         name: percentile(ordered, at)
         for name, at in {"min": 0.0, **PERCENTILES, "max": 100.0}.items()
@@ -206,15 +209,26 @@ def lateness_summary(ordered: Sequence[float]) -> dict[str, float | None]:
 
 
 def write_csv(plan: Plan, observation: Observation, path: Path) -> None:
-    """A row for each connection: what its client saw, and what that amounts to. Instants in seconds
-    from the start.
+    """Write a row for each connection: what its client saw, and what that amounts to.
+
+    Instants are seconds from the start of the run.
     """
     with path.open("w", newline="") as file:
         rows = csv.writer(file)
-        rows.writerow([
-            "connection", "incarnation", "behaviour", "how", "category", "established_s", "last_sent_s", "due_s",
-            "closed_s", "lateness_s",
-        ])  # fmt: skip
+        rows.writerow(
+            [
+                "connection",
+                "incarnation",
+                "behaviour",
+                "how",
+                "category",
+                "established_s",
+                "last_sent_s",
+                "due_s",
+                "closed_s",
+                "lateness_s",
+            ]
+        )
         lags = observation.own_stalls, observation.server_stalls
         for record, behaviour, found in judge_each(plan, observation.records, *lags):
             instants = (
@@ -223,26 +237,31 @@ def write_csv(plan: Plan, observation: Observation, path: Path) -> None:
                 record.sent + behaviour.timeout,
                 record.closed_by,
             )
-            rows.writerow([
-                record.connection, record.incarnation, behaviour.name, How(record.how).name, found.category,
-                *(f"{instant - observation.started:.6f}" for instant in instants),
-                "" if found.lateness is None else f"{found.lateness:.6f}",
-            ])  # fmt: skip
+            rows.writerow(
+                [
+                    record.connection,
+                    record.incarnation,
+                    behaviour.name,
+                    How(record.how).name,
+                    found.category,
+                    *(f"{instant - observation.started:.6f}" for instant in instants),
+                    "" if found.lateness is None else f"{found.lateness:.6f}",
+                ]
+            )
 
 
 def lateness_histogram(lateness: Sequence[float], tick: float) -> dict[str, Any]:
-    """Counts in bars of tick / LATENESS_BUCKETS_PER_TICK seconds, as [lower edge in s, count]."""
+    """Count in bars of tick / LATENESS_BUCKETS_PER_TICK seconds: [lower edge in s, count] each."""
     width = tick / LATENESS_BUCKETS_PER_TICK
     bars = Counter(math.floor(value / width) for value in lateness)
     return {"width_s": width, "bars": [[number * width, bars[number]] for number in sorted(bars)]}
 
 
 def timeline(observation: Observation) -> tuple[list[dict[str, float]], int]:
-    """Open connections, opened, reaped by the server and closed by us over time, and the exact peak
-    of open ones.
+    """Count open connections over time, and those opened, reaped by the server and left by us.
 
-    Grain: TIMELINE_POINTS equal intervals at most; `t`: the end of one, in seconds from the start.
-    Cost: O(n log n).
+    Returns a point for each of TIMELINE_POINTS equal intervals, whose `t` is the end of the
+    interval in seconds from the start, and the exact peak of open connections. Cost: O(n log n).
     """
     instants: dict[str, list[float]] = {"opened": [], "reaped": [], "left": []}
     for record in observation.records:
@@ -270,8 +289,9 @@ def timeline(observation: Observation) -> tuple[list[dict[str, float]], int]:
 
 
 def _peak(opened: Sequence[float], ended: Sequence[float]) -> int:
-    """The most that were open at once; what ends in the instant in which another begins was not
-    open beside it.
+    """The most connections that were open at once.
+
+    One that ends in the instant in which another begins was not open beside it.
     """
     gone = peak = 0
     for number, instant in enumerate(opened, 1):
@@ -284,7 +304,7 @@ def _peak(opened: Sequence[float], ended: Sequence[float]) -> int:
 def story(
     record: Record, behaviour: Behaviour, finding: Finding, law: Law, started: float
 ) -> dict[str, Any]:
-    """One connection's life in words and figures; instants in seconds from the start of the run."""
+    """Tell one connection's life, in words and in seconds from the start of the run."""
     due = record.sent + behaviour.timeout
     ending = (
         "was still open"
@@ -292,9 +312,10 @@ def story(
         else f"was closed by the server ({How(record.how).name})"
     )
     words = (
-        f"{behaviour.name} connection {record.connection}: connected, did {record.sends} steps, sent its last byte at "
-        f"{record.sent - started:.3f} s, was due at {due - started:.3f} s "
-        f"(at the latest one tick of {seconds(law.tick)} after), and {ending} at {record.closed_by - started:.3f} s"
+        f"{behaviour.name} connection {record.connection}: connected, did {record.sends} steps, "
+        f"sent its last byte at {record.sent - started:.3f} s, was due at {due - started:.3f} s "
+        f"(at the latest one tick of {seconds(law.tick)} after), "
+        f"and {ending} at {record.closed_by - started:.3f} s"
     )
     return {
         "category": finding.category,

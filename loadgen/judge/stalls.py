@@ -1,5 +1,4 @@
-"""Who was late when: the worst lag of this program and the slowest answer of the server, per tenth
-of a second.
+"""Keeps, per tenth of a second, this program's worst lag and the server's slowest answer.
 
 One rule: lag is an observation, not an allowance. It is measured while it happens, kept with its
 time, reported raw, and counts only for the closes whose window it falls into.
@@ -16,12 +15,14 @@ BUCKET = 0.1
 LEAST = 0.05
 """Seconds of lag from which on it is a stall, and not the pace of a busy machine."""
 LEAST_SHARE = 0.05
-"""Share of the answers of a time that must be slow before a stall of the server is believed: one of
-its 16 workers may be it alone."""
+"""Share of the answers that must be slow before a stall of the server is believed.
+
+It is so small because one of a server's 16 workers may stand still alone.
+"""
 
 
 class Stalls:
-    """Bucket number -> the worst seconds seen in it. Buckets count from 0 of the monotonic clock."""
+    """The worst lag in seconds, by bucket; buckets count from 0 of the monotonic clock."""
 
     __slots__ = ("long", "longest", "worst")
 
@@ -31,7 +32,7 @@ class Stalls:
         self.longest = 0.0  # the worst of all, seconds; 0 when nothing was ever late
 
     def add(self, instant: float, lag: float) -> None:
-        """Something that was due *lag* seconds ago came at *instant*."""
+        """Note that something came at *instant* which was due *lag* seconds before."""
         self._note(int(instant / BUCKET), lag)
 
     def _note(self, bucket: int, lag: float) -> None:
@@ -41,17 +42,18 @@ class Stalls:
             self.long = None
 
     def between(self, start: float, end: float) -> float:
-        """The worst lag seen from *start* to one bucket after *end*: what was late at the end shows
-        just after it.
+        """The worst lag from *start* to one bucket after *end*.
 
-        Cost: O(buckets in the window), which is as long as a close is late.
+        What was late at the end shows just after it. Cost: O(buckets in the window), which is as
+        long as a close is late.
         """
         window = range(int(start / BUCKET), int(end / BUCKET) + 2)
         return max((self.worst.get(bucket, 0.0) for bucket in window), default=0.0)
 
     def total(self, start: float, end: float) -> float:
-        """Seconds from *start* to *end* during which something was already LEAST or more overdue;
-        each second once.
+        """Seconds from *start* to *end* in which something was overdue by LEAST or more.
+
+        Each second counts once.
 
         Cost: O(log stretches + stretches in the window), after O(buckets log buckets) when
         something was added.
@@ -67,8 +69,9 @@ class Stalls:
         return found
 
     def _stretches(self) -> list[tuple[float, float]]:
-        """Disjoint, ascending: from when something was due until it came, about the middle of its
-        bucket.
+        """Stretches of time from when something was due until it came; disjoint and ascending.
+
+        What came is held to have come in the middle of its bucket.
         """
         merged: list[tuple[float, float]] = []
         middle = {
@@ -84,10 +87,9 @@ class Stalls:
 
 
 class Answers(Stalls):
-    """How long answers took: `Stalls`, with how many came in each bucket, and how many of them were
-    slow.
+    """How long answers took, with how many came in each bucket, and how many of those were slow.
 
-    One slow answer is no stall of a server: while its loop stands still, or that of one of its
+    One slow answer is no stall of a server. While its loop stands still, or that of one of its
     workers, every request that reaches it waits.
     """
 
@@ -105,15 +107,18 @@ class Answers(Stalls):
         self._note(bucket, lag)
 
     def merge(self, other: Answers) -> None:
-        """Take over the worst of *other*, bucket by bucket, and add its counts."""
+        """Take over the worst lags of *other*, bucket by bucket, and add its counts."""
         for bucket, lag in other.worst.items():
             self._note(bucket, lag)
         self.came.update(other.came)
         self.slow.update(other.slow)
 
     def supported(self) -> Stalls:
-        """The stalls that a share of LEAST_SHARE of the answers shows which came while they lasted.
-        Cost: O(buckets) times the length of the longest of them."""
+        """The stalls that are believed: those in which LEAST_SHARE of the answers were slow.
+
+        The answers are those that came while the stall lasted. Cost: O(buckets) times the length of
+        the longest stall.
+        """
         found = Stalls()
         for bucket, lag in self.worst.items():
             span = range(bucket - int(lag / BUCKET), bucket + 1)

@@ -1,5 +1,6 @@
-"""Conditions on the report that decide the exit status: `lateness.p99<1.1s`, `reaps.late==0`,
-`latency.p(95)<200ms`.
+"""Conditions on the report that decide the exit status, such as `lateness.p99<1.1s`.
+
+Others are `reaps.late==0` and, as k6 writes it, `latency.p(95)<200ms`.
 
 One rule: a condition that cannot be evaluated is broken, never silently true; a name that does not
 exist is refused before the run.
@@ -18,7 +19,7 @@ from .histogram import PERCENTILES
 
 _PERCENTILES = (*PERCENTILES, "avg", "max")
 _K6 = {"med": "p50", **{f"p({percent:g})": name for name, percent in PERCENTILES.items()}}
-"""What k6 calls a figure -> its name here."""
+"""The name of a figure here, by what k6 calls it."""
 _SECONDS = {"lateness": ("lateness_s",), "latency": ("latency_s",), "lag": ("loadgen", "lag_s")}
 _FIGURES = {
     "lateness": ("min", *_PERCENTILES),
@@ -74,15 +75,17 @@ class Threshold:
             value = value[key]
         if value is not None and _OPERATORS[self.comparison](value, self.bound):
             return None
-        return f"threshold {self.text} broken: it is {'unknown' if value is None else format(value, '.6g')}"
+        shown = "unknown" if value is None else format(value, ".6g")
+        return f"threshold {self.text} broken: it is {shown}"
 
 
 def parse_threshold(text: str) -> Threshold:
-    """Read one condition. Raises BadArgument: a form, a name or a value that is not understood."""
+    """Read one condition. Raises BadArgument: its form, name or value is not understood."""
     match = _FORM.fullmatch(text)
     if match is None:
         raise BadArgument(
-            f"{text!r} is no threshold: write NAME<VALUE, such as lateness.p99<1.1s or reaps.late==0"
+            f"{text!r} is no threshold: "
+            "write NAME<VALUE, such as lateness.p99<1.1s or reaps.late==0"
         )
     group, figure, comparison, value = match.groups()
     figure = _K6.get(figure, figure)

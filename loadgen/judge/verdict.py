@@ -1,5 +1,4 @@
-"""Each observed close against its plan: a pure function per connection, and the counts of all of
-them.
+"""Judges each close against its plan by a pure function, and counts what was found.
 
 One rule: claim only what the bounds prove. `early` is a close seen before the last byte was even
 sent plus the timeout: nothing excuses it. `late` is a close that cannot have happened within a tick
@@ -30,9 +29,7 @@ MILLISECOND = 0.001
 OWN_LAG_SHARE = 0.01
 """Share of the connections that the generator's own lag may spoil before the run proves nothing."""
 UNDECIDED_SHARE = 0.01
-"""Share of the reaps that may stay open for what stalls may be the reason, before the run proves
-nothing.
-"""
+"""Share of the reaps that stalls may have kept open before the run proves nothing."""
 EXCUSED_SHARE = 0.01
 """Share of the reaps that stalls may excuse before the run proves nothing."""
 
@@ -59,10 +56,10 @@ class Finding(NamedTuple):
 
 
 def judge(record: Record, behaviour: Behaviour, law: Law, own: Stalls, server: Stalls) -> Finding:
-    """Compare one record with the law, whose timeout is the behaviour's own. *own*: the load
-    generator's lag; *server*: how slow the server's answers were.
+    """Compare one record with the law, whose timeout is the behaviour's own.
 
-    Cost: that of the two lags' answers, for a close beyond one tick; O(1) for others. Pure.
+    *own* is the load generator's lag, *server* how slow the server's answers were. This is a pure
+    function. Cost: a look into the two lags for a close beyond one tick; O(1) for others.
     """
     how, tick = record.how, law.tick
     if how == How.FAILED:
@@ -96,17 +93,17 @@ def judge(record: Record, behaviour: Behaviour, law: Law, own: Stalls, server: S
 
 
 def _stall(stalls: Stalls, record: Record, due: float) -> float:
-    """Seconds of stall seen while this connection's last byte was noted, plus those seen while it
-    was reaped.
-    """
+    """Seconds of stall while this connection's last byte was noted, and while it was reaped."""
     noted = stalls.between(record.sent, record.closed_by - (due - record.sent))
     return noted + stalls.between(due, record.closed_by)
 
 
 def _stood(server: Stalls, record: Record, due: float) -> float:
-    """Seconds by which the server's own stalls may have put this reap off. A stall in the middle of
-    the silence counts too: a server need not charge a peer with time in which it could not have
-    read what the peer sent."""
+    """Seconds by which the server's own stalls may have put this reap off.
+
+    A stall in the middle of the silence counts too: a server need not charge a client with time in
+    which it could not have read what the client sent.
+    """
     return max(_stall(server, record, due), server.total(record.sent, record.closed_by))
 
 
@@ -123,12 +120,12 @@ class Verdict:
 
     @property
     def expected(self) -> int:
-        """Reaps that had to happen."""
+        """How many reaps had to happen."""
         return sum(self.categories[name] for name in ("reaped", "early", "late", "missed"))
 
     @property
     def observed(self) -> int:
-        """Closes by the server, expected or not."""
+        """How many connections the server closed, expected or not."""
         return sum(
             self.categories[name] for name in ("reaped", "early", "late", "false", "own_lag")
         )
@@ -162,30 +159,34 @@ class Verdict:
             and self.lateness[0] >= -MILLISECOND
         ):
             found[0] += (
-                f", by at most {seconds(-self.lateness[0])}; for a server whose clock counts whole milliseconds "
-                "give --tolerance 1ms"
+                f", by at most {seconds(-self.lateness[0])}; "
+                "for a server whose clock counts whole milliseconds give --tolerance 1ms"
             )
         if self.categories["failed"]:
             found.append(f"{self.categories['failed']:,} connections could not be established")
         return found
 
     def doubts(self) -> list[str]:
-        """Why a run that saw its planned end shows too little, one line each; empty when it shows
-        enough.
+        """Why a run that saw its planned end shows too little, one line each.
+
+        Empty when it shows enough.
         """
         undecided, own, found = self.categories["undecided"], self.categories["own_lag"], []
         if undecided > UNDECIDED_SHARE * (undecided + self.expected):
             what = f"{undecided:,} connections undecided: silent for too long and still open"
             found.append(
-                f"{what}, but this machine was stalled for as long: give more --patience, or a calmer machine"
+                f"{what}, but this machine was stalled for as long: "
+                "give more --patience, or a calmer machine"
             )
         if own > OWN_LAG_SHARE * sum(self.categories.values()):
             found.append(
                 f"{own:,} connections broken by this program's own lag: too many to say anything"
             )
         if self.excused > EXCUSED_SHARE * self.expected:
-            what = f"{self.excused:,} of {self.expected:,} reaps excused by stalls: too many to say anything"
-            found.append(f"{what}: give a calmer machine, or a longer tick")
+            found.append(
+                f"{self.excused:,} of {self.expected:,} reaps excused by stalls: "
+                "too many to say anything: give a calmer machine, or a longer tick"
+            )
         return found
 
 
@@ -200,9 +201,9 @@ _MEANING = {
 def judge_all(
     plan: Plan, records: Iterable[Record], own: Sequence[Stalls], server: Stalls
 ) -> Verdict:
-    """The verdict over all *records* of a run of *plan*.
+    """Judge all *records* of a run of *plan*.
 
-    *own* is the lag of each process: only that of the process which held a connection counts for
+    *own* is the lag of each process; only that of the process which held a connection counts for
     it. *server* is what all of them saw of the server.
     """
     verdict = Verdict()
@@ -215,7 +216,7 @@ def judge_all(
 def judge_each(
     plan: Plan, records: Iterable[Record], own: Sequence[Stalls], server: Stalls
 ) -> Iterator[tuple[Record, Behaviour, Finding]]:
-    """Each record with its behaviour and what it amounts to. *own*, *server*: as of `judge_all`."""
+    """Yield each record, its behaviour and its finding; *own*, *server* are as in `judge_all`."""
     for record in records:
         behaviour = plan.behaviour(record.connection)
         yield (

@@ -1,4 +1,4 @@
-"""A report in a few lines for people, none wider than the terminal."""
+"""Writes a report in a few lines, none of which is wider than the terminal."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from ..units import seconds, share, size
 from .verdict import BAD
 
 NARROWEST, WIDEST = 60, 120
-"""Columns of text: the terminal's, within these; 80 where there is none."""
+"""The least and the most columns of text; the terminal's are between, and 80 without one."""
 BARS = 10
-"""Lines of the histogram."""
+"""Lines of the histogram, at most."""
 PARTS = {
     "kernel": "kernel",
     "server": "server",
@@ -21,13 +21,13 @@ PARTS = {
 }
 KINDS_OF_PROCESS = {"server": "worker of the server", "generator": "process of the generator"}
 REASONS = 5
-"""Reasons that are printed; all of them are in the report."""
+"""How many reasons are printed; all are in the report."""
 INDENT = 13
-"""Columns of the names; a longer one gets a line of its own."""
+"""Columns of the names at the left; a longer one gets a line of its own."""
 
 
 def verdict_lines(report: dict[str, Any]) -> list[str]:
-    """What happened, then the verdict, then why."""
+    """Write what happened, then the verdict, then the reasons."""
     reaps, lateness, connections = report["reaps"], report["lateness_s"], report["connections"]
     generator, server = report["loadgen"], report["server"]
     counts = f"{reaps['expected']:,} expected, {reaps['observed']:,} observed"
@@ -78,7 +78,7 @@ def verdict_lines(report: dict[str, Any]) -> list[str]:
 
 
 def accounted(actions: dict[str, Any]) -> list[str]:
-    """What became of everything that was asked."""
+    """Write what became of everything that was asked."""
     if not actions["asked"]:
         return []
     others = [
@@ -90,12 +90,12 @@ def accounted(actions: dict[str, Any]) -> list[str]:
 
 
 def width() -> int:
-    """Columns that a line may have."""
+    """How many columns a line may have."""
     return min(max(shutil.get_terminal_size().columns, NARROWEST), WIDEST) - 1
 
 
 def drawn(histogram: dict[str, Any]) -> list[str]:
-    """The lateness as bars, a line each; nothing where there is none."""
+    """Draw the lateness as bars, a line each; nothing where nothing was closed."""
     bars = histogram["bars"]
     if not bars:
         return []
@@ -117,12 +117,12 @@ def drawn(histogram: dict[str, Any]) -> list[str]:
 
 
 def plural(number: int, name: str, ending: str = "s") -> str:
-    """`1 process`, `2 processes`."""
+    """Write a count with its noun: `1 process`, `2 processes`."""
     return f"{number:,} {name}{ending if number != 1 else ''}"
 
 
 def beyond(reaps: dict[str, Any]) -> str:
-    """How many closes were beyond one tick, and how many of those this program only read too late."""
+    """Say how many closes were beyond a tick, and how many of those were only read too late."""
     raw, own = reaps["late_raw"], reaps["late_raw_own"]
     of_all = f" ({share(raw, reaps['observed'])})" if raw else ""
     read = f", {own:,} of them read late by this program" if own else ""
@@ -130,7 +130,7 @@ def beyond(reaps: dict[str, Any]) -> str:
 
 
 def machine_lines(machine: dict[str, Any] | None) -> list[str]:
-    """Memory and CPU by part: kernel, server, generator."""
+    """Write memory and CPU by part: kernel, server, generator."""
     lines: list[str] = []
     for name, key, shown, ending in (
         ("memory", "memory_bytes", size, ""),
@@ -150,7 +150,7 @@ def machine_lines(machine: dict[str, Any] | None) -> list[str]:
 
 
 def headline(report: dict[str, Any]) -> str:
-    """The verdict, and in a few words what it rests on: `FAIL: 3 early, 1 missed`."""
+    """Write the verdict, and what it rests on: `FAIL: 3 early, 1 missed`."""
     verdict, reaps, generator = report["verdict"], report["reaps"], report["loadgen"]
     if verdict == "pass":
         return f"PASS: {reaps['observed']:,} of {reaps['expected']:,} reaps, each within the law"
@@ -171,7 +171,7 @@ def headline(report: dict[str, Any]) -> str:
 
 
 def row(name: str, text: str) -> list[str]:
-    """*text* beside its *name*, in as many lines as it takes."""
+    """Write *text* beside its *name*, in as many lines as it takes."""
     indent = " " * INDENT
     if len(name) >= INDENT:
         return [name, *row("", text)]
@@ -185,5 +185,5 @@ def row(name: str, text: str) -> list[str]:
 
 
 def known(value: float | None) -> str:
-    """A duration, or a dash where there is none."""
+    """Write a duration, or a dash where there is none."""
     return "-" if value is None else seconds(value)

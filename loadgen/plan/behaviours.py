@@ -1,14 +1,13 @@
-"""What a client does: each behaviour is a pure function from (connection's key, step number,
-offset) to the next step.
+"""Says what a client does: a behaviour is a pure function from key and step number to a step.
 
-One rule: a planned gap is never near the timeout. A gap is either at most `CLOSEST` of the timeout,
-so that a correct server must keep the connection, or it lasts for ever, so that a correct server
-must reap it. In between both would be right. (The behaviours that aim there on purpose, or at what
+One rule: a planned gap is never near the timeout. Either it is at most `CLOSEST` of the timeout, so
+that a correct server must keep the connection, or it lasts for ever, so that a correct server must
+reap it. In between both would be right. (Behaviours that aim there on purpose, or at something that
 the timeout says nothing about, are not judged.)
 
-This is the one vocabulary of clients: `run` and `simulate` draw plans from it, `probe` asks with
-it, and programs play single ones with `loadgen.clients`. Every number of seconds can be written as
-`250ms` or as a multiple of the timeout, `0.9T`; `default` holds what a mix on the command line
+This is the one vocabulary of clients. `run` and `simulate` draw plans from it, `probe` asks with
+it, and programs play single clients with `loadgen.clients`. Every number of seconds can be written
+as `250ms`, or as a multiple of the timeout, `0.9T`. `default` holds what a mix on the command line
 uses.
 
 Draws come from a counter-based generator (the mixing function of SplitMix64: G. Steele, D. Lea, C.
@@ -23,23 +22,21 @@ from enum import IntEnum
 from typing import Any, ClassVar, NamedTuple
 
 CLOSEST = 0.9
-"""The longest gap, as a share of the timeout, after which a connection must still be open: a drip's
-interval.
-"""
+"""The longest gap, as a share of the timeout, after which a connection must still be open."""
 _MASK = (1 << 64) - 1
 _GAMMA = 0x9E3779B97F4A7C15
 _TO_UNIT = 2.0**-53
 
 
 def mix(value: int) -> int:
-    """One 64-bit number from another, every bit depending on every bit."""
+    """Make one 64-bit number of another, so that every bit depends on every bit."""
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
     return value ^ (value >> 31)
 
 
 def key_of(*parts: int) -> int:
-    """A 64-bit key from a seed and the numbers that name a thing (its index, its incarnation, ...)."""
+    """Make a 64-bit key of a seed and the numbers that name a thing (index, incarnation, ...)."""
     key = 0
     for part in parts:
         key = mix((key + (part + 1) * _GAMMA) & _MASK)
@@ -52,7 +49,7 @@ def draw(key: int, number: int) -> float:
 
 
 class Act(IntEnum):
-    """What a step does; the protocol turns it into bytes."""
+    """What a step does; the protocol turns that into bytes."""
 
     PING = 0  # the smallest unit of activity: a byte to be echoed, or one whole request
     CLOSE = 1
@@ -92,8 +89,9 @@ class End(IntEnum):
 
 
 class Step(NamedTuple):
-    """*act* is due *gap* seconds after the step before it (after the connection was established,
-    for the first).
+    """*act* is due *gap* seconds after the step before it.
+
+    The gap of the first step runs from the instant at which the connection was established.
     """
 
     gap: float
@@ -101,8 +99,9 @@ class Step(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """How a connection ends, and how many seconds after it was established (None: it does not,
-    within the run).
+    """How a connection ends, and how many seconds after it was established.
+
+    The offset is None if the connection does not end within the run.
     """
 
     end: End
@@ -110,7 +109,7 @@ class Outcome(NamedTuple):
 
 
 def seconds_field(default: str) -> Any:
-    """A dataclass field of seconds, with the text that gives its default, such as `0.5T`."""
+    """Make a dataclass field of seconds; *default* is a text such as `0.5T`."""
     return field(metadata={"default": default})
 
 
@@ -129,19 +128,19 @@ class Behaviour:
 
     kind: ClassVar[str]
     protocols: ClassVar[tuple[str, ...]] = ()
-    """Those in which it makes sense; none named: all."""
+    """The protocols in which the behaviour makes sense; where none is named, all."""
     reads: ClassVar[bool] = True
-    """Whether it reads what comes (after an `Act.ASK_MUCH` none does)."""
+    """Whether the client reads what comes. After an `Act.ASK_MUCH` no client does."""
     pongs: ClassVar[bool] = True
-    """Whether it answers the pings of a WebSocket's server."""
+    """Whether the client answers the pings of a WebSocket's server."""
     lives: ClassVar[bool] = False
-    """Whether it speaks for ever, whatever its key."""
+    """Whether the client speaks for ever, whatever its key."""
     limited: ClassVar[bool] = True
-    """Whether the law says how it must end even without a `deadline`."""
+    """Whether the law says how the connection must end even without a `deadline`."""
     before_tls: ClassVar[bool] = False
-    """Whether its bytes take the place of the TLS handshake."""
+    """Whether the client's bytes take the place of the TLS handshake."""
     counted: ClassVar[int] = -1
-    """The step from which a server counts the silence, or the deadline: -1 for each step anew."""
+    """The step from which a server counts silence or deadline; -1: it counts anew at each step."""
 
     name: str
     weight: float
@@ -151,7 +150,7 @@ class Behaviour:
     deadline: bool = False
     """Whether the timeout runs from the first step and no later byte extends it."""
     listener: str = field(default="echo", repr=False)
-    """The server's port or service that it connects to, as simulated journals call it."""
+    """The server's port or service, as simulated journals call it."""
 
     @property
     def judged(self) -> bool:
@@ -159,14 +158,17 @@ class Behaviour:
         return self.limited or self.deadline
 
     def step(self, key: int, number: int, offset: float) -> Step | None:
-        """Step *number* (from 0) of the connection with this *key*; *offset* is when the step
-        before it was due, in seconds after establishment. None: nothing more is done, and the
-        server must reap."""
+        """Return step *number* (from 0) of the connection with this *key*.
+
+        *offset* is when the step before it was due, in seconds after establishment. None: the
+        client does nothing more, and the server must reap.
+        """
         raise NotImplementedError
 
     def outcome(self, key: int) -> Outcome:
-        """How the connection with this *key* ends, the first time. Cost: O(steps within the
-        horizon).
+        """Say how the connection with this *key* ends, the first time.
+
+        Cost: O(steps within the horizon).
         """
         if not self.judged:
             return Outcome(End.ANY, None)
@@ -332,7 +334,7 @@ class SlowHeaders(Attack):
 def _attack(
     kind: str, doc: str, *opening: Act, then: Act | None = None, **more: Any
 ) -> type[Attack]:
-    """An attack that is told by its acts alone. *more*: class variables."""
+    """Make the class of an attack that is told by its acts alone; *more* are class variables."""
     name = "".join(part.capitalize() for part in kind.split("_"))
     variables = {
         "protocols": ("http",),
@@ -345,47 +347,130 @@ def _attack(
     made: type[Attack] = dataclass(frozen=True, kw_only=True)(
         type(name, (Attack,), variables | {"__module__": __name__})
     )
-    globals()[name] = (
-        made  # a plan is pickled for the processes that play it: it is looked up by this name
-    )
+    # A plan is pickled for the processes that play it: the class is looked up by this name.
+    globals()[name] = made
     return made
 
 
 _ATTACKS = (
     SlowHeaders,
     _attack("stalled_headers", "A request line and one header, then nothing.", Act.HEAD_START),
-    _attack("slow_second_headers", "One request; then slow headers, of a second.", Act.PING, Act.HEAD_START,
-            then=Act.HEAD_LINE, counted=1),
-    _attack("slow_body", "A request that announces a long body and sends a byte of it every *every* seconds.",
-            Act.BODY_START, then=Act.BODY_BYTE),
-    _attack("no_body", "A request that announces a long body and sends nothing of it.", Act.BODY_START),
-    _attack("stalled_body", "A request that announces a long body and stops in the middle of it.",
-            Act.BODY_START, Act.BODY_PIECE, counted=-1),
-    _attack("slow_chunks", "A chunked body: a byte every *every* seconds, each with a long extension.",
-            Act.CHUNKS_START, then=Act.CHUNK_LONG),
-    _attack("tiny_chunks", "A chunked body: thousands of chunks of a byte every *every* seconds.",
-            Act.CHUNKS_START, then=Act.CHUNKS_TINY),
-    _attack("slow_read", "Asks for a long response and reads a small piece of it every *every* seconds.",
-            Act.ASK_MUCH, then=Act.READ, protocols=(), reads=False),
-    _attack("unread", "Asks for a long response and reads nothing of it.", Act.ASK_MUCH, reads=False),
-    _attack("unread_half_closed", "The same, and closes its sending side.", Act.ASK_MUCH, Act.SHUT, reads=False),
-    _attack("unread_pipelined", "Asks for many long responses every *every* seconds and reads nothing.",
-            Act.ASK_MUCH_OFTEN, then=Act.ASK_MUCH_OFTEN, reads=False),
-    _attack("half_close", "Sends once, then closes its sending side. A server may answer and close at once, or wait.",
-            Act.HALF_CLOSE, protocols=()),
-    _attack("reset", "A request that takes the server long, and a reset instead of waiting.", Act.ASK_SLOW, Act.RESET),
-    _attack("garbage", "Bytes that are no request every *every* seconds.", Act.NOISE, then=Act.NOISE, protocols=()),
-    _attack("slow_upgrade", "The handshake of a WebSocket whose headers never end.", Act.UPGRADE_START,
-            then=Act.HEAD_LINE),
-    _attack("stalled_handshake", "The beginning of a TLS handshake, then nothing.", Act.HELLO_START, before_tls=True,
-            protocols=()),
-    _attack("slow_handshake", "A TLS handshake, a byte every *every* seconds, without an end.", Act.HELLO_START,
-            then=Act.HELLO_BYTE, before_tls=True, protocols=()),
-    _attack("slow_message", "A WebSocket message that is announced as long: a byte every *every* seconds.",
-            Act.MESSAGE_START, then=Act.BODY_BYTE, protocols=("ws",)),
-    _attack("listener", "A WebSocket that says one thing, and from then on only listens and answers pings.",
-            Act.MESSAGE, protocols=("ws",), counted=-1),
-)  # fmt: skip
+    _attack(
+        "slow_second_headers",
+        "One request; then slow headers, of a second.",
+        Act.PING,
+        Act.HEAD_START,
+        then=Act.HEAD_LINE,
+        counted=1,
+    ),
+    _attack(
+        "slow_body",
+        "A request that announces a long body and sends a byte of it every *every* seconds.",
+        Act.BODY_START,
+        then=Act.BODY_BYTE,
+    ),
+    _attack(
+        "no_body", "A request that announces a long body and sends nothing of it.", Act.BODY_START
+    ),
+    _attack(
+        "stalled_body",
+        "A request that announces a long body and stops in the middle of it.",
+        Act.BODY_START,
+        Act.BODY_PIECE,
+        counted=-1,
+    ),
+    _attack(
+        "slow_chunks",
+        "A chunked body: a byte every *every* seconds, each with a long extension.",
+        Act.CHUNKS_START,
+        then=Act.CHUNK_LONG,
+    ),
+    _attack(
+        "tiny_chunks",
+        "A chunked body: thousands of chunks of a byte every *every* seconds.",
+        Act.CHUNKS_START,
+        then=Act.CHUNKS_TINY,
+    ),
+    _attack(
+        "slow_read",
+        "Asks for a long response and reads a small piece of it every *every* seconds.",
+        Act.ASK_MUCH,
+        then=Act.READ,
+        protocols=(),
+        reads=False,
+    ),
+    _attack(
+        "unread", "Asks for a long response and reads nothing of it.", Act.ASK_MUCH, reads=False
+    ),
+    _attack(
+        "unread_half_closed",
+        "The same, and closes its sending side.",
+        Act.ASK_MUCH,
+        Act.SHUT,
+        reads=False,
+    ),
+    _attack(
+        "unread_pipelined",
+        "Asks for many long responses every *every* seconds and reads nothing.",
+        Act.ASK_MUCH_OFTEN,
+        then=Act.ASK_MUCH_OFTEN,
+        reads=False,
+    ),
+    _attack(
+        "half_close",
+        "Sends once, then closes its sending side. A server may answer and close at once, or wait.",
+        Act.HALF_CLOSE,
+        protocols=(),
+    ),
+    _attack(
+        "reset",
+        "A request that takes the server long, and a reset instead of waiting.",
+        Act.ASK_SLOW,
+        Act.RESET,
+    ),
+    _attack(
+        "garbage",
+        "Bytes that are no request every *every* seconds.",
+        Act.NOISE,
+        then=Act.NOISE,
+        protocols=(),
+    ),
+    _attack(
+        "slow_upgrade",
+        "The handshake of a WebSocket whose headers never end.",
+        Act.UPGRADE_START,
+        then=Act.HEAD_LINE,
+    ),
+    _attack(
+        "stalled_handshake",
+        "The beginning of a TLS handshake, then nothing.",
+        Act.HELLO_START,
+        before_tls=True,
+        protocols=(),
+    ),
+    _attack(
+        "slow_handshake",
+        "A TLS handshake, a byte every *every* seconds, without an end.",
+        Act.HELLO_START,
+        then=Act.HELLO_BYTE,
+        before_tls=True,
+        protocols=(),
+    ),
+    _attack(
+        "slow_message",
+        "A WebSocket message that is announced as long: a byte every *every* seconds.",
+        Act.MESSAGE_START,
+        then=Act.BODY_BYTE,
+        protocols=("ws",),
+    ),
+    _attack(
+        "listener",
+        "A WebSocket that says one thing, and from then on only listens and answers pings.",
+        Act.MESSAGE,
+        protocols=("ws",),
+        counted=-1,
+    ),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -410,6 +495,7 @@ class PongOnly(Mute):
 KINDS: dict[str, type[Behaviour]] = {
     cls.kind: cls
     for cls in (
-        Silent, Chatty, Bursty, Drip, Leave, Mute, Pipelined, SilentUpgrade, PongOnly, *_ATTACKS,
+        *(Silent, Chatty, Bursty, Drip, Leave, Mute, Pipelined, SilentUpgrade, PongOnly),
+        *_ATTACKS,
     )
-}  # fmt: skip
+}

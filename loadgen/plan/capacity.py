@@ -1,7 +1,7 @@
-"""Ports, descriptors, processes and memory, reckoned before the start.
+"""Reckons before the start which ports, descriptors, processes and memory a run needs.
 
-One rule: refuse before the first packet, and say what would be needed. A run that hits a limit half
-way measures that.
+One rule: what cannot fit is refused before the first packet, with words that say what is needed. A
+run that hits a limit half way would measure that limit.
 """
 
 from __future__ import annotations
@@ -15,30 +15,36 @@ from pathlib import Path
 from ..units import BadArgument, Target, size
 
 SPARE_DESCRIPTORS = 200
-"""What a process needs besides its connections: interpreter, epoll, pipe, log, and connections just
-being closed.
+"""Descriptors that a process needs besides those of its connections.
+
+They are for the interpreter, epoll, a pipe, a log, and connections that are just being closed.
 """
 COMFORTABLE = 8_000
-"""Connections per process above which another one is started: below it, start-up costs more than it
-gains.
+"""Connections per process above which another one is started.
+
+Below it, starting one costs more than it gains.
 """
 SPARE_PORTS = 500
 """Ephemeral ports left to others on the same address (and to connections in TIME_WAIT)."""
 PER_SOURCE = 12_000
-"""Connections from one source address to one destination. The kernel gives connect(2) ports of one
-parity first; when that half of the range is used up each further connect searches thousands of
-ports (seen from 14,115 on with the usual range of 28,232: 150 connects per second instead of
-4,000)."""
+"""Connections from one source address to one destination.
+
+The kernel gives connect(2) ports of one parity first. When that half of the range is used up, each
+further connect searches thousands of ports. With the usual range of 28,232 this was seen from
+14,115 on: 150 connects per second instead of 4,000.
+"""
 KERNEL_BYTES = 12_000
-"""Kernel memory of a connected pair on the loopback, generously; measured 8-10 KB."""
+"""Bytes of kernel memory for a connected pair on the loopback; 8 to 10 KB were measured."""
 PROCESS_BYTES = 2_048
-"""What a connection may cost this program."""
+"""Bytes that a connection may cost this program."""
 
 
 @dataclass(frozen=True)
 class Share:
-    """What one process takes on: connections `number`, `number + processes`, ..., from *sources* in
-    turn (none: the kernel chooses)."""
+    """What one process takes on: connections `number`, `number + processes`, ...
+
+    They come from the addresses of *sources* in turn; where there are none, the kernel chooses.
+    """
 
     number: int
     connections: int
@@ -62,8 +68,7 @@ def port_range() -> int:
 
 
 def plan_shares(target: Target, connections: int, processes: int | None = None) -> list[Share]:
-    """Divide *connections* among processes so that each fits its descriptors, and each source
-    address its ports.
+    """Divide *connections* among processes, within their descriptors and their addresses' ports.
 
     Args:
         processes: how many to use; None for as few as do.
@@ -79,8 +84,9 @@ def plan_shares(target: Target, connections: int, processes: int | None = None) 
         why = "all leave from one address of this machine"
         why = "::1 is the only IPv6 loopback address" if target.loopback else why
         raise BadArgument(
-            f"--connections {connections}: {target} can be reached over {ports} ports ({why}): use at most {ports}, "
-            "or a target in 127.0.0.0/8, where the connections are spread over source addresses"
+            f"--connections {connections}: {target} can be reached over {ports} ports ({why}): "
+            f"use at most {ports}, or a target in 127.0.0.0/8, where the connections are spread "
+            "over source addresses"
         )
     if descriptors < 1:
         raise BadArgument(f"--connections {connections}: no descriptors free (hard limit {hard})")
@@ -112,12 +118,12 @@ def per_source() -> int:
 
 
 def source_address(number: int) -> str:
-    """Source address *number*: 127.0.1.1, 127.0.1.2, ... (127.0.0.x stays with the servers)."""
+    """Source address *number*: 127.0.1.1, 127.0.1.2, ... (127.0.0.x is left to servers)."""
     return str(ipaddress.IPv4Address("127.0.1.0") + number + 1)
 
 
 def meminfo() -> dict[str, int]:
-    """What the kernel says of this machine's memory, in bytes, by name."""
+    """Read what the kernel says of this machine's memory, in bytes by name."""
     lines = (line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
     return {name: int(value.split()[0]) * 1024 for name, value in lines}
 
@@ -128,6 +134,7 @@ def _check_memory(connections: int) -> None:
     if needed > available:
         fits = available // (KERNEL_BYTES + PROCESS_BYTES)
         raise BadArgument(
-            f"--connections {connections}: about {size(needed)} of memory needed (kernel and generator, "
-            f"without the server), {size(available)} available: use at most {fits}"
+            f"--connections {connections}: about {size(needed)} of memory needed "
+            f"(kernel and generator, without the server), {size(available)} available: "
+            f"use at most {fits}"
         )

@@ -1,4 +1,4 @@
-"""Who does what, when, and how it must end: all of it drawn from the seed before the first packet."""
+"""Draws from a seed who does what, when, and how it must end, before the first packet."""
 
 from __future__ import annotations
 
@@ -14,32 +14,34 @@ from .scenario import Ramp, Scenario
 
 DEFAULT_MIX = "silent=50,chatty=40,drip=10"
 MOST = 20_000_000
-"""Connections of a plan: each takes a byte of it, and a minute to draw."""
+"""The most connections of a plan. Each takes a byte; so many take a minute to draw."""
 SLACK = 0.1
-"""Share of the timeout that a run leaves after the last possible reap, so that none is due as the
-run ends.
-"""
+"""Share of the timeout that a run leaves after the last reap, so that none is due as it ends."""
 LONGEST_BEAT = 0.01
-"""Share of the timeout by which a step may wait: the longest gap that must keep a connection is 0.9
-of the timeout.
+"""The longest beat, as a share of the timeout.
+
+A step waits for the next beat, and the longest gap that must keep a connection is 0.9 of the
+timeout.
 """
 
 
 @dataclass(frozen=True)
 class Law:
-    """What the server promised: silence of *timeout* seconds is ended, never early, at most *tick*
-    seconds late.
+    """What the server promised: it ends a silence of *timeout* seconds.
+
+    It is never early, and at most *tick* seconds late.
     """
 
     timeout: float
     tick: float
     tolerance: float = 0.0
-    """Seconds by which a close may be early without being held against it: 0 for ours, 1 ms for
-    servers whose clock counts whole milliseconds. The raw figure (`lateness_s.min`) stays as it
-    is."""
-    max_age: float | None = field(default=None, repr=False)
-    """Seconds after connecting from which on even a client that talks may be closed; None: never.
+    """Seconds by which a close may be early without being held against the server.
+
+    0 for ours, 1 ms for servers whose clock counts whole milliseconds. The raw figure
+    (`lateness_s.min`) stays as it is.
     """
+    max_age: float | None = field(default=None, repr=False)
+    """Seconds after connecting from which on a client that talks may be closed; None: never."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +56,9 @@ class Plan:
     ramp: Ramp
     rate: float
     beat: float = 0.0
-    """Seconds: each client's steps but its first are taken at multiples of it, the same for all; 0:
-    when they are due.
+    """Seconds at whose multiples all clients act, but for the first step of each.
+
+    0: each step is taken when it is due.
     """
 
     @property
@@ -64,24 +67,25 @@ class Plan:
         return len(self.kinds)
 
     def key(self, index: int, incarnation: int = 0) -> int:
-        """The key of connection *index*; each reconnection is a new incarnation with draws of its
-        own.
+        """The key of connection *index*.
+
+        Each reconnection is a new incarnation, with draws of its own.
         """
         return key_of(self.seed, index, incarnation)
 
     def behaviour(self, index: int) -> Behaviour:
-        """What connection *index* does."""
+        """The behaviour of connection *index*."""
         return self.behaviours[self.kinds[index]]
 
     def connect_offset(self, index: int) -> float:
-        """Seconds after the start at which connection *index* is due to be opened. Never decreases
-        with *index*.
+        """Seconds after the start at which connection *index* is opened.
+
+        They never decrease with *index*.
         """
         return self.ramp.offset(index, self.connections, self.rate)
 
     def survey(self) -> tuple[dict[str, dict[str, int]], str]:
-        """Behaviour name -> how many connections there are and how they must end; and the plan's
-        digest.
+        """Count connections and their ends by the behaviour's name; returns that and the digest.
 
         The digest is a SHA-256 over every connection's behaviour, instant of connecting and
         outcome: equal digests, equal plans. Cost: O(connections).
@@ -114,7 +118,7 @@ class Plan:
 
 
 def least_duration(timeout: float, tick: float) -> float:
-    """The shortest run, in seconds after the last connection is up, that sees a silent one reaped."""
+    """The shortest run that sees a silent client reaped, in seconds from the last connection."""
     return timeout * (1 + SLACK) + tick
 
 
@@ -127,19 +131,26 @@ def make_plan(
     rate: float,
     beat: float = 0.0,
 ) -> Plan:
-    """Draw the plan: same arguments, same plan.
+    """Draw the plan. The same arguments give the same plan.
 
-    *duration*: seconds from the last connection's establishment to the end of the run; *rate*:
-    connections opened per second, where the scenario does not say otherwise. Raises BadArgument:
-    too many connections, a run too short to see anything reaped, a beat too long to be told from
-    silence, or a behaviour's parameter that makes no sense."""
+    Args:
+        duration: Seconds from the last connection's establishment to the end of the run.
+        rate: Connections opened per second, where the scenario does not say otherwise.
+        beat: Seconds at whose multiples all clients act; 0: each at its own instant.
+
+    Raises BadArgument: there are too many connections, the run is too short to see anything reaped,
+    the beat too long to be told from silence, or a parameter of a behaviour makes no sense.
+    """
     if connections > MOST:
         raise BadArgument(f"--connections {connections}: a plan holds at most {MOST}")
     behaviours = tuple(spec.behaviour(law.timeout, 0.0) for spec in scenario.clients)
     longest = max(behaviour.timeout for behaviour in behaviours)
     least = least_duration(longest, law.tick)
     if duration < least:
-        what = f"too short to see a connection reaped at timeout {seconds(longest)} and tick {seconds(law.tick)}"
+        what = (
+            "too short to see a connection reaped "
+            f"at timeout {seconds(longest)} and tick {seconds(law.tick)}"
+        )
         raise BadArgument(
             f"--duration {seconds(duration)} is {what}: at least {seconds(least)} is needed"
         )
@@ -154,8 +165,9 @@ def make_plan(
 
 
 def share_out(weights: list[float], connections: int, seed: int) -> bytes:
-    """The behaviour number of each connection: exactly each weight's share (largest remainders),
-    ordered by *seed*.
+    """Draw the behaviour number of each connection, in an order that *seed* gives.
+
+    Each behaviour gets its weight's share exactly, by largest remainders.
     """
     total = sum(weights)
     exact = [weight * connections / total for weight in weights]

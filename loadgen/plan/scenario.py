@@ -1,4 +1,4 @@
-"""Behaviours as data: a TOML file, or a mix on the command line, becomes a `Scenario`.
+"""Makes a `Scenario` of a TOML file, or of a mix on the command line.
 
 One rule: what is not understood is an error, never ignored. Every complaint is one line that names
 file, key and value.
@@ -7,17 +7,20 @@ file, key and value.
     description = "all are reaped in one instant and come back in the next"
     protocol = "echo"                  # echo | http | raw | ws; the command line overrides it
     statuses = ["2xx", "404"]          # of HTTP answers that are as expected; default 2xx
-    max_age = "1h"                     # from this age on even a client that talks may be closed; default: never
+    max_age = "1h"                     # from then on even a client that talks may be closed;
+                                       # default: never
 
     [ramp]
-    shape = "waves"                    # linear (at `rate` a second) | burst | waves (of equal size, one `every`)
+    shape = "waves"                    # linear (at `rate` a second) | burst | waves (of equal
+                                       # size, one `every`)
     waves = 3
     every = "0.5T"
 
     [[client]]
     kind = "silent"                    # see `loadgen behaviours`
     weight = 80
-    reconnect = "0s"                   # and every parameter of the kind: `250ms`, or a multiple of the timeout, `0.9T`
+    reconnect = "0s"                   # and every parameter of the kind: `250ms`, or a multiple of
+                                       # the timeout, `0.9T`
 """
 
 from __future__ import annotations
@@ -37,10 +40,10 @@ from .behaviours import CLOSEST, KINDS, Behaviour
 
 PROTOCOL_NAMES = ("echo", "http", "raw", "ws")
 DEFAULT_STATUSES = ("2",)
-"""What the statuses of HTTP answers must begin with, unless a scenario says otherwise."""
+"""How the statuses of HTTP answers must begin, unless a scenario says otherwise."""
 SHAPES = ("linear", "burst", "waves")
 MOST_CLIENTS = 255
-"""Kinds of clients in one scenario: a plan keeps each connection's in a byte."""
+"""The most kinds of clients in one scenario: a plan keeps the kind of a connection in a byte."""
 MOST_WEIGHT = 1e9
 FOREVER = float("inf")
 SCENARIOS = Path(__file__).parent / "scenarios"
@@ -55,9 +58,11 @@ _OWN = {"name", "weight", "timeout", "horizon", "reconnect", "deadline", "listen
 
 @dataclass(frozen=True)
 class Ramp:
-    """When the connections are opened. "linear": connection i at i / *rate* seconds (None: the
-    command line's); "burst": all at once; "waves": in *waves* equal groups, one each *every*
-    seconds."""
+    """When the connections are opened.
+
+    "linear" opens connection i at i / *rate* seconds, where None is the rate of the command line;
+    "burst" opens all at once; "waves" opens *waves* equal groups, one every *every* seconds.
+    """
 
     shape: str = "linear"
     rate: float | None = None
@@ -73,7 +78,7 @@ class Ramp:
 
 @dataclass(frozen=True)
 class ClientSpec:
-    """One kind of client as it was written: texts that mean something once the timeout is known."""
+    """One kind of client as it was written: texts that need the timeout to mean something."""
 
     kind: str
     name: str
@@ -81,8 +86,10 @@ class ClientSpec:
     options: tuple[tuple[str, Any], ...] = ()
 
     def behaviour(self, timeout: float, horizon: float) -> Behaviour:
-        """The behaviour at that timeout, in seconds. Raises BadArgument: a parameter that the kind
-        does not have, or a value that is out of its range."""
+        """Make the behaviour at *timeout* seconds.
+
+        Raises BadArgument: the kind has no such parameter, or a value is out of its range.
+        """
         cls, options = KINDS[self.kind], dict(self.options)
         own = _quantity(f"{self.name}.timeout", options.pop("timeout", "1T"), timeout)
         if own < SHORTEST_GAP:
@@ -120,11 +127,11 @@ class Scenario:
     max_age: str | None = None
 
     def age_limit(self, timeout: float) -> float | None:
-        """`max_age`, in seconds."""
+        """The `max_age` in seconds; None if there is none."""
         return None if self.max_age is None else _quantity("max_age", self.max_age, timeout)
 
     def make_ramp(self, timeout: float) -> Ramp:
-        """The ramp, in seconds."""
+        """The ramp, with its times in seconds."""
         options = dict(self.ramp or {})
         if "every" in options:
             options["every"] = _quantity("ramp.every", options["every"], timeout)
@@ -132,8 +139,10 @@ class Scenario:
 
 
 def from_mix(text: str) -> Scenario:
-    """`silent=50,chatty=40` as a scenario; a name alone weighs 1. Raises BadArgument: an unknown
-    behaviour, one named twice, or a weight that is not a number > 0."""
+    """Make a scenario of `silent=50,chatty=40`; a name alone weighs 1.
+
+    Raises BadArgument: a behaviour is unknown or named twice, or a weight is no number > 0.
+    """
     clients: dict[str, ClientSpec] = {}
     for part in text.split(","):
         name, _, weight_text = part.strip().partition("=")
@@ -158,13 +167,15 @@ def from_mix(text: str) -> Scenario:
 
 
 def shipped() -> list[str]:
-    """Names of the scenarios that come with the program."""
+    """The names of the scenarios that come with the program."""
     return sorted(path.stem for path in SCENARIOS.glob("*.toml"))
 
 
 def load_scenario(name: str) -> Scenario:
-    """The scenario in the file *name*, or the shipped one of that name. Raises BadArgument: no such
-    file, no TOML, or anything in it that is not understood."""
+    """Load the scenario in the file *name*, or the shipped one of that name.
+
+    Raises BadArgument: there is no such file, or something in it is not understood.
+    """
     path = SCENARIOS / f"{name}.toml" if name in shipped() else Path(name)
     shown = name if name.isprintable() else repr(name)
     try:
@@ -174,12 +185,14 @@ def load_scenario(name: str) -> Scenario:
         raise BadArgument(f"--scenario {shown}: {error.strerror}: {wanted}") from None
     except RecursionError:
         raise BadArgument(f"--scenario {shown}: nested too deeply to be a scenario") from None
-    except ValueError as error:  # not understood, no TOML, no text, a number of thousands of digits, or no file's name
+    except ValueError as error:
+        # It is not understood, no TOML, no text, has a number of thousands of digits, or *name*
+        # cannot be the name of a file.
         raise BadArgument(f"--scenario {shown}: {error}") from None
 
 
 def parse_scenario(table: dict[str, Any], name: str) -> Scenario:
-    """A scenario from parsed TOML. Raises BadArgument: anything that is not understood."""
+    """Make a scenario of parsed TOML. Raises BadArgument: something is not understood."""
     _quantity("max_age", table.get("max_age", "0s"), 1.0)
     _only(
         table,
@@ -209,7 +222,7 @@ def parse_scenario(table: dict[str, Any], name: str) -> Scenario:
 
 
 def parse_statuses(text: str) -> tuple[str, ...]:
-    """How the statuses of answers may begin, from `2xx,404`. Raises BadArgument: anything else."""
+    """Read how the statuses of answers may begin, from `2xx,404`. Raises BadArgument."""
     return _statuses([part.strip() for part in text.split(",")])
 
 
@@ -249,7 +262,8 @@ def _client(row: Any, number: int) -> ClientSpec:
     weight = _number(f"{where}: weight", row.get("weight", 1))
     if not 0 < weight <= MOST_WEIGHT:
         raise BadArgument(
-            f"{where}: weight = {_shown(row['weight'])} must be a number > 0 and at most {MOST_WEIGHT:g}"
+            f"{where}: weight = {_shown(row['weight'])} must be a number > 0 "
+            f"and at most {MOST_WEIGHT:g}"
         )
     options = tuple(
         (key, value) for key, value in row.items() if key not in ("kind", "name", "weight")
@@ -263,8 +277,9 @@ def _client(row: Any, number: int) -> ClientSpec:
 
 
 def _check_gaps(behaviour: Behaviour) -> None:
-    """No gap that floods; and no judged gap near the timeout: both ends would be right, and nothing
-    shown.
+    """Refuse a gap that floods, and a judged gap near the timeout.
+
+    Near the timeout both ends would be right, and nothing would be shown.
     """
     name, value = behaviour.name, vars(behaviour)
     for key in ("longest", "every", *(["shortest"] if behaviour.kind == "bursty" else [])):
@@ -316,7 +331,7 @@ def _number(where: str, value: Any, _: float = 1.0) -> float:
 
 
 def _quantity(where: str, value: Any, timeout: float) -> float:
-    """Seconds from `250ms` or `0.9T`."""
+    """Read seconds from `250ms`, or from `0.9T`, a multiple of *timeout*."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?|\.\d+)\s*T", value) if isinstance(value, str) else None
     with suppress(BadArgument):
         if isinstance(value, str):
@@ -330,10 +345,10 @@ _COMMON: dict[str, Callable[[str, Any, float], Any]] = {
     "deadline": _flag,
     "listener": _text,
 }
-"""What every kind has, unless it is left out, and how it is read."""
+"""The parameters that every kind may have, and the functions that read them."""
 
 
 def _shown(value: Any) -> str:
-    """*value* as a complaint repeats it: in one line, and not all of it if it is long."""
+    """Write *value* as a complaint repeats it: in one line, and cut if it is long."""
     text = repr(value)
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
