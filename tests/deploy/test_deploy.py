@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import socket
 import subprocess
@@ -15,6 +16,7 @@ import time
 import tomllib
 import urllib.parse
 import urllib.request
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -301,6 +303,7 @@ mkdir -p /opt/reaper/.venv/bin /opt/reaper/.venv/lib /etc/systemd/system/trial.t
 printf 'home = /opt/python/bin\\n' > /opt/reaper/.venv/pyvenv.cfg
 ln -s /opt/python/bin/{python} /opt/reaper/.venv/bin/python
 mount --bind {lib} /opt/reaper/.venv/lib
+{pointers}
 ln -s /opt/reaper/.venv /srv/app/.venv
 cp -r {given}/etc-reaper/. /etc/reaper/
 cp {given}/app.py /srv/app/
@@ -316,9 +319,22 @@ TRIAL = """[Unit]
 After={after}
 [Service]
 Type=oneshot
-ExecStart={python} {given}/script.py
+ExecStart="{python}" {given}/script.py
 ExecStopPost={systemctl} exit --force --force
 """
+
+
+def pointers(directory: Path) -> Iterator[str]:
+    """Commands that let the units' `.venv` point to /opt/reaper instead of to the checkout, which a
+    unit cannot see if it lies below /tmp or /root: PrivateTmp and ProtectHome hide those.
+    """
+    for number, path in enumerate((Path(sys.prefix) / "lib").glob("*/site-packages/__editable__*")):
+        if path.is_file():
+            copy = directory / f"pointer-{number}"
+            copy.write_text(path.read_text().replace(str(ROOT), "/opt/reaper"))
+            copy.chmod(0o644)
+            inside = Path("/opt/reaper/.venv") / path.relative_to(sys.prefix)
+            yield f"mount --bind {copy} {shlex.quote(str(inside))}"
 
 
 def booted(directory: Path, units: dict[str, str], script: str, files: dict[str, str]) -> str:
@@ -358,10 +374,11 @@ def booted(directory: Path, units: dict[str, str], script: str, files: dict[str,
         (directory / ("app.py" if name == "app.py" else f"etc-reaper/{name}")).write_text(text)
     (directory / "script.py").write_text(script)
     boot = BOOT.format(
-        prefix=sys.base_prefix,
+        prefix=shlex.quote(sys.base_prefix),
         python=f"python{sys.version_info.major}.{sys.version_info.minor}",
-        lib=Path(sys.prefix) / "lib",
-        root=ROOT,
+        lib=shlex.quote(f"{sys.prefix}/lib"),
+        root=shlex.quote(str(ROOT)),
+        pointers="\n".join(pointers(directory)),
         given=directory,
         systemd=SYSTEMD,
     )
