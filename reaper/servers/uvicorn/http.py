@@ -67,6 +67,8 @@ class GuardedHttp(Guarded):
         """Make what the loop is given for a new connection: an `IdleProtocol`. It makes one of this
         class at the first byte.
         """
+        if not config.loaded:  # a program that makes protocols itself, as uvicorn's own would do
+            config.load()
         shared = shared_by(config, cls.settings, cls.journal, server_state)
         made = IdleProtocol(shared, shared.origin(cls, config, server_state, app_state, _loop))
         if config.ssl is not None:
@@ -181,6 +183,8 @@ class GuardedHttp(Guarded):
         super().on_response_complete()  # type: ignore[misc]
         if self.transport.is_closing():
             self.look()
+        elif self.cycle is not None:
+            self._goes_on()
 
     def shutdown(self) -> None:
         """The server stops. An idle connection is closed soon, another after its response, and each
@@ -201,6 +205,9 @@ class GuardedHttp(Guarded):
     def went_idle(self) -> None:
         """A response is complete, and no other request is waiting for its turn."""
         raise NotImplementedError
+
+    def _goes_on(self) -> None:
+        """uvicorn has gone on with a request that had waited for its turn."""
 
     # ---- phases
 
@@ -262,6 +269,14 @@ class GuardedHttp(Guarded):
         if not cycle.response_started and CLOSE not in cycle.default_headers:
             cycle.default_headers = [*cycle.default_headers, CLOSE]
 
+    def _is_the_last(self) -> None:
+        """The client wants no more than the request that has come: its response, if it has not
+        begun, promises no time for which the connection is kept.
+        """
+        cycle = self.cycle
+        if cycle is not None and not cycle.response_started:
+            cycle.default_headers = list(cycle.default_headers)
+
     def _owes_an_answer(self) -> bool:
         """Whether no part of a response has been sent to the request that is waited for, or whose
         headers are.
@@ -286,13 +301,20 @@ class H11(GuardedHttp, H11Protocol):
         waiting = self.waiting
         if waiting is None:
             H11Protocol.data_received(self, data)
-            if self.conn.their_state is not h11.DONE:
+            theirs = self.conn.their_state
+            if theirs is not h11.DONE:
+                if theirs is h11.MUST_CLOSE:
+                    self._is_the_last()
                 self.look()
         else:
             waiting.bytes_in(len(data))
             H11Protocol.data_received(self, data)
             self.look()
             self._announce()
+
+    def _goes_on(self) -> None:
+        if self.conn.their_state is h11.MUST_CLOSE:
+            self._is_the_last()
 
     def went_idle(self) -> None:
         """A response is complete. After this call uvicorn may go on with the next request."""
@@ -349,6 +371,8 @@ else:
                 HttpToolsProtocol.data_received(self, data)
                 if (scope := self.scope) is not None:
                     cycle = self.cycle
+                    if cycle is not None and not cycle.keep_alive:
+                        self._is_the_last()
                     if cycle is None or cycle.scope is not scope or cycle.more_body:
                         self.look()
             else:

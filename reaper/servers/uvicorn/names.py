@@ -39,7 +39,9 @@ waiting_for_100_continue
 """
 
 NAMES: dict[str, tuple[str, ...]] = {
-    "Config": ("encoded_headers", "ssl", "timeout_keep_alive", "ws_protocol_class"),
+    "Config": (
+        *("encoded_headers", "load", "loaded", "ssl", "timeout_keep_alive", "ws_protocol_class"),
+    ),
     "FlowControl": ("read_paused", "write_paused"),
     "H11Protocol": ("conn",),
     "HttpToolsProtocol": ("parser", "pipeline"),

@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
 
 from uvicorn.config import Config
@@ -59,6 +59,43 @@ class Timerless:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loop, name)
+
+
+class KeptAlive(list[tuple[bytes, bytes]]):
+    """The headers of every response, and one more for those after which the connection is kept.
+
+    uvicorn adds the headers of the application to this list when a response begins, so this is
+    where it is known whether they say `Connection: close`. Whoever copies the list, as uvicorn's
+    WebSockets and its answer 400 do, has no more than the list.
+
+    Args:
+        headers: Those of every response.
+        kept: The one more.
+    """
+
+    __slots__ = ("_kept",)
+
+    def __init__(self, headers: Iterable[tuple[bytes, bytes]], kept: tuple[bytes, bytes]) -> None:
+        super().__init__(headers)
+        self._kept = kept
+
+    def __add__(self, headers: list[Any]) -> list[Any]:
+        """The headers of one response, of which *headers* are the application's."""
+        for name, value in headers:
+            if len(name) == CONNECTION and name.lower() == b"connection" and _closes(value):
+                return [*self, *headers]
+        return [*self, self._kept, *headers]
+
+    def __radd__(self, date: list[tuple[bytes, bytes]]) -> KeptAlive:
+        """The same with *date* before it; uvicorn makes its list anew every second."""
+        return KeptAlive([*date, *self], self._kept)
+
+
+CONNECTION = len(b"connection")
+
+
+def _closes(value: bytes) -> bool:
+    return b"close" in [token.strip() for token in value.lower().split(b",")]
 
 
 class Origin(NamedTuple):
@@ -134,8 +171,11 @@ class Shared:
         """The first connection is made. From now on all responses name the keep-alive, and SIGTERM
         waits for `timeouts.drain_delay`.
         """
-        if seconds := advertised(self.config):
-            self._say(server_state, (b"keep-alive", b"timeout=%d" % seconds))
+        seconds = advertised(self.config)
+        if seconds and not self._says(b"keep-alive"):
+            header = b"keep-alive", b"timeout=%d" % seconds
+            self._uvicorn.encoded_headers = KeptAlive(self._uvicorn.encoded_headers, header)
+            server_state.default_headers = KeptAlive(server_state.default_headers, header)
         stop: Any = signal.getsignal(signal.SIGTERM)
         delay = self.config.timeouts.drain_delay
         if not delay or not isinstance(getattr(stop, "__self__", None), Server):
@@ -153,17 +193,15 @@ class Shared:
     def _stop_in(self, delay: float, server_state: ServerState, stop: Callable[[], object]) -> None:
         log.info("Shutting down in %g s; until then newcomers are served", delay)
         metrics_of.note_stopping()
-        self._say(server_state, CLOSE)
+        # uvicorn makes its list of headers anew every second, from `encoded_headers`.
+        more = [] if self._says(b"connection") else [CLOSE]
+        self._uvicorn.encoded_headers = [*self._uvicorn.encoded_headers, *more]
+        server_state.default_headers = [*server_state.default_headers, *more]
         self.reaper.loop.call_later(delay, stop)
 
-    def _say(self, server_state: ServerState, header: tuple[bytes, bytes]) -> None:
-        """Have *header* in every response from now on. uvicorn makes its list of headers anew every
-        second, from `encoded_headers`.
-        """
-        names = {name.lower() for name, _ in self._uvicorn.encoded_headers}
-        if header[0] not in names:
-            self._uvicorn.encoded_headers.append(header)
-            server_state.default_headers = [*server_state.default_headers, header]
+    def _says(self, wanted: bytes) -> bool:
+        """Whether every response has a header of that name already, which the operator set."""
+        return wanted in {name.lower() for name, _ in self._uvicorn.encoded_headers}
 
     def origin(self, *given: Any) -> Origin:
         """The `Origin` of these arguments; the same object as last time if they are the same."""
