@@ -28,7 +28,7 @@ SCHEMA = "reaper-benchmarks/1"
 
 
 def measure(program: Program, scale: Scale, out: Path) -> str:
-    """Run *program* in this process and write its file; its table. Notes go to stdout, a line each."""
+    """Run *program* in this process, write its file, and return its table; notes go to stdout."""
     about, began = machine(), time.monotonic()
     module = program.load()
     found: dict[str, Any] = module.run(scale, lambda text: print(f"# {text}", flush=True))
@@ -47,7 +47,7 @@ def measure(program: Program, scale: Scale, out: Path) -> str:
 
 
 def run_all(programs: Sequence[Program], scale: Scale, out: Path) -> list[str]:
-    """Run *programs* one after the other into *out*, tables to stdout; returns those that failed."""
+    """Run *programs* one after the other, print their tables, and return those that failed."""
     out.mkdir(parents=True, exist_ok=True)
     failed = []
     for index, program in enumerate(programs):

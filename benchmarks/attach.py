@@ -139,7 +139,10 @@ def table(found: dict[str, Any]) -> str:
             else [what, f"{share:.1%}", f"{share / max(ours, 1e-4):.1f}x"]
         )
     head = [f"{found['connections']:,} connections, none due, tick 1 s", "of a core", "x attach"]
-    grown = f"{figure(found['bytes'])} bytes more resident per connection; the list of sockets was there before."
+    grown = (
+        f"{figure(found['bytes'])} bytes more resident per connection; "
+        "the list of sockets was there before."
+    )
     return markdown(head, rows) + f"\n\n{grown}"
 
 

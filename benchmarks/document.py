@@ -122,8 +122,11 @@ def measured(part: dict[str, Any]) -> str:
 
 def machines(found: dict[str, Any]) -> str:
     """What all of it was measured on."""
-    known = {(each["about"]["cpu"], each["about"]["cpus"], each["about"]["python"]) for each in found.values()
-             if "about" in each}  # fmt: skip
+    known = {
+        (each["about"]["cpu"], each["about"]["cpus"], each["about"]["python"])
+        for each in found.values()
+        if "about" in each
+    }
     return "; ".join(f"{cpu}, {cpus} processors, {python}" for cpu, cpus, python in sorted(known))
 
 

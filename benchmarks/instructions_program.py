@@ -1,7 +1,7 @@
-"""The program that callgrind counts, see `instructions.py`. It imports as little as it can: all of
-that is counted too.
+"""The program that callgrind counts, see `instructions.py`.
 
-python benchmarks/instructions_program.py PART EXTRA      every part a little, PART so much more often
+It imports as little as it can, because an import is counted too. `instructions_program.py PART
+EXTRA` does every part a little, and PART so much more often.
 """
 
 from __future__ import annotations

@@ -141,7 +141,7 @@ def picture(report: dict[str, Any]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Take reports in, write table and picture. Exit status 0; 2 for a report that cannot be shown."""
+    """Take reports in, write table and picture. Exit status 2 for a report that cannot be shown."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.scale", description=(__doc__ or "").splitlines()[0]
     )

@@ -34,14 +34,17 @@ MIX = "silent=50,chatty=40,drip=10"
 
 NGINX = """keepalive_timeout 24h; keepalive_requests 1000000000; reset_timedout_connection off;
     client_header_timeout 24h; client_body_timeout 24h; send_timeout 24h;
-    server {{ listen 127.0.0.1:{port} reuseport backlog=4096; location / {{ return 200 "hello"; }} }}"""
+    server {{ listen 127.0.0.1:{port} reuseport backlog=4096;
+        location / {{ return 200 "hello"; }} }}"""
 
 # Where Yama lets a process be traced by its ancestors alone (ptrace_scope 1), a process may permit
 # others: this one permits all, and becomes the server. It also takes all the descriptors it may
 # have.
 PERMIT = (
-    "import ctypes, os, resource, sys; ctypes.CDLL(None).prctl(0x59616D61, ctypes.c_ulong(-1), 0, 0, 0);"
-    "most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]; resource.setrlimit(resource.RLIMIT_NOFILE, (most, most));"
+    "import ctypes, os, resource, sys; "
+    "ctypes.CDLL(None).prctl(0x59616D61, ctypes.c_ulong(-1), 0, 0, 0); "
+    "most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]; "
+    "resource.setrlimit(resource.RLIMIT_NOFILE, (most, most)); "
     "os.execv(sys.argv[1], sys.argv[1:])"
 )
 
@@ -97,8 +100,10 @@ def run(connections: int, timeout: int, out: Path) -> int:
         )
         print(f"2. reaper {attach}", flush=True)
         print(f"3. {connections:,} clients, half of which go silent: {MIX}", flush=True)
-        flags = f"--protocol {protocol} --connections {connections} --timeout {timeout}s --tick {TICK} --mix {MIX}"
-        flags += f" --duration {timeout * 5 // 2}s --server-pid {server.pid}"
+        flags = f"--protocol {protocol} --connections {connections} --timeout {timeout}s"
+        flags += (
+            f" --tick {TICK} --mix {MIX} --duration {timeout * 5 // 2}s --server-pid {server.pid}"
+        )
         report = ["--report", str(out / "report.json"), *journal(out / "client")]
         status = subprocess.call(load(server.target, flags, *report), cwd=ROOT)
         # The clients that lived have just gone. It looks for that once per half timeout: the

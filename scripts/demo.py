@@ -63,10 +63,12 @@ def ended(run: Callable[[], int]) -> int:
 
 def described(plan: Plan) -> list[str]:
     """What will be run and what it takes, in lines of at most 80 columns."""
+    takes = f"about {seconds(plan.expected)}, {size(plan.memory())} of memory"
+    processes = f"{plan.generators} process{'es' if plan.generators > 1 else ''}"
     return [
-        f"{plan.connections:,} connections, about {seconds(plan.expected)}, {size(plan.memory())} of memory",
+        f"{plan.connections:,} connections, {takes}",
         f"server: {plan.workers} workers; timeout {plan.timeout} s, tick {TICK}",
-        f"clients: at least {plan.generators} process{'es' if plan.generators > 1 else ''}, {plan.mix}",
+        f"clients: at least {processes}, {plan.mix}",
         *([f"they act together, every {plan.beat * 1e3:g} ms"] if plan.beat else []),
     ]
 
@@ -75,7 +77,8 @@ def run(plan: Plan, out: Path) -> int:
     """Server, load, verdict. Returns the exit status."""
     for name in ("report.json", "report.html"):
         (out / name).unlink(missing_ok=True)  # of a run before: this one may end without any
-    flags = f"--idle {plan.timeout}s --vanished {max(60, plan.timeout)}s --tick {TICK} --connections {plan.connections}"
+    flags = f"--idle {plan.timeout}s --vanished {max(60, plan.timeout)}s --tick {TICK}"
+    flags += f" --connections {plan.connections}"
     command = example("echo", *flags.split(), "--workers", str(plan.workers))
     # A session of its own: Ctrl-C reaches the generator alone, and the server is stopped when it
     # has ended.
@@ -88,9 +91,9 @@ def run(plan: Plan, out: Path) -> int:
         status = call(
             load(
                 server.target,
-                f"--server-pid {server.pid} --connections {plan.connections} --connect-rate {plan.rate} "
-                f"--timeout {plan.timeout}s --tick {TICK} --duration {plan.duration}s --mix {plan.mix} "
-                f"--beat {plan.beat * 1e3:g}ms",
+                f"--server-pid {server.pid} --connections {plan.connections} "
+                f"--connect-rate {plan.rate} --timeout {plan.timeout}s --tick {TICK} "
+                f"--duration {plan.duration}s --mix {plan.mix} --beat {plan.beat * 1e3:g}ms",
                 *("--report", str(out / "report.json"), "--html", str(out / "report.html")),
             )
         )

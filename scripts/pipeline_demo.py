@@ -51,7 +51,8 @@ def main() -> int:
     command += ["--connections", str(options.connections), "--journal", str(events)]
     with serving(command, out / "server.log") as server:
         print(f"server: {server.said()}", end="", flush=True)
-        flags = f"--connections {options.connections} --connect-rate 2000 --timeout 5s --tick 1s --duration 20s"
+        flags = f"--connections {options.connections} --connect-rate 2000"
+        flags += " --timeout 5s --tick 1s --duration 20s"
         files = ["--report", str(out / "loadgen.json"), "--journal", str(client)]
         loaded = subprocess.call(
             load(server.target, f"{flags} --mix silent=50,chatty=40,drip=10", *files), cwd=ROOT

@@ -102,9 +102,14 @@ class Server:
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("wb") as output:
             self.process = subprocess.Popen(
-                command, cwd=cwd, env=environment, stdin=stdin, stdout=output, stderr=subprocess.STDOUT,
+                command,
+                cwd=cwd,
+                env=environment,
+                stdin=stdin,
+                stdout=output,
+                stderr=subprocess.STDOUT,
                 start_new_session=session,
-            )  # fmt: skip
+            )
 
     @property
     def pid(self) -> int:

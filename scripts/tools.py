@@ -16,7 +16,8 @@ daemon off; pid {folder}/nginx.pid; error_log {folder}/error.log info; {main}
 events {{ worker_connections {most}; }}
 http {{
     access_log off; client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy;
-    fastcgi_temp_path {folder}/fastcgi; uwsgi_temp_path {folder}/uwsgi; scgi_temp_path {folder}/scgi;
+    fastcgi_temp_path {folder}/fastcgi; uwsgi_temp_path {folder}/uwsgi;
+    scgi_temp_path {folder}/scgi;
     {http}
 }}
 """
@@ -39,7 +40,7 @@ def tool(name: str, package: str = "") -> str:
 def nginx(
     folder: Path, http: str, *, main: str = "master_process off;", most: int = 4096
 ) -> list[str]:
-    """The command of an nginx that serves *http* and writes below *folder* alone. Raises Missing."""
+    """The command of an nginx that serves *http* and writes in *folder* alone. Raises Missing."""
     command = tool("nginx")
     config = folder / "nginx.conf"
     config.write_text(NGINX.format(folder=folder, http=http, main=main, most=most))

@@ -267,8 +267,15 @@ def table(found: dict[str, Any]) -> str:
     for peer, what in {**PEERS, LEASE: "**reaper: lease.touch()**"}.items():
         shown = [figure(found["results"][peer][size]["median"]) for size in sizes]
         ratio = found["ratios"].get(peer, {})
-        rows.append([what, *(f"{cell}, {times(ratio[size])}" if ratio else cell
-                             for cell, size in zip(shown, sizes, strict=True))])  # fmt: skip
+        rows.append(
+            [
+                what,
+                *(
+                    f"{cell}, {times(ratio[size])}" if ratio else cell
+                    for cell, size in zip(shown, sizes, strict=True)
+                ),
+            ]
+        )
     head = [
         "CPU ns per touch, ticks included; ours / theirs",
         *(f"{short(size)} open" for size in sizes),

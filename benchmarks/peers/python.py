@@ -1,10 +1,10 @@
 """What a touch and a tick are compared with: every other way to know which connection has fallen
 silent.
 
-*A peer that expires nothing is no peer*: tests/benchmarks/test_benchmarks.py holds each to its task, to name
-the silent, all of them, and no other. The floors cannot: they note activity alone. Where a peer
-needs the time of a touch it is given the loop's coarse `now` for nothing; a clock read would cost
-it more.
+*A peer that expires nothing is no peer*: tests/benchmarks/test_benchmarks.py holds each to its
+task, to name the silent, all of them, and no other. The floors cannot: they note activity alone.
+Where a peer needs the time of a touch it is given the loop's coarse `now` for nothing; a clock read
+would cost it more.
 """
 
 from __future__ import annotations
@@ -137,7 +137,6 @@ class DictStore(Peer):
 
 
 # ---- ours
-# ------------------------------------------------------------------------------------------------------------
 
 
 class LeaseTouch(Peer):
@@ -184,7 +183,6 @@ class UidTouch(LeaseTouch):
 
 
 # ---- others
-# ----------------------------------------------------------------------------------------------------------
 
 
 class HeapRearmed(Peer):

@@ -36,7 +36,7 @@ async def asgi(
 
 
 def serve_asyncio(port: int, *, echo: bool) -> None:
-    """A Protocol and nothing more: no parser, no timeout, no limit. What asyncio costs by itself."""
+    """A Protocol with no parser, no timeout and no limit: what asyncio costs by itself."""
     import asyncio
 
     answer = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: %d\r\n\r\n%s" % (

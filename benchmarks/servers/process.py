@@ -45,29 +45,36 @@ class Kind:
 
 
 OURS = (
-    f"{APPS} ours http --port {{port}} --workers 1 --keep-alive {KEPT}s --first-byte {KEPT}s --headers {KEPT}s "
+    f"{APPS} ours http --port {{port}} --workers 1 "
+    f"--keep-alive {KEPT}s --first-byte {KEPT}s --headers {KEPT}s "
     "--max-requests 0 --max-connections {most}"
 )
 UVICORN = (
-    f"uvicorn {APPS}:asgi --http {{}} --loop asyncio --port {{{{port}}}} --timeout-keep-alive {KEPT} --backlog 1000 "
-    "--no-access-log --log-level warning"
+    f"uvicorn {APPS}:asgi --http {{}} --loop asyncio --port {{{{port}}}} "
+    f"--timeout-keep-alive {KEPT} --backlog 1000 --no-access-log --log-level warning"
 )
 UVICORN_TLS = "--ssl-certfile {cert} --ssl-keyfile {key}"
 HYPERCORN = (
     f"hypercorn -k trio -w 1 -b 127.0.0.1:{{port}} --keep-alive {KEPT} --backlog 1000 {APPS}:asgi"
 )
 KINDS = {
-    "ours-parked": Kind("the example HTTP server, parked (trio, h11)", OURS, tls="--tls-cert {cert} --tls-key {key}"),
+    "ours-parked": Kind(
+        "the example HTTP server, parked (trio, h11)", OURS, tls="--tls-cert {cert} --tls-key {key}"
+    ),
     "hypercorn": Kind("hypercorn (trio, h11)", HYPERCORN, tls="--certfile {cert} --keyfile {key}"),
     "uvicorn": Kind("uvicorn with h11", UVICORN.format("h11"), tls=UVICORN_TLS),
-    "guarded": Kind("the same, guarded", UVICORN.format("reaper.uvicorn:H11"), tls=UVICORN_TLS, stock="uvicorn"),
+    "guarded": Kind(
+        "the same, guarded", UVICORN.format("reaper.uvicorn:H11"), tls=UVICORN_TLS, stock="uvicorn"
+    ),
     "again": Kind("the same, stock again (control)", UVICORN.format("h11"), stock="uvicorn"),
     "httptools": Kind("uvicorn with httptools (C)", UVICORN.format("httptools")),
-    "guarded-httptools": Kind("the same, guarded", UVICORN.format("reaper.uvicorn:HttpTools"), stock="httptools"),
+    "guarded-httptools": Kind(
+        "the same, guarded", UVICORN.format("reaper.uvicorn:HttpTools"), stock="httptools"
+    ),
     "aiohttp": Kind("aiohttp (C parser)", f"{APPS} aiohttp {{port}}"),
     "asyncio": Kind("a bare asyncio Protocol: no parser, no limits", f"{APPS} asyncio {{port}}"),
     "nginx": Kind("nginx, `return 200` (C)", tls=NGINX_TLS),
-}  # fmt: skip
+}
 
 
 def command_of(

@@ -85,7 +85,7 @@ def asked(server: Server) -> dict[str, float]:
 
 
 def read_wrk(text: str) -> dict[str, float]:
-    """The figures in what wrk prints. ValueError if one is missing, or if an answer was an error."""
+    """Read the figures that wrk prints. Raises ValueError: one is missing, or an answer failed."""
     if "Non-2xx" in text or "Socket errors" in text:
         raise ValueError(f"wrk met errors: {text}")
     requests = re.search(r"^\s*(\d+) requests in ", text, re.MULTILINE)

@@ -106,8 +106,9 @@ def document(report: dict[str, Any]) -> None:
     """Put the figures of *report* between the marks in docs/reliability.md."""
     known = report["about"]
     command = f"`python -m scripts.campaign --minutes {report['minutes']:g}`"
+    taken = f"{known['date']}, {known['cpus']} cores, {known['python']}"
     lines = [
-        f"{command}, commit {known['commit'][:12]}, {known['date']}, {known['cpus']} cores, {known['python']}.",
+        f"{command}, commit {known['commit'][:12]}, {taken}.",
         "",
         "| trial | verdict | what was seen | what it cannot see |",
         "|---|---|---|---|",

@@ -16,15 +16,17 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import takewhile
 
 SEED = 20240607
-WAIT = (
-    0.05  # seconds that a case waits for an answer; the server has timeouts of its own for the rest
-)
+WAIT = 0.05
+"""Seconds that a case waits for an answer; the server has timeouts of its own for the rest."""
 
 GOOD = (
     b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
     b"HEAD /download?bytes=10 HTTP/1.1\r\nHost: x\r\n\r\n",
     b"POST /upload HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello",
-    b"PUT /upload HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n1;a\r\nb\r\n0\r\nT: v\r\n\r\n",
+    (
+        b"PUT /upload HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+        b"5\r\nhello\r\n1;a\r\nb\r\n0\r\nT: v\r\n\r\n"
+    ),
     b"PUT /upload HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\nok",
     b"GET /tunnel HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\nabc",
     b"GET /events?every=10ms&count=2 HTTP/1.1\r\nHost: x\r\n\r\n",
@@ -45,7 +47,10 @@ BAD = (
     b"GET / HTTP/1.1\nHost: x\n\n",
     b"POST /upload HTTP/1.1\r\nHost: x\r\nContent-Length: " + b"9" * 400 + b"\r\n\r\n",
     b"POST /upload HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd",
-    b"POST /upload HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    (
+        b"POST /upload HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n"
+        b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+    ),
     b"POST /upload HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n",
     b"POST /upload HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + b"f" * 40 + b"\r\n",
     b"GET /sleep?s=nan HTTP/1.1\r\nHost: x\r\n\r\n",

@@ -12,7 +12,7 @@ import re
 import sys
 import time
 import tomllib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -80,7 +80,11 @@ def one_round(trial: Trial, folder: Path, until: float, outcome: Outcome) -> Non
     (folder / "reaper.toml").write_text("")  # of the trials that load one
     command = example(kind, *flags) if trial.server else [sys.executable, "-m", kind, *flags]
     environment = os.environ | trial.environment
-    more = {"environment": environment, "session": True, "port": None if trial.server else port}
+    more: dict[str, Any] = {
+        "environment": environment,
+        "session": True,
+        "port": None if trial.server else port,
+    }
     with serving(limited(command, **trial.limits), folder / "server.log", **more) as server:
         given = Round(server, command, folder, until, outcome)
         arguments = dict(trial.meanwhile)
@@ -93,7 +97,9 @@ def one_round(trial: Trial, folder: Path, until: float, outcome: Outcome) -> Non
         outcome.failures += [] if found else ["the server did not say what it lost"]
 
 
-async def beside(trouble: Any, clients: list[Callable[[Over], Any]]) -> Callable[[], None] | None:
+async def beside(
+    trouble: Awaitable[Callable[[], None] | None], clients: list[Callable[[Over], Any]]
+) -> Callable[[], None] | None:
     """Run *clients* for as long as *trouble* takes; each is given what says that it is over. What
     is to be done when they have left, if anything, is what *trouble* returns."""
     done = asyncio.Event()
@@ -107,7 +113,7 @@ async def beside(trouble: Any, clients: list[Callable[[Over], Any]]) -> Callable
 
 def clients_of(trial: Trial, given: Round) -> list[Callable[[Over], Any]]:
     """The clients of a round, each ready to be called."""
-    found = []
+    found: list[Callable[[Over], Any]] = []
     for each in trial.clients:
         options = dict(each)
         play, count = CLIENTS[options.pop("does")], options.pop("count")
@@ -118,7 +124,6 @@ def clients_of(trial: Trial, given: Round) -> list[Callable[[Over], Any]]:
 
 
 # ---- clients
-# ---------------------------------------------------------------------------------------------------------
 
 
 async def talk(
@@ -177,5 +182,8 @@ async def siege(given: Round, speech: Speech, over: Over, number: int = 0) -> No
 
 
 CLIENTS: dict[str, Callable[..., Any]] = {
-    "talk": talk, "come": come, "once": once, "attack": siege,
-}  # fmt: skip
+    "talk": talk,
+    "come": come,
+    "once": once,
+    "attack": siege,
+}

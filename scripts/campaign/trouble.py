@@ -88,7 +88,7 @@ async def nothing(given: Round, seconds: float) -> None:
 
 
 async def signals(given: Round) -> None:
-    """A signal to the whole process group, another one each round, and a burst of others after it."""
+    """Send a signal to the whole process group, another one each round, and others after it."""
     first = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)[given.outcome.figures["rounds"] % 3]
     await asyncio.sleep(1.0)
     for number in (first, signal.SIGHUP, signal.SIGTERM):
@@ -97,7 +97,7 @@ async def signals(given: Round) -> None:
 
 
 async def restarts(given: Round) -> Callable[[], None]:
-    """One server after the other takes the port over; the last is ended when the clients have left."""
+    """Let one server after another take the port over; end the last when all clients have left."""
     running, count = given.server, 0
 
     def end() -> None:
@@ -254,7 +254,6 @@ async def fuzzed(given: Round) -> None:
 
 
 # ---- lifetimes
-# -------------------------------------------------------------------------------------------------------
 
 EACH = 30
 """Connections at a time per second of the trial, 2,000 to 18,000 of them: an hour's campaign plays
@@ -305,7 +304,8 @@ async def lifetimes(given: Round, protocol: str, fewer: int = 1) -> None:
 def generated(given: Round, protocol: str, connections: int) -> dict[str, Any]:
     """What the load generator reports. RuntimeError: it does not."""
     path = given.folder / "report.json"
-    flags = f"--protocol {protocol} --connections {connections} --mix silent=40,chatty=20,leave=30,mute=10 --quiet "
+    flags = f"--protocol {protocol} --connections {connections} --quiet "
+    flags += "--mix silent=40,chatty=20,leave=30,mute=10 "
     flags += "--timeout 2s --tick 500ms --duration 6s --connect-rate 2000 "
     command = load(given.server.target, flags, "--report", str(path))
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -317,7 +317,6 @@ def generated(given: Round, protocol: str, connections: int) -> dict[str, Any]:
 
 
 # ---- tools of others
-# -------------------------------------------------------------------------------------------------
 
 ATTACKERS, FEW = 1000, 5
 """Clients of slowhttptest; those of its own probe, and the healthy one."""
@@ -380,7 +379,8 @@ RESOLUTION = 1.0
 
 PROXY = """
     log_format status '$status $request_method';
-    upstream app {{ server {address}; keepalive 64; keepalive_timeout {idle}ms; keepalive_requests 1000000; }}
+    upstream app {{ server {address}; keepalive 64; keepalive_timeout {idle}ms;
+        keepalive_requests 1000000; }}
     server {{ listen 127.0.0.1:{port} backlog=4096; location / {{
         access_log {folder}/access.log status;
         proxy_pass http://app; proxy_http_version 1.1; proxy_set_header Connection ""; }} }}

@@ -1,1 +1,1 @@
-"""A FastAPI application under uvicorn twice, stock and guarded, and what attackers can do to both."""
+"""Attacks a FastAPI application under uvicorn twice: stock, and guarded."""

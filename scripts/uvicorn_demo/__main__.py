@@ -47,7 +47,8 @@ def probed() -> dict[str, list[Finding]]:
     ):
         asked = {}
         for who in HTTP:
-            flags = f"--http {HTTP[who]} --timeout-keep-alive {TIMEOUT:g} --port {(port := free_port())}"
+            port = free_port()
+            flags = f"--http {HTTP[who]} --timeout-keep-alive {TIMEOUT:g} --port {port}"
             started = [sys.executable, "-m", *UVICORN.split(), *flags.split()]
             log = Path(folder) / who
             server = stack.enter_context(
@@ -66,7 +67,8 @@ def probed() -> dict[str, list[Finding]]:
 def main() -> int:
     found = probed()
     print(
-        f"FastAPI under uvicorn, stock and with --http {HTTP['guarded']}: every timeout {TIMEOUT:g} s, tick 0.5 s.\n"
+        f"FastAPI under uvicorn, stock and with --http {HTTP['guarded']}: "
+        f"every timeout {TIMEOUT:g} s, tick 0.5 s.\n"
     )
     both = list(zip(*found.values(), strict=True))
     rows = [[each[0].meaning, *(finding.observed() for finding in each)] for each in both]
