@@ -6,14 +6,24 @@ resets what waits in its backlog, so a socket outlives its worker: the superviso
 next one. A server that is started on the same port with `--share-port` is given copies of the very
 sockets, and opens none of its own. The backlog is emptied before the last copy is closed, and first
 the kernel is told to let no one else in (`turn_away`).
+
+Who has the last copy? A server cannot see who else holds its sockets, so every server that does
+holds a *claim*: a shared lock (flock) on one file that has no name and goes with the sockets from
+server to server. The kernel gives the claim up when the process ends, however it ends. A server
+that leaves gives up its own; if it can then have the lock for itself alone, nobody else is left
+(`is_last`). So the last server turns newcomers away also if it once took the sockets over, and a
+server whose successor died is the last again. A service manager holds no claim, but keeps its
+sockets open: for those nobody is ever the last.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import socket
 import ssl
+import stat
 import struct
 import time
 from array import array
@@ -49,15 +59,13 @@ class Listening:
     Attributes:
         host, port: The address on which they listen; of a Unix socket its path, and 0.
         sockets: The listening sockets.
-        alone: Whether no server but this one has ever had them.
     """
 
     def __init__(
         self,
         sockets: Sequence[socket.socket],
         counter: socket.socket | None,
-        *,
-        alone: bool = False,
+        claim: int | None = None,
     ) -> None:
         self.sockets = list(sockets)
         address = sockets[0].getsockname()
@@ -66,7 +74,7 @@ class Listening:
             address[:2] if isinstance(address, tuple) else (printable(os.fsdecode(address)), 0)
         )
         self._counter = counter  # where successors ask for copies
-        self.alone = alone
+        self._claim = claim  # a descriptor; None: others hold the sockets without a claim
 
     @classmethod
     def open(cls, host: str, port: int, count: int, *, share: bool = False) -> Listening:
@@ -84,7 +92,12 @@ class Listening:
             if inherited is not None:
                 return inherited
         sockets = _opened(host, port, min(count, MOST_SOCKETS), share=share)
-        return cls(sockets, listen_as(_family(*sockets[0].getsockname()[:2])), alone=True)
+        counter = listen_as(_family(*sockets[0].getsockname()[:2]))
+        file = os.memfd_create("reaper-example")
+        try:
+            return cls(sockets, counter, _claim(file))
+        finally:
+            os.close(file)
 
     @classmethod
     def activated(cls, environ: Mapping[str, str] = os.environ) -> Listening | None:
@@ -118,16 +131,38 @@ class Listening:
             with asking:
                 asking.settimeout(1.0)
                 if credentials(asking).user in (0, os.getuid()):
-                    self.alone = False
-                    socket.send_fds(
-                        asking, [b"!"], [each.fileno() for each in (self._counter, *self.sockets)]
-                    )
+                    copies = [each.fileno() for each in (self._counter, *self.sockets)]
+                    # The claim of the successor is made here, before it has the sockets. A server
+                    # of an older version sent none, and takes none from us.
+                    theirs = None if self._claim is None else _claim(self._claim)
+                    if theirs is not None:
+                        copies.append(theirs)
+                    try:
+                        socket.send_fds(asking, [b"!"], copies)
+                    finally:
+                        if theirs is not None:
+                            os.close(theirs)
+
+    def is_last(self) -> bool:
+        """Give up this server's claim. Returns whether no other server accepts from the sockets."""
+        if self._claim is None:
+            return False
+        fcntl.flock(self._claim, fcntl.LOCK_UN)
+        try:
+            fcntl.flock(self._claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        fcntl.flock(self._claim, fcntl.LOCK_UN)
+        return True
 
     def close(self, *, but: Sequence[socket.socket] = ()) -> None:
         """Close this process's copies of all sockets except *but*. May be called again."""
         if self._counter is not None:
             self._counter.close()
             self._counter = None
+        if self._claim is not None:
+            os.close(self._claim)
+            self._claim = None
         for each in self.sockets:
             if each not in but:
                 each.close()
@@ -243,6 +278,19 @@ def _refuse_if_in_use(family: int, host: str, port: int) -> None:
         time.sleep(0.02)
 
 
+def _claim(shared: int) -> int | None:
+    """A claim on the file of the descriptor *shared*: a descriptor; None: there is no /proc here.
+
+    A lock belongs to an open file, not to a descriptor or a process: so the file is opened anew.
+    """
+    try:
+        made = os.open(f"/proc/self/fd/{shared}", os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return None
+    fcntl.flock(made, fcntl.LOCK_SH)
+    return made
+
+
 def _family(host: str, port: int) -> str:
     return f"reaper-example/{host}:{port}/"
 
@@ -261,8 +309,11 @@ def _ask_for_copies(host: str, port: int) -> Listening | None:
                     credentials(asking).user != os.getuid()
                 ):  # any process may take a name of this kind
                     continue
-                _, descriptors, _, _ = socket.recv_fds(asking, 1, MOST_SOCKETS + 1)
+                _, descriptors, _, _ = socket.recv_fds(asking, 1, MOST_SOCKETS + 2)
+                claim = None
+                if descriptors and not stat.S_ISSOCK(os.fstat(descriptors[-1]).st_mode):
+                    claim = descriptors.pop()
                 copies = [socket.socket(fileno=descriptor) for descriptor in descriptors]
                 if len(copies) > 1:
-                    return Listening(copies[1:], copies[0])
+                    return Listening(copies[1:], copies[0], claim)
     return None

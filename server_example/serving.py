@@ -94,8 +94,12 @@ async def serve(
                 accepting.start_soon(accept, each, admit)
             worker.counters["ready"] = 1
             await worker.stop.wait()
-            server.leaving = True
-            await trio.sleep(server.config.timeouts.drain_delay)
+            if worker.replaced:
+                # The successor accepts newcomers already, and answers for this worker's place.
+                server.desk.close()
+            else:
+                server.leaving = True
+                await trio.sleep(server.config.timeouts.drain_delay)
             if worker.last:
                 for each in worker.listening:
                     turn_away(each)

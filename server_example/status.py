@@ -86,16 +86,26 @@ class Desk:
     ) -> None:
         self._server, self._worker, self._pressure = server, worker, pressure
         self._doors = Doors(1) if doors is None else doors
+        self._open = trio.CancelScope()
         self.pages = {
             "/status": self.show_status,
             "/metrics": self.show_metrics,
             "/ready": self.show_ready,
         }
 
+    def close(self) -> None:
+        """Answer nobody any more, because a successor has this worker's place."""
+        self._open.cancel()
+
     async def run(self) -> None:
-        """Answer the other workers, and everyone at the public door if there is one, until
-        cancelled.
+        """Answer the other workers, and everyone at the public door if there is one.
+
+        Runs until it is cancelled or closed.
         """
+        with self._open:
+            await self._answer()
+
+    async def _answer(self) -> None:
         async with trio.open_nursery() as nursery:
             if self._doors.public is not None:
                 nursery.start_soon(serve_pages, self._doors.public, self.pages)

@@ -3,16 +3,35 @@
 One rule: *what was accepted is answered*, whichever worker dies, stalls or is told to end.
 
 A signal takes effect once. Signals go to a whole group of processes more often than not (Ctrl-C,
-systemd's default, a terminal that hangs up), so only the supervisor acts on them, and its word
+systemd's default, a terminal that hangs up), so the supervisor alone acts on them, and its word
 reaches the workers through a pipe:
 
-| signal to the supervisor or to its group | what it means |
-|---|---|
-| SIGTERM | drain; every further one means the same |
-| SIGINT (Ctrl-C) | drain; one more than a second later ends at once, with what is in flight |
-| SIGHUP | read the configuration anew; nothing during a drain |
+| signal | to the supervisor, or to its group | to one worker |
+|---|---|---|
+| SIGTERM | drain; every further one means the same | a successor starts; then this worker drains |
+| SIGINT (Ctrl-C) | drain; one more than a second later ends all at once | nothing |
+| SIGHUP | read the configuration anew; nothing during a drain | nothing |
 
-SIGTERM to one worker alone drains that one, and it is replaced.
+**The last to leave turns newcomers away.** A server that stops closes its listening sockets, and
+the kernel resets whoever is between SYN and accept at that moment. So each worker first has the
+kernel drop SYNs (`listening.turn_away`), but only if nobody else accepts from the same sockets:
+otherwise it would turn clients away from a server that goes on. Only the supervisor knows which of
+the two holds.
+
+That is why a worker does not drain by itself when it gets SIGTERM. It notes the instant in memory
+that it shares with the supervisor (`told`), goes on serving, and waits for the supervisor's word:
+
+- *The group got the signal, and so did the supervisor.* Its word to all comes with its next look,
+  `LOOK` seconds later at the most, and says whether they are the last.
+- *This worker alone got it.* The supervisor has had no signal for `GROUP` seconds. It starts a
+  successor in the worker's place, on the same sockets; as soon as that listens the old worker is
+  told to drain. It closes its copies of the sockets, and so newcomers never wait for the end of its
+  drain.
+- *The supervisor does not answer* (it is stopped, or cannot fork). After `WORD` seconds the worker
+  drains without a word: its newcomers wait in the backlog. If the supervisor has died, the pipe
+  ends, and the worker drains at once.
+
+Nobody is reset in any of the three, because the worker accepts until it has the word.
 """
 
 from __future__ import annotations
@@ -52,6 +71,14 @@ BEATS_OF_PATIENCE = 8
 LOOK = 0.05
 """Seconds between two looks of the supervisor at its workers."""
 
+GROUP = 0.1
+"""Seconds after a worker's SIGTERM in which the supervisor may get its own, if the group got it."""
+
+WORD = 5.0
+"""Seconds for which a worker that got SIGTERM waits for the supervisor's word. A successor is there
+within a second, also on a busy machine.
+"""
+
 GRACE = 5.0
 """Seconds in which a stalled worker is replaced, before the server as a whole counts as stalled."""
 
@@ -68,27 +95,20 @@ FIRST_DELAY, LONGEST_DELAY = 0.1, 5.0
 """Seconds until a worker that died again is replaced: doubled with each death, none for the first.
 """
 
-DRAIN, LAST, RELOAD, END = b"d", b"l", b"r", b"e"
-"""The supervisor's words. The second goes with the first where no other server accepts on the port.
+DRAIN, LAST, REPLACED, RELOAD, END = b"d", b"l", b"s", b"r", b"e"
+"""The supervisor's words. LAST or REPLACED goes with DRAIN: no other server accepts from the
+sockets, or a successor does.
 """
 
 
 class Counters:
-    """Numbers that a worker writes and the supervisor reads, in memory they share; sums go on from
-    worker to worker.
-    """
+    """Numbers that one worker writes and the supervisor reads, in memory that they share."""
 
     SUMS = ("accepted", "reaped", "averted", "stalls", "reaper_cpu")
-    NAMES = ("ready", "beat", "open", "max_lag", *SUMS)
+    NAMES = ("ready", "beat", "told", "open", "max_lag", *SUMS)
 
-    def __init__(self, memory: memoryview[float]) -> None:
-        self._memory = memory
-        self.begin()
-
-    def begin(self) -> None:
-        """The place is another worker's now: what those before it have counted stays."""
-        self["ready"] = self["beat"] = self["open"] = 0.0
-        self._before = dict(zip(self.NAMES, self._memory, strict=True))
+    def __init__(self) -> None:
+        self._memory = memoryview(mmap.mmap(-1, 8 * len(self.NAMES))).cast("d")
 
     def __getitem__(self, name: str) -> float:
         value: float = self._memory[self.NAMES.index(name)]
@@ -100,8 +120,11 @@ class Counters:
     def publish(self, figures: Mapping[str, float]) -> None:
         """Write what this worker has counted."""
         for name, value in figures.items():
-            before = self._before[name]
-            self[name] = value + before if name in self.SUMS else max(value, before)
+            self[name] = value
+
+
+def publish_nothing() -> None:
+    """There is nothing to publish before a worker serves."""
 
 
 @dataclass
@@ -114,12 +137,13 @@ class Worker:
         patience: Seconds without a sign of life after which it counts as stalled; 0: never.
         listening: Accept from all of them.
         counters: Read by the supervisor.
-        doors: Where it and the other workers are asked how they are.
+        doors: The sockets at which it and the other workers are asked how they are.
         orders: Descriptor of the pipe from the supervisor.
         publish: Writes the counters; called with every sign of life.
         reload: Reads the configuration anew; called when the supervisor says so.
         stop: Set when it is to accept no more, and to drain.
-        last: Whether no one accepts from *listening* after that.
+        last: Whether nobody accepts from *listening* after that.
+        replaced: Whether a successor accepts from *listening*, and answers at its door.
     """
 
     index: int
@@ -129,14 +153,15 @@ class Worker:
     counters: Counters
     doors: Doors
     orders: int
-    publish: Callable[[], object] = int
+    publish: Callable[[], object] = publish_nothing
     reload: Callable[[], Awaitable[object]] | None = None
     stop: trio.Event = field(default_factory=trio.Event)
     last: bool = False
+    replaced: bool = False
 
     @property
     def phase(self) -> float:
-        """0..1: for its reaper's `driver.phase`, so that not all workers wake in the same instant."""
+        """For its reaper's `driver.phase`, 0 <= phase < 1: workers wake at different instants."""
         return self.index / self.workers
 
     @property
@@ -147,9 +172,7 @@ class Worker:
         )
 
     async def run(self, serve: Serve) -> None:
-        """Run *serve*, and give signs of life meanwhile. Ends with it, or when the supervisor says
-        so.
-        """
+        """Run *serve* and give signs of life, until *serve* ends or the supervisor says so."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._beat)
             nursery.start_soon(self._obey, nursery.cancel_scope)
@@ -170,12 +193,13 @@ class Worker:
             if END in words:
                 life.cancel()
             self.last |= LAST in words
+            self.replaced |= REPLACED in words
             if DRAIN in words or not words:
                 self.stop.set()
             elif RELOAD in words:
-                while (
-                    self.reload is None
-                ):  # what was read when the worker began may have changed since
+                # Before it serves there is nothing to reload, but the file may have changed since
+                # it was read.
+                while self.reload is None:
                     await trio.sleep(self.beat)
                 await self.reload()
             if not words:
@@ -184,6 +208,9 @@ class Worker:
     async def _terminated(self) -> None:
         with trio.open_signal_receiver(signal.SIGTERM) as signals:
             async for _ in signals:
+                self.counters["told"] = time.monotonic()
+                with trio.move_on_after(WORD):
+                    await self.stop.wait()
                 self.stop.set()
 
 
@@ -191,36 +218,60 @@ Serve = Callable[[Worker], Awaitable[None]]
 
 
 @dataclass
+class _Process:
+    """A worker process, as the supervisor knows it.
+
+    Attributes:
+        index: Of its place.
+        orders: Descriptor of the pipe to it.
+        counters: What it shares with the supervisor.
+        replaced: Whether it has been told that its successor listens.
+    """
+
+    index: int
+    pid: int
+    orders: int
+    counters: Counters
+    replaced: bool = False
+
+    def tell(self, words: bytes) -> None:
+        """Send it the supervisor's words, unless it has just ended."""
+        with suppress(BrokenPipeError):
+            os.write(self.orders, words)
+
+    def __str__(self) -> str:
+        return f"worker {self.index} (pid {self.pid})"
+
+
+@dataclass
 class _Slot:
     """The place of one worker.
 
     Attributes:
-        counters: Shared with whichever process has the place.
-        pid: Of that process; 0: there is none.
-        orders: Descriptor of the pipe to it.
-        due: When the place is filled again, on the monotonic clock, while there is no process;
-            infinite: never.
+        process: The one that has the place; None: there is none.
+        due: When the place is filled again, in seconds on the monotonic clock, while there is no
+            process; infinite: never.
         deaths: When processes of this place died.
     """
 
     index: int
-    counters: Counters
-    pid: int = 0
-    orders: int = -1
+    process: _Process | None = None
     due: float = 0.0
     deaths: list[float] = field(default_factory=list)
 
 
 class Supervisor:
-    """Starts the workers, replaces those that died or stalled, prints a line per second at most,
-    waits for all of them.
+    """Starts the workers, replaces those that die, stall or are told to end, and waits for all.
+
+    It prints a line with figures when they change, once per second at most.
 
     Args:
-        listening: The sockets they accept from. Closed when the drain begins.
+        listening: The sockets that the workers accept from. They are closed when the drain begins.
         workers: How many.
         watchdog: Seconds without a sign of life after which a worker is killed and replaced; 0: it
-            is never.
-        doors: Where they are asked how they are; None: they ask each other only.
+            never is.
+        doors: The sockets at which workers are asked how they are; None: workers ask each other
+            only.
     """
 
     def __init__(
@@ -228,12 +279,10 @@ class Supervisor:
     ) -> None:
         self._listening = listening
         self._watchdog = watchdog
-        length = len(Counters.NAMES)
-        shared = memoryview(mmap.mmap(-1, length * 8 * workers)).cast("d")
         self._doors = Doors(workers) if doors is None else doors
-        self._slots = [
-            _Slot(i, Counters(shared[i * length : (i + 1) * length])) for i in range(workers)
-        ]
+        self._slots = [_Slot(index) for index in range(workers)]
+        self._leaving: list[_Process] = []  # they were told to end, and others have their places
+        self._past = dict.fromkeys((*Counters.SUMS, "max_lag"), 0.0)  # of those that have ended
         self._asked: float | None = None  # when the drain was asked for
         self._reload = self._end = self._draining = False
         self._announced = False
@@ -241,8 +290,9 @@ class Supervisor:
         self._status = 0
 
     def run(self, serve: Serve) -> int:
-        """Run until stopped. Returns the exit status: 0 if every worker ended well in the end, 1
-        otherwise.
+        """Run until stopped.
+
+        Returns the exit status: 0 if every worker ended well in the end, 1 otherwise.
         """
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._note)
@@ -264,11 +314,15 @@ class Supervisor:
         elif number == signal.SIGINT and time.monotonic() - self._asked >= BURST:
             self._end = True
 
+    def _processes(self) -> list[_Process]:
+        return [*filter(None, (slot.process for slot in self._slots)), *self._leaving]
+
     def _start(self, slot: _Slot, serve: Serve) -> None:
-        slot.counters["beat"] = time.monotonic()
         sys.stdout.flush()
         ends: tuple[int, ...] = ()
         try:
+            counters = Counters()
+            counters["beat"] = time.monotonic()
             ends = read_end, write_end = os.pipe()
             pid = os.fork()
         except OSError as error:  # no descriptors, no memory, no room for one more process
@@ -281,63 +335,65 @@ class Supervisor:
         if pid == 0:
             status = 1
             try:
-                # What belongs to the supervisor alone. A worker that held another's pipe would keep
-                # it from noticing that the supervisor is gone.
-                for other in self._slots:
-                    if other.orders >= 0:
-                        os.close(other.orders)
+                # Close what belongs to the supervisor alone. A worker that held the pipe to another
+                # would keep that one from noticing that the supervisor is gone.
+                for other in self._processes():
+                    os.close(other.orders)
                 os.close(write_end)
-                status = self._work(slot, read_end, serve)
+                status = self._work(slot.index, counters, read_end, serve)
             finally:
                 os._exit(status)
         os.close(read_end)
-        slot.pid, slot.orders = pid, write_end
+        slot.process = _Process(slot.index, pid, write_end, counters)
 
-    def _work(self, slot: _Slot, orders: int, serve: Serve) -> int:
+    def _work(self, index: int, counters: Counters, orders: int, serve: Serve) -> int:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         faulthandler.register(signal.SIGUSR2)
         try:
-            mine = self._listening.share_of(slot.index, len(self._slots))
+            count = len(self._slots)
+            mine = self._listening.share_of(index, count)
             self._listening.close(but=mine)
-            # A connection is some 40 objects the collector looks at. With its usual thresholds it
-            # walks all of them again and again while connections come; so it leaves alone what was
-            # there before, and looks less often.
+            # A connection is some 40 objects that the collector looks at. With its usual thresholds
+            # it walks all of them again and again while connections come; so it leaves alone what
+            # was there before, and looks less often.
             gc.freeze()
             gc.set_threshold(50_000, 20, 100)
             patience = self._watchdog or self._notify.every
-            worker = Worker(
-                slot.index, len(self._slots), patience, mine, slot.counters, self._doors, orders
-            )
+            worker = Worker(index, count, patience, mine, counters, self._doors, orders)
             trio.run(worker.run, serve)
         except BaseException:
-            log.critical("worker %d failed", slot.index, exc_info=True)
+            log.critical("worker %d failed", index, exc_info=True)
             return 1
         return 0
 
     def _watch(self, serve: Serve) -> None:
         said, next_line = "", 0.0
         looked = time.monotonic()
-        while any(slot.pid or not self._draining for slot in self._slots):
-            if select.select(
-                [self._listening] if self._listening.fileno() >= 0 else [], [], [], LOOK
-            )[0]:
+        while self._processes() or not self._draining:
+            asking = [self._listening] if self._listening.fileno() >= 0 else []
+            if select.select(asking, [], [], LOOK)[0]:
                 self._listening.answer()
             now = time.monotonic()
             # A pause of the whole machine, or of the whole group, is no worker's fault.
             paused, looked = now - looked > 10 * LOOK, now
+            for process in self._processes():
+                self._look_at(process, now, paused)
             for slot in self._slots:
-                if slot.pid:
-                    self._look_at(slot, now, paused)
-                elif not self._draining and (
-                    now >= slot.due or (self._asked and slot.due < math.inf)
-                ):
-                    self._start(slot, serve)  # also for a drain: its backlog is waiting
+                self._replace(slot, now, serve)
+                if slot.process or self._draining:
+                    continue
+                # When a drain has been asked for, too: the backlog of the place is waiting.
+                if now >= slot.due or (self._asked and slot.due < math.inf):
+                    self._start(slot, serve)
+            for process in self._leaving:
+                self._relieve(process)
             if self._asked is not None and not self._draining:
                 self._draining = True
                 self._notify.send("STOPPING=1")
+                last = self._listening.is_last()
                 self._listening.close()  # the workers' copies are the last ones now
-                self._tell(DRAIN + LAST if self._listening.alone else DRAIN)
+                self._tell(DRAIN + LAST if last else DRAIN)
             if self._reload and not self._draining:
                 self._tell(RELOAD)
             self._reload = False
@@ -345,7 +401,9 @@ class Supervisor:
                 self._end = False
                 say("interrupted again: ending at once")
                 self._tell(END)
-            if not self._announced and all(slot.counters["ready"] for slot in self._slots):
+            if not self._announced and all(
+                slot.process and slot.process.counters["ready"] for slot in self._slots
+            ):
                 self._announced = True
                 self._notify.send("READY=1")
                 host, port, count = self._listening.host, self._listening.port, len(self._slots)
@@ -359,40 +417,61 @@ class Supervisor:
                 said, next_line = line, now + 1.0
 
     def _all_alive(self, now: float) -> bool:
-        """Whether every loop turns, as far as we do not see to that ourselves: a stalled worker is
-        replaced in time.
-        """
+        """Whether every loop turns, or a worker whose loop does not is about to be replaced."""
         patience = self._watchdog + GRACE if self._watchdog else self._notify.every
-        running = [slot for slot in self._slots if slot.pid]
-        complete = self._draining or len(running) == len(self._slots)
-        return complete and all(now - slot.counters["beat"] <= patience for slot in running)
+        complete = self._draining or all(slot.process for slot in self._slots)
+        return complete and all(
+            now - each.counters["beat"] <= patience for each in self._processes()
+        )
 
-    def _tell(self, word: bytes) -> None:
-        for slot in self._slots:
-            if slot.pid:
-                with suppress(BrokenPipeError):
-                    os.write(slot.orders, word)
+    def _tell(self, words: bytes) -> None:
+        for process in self._processes():
+            process.tell(words)
 
-    def _look_at(self, slot: _Slot, now: float, paused: bool) -> None:
-        done, code = os.waitpid(slot.pid, os.WNOHANG)
+    def _replace(self, slot: _Slot, now: float, serve: Serve) -> None:
+        """Start a successor of the worker in *slot* if that one alone got SIGTERM."""
+        process = slot.process
+        if process is None or self._draining or self._asked is not None:
+            return
+        told = process.counters["told"]
+        if told and now - told >= GROUP:
+            say(f"{process} was told to end; starting its successor")
+            self._leaving.append(process)
+            slot.process = None
+            self._start(slot, serve)
+
+    def _relieve(self, process: _Process) -> None:
+        """Tell a worker that is leaving to drain, once its successor listens."""
+        successor = self._slots[process.index].process
+        if not process.replaced and successor is not None and successor.counters["ready"]:
+            process.replaced = True
+            process.tell(DRAIN + REPLACED)
+
+    def _look_at(self, process: _Process, now: float, paused: bool) -> None:
+        done, code = os.waitpid(process.pid, os.WNOHANG)
         if done:
-            self._ended(slot, os.waitstatus_to_exitcode(code), now)
+            self._ended(process, os.waitstatus_to_exitcode(code), now)
         elif paused:
-            slot.counters["beat"] = now
-        elif self._watchdog and now - slot.counters["beat"] > self._watchdog:
-            say(
-                f"worker {slot.index} (pid {slot.pid}) has stalled for {self._watchdog:g} s; killing it"
-            )
-            os.kill(slot.pid, signal.SIGUSR2)  # it writes where it stalled to stderr, if it can
+            process.counters["beat"] = now
+        elif self._watchdog and now - process.counters["beat"] > self._watchdog:
+            say(f"{process} has stalled for {self._watchdog:g} s; killing it")
+            os.kill(process.pid, signal.SIGUSR2)  # it writes where it stalled to stderr, if it can
             time.sleep(LOOK)
-            os.kill(slot.pid, signal.SIGKILL)
-            slot.counters["beat"] = math.inf
+            os.kill(process.pid, signal.SIGKILL)
+            process.counters["beat"] = math.inf
 
-    def _ended(self, slot: _Slot, code: int, now: float) -> None:
-        what = f"worker {slot.index} (pid {slot.pid}) ended with status {code}"
-        slot.counters.begin()
-        os.close(slot.orders)
-        slot.pid, slot.orders = 0, -1
+    def _ended(self, process: _Process, code: int, now: float) -> None:
+        what = f"{process} ended with status {code}"
+        for name in Counters.SUMS:
+            self._past[name] += process.counters[name]
+        self._past["max_lag"] = max(self._past["max_lag"], process.counters["max_lag"])
+        os.close(process.orders)
+        slot = self._slots[process.index]
+        if process in self._leaving:
+            self._leaving.remove(process)
+            say(what)
+            return
+        slot.process = None
         if not self._draining:
             self._lost(slot, what, now)
         elif code:
@@ -400,9 +479,7 @@ class Supervisor:
             self._status = 1
 
     def _lost(self, slot: _Slot, what: str, now: float) -> None:
-        """There is no process in *slot*: have it filled again, unless that has been tried too
-        often.
-        """
+        """Have *slot*, which has no process, filled again unless that was tried too often."""
         slot.deaths = [then for then in slot.deaths if now - then < DEATHS_WITHIN] + [now]
         times = len(slot.deaths)
         if not self._announced or times > DEATHS:
@@ -419,18 +496,19 @@ class Supervisor:
         slot.due = now + delay
 
     def _figures(self) -> dict[str, float]:
-        """Of all workers, those that are gone included."""
+        """The sums of all workers; those that are gone are counted in."""
+        counters = [process.counters for process in self._processes()]
         found = {
-            name: sum(slot.counters[name] for slot in self._slots)
-            for name in ("open", *Counters.SUMS)
+            name: self._past[name] + sum(each[name] for each in counters) for name in Counters.SUMS
         }
-        found["max_lag"] = max(slot.counters["max_lag"] for slot in self._slots)
-        return found
+        found["max_lag"] = max(self._past["max_lag"], *(each["max_lag"] for each in counters), 0.0)
+        return {"open": sum(each["open"] for each in counters), **found}
 
     def _line(self) -> str:
         total = self._figures()
         return (
-            f"open {total['open']:.0f}, accepted {total['accepted']:.0f}, reaped {total['reaped']:.0f}, "
-            f"averted {total['averted']:.0f}, worst loop lag {total['max_lag'] * 1000:.0f} ms, "
+            f"open {total['open']:.0f}, accepted {total['accepted']:.0f}, "
+            f"reaped {total['reaped']:.0f}, averted {total['averted']:.0f}, "
+            f"worst loop lag {total['max_lag'] * 1000:.0f} ms, "
             f"stalls {total['stalls']:.0f}, reaper task {total['reaper_cpu']:.2f} s CPU"
         )

@@ -679,6 +679,18 @@ async def missing_workers(monkeypatch: pytest.MonkeyPatch, user: int | None) -> 
     return missing
 
 
+async def test_a_worker_that_has_been_replaced_answers_no_other_worker(clock: MockClock) -> None:
+    async with running() as server, trio.open_nursery() as nursery:
+        doors = Doors(2)
+        replaced = Desk(server, doors, worker=1)
+        nursery.start_soon(replaced.run)
+        replaced.close()
+        status = json.loads((await Desk(server, doors).show_status())[1])
+        assert status["missing"] == [1]
+        for door in doors.inner:
+            door.close()
+
+
 @pytest.mark.parametrize("user", [os.getuid(), 0])
 async def test_workers_answer_their_own_user_and_root(
     clock: MockClock, monkeypatch: pytest.MonkeyPatch, user: int

@@ -16,7 +16,8 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ from scripts.tools import metrics
 from server_example.listening import Listening, empty
 from server_example.serving import serve
 from server_example.status import Doors
-from server_example.workers import RELOAD, Counters, Worker
+from server_example.workers import DRAIN, LAST, LOOK, RELOAD, WORD, Counters, Worker
 from tests.helpers.server_process import (
     PATIENCE,
     ROOT,
@@ -44,6 +45,7 @@ from tests.helpers.server_process import (
 pytestmark = pytest.mark.slow
 
 FLIGHTS = 10
+CLOSE = b"GET /sleep?s=0 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 
 
 def in_flight(process: Process, seconds: str = "1s") -> list[http.client.HTTPConnection]:
@@ -221,7 +223,8 @@ def test_a_worker_that_is_killed_or_told_to_end_is_replaced_and_nothing_is_lost(
         os.kill(worker, signal.SIGTERM)
         process.group(signal.SIGHUP)
         assert [answer(client) for client in clients] == [200] * FLIGHTS
-        process.says(rf"worker 0 \(pid {worker}\) ended with status 0; starting it again")
+        process.says(rf"worker 0 \(pid {worker}\) was told to end; starting its successor")
+        process.says(rf"worker 0 \(pid {worker}\) ended with status 0$")
         assert answer(ask(process.address)) == 200
         (worker,) = process.workers()
         os.kill(worker, signal.SIGSTOP)
@@ -232,6 +235,102 @@ def test_a_worker_that_is_killed_or_told_to_end_is_replaced_and_nothing_is_lost(
         assert process.stop() == 0
         (accepted,) = re.findall(r"accepted (\d+),", process.says("^stopped: "))
         assert int(accepted) > 2 * FLIGHTS  # by all three workers
+
+
+def test_newcomers_do_not_wait_for_the_drain_of_a_worker_that_is_told_to_end() -> None:
+    with server("http", "--drain", "5s", "--drain-delay", "5s") as process:
+        clients = in_flight(process, "100s")
+        (worker,) = process.workers()
+        os.kill(worker, signal.SIGTERM)
+        process.says("starting its successor")
+        wait_until(lambda: len(process.workers()) == 2, "the successor")
+        for _ in range(5):
+            assert answer(ask(process.address)) == 200
+        assert worker in process.workers(), "newcomers have waited for the end of its drain"
+        assert all(isinstance(answer(client), str) for client in clients)
+
+
+def resets_among_newcomers(*flags: str) -> tuple[int, int]:
+    """Stop a server by SIGTERM to its group while clients keep connecting. Returns how many of them
+    were reset, and how many were answered.
+    """
+    stopped = threading.Event()
+    said: list[bytes] = []
+
+    def keep_asking(address: tuple[str, int]) -> None:
+        while not stopped.is_set():
+            with socket.socket() as client:
+                client.settimeout(0.5)  # a client whose SYN is dropped would wait for seconds
+                try:
+                    client.connect(address)
+                    client.settimeout(PATIENCE)
+                    client.sendall(CLOSE)
+                    said.append(client.recv(12))
+                except ConnectionResetError:
+                    said.append(b"reset")
+                except OSError:
+                    time.sleep(0.01)  # nobody listens
+
+    with server("http", "--drain-idle", "50ms", *flags) as process:
+        asking = [threading.Thread(target=keep_asking, args=[process.address]) for _ in range(8)]
+        for each in asking:
+            each.start()
+        wait_until(lambda: len(said) > 50)
+        process.group(signal.SIGTERM)
+        assert process.end() == 0
+        stopped.set()
+        for each in asking:
+            each.join()
+    assert set(said) <= {b"reset", b"HTTP/1.1 200"}
+    return said.count(b"reset"), said.count(b"HTTP/1.1 200")
+
+
+def test_sigterm_to_the_group_resets_no_newcomer_though_the_drain_begins_at_once() -> None:
+    found = [resets_among_newcomers("--workers", "2") for _ in range(3)]
+    assert [resets for resets, _ in found] == [0, 0, 0]
+    assert all(answered > 50 for _, answered in found)
+
+
+@pytest.mark.trio
+async def test_a_worker_that_gets_sigterm_waits_for_the_word_of_its_supervisor(
+    autojump_clock: MockClock,
+) -> None:
+    orders, supervisor = os.pipe()
+    worker = worker_of(orders)
+
+    async def serve(worker: Worker) -> None:
+        await trio.testing.wait_all_tasks_blocked()  # the signal would end this process before
+        os.kill(os.getpid(), signal.SIGTERM)
+        while not worker.counters["told"]:
+            await trio.sleep(0.01)
+        await trio.sleep(LOOK)
+        assert not worker.stop.is_set()
+        os.write(supervisor, DRAIN + LAST)
+        await worker.stop.wait()
+        assert worker.last
+
+    await worker.run(serve)
+    for end in (orders, supervisor):
+        os.close(end)
+
+
+@pytest.mark.trio
+async def test_a_worker_without_a_word_of_its_supervisor_drains_after_a_bounded_time(
+    autojump_clock: MockClock,
+) -> None:
+    orders, supervisor = os.pipe()
+    worker = worker_of(orders)
+
+    async def serve(worker: Worker) -> None:
+        await trio.testing.wait_all_tasks_blocked()  # the signal would end this process before
+        os.kill(os.getpid(), signal.SIGTERM)
+        with trio.fail_after(2 * WORD):
+            await worker.stop.wait()
+        assert (worker.last, worker.replaced) == (False, False)
+
+    await worker.run(serve)
+    for end in (orders, supervisor):
+        os.close(end)
 
 
 def test_a_stalled_worker_is_killed_and_replaced_but_a_pause_of_all_kills_none() -> None:
@@ -250,8 +349,7 @@ def test_a_stalled_worker_is_killed_and_replaced_but_a_pause_of_all_kills_none()
 
 
 def worker_of(orders: int, *listening: socket.socket) -> Worker:
-    counters = Counters(memoryview(bytearray(8 * len(Counters.NAMES))).cast("d"))
-    return Worker(0, 1, 30.0, [*listening], counters, Doors(1), orders)
+    return Worker(0, 1, 30.0, [*listening], Counters(), Doors(1), orders)
 
 
 @pytest.mark.trio
@@ -508,21 +606,56 @@ async def test_who_asks_as_a_server_leaves_is_answered_by_the_next_one(
                 assert answered.getpeername() == asking.getsockname()
 
 
-def answers_once(listening: Listening) -> None:
-    """Have *listening* answer one successor that asks, in a thread."""
+@contextmanager
+def answering_once(listening: Listening) -> Iterator[None]:
+    """Have *listening* answer one successor that asks meanwhile, in a thread."""
 
     def answer_one() -> None:
         select.select([listening], [], [])
         listening.answer()
 
-    threading.Thread(target=answer_one).start()
+    thread = threading.Thread(target=answer_one)
+    thread.start()
+    yield
+    thread.join()
+
+
+@contextmanager
+def taken_over() -> Iterator[tuple[Listening, Listening]]:
+    """The sockets of a server, and those of one that has taken them over."""
+    first = Listening.open("127.0.0.1", 0, 2)
+    with answering_once(first):
+        second = Listening.open("127.0.0.1", first.port, 1, share=True)
+    yield first, second
+    first.close()
+    second.close()
 
 
 def test_no_one_is_turned_away_from_sockets_that_another_server_has_too() -> None:
-    first = Listening.open("127.0.0.1", 0, 1)
-    assert first.alone
-    answers_once(first)
-    second = Listening.open("127.0.0.1", first.port, 1, share=True)
-    assert (first.alone, second.alone) == (False, False)
-    first.close()
-    second.close()
+    with taken_over() as (first, second):
+        assert len(second.sockets) == 2
+        assert not first.is_last()
+
+
+def test_a_server_that_took_its_sockets_over_is_the_last_once_the_other_has_gone() -> None:
+    with taken_over() as (first, second):
+        first.close()
+        assert second.is_last()
+
+
+def test_a_server_whose_successor_has_died_is_the_last_again() -> None:
+    with taken_over() as (first, second):
+        second.close()
+        assert first.is_last()
+
+
+def test_of_two_servers_that_leave_at_once_one_is_the_last() -> None:
+    with taken_over() as (first, second):
+        assert [first.is_last(), second.is_last()] == [False, True]
+
+
+def test_a_service_manager_keeps_its_sockets_so_nobody_is_the_last() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as managed:
+        listening = Listening([managed.dup()], None)
+        assert not listening.is_last()
+        listening.close()
