@@ -8,6 +8,7 @@ import pickle
 import re
 import textwrap
 import tomllib
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given
@@ -295,3 +296,9 @@ def test_a_share_is_never_rounded_to_nothing() -> None:
 def test_every_behaviour_can_be_sent_to_the_process_that_plays_it() -> None:
     every = [behaviour(kind) for kind in KINDS]
     assert pickle.loads(pickle.dumps(every)) == every
+
+
+def test_the_page_has_a_row_with_every_behaviour() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "loadgen.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| `.*$", page, re.MULTILINE))))
+    assert set(KINDS) - named == set()
