@@ -67,7 +67,7 @@ docs: .venv/.dev
 lint: .venv/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy reaper loadgen server_example benchmarks
+	$(BIN)/mypy reaper loadgen server_example benchmarks scripts tests
 	@echo "every public name has a type, also for pyright"
 	@PYTHONPATH="$(CURDIR):$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" \
 	  $(BIN)/basedpyright --pythonpath $(BIN)/python --verifytypes reaper --ignoreexternal >.venv/types.txt \

@@ -307,10 +307,14 @@ def test_the_first_signal_asks_and_a_second_ctrl_c_ends_it_at_once(number: signa
 def test_a_signal_that_comes_in_the_middle_of_a_wait_is_noted_all_the_same() -> None:
     """The handler runs in the thread that waits, between any two steps of the wait."""
     main = threading.main_thread().ident
+    assert main is not None
+
+    def interrupt() -> None:
+        for _ in range(20_000):
+            signal.pthread_kill(main, signal.SIGTERM)
+
     with stoppable() as stop:
-        sender = threading.Thread(
-            target=lambda: [signal.pthread_kill(main, signal.SIGTERM) for _ in range(20_000)]
-        )
+        sender = threading.Thread(target=interrupt)
         sender.start()
         while sender.is_alive():
             stop.wait(0.0)

@@ -90,7 +90,7 @@ def test_nginx_accepts_what_the_page_about_proxies_shows(tmp_path: Path) -> None
     (tmp_path / "nginx.conf").write_text(
         f"pid {tmp_path / 'pid'};\nevents {{}}\nhttp {{\n{inner}}}\n"
     )
-    command = [
+    command: list[str | Path] = [
         nginx,
         "-t",
         "-e",

@@ -23,7 +23,7 @@ import reaper.trio
 Body = Callable[[], Coroutine[Any, Any, Any]]
 
 
-class _Jumping(selectors.DefaultSelector):  # type: ignore[misc]
+class _Jumping(selectors.DefaultSelector):
     """Instead of waiting it lets the loop's clock jump."""
 
     loop: VirtualLoop

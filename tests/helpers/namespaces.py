@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 import pytest
@@ -63,7 +64,7 @@ def run(*command: str) -> None:
 
 
 @contextmanager
-def _holder(*command: str):
+def _holder(*command: str) -> Iterator[int]:
     """A process that keeps a namespace alive: its id. *command* runs another command in a new one."""
     with subprocess.Popen(
         [*command, "sh", "-c", "echo $$; exec sleep 3600"], stdout=subprocess.PIPE, text=True

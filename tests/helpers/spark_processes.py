@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 @contextmanager
-def started(command: list[str], log: Path, **options: Any):
+def started(command: list[str], log: Path, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
     """In the end it is killed with all that it has started, as by a power cut, if it still runs."""
     with log.open("ab") as file:
         process = subprocess.Popen(
@@ -50,7 +51,7 @@ def started(command: list[str], log: Path, **options: Any):
         process.wait()
 
 
-def until(condition, process: subprocess.Popen[bytes], log: Path) -> Any:
+def until(condition: Callable[[], Any], process: subprocess.Popen[bytes], log: Path) -> Any:
     """What *condition* returns once it is true; fails if *process*, which writes *log*, ends
     before.
     """

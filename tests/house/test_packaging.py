@@ -125,7 +125,7 @@ class Installed:
         subprocess.run(
             [sys.executable, "-m", "venv", "--without-pip", directory / "venv"], check=True
         )
-        pip = [
+        pip: list[str | Path] = [
             sys.executable,
             "-m",
             "pip",

@@ -88,7 +88,7 @@ def test_everything_is_exported_under_stable_names_and_the_same_by_every_way_out
     prometheus, meter = pytest.importorskip("prometheus_client"), Meter()
     with Journal(tmp_path, clock_ns=lambda: 0, background=False, queue_rows=4) as journal:
         statistics = lived(journal=journal).driver.statistics
-        exported = {family.name: family.values for family in families(statistics())}
+        exported: dict[str, Any] = {f.name: f.values for f in families(statistics())}
         instrument(meter, statistics)
         registry = prometheus.CollectorRegistry()
         registry.register(
@@ -134,7 +134,7 @@ def test_every_metric_is_documented_by_its_name() -> None:
 def test_the_log_says_which_connection_why_and_how_late(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, logger="reaper"):
         lived()
-    closed = [record for record in caplog.records if hasattr(record, "reason")]
+    closed: list[Any] = [record for record in caplog.records if hasattr(record, "reason")]
     assert sorted(record.reason for record in closed) == ["headers", "idle", "idle"]
     assert all(record.lateness >= 0 and record.due > 0 for record in closed)
 

@@ -61,7 +61,7 @@ def test_jitter_of_less_than_a_tick_changes_nothing_and_of_very_many_ticks_is_fi
         *(("share", lambda bad: Jitter(bad, 1.0), bad) for bad in (-0.1, 1.1, float("nan"))),
         *(
             ("seed must be an integer or None", lambda bad: Jitter(0.1, 1.0, seed=bad), bad)
-            for bad in ([], {})
+            for bad in (list[int](), "7s".split)
         ),
         *(("rate", Bucket, bad) for bad in (0, -1, float("inf"), float("nan"))),
         *(

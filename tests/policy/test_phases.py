@@ -115,7 +115,7 @@ class World:
 
 
 def begun(
-    phase: Phase, cut: Callable[[str], object] | None = None, **overrides: Any
+    phase: Phase, cut: Callable[[str], object] | None = None, /, **overrides: Any
 ) -> tuple[World, IdlePolicy]:
     """A connection that waits for *phase*."""
     world = World(**overrides)
@@ -126,7 +126,7 @@ def begun(
 
 
 def requested(
-    phase: Phase, cut: Callable[[str], object] | None = None, **overrides: Any
+    phase: Phase, cut: Callable[[str], object] | None = None, /, **overrides: Any
 ) -> tuple[World, IdlePolicy]:
     """A connection whose request has begun, and which now waits for *phase*."""
     world, policy = begun(Phase.FIRST_BYTE, cut, **overrides)

@@ -151,7 +151,7 @@ class Watching(Loop):
 
 
 def test_between_the_watermarks_silence_is_borne_for_a_share_of_its_timeout() -> None:
-    loop = Watching()
+    loop: Any = Watching()
     for _ in range(10):
         loop.watch(100)
     verdict = Pressure(Resources(connections=100), floor=0.1).judge(of(88))
@@ -164,7 +164,7 @@ def test_between_the_watermarks_silence_is_borne_for_a_share_of_its_timeout() ->
 def test_only_who_waits_for_bytes_of_which_none_have_come_is_closed_for_pressure() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        loop = Watching()
+        loop: Any = Watching()
         made = [
             loop.watch(300),
             loop.watch(300),
@@ -180,7 +180,7 @@ def test_only_who_waits_for_bytes_of_which_none_have_come_is_closed_for_pressure
 
 
 def test_the_longest_silent_are_closed_for_pressure_first() -> None:
-    loop = Watching()
+    loop: Any = Watching()
     younger, longest = loop.watch(1000), loop.watch(1000)
     loop.run_until(10)
     younger.touch()
