@@ -2,7 +2,11 @@
 `reaper top`.
 
 One rule: *nothing is surveyed until it is asked for*. The worker that is asked asks the others,
-each at a socket of its own, which a successor takes over.
+each at a socket of its own, which a successor takes over. Metrics are counters that exist anyway;
+only a status looks at every connection, which costs as much as many requests.
+
+Both tell an operator what the server is doing, so both are for this machine, and for the address of
+`server.status`: see `http.routes.show`. `/ready` is for everybody.
 """
 
 from __future__ import annotations
@@ -10,7 +14,9 @@ from __future__ import annotations
 import json
 import os
 import socket
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol
 
 import trio
@@ -28,11 +34,11 @@ PATIENCE = 1.5
 
 
 class Doors:
-    """Where the workers are asked. Made before the first of them is forked.
+    """The sockets at which workers are asked. They are made before the first worker is forked.
 
     Args:
         workers: How many.
-        public: A listening socket for `/status` and `/metrics`, besides the server's own port;
+        public: A listening socket for the operator's questions, besides the server's own port;
             None: there is none.
     """
 
@@ -42,7 +48,7 @@ class Doors:
         self.inner = [listen_as(name) for _ in range(workers)] if workers > 1 else []
 
     def close(self) -> None:
-        """Close this process's copies of all of them."""
+        """Close this process's copies of all the sockets."""
         for each in filter(None, (*self.inner, self.public)):
             each.close()
 
@@ -66,13 +72,13 @@ class Shown(Protocol):
 
 
 class Desk:
-    """Where one worker answers for all.
+    """Answers for all workers, in one of them.
 
     Args:
-        server: Of this worker.
-        doors: Of all workers; None: this is the only one.
-        worker: Which of them this is.
-        pressure: What its pressure is judged by.
+        server: The connections of this worker.
+        doors: The sockets of all workers; None: this is the only worker.
+        worker: The number of this worker.
+        pressure: What its pressure is judged by; None: nothing is.
     Attributes:
         pages: What it shows, by path.
     """
@@ -117,27 +123,32 @@ class Desk:
 
     async def _tell(self, asking: trio.SocketStream) -> None:
         if same_user(asking.socket):
-            await answer(asking, {"/": self._show_own})
+            own = (("/status", self._own_status), ("/metrics", self._own_metrics))
+            await answer(asking, {path: partial(_in_json, page) for path, page in own})
 
-    async def _show_own(self) -> tuple[str, bytes]:
-        return JSON, json.dumps(await self._own()).encode()
+    async def _own_status(self) -> dict[str, Any]:
+        return await survey(self._server.watcher, self._pressure, self._worker)
 
-    async def _own(self) -> dict[str, Any]:
-        watcher, pressure = self._server.watcher, self._pressure
-        more = () if pressure is None else pressure.families()
-        metrics = exposition(
-            [({}, (*self._server.families(), *families(watcher.statistics()), *more))]
+    async def _own_metrics(self) -> str:
+        pressure = () if self._pressure is None else self._pressure.families()
+        own = (
+            *self._server.families(),
+            *families(self._server.watcher.statistics()),
+            *pressure,
         )
-        return {"status": await survey(watcher, pressure, self._worker), "metrics": metrics}
+        return exposition([({}, own)])
 
-    async def _all(self) -> dict[int, dict[str, Any]]:
-        """What each worker says of itself now; those that do not answer in time are not in it."""
-        found = {self._worker: await self._own()}
+    async def _all(self, path: str, own: Callable[[], Awaitable[Any]]) -> dict[int, Any]:
+        """What each worker answers to *path* now, by its number; this one answers with *own*.
+
+        Workers that do not answer within `PATIENCE` seconds are left out.
+        """
+        found = {self._worker: await own()}
 
         async def ask(worker: int, name: bytes) -> None:
             with suppress(OSError, ValueError), trio.socket.socket(socket.AF_UNIX) as asking:
                 await asking.connect(name)
-                await asking.send(b"GET / HTTP/1.1\r\n\r\n")
+                await asking.send(f"GET {path} HTTP/1.1\r\n\r\n".encode())
                 answer = b""
                 while piece := await asking.recv(65536):
                     answer += piece
@@ -151,25 +162,31 @@ class Desk:
         return dict(sorted(found.items()))
 
     async def show_ready(self) -> tuple[str, bytes]:
-        """For a load balancer: whether newcomers should come. Raises Unavailable: this worker has
-        been told to end.
+        """Tell a load balancer that newcomers may come.
+
+        Raises:
+            Unavailable: this worker has been told to end.
         """
         if self._server.leaving:
             raise Unavailable("leaving")
         return "text/plain; charset=utf-8", b"ready\n"
 
     async def show_metrics(self) -> tuple[str, bytes]:
-        """Metrics of every worker, each sample labelled with its worker; without a label if there
-        is only one.
+        """The metrics of every worker.
+
+        Each sample has a label with its worker, unless there is only one.
         """
-        found = {str(number): said["metrics"] for number, said in (await self._all()).items()}
+        said = await self._all("/metrics", self._own_metrics)
+        found = {str(number): text for number, text in said.items()}
         text: str = merged(found, "worker") if self._doors.inner else found["0"]
         return CONTENT_TYPE, text.encode()
 
     async def show_status(self) -> tuple[str, bytes]:
         """The status of all workers; those that do not answer are named."""
-        found = await self._all()
+        found = await self._all("/status", self._own_status)
         missing = [number for number in range(len(self._doors.inner)) if number not in found]
-        return JSON, document(
-            self._server.kind, [said["status"] for said in found.values()], missing
-        )
+        return JSON, document(self._server.kind, list(found.values()), missing)
+
+
+async def _in_json(page: Callable[[], Awaitable[Any]]) -> tuple[str, bytes]:
+    return JSON, json.dumps(await page()).encode()

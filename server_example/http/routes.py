@@ -122,10 +122,10 @@ async def tunnel(exchange: Exchange) -> None:
 
 
 async def show(exchange: Exchange) -> None:
-    """`/metrics`, `/ready`, `/status`: for Prometheus, for a load balancer, and for `reaper top` on
-    this machine.
+    """`/metrics`, `/ready`, `/status`: for Prometheus and `reaper top` on this machine, and for a
+    load balancer.
     """
-    if exchange.path == "/status" and not exchange.is_local:
+    if exchange.path != "/ready" and not exchange.is_local:
         raise HttpError(403, "for this machine only: see server.status")
     try:
         kind, body = await exchange.server.desk.pages[exchange.path]()

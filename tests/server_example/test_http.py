@@ -18,6 +18,7 @@ import pytest
 import trio
 
 from reaper.config import ReaperConfig
+from reaper.driver.status import survey
 from reaper.metrics import families as library_families
 from server_example.http.connection import Exchange, Route
 from server_example.http.routes import ROUTES
@@ -258,8 +259,11 @@ async def test_who_is_connected_is_for_this_machine_and_for_no_cache(
             assert (response.status, response.headers["allow"]) == (405, allow)
         for local, proxied in ((False, b""), (True, b"x-forwarded-for: 192.0.2.1\r\n")):
             monkeypatch.setattr(Transport, "is_local", local)
+            for target in ("/status", "/metrics"):
+                async with await run.connect() as other:
+                    assert (await ask(other, target, headers=proxied)).status == 403
             async with await run.connect() as other:
-                assert (await ask(other, "/status", headers=proxied)).status == 403
+                assert (await ask(other, "/ready", headers=proxied)).status == 200
         ready = await ask(stream, "/ready")
         run.leaving = True
         unready = await ask(stream, "/ready")
@@ -268,6 +272,22 @@ async def test_who_is_connected_is_for_this_machine_and_for_no_cache(
             None,
             "close",
         )
+
+
+async def test_connections_are_surveyed_for_a_status_and_not_for_metrics(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    surveyed: list[object] = []
+
+    async def counted(*words: Any) -> dict[str, Any]:
+        surveyed.append(words)
+        return await survey(*words)
+
+    monkeypatch.setattr("server_example.status.survey", counted)
+    async with running() as run, await run.connect() as stream:
+        for target, surveys in (("/metrics", 0), ("/status", 1)):
+            assert (await ask(stream, target)).status == 200
+            assert len(surveyed) == surveys
 
 
 async def test_metrics_can_be_read_by_prometheus() -> None:
