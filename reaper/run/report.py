@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import stat
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -53,8 +54,11 @@ def guarded(server: str, sockets: Iterable[Any], limits: Mapping[str, float]) ->
     places, inodes = [], []
     for sock in sockets:
         with suppress(OSError):
-            inodes.append(os.fstat(sock.fileno()).st_ino)
-            places.append(address(sock.getsockname()))
+            number = sock.fileno()
+            # A program may hand over what is no socket: what then has a number is not a listener.
+            if isinstance(number, int) and stat.S_ISSOCK((found := os.fstat(number)).st_mode):
+                inodes.append(found.st_ino)
+                places.append(address(sock.getsockname()))
     message = {"guarded": server, "inodes": inodes, "places": places, "limits": limits_text(limits)}
     _say(
         message, f"{server} on {', '.join(places) or 'its sockets'} is guarded: {message['limits']}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -85,3 +87,20 @@ def test_the_versions_installed_here_are_those_that_are_said_to_be_tested() -> N
         if server.version and server.version != server.tested[1]
     }
     assert not wrong
+
+
+class NoSocket:
+    """What a program's test may hand to a server in a socket's place: its number is another's."""
+
+    def fileno(self) -> object:
+        return True
+
+    def getsockname(self) -> object:
+        return ("127.0.0.1", 1)
+
+
+def test_what_is_no_socket_is_not_reported_as_a_place_that_is_guarded(heard: Heard) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening, open("/dev/null") as file:
+        report.guarded("odd", [NoSocket(), file, listening], {})
+        assert heard[0]["inodes"] == [os.fstat(listening.fileno()).st_ino]
+        assert heard[0]["places"] == [f"127.0.0.1:{listening.getsockname()[1]}"]
