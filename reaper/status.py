@@ -1,8 +1,7 @@
-"""The status of a server, for `python -m reaper top`: what its document is, and the HTTP that
-carries it.
+"""The status of a server, for `python -m reaper top`: its document, and the HTTP that carries it.
 
-The rule of this module: *bytes in, bytes out*. An adapter reads a request and writes the answer;
-who is connected, and from where, is for the operator alone, so the adapters listen on loopback
+The rule of this module: *bytes in, bytes out*. An adapter reads a request and writes the answer.
+Who is connected, and from where, is for the operator alone; so the adapters listen on loopback
 unless they are told otherwise.
 """
 
@@ -17,10 +16,10 @@ from typing import Any
 SCHEMA = "reaper-status/1"
 
 IDLE_BOUNDS = (1.0, 5.0, 15.0, 30.0, 60.0, 300.0, 900.0)
-"""Seconds: the columns of silence."""
+"""The upper bounds of the columns of silence, seconds; a last column is for longer silences."""
 
 LONGEST_REQUEST = 8192
-"""Bytes of a request; one that is longer is refused."""
+"""The most bytes that a request may have; a longer one is refused."""
 
 PATIENCE = 5.0
 """Seconds that a client has for its request, and for taking the answer."""
@@ -29,22 +28,24 @@ JSON = "application/json"
 
 
 class Unavailable(Exception):
-    """Raised by a page: answered 503, as by a server that is about to end and is asked whether it
-    is ready.
-    """
+    """Raised by a page to answer 503, as a server does that is no longer ready."""
 
 
 log: logging.Logger = logging.getLogger("reaper")
 
 Page = Callable[[], Awaitable[tuple[str, bytes]]]
-"""Makes an answer when it is asked for: content type and body."""
+"""Makes the answer to a request: its content type and its body."""
 
 
 def document(
     server: str, workers: Iterable[Mapping[str, Any]], missing: Iterable[int] = ()
 ) -> bytes:
-    """The status of *server*: what its *workers* said (`reaper.driver.status`), and which of them
-    said nothing.
+    """The status document of *server*, as JSON.
+
+    Args:
+        server: Its name.
+        workers: What its workers said, see `reaper.driver.status`.
+        missing: The numbers of the workers that said nothing.
     """
     found = {"schema": SCHEMA, "server": server, "workers": list(workers), "missing": list(missing)}
     return json.dumps(found).encode() + b"\n"
@@ -56,8 +57,11 @@ def complete(received: bytes) -> bool:
 
 
 async def answer(received: bytes, pages: Mapping[str, Page]) -> bytes:
-    """What to send back for the request *received*, before the connection is closed. A page that
-    raises is logged.
+    """The bytes to send back for the request *received*, before the connection is closed.
+
+    Args:
+        received: The request, as far as it was read.
+        pages: What is served, by path. A page that raises is logged, and answered 500.
     """
     method, _, rest = received.partition(b"\r\n")[0].decode("latin-1").partition(" ")
     target = rest.rpartition(" ")[0]
@@ -75,7 +79,7 @@ async def answer(received: bytes, pages: Mapping[str, Page]) -> bytes:
     except Unavailable:
         return _response(503)
     except Exception:
-        log.exception("a status page failed")  # looking must not end the server
+        log.exception("a status page failed")  # A page that fails must not end the server.
         return _response(500)
     return _response(200, body, content_type, head_only=method == "HEAD")
 
@@ -92,7 +96,8 @@ def _response(
     allowed = f"allow: {allow}\r\n" if allow else ""
     body = body or f"{status} {phrase}\n".encode()
     head = (
-        f"HTTP/1.1 {status} {phrase}\r\ncontent-type: {content_type}\r\ncontent-length: {len(body)}\r\n"
-        f"{allowed}cache-control: no-store\r\nconnection: close\r\n\r\n"
+        f"HTTP/1.1 {status} {phrase}\r\ncontent-type: {content_type}\r\n"
+        f"content-length: {len(body)}\r\n{allowed}"
+        "cache-control: no-store\r\nconnection: close\r\n\r\n"
     ).encode()
     return head if head_only else head + body

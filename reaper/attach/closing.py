@@ -2,9 +2,9 @@
 or by SOCK_DESTROY.
 
 One rule: *the final check and the close concern the same socket, one call apart*. pidfd_getfd(2)
-pins it: whatever the server does meanwhile, no later connection can be hit. And only a socket in
-hand tells whose turn it is where question and answer fell into one jiffy, so SOCK_DESTROY takes it,
-too, if it may.
+pins it: whatever the server does meanwhile, no later connection can be hit. Where question and
+answer fell into one jiffy, only a socket in hand tells whose turn it is; so the socket is taken
+before SOCK_DESTROY, too, if the kernel allows it.
 
 After shutdown the client has received everything that was queued, then an end of file; the server
 reads an end of file and cleans up by itself, as if the client had hung up. SOCK_DESTROY resets both
@@ -34,12 +34,12 @@ SCAN_EVERY = 1.0
 
 
 class Hands:
-    """What takes sockets of *target*'s processes.
+    """Takes duplicates of the sockets of *target*'s processes, and ends connections by them.
 
     Args:
-        target: It knows where they are.
-        destroys: Whether connections are aborted by SOCK_DESTROY, not ended by shutdown(2). Then
-            one whose socket cannot be taken is looked at from outside.
+        target: Knows which process holds a socket, and as which descriptor.
+        destroys: Whether connections are aborted by SOCK_DESTROY instead of shutdown(2). Then a
+            connection whose socket cannot be taken gets its final check from outside.
         clock: Seconds, monotonic.
     """
 
@@ -60,8 +60,9 @@ class Hands:
         if self._destroys:
             if not has_capability(CAP_NET_ADMIN):
                 raise Refusal(
-                    "--how destroy needs CAP_NET_ADMIN in the network namespace of the target: run as root, under "
-                    f"systemd with AmbientCapabilities=CAP_NET_ADMIN, or {SHUTDOWN_INSTEAD}"
+                    "--how destroy needs CAP_NET_ADMIN in the network namespace of the target: "
+                    "run as root, under systemd with AmbientCapabilities=CAP_NET_ADMIN, "
+                    f"or {SHUTDOWN_INSTEAD}"
                 )
             self._kernel.destroy(struct.pack("=40xQ", 1))  # no socket has these addresses
             return
@@ -71,8 +72,9 @@ class Hands:
         ]
         if not places:
             raise Refusal(
-                f"closing connections of {self._target} needs CAP_SYS_PTRACE: no process whose descriptors may be read "
-                "serves it; run as its user or as root; without --close nothing is needed"
+                f"closing connections of {self._target} needs CAP_SYS_PTRACE: no process whose "
+                "descriptors may be read serves it; run as its user or as root; "
+                "without --close nothing is needed"
             )
         check_shutdown(*places[0])
 
@@ -99,14 +101,19 @@ class Hands:
         return "closed" if destroy(ident) else "gone"
 
     def ask(self, ident: bytes, inode: int, seconds: int) -> str:
-        """Have the kernel ask the peer whenever it was silent for *seconds*: "asked", "unreachable"
-        or "later".
+        """Have the kernel ask the peer whenever it was silent for *seconds*.
+
+        Returns:
+            "asked"; "unreachable": no process that we may touch holds the socket; "later": its
+            holder is not known yet, try again in `SCAN_EVERY`.
         """
         return self._with(inode, lambda held: ask(held, ident, seconds))
 
     def _with(self, inode: int, use: Callable[[int], str]) -> str:
-        """What *use* makes of a duplicate of the socket, which it closes; it says "other" if that
-        is not the one.
+        """Call *use* with a duplicate of the socket *inode*, which *use* closes; return its answer.
+
+        *use* says "other" if the duplicate is another socket: the descriptor was closed and reused
+        since the descriptors were read. Then they are read again, once per `SCAN_EVERY`.
         """
         outcome = self._try(inode, use)
         if outcome in ("other", "unreachable"):
@@ -153,8 +160,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def check_shutdown(pid: int, fd: int) -> None:
-    """Make sure, by taking a socket of *pid* and letting it go untouched, that its connections
-    could be ended.
+    """Make sure that connections of *pid* can be ended: take one of its sockets and let it go.
 
     Raises:
         Refusal: the kernel or its ptrace rules do not let us.
@@ -166,9 +172,10 @@ def check_shutdown(pid: int, fd: int) -> None:
             raise Refusal(f"process {pid} has ended") from None
         if error.errno == errno.EPERM:
             raise Refusal(
-                f"closing connections of process {pid} needs CAP_SYS_PTRACE, and kernel.yama.ptrace_scope below 3: "
-                "run as root, or under systemd with AmbientCapabilities=CAP_SYS_PTRACE; --how destroy needs only "
-                "CAP_NET_ADMIN; without --close nothing is needed"
+                f"closing connections of process {pid} needs CAP_SYS_PTRACE, and "
+                "kernel.yama.ptrace_scope below 3: run as root, or under systemd with "
+                "AmbientCapabilities=CAP_SYS_PTRACE; --how destroy needs only CAP_NET_ADMIN; "
+                "without --close nothing is needed"
             ) from None
         if error.errno == errno.ENOSYS:
             raise Refusal(

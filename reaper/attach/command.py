@@ -1,7 +1,7 @@
 """`python -m reaper attach`: flags in, a watch that runs until it is told to stop.
 
 One rule: *nothing is closed unless `--close` says so*, and what cannot be done is refused before it
-is begun, in one line, with exit status 2.
+is begun, in one line, with exit status 2. The flags become a `Request`, and that goes on.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from pathlib import Path
 from typing import Any
 
 from ..config.flags import add_settings, duration, settings
-from ..config.settings import Attach, ReaperConfig
+from ..config.settings import ReaperConfig
 from ..errors import ConfigError, ReaperError, needs
 from .kernel import Linux, Refusal
+from .netlink import Network
 from .output import Output, in_words
+from .request import Request
 from .show import Json, Lines, Table, View, dropped_record, families
 from .watch import Watch
 
 GOOD, UNUSABLE = 0, 2
 STANDARD_OUTPUT = 1
-
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 def add_commands(commands: Any) -> None:
@@ -34,9 +34,10 @@ def add_commands(commands: Any) -> None:
     attach = commands.add_parser(
         "attach",
         help="show, and close, the idle connections of any running server",
-        description="Show, and with --close end, the idle connections of a running server, in any language, from "
-        "outside. The kernel says when each last spoke. Stops on Ctrl-C or SIGTERM; leaves nothing behind. "
-        "Exit status: 0 stopped, or the process has ended; 2 it cannot be done.",
+        description="Show, and with --close end, the idle connections of a running server, in any "
+        "language, from outside. The kernel says when each last spoke. Stops on Ctrl-C or SIGTERM; "
+        "leaves nothing behind. Exit status: 0 stopped, or the process has ended; 2 it cannot be "
+        "done.",
     )
     target = attach.add_mutually_exclusive_group(required=True)
     target.add_argument(
@@ -92,19 +93,11 @@ def run(parsed: argparse.Namespace) -> int:
     try:
         if not sys.platform.startswith("linux"):
             raise Refusal(
-                f"needs Linux, whose kernel knows when each connection last spoke; this is {sys.platform}"
+                "needs Linux, whose kernel knows when each connection last spoke; "
+                f"this is {sys.platform}"
             )
-        if parsed.learn is not None and (
-            parsed.close or parsed.journal is not None or parsed.metrics is not None
-        ):
-            raise Refusal(
-                "--learn closes nothing and has its own journal: leave --close, --journal and --metrics out"
-            )
-        loaded = ReaperConfig.load(parsed.config, overrides=settings(parsed))
-        config = loaded.attach
-        parsed.json = parsed.json or loaded.reaper.log_format == "json"
         with ExitStack() as stack:
-            return _watch(parsed, config, stack)
+            return _watch(_request(parsed), stack)
     except ConfigError as error:
         for line in str(error).splitlines():
             print(line, file=sys.stderr)
@@ -113,35 +106,65 @@ def run(parsed: argparse.Namespace) -> int:
     return UNUSABLE
 
 
-def _watch(parsed: argparse.Namespace, config: Attach, stack: ExitStack) -> int:
+def _request(parsed: argparse.Namespace) -> Request:
+    """The flags, and the file that `--config` names, as one value.
+
+    Raises:
+        ConfigError: a setting cannot be used.
+        Refusal: two flags contradict each other.
+    """
+    loaded = ReaperConfig.load(parsed.config, overrides=settings(parsed))
+    return Request(
+        pid=parsed.pid,
+        listen=parsed.listen,
+        config=loaded.attach,
+        closes=parsed.close,
+        only=tuple(parsed.only_networks),
+        never=tuple(parsed.except_networks),
+        as_json=parsed.json or loaded.reaper.log_format == "json",
+        journal=parsed.journal,
+        metrics=parsed.metrics,
+        learn=parsed.learn,
+        gap=parsed.gap,
+    )
+
+
+def _watch(request: Request, stack: ExitStack) -> int:
+    """Do what *request* asks for until a signal, or until the target is gone; the exit status."""
     with needs("this", "idle-reaper[attach]"):
         from .learn import journal_in, learn
         from .runner import Runner
-        from .targets import ByListen, ByPid, parse_address
-    kernel = Linux(parsed.pid)
+        from .targets import ByListen, ByPid, Target, parse_address
+    kernel = Linux(request.pid)
     stack.callback(kernel.close)
-    target = (
-        ByListen(parse_address(parsed.listen), kernel)
-        if parsed.pid is None
-        else ByPid(parsed.pid, kernel)
-    )
-    target.only, target.never = parsed.only_networks, parsed.except_networks
-    output = Output(STANDARD_OUTPUT, dropped_record if parsed.json else in_words)
+    target: Target
+    if request.listen is not None:
+        target = ByListen(parse_address(request.listen), kernel)
+    else:
+        assert request.pid is not None  # argparse wants one of the two
+        target = ByPid(request.pid, kernel)
+    target.only, target.never = request.only, request.never
+    output = Output(STANDARD_OUTPUT, dropped_record if request.as_json else in_words)
     stack.callback(_end, output)
-    if parsed.learn is not None:
-        learn(target, parsed.learn, parsed.gap, config.tick, output.line)
+    tick = request.config.tick
+    if request.learn is not None:
+        learn(target, request.learn, request.gap, tick, output.line)
         return GOOD
     runner = Runner(
-        target, config, view=lambda watch: _view(watch, parsed.json, output), closes=parsed.close
+        target,
+        request.config,
+        view=lambda watch: _view(watch, request.as_json, output),
+        closes=request.closes,
     )
-    if parsed.metrics is not None:
-        _serve_metrics(runner, output, parsed.metrics, stack)
-    if parsed.journal is not None:
-        runner.keep(stack.enter_context(journal_in("--journal", parsed.journal, config.tick)))
+    if request.metrics is not None:
+        _serve_metrics(runner, output, request.metrics, stack)
+    if request.journal is not None:
+        runner.keep(stack.enter_context(journal_in("--journal", request.journal, tick)))
     return runner.run()
 
 
 def _view(watch: Watch, as_json: bool, output: Output) -> View:
+    """The way to show *watch*: objects if asked for, a table on a terminal, otherwise lines."""
     if as_json:
         return Json(watch, time.monotonic, output)
     if not output.isatty():
@@ -151,12 +174,15 @@ def _view(watch: Watch, as_json: bool, output: Output) -> View:
 
 
 def _end(output: Output) -> None:
+    """Let the last lines go out, and say on stderr how many could not."""
     unread = output.close()
-    if unread and select.select([], [sys.stderr], [], 0)[1]:  # it may be the same pipe
+    # stderr may be the same full pipe as stdout: then this line would block, too.
+    if unread and select.select([], [sys.stderr], [], 0)[1]:
         print(f"attach: the last {unread} lines were not read", file=sys.stderr)
 
 
 def _serve_metrics(runner: Any, output: Output, text: str, stack: ExitStack) -> None:
+    """Serve metrics of *runner* at the address *text* until *stack* ends."""
     from .targets import parse_address
 
     with needs(f"--metrics {text}", "idle-reaper[prometheus]"):

@@ -1,9 +1,10 @@
-"""Connections of this very process, guarded without a touch: give the sockets, and the kernel says
-who is silent.
+"""Guards connections of this very process without a touch per packet.
 
-One rule: *the data path is not touched*. No call per packet, whatever reads them: threads, gevent,
-asyncio, C. When a connection is due it is shut down; its owner reads an end of file, and closes it
-as if the peer had hung up.
+You give the sockets, and the kernel says which peers are silent.
+
+One rule: *the data path is not touched*. Nothing is called per packet, whoever reads the sockets:
+threads, gevent, asyncio, C. When a connection is due it is shut down; its owner reads an end of
+file, and closes the socket as if the peer had hung up.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ class Guard:
     manager, and a thread does. All methods may be called from any thread.
 
     Args:
-        idle, first_byte, max_age, write, min_in_rate, min_in_grace, even_unanswered: See `Limits`.
-        Seconds.
+        idle, first_byte, max_age, write, min_in_rate, min_in_grace, even_unanswered: See `Limits`;
+            seconds, bytes per second for the rate; 0: off.
         tick: Seconds, > 0: a silent connection is shut down at most one tick late.
         jitter: 0..1: the most by which a timeout of silence is lengthened, differently for each
             connection.
         reaps_per_second: The most that are shut down per second; 0: no bound.
-        on: Told every event; called within `advance`, `add` or by the thread, while the guard's
-            lock is held, which is not reentrant: it must not call this guard (that would wait for
-            ever), and must not raise.
+        on: Told every event, within `advance`, `add` or by the thread, while the guard's lock is
+            held. The lock is not reentrant: *on* must not call this guard (it would wait for ever),
+            and must not raise.
         clock: Seconds, monotonic.
     Raises:
         InvalidArgument: by name and value; no limit is on.
@@ -85,16 +86,16 @@ class Guard:
         self._thread: threading.Thread | None = None
 
     def add(self, sock: HasFileno | int) -> bytes:
-        """Guard a connected TCP socket, or a descriptor; its silence counts from its last byte,
-        before us included.
+        """Guard a connected TCP socket, or a descriptor.
+
+        Its silence counts from its last byte, also if that came before this call.
 
         Returns:
             What `discard` takes.
         Raises:
             InvalidArgument: it is no connected TCP socket.
-        Cost: about 15 us. The socket is not referred to: it may be closed without telling us, and
-        then is forgotten
-            when it would have been looked at next.
+        Cost: about 15 us. The guard keeps no reference to the socket. You may close it without
+            telling the guard, which forgets it when it would have looked at it next.
         """
         ident = self._sockets.ident(sock)
         (seen,) = self._sockets.look([ident])
@@ -105,12 +106,12 @@ class Guard:
         return ident
 
     def discard(self, ident: bytes) -> bool:
-        """Guard it no longer. True if it was guarded."""
+        """Stop guarding the connection that `add` named *ident*. True if it was guarded."""
         with self._lock:
             return self._watch.discard(ident)
 
     def advance(self, now: float | None = None) -> int:
-        """Look at what may be due, and shut down what is; how many were looked at.
+        """Look at what may be due, shut down what is, and return how many were looked at.
 
         Args:
             now: Seconds on the clock; None: read it.
@@ -120,7 +121,7 @@ class Guard:
             return self._watch.advance(self._clock() if now is None else now)
 
     def next_wakeup(self) -> float | None:
-        """When `advance` should be called next; None: when something is added."""
+        """The instant at which `advance` should be called next; None: nothing is guarded."""
         with self._lock:
             return self._watch.next_wakeup(self._clock())
 
@@ -156,9 +157,8 @@ class Guard:
     def _run(self) -> None:
         while True:
             self._changed.clear()
-            if (
-                self._stop
-            ):  # after the clearing: before it, a stop between the two would be waited through
+            # Only after the clearing: a stop that came between the two would be waited through.
+            if self._stop:
                 return
             if self.advance() < SLICE:
                 wake = self.next_wakeup()

@@ -1,5 +1,6 @@
-"""Whose turn it is, and whether a connection is due: one snapshot, what is remembered of the last,
-and the limits.
+"""Says whose turn it is on a connection, and whether it is due.
+
+It is told one snapshot, what is remembered of the snapshot before, and the limits.
 
 One rule: *what cannot be known is decided for the connection*. A stamp is taken at its latest,
 elapsed time at its least; unread bytes and a server at work count as the server's affair. Pure: a
@@ -9,7 +10,8 @@ Whose turn:
 
     bytes lie unread                         the server's: it is behind
     data came after data last went           the server's: it is at work, unless `even_unanswered`
-    both in one jiffy                        the server's, unless `Snapshot.answered` says that it spoke last
+    both in one jiffy                        the server's, unless `Snapshot.answered` says
+                                             that it spoke last
     data went last, or none came             the peer's: it is silent
 
 A peer's silence begins when its turn begins: with the end of the server's answer, not with the
@@ -54,15 +56,15 @@ class Limits:
     """
 
     idle: float = 0.0
-    """The peer's turn, and nothing comes."""
+    """How long it may be the peer's turn while nothing comes."""
     first_byte: float = 0.0
-    """Connected, and not one byte has come."""
+    """How long a peer may be connected and not have sent one byte."""
     max_age: float = 0.0
-    """Connected for so long; the request in flight is waited for."""
+    """How long a connection may be open; the request in flight is waited for."""
     write: float = 0.0
-    """Something is queued for the peer, and its kernel acknowledges none of it."""
+    """How long data may be queued for the peer while its kernel acknowledges none of it."""
     min_in_rate: float = 0.0
-    """Bytes per second from the first to the latest byte of what the server has not answered yet.
+    """The least rate from the first to the latest unanswered byte, bytes per second.
     """
     min_in_grace: float = 5.0
     """How long a peer may be slower than that."""
@@ -71,7 +73,7 @@ class Limits:
     sends.
     """
     vanished: float = 0.0
-    """The peer's kernel has answered nothing for so long, although it was asked."""
+    """How long the peer's kernel may answer nothing, although it was asked."""
     capped: bool = False
     """Whether this kernel probes a full window as often as it is told to (Linux 6.15), not once in
     two minutes.
@@ -102,27 +104,31 @@ class Limits:
         return float(getattr(self, "min_in_grace" if reason == "min_in_rate" else reason))
 
     def longer(self, factor: float) -> Limits:
-        """These limits, with each timeout of silence *factor* times as long (>= 1): jitter only
-        ever lengthens.
+        """These limits, with each timeout of silence *factor* times as long.
+
+        Args:
+            factor: At least 1: jitter only ever lengthens.
         """
         check_timeout("factor", factor)
         return replace(self, idle=self.idle * factor, first_byte=self.first_byte * factor)
 
     @property
     def asks(self) -> int:
-        """How often a silent peer has to be asked for `vanished`: whole seconds, as the kernel
-        counts them.
+        """The seconds after which a silent peer is asked for `vanished`, and asked again.
+
+        They are whole seconds, because the kernel counts keep-alives in those.
         """
         return max(int(self.vanished / 6), 1)
 
 
 class Memory(NamedTuple):
-    """What is remembered of a connection between two looks. Instants, seconds; `NONE`: has not come
-    about.
+    """What is remembered of a connection between two looks.
+
+    Instants are seconds on the monotonic clock; `NONE`: it has not come about.
     """
 
     opened: float
-    """The latest instant at which it can have been opened, by the first look: as the journal says.
+    """The latest instant at which it can have been opened, by the first look. The journal says it.
     """
     received: int = -1
     """Bytes received when it was looked at last."""
@@ -146,29 +152,27 @@ class Memory(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What follows from a look."""
+    """What follows from one look at one connection."""
 
     due: bool
     """Whether the connection may be closed as of `Snapshot.before`."""
     reason: str
-    """Which limit is, or will be next."""
+    """The limit that is over, or the one that will be over next."""
     at: float
-    """Since when it has been due; or the instant of the next look: not before it can anything be
-    due.
-    """
+    """If due: since when. If not: the instant of the next look, before which nothing can be due."""
     peers_turn: bool | None
-    """Whether silence is the peer's affair; None: that cannot be told."""
+    """Whether silence is the peer's affair; None: nothing tells."""
     since: float
-    """Of silence: since when, at the latest, the peer has been silent."""
+    """Since when, at the latest, the peer has been silent."""
 
     @property
     def sure(self) -> bool:
-        """Whether it may be closed; False: it may also be waiting for an answer."""
+        """Whether silence is proven; False: the peer may also be waiting for an answer."""
         return self.peers_turn is not None or self.reason not in ("idle", "max_age")
 
 
 def peers_turn(seen: Snapshot, known: Memory, limits: Limits) -> bool | None:
-    """Whether silence is the peer's affair now; None: it cannot be told."""
+    """Whether silence is the peer's affair now; None: nothing tells."""
     if seen.unread:
         return False
     if limits.even_unanswered or not seen.received:
@@ -178,7 +182,7 @@ def peers_turn(seen: Snapshot, known: Memory, limits: Limits) -> bool | None:
     if seen.sent_ago != seen.received_ago:
         return seen.sent_ago < seen.received_ago
     if seen.answered is None and known.theirs and known.received == seen.received:
-        return True  # nothing came since it was
+        return True  # it was the peer's turn, and nothing has come since
     return seen.answered
 
 
@@ -191,9 +195,9 @@ def judge(seen: Snapshot, known: Memory, limits: Limits) -> tuple[Verdict, Memor
         limits: What is not tolerated.
     Returns:
         The verdict, and what to remember for the next look.
-    Timing: never due early. Due at the instant itself for `idle` and `first_byte`, if looked at
-    when told to. `write`
-        and `min_in_rate` count from the first look that shows them.
+    Timing: a connection is never due early. It is due at the instant itself for `idle` and
+        `first_byte`, if it is looked at when the verdict before said; `write` and `min_in_rate`
+        count from the first look that shows them.
     Cost: about 4 us.
     """
     grain = limits.grain
@@ -212,7 +216,8 @@ def judge(seen: Snapshot, known: Memory, limits: Limits) -> tuple[Verdict, Memor
             turn = heard
         elif same and (known.owed or not seen.queued):
             turn = known.turn
-        else:  # a push that is on its way counts, once: more of them, to a peer that takes none, do not
+        else:
+            # A push that is on its way counts once; more of them do not, if the peer takes none.
             turn = max(heard, spoke)
         if limits.idle:
             # By both clocks: ours since the turn began, and the kernel's since the last byte.
@@ -271,8 +276,8 @@ def judge(seen: Snapshot, known: Memory, limits: Limits) -> tuple[Verdict, Memor
 
     since = turn if turn != NONE else heard
     memory = Memory(
-        opened, seen.received, turn, seen.acked, stalled, slow_received, slow, theirs is True, seen.queued > 0,
-        known.asks, vain,
+        opened, seen.received, turn, seen.acked, stalled, slow_received, slow,
+        theirs is True, seen.queued > 0, known.asks, vain,
     )  # fmt: skip
     if at <= before:
         return Verdict(True, reason, at, theirs, since), memory
@@ -280,25 +285,26 @@ def judge(seen: Snapshot, known: Memory, limits: Limits) -> tuple[Verdict, Memor
 
 
 def _unanswered(seen: Snapshot, known: Memory, limits: Limits) -> tuple[float, float, float]:
-    """Since when at the latest the peer's kernel has been asked in vain, when that is too long, and
-    the next look.
+    """(since when the peer's kernel has been asked in vain, when that is too long, the next look).
+
+    The first is the latest instant that it can have been, or `NONE`; infinite: never.
     """
     limit = limits.vanished
     answered = seen.since(min(seen.ack_ago, seen.received_ago), limits.grain)
-    full = (
-        bool(seen.queued) and not seen.in_vain
-    )  # then there are no keep-alives, only probes of the window
+    # With a full window there are no keep-alives, only probes of the window.
+    full = bool(seen.queued) and not seen.in_vain
     soon = seen.after + max(limit / 16, limits.grain)
     if not seen.in_vain and not seen.probes:
         return NONE, float("inf"), soon if full else seen.after + limit * 0.75
     vain = seen.after - seen.in_vain
     if known.asks and (limits.capped or not full):
-        # It was asked no later than that; an eighth, because the kernel's timers may be so late.
+        # It was asked no later than that. An eighth is added because the kernel's timers may be
+        # that late.
         vain = answered + limits.asks * 1.125
     elif known.vain >= answered:
         vain = known.vain
-    # An answer may be on its way. And where retransmissions are few and far between, the network
-    # may be back again.
+    # Two questions unanswered are certain; of one, the answer may be on its way. And where
+    # retransmissions are few and far between, the network may be back again.
     certain = seen.probes >= 2
     if seen.in_vain:
         patience = min(ANSWER, limit / 16)

@@ -1,9 +1,9 @@
-"""Asking the kernel: dumps filtered by listening port, looks at single connections by cookie,
-aborts.
+"""Asks the kernel: for all connections of a listening port (a dump), for single connections by
+cookie (a look), and to abort one.
 
 One rule: *one look, one answer*. A connection that is gone, or whose addresses another one has
-taken, is None: the kernel compares the cookie. Two netlink sockets, so that a look may happen in
-the middle of a dump.
+taken, is None: the kernel compares the cookie. There are two netlink sockets, so that a look may
+happen in the middle of a dump.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ OPEN_STATES = 1 << ESTABLISHED | 1 << CLOSE_WAIT
 BATCH = 32
 """Looks per system call: their answers must fit the socket's buffer, or the kernel drops some."""
 MAPPED = bytes(10) + b"\xff\xff"
-"""Before an IPv4 address in a dual-stack socket."""
+"""Stands before an IPv4 address in a dual-stack socket."""
 PATIENCE = 10
-"""Seconds that the kernel may take to answer; it never does."""
+"""Seconds that the kernel may take to answer; it has never been seen to take them."""
 MOST_BYTES = 65536
-"""Of one datagram of the kernel's."""
+"""The most that one datagram of the kernel's can have."""
 CLONE_NEWNET = 0x40000000
 CLOCK_MONOTONIC_COARSE = 6
 SHUTDOWN_INSTEAD = "leave it out: --how shutdown needs no more than the right to trace"
 
 
 class Refusal(ReaperError):
-    """This cannot be done here: a missing right, a missing kernel feature, nothing to attach to.
-    One line says what.
+    """This cannot be done here: a right or a feature of the kernel is missing, or there is nothing
+    to attach to. Its one line says what.
     """
 
 
@@ -56,12 +56,12 @@ class Listener(NamedTuple):
 
     @property
     def host(self) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-        """Its address without the interface."""
+        """The address without the interface that may follow it, as in `fe80::1%eth0`."""
         return ipaddress.ip_address(self.address.host.partition("%")[0])
 
     @property
     def local(self) -> bytes:
-        """The local address of its connections as their idents have it; nothing if it serves each."""
+        """The local address of its connections, as in their idents; empty if it serves each."""
         host = self.host
         if host.is_unspecified:
             return b""
@@ -77,15 +77,16 @@ class Found(NamedTuple):
 
     ident: bytes
     inode: int
-    """0: not accepted yet."""
+    """0: the server has not accepted it yet."""
     queued: int
     snapshot: Snapshot | None
-    """Where it was asked for."""
+    """None: it was not asked for."""
 
 
 def grain() -> float:
-    """Seconds by which this kernel's stamps may be off: some jiffies, the grain of its coarse
-    clock.
+    """Seconds by which this kernel's stamps may be off: `JIFFIES_AGAINST_US` jiffies.
+
+    A jiffy is the resolution of the kernel's coarse clock.
     """
     return JIFFIES_AGAINST_US * time.clock_getres(CLOCK_MONOTONIC_COARSE)
 
@@ -112,8 +113,8 @@ class Linux:
         except OSError as error:
             self.close()
             raise Refusal(
-                f"this kernel does not answer inet_diag ({error.strerror}): it needs CONFIG_INET_DIAG and "
-                "CONFIG_INET_TCP_DIAG (try: modprobe tcp_diag)"
+                f"this kernel does not answer inet_diag ({error.strerror}): it needs "
+                "CONFIG_INET_DIAG and CONFIG_INET_TCP_DIAG (try: modprobe tcp_diag)"
             ) from None
 
     def close(self) -> None:
@@ -126,17 +127,18 @@ class Linux:
         return [
             Listener(addresses_of(answer.ident, answer.family)[0], answer.family, answer.inode)
             for family in (socket.AF_INET, socket.AF_INET6)
-            for answer in self._dump(
-                self._looks, family, 1 << LISTEN, (), False
-            )  # a `dump` may be half read
+            # On the socket of the looks: on the other a `dump` may be half read.
+            for answer in self._dump(self._looks, family, 1 << LISTEN, (), False)
         ]
 
     def dump(self, listeners: Sequence[Listener], info: bool) -> Iterator[Found]:
-        """The open connections of *listeners*, with a snapshot each if *info*; outgoing ones that
-        share a port, too.
+        """The open connections of *listeners*, with a snapshot each if *info*.
 
-        Not one instant's: one that opens meanwhile may be missing. Cost: the kernel walks all its
-        connections, about 0.1 us each; what it finds costs 3 us, 7 us with *info*.
+        Outgoing connections that use the same local port are among them. A dump is not one
+        instant's: a connection that opens meanwhile may be missing.
+
+        Cost: the kernel walks all its connections, about 0.1 us each; a connection that it finds
+        costs 3 us, 7 us with *info*.
         """
         for family in (netlink.AF_INET, netlink.AF_INET6):
             places = list(
@@ -152,11 +154,11 @@ class Linux:
                     yield Found(answer.ident, answer.inode, answer.queued, snapshot)
 
     def look(self, idents: Sequence[bytes]) -> list[Snapshot | None]:
-        """The connections with *idents* now, in that order; None: no longer open. Cost: about 10 us
-        each.
+        """The connections with *idents* now, in that order; None: no longer open.
 
         Raises:
             OSError: the kernel refuses to answer at all.
+        Cost: about 10 us each.
         """
         starts = range(0, len(idents), BATCH)
         return [seen for start in starts for seen in self._look(idents[start : start + BATCH])]
@@ -178,7 +180,8 @@ class Linux:
             )
         if answer.error:
             raise Refusal(
-                f"--how destroy: {os.strerror(answer.error)}: it needs CAP_NET_ADMIN; {SHUTDOWN_INSTEAD}"
+                f"--how destroy: {os.strerror(answer.error)}: it needs CAP_NET_ADMIN; "
+                f"{SHUTDOWN_INSTEAD}"
             )
         return True
 
@@ -248,8 +251,10 @@ def _open() -> socket.socket:
 
 
 def namespace(pid: int) -> tuple[int, int]:
-    """What names the network namespace of process *pid*. Raises Refusal: there is none, or it may
-    not be seen.
+    """The device and inode that name the network namespace of process *pid*.
+
+    Raises:
+        Refusal: there is no such process, or its namespace may not be seen.
     """
     try:
         status = os.stat(f"/proc/{pid}/ns/net")
@@ -257,14 +262,16 @@ def namespace(pid: int) -> tuple[int, int]:
         raise Refusal(f"--pid {pid}: there is no such process") from None
     except PermissionError:
         raise Refusal(
-            f"the network namespace of process {pid} may not be looked at: run as its user, or with CAP_SYS_PTRACE"
+            f"the network namespace of process {pid} may not be looked at: "
+            "run as its user, or with CAP_SYS_PTRACE"
         ) from None
     return status.st_dev, status.st_ino
 
 
 def _open_within(pid: int) -> tuple[socket.socket, socket.socket]:
-    """Two sockets in the network namespace of *pid*, opened by a thread of their own: the rest of
-    us stays outside.
+    """Two sockets in the network namespace of *pid*.
+
+    A thread of its own enters the namespace and opens them; this process stays outside.
     """
 
     def enter() -> tuple[socket.socket, socket.socket]:
@@ -279,6 +286,7 @@ def _open_within(pid: int) -> tuple[socket.socket, socket.socket]:
             return alone.submit(enter).result()
         except OSError as error:
             raise Refusal(
-                f"process {pid} is in another network namespace, which may not be entered ({error.strerror}): run with "
-                "CAP_SYS_ADMIN, or attach from inside its container or pod"
+                f"process {pid} is in another network namespace, which may not be entered "
+                f"({error.strerror}): run with CAP_SYS_ADMIN, or attach from inside its container "
+                "or pod"
             ) from None

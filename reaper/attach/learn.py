@@ -1,5 +1,6 @@
-"""`attach --learn`: how long the clients of a running server stay silent, as a journal from which
-`advise` learns.
+"""`attach --learn`: writes how long the clients of a running server stay silent, as a journal.
+
+`reaper pipeline advise` recommends a timeout from that journal.
 
 One rule: *a silence is written once it has ended*, with the instants that the kernel's stamps give.
 All connections are sampled twice per `gap`, so no silence beyond it is missed: one that ended
@@ -26,7 +27,7 @@ from .targets import Target
 from .tcpinfo import Snapshot
 
 SHARE = 0.1
-"""Of a core, at most."""
+"""The most that the samples may take of a core, 0..1."""
 
 
 def to_ns(instant: float) -> int:
@@ -35,18 +36,18 @@ def to_ns(instant: float) -> int:
 
 
 class Learner:
-    """Samples the connections of *target*, and writes their silences to *journal*. About 500 bytes
-    each.
+    """Samples the connections of *target*, and writes their silences to *journal*.
 
     Args:
-        target: Whose connections.
-        journal: In `gaps` mode, on the monotonic clock.
-        gap: Seconds, > 0: its `gap_threshold`.
+        target: The server whose connections are sampled.
+        journal: Made in `gaps` mode, on the monotonic clock.
+        gap: The journal's `gap_threshold`, seconds, > 0.
         grain: Seconds by which the kernel's stamps may be off.
         clock: Seconds, monotonic.
     Attributes:
-        samples: How often all were looked at.
-        spent: Seconds that it took.
+        samples: How often all connections were looked at so far.
+        spent: How many seconds that took altogether.
+    Cost: about 500 bytes per connection.
     """
 
     def __init__(
@@ -64,11 +65,12 @@ class Learner:
         self._pace = gap / 2
         self._grain = grain
         self._clock = clock
-        self._seen: dict[bytes, tuple[ConnectionLog, int]] = {}  # and how many segments had come
+        # By ident: the log, and how many segments the client had sent by the last sample.
+        self._seen: dict[bytes, tuple[ConnectionLog, int]] = {}
         self._sampled_at = clock()
 
     def sample(self) -> float:
-        """Look at all connections once; seconds until the next time."""
+        """Look at all connections once; returns the seconds until the next sample is due."""
         began = self._clock()
         self.samples += 1
         before, self._seen = self._seen, {}
@@ -92,7 +94,7 @@ class Learner:
                 return
             local, remote = addresses_of(found.ident)
             log = self._journal.open(heard, 0, str(local), peer_key(remote, local))
-            log.timeout_ms = None  # none is known: 0 would say that the server was at work
+            log.timeout_ms = None  # No timeout is known; 0 would say that the server was at work.
         else:
             log, segments = seen
             if came := snapshot.segments_in - segments:
@@ -107,15 +109,25 @@ class Learner:
 def learn(
     target: Target, directory: Path, gap: float, tick: float, say: Callable[[str], object]
 ) -> None:
-    """Write the silences beyond *gap* seconds of *target* to *directory* until SIGINT, SIGTERM or
-    its end.
+    """Write the silences of *target* to *directory* until SIGINT, SIGTERM or its end.
+
+    Args:
+        target: The server whose clients are watched.
+        directory: Where the journal goes.
+        gap: The shortest silence that is written, seconds. It is lengthened where sampling twice
+            per *gap* would take more than `SHARE` of a core.
+        tick: The tick that the journal states, seconds.
+        say: Prints a line.
+    Raises:
+        Refusal: the folder cannot be written, or pyarrow is missing.
     """
     began = time.monotonic()
     count = sum(1 for _ in target.dump(True))
     least = 2 * (time.monotonic() - began) / SHARE
     if least > gap:
         say(
-            f"--gap {gap:g}s is too short for {count:,} connections: {least:.1f} s take {SHARE:.0%} of a core"
+            f"--gap {gap:g}s is too short for {count:,} connections: "
+            f"{least:.1f} s take {SHARE:.0%} of a core"
         )
         gap = least
     with journal_in("--learn", directory, tick, gap) as journal, stoppable() as stop:
@@ -128,7 +140,8 @@ def learn(
             say(str(gone))
         share = 100 * learner.spent / (time.monotonic() - began)
         say(
-            f"{learner.samples} samples, {share:.1f} % of a core; next: reaper pipeline advise --events {directory}"
+            f"{learner.samples} samples, {share:.1f} % of a core; "
+            f"next: reaper pipeline advise --events {directory}"
         )
 
 

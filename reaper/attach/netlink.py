@@ -1,5 +1,6 @@
-"""The inet_diag protocol: requests to bytes, answers to records. Pure, small, and fuzzed: it does
-no I/O.
+"""The inet_diag protocol: requests become bytes, and answers become records.
+
+This module is pure, small, and fuzzed: it does no I/O.
 
 One rule: *a length that does not add up ends the parse with an error*, never with a wrong record.
 What the kernel adds in later versions (attributes, longer structures) is skipped.
@@ -22,24 +23,24 @@ NLM_F_REQUEST, NLM_F_ACK, NLM_F_DUMP = 0x1, 0x4, 0x300
 NLMSG_ERROR, NLMSG_DONE = 2, 3
 INET_DIAG_INFO = 2
 IDENT_BYTES = 48
-"""`struct inet_diag_sockid`: ports, addresses, interface and cookie. The cookie is the socket's for
-ever, and no other's: a socket that takes the same addresses later has another."""
+"""The size of `struct inet_diag_sockid`: ports, addresses, interface and cookie. A socket keeps its
+cookie for ever, and shares it with none: one that takes the same addresses later has another."""
 
 AF_INET, AF_INET6 = int(socket.AF_INET), int(socket.AF_INET6)  # as plain ints: enums compare slowly
 
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
 _HEADER = struct.Struct("=IHHII")  # length, type, flags, sequence, port id
 _REQUEST = struct.Struct("=BBBBI")  # family, protocol, wanted attributes, padding, states
-_MESSAGE = struct.Struct(
-    "=BBBB48sIIIII"
-)  # family, state, timer, retrans, ident, expires, rqueue, wqueue, uid, inode
+# family, state, timer, retrans, ident, expires, rqueue, wqueue, uid, inode
+_MESSAGE = struct.Struct("=BBBB48sIIIII")
 _ATTRIBUTE = struct.Struct("=HH")
-_STEP = struct.Struct(
-    "=BBH"
-)  # of a filter: what to do, and how far to go on if it holds, and if not
+# A step of a filter: what to do, and how far to go on if it holds, and if it does not.
+_STEP = struct.Struct("=BBH")
 _PLACE = struct.Struct("=BB2xi")  # its operand: family, bits of the address that follows, port
 _BYTECODE, _AT, _JUMP = 1, 7, 1  # the attribute; "the local address is"; "go on there"
 MOST_PLACES = 1024
-"""The kernel counts a program's bytes in sixteen bits."""
+"""The most places in one filter: the kernel counts a filter's bytes in sixteen bits."""
 _ERROR = struct.Struct("=i")
 _COOKIE = struct.Struct("=Q")
 _PORTS = struct.Struct("!HH")
@@ -50,7 +51,7 @@ class BadAnswer(ReaperError):
 
 
 class Address(NamedTuple):
-    """A numeric address and a port; an IPv4 peer of an IPv6 socket is written as IPv4."""
+    """A numeric address and a port. An IPv4 peer of an IPv6 socket is written as IPv4."""
 
     host: str
     port: int
@@ -66,16 +67,16 @@ class Answer(NamedTuple):
     error: int = 0
     """An errno; 0: none."""
     done: bool = False
-    """The dump is complete (or, with `error` 0 and no ident, a request was acknowledged)."""
+    """Whether the dump is complete; with `error` 0 and no ident, a request was acknowledged."""
     family: int = 0
     state: int = 0
     ident: bytes = b""
     unread: int = 0
     queued: int = 0
     inode: int = 0
-    """0: no process has accepted it yet, or it belongs to none any more."""
+    """0: no process has accepted the connection yet, or none holds it any more."""
     info: bytes = b""
-    """`struct tcp_info`, where it was asked for."""
+    """A `struct tcp_info`; empty: it was not asked for."""
 
 
 def dump_request(
@@ -85,13 +86,13 @@ def dump_request(
     places: Sequence[tuple[int, bytes]] = (),
     info: bool = False,
 ) -> bytes:
-    """Ask for every TCP socket of *family* in one of *states* (a mask, bit n for state n).
+    """The request for every TCP socket of *family* in one of *states* (a mask, bit n for state n).
 
     Args:
-        places: Only those with one of these local ports and addresses (of *family*, packed;
-            nothing: any), at most `MOST_PLACES`: the kernel filters, and walks its table once for
-            all of them. Empty: all.
-        info: With `tcp_info`, which triples the cost.
+        places: Local ports and packed addresses (empty: any address), at most `MOST_PLACES`. The
+            kernel lists only sockets with one of them, and walks its table once for all. Empty:
+            every socket.
+        info: Whether each answer has `tcp_info`, which triples the cost.
     """
     flags, ident = NLM_F_REQUEST | NLM_F_DUMP, bytes(IDENT_BYTES)
     return _request(
@@ -100,25 +101,27 @@ def dump_request(
 
 
 def look_request(sequence: int, ident: bytes) -> bytes:
-    """Ask for the one socket with *ident*, cookie included, and its `tcp_info`."""
+    """The request for the one socket with *ident*, cookie included, and its `tcp_info`."""
     return _request(SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST, sequence, family_of(ident), True, 0, ident)
 
 
 def destroy_request(sequence: int, ident: bytes) -> bytes:
-    """Have the kernel abort the one socket with *ident*, cookie included."""
+    """The request to abort the one socket with *ident*, cookie included."""
     return _request(
         SOCK_DESTROY, NLM_F_REQUEST | NLM_F_ACK, sequence, family_of(ident), False, 0, ident
     )
 
 
 def _filter(family: int, places: Sequence[tuple[int, bytes]]) -> bytes:
-    """The program, as an attribute, that lets the sockets of *places* pass: a condition for each,
-    joined by "or".
+    """The attribute with a program, run by the kernel, that lets the sockets of *places* pass.
+
+    It has a condition for each place, joined by "or".
     """
     code = b""
     for port, host in reversed(places):
         length = _STEP.size + _PLACE.size + len(host)
-        # met: on to the jump, which goes to the end; not met: past the jump, to the next condition
+        # If the condition is met, the kernel goes on to the jump, which leads to the end. If not,
+        # it goes past the jump, to the next condition.
         if code:
             code = _STEP.pack(_JUMP, _STEP.size, len(code) + _STEP.size) + code
         place = _PLACE.pack(family if host else socket.AF_UNSPEC, len(host) * 8, port) + host
@@ -186,7 +189,7 @@ def _parse_one(body: memoryview, kind: int, sequence: int) -> Answer:
 
 
 def cookie_of(ident: bytes | memoryview) -> int:
-    """The kernel's number for the socket, unique while the machine runs."""
+    """The cookie in *ident*: the kernel's number for the socket, unique while the machine runs."""
     return int(_COOKIE.unpack_from(ident, 40)[0])
 
 
@@ -194,7 +197,7 @@ _NO_BYTES = bytes(12)
 
 
 def family_of(ident: bytes) -> int:
-    """AF_INET where both addresses fill one word of four, else AF_INET6.
+    """AF_INET if both addresses of *ident* fill one word of four, otherwise AF_INET6.
 
     A dual-stack socket's addresses are ::ffff:a.b.c.d and so remain AF_INET6. An IPv6 address whose
     last twelve bytes are zero, in both places at once, cannot belong to a connection.
@@ -218,6 +221,6 @@ def addresses_of(ident: bytes, family: int = 0) -> tuple[Address, Address]:
 
 
 def host_of(packed: bytes) -> str:
-    """The 4 or 16 bytes as text."""
+    """The address of 4 or 16 bytes as text."""
     host = ipaddress.ip_address(bytes(packed))
     return str(getattr(host, "ipv4_mapped", None) or host)

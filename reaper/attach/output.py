@@ -1,4 +1,4 @@
-"""Standard output of a watch that must not wait for whatever reads it.
+"""The standard output of a watch, which must not wait for whoever reads it.
 
 One rule: *a line is written whole, later, or counted as dropped*. A thread writes; the loop only
 puts lines where the thread finds them, so a full pipe or a stopped terminal delays no close.
@@ -13,13 +13,13 @@ from contextlib import suppress
 from queue import Full, Queue
 
 MOST_LINES = 8192
-"""Lines that may wait: about 1 MiB."""
+"""The most lines that may wait: about 1 MiB."""
 PATIENCE = 1.0
 """Seconds that the last lines have to go out when the watch is over."""
 
 
 def in_words(count: int) -> str:
-    """What says that *count* lines were dropped."""
+    """The line for people that stands in the place of *count* dropped lines."""
     return f"{count} lines dropped: this output is not read fast enough"
 
 
@@ -27,11 +27,11 @@ class Output:
     """Writes lines to *descriptor*.
 
     Args:
-        descriptor: Of a file, a pipe or a terminal; stays its owner's, and blocking.
-        notice: The line that says how many were dropped.
-        most: Lines that may wait.
+        descriptor: A file, a pipe or a terminal. It is not closed here, and stays blocking.
+        notice: Makes the line that says how many lines were dropped.
+        most: How many lines may wait; further ones are dropped.
     Attributes:
-        dropped: Lines, so far.
+        dropped: How many lines were dropped so far.
     """
 
     def __init__(
@@ -47,16 +47,18 @@ class Output:
         self._thread.start()
 
     def line(self, text: str) -> None:
-        """Have *text* and an end of line written; drop it when too much waits.
+        """Have *text* and an end of line written; drop them when too much waits.
 
         Raises:
-            BrokenPipeError: an earlier one found the other end closed.
+            BrokenPipeError: the other end was found closed by an earlier line.
         """
         self.write(text + "\n")
 
     def write(self, text: str) -> int:
-        """As `line`, without an end of line: all of it or nothing. The length of *text*, for what
-        expects a file.
+        """Have *text* written as it is, whole or not at all, and return its length, as a file does.
+
+        Raises:
+            BrokenPipeError: as `line`.
         """
         if self._broken:
             raise BrokenPipeError("standard output is closed")
@@ -68,26 +70,27 @@ class Output:
         return len(text)
 
     def flush(self) -> None:
-        """Nothing: what is written is on its way."""
+        """Does nothing: the thread writes each line at once."""
 
     @property
     def waits(self) -> bool:
-        """Whether something has not been taken yet."""
+        """Whether a line still waits to be written."""
         return not self._waiting.empty()
 
     def isatty(self) -> bool:
-        """Whether it is a terminal."""
+        """Whether the descriptor is a terminal."""
         return os.isatty(self._descriptor)
 
     def fileno(self) -> int:
-        """The descriptor."""
+        """The descriptor that lines are written to."""
         return self._descriptor
 
     def close(self, patience: float = PATIENCE) -> int:
-        """Wait until all has been written, at most *patience* seconds.
+        """Wait until every line has been written, at most *patience* seconds.
 
         Returns:
-            How many lines will never be seen and were not reported in the output itself.
+            How many lines will never be seen and were not reported in the output itself; 0 if
+            whoever read them has gone.
         """
         with suppress(Full):
             self._waiting.put(None, timeout=patience)

@@ -1,8 +1,7 @@
-"""The loop behind `python -m reaper attach`: a target, a watch, and what waits for signals in
-between.
+"""The loop behind `python -m reaper attach`: it drives a watch over a target until a signal comes.
 
-One rule: *the loop owns the time*. It is the only place of this room that sleeps; a discovery is
-worked off in slices, so that what is due is not kept waiting by a dump.
+One rule: *the loop owns the time*. It is the only place of this room that sleeps. A discovery is
+worked off in slices, so that a due connection is not kept waiting by a dump.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from .targets import Target
 from .watch import SLICE, End, Event, Watch
 
 LONGEST_PERIOD = 60.0
-"""Seconds between two discoveries, at most; otherwise half the shortest limit."""
+"""The most seconds between two discoveries; if it is less, half the shortest limit."""
 SAME = (
     "idle",
     "first_byte",
@@ -39,16 +38,16 @@ SAME = (
     "even_unanswered",
     "vanished",
 )
-"""Limits that `[attach]` names as `Limits` does."""
+"""The limits that have the same name in `[attach]` and in `Limits`."""
 NOTABLE_SHARE = 0.05
-"""Stalls of ours beyond this share of a tick are written."""
+"""A stall of this process is written to the journal if it is longer than this share of a tick."""
 
 
 def limits_of(config: Attach) -> Limits:
     """The limits that `[attach]` sets, with this kernel's grain.
 
     Raises:
-        Refusal: it sets none, or one that is shorter than the tick.
+        Refusal: no limit is set, or one that is shorter than the tick.
     """
     try:
         limits = Limits(
@@ -57,30 +56,33 @@ def limits_of(config: Attach) -> Limits:
             capped=probes_capped(),
             grain=grain(),
         )
-    except InvalidArgument:  # each value has been checked
+    except InvalidArgument:  # Each value has been checked, so it can only be that none is on.
         raise Refusal(
-            "no limit is on: give --idle 5m, --first-byte, --max-age, --stalled-write, --min-in-rate or --vanished"
+            "no limit is on: give --idle 5m, --first-byte, --max-age, --stalled-write, "
+            "--min-in-rate or --vanished"
         ) from None
     if config.tick > (shortest := limits.shortest()):
         raise Refusal(
-            f"--tick {config.tick:g}s is longer than the shortest limit, {shortest:g}s: a quarter of it is fine"
+            f"--tick {config.tick:g}s is longer than the shortest limit, {shortest:g}s: "
+            "a quarter of it is fine"
         )
     return limits
 
 
 class JournalBook:
-    """Writes a watch's events to a journal. About 350 bytes per open connection.
+    """Writes the events of a watch to a journal.
 
-    What was known, and when: a connection that was open before us is opened at the latest instant
-    that its stamps allow; its last activity is the kernel's stamp; how often it spoke in between is
-    not invented.
+    It writes what was known, and when. A connection that was open before the watch began is opened
+    at the latest instant that its stamps allow. Its last activity is the kernel's stamp. How often
+    it spoke in between is not invented.
 
     Args:
         journal: Made with `clock_ns` on the monotonic clock.
-        config: Its limits and tick.
-        closes: Whether the watch ends connections. If not, no timeout is in force, and an audit
+        config: The limits and the tick of the watch.
+        closes: Whether the watch closes connections. If not, no timeout is in force, and an audit
             judges none.
-        clock: Seconds, monotonic: for what is only known to have happened.
+        clock: Seconds, monotonic; it dates what is only known to have happened.
+    Cost: about 350 bytes per open connection.
     """
 
     def __init__(
@@ -116,18 +118,21 @@ class JournalBook:
             )
             del self._logs[event.ident]
         elif event.kind == "gone":
-            if event.since == NONE:  # the server's turn: no timeout was in force
+            if event.since == NONE:  # It was the server's turn, so no timeout was in force.
                 log.timeout_ms = 0
             log.close_peer(max(to_ns(self._clock()), log.last_ns), "gone")
             del self._logs[event.ident]
 
     def began(self, now: float) -> None:
-        """The first discovery is complete: what was late by then was not ours to end."""
+        """Write that the first discovery is complete, at *now*, seconds.
+
+        Everything before is one stall: whoever was late by then could not be closed in time.
+        """
         earliest = min((log.last_ns for log in self._logs.values()), default=to_ns(now))
         self._journal.stall(to_ns(now), max(to_ns(now) - earliest, 0))
 
     def stalled(self, now: float, lag: float) -> None:
-        """We woke *lag* seconds late."""
+        """Write that the loop woke *lag* seconds late, at *now*, if that is worth a row."""
         if lag > self._notable:
             self._journal.stall(to_ns(now), to_ns(lag))
 
@@ -136,14 +141,14 @@ class Runner:
     """Watches *target* until told to stop.
 
     Args:
-        target: Whose connections.
-        config: Limits, tick, jitter, bound and way of the closes.
+        target: Names the connections.
+        config: The limits and the tick; the jitter, the bound and the way of the closes.
+        view: Makes the view that shows the watch it is given.
         closes: Whether anything is closed at all.
-        view: Shows it; given the watch.
         clock: Seconds, monotonic.
     Raises:
-        Refusal: it sets no limit, or one shorter than the tick; or a right or a feature of the
-            kernel is missing to close what is to be closed.
+        Refusal: no limit is set, or one shorter than the tick; or *closes*, and a right or a
+            feature of the kernel is missing.
     """
 
     def __init__(
@@ -184,13 +189,13 @@ class Runner:
         self._period = min(max(limits.shortest() / 2, config.tick), LONGEST_PERIOD)
 
     def keep(self, journal: Journal) -> None:
-        """Write what happens to *journal*."""
+        """Write what happens from now on to *journal*."""
         self._book = JournalBook(journal, self._config, self._closes, self._clock)
         text = f"attach {self._target} close={self._closes} {self.watch.limits}"
         journal.config(int(self._clock() * 1e9), text)
 
     def run(self) -> int:
-        """Watch until SIGINT or SIGTERM, or until the target is gone for good. The exit status."""
+        """Watch until SIGINT or SIGTERM, or until the target is gone for good; the exit status."""
         with stoppable() as stop:
             self.view.start(str(self._target), self._closes)
             limits = self.watch.limits
@@ -201,7 +206,7 @@ class Runner:
                 self._loop(stop)
             except Refusal as gone:
                 self.view.say(str(gone))
-            except BrokenPipeError:  # `attach | head`: as good as Ctrl-C
+            except BrokenPipeError:  # `attach | head` is as good as Ctrl-C.
                 pass
             finally:
                 with suppress(BrokenPipeError):
@@ -209,6 +214,7 @@ class Runner:
         return 0
 
     def _loop(self, stop: threading.Event) -> None:
+        """Work off what is due, then a slice of a discovery, and sleep until more is to be done."""
         next_dump = wake = self._clock()
         discovery: Iterator[None] | None = None
         pause = 0.0
@@ -232,7 +238,7 @@ class Runner:
             pause = wake - self._clock()
 
     def _discover(self) -> Iterator[None]:
-        """One discovery, a slice per step."""
+        """Make one discovery; each step is a slice of it."""
         first = not self.watch.counts.dumps
         before, dump = self._target.served, self._target.dump(first)
         if self._target.served != before:

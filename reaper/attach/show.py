@@ -1,8 +1,8 @@
-"""What the user sees: a live table on a terminal, a line per event in a pipe, an object per line
-for a machine.
+"""Shows a watch: a live table on a terminal, a line per event in a pipe, an object per line for a
+machine.
 
-One rule: *a line can be acted on*. It names the connection as `ss` and the server's log do, says
-what was done or would be, by which limit, and for how long the client had been silent.
+One rule: *a line can be acted on*. It names the connection as `ss` and the server's log do. It says
+what was done or would be done, by which limit, and for how long the client had been silent.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .watch import Event, Watch
 
 SCHEMA = "reaper-attach/1"
 RECENT = 100
-"""Lines of what happened lately, at most."""
+"""The most lines of what happened lately that the table keeps."""
 REFRESH = 0.5
 """Seconds between two pictures on a terminal."""
 
@@ -38,7 +38,7 @@ WORDS = {
 
 
 def text_of(event: Event) -> str:
-    """*event* in one line, without its time of day."""
+    """*event* in one line, without the time of day."""
     local, remote = addresses_of(event.ident)
     said = f"{WORDS[event.kind]:12} {remote} -> {local}"
     if event.kind == "averted":
@@ -58,7 +58,12 @@ def text_of(event: Event) -> str:
 
 
 def record_of(event: Event, wall: float) -> dict[str, Any]:
-    """*event* as JSON knows it. *wall*: Unix time less monotonic time."""
+    """*event* as an object for JSON.
+
+    Args:
+        event: What happened.
+        wall: Unix time less the monotonic clock's, seconds.
+    """
     local, remote = addresses_of(event.ident)
     found: dict[str, Any] = {"event": event.kind, "client": str(remote), "server": str(local)}
     if event.at != NONE:
@@ -75,38 +80,40 @@ def record_of(event: Event, wall: float) -> dict[str, Any]:
 
 
 def dropped_record(count: int) -> str:
-    """What stands, as JSON, in the place of *count* lines that were dropped."""
+    """The line of JSON that stands in the place of *count* dropped lines."""
     return json.dumps({"event": "dropped", "lines": count})
 
 
 class View:
-    """One way to show a watch; this one passes on to *line* what is said of the target, and no
-    more.
+    """One way to show a watch. This one only passes on what is said of the target.
+
+    Args:
+        line: Prints one line.
     """
 
     def __init__(self, line: Callable[[str], object]) -> None:
         self._line = line
 
     def start(self, what: str, closes: bool) -> None:
-        """The watch begins: of *what*."""
+        """Show that a watch of *what* begins; *closes*: whether it closes anything."""
 
     def note(self, event: Event) -> None:
-        """Something happened."""
+        """Show one event of the watch."""
 
     def say(self, text: str) -> None:
-        """Something about the target, or us."""
+        """Show a line about the target, or about the watch itself."""
         self._line(text)
 
     def refresh(self, now: float) -> float | None:
-        """Draw anew if it is time; the instant of the next time, None: never."""
+        """Draw anew if it is time; returns when the next time is. None: this view never draws."""
         return None
 
     def end(self) -> None:
-        """The watch is over."""
+        """Show that the watch is over."""
 
 
 def summary(watch: Watch) -> str:
-    """The whole watch in one line."""
+    """What the watch has done so far, in one line."""
     events = watch.counts.events
     ended = (
         f"{events['closed']} closed"
@@ -123,7 +130,12 @@ def summary(watch: Watch) -> str:
 
 
 def families(watch: Watch, lines_dropped: int = 0) -> Iterator[Family]:
-    """For `reaper.metrics`, under stable names."""
+    """The metrics of *watch* for `reaper.metrics`, under names that do not change.
+
+    Args:
+        watch: The watch.
+        lines_dropped: How many lines of its output were dropped.
+    """
     counts = watch.counts
     yield Family("reaper_attach_connections", "gauge", "Connections watched.", len(watch))
     for kind, doc in (
@@ -157,7 +169,7 @@ def families(watch: Watch, lines_dropped: int = 0) -> Iterator[Family]:
 
 
 class Lines(View):
-    """A line per event that a user may want to act on."""
+    """Prints a line for each event that a user may want to act on."""
 
     def __init__(self, watch: Watch, line: Callable[[str], object]) -> None:
         super().__init__(line)
@@ -181,7 +193,7 @@ class Lines(View):
 
 
 class Json(View):
-    """A JSON object per line: `start`, every event, `say`, `end`."""
+    """Prints a JSON object per line: `start`, every event, `say`, `end`."""
 
     def __init__(self, watch: Watch, clock: Callable[[], float], out: Output) -> None:
         super().__init__(out.line)
@@ -218,8 +230,9 @@ class Json(View):
 
 
 class Table(Lines):
-    """The connections that may be due next, and what happened lately. Needs rich, a terminal, and
-    ten looks per second.
+    """A live table of the connections that may be due next, above what happened lately.
+
+    Cost: as many looks as there are rows, twice a second.
 
     Raises:
         ImportError: there is no rich.
@@ -246,9 +259,8 @@ class Table(Lines):
     def refresh(self, now: float) -> float | None:
         if now >= self._next:
             self._next = now + REFRESH
-            if (
-                not self._out.waits
-            ):  # a stopped terminal is shown the latest picture once it goes on
+            # A stopped terminal is shown one picture, the latest, once it goes on.
+            if not self._out.waits:
                 self._draw()
         return self._next
 

@@ -1,5 +1,6 @@
-"""Sockets that this process holds: its own, and duplicates of another's. Looked at by descriptor,
-ended by shutdown(2).
+"""Looks at sockets that this process holds, by descriptor, and ends them by shutdown(2).
+
+They are its own sockets, or duplicates of another process's.
 
 One rule: *a number is not a socket*. A descriptor may have been closed and given to another
 connection since it was noted, so each look compares the kernel's cookie first, and each close
@@ -37,10 +38,10 @@ _getsockopt, _shutdown = _libc.getsockopt, _libc.shutdown
 
 
 class HasFileno(Protocol):
-    """A socket, a transport's socket, a stream: whatever knows its descriptor."""
+    """A socket, a transport's socket, a stream: anything that knows its descriptor."""
 
     def fileno(self) -> int:
-        """The descriptor."""
+        """The descriptor, an int >= 0 while it is open."""
 
 
 def _option(fd: int, level: int, name: int, size: int) -> bytes:
@@ -62,8 +63,7 @@ def cookie(fd: int) -> int:
 
 
 def look(fd: int, clock: Callable[[], float]) -> Snapshot | None:
-    """The connection behind *fd* now; None: no longer open in both directions (or the peer's half
-    closed).
+    """The connection behind *fd* now; None: the server's half is closed, or both are.
 
     Raises:
         OSError: *fd* is closed, or no TCP socket.
@@ -83,14 +83,14 @@ def look(fd: int, clock: Callable[[], float]) -> Snapshot | None:
 
 
 def _answered(fd: int, seen: Snapshot) -> bool | None:
-    """Whether the server spoke last, although both stamps are equal; None: this kernel does not
-    tell.
+    """Whether the server spoke last although both stamps are equal; None: this kernel does not say.
 
     A kernel that answers its peer quickly lets acknowledgements ride on the answers. When one has
     to go alone, because no answer came within 40 ms, it stops doing so: then the option reads 1.
     But a question in two segments is acknowledged at once, and the option stays 0. An answer that
-    the peer acknowledged a little later, by itself, came after the question. So did one of as many
-    segments as came in: a question in two would be one too many.
+    the peer acknowledged a little later, by itself, came after the question. So did an answer if
+    the server has sent as many segments as came in, because a question in two segments would make
+    it one too few.
     """
     if _option(fd, socket.IPPROTO_TCP, TCP_QUICKACK, 4)[:1] != b"\0":
         return False if acks_tell() else None
@@ -100,8 +100,9 @@ def _answered(fd: int, seen: Snapshot) -> bool | None:
 
 @cache
 def acks_tell() -> bool:
-    """Whether one quick answer is enough for this kernel to let acknowledgements wait: since Linux
-    6.0.
+    """Whether one quick answer is enough for this kernel to let acknowledgements wait.
+
+    Kernels do so since Linux 6.0.
     """
     try:
         return int(Path("/proc/sys/net/ipv4/tcp_pingpong_thresh").read_text()) == 1
@@ -110,13 +111,13 @@ def acks_tell() -> bool:
 
 
 class OwnSockets:
-    """The kernel as the library sees it: connections of this process, by descriptor."""
+    """Connections of this process, looked at by descriptor instead of by netlink."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
 
     def ident(self, sock: HasFileno | int) -> bytes:
-        """What names this connection, and no later one with the same descriptor.
+        """A name for this connection that no later one with the same descriptor has.
 
         Raises:
             InvalidArgument: not a connected TCP socket.
@@ -143,8 +144,9 @@ class OwnSockets:
         return found
 
     def end(self, ident: bytes, again: Callable[[Snapshot], bool]) -> str:
-        """As `reaper.attach.closing.Hands.end`. Its owner keeps the descriptor, reads an end of
-        file, and closes.
+        """Do what `reaper.attach.closing.Hands.end` does.
+
+        The owner keeps the descriptor, reads an end of file, and closes it.
         """
         fd, _ = _IDENT.unpack(ident)
         try:
@@ -161,11 +163,14 @@ def end(
     clock: Callable[[], float],
     abort: Callable[[], bool] | None = None,
 ) -> str:
-    """Shut the connection behind *held* down if it is that of *ident* and *again* still says so;
-    close *held*.
+    """Shut the connection behind *held* down if it is still the one, and still due; close *held*.
 
     Args:
-        abort: Called instead of shutdown(2); False: the connection has ended.
+        held: A descriptor that is ours to close.
+        ident: Names the connection that is meant.
+        again: The final check: told a look, says whether the connection may be closed.
+        clock: Seconds, monotonic.
+        abort: Called instead of shutdown(2); returns False if the connection has ended.
     Returns:
         "closed", "averted" (by the final check), "gone" or "other": *held* is another socket.
     """
@@ -179,9 +184,8 @@ def end(
             return "averted"
         if abort is not None:
             return "closed" if abort() else "gone"
-        if _shutdown(
-            held, socket.SHUT_RDWR
-        ):  # one call after the check: a socket object would make five between
+        # One call after the check; the method of a socket object would make five between.
+        if _shutdown(held, socket.SHUT_RDWR):
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code))
         return "closed"
@@ -200,7 +204,7 @@ def end(
 
 
 def asking(seconds: int) -> dict[int, int]:
-    """Options of TCP by which our kernel asks a peer that was silent for *seconds*, and asks again.
+    """The TCP options by which our kernel asks a peer after *seconds* of silence, and asks again.
 
     If nothing answers, our kernel ends the connection by itself, whether or not anyone watches:
     after `KEEPALIVES` more questions, and by default after 15 retransmissions. Both take longer
@@ -218,12 +222,11 @@ def asking(seconds: int) -> dict[int, int]:
 
 
 def ask(held: int, ident: bytes, seconds: int) -> str:
-    """Have the kernel ask the peer of *held*, if it is that of *ident*, whenever it was silent for
-    *seconds*.
+    """Have the kernel ask the peer of *held*, if it is that of *ident*, after *seconds* of silence.
 
-    By keep-alives, which a live peer's kernel answers, and, where ours can (Linux 6.15), by probes
-    of a full window as often. Not by TCP_USER_TIMEOUT: that ends a peer whose window is full
-    although it answers each probe.
+    It asks by keep-alives, which a live peer's kernel answers, and, where ours can (Linux 6.15), by
+    probes of a full window as often. It does not use TCP_USER_TIMEOUT, which ends a peer whose
+    window is full although that answers each probe.
 
     Returns:
         "asked" or "other"; *held* is closed.
@@ -244,8 +247,9 @@ def ask(held: int, ident: bytes, seconds: int) -> str:
 
 @cache
 def probes_capped() -> bool:
-    """Whether this kernel can be told how far apart its probes of a full window may be: since Linux
-    6.15.
+    """Whether this kernel can be told how far apart its probes of a full window may be.
+
+    Kernels can since Linux 6.15.
     """
     with socket.socket() as sock:
         try:

@@ -1,15 +1,16 @@
-"""Whose connections: those of a process and its children, or of a listening address; and which
-process holds them.
+"""Says whose connections are meant, and which process holds them.
+
+They are those of a process and its children, or those of a listening address.
 
 One rule: *never more than was asked for*. Only connections that came in through a listening TCP
-socket; never a listening socket itself, never an outgoing connection, never a UNIX socket, never
-our own process.
+socket are meant: never a listening socket itself, never an outgoing connection, never a UNIX
+socket, never our own process.
 
 The answer changes while we watch: servers restart, workers come and go, listening sockets and
 connections are handed over. So `listeners` is asked again at each discovery, and what processes
-hold is read again every few seconds, whether or not anything looks new. Even so it is a hint:
-descriptors are closed and reused behind our back. Who takes one compares the socket's cookie, and
-has the descriptors read again when it differs.
+hold is read again every few seconds, whether or not anything looks new. Even so it is a hint,
+because descriptors are closed and reused behind our back. Whoever takes one compares the socket's
+cookie, and has the descriptors read again when it differs.
 """
 
 from __future__ import annotations
@@ -26,23 +27,23 @@ import psutil
 
 from ..config.flags import host_and_port
 from .kernel import Found, Linux, Listener, Refusal
-from .netlink import Address, addresses_of
-
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+from .netlink import Address, Network, addresses_of
 
 READ_EVERY = 10.0
 """Seconds: what was handed over is noticed after so long at the latest."""
 
 
 class Target(ABC):
-    """Whose connections, and the sockets of the processes that hold them: about 200 bytes each.
+    """A choice of connections, and a map of the sockets of the processes that hold them.
 
     Attributes:
-        only, never: Networks of clients that are meant alone, and that are never meant; at first
-            none.
-        meant: Whether a listening socket is; at first each.
+        kernel: Where the connections are asked for.
+        only: If not empty, only clients of these networks are meant.
+        never: Clients of these networks are never meant.
+        meant: Whether a listening socket is meant; at first, each is.
         served: Whether anything listened at the last dump.
         read_at: When the descriptors were read last; -inf: never.
+    Cost: about 200 bytes per socket of these processes, once their descriptors were read.
     """
 
     restricted: bool = True
@@ -62,7 +63,7 @@ class Target(ABC):
 
     @abstractmethod
     def listeners(self) -> list[Listener]:
-        """The listening sockets whose connections are meant, now; none while the server restarts.
+        """The listening sockets whose connections are meant now; none while the server restarts.
 
         Raises:
             Refusal: the target is gone for good.
@@ -70,11 +71,10 @@ class Target(ABC):
 
     @abstractmethod
     def pids(self) -> list[int]:
-        """The processes that may hold them, now."""
+        """The processes that may hold the connections now."""
 
     def dump(self, info: bool) -> Iterator[Found]:
-        """The connections of all listening sockets that are meant; each may then be `wanted`, or
-        not.
+        """The connections of all listening sockets that are meant; ask `wanted` about each.
 
         Raises:
             Refusal: the target is gone for good.
@@ -84,18 +84,19 @@ class Target(ABC):
         return self.kernel.dump(listeners, info)
 
     def wanted(self, found: Found) -> bool:
-        """Whether a connection that is not known yet is meant. One that is not accepted yet may be,
-        next time.
+        """Whether a connection that is not known yet is meant.
+
+        One that the server has not accepted yet is not meant now, and may be at the next dump.
         """
         if not found.inode or not self._allowed(found.ident):
             return False
         if self.restricted and found.inode not in self and self._may_scan:
-            self._may_scan = False  # once per dump: others may share the port
+            self._may_scan = False  # At most once per dump, because others may share the port.
             self.scan()
         return not self.restricted or found.inode in self
 
     def scan(self) -> None:
-        """Read all descriptors of `pids` anew. Those that may not be read are left out.
+        """Read all descriptors of `pids` anew, without those that may not be read.
 
         Cost: about 3 us per descriptor.
         """
@@ -107,9 +108,7 @@ class Target(ABC):
                     self._places.setdefault(inode, (pid, fd))
 
     def find(self, inode: int) -> tuple[int, int] | None:
-        """(pid, descriptor) of the first holder of the socket, as of the last scan; None: none of
-        them held it.
-        """
+        """(pid, descriptor) of the first holder of the socket, by the last scan; None: nobody."""
         return self._places.get(inode)
 
     def __contains__(self, inode: int) -> bool:
@@ -124,18 +123,21 @@ class Target(ABC):
         return not any(remote in network for network in self.never)
 
     def _news(self, listeners: list[Listener], read_at: float) -> bool:
-        """Whether it is time to read again what was read at *read_at*: another socket listens, or
-        it is long ago.
+        """Whether it is time to read again what was read at *read_at*.
+
+        It is if another socket listens than at the last call, or after `READ_EVERY` seconds.
         """
         before, self._known = self._known, frozenset(listener.inode for listener in listeners)
         return bool(self._known - before) or self._clock() - read_at >= READ_EVERY
 
 
 class ByPid(Target):
-    """A process and its descendants, by the listening sockets that they hold.
+    """The connections of a process and its descendants, by the listening sockets that they hold.
 
     Args:
-        waits: Whether it may be that nothing listens yet.
+        pid: The process.
+        kernel: The kernel of its network namespace.
+        waits: Whether the process may listen later, if it does not listen now.
     Raises:
         Refusal: there is no such process, its descriptors may not be read, or it listens nowhere.
     """
@@ -152,14 +154,14 @@ class ByPid(Target):
             raise Refusal(f"--pid {pid}: there is no such process") from None
         except PermissionError:
             raise Refusal(
-                f"--pid {pid}: its descriptors may not be read: run as its user or with CAP_SYS_PTRACE; "
-                "--listen HOST:PORT needs no right to watch"
+                f"--pid {pid}: its descriptors may not be read: run as its user or with "
+                "CAP_SYS_PTRACE; --listen HOST:PORT needs no right to watch"
             ) from None
         if not self.listeners() and not waits:
             raise Refusal(f"--pid {pid}: neither it nor a child of it listens on a TCP port")
 
     def listeners(self) -> list[Listener]:
-        if not self._process.is_running():  # compares the time it was started, too
+        if not self._process.is_running():  # This compares the time at which it was started, too.
             raise Refusal(f"process {self.pid} has ended")
         found = self.kernel.listeners()
         if self._news(found, self.read_at):
@@ -174,7 +176,7 @@ class ByPid(Target):
 
 
 class ByListen(Target):
-    """A listening address, whichever process serves it: after a restart, the new one.
+    """The connections to a listening address, whichever process serves it, also after a restart.
 
     Raises:
         Refusal: nothing listens there.
@@ -198,8 +200,8 @@ class ByListen(Target):
         found = [listener for listener in self.kernel.listeners() if self._means(listener)]
         if self._host.is_unspecified:
             return found
-        # Of a server that listens everywhere, only the connections to the address that was asked
-        # for.
+        # If the server listens everywhere, only connections to the address that was asked for are
+        # meant.
         return [listener._replace(address=self.address) for listener in found]
 
     def pids(self) -> list[int]:
@@ -220,9 +222,9 @@ class ByListen(Target):
         asked, found = self._host, listener.host
         if self.address.port != listener.address.port:
             return False
-        if asked == found or asked.is_unspecified:  # who asks for any asks for each
+        if asked == found or asked.is_unspecified:  # Whoever asks for any address asks for each.
             return True
-        # A wildcard serves each address of the machine; one of IPv6 those of IPv4, too.
+        # A wildcard serves each address of the machine; one of IPv6 serves those of IPv4, too.
         return found.is_unspecified and (listener.family == socket.AF_INET6 or asked.version == 4)
 
     def __str__(self) -> str:
@@ -230,10 +232,12 @@ class ByListen(Target):
 
 
 def parse_address(text: str) -> Address:
-    """`HOST:PORT`, `[::1]:PORT`; a name is resolved, an empty host means any.
+    """The address in *text*: `HOST:PORT` or `[::1]:PORT`.
+
+    A name is resolved; an empty host means any.
 
     Raises:
-        Refusal: none of these.
+        Refusal: *text* is none of these, or the name cannot be resolved.
     """
     try:
         host, port = host_and_port(text, least=1)
@@ -250,9 +254,7 @@ def parse_address(text: str) -> Address:
 
 
 def descendants(pids: Iterable[int]) -> list[int]:
-    """*pids* and all that come from them, but never this process; those that have ended are left
-    out.
-    """
+    """*pids* and all processes that come from them, but never this one nor any that has ended."""
     found: set[int] = set()
     for pid in pids:
         with suppress(psutil.Error):
@@ -261,7 +263,7 @@ def descendants(pids: Iterable[int]) -> list[int]:
 
 
 def socket_inodes(pid: int) -> Iterator[tuple[int, int]]:
-    """(inode, descriptor) of every socket that *pid* holds. Ends early when the process does.
+    """(inode, descriptor) of every socket that *pid* holds; ends early when the process does.
 
     Raises:
         PermissionError: its descriptors may not be read.

@@ -1,8 +1,10 @@
-"""What the kernel says of one TCP connection, as a `Snapshot`. Pure: bytes in, numbers out.
+"""Reads what the kernel says of one TCP connection, as a `Snapshot`.
 
-One rule: *the kernel's grain is counted against us*. It stamps in jiffies, so "48 ms ago" means
-more than 44 ms ago. `Snapshot.silent` and `Snapshot.since` take off `Grain`, and so nothing built
-on them can be early.
+This module is pure: bytes in, numbers out.
+
+One rule: *the kernel's grain is counted against us*. The kernel stamps in jiffies, so "48 ms ago"
+means more than 44 ms ago. `Snapshot.silent` and `Snapshot.since` take off the grain, and so nothing
+that is built on them can be early.
 
 Source: include/uapi/linux/tcp.h and net/ipv4/tcp.c (`tcp_get_info`) of Linux 4.19 to 6.18. A kernel
 only ever appends fields; what an old one lacks (before 4.19 the bytes sent) is refused, never
@@ -17,16 +19,17 @@ from typing import NamedTuple
 from ..errors import ReaperError
 
 ESTABLISHED, CLOSE_WAIT, LISTEN = 1, 8, 10
-"""States of a TCP socket: both directions open; the peer has closed its half and the server not;
-listening.
+"""The states of a TCP socket in which both directions are open; in which the peer has closed its
+half and the server has not; and in which it listens.
 """
 
 JIFFIES_AGAINST_US = 2
-"""One, because both stamps are rounded; one more, because a busy processor may count a jiffy late.
+"""Jiffies by which a difference of two stamps may be wrong. There is one because both stamps are
+rounded, and one more because a busy processor may count a jiffy late.
 """
 
 _READ = struct.Struct("=2xBB4xI12xI16xI4xII60xQQ8xI4xII40xQQ")
-"""What is read of `struct tcp_info`, in the order of `parse`: Linux 4.19 has as much."""
+"""The fields of `struct tcp_info` that `parse` reads, in its order. Linux 4.19 has all of them."""
 
 
 class NoCounters(ReaperError):
@@ -34,40 +37,44 @@ class NoCounters(ReaperError):
 
 
 class Snapshot(NamedTuple):
-    """One look at one connection. Instants are seconds on the monotonic clock of the process that
-    looked.
+    """One look at one connection.
+
+    Instants are seconds on the monotonic clock of the process that looked.
     """
 
     state: int
-    """`ESTABLISHED` or `CLOSE_WAIT`; other states are not looked at."""
+    """Either `ESTABLISHED` or `CLOSE_WAIT`; other states are not looked at."""
     received_ago: float
-    """Seconds since the last data came from the peer, by the kernel; since the opening, if none has
-    come.
-    """
+    """Seconds since data last came from the peer; since the opening, if none has come."""
     sent_ago: float
-    """Seconds since data was last handed to the network (retransmissions too); since the opening,
-    if none was.
+    """Seconds since data was last handed to the network; since the opening, if none was.
+
+    A retransmission counts, too.
     """
     received: int
-    """Bytes received, without the one that the kernel counts for the peer's end of file."""
+    """Bytes received, without the byte that the kernel counts for the peer's end of file."""
     acked: int
     """Bytes that the peer's kernel has acknowledged."""
     unread: int
     """Bytes received that the server has not read."""
     queued: int
-    """Bytes sent by the server that the peer's kernel has not acknowledged, unsent ones included.
+    """Bytes that the server has written and the peer's kernel has not acknowledged.
+
+    Bytes that have not been sent yet are included.
     """
     before: float
     """Read before the kernel was asked: an instant to measure elapsed time up to."""
     after: float
     """Read after it had answered: an instant to reckon its "ago" from."""
     answered: bool | None = None
-    """Where the last data in and out fall into one jiffy: whether the server spoke last; None:
-    nothing tells. Only a socket in hand does."""
+    """Whether the server spoke last, if the last data in and out fall into one jiffy.
+
+    None: nothing tells; only a socket in hand does.
+    """
     ack_ago: float = 0.0
     """Seconds since the peer's kernel last acknowledged anything, a keep-alive's probe included."""
     sent: int = -1
-    """Bytes sent, retransmitted ones counted again; -1: not known."""
+    """Bytes sent, where retransmitted ones are counted again; -1: not known."""
     outgoing: bool = False
     """Whether this side opened the connection: then the first byte acknowledged was its SYN."""
     in_vain: float = 0.0
@@ -77,8 +84,9 @@ class Snapshot(NamedTuple):
     probes: int = 0
     """Probes (keep-alives, or of a full window) that were sent and not answered."""
     segments_in: int = 0
+    """Segments with data that came so far."""
     segments_out: int = 0
-    """Segments with data, so far."""
+    """Segments with data that went so far."""
 
     def silent(self, grain: float) -> float:
         """Seconds for which the peer has certainly sent nothing; may be negative."""
@@ -113,10 +121,11 @@ def parse(
         received -= 1
     in_vain = 0.0
     if unacked and retransmits and sent_ago < ack_ago:
-        # The timeout has doubled with each retransmission: together they took this long before the
-        # latest of them.
+        # The timeout has doubled with each retransmission; before the latest of them, they took
+        # this long together.
         in_vain = min(sent_ago / 1e3 + rto / 1e6 * (1 - 0.5**retransmits), ack_ago / 1e3)
     return Snapshot(
-        state, received_ago / 1e3, sent_ago / 1e3, received, acked, unread, queued, before, after, None,
-        ack_ago / 1e3, sent, acked == sent - resent - (queued - unsent) + 1, in_vain, probes, segments_in, segments_out,
+        state, received_ago / 1e3, sent_ago / 1e3, received, acked, unread, queued, before, after,
+        None, ack_ago / 1e3, sent, acked == sent - resent - (queued - unsent) + 1, in_vain, probes,
+        segments_in, segments_out,
     )  # fmt: skip

@@ -1,16 +1,16 @@
-"""The watch: which connections there are, which is looked at next, and what becomes of one that is
-due.
+"""The watch: it knows which connections there are, which to look at next, and what to do when one
+is due.
 
 One rule: *a connection is looked at when something can be due, and not before*. A look costs the
-kernel a hash lookup; what it shows says when the next one is worth while. New connections are found
-by a dump, at half the shortest limit.
+kernel a hash lookup, and what it shows says when the next one is worth while. New connections are
+found by a dump, at half the shortest limit.
 
-What cannot be told is not closed: where question and answer fell into one jiffy, only the socket in
-hand may tell whether the server owes an answer. If it does not either, that is said, once per
+What cannot be told is not closed. Where question and answer fell into one jiffy, only the socket in
+hand may tell whether the server owes an answer. If it does not tell either, that is said, once per
 silence.
 
-No clock and no I/O of its own: `now` is an argument, the kernel and the hands are given. It never
-blocks longer than one slice of work.
+The watch has no clock and does no I/O: `now` is an argument, the kernel and the hands are given. It
+never blocks longer than one slice of work.
 """
 
 from __future__ import annotations
@@ -36,14 +36,15 @@ End = Callable[[bytes, int, Again], str]
 Ask = Callable[[bytes, int], str]
 
 SLICE = 256
-"""Connections per step of work: about 5 ms."""
+"""The connections in one step of work, which takes about 5 ms."""
 STEPS = 16
-"""Distinct lengths that jitter gives a timeout."""
+"""How many distinct lengths jitter gives a timeout."""
 RETRY = 1.0
-"""Seconds, at least, until a connection that could not be reached is tried again."""
+"""The least seconds until a connection that could not be reached is tried again."""
 LOOKS_PER_TICK = 10
+"""How many times within a tick looks may begin; those that come due between are one wake-up."""
 FURTHEST = 1e9
-"""Stands for never."""
+"""The instant, in seconds, that stands for never."""
 
 
 @dataclass(slots=True, eq=False)
@@ -54,9 +55,10 @@ class Row:
     inode: int
     known: Memory
     mark: int
-    """The dump that showed it last."""
+    """The number of the dump that showed it last."""
     timer: Timer[Row] | None = None
-    """Of its next look; None: it has come due, and waits for that look or for the bound on closes.
+    """The timer of its next look; None: that is due, and waits for its turn or for the bound on
+    closes.
     """
     reported: bool = False
     """Whether it was reported as due, and has not stirred since."""
@@ -68,20 +70,21 @@ class Event(NamedTuple):
     """What happened to one connection. Instants are seconds on the monotonic clock."""
 
     kind: str
-    """found; due (reported, not closed); closed; averted (by the final check); gone (ended without
-    us); unsure (silent, or waiting for an answer: nothing tells); unreachable (no process that we
-    may touch holds it)."""
+    """One of: found; due (reported, not closed); closed; averted (by the final check); gone (it
+    ended without us); unsure (it is silent, or waits for an answer: nothing tells); unreachable (no
+    process that we may touch holds it)."""
     at: float
-    """`NONE` where only that it happened is known: just now, or since the previous check."""
+    """`NONE`: only that it happened is known, just now or since the previous check."""
     ident: bytes
     opened: float
-    """When it is found: the latest instant at which it can have been opened. Otherwise `NONE`."""
+    """Of a found one: the latest instant at which it can have been opened. Otherwise `NONE`."""
     since: float = NONE
     """Since when, at the latest, its peer has been silent."""
     reason: str = ""
     limit: float = 0.0
     """The limit in force for that reason, seconds."""
     due: float = NONE
+    """Since when it was due, if it is."""
     overdue: bool = False
     """Whether it was due already when it was found: that lateness is not ours."""
 
@@ -91,31 +94,34 @@ class Counts:
     """What a watch has done so far."""
 
     looks: int = 0
+    """How often it looked at a single connection."""
     dumps: int = 0
+    """How often it compared its table with a dump."""
     events: Counter[str] = field(default_factory=Counter)
+    """How many events of each kind there were."""
     reasons: Counter[str] = field(default_factory=Counter)
-    """Of what was closed, or reported as due."""
+    """How many connections were closed, or reported as due, for each reason."""
     timely: int = 0
-    """Of these, how many became due while they were watched."""
+    """How many of these became due while they were watched."""
     max_lateness: float = 0.0
-    """Of those, the longest time between due and closed (or reported), seconds."""
+    """The longest time from due to closed (or reported) among the timely ones, seconds."""
 
 
 class Watch:
     """Watches connections.
 
     Args:
-        look: Asks the kernel for connections by ident; None for each that is gone.
+        look: Asks the kernel for connections by ident; answers None for each that is gone.
         limits: What is not tolerated.
-        tick: Seconds, > 0: a due connection is ended at most one tick late, plus our own stall.
-        end: What ends a connection, see `Hands.end`; None: a look has to do for a final check.
-        ask: Has the kernel ask a silent peer for `Limits.vanished`, see `Hands.ask`; None: nothing
-            does.
-        closes: Whether it may. If not, what is due is reported, once per silence; the final check
-            is made all the same.
+        tick: Seconds, > 0: a due connection is closed at most one tick late, plus our own stall.
+        end: Closes a connection, see `Hands.end`; None: a look has to do for a final check.
+        ask: Has the kernel ask a silent peer for `Limits.vanished`, see `Hands.ask`; None: nobody
+            has it ask.
+        closes: Whether connections are closed. If not, a due one is reported, once per silence; the
+            final check is made all the same.
         jitter: 0..1: the most by which a timeout of silence is lengthened, differently for each
             connection.
-        reaps_per_second: The most that are ended per second; 0: no bound.
+        reaps_per_second: The most that are closed per second; 0: no bound.
         on: Told every event, at once; must not raise.
     Raises:
         InvalidArgument: by name and value.
@@ -149,7 +155,7 @@ class Watch:
         self._stalls_matter = limits.write > 0
         self.limits = limits
         self.rows: dict[bytes, Row] = {}
-        """By ident. About 600 bytes each, everything included."""
+        """The watched connections by ident. A connection costs about 600 bytes altogether."""
         self.counts: Counts = Counts()
         # A tenth of a tick: looks that come due together are one wake-up, and none is too soon.
         grid = max(seconds_to_ms_now(check_timeout("tick", tick)) // LOOKS_PER_TICK, 1)
@@ -164,32 +170,29 @@ class Watch:
     # -- who is there
 
     def add(self, ident: bytes, inode: int, seen: Snapshot) -> None:
-        """Watch one more connection, from what *seen* shows. One that is watched already stays as
-        it is.
-        """
+        """Watch one more connection, from what *seen* shows, unless it is watched already."""
         if ident in self.rows:
             return
         verdict, memory = judge(seen, Memory(seen.after), self._limits_of(ident))
         row = self.rows[ident] = Row(ident, inode, memory, self._serial)
-        row.overdue = verdict.due  # before we were there: no lateness of ours
+        row.overdue = verdict.due  # It was due before we were there: that lateness is not ours.
         self._event("found", row, seen.after, verdict, memory.opened)
         self._arm(row, verdict.at, seen.after)
 
     def discard(self, ident: bytes) -> bool:
-        """Stop watching a connection. True if it was watched."""
+        """Stop watching the connection with *ident*. True if it was watched."""
         row = self.rows.pop(ident, None)
         if row is not None and row.timer is not None:
             row.timer.cancel()
         return row is not None
 
     def discover(self, dump: Iterable[Found], wanted: Callable[[Found], bool]) -> Iterator[None]:
-        """Compare the table with a whole *dump* (of every listener): new connections in, vanished
-        ones out.
+        """Compare the table with a whole *dump*: add new connections, drop those that have ended.
 
-        A generator: each step is a slice of work, and other calls may come between.
+        This is a generator: each step is a slice of work, and other calls may come between.
 
         Args:
-            dump: Every open connection, once.
+            dump: Every open connection of every listener, once.
             wanted: Whether a connection that is not watched yet is meant.
         """
         self._serial += 1
@@ -215,8 +218,8 @@ class Watch:
                 fresh.clear()
                 yield
         self._admit(fresh)
-        # A dump is not one instant's: what it did not show may only have moved. The kernel is asked
-        # for each.
+        # A dump is not one instant's: a connection that it did not show may only have moved. So the
+        # kernel is asked for each.
         unseen = [row for row in rows.values() if row.mark != serial]
         for start in range(0, len(unseen), SLICE):
             part = [row for row in unseen[start : start + SLICE] if self._watches(row)]
@@ -236,7 +239,7 @@ class Watch:
     # -- who is due
 
     def next_wakeup(self, now: float) -> float | None:
-        """When `advance` next has something to do; None: nothing is watched."""
+        """The instant at which `advance` next has something to do; None: nothing is watched."""
         if self._due:
             return now
         soonest = self._wheel.next_expiry()
@@ -247,10 +250,13 @@ class Watch:
         return at
 
     def advance(self, now: float, limit: int = SLICE) -> int:
-        """Look at what may be due at *now*, at most *limit* connections, and end or report what is.
+        """Look at what may be due at *now*, and close or report what is.
 
+        Args:
+            now: Seconds on the monotonic clock.
+            limit: The most connections to look at.
         Returns:
-            How many were looked at; as many as *limit*: call again, more is waiting.
+            How many were looked at. If it is *limit*, more may wait: call again.
         Cost: 20 to 35 us per look, 15 us more per close.
         """
         for timer in self._wheel.advance(max(seconds_to_ms_now(now), self._wheel.now)):
@@ -322,8 +328,9 @@ class Watch:
             self._report("unsure", row, verdict, limits, at)
 
     def soonest(self, count: int) -> list[tuple[bytes, Snapshot, Verdict]]:
-        """The *count* connections that are looked at next, as they are now: for people. Changes
-        nothing.
+        """The *count* connections that are looked at next, as they are now, for people.
+
+        This changes nothing: what the looks show is not remembered.
         """
         armed = ((row.timer.deadline, row) for row in self.rows.values() if row.timer is not None)
         rows = [row for _, row in heapq.nsmallest(count, armed, key=itemgetter(0))]
@@ -336,7 +343,7 @@ class Watch:
         return sorted(found, key=lambda one: one[2].at)
 
     def _report(self, kind: str, row: Row, verdict: Verdict, limits: Limits, at: float) -> None:
-        """Say it once, and look again when it could be so again."""
+        """Report *row* once per silence, and look again when it could be due again."""
         if not row.reported:
             row.reported = True
             self._event(kind, row, at, verdict)
@@ -359,8 +366,9 @@ class Watch:
         self._due.append(row)
 
     def _arm(self, row: Row, at: float, now: float = NONE) -> None:
-        """Look at *row* again at *at*; at *now*, if given, its peer may have to be asked from now
-        on.
+        """Look at *row* again at *at*.
+
+        If *now* is given, and the kernel does not ask its peer yet, it is told to.
         """
         if now != NONE and self._ask is not None and not row.known.asks:
             outcome = self._ask(row.ident, row.inode)

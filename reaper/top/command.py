@@ -1,8 +1,8 @@
-"""`python -m reaper top`: the flags, and what they do: ask, draw, wait; until Ctrl-C.
+"""`python -m reaper top`: its flags, and the loop that asks, draws and waits until Ctrl-C.
 
 The rule of this module: *in a pipe it prints once and ends; on a terminal it outlives the server it
-watches*. Every `reaper` command knows these flags, so what draws and what speaks HTTP is imported
-where it is needed.
+watches*. Every `reaper` command knows these flags, so the modules that draw and that speak HTTP are
+imported where they are needed.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def add_commands(commands: Any) -> None:
     top = commands.add_parser(
         "top",
         help="watch a server's connections live: phases, silence, what is due next",
-        description="A live view of a server's connections on a terminal; in a pipe, one picture. It touches nothing. "
-        "Ctrl-C ends it. Exit status: 0 ended, 2 it cannot be done.",
+        description="A live view of a server's connections on a terminal; in a pipe, one picture. "
+        "It touches nothing. Ctrl-C ends it. Exit status: 0 ended, 2 it cannot be done.",
     )
     source = top.add_mutually_exclusive_group(required=True)
     source.add_argument(
@@ -74,7 +74,7 @@ def run(parsed: argparse.Namespace) -> int:
             _live(console, source, found, parsed.interval)
     except KeyboardInterrupt:
         pass
-    except BrokenPipeError:  # whoever read it has gone
+    except BrokenPipeError:  # Whoever read it has gone; `reaper.__main__` ends in silence.
         raise
     except (ReaperError, OSError) as error:
         print(f"top: {printable(str(error))}", file=sys.stderr)
@@ -134,4 +134,4 @@ def _live(console: Any, source: Source, found: Picture, interval: float) -> None
 
 
 def _ended(signum: int, frame: object) -> NoReturn:
-    raise KeyboardInterrupt  # the terminal is given back as it was
+    raise KeyboardInterrupt  # so that the terminal is given back as it was

@@ -1,7 +1,7 @@
-"""What is shown, reckoned from a status document: sums over the workers, rates, bounds of the
-lateness.
+"""Reckons what is shown from a status document: sums over the workers, rates, bounds of lateness.
 
-The rule of this module: *what is not known is None, never zero*. Pure: documents in, numbers out.
+The rule of this module: *what is not known is None, never zero*. It is pure: documents in, numbers
+out.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from ..errors import printable
 
 IN_FLIGHT = "in_flight"
-"""The phase of a connection that cannot expire now."""
+"""The phase of a connection that cannot expire now, because a request is being answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,16 +26,19 @@ class PhaseRow:
     """Seconds; None: no timeout, or none is known."""
     connections: int
     idle: tuple[int, ...]
-    """By silence: a count per bound of `Picture.idle_bounds`, and one for what is longer."""
+    """Counts by silence: one per bound of `Picture.idle_bounds`, and one for longer silences."""
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """One look at a server, all workers together. Seconds throughout; None: not known from here."""
+    """One look at a server, with all workers together.
+
+    Lengths of time are seconds; None: it is not known from here.
+    """
 
     server: str
     at: float
-    """When, on the clock of the machine that was asked."""
+    """When it was taken, on the clock of the machine that was asked."""
     workers: tuple[int, ...]
     pids: tuple[int, ...]
     missing: tuple[int, ...]
@@ -47,15 +50,16 @@ class Picture:
     phases: tuple[PhaseRow, ...]
     due_next: tuple[Mapping[str, Any], ...]
     ring: Mapping[int, int] | None
-    """Connections and limits by whole ticks until their slot comes due."""
+    """How many connections and limits come due in how many whole ticks."""
     wheel: Mapping[int, int]
-    """Likewise those beyond the ring, by level."""
+    """How many connections and limits lie beyond the ring, by level of the wheel."""
     wheel_size: int
     closed: Mapping[str, int]
     counts: Mapping[str, int]
-    """averted, moved, late."""
+    """How many were averted, moved, and late so far."""
     lateness: tuple[tuple[float, ...], tuple[int, ...], tuple[int, ...]] | None
-    """Bounds of buckets, and counts by the least and by the most that each lateness can have been.
+    """The bounds of the buckets, the counts by the least that each lateness can have been, and the
+    counts by the most.
     """
     loop: Mapping[str, float] | None
     pressures: tuple[Mapping[str, Any], ...] = field(default=())
@@ -69,11 +73,12 @@ class Picture:
 
 
 def picture_of(document: Mapping[str, Any]) -> Picture:
-    """The picture in a status *document*, of which peers chose some strings: what does not print is
-    escaped.
+    """The picture in a status *document*.
+
+    Peers chose some of its strings, so characters that do not print are escaped.
 
     Raises:
-        KeyError, TypeError, ValueError: it is none.
+        KeyError, TypeError, ValueError: *document* is no status document.
     """
     document = _printable(document)
     workers: Sequence[Mapping[str, Any]] = document["workers"]
@@ -86,9 +91,8 @@ def picture_of(document: Mapping[str, Any]) -> Picture:
     counts: Counter[str] = Counter()
     for said in workers:
         for row in said["phases"]:
-            timeout = (
-                None if row["phase"] == IN_FLIGHT else row["timeout_s"]
-            )  # suspended: none is in force
+            # In flight a lease is suspended, and its timeout is not in force.
+            timeout = None if row["phase"] == IN_FLIGHT else row["timeout_s"]
             sums = phases.setdefault((row["phase"], timeout), [0] * len(row["idle"]))
             for index, number in enumerate(row["idle"]):
                 sums[index] += number
@@ -164,8 +168,14 @@ def _loop(workers: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def quantile(bounds: Sequence[float], counts: Sequence[int], share: float) -> float | None:
-    """The upper bound of the bucket with the *share*-quantile, infinite for the last; None: nothing
-    is counted.
+    """The upper bound of the bucket with the *share*-quantile.
+
+    Args:
+        bounds: The upper bounds of all buckets but the last, ascending.
+        counts: How many lie in each bucket.
+        share: 0..1.
+    Returns:
+        Infinity for the last bucket; None: nothing is counted.
     """
     wanted = share * sum(counts)
     if not wanted:
@@ -179,8 +189,9 @@ def quantile(bounds: Sequence[float], counts: Sequence[int], share: float) -> fl
 
 
 def rates(before: Picture | None, now: Picture) -> dict[str, float]:
-    """Closes per second since *before*, by reason; and `cpu`, the share of a core that reaper used.
-    Empty: unknown.
+    """Closes per second since *before*, by reason, and the share of a core that reaper used, `cpu`.
+
+    Empty: there is no picture before, or a worker was replaced in between.
     """
     if (
         before is None
@@ -188,7 +199,7 @@ def rates(before: Picture | None, now: Picture) -> dict[str, float]:
         or now.closes < before.closes
         or now.pids != before.pids
     ):
-        return {}  # the first look, or a worker was replaced
+        return {}
     span = now.at - before.at
     found = {
         reason: (number - before.closed.get(reason, 0)) / span

@@ -1,4 +1,4 @@
-"""Where a picture comes from: a server's own status, or the kernel.
+"""The sources of a picture: a server's own status, or the kernel.
 
 The rule of this module: *a source that cannot answer says why in one line*, and may be asked again.
 """
@@ -16,24 +16,24 @@ from ..errors import ReaperError, needs
 from ..status import IDLE_BOUNDS, SCHEMA
 
 TIMEOUT = 5.0
-"""Seconds that a server has for its answer: as long as an event loop may well stall."""
+"""Seconds that a server has for its answer: an event loop may well stall for so long."""
 
 LARGEST = 16 << 20
-"""Bytes of an answer, at most."""
+"""The most bytes of an answer that are read."""
 
 NAMED = 40
-"""Connections named, of those silent the longest."""
+"""How many connections are named, of those that have been silent the longest."""
 
 
 class Unreachable(ReaperError):
-    """There is no answer now. Nothing was changed; ask again."""
+    """A source has no answer now. Nothing was changed; you may ask again."""
 
 
 class Http:
     """The status that a server serves at *url*: `http://127.0.0.1:9180`, or with a path.
 
     Raises:
-        ReaperError: it is no such URL.
+        ReaperError: *url* is no such URL.
     """
 
     def __init__(self, url: str) -> None:
@@ -53,8 +53,8 @@ class Http:
         )
 
     def ask(self) -> dict[str, Any]:
-        """A status document. Raises Unreachable."""
-        # here: every `reaper` command knows this module, and few of them speak HTTP
+        """Ask for a status document, for at most `TIMEOUT` seconds. Raises Unreachable."""
+        # Imported here: every `reaper` command knows this module, and few of them speak HTTP.
         import http.client
         import urllib.request
         from urllib.error import HTTPError
@@ -106,7 +106,7 @@ class Kernel:
         self._target = ByPid(pid, Linux(pid))
 
     def ask(self) -> dict[str, Any]:
-        """A status document. Raises Unreachable. Cost: about 10 us per connection."""
+        """Make a status document. Raises Unreachable. Cost: about 10 us per connection."""
         from ..attach.kernel import Refusal
         from ..attach.netlink import addresses_of
 
@@ -147,9 +147,9 @@ class Kernel:
 
 
 def _phase_of(seen: Any) -> str:
-    """What a connection waits for, by what the kernel knows of it; in twelve characters.
+    """What a connection waits for, by what the kernel knows of it, in at most twelve characters.
 
-    A question within one jiffy of the answer before looks answered.
+    A question that came within one jiffy of the answer before looks answered.
     """
     if seen.queued:
         return "not taken"

@@ -1,4 +1,4 @@
-"""Draws a picture as lines of a terminal of any size; needs rich.
+"""Draws a picture as lines for a terminal of any size; it needs rich.
 
 The rule of this module: *a line is never wrapped, and what matters most stands first*. A narrow
 terminal gets fewer columns, a low one fewer rows.
@@ -20,7 +20,7 @@ BARS, ASCII_BARS = " ▁▂▃▄▅▆▇█", " .:-=+*#@"
 PHASE_WIDTH, NUMBER_WIDTH, IDLE_WIDTH, WIDEST_IDLE = 13, 9, 6, 11
 PHASE_ROWS = 8
 DUE_ROWS = 15
-"""Where there is no last line."""
+"""The most rows of what is due next where no height is given."""
 WIDEST_RING = 64
 COMING = {
     "phase": PHASE_WIDTH,
@@ -30,16 +30,17 @@ COMING = {
 }
 """The columns of what is due next, after its name, and their widths."""
 SHORTEST_NAME = len("255.255.255.255:65535")
-"""Where even that has no room, the timeout is left out, then the phase."""
+"""The least room for a name. Where there is less, the timeout is left out, then the phase."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What there is room for, and what the terminal can show.
+    """What the terminal has room for, and what it can show.
 
     Attributes:
-        width, height: Characters and lines; None: as many lines as there are.
-        ascii: Whether it shows ASCII only.
+        width: Characters per line.
+        height: The most lines; None: as many as there are.
+        ascii: Whether the terminal shows ASCII only.
     """
 
     width: int = 80
@@ -53,9 +54,11 @@ def draw(
     """The lines of *picture*, none wider or more than *frame* allows.
 
     Args:
-        rate: As `picture.rates` makes it.
-        clock: The time of day, to be shown.
-        trouble: Why there is no newer picture; shown first.
+        picture: What is drawn.
+        rate: The closes per second by reason, see `picture.rates`.
+        frame: The terminal.
+        clock: The time of day that is shown.
+        trouble: Why there is no newer picture, shown first; empty: there is one.
     """
     lines = [_title(picture, frame, clock), _ends(picture, rate)]
     if trouble:
@@ -156,7 +159,7 @@ def _lateness(picture: Picture) -> Text:
 
 
 def _short(value: float) -> str:
-    """As a setting is written, but 1.5s for 1500ms."""
+    """Seconds as a setting is written, but 1.5s instead of 1500ms."""
     return f"{value:g}s" if value > 1 and value % 1 else format_duration(round(value, 4))
 
 
@@ -237,7 +240,8 @@ def _ring(picture: Picture, frame: Frame) -> list[Text]:
     )
     line = Text("ring    ").append(drawn, style="cyan")
     total = number(sum(ring.values()))
-    said = f"        due in 0 .. {_short(slots * tick)}, {_short(per * tick)} per column; {total} leases"
+    span, step = _short(slots * tick), _short(per * tick)
+    said = f"        due in 0 .. {span}, {step} per column; {total} leases"
     for level, count in sorted(picture.wheel.items()):
         said += f"; wheel level {level}: {number(count)}"
     return [line, Text(said, style="dim")]
@@ -251,7 +255,7 @@ def _coming(picture: Picture, frame: Frame) -> list[Text]:
         if frame.width < SHORTEST_NAME + 1 + sum(COMING[each] for each in columns):
             columns = [each for each in columns if each != spared]
     room = frame.width - 1 - sum(COMING[each] for each in columns)
-    # As wide as what stands above it: numbers far from the names they belong to are hard to read.
+    # No wider than the table above: numbers far from the names they belong to are hard to read.
     room = min(
         room,
         PHASE_WIDTH
