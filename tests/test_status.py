@@ -7,6 +7,8 @@ import functools
 import json
 import re
 import socket
+from collections.abc import Callable, Generator
+from typing import Any
 
 import pytest
 import trio
@@ -25,11 +27,11 @@ from scripts.tools import get
 from tests.helpers.server_process import PATIENCE, ROOT, server, wait_until
 
 
-def label(lease) -> str | None:
+def label(lease: Any) -> str | None:
     return None if lease.uid == "a timer" else lease.reason
 
 
-def finished(steps):
+def finished(steps: Generator[None, None, Any]) -> Any:
     """What a generator returns."""
     while True:
         try:
@@ -38,7 +40,7 @@ def finished(steps):
             return done.value
 
 
-def test_connections_are_counted_by_phase_timeout_and_silence():
+def test_connections_are_counted_by_phase_timeout_and_silence() -> None:
     core = IdleReaper(tick=1.0)
     old = [core.register(n, 100.0, 0.0) for n in range(3)]
     core.register("a timer", 5.0, 0.0)
@@ -58,7 +60,7 @@ def test_connections_are_counted_by_phase_timeout_and_silence():
 
 
 @pytest.mark.parametrize("named", [9, 3])
-def test_what_is_due_next_is_named_in_order_wherever_it_lies(named):
+def test_what_is_due_next_is_named_in_order_wherever_it_lies(named: int) -> None:
     core = IdleReaper(tick=1.0, wheel_size=4)
     for timeout in (1000.0, 4.0, 3.0, 5.0):
         core.register(timeout, timeout, 0.0)
@@ -86,9 +88,9 @@ def test_what_is_due_next_is_named_in_order_wherever_it_lies(named):
     assert sum(wheel.values()) == 2
 
 
-def test_a_census_lets_the_loop_run_and_names_none_that_ends_or_speaks_meanwhile_as_due_next(
-    monkeypatch,
-):
+def test_a_census_lets_the_loop_run_and_names_none_as_due_that_speaks_or_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("reaper.core.introspect.STEP", 1)
     core = IdleReaper(tick=1.0)
     leases = [core.register(n, 5.0 + n, 0.0) for n in range(6)]
@@ -108,7 +110,9 @@ def test_a_census_lets_the_loop_run_and_names_none_that_ends_or_speaks_meanwhile
 
 
 @pytest.mark.trio
-async def test_a_survey_says_who_is_connected_in_which_phase_and_what_is_due(autojump_clock):
+async def test_a_survey_says_who_is_connected_in_which_phase_and_what_is_due(
+    autojump_clock: trio.abc.Clock,
+) -> None:
     pressure = Pressure(Resources(connections=4))
     pressure.judge(Resources(connections=3))
     async with open_reaper(tick=1.0) as r:
@@ -140,7 +144,9 @@ async def test_a_survey_says_who_is_connected_in_which_phase_and_what_is_due(aut
 
 
 @pytest.mark.trio
-async def test_bad_requests_get_an_error_and_a_page_that_fails_a_500_and_a_record(caplog):
+async def test_bad_requests_get_an_error_and_a_page_that_fails_a_500_and_a_record(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def page() -> tuple[str, bytes]:
         return "text/plain", b"hello"
 
@@ -164,15 +170,18 @@ async def test_bad_requests_get_an_error_and_a_page_that_fails_a_500_and_a_recor
     assert caplog.records == []
     assert (await asked(b"GET /fails HTTP/1.1\r\n\r\n")) == b"HTTP/1.1 500 Internal Server Error"
     (record,) = caplog.records
+    assert record.exc_info is not None
     assert (record.name, record.exc_info[0]) == ("reaper", ValueError)
 
 
-def served(adapter, ask, pressure=None):
+def served(
+    adapter: str, ask: Callable[[socket.socket], Any], pressure: Pressure | None = None
+) -> Any:
     """What *ask* returns of a listening socket where a program on *adapter* with one connection
     serves its status.
     """
 
-    async def trio_program():
+    async def trio_program() -> Any:
         async with open_reaper() as r, trio.open_nursery() as nursery:
             (listener,) = await nursery.start(
                 functools.partial(serve_status, r, 0, name="ours", pressure=pressure)
@@ -182,7 +191,7 @@ def served(adapter, ask, pressure=None):
             nursery.cancel_scope.cancel()
         return asked
 
-    async def asyncio_program():
+    async def asyncio_program() -> Any:
         serve = functools.partial(reaper.asyncio.serve_status, port=0, pressure=pressure)
         async with reaper.asyncio.open_reaper() as r, await serve(r) as server:
             with r.watch(None, 3600):
@@ -192,7 +201,9 @@ def served(adapter, ask, pressure=None):
 
 
 @pytest.mark.parametrize("adapter", ["trio", "asyncio"])
-def test_a_client_that_is_slow_with_its_request_is_let_go(adapter, monkeypatch):
+def test_a_client_that_is_slow_with_its_request_is_let_go(
+    adapter: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def ask(listener: socket.socket) -> bytes:
         with socket.create_connection(listener.getsockname()[:2], timeout=PATIENCE) as client:
             client.sendall(b"GET /status HTTP/1.1\r\n")
@@ -203,11 +214,11 @@ def test_a_client_that_is_slow_with_its_request_is_let_go(adapter, monkeypatch):
 
 
 @pytest.mark.parametrize(("adapter", "name"), [("trio", "ours"), ("asyncio", "asyncio")])
-def test_a_program_serves_its_status_and_its_metrics_in_one_line(adapter, name) -> None:
+def test_a_program_serves_its_status_and_its_metrics_in_one_line(adapter: str, name: str) -> None:
     pressure = Pressure(Resources(connections=4))
     pressure.judge(Resources(connections=3))
 
-    def ask(listener: socket.socket) -> tuple[dict, bytes]:
+    def ask(listener: socket.socket) -> tuple[dict[str, Any], bytes]:
         address = listener.getsockname()[:2]
         socket.create_connection(address).close()  # a client that is gone at once
         return json.loads(get(address, "/status")[1]), get(address, "/metrics")[1]
@@ -221,7 +232,7 @@ def test_a_program_serves_its_status_and_its_metrics_in_one_line(adapter, name) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["echo", "http"])
-def test_one_address_answers_for_all_workers(kind) -> None:
+def test_one_address_answers_for_all_workers(kind: str) -> None:
     patient = ("--idle", "1h", "--first-byte", "1h", "--drain-idle", "0s")
     with server(kind, "--workers", "2", "--status", "127.0.0.1:0", *patient) as process:
         address = ("127.0.0.1", int(process.says("^status on ").split("/")[2].split(":")[1]))
@@ -242,7 +253,7 @@ def test_one_address_answers_for_all_workers(kind) -> None:
         # By its own port the HTTP server says the same, and holds the connection that asks besides.
         for where, more in [(address, 0)] + [(process.address, 1)] * (kind == "http"):
 
-            def all_counted(where=where, more=more) -> bool:
+            def all_counted(where: tuple[str, int] = where, more: int = more) -> bool:
                 metrics = get(where, "/metrics")[1].decode()
                 leases = dict(
                     re.findall(r'^reaper_leases\{worker="(\d)"\} (\d+)$', metrics, re.MULTILINE)

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
 import pyarrow.parquet as pq
@@ -46,7 +47,7 @@ def descriptors(pid: int) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_it_stops_cleanly_on_a_signal_and_leaves_nothing_behind(number: int, port) -> None:
+def test_it_stops_cleanly_on_a_signal_and_leaves_nothing_behind(number: int, port: int) -> None:
     with Echo.server(port) as server:
         client = Echo.answered(port)
         client.exchange()  # by now whoever tried whether it listens has been closed
@@ -60,17 +61,16 @@ def test_it_stops_cleanly_on_a_signal_and_leaves_nothing_behind(number: int, por
 
 
 @pytest.mark.slow
-def test_connections_of_every_worker_are_closed_and_those_of_a_stranger_on_the_same_port_never(
-    port,
+def test_every_workers_connections_are_closed_a_strangers_on_the_port_never(
+    port: int,
 ) -> None:
     """Three workers share a listening socket; another process listens on the same address by
     SO_REUSEPORT.
     """
     with Echo.server(port, workers=3) as ours, Echo.server(port) as stranger:
         process = psutil.Process(stranger.pid)
-        until(
-            lambda: process.net_connections("tcp"), "the stranger listens"
-        )  # not only has a socket
+        # It has a socket before it listens.
+        until(lambda: process.net_connections("tcp"), "the stranger listens")
         clients = [Echo(port) for _ in range(40)]
         for client in clients:
             client.exchange()
@@ -120,7 +120,7 @@ def test_listening_sockets_outgoing_connections_and_unix_sockets_are_never_touch
 
 
 @pytest.mark.slow
-def test_networks_say_whose_clients_are_meant(port) -> None:
+def test_networks_say_whose_clients_are_meant(port: int) -> None:
     with Echo.server(port):
         _, far = Echo(port), Echo(port, "127.9.9.9")
         for flags in (("--only", "127.9.0.0/16"), ("--except", "127.0.0.0/24")):
@@ -131,7 +131,7 @@ def test_networks_say_whose_clients_are_meant(port) -> None:
 
 
 @pytest.mark.slow
-def test_metrics_and_a_configuration_file(tmp_path, port) -> None:
+def test_metrics_and_a_configuration_file(tmp_path: Path, port: int) -> None:
     pytest.importorskip("prometheus_client")
     exported = "127.0.0.1", free_port()
     settings = (
@@ -156,7 +156,7 @@ def test_metrics_and_a_configuration_file(tmp_path, port) -> None:
 
 
 @pytest.mark.slow
-def test_a_terminal_shows_a_live_table(port) -> None:
+def test_a_terminal_shows_a_live_table(port: int) -> None:
     pytest.importorskip("rich")
     with Echo.server(port):
         client = Echo.answered(port)
@@ -180,14 +180,18 @@ def test_a_terminal_shows_a_live_table(port) -> None:
 
 
 @pytest.mark.slow
-def test_a_server_that_ignores_the_end_of_file_is_ended_all_the_same_for_its_client(port) -> None:
+def test_a_server_that_ignores_the_end_of_file_is_ended_all_the_same_for_its_client(
+    port: int,
+) -> None:
     with Echo.server(port, "deaf"), Attach(*at(port), *LIMITS, "--close"):
         client = Echo.answered(port)
         assert client.wait_for_the_end() >= 1.0
 
 
 @pytest.mark.slow
-def test_without_rights_it_shows_and_refuses_to_close_in_one_line(tmp_path, port) -> None:
+def test_without_rights_it_shows_and_refuses_to_close_in_one_line(
+    tmp_path: Path, port: int
+) -> None:
     """The kernel says to each user when a connection last spoke, but only a user's own processes
     may be traced.
     """
@@ -211,7 +215,7 @@ def test_without_rights_it_shows_and_refuses_to_close_in_one_line(tmp_path, port
 
 @pytest.mark.slow
 def test_what_cannot_be_is_refused_in_one_line_that_says_what_would_be_right(
-    tmp_path, port
+    tmp_path: Path, port: int
 ) -> None:
     with Echo.server(port) as server, subprocess.Popen(["sleep", "60"]) as bystander:
         here = at(port)
@@ -238,17 +242,19 @@ def test_what_cannot_be_is_refused_in_one_line_that_says_what_would_be_right(
 
 @pytest.mark.slow
 def test_the_silences_of_a_foreign_servers_client_are_learned_until_a_signal(
-    tmp_path, port
+    tmp_path: Path, port: int
 ) -> None:
     command = [sys.executable, "-m", "reaper", "attach", *at(port), "--gap", "400ms"]
     with (
         Echo.server(port),
         subprocess.Popen([*command, "--learn", str(tmp_path)], cwd=ROOT, stdout=-1) as learner,
     ):
+        assert learner.stdout is not None
         assert b"learning" in learner.stdout.readline()
         client = Echo(port)
         time.sleep(0.5)
-        first = time.monotonic() - client.spoke > 0.85  # this machine may make a long silence of it
+        # On a busy machine this, too, may become a long silence.
+        first = time.monotonic() - client.spoke > 0.85
         for _ in range(3):
             client.exchange()
             time.sleep(1.0)

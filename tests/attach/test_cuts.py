@@ -1,4 +1,4 @@
-"""What a guard from outside cuts besides idle connections, and that whoever sets the limit is told."""
+"""What a guard from outside cuts besides idle connections is said to whoever sets the limit."""
 
 from __future__ import annotations
 

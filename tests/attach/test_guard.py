@@ -6,6 +6,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
 
@@ -19,7 +20,7 @@ from tests.helpers.attach_worlds import RealWorld
 
 
 @pytest.fixture
-def world():
+def world() -> Iterator[RealWorld]:
     with closing(RealWorld()) as made:
         yield made
 
@@ -35,7 +36,7 @@ def driven(guard: Guard) -> None:
         guard.advance()
 
 
-def test_a_guard_is_driven_by_any_loop_that_asks_it_when(world) -> None:
+def test_a_guard_is_driven_by_any_loop_that_asks_it_when(world: RealWorld) -> None:
     client, server = world.connect()
     guard = Guard(first_byte=0.2, tick=0.1)
     assert guard.next_wakeup() is None
@@ -45,8 +46,8 @@ def test_a_guard_is_driven_by_any_loop_that_asks_it_when(world) -> None:
     assert guard.next_wakeup() is None
 
 
-def test_a_socket_that_was_closed_or_discarded_is_forgotten_and_its_descriptor_is_not_touched(
-    world,
+def test_a_closed_or_discarded_socket_is_forgotten_and_its_descriptor_left_alone(
+    world: RealWorld,
 ) -> None:
     guard = Guard(idle=0.1, tick=0.1)
     (_, closed), (_, discarded) = world.connect(), world.connect()
@@ -66,7 +67,9 @@ def test_a_socket_that_was_closed_or_discarded_is_forgotten_and_its_descriptor_i
     assert client.recv(1) == b"z"
 
 
-def test_a_peer_that_takes_nothing_is_ended_and_one_that_takes_it_slowly_is_not(world) -> None:
+def test_a_peer_that_takes_nothing_is_ended_and_one_that_takes_it_slowly_is_not(
+    world: RealWorld,
+) -> None:
     events: list[Event] = []
     guard = Guard(write=0.5, tick=0.1, on=events.append)
     (_, stalled), (reader, _) = two = world.connect(), world.connect()
@@ -115,10 +118,10 @@ def test_a_guard_that_is_left_while_its_thread_clears_its_signal_ends_all_the_sa
 
 
 @pytest.mark.slow
-def test_threads_that_open_and_close_all_the_time_lose_no_connection_to_the_descriptor_of_an_earlier_one(
-    world,
+def test_no_connection_of_busy_threads_is_closed_for_the_silence_of_an_earlier_one(
+    world: RealWorld,
 ) -> None:
-    """Descriptors are used again at once, and the interpreter switches threads as often as it can."""
+    """Descriptors are reused at once, and the interpreter switches threads as often as it can."""
     events: list[Event] = []
     lived: list[int] = []
     unguarded: list[tuple[socket.socket, socket.socket]] = []
@@ -135,18 +138,15 @@ def test_threads_that_open_and_close_all_the_time_lose_no_connection_to_the_desc
                 began, heard = time.monotonic(), b""
                 with socket.create_connection(listener.getsockname(), timeout=20) as client:
                     server, _ = listener.accept()
-                    with (
-                        server,
-                        suppress(ConnectionError, InvalidArgument),
-                    ):  # ended already: judged below
+                    # It may have been ended already; that is judged below.
+                    with server, suppress(ConnectionError, InvalidArgument):
                         guard.add(server)
                         client.sendall(b"x")
                         heard = server.recv(1)
                     assert heard == b"x" or time.monotonic() - began >= 0.3
                     lived.append(1)
-                if len(unguarded) < min(
-                    len(lived) // 10, 200
-                ):  # gets a descriptor that the guard remembers
+                # This one gets a descriptor that the guard remembers.
+                if len(unguarded) < min(len(lived) // 10, 200):
                     client = stack.enter_context(
                         socket.create_connection(listener.getsockname(), timeout=20)
                     )

@@ -12,7 +12,10 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,27 +27,29 @@ from reaper.attach.sockets import OwnSockets, acks_tell, look
 from reaper.attach.targets import READ_EVERY, ByListen, ByPid, parse_address
 from reaper.errors import InvalidArgument
 from tests.helpers import namespaces
-from tests.helpers.attach_worlds import FakeWorld, RealWorld
+from tests.helpers.attach_worlds import FakeWorld, RealWorld, World
 
 GRAIN = grain()
 
 
 @pytest.fixture(params=[FakeWorld, RealWorld])
-def world(request):
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
     made = request.param()
     yield made
     made.close()
 
 
-def test_a_dump_shows_each_open_connection_of_the_listener_once_and_with_info_what_a_look_says(
-    world,
-) -> None:
+def test_a_dump_shows_each_open_connection_of_the_listener_once(world: World) -> None:
     ends = [world.connect() for _ in range(5)]
     found = list(world.dump([world.listener], False))
     assert sorted(one.ident for one in found) == sorted(map(world.ident, ends))
     assert len({cookie_of(one.ident) for one in found}) == 5
     assert all(addresses_of(one.ident)[0] == world.listener.address for one in found)
     assert all(one.inode and one.snapshot is None for one in found)
+
+
+def test_a_dump_with_info_shows_what_a_look_says(world: World) -> None:
+    ends = [world.connect() for _ in range(5)]
     world.send(ends[0], 7)
     ident = world.ident(ends[0])
     (with_info,) = (one for one in world.dump([world.listener], True) if one.ident == ident)
@@ -62,8 +67,8 @@ def test_who_listens_may_be_asked_while_a_dump_is_half_read() -> None:
         assert len(list(dump)) == len(ends) - 1
 
 
-def test_a_look_answers_in_the_order_of_the_question_and_none_for_what_is_gone_or_has_another_cookie(
-    world,
+def test_a_look_answers_in_order_and_none_for_a_gone_connection_or_another_cookie(
+    world: World,
 ) -> None:
     first, gone, last = (world.connect() for _ in range(3))
     world.send(first, 1)
@@ -76,7 +81,7 @@ def test_a_look_answers_in_the_order_of_the_question_and_none_for_what_is_gone_o
     assert world.look([another]) == [None]
 
 
-def test_stamps_are_never_later_than_the_truth_by_more_than_the_grain(world) -> None:
+def test_stamps_are_never_later_than_the_truth_by_more_than_the_grain(world: World) -> None:
     one = world.connect()
     world.wait(0.05)
     earliest = world.now
@@ -89,7 +94,7 @@ def test_stamps_are_never_later_than_the_truth_by_more_than_the_grain(world) -> 
     assert seen.silent(GRAIN) <= seen.before - earliest + (seen.after - seen.before)
 
 
-def test_who_spoke_last_is_seen(world) -> None:
+def test_who_spoke_last_is_seen(world: World) -> None:
     one = world.connect()
     world.wait(0.05)
     world.send(one)
@@ -103,7 +108,7 @@ def test_who_spoke_last_is_seen(world) -> None:
     assert answered.acked - asked.acked == 4
 
 
-def test_unread_and_queued_bytes_are_seen(world) -> None:
+def test_unread_and_queued_bytes_are_seen(world: World) -> None:
     one, other = world.connect(), world.connect()
     world.leave_unread(one)
     world.stall(other)
@@ -112,7 +117,9 @@ def test_unread_and_queued_bytes_are_seen(world) -> None:
     assert stalled.queued > 50_000
 
 
-def test_an_end_that_the_final_check_allows_is_seen_by_the_peer_and_happens_once(world) -> None:
+def test_an_end_that_the_final_check_allows_is_seen_by_the_peer_and_happens_once(
+    world: World,
+) -> None:
     one = world.connect()
     ident = world.ident(one)
     assert world.end(ident, 0, lambda seen: False) == "averted"
@@ -129,7 +136,7 @@ def test_an_end_that_the_final_check_allows_is_seen_by_the_peer_and_happens_once
 @pytest.mark.parametrize("most", [1, 2, netlink.MOST_PLACES])
 @pytest.mark.parametrize("info", [False, True])
 def test_the_connections_of_several_listeners_are_found_in_one_dump_or_more(
-    monkeypatch, most: int, info: bool
+    monkeypatch: pytest.MonkeyPatch, most: int, info: bool
 ) -> None:
     monkeypatch.setattr(netlink, "MOST_PLACES", most)
     with contextlib.ExitStack() as stack:
@@ -162,7 +169,8 @@ def test_an_outgoing_connection_from_the_listening_port_is_known_as_such() -> No
         with elsewhere.accept()[0]:
             for much in (1, 10_000_000, 1):
                 found = list(kernel.dump([listener], True))
-                assert {one.inode: one.snapshot.outgoing for one in found} == inodes
+                opened = {one.inode: one.snapshot and one.snapshot.outgoing for one in found}
+                assert opened == inodes
                 for sock in (accepted, out):
                     sock.setblocking(False)
                     with contextlib.suppress(BlockingIOError):
@@ -185,6 +193,7 @@ def test_a_server_of_every_address_is_found_by_each_of_them() -> None:
         ) as child,
         closing(Linux()) as kernel,
     ):
+        assert child.stdout is not None
         port = int(child.stdout.readline())
         with socket.create_connection(("127.0.0.1", port)), socket.create_connection(("::1", port)):
             for asked, hosts in (
@@ -211,11 +220,13 @@ with socket.socket(fileno=0) as channel:
 """
 
 
-def test_a_listening_socket_that_is_handed_over_later_is_watched(monkeypatch) -> None:
+def test_a_listening_socket_that_is_handed_over_later_is_watched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     ours, theirs = socket.socketpair()
     with (
         # ends when its channel is closed
-        subprocess.Popen([sys.executable, "-c", TAKES_OVER], stdin=theirs) as child,
+        subprocess.Popen([sys.executable, "-c", TAKES_OVER], stdin=theirs.fileno()) as child,
         theirs, ours, socket.create_server(("127.0.0.1", 0)) as server, closing(Linux()) as kernel,
     ):  # fmt: skip
         target = ByPid(child.pid, kernel, waits=True)
@@ -231,7 +242,7 @@ def test_a_listening_socket_that_is_handed_over_later_is_watched(monkeypatch) ->
     ("code", "said"), [(errno.EOPNOTSUPP, "CONFIG_INET_DIAG_DESTROY"), (errno.EPERM, "NET_ADMIN")]
 )
 def test_a_destroy_that_the_kernel_refuses_is_said_in_words(
-    code: int, said: str, monkeypatch
+    code: int, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with closing(Linux()) as kernel:
         assert kernel.destroy(struct.pack("=40xQ", 1)) is False
@@ -243,9 +254,9 @@ def test_a_destroy_that_the_kernel_refuses_is_said_in_words(
 
 
 @pytest.mark.parametrize("what", ["listener", "file", "closed"])
-def test_what_is_no_connection_is_refused_by_the_library(what: str, tmp_path) -> None:
+def test_what_is_no_connection_is_refused_by_the_library(what: str, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, open(tmp_path / "x", "w") as file:
-        given = {"listener": server, "file": file, "closed": 1_000_000}[what]
+        given: Any = {"listener": server, "file": file, "closed": 1_000_000}[what]
         with pytest.raises(InvalidArgument, match="not a connected TCP socket"):
             OwnSockets().ident(given)
 
@@ -259,9 +270,8 @@ def test_a_socket_in_hand_tells_whether_the_last_question_was_answered(
     if not acks_tell():
         pytest.skip("this kernel wants more than one quick answer")
     with closing(RealWorld()) as world:
-        for _ in range(
-            5
-        ):  # until question, answer and the next question of one of them share a jiffy
+        # Again until question, answer and the next question of one of them share a jiffy.
+        for _ in range(5):
             fresh = [world.connect() for _ in range(20)]
             for one in fresh:
                 for _ in range(exchanges):
@@ -270,11 +280,13 @@ def test_a_socket_in_hand_tells_whether_the_last_question_was_answered(
                 if asks_again:
                     world.send(one)
             time.sleep(0.25)
-            looks = [look(one.server.fileno(), time.monotonic) for one in fresh]
+            looks = [seen for one in fresh if (seen := look(one.server.fileno(), time.monotonic))]
+            assert len(looks) == len(fresh)
             if found := {seen.answered for seen in looks if seen.sent_ago == seen.received_ago}:
                 break
         assert found == {not asks_again}
         (by_netlink,) = world.look([world.ident(fresh[0])])
+        assert by_netlink is not None
         assert by_netlink[3:7] == looks[0][3:7]
 
 
@@ -285,16 +297,9 @@ def forbidden(pid: int, fd: int) -> int:
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        (
-            "kernel.NETLINK_SOCK_DIAG",
-            30,
-            r"no sock_diag netlink .* CONFIG_INET_DIAG",
-        ),  # a protocol that no kernel has
-        (
-            "closing.SYS_PIDFD_GETFD",
-            100_000,
-            r"no pidfd_getfd: it needs Linux 5\.6",
-        ),  # a call that no kernel has
+        # A protocol that no kernel has, and a call that no kernel has.
+        ("kernel.NETLINK_SOCK_DIAG", 30, r"no sock_diag netlink .* CONFIG_INET_DIAG"),
+        ("closing.SYS_PIDFD_GETFD", 100_000, r"no pidfd_getfd: it needs Linux 5\.6"),
         (
             "closing.take",
             forbidden,
@@ -303,7 +308,7 @@ def forbidden(pid: int, fd: int) -> int:
     ],
 )
 def test_what_the_kernel_lacks_or_forbids_is_said_in_words(
-    name: str, value: object, said: str, monkeypatch
+    name: str, value: object, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(f"reaper.attach.{name}", value)
     with pytest.raises(Refusal, match=said), closing(Linux()):
@@ -333,6 +338,7 @@ def test_the_connections_of_another_network_namespace_are_seen_through_its_proce
         ) as child,
         closing(Linux()) as ours,
     ):
+        assert child.stdout is not None
         assert child.stdout.readline() == b"ready\n"
         with closing(Linux(child.pid)) as kernel:
             (listener,) = (one for one in kernel.listeners() if one.address.port == 7777)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import ipaddress
 import socket
 import struct
 from contextlib import suppress
@@ -63,18 +64,19 @@ def test_an_error_is_an_errno() -> None:
     ("packed", "written"),
     [(bytes(10) + b"\xff\xff\n\0\0\7", "10.0.0.7:81"), (bytes(15) + b"\1", "[::1]:81")],
 )
-def test_a_dual_stack_socket_stays_ipv6_and_its_peer_is_written_as_ipv4_and_ipv6_in_brackets(
-    packed, written
+def test_a_dual_stack_socket_stays_ipv6_and_writes_its_peer_as_ipv4_or_in_brackets(
+    packed: bytes, written: str
 ) -> None:
     ident = struct.pack("!HH16s16s", 80, 81, packed, packed) + struct.pack("=IQ", 0, 1)
     assert netlink.family_of(ident) == socket.AF_INET6
     assert str(netlink.addresses_of(ident)[1]) == written
 
 
-def test_the_kernels_count_of_an_end_of_file_is_no_byte_and_one_that_counts_none_is_refused() -> (
-    None
-):
+def test_the_kernels_count_of_an_end_of_file_is_no_byte() -> None:
     assert tcpinfo.parse(INFO, tcpinfo.CLOSE_WAIT, 0, 0, 0.0, 0.0).received == 20
+
+
+def test_a_tcp_info_without_counters_is_refused() -> None:
     with pytest.raises(tcpinfo.NoCounters, match=r"120 bytes.*Linux 4\.19"):
         tcpinfo.parse(INFO[:120], 1, 0, 0, 0.0, 0.0)
 
@@ -109,7 +111,7 @@ def test_whoever_opened_the_connection_had_its_syn_acknowledged(
     ],
 )
 def test_retransmissions_tell_how_long_they_have_been_in_vain(
-    retransmits, unacked, ack_ago, in_vain
+    retransmits: int, unacked: int, ack_ago: int, in_vain: float
 ) -> None:
     """The timeout is 0.8 s after three of them; the last was 5 s ago."""
     info = struct.pack(
@@ -143,7 +145,7 @@ def test_a_damaged_answer_is_read_or_refused(data: st.DataObject) -> None:
     cookie=st.integers(0, 2**64 - 1),
 )
 def test_addresses_and_cookies_survive_the_way_to_the_kernel_and_back(
-    host, port, cookie: int
+    host: ipaddress.IPv4Address | ipaddress.IPv6Address, port: int, cookie: int
 ) -> None:
     packed = host.packed.ljust(16, b"\0")
     ident = struct.pack("!HH16s16s", port, port, packed, packed) + struct.pack("=IQ", 0, cookie)

@@ -1,4 +1,4 @@
-"""The output of attach: whatever reads it, the watch goes on, and what was not written is counted."""
+"""The output of attach: however slowly it is read, the watch goes on and counts what is dropped."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 
 import pytest
 
@@ -21,7 +22,7 @@ F_SETPIPE_SZ = 1031
 
 
 @pytest.fixture
-def pipe():
+def pipe() -> Iterator[tuple[int, int]]:
     ours, theirs = os.pipe()
     fcntl.fcntl(theirs, F_SETPIPE_SZ, 4096)
     yield ours, theirs
@@ -36,7 +37,7 @@ def read_all(descriptor: int) -> list[str]:
 
 
 def test_lines_come_out_whole_and_in_order_although_they_are_taken_in_pieces(
-    pipe, monkeypatch
+    pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = os.write
     monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:3]))
@@ -48,8 +49,8 @@ def test_lines_come_out_whole_and_in_order_although_they_are_taken_in_pieces(
     assert read_all(pipe[0]) == [f"line {number}, and more" for number in range(10)]
 
 
-def test_a_reader_that_stands_still_gets_later_what_was_kept_and_a_count_of_what_was_not(
-    pipe,
+def test_a_reader_that_stands_still_gets_what_was_kept_and_a_count_of_the_rest(
+    pipe: tuple[int, int],
 ) -> None:
     output = Output(pipe[1], most=500)
     for number in range(3000):
@@ -76,7 +77,7 @@ def test_a_reader_that_stands_still_gets_later_what_was_kept_and_a_count_of_what
     assert len(kept) + len(notices) + 1 == len(found)
 
 
-def test_an_output_whose_reader_has_gone_is_a_broken_pipe(pipe) -> None:
+def test_an_output_whose_reader_has_gone_is_a_broken_pipe(pipe: tuple[int, int]) -> None:
     output = Output(pipe[1])
     os.close(pipe[0])
     output.line("first")
@@ -88,7 +89,7 @@ def test_an_output_whose_reader_has_gone_is_a_broken_pipe(pipe) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ends", ["is read at last", "is never read"])
-def test_a_full_pipe_stops_no_close(pipe, ends: str, port) -> None:
+def test_a_full_pipe_stops_no_close(pipe: tuple[int, int], ends: str, port: int) -> None:
     ours, theirs = pipe
     command = [
         sys.executable,

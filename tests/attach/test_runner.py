@@ -5,10 +5,14 @@ what is learned.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import cast
 
 import pyarrow.parquet as pq
 import pytest
 
+from reaper.attach.kernel import Found, Linux, Listener
 from reaper.attach.learn import Learner
 from reaper.attach.runner import Runner, limits_of
 from reaper.attach.show import Lines
@@ -26,17 +30,17 @@ class FakeTarget(Target):
     def __init__(self) -> None:
         self.world = FakeWorld()
         self.scans = 0
-        super().__init__(self.world, lambda: self.world.now)
+        super().__init__(cast(Linux, self.world), lambda: self.world.now)
         self.held: set[int] = set()
         self.accepts_during_the_dump = False
 
-    def listeners(self):
+    def listeners(self) -> list[Listener]:
         return [self.world.listener]
 
     def pids(self) -> list[int]:
         return []
 
-    def dump(self, info: bool):
+    def dump(self, info: bool) -> Iterator[Found]:
         for found in list(super().dump(info)):
             yield found
             if self.accepts_during_the_dump:
@@ -49,12 +53,12 @@ class FakeTarget(Target):
 
 
 @pytest.fixture
-def target():
+def target() -> FakeTarget:
     return FakeTarget()
 
 
 @pytest.fixture
-def watched(target):
+def watched(target: FakeTarget) -> Callable[[], int]:
     """Makes a discovery; how many connections are watched then."""
     runner = Runner(
         target,
@@ -72,7 +76,7 @@ def watched(target):
 
 
 def test_connections_accepted_while_the_dump_runs_are_found_by_the_next_and_in_time(
-    target, watched
+    target: FakeTarget, watched: Callable[[], int]
 ) -> None:
     target.accepts_during_the_dump = True
     for _ in range(5):
@@ -81,8 +85,8 @@ def test_connections_accepted_while_the_dump_runs_are_found_by_the_next_and_in_t
     assert watched() == 5
 
 
-def test_connections_of_another_process_are_asked_for_once_per_dump_until_they_are_handed_over(
-    target, watched
+def test_another_processs_connections_are_asked_for_once_per_dump_until_handed_over(
+    target: FakeTarget, watched: Callable[[], int]
 ) -> None:
     socks = [target.world.connect() for _ in range(6)]
     target.held.update(sock.inode for sock in socks[::2])
@@ -92,7 +96,9 @@ def test_connections_of_another_process_are_asked_for_once_per_dump_until_they_a
     assert watched() == 4
 
 
-def test_a_connection_that_is_not_accepted_yet_is_found_by_a_later_dump(target, watched) -> None:
+def test_a_connection_that_is_not_accepted_yet_is_found_by_a_later_dump(
+    target: FakeTarget, watched: Callable[[], int]
+) -> None:
     sock = target.world.connect()
     inode, sock.inode = sock.inode, 0
     assert not watched()
@@ -106,7 +112,9 @@ def test_a_tick_is_compared_with_the_limits_that_are_on() -> None:
     assert limits_of(Attach(idle=300.0, tick=10.0)).shortest() == 300.0
 
 
-def test_the_silences_that_are_learned_are_those_that_were(target, tmp_path) -> None:
+def test_the_silences_that_are_learned_are_those_that_were(
+    target: FakeTarget, tmp_path: Path
+) -> None:
     """Random traffic in virtual time, sampled: each silence beyond the gap is written, and is as
     long as it was.
     """

@@ -13,6 +13,8 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -33,9 +35,11 @@ IDLE = 1.5
 LIMITS = ("--idle", "1500ms", "--tick", "100ms")
 
 
-def live_on(clients: list[Client], done) -> list[str]:
-    """Have each of *clients* ask something every third of the timeout; which were closed, since we
-    were late.
+def live_on(clients: Sequence[Client], done: Callable[[], bool]) -> list[str]:
+    """Have each of *clients* ask something every third of the timeout until *done*.
+
+    Returns:
+        The names of those that were closed, because this process itself was late.
     """
     lost, end = [], time.monotonic() + PATIENCE
     while not done():
@@ -55,7 +59,7 @@ def live_on(clients: list[Client], done) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", SERVERS, ids=lambda kind: kind.__name__.lower())
 def test_silent_clients_of_a_foreign_server_are_closed_and_live_ones_never(
-    kind, tmp_path, port
+    kind: type[Redis] | type[Nginx], tmp_path: Path, port: int
 ) -> None:
     with kind.server(port, tmp_path), Attach(*at(port), *LIMITS, "--close") as attach:
         silent, live = [kind(port) for _ in range(4)], [kind(port) for _ in range(3)]
@@ -83,7 +87,7 @@ def test_silent_clients_of_a_foreign_server_are_closed_and_live_ones_never(
 @pytest.mark.slow
 @pytest.mark.parametrize("who", ["--pid", "--listen"])
 def test_without_close_nothing_is_closed_and_each_that_would_be_is_named_once(
-    who: str, tmp_path, port
+    who: str, tmp_path: Path, port: int
 ) -> None:
     with Redis.server(port, tmp_path) as server:
         silent = Redis.answered(port)
@@ -106,9 +110,9 @@ def preface_of_http2(path: str) -> bytes:
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["shutdown", "destroy", "destroy without the socket"])
 @pytest.mark.parametrize("how", ["right after connect", "after an answer", "in two segments"])
-def test_a_client_that_waits_for_its_answer_is_not_idle(end: str, how: str, tmp_path) -> None:
-    """BLPOP: the server owes the answer, and the question came in the jiffy of what was before it."""
-    port, prefix = free_port(), ()
+def test_a_client_that_waits_for_its_answer_is_not_idle(end: str, how: str, tmp_path: Path) -> None:
+    """BLPOP: the server owes the answer, and the question came in the jiffy of what came before."""
+    port, prefix = free_port(), tuple[str, ...]()
     if end != "shutdown" and os.getuid():
         pytest.skip("SOCK_DESTROY needs CAP_NET_ADMIN")
     if end.endswith("socket"):
@@ -140,7 +144,7 @@ def test_a_client_that_waits_for_its_answer_is_not_idle(end: str, how: str, tmp_
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["shutdown", "destroy"])
 def test_a_request_in_flight_is_answered_although_the_server_spoke_first(
-    end: str, tmp_path, port
+    end: str, tmp_path: Path, port: int
 ) -> None:
     """HTTP/2: nginx greets with its settings; its upstream takes three times the limit. SMTP and
     MySQL are alike.
@@ -175,7 +179,7 @@ def test_a_request_in_flight_is_answered_although_the_server_spoke_first(
 @pytest.mark.slow
 @pytest.mark.parametrize("stopped", ["attach", "server"])
 def test_a_stop_longer_than_the_timeout_closes_no_client_that_has_spoken(
-    stopped: str, tmp_path, port
+    stopped: str, tmp_path: Path, port: int
 ) -> None:
     with Redis.server(port, tmp_path) as server, Attach(*at(port), *LIMITS, "--close") as attach:
         client = Redis.answered(port)
@@ -204,7 +208,7 @@ def test_a_stop_longer_than_the_timeout_closes_no_client_that_has_spoken(
 
 
 @pytest.mark.slow
-def test_the_server_restarts_and_its_new_connections_are_watched(tmp_path, port) -> None:
+def test_the_server_restarts_and_its_new_connections_are_watched(tmp_path: Path, port: int) -> None:
     with Redis.server(port, tmp_path):
         attach = Attach(*at(port), *LIMITS, "--close")
         first = Redis.answered(port)
@@ -222,7 +226,7 @@ def test_the_server_restarts_and_its_new_connections_are_watched(tmp_path, port)
 
 
 @pytest.mark.slow
-def test_a_watched_process_that_dies_ends_the_watch(tmp_path, port) -> None:
+def test_a_watched_process_that_dies_ends_the_watch(tmp_path: Path, port: int) -> None:
     with Redis.server(port, tmp_path) as server:
         attach = Attach("--pid", str(server.pid), *LIMITS, "--close")
         server.kill()
@@ -233,7 +237,7 @@ def test_a_watched_process_that_dies_ends_the_watch(tmp_path, port) -> None:
 
 
 @pytest.mark.slow
-def test_a_slow_header_attack_ends(tmp_path, port) -> None:
+def test_a_slow_header_attack_ends(tmp_path: Path, port: int) -> None:
     with Nginx.server(port, tmp_path):
         limits = (
             "--min-in-rate",
@@ -247,8 +251,8 @@ def test_a_slow_header_attack_ends(tmp_path, port) -> None:
         )
         with Attach(*at(port), *limits, "--close") as attach:
             attack = subprocess.run(
-                [tool("slowhttptest"), "-H", "-c", "40", "-r", "40", "-i", "1", "-x", "8", "-l", "60", "-p", "5"]
-                + ["-u", f"http://127.0.0.1:{port}/"],
+                [tool("slowhttptest"), "-H", "-c", "40", "-r", "40", "-i", "1", "-x", "8"]
+                + ["-l", "60", "-p", "5", "-u", f"http://127.0.0.1:{port}/"],
                 capture_output=True, text=True, timeout=90, cwd=tmp_path, check=False,
             )  # fmt: skip
             assert re.search(r"Exit status:.*No open connections left", attack.stdout), (

@@ -9,6 +9,7 @@ import random
 import struct
 import tracemalloc
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -28,7 +29,7 @@ TICK = 1.0
 class Harness:
     """A watch over a fake world, and what it said."""
 
-    def __init__(self, limits: Limits, *, closes: bool = True, **options: float) -> None:
+    def __init__(self, limits: Limits, *, closes: bool = True, **options: Any) -> None:
         self.world = FakeWorld()
         self.events: list[Event] = []
         end = self.world.end if closes else None
@@ -93,7 +94,7 @@ def test_a_connection_that_speaks_between_the_look_and_the_close_is_averted() ->
     sock = it.world.connect()
     real = it.world.end
 
-    def speak_first(ident: bytes, inode: int, again) -> str:
+    def speak_first(ident: bytes, inode: int, again: Callable[[Snapshot], bool]) -> str:
         it.exchange(sock)
         it.watch._end = real
         return real(ident, inode, again)
@@ -143,9 +144,7 @@ def test_a_connection_that_a_dump_did_not_show_is_asked_for_before_it_counts_as_
     assert list(it.watch.rows) == [sock.ident]
 
 
-def test_instants_that_two_threads_pass_in_another_order_than_they_were_read_are_taken_as_they_come() -> (
-    None
-):
+def test_instants_that_two_threads_pass_in_the_wrong_order_are_taken_as_they_come() -> None:
     it = Harness(Limits(idle=10.0, grain=GRAIN))
     it.world.connect()
     it.run(5.0)
@@ -196,23 +195,28 @@ def test_a_connection_whose_turn_cannot_be_told_is_named_once_and_never_closed(
     it = Harness(Limits(idle=10.0, grain=GRAIN), closes=closes)
     it.served()
     if closes:
-        it.watch._end = lambda ident, inode, again: (
-            "averted" if not again(*it.world.look([ident])) else "closed"
-        )
+
+        def only_check(ident: bytes, inode: int, again: Callable[[Snapshot], bool]) -> str:
+            (seen,) = it.world.look([ident])
+            assert seen is not None
+            return "closed" if again(seen) else "averted"
+
+        it.watch._end = only_check
     it.run(60.0)
     assert it.kinds() == ["found", "unsure"]
 
 
-def test_the_kernel_of_a_silent_peer_is_asked_from_the_discovery_on_and_again_if_its_socket_was_not_found() -> (
-    None
-):
+def test_a_silent_peer_is_asked_when_discovered_and_again_if_no_socket_was_found() -> None:
     it = Harness(Limits(vanished=60.0, grain=GRAIN))
     asked: list[float] = []
     begun = it.world.now
     answers = ["later", "later", "asked"]
-    it.watch._ask = lambda ident, inode: (
-        asked.append(it.world.now - begun) or answers[len(asked) - 1]
-    )
+
+    def ask(ident: bytes, inode: int) -> str:
+        asked.append(it.world.now - begun)
+        return answers[len(asked) - 1]
+
+    it.watch._ask = ask
     it.world.connect()
     it.run(300.0)
     assert asked == [0.0, pytest.approx(10.0, abs=TICK), pytest.approx(20.0, abs=TICK)]
@@ -225,10 +229,10 @@ def test_the_kernel_of_a_silent_peer_is_asked_from_the_discovery_on_and_again_if
 def test_a_connection_that_cannot_be_ended_is_tried_again(
     answer: str, said: list[str], after: float
 ) -> None:
-    """Out of reach: after another limit, and it is reported once. Not found at once: in a second."""
+    """One out of reach is tried after another limit, and reported once; a lost one in a second."""
     it = Harness(Limits(idle=10.0, grain=GRAIN))
     it.world.connect()
-    begun, answers, real = it.world.now, [answer] * 2, it.watch._end
+    begun, answers, real = it.world.now, [answer] * 2, it.world.end
     it.watch._end = lambda ident, inode, again: (
         answers.pop() if answers else real(ident, inode, again)
     )

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import (
     AbstractContextManager,
     contextmanager,
@@ -19,7 +20,8 @@ from contextlib import (
     redirect_stdout,
     suppress,
 )
-from typing import ClassVar, Self
+from pathlib import Path
+from typing import Any, ClassVar, Self
 
 import pytest
 
@@ -43,7 +45,7 @@ def accepts(port: int) -> bool:
 
 
 @contextmanager
-def running(*command: str, port: int, **options):
+def running(*command: str, port: int, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
     """A server process that listens on *port*; ended by its pid, and its clients are closed."""
     with subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **options
@@ -109,7 +111,7 @@ class Client:
 
 class Redis(Client):
     @staticmethod
-    def server(port: int, folder) -> Running:
+    def server(port: int, folder: Path) -> Running:
         command = (
             tool("redis-server"),
             "--port",
@@ -159,7 +161,8 @@ class Echo(Client):
 
 
 NGINX = """
-    keepalive_timeout 1h; keepalive_requests 1000000; client_header_timeout 1h; client_body_timeout 1h; send_timeout 1h;
+    keepalive_timeout 1h; keepalive_requests 1000000;
+    client_header_timeout 1h; client_body_timeout 1h; send_timeout 1h;
     server {{ listen 127.0.0.1:{port} {listen}; location / {{ {location} }} }}
 """
 
@@ -169,7 +172,7 @@ class Nginx(Client):
 
     @staticmethod
     def server(
-        port: int, folder, listen: str = "", location: str = 'return 200 "hello";'
+        port: int, folder: Path, listen: str = "", location: str = 'return 200 "hello";'
     ) -> Running:
         tool("nginx")
         http = NGINX.format(port=port, listen=listen, location=location)
@@ -191,19 +194,23 @@ class Attach:
         self, *flags: str, prefix: tuple[str, ...] = (), json: tuple[str, ...] = ("--json",)
     ) -> None:
         command = [*prefix, sys.executable, "-m", "reaper", "attach", *json, *flags]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        self.process = subprocess.Popen(command, cwd=ROOT, text=True, **pipes)
-        self.events: list[dict] = []
+        self.process = subprocess.Popen(
+            command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        self._out, self._err = self.process.stdout, self.process.stderr
+        self.events: list[dict[str, Any]] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         until(lambda: self.events or self.process.poll() is not None, "attach starts")
-        assert self.process.poll() is None, self.process.stderr.read()
+        assert self.process.poll() is None, self._err.read()
 
     def _read(self) -> None:
-        for line in self.process.stdout:
+        for line in self._out:
             self.events.append(json.loads(line))
 
-    def of(self, kind: str) -> list[dict]:
+    def of(self, kind: str) -> list[dict[str, Any]]:
         return [event for event in self.events if event["event"] == kind]
 
     def clients(self, kind: str) -> list[str]:
@@ -215,16 +222,16 @@ class Attach:
             self.process.send_signal(number)
         status = self.process.wait(PATIENCE)
         self._reader.join(PATIENCE)
-        said = self.process.stderr.read()
-        self.process.stdout.close()
-        self.process.stderr.close()
+        said = self._err.read()
+        self._out.close()
+        self._err.close()
         return status, said
 
     def __enter__(self) -> Attach:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        if not self.process.stdout.closed:
+        if not self._out.closed:
             self.process.send_signal(signal.SIGCONT)
             self.stop()
 
@@ -239,11 +246,12 @@ def refused(*flags: str, prefix: tuple[str, ...] = ()) -> str:
         done = subprocess.run(
             command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False
         )
-        found = done.returncode, done.stdout, done.stderr
+        status, said, complaint = done.returncode, done.stdout, done.stderr
     else:
         with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as end:
             sys.exit(main(["attach", *flags]))
-        found = end.value.code, out.getvalue(), err.getvalue()
-    assert found[:2] == (2, ""), found
-    (line,) = found[2].splitlines()
+        assert isinstance(end.value.code, int)
+        status, said, complaint = end.value.code, out.getvalue(), err.getvalue()
+    assert (status, said) == (2, ""), complaint
+    (line,) = complaint.splitlines()
     return line

@@ -11,9 +11,10 @@ import select
 import socket
 import struct
 import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from reaper.attach.kernel import Found, Linux, Listener
 from reaper.attach.netlink import Address, cookie_of
@@ -69,7 +70,8 @@ class FakeWorld:
         ident = struct.pack(
             "!HH4s12x4s12x", self.port, 20000 + number % 40000, b"\x7f\0\0\1", b"\x7f\0\0\2"
         )
-        made = FakeSocket(ident + struct.pack("=IQ", 0, number), 5000 + number, *[self.now] * 3)
+        cookie = struct.pack("=IQ", 0, number)
+        made = FakeSocket(ident + cookie, 5000 + number, self.now, self.now, self.now)
         self.sockets.append(made)
         return made
 
@@ -129,19 +131,19 @@ class FakeWorld:
         j = self.jiffy
         return (int(self.now / j) - int(instant / j)) * j if j else self.now - instant
 
-    def dump(self, listeners, info: bool):
+    def dump(self, listeners: Sequence[Listener], info: bool) -> Iterator[Found]:
         for sock in list(self.sockets):
             if sock.open:
                 yield Found(
                     sock.ident, sock.inode, sock.queued, self._snapshot(sock) if info else None
                 )
 
-    def look(self, idents) -> list[Snapshot | None]:
+    def look(self, idents: Sequence[bytes]) -> list[Snapshot | None]:
         self.looks += len(idents)
         by_ident = {sock.ident: sock for sock in self.sockets}
         return [self._snapshot(by_ident[ident]) if ident in by_ident else None for ident in idents]
 
-    def end(self, ident: bytes, inode: int, again) -> str:
+    def end(self, ident: bytes, inode: int, again: Callable[[Snapshot], bool]) -> str:
         (seen,) = self.look([ident])
         self.looks -= 1
         if seen is None:
@@ -230,8 +232,12 @@ class RealWorld:
                 return found.ident
         raise LookupError
 
-    def end(self, ident: bytes, inode: int, again) -> str:
+    def end(self, ident: bytes, inode: int, again: Callable[[Snapshot], bool]) -> str:
         for pair in self.pairs:
             if pair.server.fileno() >= 0 and cookie(pair.server.fileno()) == cookie_of(ident):
                 return end(os.dup(pair.server.fileno()), ident, again, time.monotonic)
         return "gone"
+
+
+World = Any
+"""A `FakeWorld` or a `RealWorld`; what they return is used by the same methods alone."""

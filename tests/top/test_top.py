@@ -13,6 +13,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
+from typing import Any, Never, cast
 
 import pytest
 
@@ -23,12 +24,13 @@ from reaper.top import command
 from reaper.top.picture import picture_of, quantile, rates
 from reaper.top.sources import Http, Unreachable, _phase_of
 from reaper.top.view import Frame, draw
+from tests.conftest import Ran
 from tests.helpers.server_process import PATIENCE, ROOT, server
 
 COLUMNS = len(IDLE_BOUNDS) + 1
 
 
-def worker(index: int = 0, at: float = 100.0, **others) -> dict:
+def worker(index: int = 0, at: float = 100.0, **others: Any) -> dict[str, Any]:
     """What a worker says of 700 connections."""
     lower, upper = [0] * (len(BOUNDS) + 1), [0] * (len(BOUNDS) + 1)
     lower[0], upper[BOUNDS.index(0.5)] = 10, 10
@@ -42,8 +44,10 @@ def worker(index: int = 0, at: float = 100.0, **others) -> dict:
         "parked": 600,
         "idle_bounds_s": list(IDLE_BOUNDS),
         "phases": [
-            {"phase": "keep_alive", "timeout_s": 95.0, "connections": 600, "idle": [100, 0, 0, 0, 500, 0, 0, 0]},
-            {"phase": "in_flight", "timeout_s": 300.0, "connections": 100, "idle": [100, 0, 0, 0, 0, 0, 0, 0]},
+            {"phase": "keep_alive", "timeout_s": 95.0, "connections": 600,
+             "idle": [100, 0, 0, 0, 500, 0, 0, 0]},
+            {"phase": "in_flight", "timeout_s": 300.0, "connections": 100,
+             "idle": [100, 0, 0, 0, 0, 0, 0, 0]},
         ],
         "due_next": [due(f"[2001:db8::{index}]:4000", idle_s=90.0 - index, due_in_s=5.0 + index)],
         "ring": [[5, 500], [60, 100]],
@@ -61,7 +65,7 @@ def worker(index: int = 0, at: float = 100.0, **others) -> dict:
     }  # fmt: skip
 
 
-def due(name: str, **others) -> dict:
+def due(name: str, **others: Any) -> dict[str, Any]:
     """A connection that is due next."""
     return {
         "name": name,
@@ -73,12 +77,16 @@ def due(name: str, **others) -> dict:
     }
 
 
-def status(*workers: dict, **others) -> dict:
+def status(*workers: dict[str, Any], **others: Any) -> dict[str, Any]:
     return {"schema": SCHEMA, "server": "http", "workers": list(workers), "missing": [], **others}
 
 
 def drawn(
-    document: dict, width: int = 80, height: int | None = 24, clock: str = "", **terminal
+    document: dict[str, Any],
+    width: int = 80,
+    height: int | None = 24,
+    clock: str = "",
+    **terminal: Any,
 ) -> list[str]:
     """The lines of the picture of *document*."""
     return [
@@ -87,7 +95,7 @@ def drawn(
     ]
 
 
-def test_the_workers_are_added_up_and_what_is_due_first_stands_first():
+def test_the_workers_are_added_up_and_what_is_due_first_stands_first() -> None:
     both = picture_of(status(worker(1), worker(0), missing=[2]))
     assert (both.connections, both.parked, both.closes, both.missing) == (1400, 1200, 20, (2,))
     assert [(row.phase, row.connections) for row in both.phases] == [
@@ -117,7 +125,7 @@ def test_the_workers_are_added_up_and_what_is_due_first_stands_first():
         picture_of(status())
 
 
-def test_what_a_peer_chose_reaches_no_terminal_unescaped():
+def test_what_a_peer_chose_reaches_no_terminal_unescaped() -> None:
     evil = "\x1b]0;x\x07\u202e\n\x9b31m"
     lines = drawn(
         status(worker(due_next=[due(evil, phase=evil)], closed={evil: 1}), server=evil), 300, None
@@ -125,7 +133,7 @@ def test_what_a_peer_chose_reaches_no_terminal_unescaped():
     assert all(line.isprintable() for line in lines)
 
 
-def test_equal_rows_fold_into_one_and_what_cannot_expire_has_no_timeout():
+def test_equal_rows_fold_into_one_and_what_cannot_expire_has_no_timeout() -> None:
     coming = [due(f"127.0.0.1:{5000 + number}") for number in range(6)]
     busy = {"phase": "in_flight", "connections": 2, "idle": [2, *[0] * (COLUMNS - 1)]}
     phases = [{**busy, "timeout_s": 300.0}, {**busy, "timeout_s": 5.0}]
@@ -138,7 +146,7 @@ def test_equal_rows_fold_into_one_and_what_cannot_expire_has_no_timeout():
     assert max(len(line) for line in lines if line.startswith(("in_flight", "127."))) >= 110
 
 
-def test_rates_are_per_second_and_unknown_after_a_worker_was_replaced():
+def test_rates_are_per_second_and_unknown_after_a_worker_was_replaced() -> None:
     before = picture_of(status(worker()))
     later = worker(at=102.0, closed={"keep_alive": 28}, loop={**worker()["loop"], "cpu_s": 1.1})
     found = rates(before, picture_of(status(later)))
@@ -154,7 +162,7 @@ def test_rates_are_per_second_and_unknown_after_a_worker_was_replaced():
 
 @pytest.mark.parametrize("width", [10, 33, 60, 80, 120, 300])
 @pytest.mark.parametrize("height", [1, 5, 24, 40])
-def test_no_line_is_wider_and_no_picture_higher_than_the_terminal(width, height):
+def test_no_line_is_wider_and_no_picture_higher_than_the_terminal(width: int, height: int) -> None:
     many = [due(f"client {n}") for n in range(40)]
     rows = [
         {"phase": f"phase {n}", "timeout_s": None, "connections": 1, "idle": [1] * COLUMNS}
@@ -176,12 +184,12 @@ def test_no_line_is_wider_and_no_picture_higher_than_the_terminal(width, height)
             assert "no answer from worker 1, 2" in [line.plain for line in lines]
 
 
-def test_the_picture_says_what_matters_at_80_columns_and_fewer_silences_and_columns_at_60():
+def test_the_picture_says_what_matters_at_80_columns_and_less_of_it_at_60() -> None:
     text = "\n".join(drawn(status(worker()), clock="12:00:00"))
     for said in (
-        "http", "open 700", "parked 600", "12:00:00", "closed  10", "keep_alive 8", "headers 2", "averted 3",
-        "99 % <= 500ms", "beyond one tick (1s): 0", "stalls 0", "<15m", ">15m", "due next", "[2001:db8::0]:4000",
-        "wheel level 1: 100",
+        "http", "open 700", "parked 600", "12:00:00", "closed  10", "keep_alive 8", "headers 2",
+        "averted 3", "99 % <= 500ms", "beyond one tick (1s): 0", "stalls 0", "<15m", ">15m",
+        "due next", "[2001:db8::0]:4000", "wheel level 1: 100",
     ):  # fmt: skip
         assert said in text, said
     head = next(line for line in text.splitlines() if line.startswith("phase"))
@@ -205,9 +213,9 @@ def test_the_picture_says_what_matters_at_80_columns_and_fewer_silences_and_colu
         ([(0.5, True)], "accepting, 50 % of memory, timeouts at 100 %, 0 closed"),
     ],
 )
-def test_of_several_workers_the_fullest_is_shown_and_before_it_one_that_accepts_nothing(
-    pressures, said
-):
+def test_of_several_workers_one_that_accepts_nothing_is_shown_else_the_fullest(
+    pressures: list[tuple[float, bool]], said: str
+) -> None:
     usual = {"of": "memory", "scale": 1.0, "evicted": 0}
     judged = ({**usual, "load": load, "accepting": accepting} for load, accepting in pressures)
     lines = drawn(status(*(worker(number, pressure=each) for number, each in enumerate(judged))))
@@ -216,7 +224,7 @@ def test_of_several_workers_the_fullest_is_shown_and_before_it_one_that_accepts_
     ]
 
 
-def test_however_narrow_the_terminal_is_what_matters_is_still_in_the_picture():
+def test_however_narrow_the_terminal_is_what_matters_is_still_in_the_picture() -> None:
     peers = ["127.0.0.1:50312", "[2001:db8:aaaa:bbbb:cccc:dddd:eeee:ffff]:65535"]
     coming = [due(peers[0], idle_s=90.0), due(peers[1], idle_s=89.0)]
     for width in range(40, 161):
@@ -232,12 +240,12 @@ def test_however_narrow_the_terminal_is_what_matters_is_still_in_the_picture():
             assert lines[at + 2].split() == [peers[1], "keep_alive", "89.0s", "95.0s", "5.0s"]
 
 
-def test_while_there_is_no_answer_the_reason_stands_on_the_screen():
+def test_while_there_is_no_answer_the_reason_stands_on_the_screen() -> None:
     class Gone:
         name = "a server"
         asked = 0
 
-        def ask(self):
+        def ask(self) -> Never:
             self.asked += 1
             raise Unreachable("connection refused") if self.asked == 1 else KeyboardInterrupt
 
@@ -246,7 +254,7 @@ def test_while_there_is_no_answer_the_reason_stands_on_the_screen():
         file=out, force_terminal=True, width=80, height=24
     )
     with pytest.raises(KeyboardInterrupt):
-        command._live(console, Gone(), picture_of(status(worker())), 0.01)
+        command._live(console, cast(Any, Gone()), picture_of(status(worker())), 0.01)
     assert out.getvalue().count("connection refused") == 1
 
 
@@ -266,7 +274,9 @@ def test_while_there_is_no_answer_the_reason_stands_on_the_screen():
         ),
     ],
 )
-def test_what_makes_no_sense_is_refused_in_one_line(flag, value, said, call):
+def test_what_makes_no_sense_is_refused_in_one_line(
+    flag: str, value: str, said: str, call: Ran
+) -> None:
     status, out, err = call(
         main, "top", flag, value, *(["--connect", "127.0.0.1:1"] if flag == "--interval" else [])
     )
@@ -297,7 +307,9 @@ def top(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
         ("404 Not Found", "", "answered 404 Not Found; is there a status?"),
     ],
 )
-def test_another_servers_answer_is_recognised(status_line, body, said, monkeypatch):
+def test_another_servers_answer_is_recognised(
+    status_line: str, body: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(
         "http_proxy", "http://127.0.0.1:1"
     )  # what is on this machine or next to it is asked itself
@@ -361,7 +373,9 @@ def test_in_a_pipe_it_prints_one_picture_of_a_real_server_and_ends() -> None:
         ({"unread": 1, "queued": 1}, "not taken"),
     ],
 )
-def test_what_a_connection_waits_for_is_told_from_the_kernels_stamps(seen, phase):
+def test_what_a_connection_waits_for_is_told_from_the_kernels_stamps(
+    seen: dict[str, float], phase: str
+) -> None:
     usual = {
         "queued": 0,
         "unread": 0,
