@@ -107,8 +107,14 @@ def test_the_workers_are_added_up_and_what_is_due_first_stands_first() -> None:
     assert both.ring == {5: 1000, 60: 200}
     assert both.lateness is not None
     assert quantile(both.lateness[0], both.lateness[2], 0.99) == 0.5
+
+
+def test_a_quantile_is_infinite_in_the_last_bucket_and_unknown_without_a_count() -> None:
     assert quantile(BOUNDS, [0] * len(BOUNDS) + [1], 0.5) == float("inf")
     assert quantile(BOUNDS, [0] * (len(BOUNDS) + 1), 0.5) is None
+
+
+def test_of_several_loops_the_longest_lag_and_the_sum_of_stalls_and_cpu_are_taken() -> None:
     busy = worker(
         1, 101.0, loop={**worker()["loop"], "lag_s": 0.5, "stalls": 2}, journal={"dropped": 3}
     )
@@ -121,6 +127,9 @@ def test_the_workers_are_added_up_and_what_is_due_first_stands_first() -> None:
         both.loop["stalls"],
         both.loop["cpu_s"],
     ) == (0.5, 0.02, 2, 2.0)
+
+
+def test_a_status_of_no_worker_is_no_picture() -> None:
     with pytest.raises(ValueError, match="no worker"):
         picture_of(status())
 
@@ -133,7 +142,7 @@ def test_what_a_peer_chose_reaches_no_terminal_unescaped() -> None:
     assert all(line.isprintable() for line in lines)
 
 
-def test_equal_rows_fold_into_one_and_what_cannot_expire_has_no_timeout() -> None:
+def test_equal_rows_fold_into_one_and_connections_in_flight_have_no_timeout() -> None:
     coming = [due(f"127.0.0.1:{5000 + number}") for number in range(6)]
     busy = {"phase": "in_flight", "connections": 2, "idle": [2, *[0] * (COLUMNS - 1)]}
     phases = [{**busy, "timeout_s": 300.0}, {**busy, "timeout_s": 5.0}]
@@ -184,7 +193,7 @@ def test_no_line_is_wider_and_no_picture_higher_than_the_terminal(width: int, he
             assert "no answer from worker 1, 2" in [line.plain for line in lines]
 
 
-def test_the_picture_says_what_matters_at_80_columns_and_less_of_it_at_60() -> None:
+def test_the_picture_says_what_matters_at_80_columns() -> None:
     text = "\n".join(drawn(status(worker()), clock="12:00:00"))
     for said in (
         "http", "open 700", "parked 600", "12:00:00", "closed  10", "keep_alive 8", "headers 2",
@@ -196,12 +205,18 @@ def test_the_picture_says_what_matters_at_80_columns_and_less_of_it_at_60() -> N
     row = next(line for line in text.splitlines() if line.startswith("keep_alive"))
     assert row.split() == ["keep_alive", "95.0s", "600", "100", "0", "0", "0", "500", "0", "0", "0"]
     assert [head.index(">15m") + 4, head.index("<1m") + 3] == [len(row), row.index("500") + 3]
+
+
+def test_at_60_columns_a_phase_has_no_silences_and_a_column_of_the_ring_several_ticks() -> None:
     narrow = drawn(status(worker(ring=[[0, 300], [1, 300], [40, 300]])), 60)
     assert [line.split() for line in narrow if line.startswith("keep_alive")] == [
         ["keep_alive", "95.0s", "600"]
     ]
     assert [line.split() for line in narrow if line.startswith("ring")] == [["ring", "█", "▄"]]
     assert "2s per column; 900 leases" in "\n".join(narrow)
+
+
+def test_a_terminal_of_ascii_gets_ascii() -> None:
     assert "".join(drawn(status(worker()), 30, ascii=True)).isascii()
 
 
