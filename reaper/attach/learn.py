@@ -90,7 +90,8 @@ class Learner:
     ) -> None:
         heard = to_ns(snapshot.since(snapshot.received_ago, self._grain))
         if seen is None:
-            if snapshot.outgoing or not self._target.wanted(found):
+            # One that is too busy to tell who opened it is taken up by a later sample.
+            if snapshot.outgoing is not False or not self._target.wanted(found):
                 return
             local, remote = addresses_of(found.ident)
             log = self._journal.open(heard, 0, str(local), peer_key(remote, local))

@@ -6,6 +6,13 @@ One rule: *the kernel's grain is counted against us*. The kernel stamps in jiffi
 means more than 44 ms ago. `Snapshot.silent` and `Snapshot.since` take off the grain, and so nothing
 that is built on them can be early.
 
+Who opened a connection is not stored anywhere, but follows from its counters: the SYN of whoever
+opened it was acknowledged, and counts as a byte that was never sent. The kernel fills `tcp_info` at
+one instant, but reads the length of the queue at another, and a byte that moved in between looks
+like that SYN, or hides it. So only a quiet look tells: nothing is on its way, or nothing has moved
+for `QUIET`. Any other look says None, "ask again". And whoever closes asks twice: when it finds the
+connection, and in the final check.
+
 Source: include/uapi/linux/tcp.h and net/ipv4/tcp.c (`tcp_get_info`) of Linux 4.19 to 6.18. A kernel
 only ever appends fields; what an old one lacks (before 4.19 the bytes sent) is refused, never
 guessed.
@@ -30,6 +37,12 @@ rounded, and one more because a busy processor may count a jiffy late.
 
 _READ = struct.Struct("=2xBB4xI12xI16xI4xII60xQQ8xI4xII40xQQ")
 """The fields of `struct tcp_info` that `parse` reads, in its order. Linux 4.19 has all of them."""
+
+QUIET = 50
+"""Milliseconds without a byte sent or acknowledged after which what is on its way is stuck."""
+
+_WHO_OPENED = {0: False, 1: True}
+"""Whether this side opened the connection, by the bytes acknowledged that were never sent."""
 
 
 class NoCounters(ReaperError):
@@ -75,8 +88,8 @@ class Snapshot(NamedTuple):
     """Seconds since the peer's kernel last acknowledged anything, a keep-alive's probe included."""
     sent: int = -1
     """Bytes sent, where retransmitted ones are counted again; -1: not known."""
-    outgoing: bool = False
-    """Whether this side opened the connection: then the first byte acknowledged was its SYN."""
+    outgoing: bool | None = False
+    """Whether this side opened the connection; None: it is too busy to tell by this look."""
     in_vain: float = 0.0
     """Seconds since the data was sent that this kernel has been retransmitting; 0: it is not
     retransmitting.
@@ -124,8 +137,14 @@ def parse(
         # The timeout has doubled with each retransmission; before the latest of them, they took
         # this long together.
         in_vain = min(sent_ago / 1e3 + rto / 1e6 * (1 - 0.5**retransmits), ack_ago / 1e3)
+    # If nothing is on its way, all that is queued is unsent, and its length is not needed.
+    outgoing = None
+    if not unacked:
+        outgoing = _WHO_OPENED.get(acked - (sent - resent))
+    elif min(sent_ago, ack_ago) >= QUIET:
+        outgoing = _WHO_OPENED.get(acked - (sent - resent - (queued - unsent)))
     return Snapshot(
         state, received_ago / 1e3, sent_ago / 1e3, received, acked, unread, queued, before, after,
-        None, ack_ago / 1e3, sent, acked == sent - resent - (queued - unsent) + 1, in_vain, probes,
+        None, ack_ago / 1e3, sent, outgoing, in_vain, probes,
         segments_in, segments_out,
     )  # fmt: skip

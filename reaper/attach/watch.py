@@ -9,6 +9,11 @@ What cannot be told is not closed. Where question and answer fell into one jiffy
 hand may tell whether the server owes an answer. If it does not tell either, that is said, once per
 silence.
 
+An outgoing connection of the server's is never closed, although it may use the listening port. A
+busy connection may not show who opened it, or show it wrongly (see `tcpinfo`). So it is watched
+only once a look shows that it came in, and each later look, the final check on the very socket
+included, may still show that it did not; then it is dropped.
+
 The watch has no clock and does no I/O: `now` is an argument, the kernel and the hands are given. It
 never blocks longer than one slice of work.
 """
@@ -71,8 +76,8 @@ class Event(NamedTuple):
 
     kind: str
     """One of: found; due (reported, not closed); closed; averted (by the final check); gone (it
-    ended without us); unsure (it is silent, or waits for an answer: nothing tells); unreachable (no
-    process that we may touch holds it)."""
+    ended without us, or turns out to be outgoing); unsure (it is silent, or waits for an answer:
+    nothing tells); unreachable (no process that we may touch holds it)."""
     at: float
     """`NONE`: only that it happened is known, just now or since the previous check."""
     ident: bytes
@@ -233,7 +238,7 @@ class Watch:
         snapshots = dict(zip(unknown, self._asked(unknown), strict=True))
         for connection in found:
             snapshot = connection.snapshot or snapshots.get(connection.ident)
-            if snapshot is not None and not snapshot.outgoing:
+            if snapshot is not None and snapshot.outgoing is False:
                 self.add(connection.ident, connection.inode, snapshot)
 
     # -- who is due
@@ -279,7 +284,7 @@ class Watch:
         return len(batch) + held
 
     def _judged(self, row: Row, seen: Snapshot | None) -> None:
-        if seen is None:
+        if seen is None or seen.outgoing:
             self._gone(row)
             return
         known = row.known
@@ -302,12 +307,19 @@ class Watch:
         def again(seen: Snapshot) -> bool:
             judged = judge(seen, row.known, limits)
             last.append((seen, *judged))
-            return judged[0].due and judged[0].sure and self._closes
+            incoming = seen.outgoing is False
+            return judged[0].due and judged[0].sure and incoming and self._closes
 
         outcome = end(row.ident, row.inode, again)
         if last:
             seen, verdict, row.known = last[-1]
             at = seen.after
+            if seen.outgoing:
+                self._gone(row)
+                return
+            if seen.outgoing is None and outcome == "averted":
+                self._arm(row, at + RETRY)  # It is busy: who opened it will show in a moment.
+                return
         if outcome == "closed":
             if self._bucket is not None:
                 self._bucket.spend(1)

@@ -119,6 +119,85 @@ def test_listening_sockets_outgoing_connections_and_unix_sockets_are_never_touch
         assert server.wait(20) == 0, said
 
 
+BUSY_THEN_SILENT = """
+import socket, sys, threading, time
+from contextlib import suppress
+
+def from_port(address):
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    sock.bind(address)
+    return sock
+
+def send(sock, until):
+    while time.monotonic() < until:
+        sock.sendall(bytes(1 << 20))
+
+def take(sock):
+    with suppress(OSError):
+        while sock.recv(1 << 16):
+            pass
+
+listener = from_port(("127.0.0.1", 0))
+listener.listen()
+pairs = []
+for _ in range(12):
+    with socket.create_server(("127.0.0.1", 0)) as elsewhere:
+        out = from_port(listener.getsockname())
+        out.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 22)
+        out.connect(elsewhere.getsockname())
+        pairs.append((out, elsewhere.accept()[0]))
+print(listener.getsockname()[1], flush=True)
+sys.stdin.readline()
+until = time.monotonic() + 2.0
+accepted = []
+threading.Thread(target=lambda: accepted.append(listener.accept()), daemon=True).start()
+busy = [threading.Thread(target=send, args=(out, until)) for out, _ in pairs]
+taking = [threading.Thread(target=take, args=(far,), daemon=True) for _, far in pairs]
+for thread in [*busy, *taking]:
+    thread.start()
+for thread in busy:
+    thread.join()
+for out, far in pairs:
+    far.sendall(b"y")
+sys.stdin.readline()
+lost = 0
+for out, _ in pairs:
+    out.settimeout(0.2)
+    try:
+        out.recv(1)
+        lost += out.recv(1) == b""
+    except TimeoutError:
+        pass
+    except OSError:
+        lost += 1
+print(lost, flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_outgoing_connections_from_the_listening_port_are_not_closed_after_a_busy_time() -> None:
+    """They are busy at several discoveries, and then silent for three limits."""
+    with subprocess.Popen(
+        [sys.executable, "-c", BUSY_THEN_SILENT],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        port = int(server.stdout.readline())
+        server.stdin.write("begin\n")
+        server.stdin.flush()
+        flags = ("--pid", str(server.pid), "--idle", "500ms", "--tick", "100ms", "--close")
+        with Attach(*flags) as attach:
+            client = Echo(port)
+            until(lambda: attach.of("closed"), "the client is closed")
+            time.sleep(4.0)  # two seconds busy, and four limits silent
+            assert attach.clients("closed") == [client.name]
+        assert server.communicate("say\n")[0] == "0\n"
+
+
 @pytest.mark.slow
 def test_networks_say_whose_clients_are_meant(port: int) -> None:
     with Echo.server(port):

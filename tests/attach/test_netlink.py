@@ -96,9 +96,29 @@ def test_whoever_opened_the_connection_had_its_syn_acknowledged(
     """17 bytes were sent, 3 of them twice; what is not acknowledged is queued, as is what was not
     sent yet.
     """
-    info = struct.pack("=120xQQ8xI52xQQ", acked + outgoing, 0, unsent, 20, 3)
+    info = struct.pack(
+        "=24xI16xI4xII60xQQ8xI52xQQ", 1, 900, 900, 900, acked + outgoing, 0, unsent, 20, 3
+    )
     queued = 17 - acked + unsent
     assert tcpinfo.parse(info, 1, 0, queued, 0.0, 0.0).outgoing is outgoing
+
+
+@pytest.mark.parametrize("opened_here", [False, True])
+def test_a_quiet_connection_tells_who_opened_it_whatever_the_queue_was_a_moment_before(
+    opened_here: bool,
+) -> None:
+    """Nothing is on its way, so the length of the queue, which is read at another instant, is not
+    needed.
+    """
+    info = struct.pack("=120xQQ8xI52xQQ", 17 + opened_here, 0, 0, 20, 3)
+    assert tcpinfo.parse(info, 1, 0, 400_000, 0.0, 0.0).outgoing is opened_here
+
+
+@pytest.mark.parametrize("read_too_early", [-5000, -1, 0, 1, 5000])
+def test_a_connection_that_moves_does_not_tell_who_opened_it(read_too_early: int) -> None:
+    """One byte that moved between the two readings looks like the SYN, or hides it."""
+    info = struct.pack("=24xI16xI4xII60xQQ8xI52xQQ", 4, 3, 0, 90, 10_000, 0, 1_000, 15_000, 0)
+    assert tcpinfo.parse(info, 1, 0, 6_000 + read_too_early, 0.0, 0.0).outgoing is None
 
 
 @pytest.mark.parametrize(

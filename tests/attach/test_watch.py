@@ -188,6 +188,52 @@ def test_an_outgoing_connection_from_the_listening_port_is_not_watched() -> None
     assert it.kinds() == []
 
 
+def test_a_connection_too_busy_to_tell_who_opened_it_is_taken_up_by_a_later_dump() -> None:
+    it = Harness(Limits(idle=10.0, grain=GRAIN))
+    sock = it.world.connect()
+    sock.outgoing = None
+    it.discover(info=True)
+    assert it.kinds() == []
+    sock.outgoing = False
+    it.run(30.0)
+    assert it.kinds() == ["found", "closed"]
+
+
+@pytest.mark.parametrize("shown_by", ["a look", "the final check"])
+def test_a_connection_found_as_incoming_is_dropped_once_it_shows_that_it_is_outgoing(
+    shown_by: str,
+) -> None:
+    it = Harness(Limits(idle=10.0, grain=GRAIN))
+    sock = it.world.connect()
+    it.discover()
+
+    def quiet_now(ident: bytes, inode: int, again: Callable[[Snapshot], bool]) -> str:
+        sock.outgoing = True
+        return it.world.end(ident, inode, again)
+
+    if shown_by == "a look":
+        sock.outgoing = True
+    else:
+        it.watch._end = quiet_now
+    it.run(30.0)
+    assert it.kinds() == ["found", "gone"]
+    assert sock.open
+
+
+def test_a_final_check_too_busy_to_tell_who_opened_the_connection_is_made_again() -> None:
+    it = Harness(Limits(max_age=10.0, grain=GRAIN))
+    sock = it.world.connect()
+    begun = it.world.now
+    it.discover()
+    sock.outgoing = None
+    it.run(14.5)
+    assert it.kinds() == ["found"]
+    sock.outgoing = False
+    it.run(5.0)
+    assert it.kinds() == ["found", "closed"]
+    assert it.events[-1].at - begun <= 14.5 + 2 * TICK
+
+
 @pytest.mark.parametrize("closes", [True, False])
 def test_a_connection_whose_turn_cannot_be_told_is_named_once_and_never_closed(
     closes: bool,

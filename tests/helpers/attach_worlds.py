@@ -40,7 +40,8 @@ class FakeSocket:
     open: bool = True
     waits: bool = False
     """Whether it asked last: known of a socket in hand alone."""
-    outgoing: bool = False
+    outgoing: bool | None = False
+    """None: it is too busy to tell."""
     segments: int = 0
 
 
