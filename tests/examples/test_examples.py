@@ -92,6 +92,7 @@ OWN = [
     ("asyncio_lines",),
     ("anyio_echo", "asyncio"),
     ("anyio_echo", "trio"),
+    ("parked_echo",),
     ("threads",),
     ("attach_leaky",),
 ]
