@@ -8,6 +8,7 @@ sent twice.
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import re
 from collections import Counter
@@ -19,6 +20,10 @@ from .clients import Speech
 from .units import Target
 
 PATIENCE = 20.0
+LEAST_PAIRS = 100
+"""Pairs that a rate is given of: with fewer, "none was lost" says nothing of a million."""
+CONFIDENCE = 1.96
+"""Standard deviations on each side of an interval that holds the true rate 95 times of 100."""
 EXCUSES = ("502", "503", "504")
 """Statuses by which a proxy says that its backend was gone."""
 
@@ -34,6 +39,8 @@ class Result:
         primes_lost: How many *first* requests got no answer. That is no race: they do not count.
         lost: How many second requests got no answer, or a proxy's excuse, by what happened.
         announced: What the server's `Keep-Alive` header says, such as "timeout=5".
+        every: Whether each pair counts as tried, also those whose second request went out on a new
+            connection: what is tried then is the server's own word, or what a proxy holds.
     """
 
     reused: int = 0
@@ -41,11 +48,38 @@ class Result:
     primes_lost: int = 0
     lost: Counter[str] = field(default_factory=Counter)
     announced: str = ""
+    every: bool = False
 
     @property
-    def per_million(self) -> float:
-        """How many of a million requests would be lost at the rate that was seen."""
-        return 1e6 * self.lost.total() / max(self.reused + self.fresh, 1)
+    def tried(self) -> int:
+        """How many pairs could show a loss."""
+        return self.reused + self.fresh if self.every else self.reused
+
+    @property
+    def enough(self) -> bool:
+        """Whether so many pairs were tried that a rate can be given."""
+        return self.tried >= LEAST_PAIRS
+
+    @property
+    def per_million(self) -> float | None:
+        """How many of a million requests would be lost; None if too few pairs were tried."""
+        return 1e6 * self.lost.total() / (self.reused + self.fresh) if self.enough else None
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The least and the most of a million that the losses seen are consistent with (95 %).
+
+        The interval is Wilson's (E. B. Wilson, JASA 22, 1927), which holds for no loss as well.
+        None if too few pairs were tried.
+        """
+        if not self.enough:
+            return None
+        pairs, z = self.reused + self.fresh, CONFIDENCE
+        rate = self.lost.total() / pairs
+        middle = rate + z * z / (2 * pairs)
+        half = z * math.sqrt(rate * (1 - rate) / pairs + (z / (2 * pairs)) ** 2)
+        low, high = ((middle + side) / (1 + z * z / pairs) for side in (-half, half))
+        return 1e6 * max(low, 0.0), 1e6 * min(high, 1.0)
 
 
 class _Line:
@@ -140,7 +174,7 @@ async def race(
         anew: each request comes on a connection of its own: what is reused is what a proxy in
             between holds.
     """
-    result, chance = Result(), random.Random(seed)
+    result, chance = Result(every=anew or honour), random.Random(seed)
 
     async def pair() -> None:
         line = _Line(target, speech, method)

@@ -11,17 +11,18 @@ import socket
 import ssl
 import subprocess
 import time
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
 from loadgen.backend import Upstream, listen
-from loadgen.cli import main
+from loadgen.cli import main, rate_of
 from loadgen.clients import (
     ATTACKS,
     HTTP,
@@ -37,34 +38,14 @@ from loadgen.clients import (
 from loadgen.drive.wire import Tls
 from loadgen.plan.behaviours import KINDS
 from loadgen.probe import QUESTIONS, as_text, checked, probe, summarise, write_junit
+from loadgen.race import Result
 from loadgen.units import Target, parse_target
 from loadgen.vanish import _established, namespace, vanish
+from tests.helpers.listeners import Handler, against
 from tests.helpers.namespaces import opened
 
-T = TypeVar("T")
-Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 PATIENCE = 10.0
-
-
-def against(
-    handler: Handler, run: Callable[[Target], Awaitable[T]], host: str = "127.0.0.1", **more: Any
-) -> T:
-    """What *run* returns, given the address of a server whose connections *handler* treats."""
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            await handler(reader, writer)
-        except (OSError, EOFError):
-            pass
-        finally:
-            writer.close()
-
-    async def both() -> T:
-        async with await asyncio.start_server(serve, host, 0, **more) as server:
-            return await run(parse_target(f"127.0.0.1:{server.sockets[0].getsockname()[1]}"))
-
-    return asyncio.run(both())
 
 
 async def close_at_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -249,7 +230,7 @@ def test_a_backend_sees_how_long_a_pool_holds_and_reuses_its_connection(
     assert found.row()[3:] == ("0/1" if stays else "1/1", "2")
 
 
-@pytest.mark.parametrize(("honour", "lost"), [([], {"closed": 6}), (["--honour"], {})])
+@pytest.mark.parametrize(("honour", "lost"), [([], {"closed": 120}), (["--honour"], {})])
 def test_a_race_counts_what_is_lost_on_a_connection_that_looked_open(
     honour: list[str], lost: dict[str, int], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -258,7 +239,7 @@ def test_a_race_counts_what_is_lost_on_a_connection_that_looked_open(
         writer.write(OK.replace(b"\r\n\r\n", b"\r\nKeep-Alive: timeout=0\r\n\r\n"))
         await reader.readuntil(b"\r\n\r\n")  # and no answer: it was about to close
 
-    how = "race --keep-alive 50ms --spread 10ms --times 6 --clients 3 --json"
+    how = "race --keep-alive 50ms --spread 10ms --times 120 --clients 60 --json"
     status = against(
         once, lambda at: asyncio.to_thread(main, [*how.split(), *honour, f"--target={at}"])
     )
@@ -269,8 +250,28 @@ def test_a_race_counts_what_is_lost_on_a_connection_that_looked_open(
         1e6 * bool(lost),
     )
     assert (found["reused"], found["fresh"], found["announced"]) == (
-        (0, 6) if honour else (6, 0)
+        (0, 120) if honour else (120, 0)
     ) + ("timeout=0",)
+
+
+@pytest.mark.parametrize(
+    ("reused", "lost", "rate", "low", "high"),
+    [(99, 0, None, 0, 0), (100, 0, 0.0, 0, 36_995), (10_000, 100, 10_000.0, 8_229, 12_147)],
+)
+def test_the_rate_of_a_race_has_an_interval_and_is_not_told_from_a_few_pairs(
+    reused: int, lost: int, rate: float | None, low: float, high: float
+) -> None:
+    found = Result(reused=reused, lost=Counter(closed=lost))
+    assert found.per_million == rate
+    if found.interval is not None:
+        assert found.interval == pytest.approx((low, high), abs=1)
+
+
+def test_a_race_of_one_reused_pair_proves_nothing() -> None:
+    found = Result(reused=1, fresh=999)
+    assert (found.enough, found.per_million, found.interval) == (False, None, None)
+    assert rate_of(found).startswith("1 pair tried are too few to tell a rate")
+    assert Result(fresh=1000, every=True).per_million == 0.0  # the server's word was tried
 
 
 def test_the_tools_of_a_namespace_are_found_beside_the_path(
