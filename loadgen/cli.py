@@ -12,14 +12,15 @@ import hashlib
 import json
 import os
 import random
+import re
 import sys
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib import metadata
 from pathlib import Path
 from time import perf_counter
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from .cli_options import (
     ADDRESS,
@@ -41,6 +42,9 @@ from .drive.protocols import Paths, dialect_for
 from .plan.plan import Law, Plan, least_duration, make_plan
 from .plan.scenario import parse_statuses
 from .units import BadArgument, Target, parse_positive_duration, seconds, size
+
+if TYPE_CHECKING:
+    from .race import Result
 
 RAMP = 60.0
 """Virtual seconds over which the connections of a simulation arrive, unless a rate is given."""
@@ -382,6 +386,12 @@ def add_probe(commands: Any) -> None:
     )
     option(probe, "--expect", reading(parse_expectation), words, [], metavar="QUESTION=DURATION")
     option(probe, "--junit", Path, "write what was expected as JUnit XML, for CI")
+    words = "ask one question after the other, for a server of few threads: takes --wait for each"
+    option(probe, "--one-by-one", bool, words)
+    words = "of the requests of the questions about bodies; default POST"
+    option(probe, "--body-method", reading(parse_method), words, "POST", metavar="METHOD")
+    words = "what the questions about bodies ask for; default as --path"
+    option(probe, "--body-path", reading(parse_path), words, metavar="PATH")
     option(probe, "--tolerance", DURATION, "how early a close may be; default 0", 0.0)
     words = (
         "let clients vanish in a network namespace, "
@@ -401,6 +411,7 @@ def add_probe(commands: Any) -> None:
     option(probe, "--keep-alive", DURATION, "with --listen: announce it as Keep-Alive: timeout=")
     option(probe, "--json", bool, "print the findings as JSON")
     option(probe, "--markdown", bool, "print the table as Markdown")
+    option(probe, "--quiet", bool, "no progress")
 
     words = "reuse connections at the edge of the keep-alive, and count the requests that are lost"
     about = (
@@ -436,6 +447,7 @@ def add_probe(commands: Any) -> None:
 def run_race(options: argparse.Namespace) -> int:
     """`loadgen race`."""
     from .clients import Speech
+    from .judge.words import row
     from .race import race
 
     target, _, paths, tls = take_target(options)
@@ -455,16 +467,31 @@ def run_race(options: argparse.Namespace) -> int:
     )
     lost = found.lost.total()
     if options.json:
-        print(json.dumps(vars(found) | {"lost_per_million": found.per_million}))
+        rate = {"lost_per_million": found.per_million, "interval_per_million": found.interval}
+        print(json.dumps(vars(found) | {"tried": found.tried} | rate))
     else:
         how = "".join(f", {count:,} {what}" for what, count in found.lost.most_common())
         announced = found.announced or "nothing announced"
         pairs = f"{found.reused:,} reused, {found.fresh:,} on a new connection"
         print(f"pairs        {pairs}: {announced}")
-        print(f"lost         {lost:,}{how}: {found.per_million:,.0f} of a million")
+        print("\n".join(row("lost", f"{lost:,}{how}: {rate_of(found)}")))
         if found.primes_lost:
             print(f"             {found.primes_lost:,} first requests failed, and are not counted")
-    return 1 if lost or found.primes_lost == options.times else 0
+    return 1 if lost or not found.enough else 0
+
+
+def rate_of(found: Result) -> str:
+    """Say what a race shows of the rate of losses, and how sure that is."""
+    from .race import LEAST_PAIRS
+
+    if found.per_million is None or found.interval is None:
+        pairs = f"{found.tried:,} pair{'s' if found.tried != 1 else ''}"
+        return (
+            f"{pairs} tried are too few to tell a rate: at least {LEAST_PAIRS} are needed, "
+            "so give more --times or less --spread"
+        )
+    low, high = found.interval
+    return f"{found.per_million:,.0f} of a million (95 %: {low:,.0f} to {high:,.0f})"
 
 
 def parse_expectation(text: str) -> tuple[str, float]:
@@ -480,6 +507,20 @@ def parse_expectation(text: str) -> tuple[str, float]:
     return name, parse_positive_duration(duration)
 
 
+def parse_method(text: str) -> str:
+    """Read the method of a request. Raises BadArgument: it is no token of HTTP."""
+    if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", text):
+        raise BadArgument(f"{text!r} is no method: write one such as POST or PUT")
+    return text
+
+
+def parse_path(text: str) -> str:
+    """Read what is asked for. Raises BadArgument: it cannot stand in a request."""
+    if not text.startswith("/") or not text.isprintable() or " " in text:
+        raise BadArgument(f"{text!r} is no path: write one that begins with /, such as /upload")
+    return text
+
+
 def run_probe(options: argparse.Namespace) -> int:
     """`loadgen probe`."""
     from .clients import Speech
@@ -490,12 +531,22 @@ def run_probe(options: argparse.Namespace) -> int:
     target, protocol, paths, tls = take_target(options)
     if options.junit and not options.expect:
         raise BadArgument("--junit: say what is expected: give --expect as well")
-    if not options.json and sys.stderr.isatty():
-        print(f"waiting up to {seconds(options.wait)} for {target} to close ...", file=sys.stderr)
+    paths = replace(paths, post=options.body_path or "", method=options.body_method)
     speech = Speech(protocol or "http", paths, tls)
+    if not (options.json or options.quiet) and sys.stderr.isatty():
+        each = " with each question" if options.one_by_one else ""
+        words = f"waiting up to {seconds(options.wait)}{each} for {target} to close ..."
+        print(words, file=sys.stderr)
     if options.vanish:
         return run_vanish(target, speech, options)
-    findings = probe(target, speech, options.wait, dict(options.expect), options.trials)
+    findings = probe(
+        target,
+        speech,
+        options.wait,
+        dict(options.expect),
+        options.trials,
+        one_by_one=options.one_by_one,
+    )
     if options.junit:
         write_junit(findings, options.tolerance, str(target), options.junit)
     if options.json:
@@ -558,7 +609,8 @@ def run_listen(options: argparse.Namespace) -> int:
 
     def held(wait: float, *pauses: float) -> Upstream:
         def ready(address: Target) -> None:
-            print(f"listening on {address}", file=sys.stderr, flush=True)
+            if not options.quiet:
+                print(f"listening on {address}", file=sys.stderr, flush=True)
             if options.through:
                 tasks.append(asyncio.create_task(asking(*pauses)))
 

@@ -8,6 +8,7 @@ that a server's tick shows: its closes come together.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -27,6 +28,10 @@ DRIP_EVERY = "500ms"
 HEAD_DELAY = 0.23
 SAME_INSTANT = 0.02
 """Closes nearer to each other than this belong to one wake-up of the server."""
+USUAL_TICKS = (10.0, 5.0, 2.0, 1.0, 0.5)
+"""Ticks, in seconds, that are looked for where the closes do not come together."""
+UNLIKELY = 0.002
+"""Chance of a pattern from which on it is taken for the server's and not for an accident."""
 ROUND = 0.5
 """Timeouts are guessed in multiples of this many seconds."""
 NEAR = 0.12
@@ -165,16 +170,20 @@ def probe(
     wait: float,
     expected: dict[str, float] | None = None,
     trials: int = TRIALS,
+    one_by_one: bool = False,
 ) -> list[Finding]:
-    """Ask every question of the protocol at once; returns a finding for each, in their order.
+    """Ask every question of the protocol; returns a finding for each, in their order.
 
     Args:
         wait: Seconds after which a connection that is still open is left.
         expected: The timeouts that the server is known to have, in seconds, by question.
         trials: Connections per question.
+        one_by_one: Whether a question waits for the one before it. All at once, they may take
+            every thread of a small server, and what they wait for then is a thread.
     """
     questions = (*(TLS_QUESTIONS if speech.tls else ()), *QUESTIONS[speech.protocol])
-    ends = asyncio.run(_ask(questions, target, replace(speech, timeout=LONG), wait, trials))
+    slow = replace(speech, timeout=LONG)
+    ends = asyncio.run(_ask(questions, target, slow, wait, trials, one_by_one))
     return [
         summarise(question, found, wait, (expected or {}).get(question.name))
         for question, found in zip(questions, ends, strict=True)
@@ -182,7 +191,12 @@ def probe(
 
 
 async def _ask(
-    questions: Sequence[Question], target: Target, speech: Speech, wait: float, trials: int
+    questions: Sequence[Question],
+    target: Target,
+    speech: Speech,
+    wait: float,
+    trials: int,
+    one_by_one: bool,
 ) -> list[list[Ended]]:
     async def trial(question: Question, asked: int, number: int) -> Ended:
         await asyncio.sleep(min(STAGGER, wait / 2) * (number + draw(number, asked)) / trials)
@@ -195,12 +209,12 @@ async def _ask(
         client = Client(behaviour(question.kind, LONG, **known), target, speech)
         return await client.play(patience=wait + question.delay)
 
-    return await asyncio.gather(
-        *(
-            asyncio.gather(*(trial(question, asked, number) for number in range(trials)))
-            for asked, question in enumerate(questions)
-        )
-    )
+    async def all_of(asked: int, question: Question) -> list[Ended]:
+        return await asyncio.gather(*(trial(question, asked, number) for number in range(trials)))
+
+    if one_by_one:
+        return [await all_of(*each) for each in enumerate(questions)]
+    return await asyncio.gather(*(all_of(*each) for each in enumerate(questions)))
 
 
 def summarise(
@@ -226,10 +240,28 @@ def summarise(
     finding.how = "/".join(sorted({"RST" if trial.how == "reset" else "FIN" for trial in closed}))
     finding.goodbye = next((_first_line(trial.said) for trial in closed if trial.said), "")
     finding.granularity = granularity(sorted(trial.at for trial in closed))
-    nearest = round(finding.shortest / ROUND) * ROUND
-    if finding.guessed and nearest and abs(nearest - finding.shortest) <= NEAR:
-        finding.expected = nearest
+    if finding.guessed:
+        finding.expected = guess(finding.shortest, finding.longest, finding.granularity)
     return finding
+
+
+def guess(shortest: float, longest: float, tick: float | None) -> float | None:
+    """The timeout that a server probably has which closed after such waits; None: none is likely.
+
+    A server without a visible tick closes at its timeout, which is a round number near the shortest
+    wait. A server that looks once per *tick* closes from its timeout until a tick after it: all
+    waits lie within that window, and of two round numbers for which they do, a multiple of the tick
+    is the likelier one.
+    """
+    if tick is not None:
+        low, high = longest - tick - NEAR, shortest + NEAR
+        steps = range(max(math.ceil(low / ROUND), 1), math.floor(high / ROUND) + 1)
+        windows = [step * ROUND for step in steps]
+        whole = max(round(tick / ROUND), 1) * ROUND
+        if likely := [each for each in windows if each % whole == 0] or windows:
+            return likely[-1]
+    nearest = round(shortest / ROUND) * ROUND
+    return nearest if nearest and abs(nearest - shortest) <= NEAR else None
 
 
 def _remark(trial: Ended) -> str:
@@ -248,16 +280,30 @@ def _off(wait: float, expected: float | None) -> float:
 def granularity(closes: Sequence[float]) -> float | None:
     """The server's tick in seconds, from the ascending instants of closes; None if none shows.
 
-    Connections that were begun at uneven instants, and were closed in a few common ones, were
-    rounded to a tick.
+    Connections that were begun at uneven instants were rounded to a tick if they were closed in a
+    few common ones. The closes of a few connections may all have an instant of their own; then the
+    gaps between them show the tick, if all of them are multiples of it.
     """
     groups = [closes[0]] if closes else []
     for instant, before in zip(closes[1:], closes, strict=False):
         if instant - before > SAME_INSTANT:
             groups.append(instant)
-    if len(groups) < 2 or len(groups) > len(closes) * 0.6:
+    gaps = [later - earlier for earlier, later in pairwise(groups)]
+    if not gaps:
         return None
-    return median(later - earlier for earlier, later in pairwise(groups))
+    if len(groups) <= len(closes) * 0.6:
+        return median(gaps)
+    for tick in USUAL_TICKS:
+        # By chance a gap is that near a multiple in so many of all cases.
+        chance = (2 * SAME_INSTANT / tick) ** len(gaps)
+        if chance <= UNLIKELY and all(_near_multiple(gap, tick) for gap in gaps):
+            return tick
+    return None
+
+
+def _near_multiple(gap: float, tick: float) -> bool:
+    times = round(gap / tick)
+    return times > 0 and abs(gap - times * tick) <= SAME_INSTANT
 
 
 def _keep_alive_hint(answer: bytes) -> str:

@@ -44,6 +44,8 @@ class Paths:
     much: str = ""
     slow: str = ""
     host: str = ""
+    method: str = "POST"
+    """Of a request with a body."""
 
 
 ROOT = Paths()
@@ -136,7 +138,7 @@ class Http(Dialect):
         self.path = paths.get
         post, much, slow = (path or paths.get for path in (paths.post, paths.much, paths.slow))
         start = self._head("GET", paths.get)
-        upload = self._head("POST", post)
+        upload = self._head(paths.method, post)
         request = start + b"\r\n"
         long = self._head("GET", much) + b"\r\n"
         self.payloads |= {
