@@ -18,8 +18,10 @@ from tests.conftest import Ran
 pytest.importorskip("pyarrow")
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from reaper.journal.schema import DROPPED
 from reaper.pipeline.arguments import aside_lines, whole
 from reaper.pipeline.cli import _full
 from reaper.pipeline.engine.spark import NoJava, check_java
@@ -296,6 +298,29 @@ def flipped(path: Path) -> None:
     path.write_bytes(content)
 
 
+def a_year_ahead(table: pa.Table) -> pa.Table:
+    """Its ends a year later, in rows that do not know the wall clock."""
+    ends = pc.equal(table["kind"].cast(pa.string()), "reap")
+    later = pc.add(table["t"], 365 * 24 * 3600 * S)
+    for name, values in (("t", later), ("wall_offset_ns", pa.scalar(None, pa.int64()))):
+        place = table.schema.get_field_index(name)
+        table = table.set_column(
+            place, table.schema.field(name), pc.if_else(ends, values, table[name])
+        )
+    return table
+
+
+def no_text(path: Path) -> None:
+    """A listener whose bytes are no text."""
+    rewritten(put_bytes)(path)
+
+
+def put_bytes(table: pa.Table) -> pa.Table:
+    raw = pa.array([b"\xff\xfe"] * table.num_rows, pa.binary())
+    text = pa.Array.from_buffers(pa.string(), len(raw), raw.buffers())
+    return table.set_column(table.schema.get_field_index("listener"), "listener", text)
+
+
 HOSTILE: dict[str, Callable[[Path], object]] = {
     "zero-length": lambda path: path.write_bytes(b""),
     "truncated or not Parquet: ": lambda path: path.write_bytes(path.read_bytes()[:-20]),
@@ -310,6 +335,21 @@ HOSTILE: dict[str, Callable[[Path], object]] = {
     ),
     "future: its last row is 49 h ahead": put("wall_offset_ns", "", WALL + 49 * 3600 * S),
     "late: it ended": put("wall_offset_ns", "", 0),
+    "future: its last row is 8,7": rewritten(a_year_ahead),
+    "wrong schema: column t is there twice": rewritten(
+        lambda table: table.append_column("t", table["t"])
+    ),
+    "wrong schema: columns t and T differ in case alone": rewritten(
+        lambda table: table.append_column("T", table["t"])
+    ),
+    r"wrong schema: the name of column 't\x00' has a NUL": rewritten(
+        lambda table: table.append_column("t\0", table["t"])
+    ),
+    "compressed with BROTLI, expected one of GZIP, LZ4": lambda path: pq.write_table(
+        pq.read_table(path), path, compression="brotli"
+    ),
+    r"corrupted: listener '\udcff\udcfe' is no UTF-8": no_text,
+    r"impossible row: listener 'a\x00b' has a NUL": put("listener", "", "a\0b"),
     "impossible row: activity without idle_ns": put("idle_ns", "activity", None),
     "impossible row: reap without n": put("n", "reap", None),
     "impossible row: reap without idle_sum_ns": put("idle_sum_ns", "reap", None),
@@ -358,6 +398,56 @@ def test_a_file_that_cannot_be_judged_is_put_aside_whole_and_a_good_one_stays(
     ((where, why),) = (entry.values() for entry in found.quarantined)
     assert where == str(path)
     assert why.startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"tick_ns": str(20 * S)}, "tick 20 s, mode full"),
+        ({"mode": "gaps"}, "tick 1 s, mode gaps"),
+        ({"gap_threshold_ns": str(9 * S)}, "gap threshold 9 s"),
+    ],
+)
+def test_a_file_with_other_settings_than_its_run_is_put_aside(
+    tmp_path: Path, changes: dict[str, str], said: str
+) -> None:
+    with journal(tmp_path, 5, rotate_bytes=1) as ours:
+        for _ in range(3):
+            ours.open(S, 5000, "echo").reap(7 * S, 6 * S)
+            ours.flush()
+    last = max(tmp_path.glob("*.parquet"))
+    told(**changes)(last)
+    found = check([tmp_path], now_ns=WALL)
+    assert (len(found.files), found.runs[0].tick_ns, found.runs[0].full) == (2, S, True)
+    ((where, why),) = (entry.values() for entry in found.quarantined)
+    assert where == str(last)
+    assert said in why
+
+
+def test_a_row_that_tells_of_lost_rows_counts_where_the_footer_tells_of_none(
+    tmp_path: Path,
+) -> None:
+    with journal(tmp_path, 5) as ours:
+        ours.open(S, 5000, "echo").reap(7 * S, 6 * S)
+        ours.config(8 * S, DROPPED)
+    found = check([tmp_path], now_ns=WALL)
+    assert (found.dropped_rows, found.runs[0].holed) == (1, True)
+
+
+def test_what_is_named_twice_is_read_once(good: Path) -> None:
+    found = check([good, only(good), good], now_ns=WALL)
+    assert (len(found.files), found.quarantined) == (1, [])
+
+
+def test_files_of_two_writers_are_no_copies_though_their_runs_have_one_name(
+    tmp_path: Path,
+) -> None:
+    for writer in (5, 6):
+        with journal(tmp_path / f"{writer}", writer) as ours:
+            ours.open(S, 5000, "echo").reap(7 * S, 6 * S)
+        told(run="ab")(only(tmp_path / f"{writer}"))
+    found = check([tmp_path], now_ns=WALL)
+    assert (len(found.runs), found.quarantined) == (2, [])
 
 
 def ten_connections(directory: Path, sequence: int) -> None:

@@ -28,6 +28,7 @@ from ...journal.schema import (
     COLUMNS,
     CONFIG,
     DRAIN,
+    DROPPED,
     ENDS,
     KINDS,
     OWN,
@@ -66,8 +67,8 @@ MOST_UNIX_NS = 1 << 62
 
 COUNTED = ("t", "conn", "idle_ns", "timeout_ms", "due_ns", "n", "idle_sum_ns", "wall_offset_ns")
 """Columns of which values, the least and the greatest are counted."""
-MARKS = ("mark_t", "mark_idle")
-"""Null but in the row of a stall."""
+MARKS = ("mark_t", "mark_idle", "mark_lost")
+"""Null but in the row of a stall, and (`mark_lost`) in one in which a writer says that it lost rows."""
 BY = ("kind", "listener", *MARKS)
 """What the rows of a file are counted by."""
 _ASKED = [(name, how) for name in COUNTED for how in ("count", "min", "max")]
@@ -75,6 +76,13 @@ _NANOSECONDS = ("t", "idle_ns", "due_ns", "idle_sum_ns")
 _SILENT = (KINDS[ACTIVITY], KINDS[AVERTED], *ENDS)
 """Kinds of rows that end a silence."""
 _NEEDED = (("idle_ns", _SILENT), ("n", ENDS), ("idle_sum_ns", ENDS))
+
+CODECS = frozenset({"UNCOMPRESSED", "SNAPPY", "GZIP", "ZSTD", "LZ4"})
+"""What both engines decompress as they come. Spark reads no brotli without a library of its own."""
+
+NAMES = ("kind", "listener")
+"""Columns of text by which rows are counted. They travel as bytes, because a writer may have put in
+what is no UTF-8; see `_with_texts`."""
 
 Count = Mapping[str, Any]
 """Some rows of one file that are alike in `BY`, which it names; count_all: how many. Of each column
@@ -95,6 +103,11 @@ def footer_of(path: Place, size: int) -> Facts:
     """
     with _opened(path, size) as file:
         schema, rows, when = file.schema_arrow, file.metadata.num_rows, bounds(file.metadata)
+        codecs = {
+            file.metadata.row_group(group).column(column).compression
+            for group in range(file.metadata.num_row_groups)
+            for column in range(file.metadata.num_columns)
+        }
     metadata = {
         key.decode(errors="replace").removeprefix(PREFIX): value.decode(errors="replace")
         for key, value in (schema.metadata or {}).items()
@@ -109,6 +122,8 @@ def footer_of(path: Place, size: int) -> Facts:
             f"schema version {version} is newer than {SCHEMA_VERSION}, the newest this release "
             "reads"
         )
+    if strange := sorted(codecs - CODECS):
+        raise Refused(f"compressed with {strange[0]}, expected one of {', '.join(sorted(CODECS))}")
     _check_columns(schema)
     writer = _number(metadata, "writer", -1)
     if not run or writer < 0:
@@ -151,9 +166,8 @@ def count_here(facts: Facts) -> tuple[Facts, list[Count]]:
         names = [column.name for column in COLUMNS if column.name in file.schema_arrow.names]
         try:
             for group in range(file.num_row_groups):
-                found += _count(
-                    file.read_row_group(group, columns=names, use_threads=False)
-                ).to_pylist()
+                counted = _count(file.read_row_group(group, columns=names, use_threads=False))
+                found += map(_with_texts, counted.to_pylist())
         except (pa.ArrowException, OSError, ValueError) as error:
             raise Refused(f"corrupted: {one_line(error)}") from None
     return facts, found
@@ -196,6 +210,14 @@ def _number(metadata: dict[str, str], key: str, default: int) -> int:
 
 
 def _check_columns(schema: pa.Schema) -> None:
+    alike: dict[str, str] = {}
+    for name in schema.names:
+        if "\0" in name:
+            raise Refused(f"wrong schema: the name of column {name!r} has a NUL in it")
+        if (other := alike.setdefault(name.lower(), name)) != name:
+            raise Refused(f"wrong schema: columns {other} and {name} differ in case alone")
+        if schema.names.count(name) > 1:
+            raise Refused(f"wrong schema: column {name} is there twice")
     for column in COLUMNS:
         if column.name not in schema.names:
             raise Refused(f"wrong schema: column {column.name} is missing")
@@ -259,6 +281,7 @@ def believe(facts: Facts, counts: Iterable[Count], now: int) -> None:
             raise Refused(f"impossible row: {name} is {worst}{why}")
     if (timeouts := ranges["timeout_ms"]) is not None and timeouts[0] < 0:
         raise Refused(f"impossible row: timeout_ms is {timeouts[0]}")
+    _check_texts(found)
     kinds: Counter[str] = Counter()
     for count in found:
         kinds[count["kind"]] += count["count_all"]
@@ -278,6 +301,9 @@ def believe(facts: Facts, counts: Iterable[Count], now: int) -> None:
     if any(idle is None or idle < 0 for _, idle in stalls):
         raise Refused("impossible row: a stall without its length (idle_ns)")
     facts.stalls = sorted(stalls)
+    # The row says how many, and its footer should, too.
+    lost = [count["n_max"] or 1 for count in found if count["mark_lost"]]
+    facts.dropped = max(facts.dropped, *lost, 0)
     facts.drained = kinds[KINDS[DRAIN]] > 0
     facts.t_max = (ranges["t"] or (0, 0))[1]
     facts.averted = kinds[KINDS[AVERTED]]
@@ -290,15 +316,41 @@ def believe(facts: Facts, counts: Iterable[Count], now: int) -> None:
     if least_conn < facts.first_conn:
         known = f"its run begins with connection {facts.first_conn}, it holds rows of {least_conn}"
         raise Refused(f"rows of another run: {known}")
+    # Unix time of its last row. One that does not know the wall clock is as far ahead as those say
+    # that do; now: none knows it.
+    offsets = [ranges["wall_offset_ns"][1]] if ranges["wall_offset_ns"] else []
+    offsets += [anchor[1] - anchor[0] for anchor in facts.anchors]
     ended = max(
-        _known(found, "ended_max"), default=now
-    )  # Unix time of its last row; now: no row knows it
+        [*_known(found, "ended_max"), *(facts.t_max + offset for offset in offsets[:1])],
+        default=now,
+    )
     if ended > now + FUTURE_NS:
         raise Refused(
             f"future: its last row is {(ended - now) / 3600e9:,.0f} h ahead of this machine's clock"
         )
     if ended < now - PAST_NS:
         raise Refused(f"late: it ended {(now - ended) / 3600e9:,.0f} h ago: its clock was not set")
+
+
+def _check_texts(found: Iterable[Count]) -> None:
+    """Refuse names that one engine reads and the other does not."""
+    for count in found:
+        for column in NAMES:
+            text = count[column] or ""
+            if not text.isprintable() and "\0" in text:
+                raise Refused(f"impossible row: {column} {text!r} has a NUL in it")
+            try:
+                text.encode()
+            except UnicodeEncodeError:
+                raise Refused(f"corrupted: {column} {text!r} is no UTF-8") from None
+
+
+def _with_texts(count: dict[str, Any]) -> dict[str, Any]:
+    """*count* with its `NAMES` decoded; bytes that are no UTF-8 become lone surrogates."""
+    for column in NAMES:
+        if count[column] is not None:
+            count[column] = count[column].decode("utf-8", "surrogateescape")
+    return count
 
 
 def _known(found: list[Count], name: str, kinds: Iterable[str] = KINDS) -> list[Any]:
@@ -330,7 +382,9 @@ def _count(table: pa.Table) -> pa.Table:
         )
 
     kind, reason = table["kind"].cast(pa.string()), table["reason"].cast(pa.string())
-    stall = pc.and_(pc.equal(kind, KINDS[CONFIG]), pc.equal(pc.fill_null(reason, ""), STALL))
+    own, why = pc.equal(kind, KINDS[CONFIG]), pc.fill_null(reason, "")
+    stall = pc.and_(own, pc.equal(why, STALL))
+    lost = pc.and_(own, pc.equal(why, DROPPED))
     counted = pa.table(
         {
             "kind": kind,
@@ -340,11 +394,16 @@ def _count(table: pa.Table) -> pa.Table:
             "overdue": overdue(table),
             "mark_t": pc.if_else(stall, table["t"], None),
             "mark_idle": pc.if_else(stall, table["idle_ns"], None),
+            "mark_lost": pc.if_else(lost, True, None),
         }
     )
-    return counted.group_by([*BY], use_threads=False).aggregate(
+    found = counted.group_by([*BY], use_threads=False).aggregate(
         [*_ASKED, ("ended", "max"), ("overdue", "max"), ([], "count_all")]
     )
+    for name in NAMES:
+        place = found.schema.get_field_index(name)
+        found = found.set_column(place, name, found[name].cast(pa.binary()))
+    return found
 
 
 # ---- counted by Spark, where they lie: nothing but the counts comes to this process
@@ -371,16 +430,20 @@ def _counted(spark: SparkSession, known: Mapping[str, Place]) -> dict[Place, lis
     from pyspark.sql.pandas.types import from_arrow_schema
 
     events = spark.read.schema(from_arrow_schema(EVENTS)).option("ignoreCorruptFiles", "true")
-    stall = (F.col("kind") == KINDS[CONFIG]) & (F.col("reason") == STALL)
+    own = F.col("kind") == KINDS[CONFIG]
+    stall, lost = own & (F.col("reason") == STALL), own & (F.col("reason") == DROPPED)
     marks = (
-        F.when(stall, F.col(column)).alias(mark)
-        for column, mark in zip(("t", "idle_ns"), MARKS, strict=True)
+        F.when(stall, F.col("t")),
+        F.when(stall, F.col("idle_ns")),
+        F.when(lost, F.lit(True)),
     )
+    by = [F.col(name).cast("binary").alias(name) for name in NAMES]
+    by += [mark.alias(name) for mark, name in zip(marks, MARKS, strict=True)]
     timeout = F.when(F.col("timeout_ms") > 0, F.col("timeout_ms").cast("long") * F.lit(1_000_000))
     late = F.greatest(F.try_subtract("idle_ns", timeout), F.try_subtract("t", "due_ns"))
     counted = (
         events.parquet(*map(pattern, known.values()))
-        .groupBy(F.col("_metadata.file_path").alias("path"), "kind", "listener", *marks)
+        .groupBy(F.col("_metadata.file_path").alias("path"), *by)
         .agg(
             F.count(F.lit(1)).alias("count_all"),
             *(getattr(F, how)(name).alias(f"{name}_{how}") for name, how in _ASKED),
@@ -392,7 +455,7 @@ def _counted(spark: SparkSession, known: Mapping[str, Place]) -> dict[Place, lis
     )
     found: dict[Place, list[Count]] = {}
     for row in counted.toArrow().to_pylist():
-        found.setdefault(known[_name(unquote(row["path"]))], []).append(row)
+        found.setdefault(known[_name(unquote(row["path"]))], []).append(_with_texts(row))
     return found
 
 

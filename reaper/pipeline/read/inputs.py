@@ -109,6 +109,7 @@ def check(
         if not below and not span:
             found.nothing.append(str(directory))
         paths += below
+    paths = list(dict.fromkeys(paths))  # what is named twice is read once
     now = time.time_ns() if now_ns is None else now_ns
     progress(f"checking {len(paths)} files")
     remote = any(isinstance(path, Remote) for path, _ in paths)
@@ -122,14 +123,14 @@ def check(
     else:
         looked, more = _each(count_here, [(facts,) for facts in asked])
         refused |= more
-    seen: dict[tuple[str, int], Facts] = {}
+    seen: dict[tuple[int, str, int], Facts] = {}
     for facts, rows in looked:
         try:
             believe(facts, rows, now)
         except Refused as wrong:
             refused[facts.path] = str(wrong)
             continue
-        first = seen.setdefault((facts.run, facts.serial), facts)
+        first = seen.setdefault(facts.identity, facts)
         if first is not facts:
             refused[facts.path] = f"duplicated: the same file as {first.path}"
     found.files = list(seen.values())
@@ -150,13 +151,13 @@ def _holes(found: Inputs, aside: Iterable[Facts], span: Span) -> list[dict[str, 
     """See `Inputs.holes`. Between the files of the time that is asked about alone: of others some
     are not opened.
     """
-    runs: dict[str, list[Facts]] = {}
+    runs: dict[tuple[int, str], list[Facts]] = {}
     for facts in found.files:
         if span.meets(facts.bounds):
-            runs.setdefault(facts.run, []).append(facts)
+            runs.setdefault((facts.writer, facts.run), []).append(facts)
     known = {run: {facts.serial for facts in members} for run, members in runs.items()}
     for facts in (*found.files, *aside):
-        known.get(facts.run, set()).add(facts.serial)
+        known.get((facts.writer, facts.run), set()).add(facts.serial)
     holes = []
     for run, members in runs.items():
         wanted = range(
@@ -165,8 +166,8 @@ def _holes(found: Inputs, aside: Iterable[Facts], span: Span) -> list[dict[str, 
         if missing := [serial for serial in missing_serials(known[run]) if serial in wanted]:
             holes.append(
                 {
-                    "run": run,
-                    "writer": members[0].writer,
+                    "run": run[1],
+                    "writer": run[0],
                     "server": members[0].server,
                     "serials": missing,
                 }

@@ -7,6 +7,7 @@ all of them*. What compares them asks for one.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -73,6 +74,11 @@ class Facts:
     overdue_ns: int | None = None
     """By how much the worst silence outlasted its timeout, or the worst reap came after it was due,
     whichever is more; None: there is none of either."""
+
+    @property
+    def identity(self) -> tuple[int, str, int]:
+        """What no other file has: its writer, its run, its number. A copy has the same."""
+        return self.writer, self.run, self.serial
 
 
 @dataclass(slots=True)
@@ -246,7 +252,9 @@ def strangers(files: Iterable[Facts]) -> dict[Place, str]:
     for facts in files:
         runs.setdefault((facts.writer, facts.first_conn, facts.run), []).append(facts)
     reach: dict[int, Facts] = {}
-    for (writer, first, name), members in sorted(runs.items()):
+    for (writer, first, name), everyone in sorted(runs.items()):
+        found |= _unlike(everyone)
+        members = [facts for facts in everyone if facts.path not in found]
         before = reach.get(writer)
         if before is not None and before.last_conn >= first:
             for facts in members:
@@ -276,3 +284,30 @@ def strangers(files: Iterable[Facts]) -> dict[Place, str]:
             default=members[0],
         )
     return found
+
+
+def _unlike(members: list[Facts]) -> dict[Place, str]:
+    """Those of one run's files whose settings are not those of most of its rows: path -> reason.
+
+    A run has one tick, one mode and one threshold. A file with a greater tick would excuse what the
+    others hold to be late.
+    """
+    weights: Counter[tuple[int, str, int]] = Counter()
+    for facts in members:
+        weights[_settings(facts)] += facts.rows
+    # Of as many rows the stricter settings count: they excuse less.
+    usual = min(weights, key=lambda each: (-weights[each], each[0], each[1] != "full", each[2]))
+    tick_ns, mode, gap_ns = usual
+    return {
+        facts.path: f"wrong metadata: it was written with tick {facts.tick_ns / 1e9:g} s, mode "
+        f"{facts.mode}, gap "
+        f"threshold {facts.gap_threshold_ns / 1e9:g} s, other files of its run with "
+        f"{tick_ns / 1e9:g} s, {mode}, "
+        f"{gap_ns / 1e9:g} s"
+        for facts in members
+        if _settings(facts) != usual
+    }
+
+
+def _settings(facts: Facts) -> tuple[int, str, int]:
+    return facts.tick_ns, facts.mode, facts.gap_threshold_ns
