@@ -17,7 +17,7 @@ from urllib.parse import unquote
 
 from ..config.flags import Parser, add_version
 from ..config.running import progress_on_stderr
-from ..errors import NotInstalled, needs
+from ..errors import NotInstalled, needs, printable
 
 with needs("reaper.pipeline", "idle-reaper[pipeline]"):
     from .advise import command as advise
@@ -83,7 +83,8 @@ def add_commands(commands: Any) -> None:
 def _run(run: Run, arguments: argparse.Namespace) -> int:
     try:
         with needs(arguments.prog, "idle-reaper[pipeline]"):
-            return run(arguments, progress_on_stderr(arguments.quiet))
+            progress = progress_on_stderr(arguments.quiet)
+            return run(arguments, lambda text: progress(printable(text)))
     except Exception as error:
         clear = isinstance(error, Fault | NoSpark | NotInstalled | OSError)
         if not clear and type(error).__module__.partition(".")[0] not in (
@@ -97,7 +98,8 @@ def _run(run: Run, arguments: argparse.Namespace) -> int:
             text in str(error) for text in ("No space left on device", "Disk quota exceeded")
         )
         why = error if clear else _why(error)
-        print(f"{arguments.prog}: {_full(arguments.out) if full else why}", file=sys.stderr)
+        text = _full(arguments.out) if full else str(why)
+        print(f"{arguments.prog}: {printable(text)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"{arguments.prog}: stopped", file=sys.stderr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 from collections.abc import Callable
@@ -12,9 +13,10 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from reaper.pipeline.advise.access_logs import FORMATS
+from reaper.pipeline.advise.access_logs import FORMATS, log_files
 from reaper.pipeline.advise.run import Policy, advise
 from reaper.pipeline.read.inputs import Inputs
+from tests.conftest import Ran
 
 S = 10**9
 
@@ -313,6 +315,32 @@ def test_a_log_gives_the_silences_that_are_in_it(
     (aside,) = summary["quarantined"]
     assert aside["reason"].startswith(f"{len(bad)} of {lines} line(s) are not in {name} format: '")
     assert any("do not show" in note for note in summary["notes"])
+
+
+def test_a_file_that_is_no_gzip_though_its_name_says_so_is_named(
+    pipeline: Ran, tmp_path: Path
+) -> None:
+    (tmp_path / "a.gz").write_text("\n".join(LOGS["nginx"]))
+    given = ("advise", "--logs", tmp_path / "a.gz", "--format", "nginx", "--out", tmp_path / "out")
+    status, _, said = pipeline(*given)
+    assert (status, said.count("\n")) == (2, 1)
+    assert f"{tmp_path / 'a.gz'} is not gzip" in said
+
+
+def test_a_log_that_is_cut_is_named(pipeline: Ran, tmp_path: Path) -> None:
+    whole = gzip.compress("\n".join(LOGS["nginx"] * 500).encode())
+    (tmp_path / "a.gz").write_bytes(whole[:-20])
+    given = ("advise", "--logs", tmp_path / "a.gz", "--format", "nginx", "--out", tmp_path / "out")
+    status, _, said = pipeline(*given)
+    assert (status, said.count("\n")) == (2, 1)
+    assert f"{tmp_path / 'a.gz'} cannot be read" in said
+
+
+def test_a_file_that_is_named_twice_counts_once(tmp_path: Path) -> None:
+    (tmp_path / "a.log").touch()
+    (tmp_path / ".hidden").touch()
+    (tmp_path / "b.log").symlink_to("a.log")
+    assert log_files([tmp_path / "a.log", tmp_path, tmp_path / "b.log"]) == [tmp_path / "a.log"]
 
 
 def test_visits_days_apart_are_no_silences(spark: Any, tmp_path: Path) -> None:

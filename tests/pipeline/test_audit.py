@@ -249,6 +249,48 @@ def test_in_gaps_mode_what_is_open_when_its_writer_has_drained_is_lost(
     assert named_verdicts(audited(spark, tmp_path), names) == wanted
 
 
+@pytest.mark.parametrize("folder", ["kind=reap", "t=1", "conn=7", "timeout_ms=9", "listener=x"])
+def test_the_name_of_a_folder_is_no_column(spark: Any, tmp_path: Path, folder: str) -> None:
+    names = write_traps(tmp_path / folder / "server")
+    assert named_verdicts(audited(spark, tmp_path / folder), names) == EXPECTED
+
+
+def test_a_name_moves_no_cursor_and_forges_no_line(spark: Any, tmp_path: Path) -> None:
+    with journal(tmp_path / "server", 1) as ours:
+        ours.open(S, 5000, "\x1b[2J\naudit: PASS   \u202e").reap(9 * S, 6 * S)
+    text = as_text(audited(spark, tmp_path).summary)
+    assert [line[:11] for line in text.splitlines() if line.startswith("audit")] == ["audit: FAIL"]
+    assert text.replace("\n", "").isprintable()
+    assert r"\x1b[2J\naudit: PASS   \u202e" in text
+
+
+@pytest.mark.parametrize("listeners", [1, 200])
+def test_every_connection_has_the_name_of_its_listener(
+    spark: Any, tmp_path: Path, listeners: int
+) -> None:
+    with journal(tmp_path / "server", 1) as ours:
+        names = {
+            ours.open(S, 5000, f"port {number}").conn: f"port {number}"
+            for number in range(listeners)
+        }
+        names[ours.open(S, 5000, None).conn] = ""
+        ours.drain(2 * S)
+    rows = audited(spark, tmp_path).connections.select("conn", "listener").collect()
+    assert {row.conn: row.listener or "" for row in rows} == names
+
+
+def test_a_journal_is_no_witness_of_itself(pipeline: Ran, tmp_path: Path) -> None:
+    write(tmp_path / "both" / "server", tmp_path / "both" / "client", connections=5)
+    sides = {"server": tmp_path / "both" / "server", "parent": tmp_path / "both"}
+    for events, client in (("server", "server"), ("parent", "server"), ("server", "parent")):
+        status, _, said = pipeline(
+            *("audit", "--events", sides[events], "--client", sides[client]),
+            *("--out", tmp_path / "out"),
+        )
+        assert (status, said.count("\n"), (tmp_path / "out").exists()) == (2, 1, False)
+        assert "one journal cannot confirm itself" in said
+
+
 # ---- both sides
 
 ORDINARY = ("ok_reaped", LATER, "both 0 5; reap 5.5 5; c.close_peer 5.501")

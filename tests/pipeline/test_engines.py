@@ -30,7 +30,7 @@ from reaper.pipeline.read.frames import small_frame
 from reaper.pipeline.read.inputs import Inputs, check
 from reaper.pipeline.report.run import gather
 from reaper.pipeline.whatif.run import what_if
-from tests.helpers.pipeline_traffic import FAULTS, MS, WALL, S, on_spark, write
+from tests.helpers.pipeline_traffic import FAULTS, MS, WALL, S, journal, on_spark, write
 from tests.pipeline.test_access_logs import HOSTILE, LOGS
 from tests.pipeline.test_audit import JOINED, TRAPS, write_both, write_traps
 
@@ -137,6 +137,42 @@ def test_every_format_of_access_logs_is_read_alike(both: Both, tmp_path: Path, n
     logs = (name, [path], 75 * 10**9)
     embedded, spark = both(lambda session: advise(session, Inputs(), logs, Policy(max_cut=0.3)))
     assert embedded == spark
+
+
+ODD: dict[str, tuple[str, bytes]] = {
+    "a byte order mark": ("envoy", b"\xef\xbb\xbf%s\n%s\n%s\n%s\n"),
+    "lines of a JSON array": ("envoy", b"[\n%s,\n%s,\n%s,\n%s\n]\n"),
+    "a JSON array in one line": ("envoy", b"[%s,%s,%s,%s]\n"),
+    "carriage returns": ("nginx", b"%s\r%s\r\n%s\r\r%s"),
+}
+"""What is odd about a log -> its format, and four lines of it."""
+
+
+@on_spark
+@pytest.mark.parametrize("odd", ODD)
+def test_an_odd_log_is_read_alike(both: Both, tmp_path: Path, odd: str) -> None:
+    name, shape = ODD[odd]
+    path = tmp_path / "odd.log"
+    path.write_bytes(shape % tuple(line.encode() for line in LOGS[name]))
+    logs = (name, [path], 75 * 10**9)
+    embedded, spark = both(lambda session: advise(session, Inputs(), logs, Policy(max_cut=0.3)))
+    assert embedded == spark
+    assert embedded["rows_read"] > 0
+
+
+@on_spark
+def test_a_thousand_listeners_are_answered_alike(both: Both, tmp_path: Path) -> None:
+    with journal(tmp_path / "server", 1) as ours:
+        for number in range(1500):
+            ours.open(S, 5000, f"port {number}").reap(7 * S, 6 * S)
+    server = check([tmp_path / "server"], now_ns=WALL)
+
+    def ask(session: Any) -> Any:
+        return audit(session, server, None, tmp_path / "out", Settings()).summary
+
+    embedded, spark = both(ask)
+    assert embedded == spark
+    assert len(spark["listeners"]) == 1500
 
 
 # ---- functions

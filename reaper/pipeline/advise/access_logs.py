@@ -11,12 +11,14 @@ patterns repeat no group, so that no line, however long, is too deep for Java.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..arguments import Fault
 from ..engine import F, Window, here
-from ..places import Place
+from ..places import Place, Remote
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -25,6 +27,12 @@ SHOWN = 3
 """Bad lines that are shown."""
 
 SHOWN_CHARACTERS = 80
+
+GZIP = b"\x1f\x8b"
+"""The first bytes of a gzip file."""
+
+OBJECT = r"^\s*\{.*\}\s*$"
+"""A JSON object that is all of its line. Spark itself would read the first object of `{...},` too."""
 
 HTTP = "http"
 """The listener of what names none."""
@@ -226,6 +234,38 @@ class Requests:
     """How some of the bad ones begin."""
 
 
+def log_files(paths: Iterable[Place]) -> list[Place]:
+    """The files that *paths* name, each once: files, and directories of them.
+
+    Raises:
+        Fault: a directory has no file, or a file is named `.gz` and is none. Of what is not on this
+            machine nothing is known: it is taken as it is.
+    """
+    found: dict[Place, None] = {}
+    for where in paths:
+        if isinstance(where, Remote):
+            found[where] = None
+            continue
+        below = sorted(where.iterdir()) if where.is_dir() else [where]
+        files = [
+            file.resolve()
+            for file in below
+            if file.is_file() and (file == where or not file.name.startswith((".", "_")))
+        ]
+        if not files:
+            raise Fault(f"--logs {where} holds no file")
+        for file in files:
+            if file.suffix == ".gz" and not _is_gzip(file):
+                raise Fault(f"--logs {file} is not gzip, though its name says so: rename it")
+            found[file] = None
+    return list(found)
+
+
+def _is_gzip(file: Path) -> bool:
+    with file.open("rb") as opened:
+        return opened.read(2) == GZIP
+
+
 def read_requests(spark: SparkSession, name: str, paths: Sequence[Place]) -> Requests:
     """The requests of access logs in format *name*.
 
@@ -240,8 +280,7 @@ def read_requests(spark: SparkSession, name: str, paths: Sequence[Place]) -> Req
     good = F.col("key").isNotNull() & F.coalesce(
         F.col("start_ns").between(0, F.col("end_ns")), F.lit(False)
     )
-    if known.request:
-        good = line.rlike(known.request) & good
+    good = line.rlike(known.request or OBJECT) & good
     own = ~good & (line.rlike(known.own) if known.own else F.lit(False))
     found = Requests(parsed.where(good).drop("value"))
     counts = parsed.agg(

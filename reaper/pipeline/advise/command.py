@@ -7,11 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 from ...config.balancers import BALANCERS
 from ...config.flags import Parser
-from ..arguments import AddCommand, Fault, Progress, place, positive_ns, share, show, write_answer
+from ..arguments import (
+    AddCommand,
+    Fault,
+    Progress,
+    place,
+    positive_ns,
+    require,
+    share,
+    show,
+    write_answer,
+)
 from ..places import Place, remove, write_text
 from ..read.command import Request, add_inputs, asking
 from ..read.inputs import Inputs
-from .access_logs import FORMATS
+from .access_logs import FORMATS, log_files
 
 if TYPE_CHECKING:
     from .run import AccessLogs, Policy
@@ -101,7 +111,9 @@ def _advise(arguments: argparse.Namespace, progress: Progress) -> int:
         raise Fault("--from, --to and --expect are for --events: access logs are read as they are")
     logs: AccessLogs | None = None
     if arguments.logs:
-        logs = (arguments.format, arguments.logs, arguments.timeout or DEFAULT_TIMEOUT_NS)
+        require(arguments.logs, arguments.out)
+        timeout_ns = arguments.timeout or DEFAULT_TIMEOUT_NS
+        logs = (arguments.format, log_files(arguments.logs), timeout_ns)
     request = Request.of("advise", arguments)
     with asking(request, progress) as (spark, server, _):
         from .run import as_text

@@ -17,6 +17,7 @@ from ...config.balancers import BALANCERS
 from ...config.durations import format_duration
 from ...config.lint import shortest_timeout, tick_for
 from ...config.settings import ReaperConfig
+from ...errors import printable
 from ...html.units import spoken
 from ..arguments import aside_lines
 from ..engine import F, together
@@ -379,7 +380,7 @@ def as_text(summary: dict[str, Any]) -> str:
                 f"{spoken(advice['tick_s'])}, wheel size {advice['wheel_size']}"
             )
         lines += [f"    - {reason}" for reason in advice["because"]]
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))
 
 
 def as_toml(summary: dict[str, Any]) -> str:
@@ -412,4 +413,4 @@ def as_toml(summary: dict[str, Any]) -> str:
                 "# No load balancer was named: with one in front, ask again with --behind.",
             ]
         lines += ["", "[server]", f'behind = "{behind or "direct"}"']
-    return "\n".join([*lines, ""])
+    return "\n".join([*map(printable, lines), ""])

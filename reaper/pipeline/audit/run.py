@@ -21,10 +21,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from ..engine import F, here
 from ..places import Place
 from ..read.expected import line
-from ..read.frames import listener_names
+from ..read.frames import listener_names, small_frame
 from ..read.inputs import Inputs, hole_line, nothing_line
 from ..read.runs import Timeline, overdue_files
 from . import words
@@ -48,6 +50,13 @@ NOT_KEPT = (
     "leaking",
 )
 """Columns that a verdict needs, and nobody after it."""
+
+
+MOST_CASES = 64
+"""Listeners up to which each is a case of one expression."""
+
+LISTENERS = pa.schema([("_number", pa.int64()), ("listener", pa.string())])
+"""Grain: one row per listener. _number: its hash, each engine's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,11 +158,17 @@ def written(judged: DataFrame, names: dict[int, str], target: Place) -> DataFram
     """*judged* as it reads back from *target*: the plan before it runs once, however often it is
     asked. *names*: hash -> listener.
     """
-    name = F.when(F.col("listener_hash").isNull(), None)
-    for number, text in names.items():  # not a join, which would carry every column through it
-        name = name.when(F.col("listener_hash") == number, text)
-    kept = judged.drop(*NOT_KEPT).withColumn("listener", name.cast("string"))
-    frame: DataFrame = here().write_back(kept.drop("listener_hash"), target)
+    kept = judged.drop(*NOT_KEPT)
+    number = F.col("listener_hash")
+    if len(names) <= MOST_CASES:  # a join would carry every column through it
+        name = F.when(number.isNull(), None)
+        for known, text in names.items():
+            name = name.when(number == known, text)
+        named = kept.withColumn("listener", name.cast("string"))
+    else:  # so many cases are more than Java compiles
+        table = small_frame(kept.sparkSession, list(names.items()), LISTENERS)
+        named = kept.join(F.broadcast(table), number == F.col("_number"), "left").drop("_number")
+    frame: DataFrame = here().write_back(named.drop("listener_hash"), target)
     return frame
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ...errors import printable
 from ..read.expected import instant
 from ..read.runs import Run, Timeline
 from .verdicts import VERDICTS, VIOLATIONS
@@ -139,7 +140,9 @@ def story(row: Any, joined: bool) -> str:
 
 
 def as_text(summary: dict[str, Any]) -> str:
-    """The audit as a table to read."""
+    """The audit as a table to read. Whatever a writer named its listeners or files, a line is a line:
+    what does not print is escaped.
+    """
     total = summary["connections"] + summary["lost_without_a_row"]
     rows = (
         f"{summary['rows_read']:,} rows read: {summary['rows']:,} of connections judged, "
@@ -179,4 +182,4 @@ def as_text(summary: dict[str, Any]) -> str:
         lines.append(
             f"  {offender['verdict']} {offender['conn']} ({offender['where']}): {offender['story']}"
         )
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))

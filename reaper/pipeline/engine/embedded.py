@@ -12,6 +12,8 @@ import gzip
 import os
 import shutil
 import tempfile
+import zlib
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,6 +39,9 @@ MEMORY_SHARE = 0.5
 """How much of the machine's memory queries may take before they write to the disk."""
 
 MOST_MEMORY = 6 << 30
+AS_FILES = "hive_partitioning = false"
+"""Names of folders are names: below `kind=reap/` DuckDB would take the name for the column."""
+
 LINES = 1 << 24
 """Bytes of a text that are read at once."""
 
@@ -245,10 +250,8 @@ class Grouped:
 
 def read_parquet(session: Session, paths: Sequence[Place], schema: pa.Schema) -> DataFrame:
     """The rows of the files *paths*; columns of *schema* that a file lacks are null."""
-    files = (
-        f"read_parquet([{', '.join(literal(_plain(path)) for path in paths)}], union_by_name = "
-        "true)"
-    )
+    listed = ", ".join(literal(_plain(path)) for path in paths)
+    files = f"read_parquet([{listed}], union_by_name = true, {AS_FILES})"
     there = {row[0] for row in session.rows(f"DESCRIBE SELECT * FROM {files}")}
     kinds = {field.name: _KINDS[str(field.type)] for field in schema}
     columns = [
@@ -267,22 +270,29 @@ def _plain(path: Place) -> str:
 
 
 def read_lines(session: Session, paths: Sequence[Place]) -> DataFrame:
-    """The lines of the texts *paths*, files or directories of them, `.gz` or plain, as `value`.
-    Read once, and kept.
+    """The lines of the files *paths*, `.gz` or plain, as `value`. They are read once, and kept.
+
+    As Spark has it, a line ends with a line feed, a carriage return or both, and a byte order mark
+    at the beginning of a file is none of it.
     """
     schema = pa.schema([pa.field("value", pa.string())])
 
     def batches() -> Iterator[pa.RecordBatch]:
         for path in paths:
-            here = Path(str(path))
-            for file in sorted(here.iterdir()) if here.is_dir() else [here]:
-                if not file.name.startswith((".", "_")) or file == here:
-                    with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as lines:
-                        while found := lines.readlines(LINES):
-                            texts = [
-                                line.rstrip(b"\r\n").decode(errors="replace") for line in found
-                            ]
-                            yield pa.record_batch([pa.array(texts, pa.string())], schema=schema)
+            file, mark = Path(str(path)), BOM_UTF8
+            with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as lines:
+                try:
+                    while found := lines.readlines(LINES):
+                        found[0] = found[0].removeprefix(mark)
+                        mark = b""
+                        texts = [
+                            text.decode(errors="replace")
+                            for line in found
+                            for text in line.splitlines()
+                        ]
+                        yield pa.record_batch([pa.array(texts, pa.string())], schema=schema)
+                except (OSError, EOFError, zlib.error) as error:
+                    raise OSError(f"{file} cannot be read: {error}") from None
 
     return session.createDataFrame(pa.RecordBatchReader.from_batches(schema, batches()))
 
@@ -295,7 +305,9 @@ def write_back(frame: DataFrame, target: Place) -> DataFrame:
     file = directory / "part-00000.parquet"
     frame.sparkSession.rows(f"COPY ({frame._query}) TO {literal(str(file))} (FORMAT parquet)")
     return DataFrame(
-        frame.sparkSession, f"SELECT * FROM read_parquet({literal(_plain(file))})", frame.columns
+        frame.sparkSession,
+        f"SELECT * FROM read_parquet({literal(_plain(file))}, {AS_FILES})",
+        frame.columns,
     )
 
 

@@ -268,7 +268,7 @@ def read_parquet(session: SparkSession, paths: Sequence[Place], schema: pa.Schem
 
 
 def read_lines(session: SparkSession, paths: Sequence[Place]) -> DataFrame:
-    """The lines of the texts *paths*, files or directories of them, `.gz` or plain, as `value`."""
+    """The lines of the files *paths*, `.gz` or plain, as `value`."""
     return session.read.text([pattern(path) for path in paths])
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import duckdb
 
+from ...errors import printable
 from ..read.expected import line
 from .feed import COUNTS, Feed
 
@@ -43,7 +44,7 @@ def _asked(directory: Path, question: str) -> list[dict[str, Any]]:
     if not files:
         return []
     with duckdb.connect(config={"threads": 1}) as connection:
-        connection.read_parquet(files).create_view("found")
+        connection.read_parquet(files, hive_partitioning=False).create_view("found")
         return list(connection.sql(question).to_arrow_table().to_pylist())
 
 
@@ -154,4 +155,4 @@ def as_text(summary: dict[str, Any]) -> str:
         )
     lines += reasons(summary)
     lines += [f"put aside: {entry['path']}: {entry['reason']}" for entry in summary["quarantined"]]
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))

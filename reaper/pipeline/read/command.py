@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ...config.flags import Parser
+from ...errors import printable
 from ..arguments import (
     PUT_ASIDE,
     SHOWN_ASIDE,
@@ -153,7 +154,7 @@ def read_inputs(
     """The files of *request*, checked; the client's are None where none are asked for.
 
     Raises:
-        Fault: a directory is missing.
+        Fault: a directory is missing, or both sides are to be one journal.
     """
     request.reach()
     on_spark = answering() == "spark"
@@ -163,6 +164,8 @@ def read_inputs(
     checked = partial(check, spark=spark if on_spark else None, span=span, progress=progress)
     server = checked(request.events)
     client = checked(request.client) if request.client else None
+    if client is not None:
+        _of_two_writers(server, client)
     server.silent = silent(request.expected, server.files, request.within_ns, span)
     sides = [side for side in (server, client) if side]
     aside = [entry for side in sides for entry in side.quarantined]
@@ -176,6 +179,17 @@ def read_inputs(
     for text in lines:
         progress(text)
     if len(aside) > SHOWN_ASIDE:
-        listed = (f"{entry['path']}: {entry['reason']}\n" for entry in aside)
-        write_text(request.out / PUT_ASIDE, "".join(listed))
+        listed = (printable(f"{entry['path']}: {entry['reason']}") for entry in aside)
+        write_text(request.out / PUT_ASIDE, "".join(f"{text}\n" for text in listed))
     return server, client
+
+
+def _of_two_writers(server: Inputs, client: Inputs) -> None:
+    """Refuse a journal as its own witness: copied, or below a directory that holds both sides."""
+    known = {facts.identity: facts.path for facts in server.files}
+    for facts in client.files:
+        if (other := known.get(facts.identity)) is not None:
+            raise Fault(
+                f"--client {facts.path} is {other} of --events: one journal cannot confirm itself; "
+                "name what servers wrote there, and what the load generator wrote here"
+            )

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ...errors import printable
 from ...html.units import spoken
 from ..advise.run import notes_of_inputs
 from ..engine import F
@@ -357,4 +358,4 @@ def as_text(summary: dict[str, Any]) -> str:
             lines.append(f"  {name.replace('_', ' ')}: {', '.join(texts)}")
         lines.append("")
     lines += [f"note: {note}" for note in summary["notes"]]
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))
