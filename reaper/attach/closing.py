@@ -121,6 +121,8 @@ class Hands:
                 return "later"
             self._target.scan()
             outcome = self._try(inode, use)
+            if outcome in ("other", "unreachable") and self._target.searching:
+                return "later"
         return "unreachable" if outcome == "other" else outcome
 
     def _try(self, inode: int, use: Callable[[int], str]) -> str:

@@ -11,6 +11,10 @@ connections are handed over. So `listeners` is asked again at each discovery, an
 hold is read again every few seconds, whether or not anything looks new. Even so it is a hint,
 because descriptors are closed and reused behind our back. Whoever takes one compares the socket's
 cookie, and has the descriptors read again when it differs.
+
+Reading all descriptors of a process takes time, and other users may have as many as they like. So
+only the processes that are known to serve the target are read by the thread that closes; `holders`
+looks for others beside it.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ from contextlib import suppress
 import psutil
 
 from ..config.flags import host_and_port
+from .holders import Holders, socket_inodes
 from .kernel import Found, Linux, Listener, Refusal
 from .netlink import Address, Network, addresses_of
 
@@ -106,6 +111,11 @@ class Target(ABC):
             with suppress(PermissionError):
                 for inode, fd in socket_inodes(pid):
                     self._places.setdefault(inode, (pid, fd))
+
+    @property
+    def searching(self) -> bool:
+        """Whether more processes may soon be known to hold its sockets."""
+        return False
 
     def find(self, inode: int) -> tuple[int, int] | None:
         """(pid, descriptor) of the first holder of the socket, by the last scan; None: nobody."""
@@ -188,8 +198,8 @@ class ByListen(Target):
         super().__init__(kernel)
         self.address: Address = address
         self._host = ipaddress.ip_address(address.host.partition("%")[0])
-        self._holders: list[int] = []
-        self._read_at = float("-inf")
+        self._holders = Holders()
+        self._searched_at = float("-inf")
         if not self.listeners():
             raise Refusal(f"--listen {address}: nothing listens there")
         mine = {inode for inode, _ in socket_inodes(os.getpid())}
@@ -205,18 +215,24 @@ class ByListen(Target):
         return [listener._replace(address=self.address) for listener in found]
 
     def pids(self) -> list[int]:
-        """The processes that may hold its connections, now.
+        """The processes that may hold its connections now, as far as they are known.
 
-        Cost: if the server has restarted, and after `READ_EVERY` seconds, it reads every process's
-        descriptors.
+        If the server has restarted, and after `READ_EVERY` seconds, others are looked for: see
+        `searching`, and ask again.
+
+        Cost: the first call reads the descriptors of all processes, until it has found a holder of
+        each listening socket.
         """
         listeners = self.listeners()
-        if self._news(listeners, self._read_at):
-            self._read_at = self._clock()
-            self._holders = [
-                pid for pid in psutil.pids() if pid != os.getpid() and _holds(pid, self._known)
-            ]
-        return descendants(self._holders)
+        if not self.searching and self._news(listeners, self._searched_at):
+            self._searched_at = self._clock()
+            self._holders.search(self._known)
+        return descendants(self._holders.known())
+
+    @property
+    def searching(self) -> bool:
+        """Whether processes are being looked for that may hold more of the sockets."""
+        return self._holders.searching
 
     def _means(self, listener: Listener) -> bool:
         asked, found = self._host, listener.host
@@ -260,25 +276,3 @@ def descendants(pids: Iterable[int]) -> list[int]:
         with suppress(psutil.Error):
             found |= {pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))}
     return sorted(found - {os.getpid()})
-
-
-def socket_inodes(pid: int) -> Iterator[tuple[int, int]]:
-    """(inode, descriptor) of every socket that *pid* holds; ends early when the process does.
-
-    Raises:
-        PermissionError: its descriptors may not be read.
-    Cost: about 2 us per descriptor.
-    """
-    with suppress(FileNotFoundError, ProcessLookupError), os.scandir(f"/proc/{pid}/fd") as entries:
-        for entry in entries:
-            with suppress(FileNotFoundError, ProcessLookupError):
-                link = os.readlink(entry.path)
-                if link.startswith("socket:["):
-                    yield int(link[8:-1]), int(entry.name)
-
-
-def _holds(pid: int, inodes: frozenset[int]) -> bool:
-    try:
-        return any(inode in inodes for inode, _ in socket_inodes(pid))
-    except PermissionError:
-        return False
