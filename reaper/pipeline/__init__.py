@@ -1,4 +1,4 @@
-"""Questions to journals: did the law of time hold, and which timeouts does your traffic want?
+"""Questions to journals: was every close right, and which timeouts does your traffic want?
 
 One rule: *what was not judged is said*. Each file and each row is counted, or put aside with a
 reason.

@@ -274,6 +274,30 @@ def test_the_timeout_that_cut_the_log_is_no_advice(
         ] == []  # `check` finds it fine enough
 
 
+def test_heartbeats_that_are_slower_than_the_timeout_are_not_advised_away(
+    pipeline: Ran, tmp_path: Path
+) -> None:
+    """A greeting of some seconds, and then a heartbeat every 30 s, of which none arrives in time."""
+    chance = random.Random(5)
+    with journal(tmp_path / "server", 1, mode="gaps") as ours:
+        for serial in range(400):
+            t = serial * 100 * MS
+            log = ours.open(t, 28_000, "echo")
+            for _ in range(3):
+                t += round(chance.uniform(1.5, 17) * S)
+                log.touch(t)
+            log.reap(t + 28 * S + 500 * MS, t + 28 * S)
+    given = ("advise", "--events", tmp_path / "server", "--out", tmp_path / "out", "--json")
+    status, said, _ = pipeline(*given)
+    advice = json.loads(said)["listeners"]["echo"]["recommendation"]
+    assert (status, advice["timeout_s"], advice["at_least_s"]) == (
+        1,
+        None,
+        28.6,
+    )
+    assert "25.0% of the silences lasted longer than the" in advice["because"][0]
+
+
 @pytest.mark.slow
 def test_the_advice_from_a_journal_with_a_known_truth(spark: Any, tmp_path: Path) -> None:
     # A fifth of the fleet runs with a long timeout: without those, nothing beyond 4 s could be

@@ -40,6 +40,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SCHEMA = "reaper-advice/1"
+FAR_MORE, MANY = 100, 0.5
+"""Where so many times more silences than may be cut, or this share of all, outlasted what was seen,
+the log does not show what they are: dead peers, or heartbeats a little slower than the timeout."""
+
+TIMES = 4
+"""Unless they were followed for so many times the answer, and none ended: then they are dead peers."""
+
 NEAR = 0.1
 """An answer within this share of the longest silence that was followed may be longer: what ended it
 was the timeout.
@@ -241,7 +248,8 @@ def _recommend(
     balancer's rule.
 
     Where the silences that ended reach up to where others were cut, and more were cut than may be,
-    the answer lies beyond: `timeout_s` is null, and `at_least_s` is what is known.
+    or where far more were, the answer lies beyond: `timeout_s` is null, and `at_least_s` is what is
+    known.
     """
     point, careful = curve.shortest(policy.max_cut), curve.shortest(policy.max_cut, which=2)
     optimistic = curve.shortest(policy.max_cut, which=1)
@@ -261,15 +269,15 @@ def _recommend(
             "because": because,
         }
     outlived = curve.survival[-1] if curve.survival else 1.0
-    if outlived > policy.max_cut and chosen > curve.followed - max(
-        2 * tick_s, NEAR * curve.followed
-    ):
+    near = chosen > curve.followed - max(2 * tick_s, NEAR * curve.followed)
+    far_more = outlived > min(FAR_MORE * policy.max_cut, MANY) and chosen > curve.followed / TIMES
+    if outlived > policy.max_cut and (near or far_more):
         hours = max(1, math.ceil(span_s / 3600 * ENOUGH / policy.max_cut / curve.total))
         longer = spoken(max(4 * curve.followed, 60.0))
         because = [
             (
-                f"{outlived:.1%} of the silences outlasted the {seen} and were cut there; others "
-                "ended up to there"
+                f"{outlived:.1%} of the silences lasted longer than the {seen}: how long they would "
+                f"have lasted is not in the log, and {allowed} may be cut"
             ),
             (
                 f"this log cannot say more: log with a timeout of {longer} for "

@@ -17,13 +17,15 @@ if TYPE_CHECKING:
 
 def add(command: AddCommand) -> None:
     """Declare `audit`."""
-    sub = command("audit", _audit, "One verdict per connection: did the law of time hold?")
+    sub = command(
+        "audit", _audit, "One verdict per connection: was it closed when its timeout says?"
+    )
     add_inputs(sub)
     add_law(sub)
 
 
 def add_law(parser: argparse.ArgumentParser) -> None:
-    """Give *parser* the flags that say what is still within the law."""
+    """Give *parser* the flags that say which deviations are excused."""
     for flag, default, text in (
         ("--grace", GRACE_NS, "lateness excused beyond one tick; default 250ms"),
         ("--flight", FLIGHT_NS, "bytes sent so shortly before a reap crossed it; default 50ms"),

@@ -30,8 +30,8 @@ LATENESS_TICKS = 2
 SUSPECTS = 12
 
 TITLES = {
-    "pass": "The law of time held",
-    "fail": "The law of time was broken",
+    "pass": "Every connection was closed when its timeout says",
+    "fail": "Some connections were not closed when their timeouts say",
     "inconclusive": "Inconclusive: not everything could be judged",
 }
 
