@@ -47,7 +47,7 @@ def started(
     }
     environment |= {
         "HOME": str(folder),
-        "REAPER_REAPER_TICK": "100ms",
+        "REAPER_TICK": "100ms",
         "REAPER_TIMEOUTS_MAX_AGE": "0s",
     }
     if http is not None:

@@ -84,7 +84,7 @@ def _check(parsed: argparse.Namespace) -> int:
 
 def _variables() -> list[Finding]:
     """A note for each `REAPER_` variable that sets nothing."""
-    names = tuple(name for found in OPTIONS.values() for name in found.environment)
+    names = tuple(found.environment for found in OPTIONS.values())
     return [
         Finding("note", name, f"no setting of reaper; it has no effect{suggest(name, names)}")
         for name in unknown_variables(os.environ)

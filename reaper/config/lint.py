@@ -12,7 +12,7 @@ from typing import Literal
 
 from .balancers import BALANCERS
 from .durations import format_duration
-from .settings import ReaperConfig
+from .settings import OPTIONS, ReaperConfig
 
 Severity = Literal["error", "warning", "note"]
 
@@ -62,7 +62,7 @@ def lint(config: ReaperConfig) -> list[Finding]:
     """Every finding about *config*: errors first, then warnings, then notes; within these by
     subject. May be empty.
     """
-    found = [*_tick(config), *_balancers(config), *_holes(config), *_order(config)]
+    found = [*_tick(config), *_wheel(config), *_balancers(config), *_holes(config), *_order(config)]
     return sorted(found, key=lambda finding: ("error", "warning", "note").index(finding.severity))
 
 
@@ -78,6 +78,13 @@ def _tick(config: ReaperConfig) -> Iterator[Finding]:
     yield from _tick_against(
         "attach.tick", config.attach.tick, *_shortest("attach", config.attach, ATTACH_KEYS)
     )
+
+
+def _wheel(config: ReaperConfig) -> Iterator[Finding]:
+    size, usual = config.reaper.wheel_size, OPTIONS["reaper.wheel_size"].default
+    if size != usual:
+        text = f"{size} instead of {usual} changes no close, only where long timeouts wait"
+        yield Finding("note", "reaper.wheel_size", f"{text}; leave it at {usual}")
 
 
 def shortest_timeout(config: ReaperConfig) -> tuple[str, float]:

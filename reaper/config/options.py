@@ -200,12 +200,12 @@ class Option:
         return ("--attach-" if self.section == "attach" else "--") + self.key.replace("_", "-")
 
     @property
-    def environment(self) -> tuple[str, ...]:
-        """Environment variables that set it, the one that wins first. `[reaper]` need not be said
-        twice.
+    def environment(self) -> str:
+        """The environment variable that sets it, such as `REAPER_TIMEOUTS_IDLE`. A setting of
+        `[reaper]` does not say `reaper` twice: `REAPER_TICK`.
         """
-        full = "REAPER_" + self.path.replace(".", "_").upper()
-        return (full, "REAPER_" + self.key.upper()) if self.section == "reaper" else (full,)
+        name = self.key if self.section == "reaper" else self.path.replace(".", "_")
+        return "REAPER_" + name.upper()
 
 
 def option(

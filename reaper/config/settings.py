@@ -515,8 +515,8 @@ class _Loader:
                             self.take(found, raw, name, read=found.kind.quoted)
 
     def environment(self, environ: Mapping[str, str]) -> None:
-        names = {name: found for found in OPTIONS.values() for name in reversed(found.environment)}
-        for name, found in names.items():  # in the order of the table, the name that wins last
+        names = {found.environment: found for found in OPTIONS.values()}
+        for name, found in names.items():
             if name in environ:
                 self.take(found, environ[name], f"environment {name}", read=True)
         for name in unknown_variables(environ):
@@ -576,7 +576,7 @@ _ELSEWHERE = ("REAPER_CONFIG",)
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
     """The names in *environ* that begin with `REAPER_` and mean nothing to reaper, sorted."""
-    known = {name for found in OPTIONS.values() for name in found.environment}.union(_ELSEWHERE)
+    known = {*_ELSEWHERE, *(found.environment for found in OPTIONS.values())}
     return sorted(name for name in environ if name.startswith("REAPER_") and name not in known)
 
 

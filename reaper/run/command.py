@@ -84,7 +84,7 @@ def _run(parsed: argparse.Namespace) -> int:
     )  # there, but cannot be run
     if program is None:
         return _refuse(f"{parsed.command[0]}: no such command", NOT_FOUND)
-    given = {OPTIONS[path].environment[0]: value for path, value in settings(parsed).items()}
+    given = {OPTIONS[path].environment: value for path, value in settings(parsed).items()}
     environment = environment_of(os.environ, path, given, strict=parsed.strict)
     if parsed.explain:
         print(explain(program, parsed.command, config, inside=parsed.inside))

@@ -12,7 +12,7 @@ from reaper.__main__ import REASONS, main
 from reaper.config import OPTIONS, ReaperConfig
 from reaper.config.balancers import BALANCERS
 from reaper.config.command import SETTINGS, rewrite
-from reaper.config.lint import IDLE_KEYS, Finding, lint
+from reaper.config.lint import COARSE_SHARE, GOOD_SHARE, IDLE_KEYS, Finding, lint
 from reaper.config.settings import applied, changes
 
 if TYPE_CHECKING:
@@ -24,8 +24,7 @@ ROOT = Path(__file__).parent.parent.parent
 @pytest.fixture(autouse=True)
 def _no_variables_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     for found in OPTIONS.values():
-        for name in found.environment:
-            monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(found.environment, raising=False)
 
 
 def config(**overrides: object) -> ReaperConfig:
@@ -68,6 +67,21 @@ def test_a_tick_is_judged_by_ages_and_by_what_attach_tolerates_too(limit: str, t
     (error,) = (each for each in found if each.severity == "error")
     assert error.path == tick.replace("__", ".")
     assert limit.replace("__", ".") in error.text
+
+
+def test_up_to_a_quarter_of_the_shortest_timeout_a_tick_is_yours_to_choose() -> None:
+    page = (ROOT / "docs" / "tick.md").read_text()
+    assert f"at most {GOOD_SHARE:.0%} late".replace("%", " %") in page
+    assert f"closes up to {COARSE_SHARE:.0%} late".replace("%", " %") in page
+    assert not graves(lint(config(timeouts__idle="4s", reaper__tick="1s")))
+    assert graves(lint(config(timeouts__idle="3900ms", reaper__tick="1s")))
+
+
+@pytest.mark.parametrize("size", [3, 256])
+def test_another_wheel_size_is_a_note(size: int) -> None:
+    (note,) = (each for each in lint(config(reaper__wheel_size=size)))
+    assert (note.severity, note.path) == ("note", "reaper.wheel_size")
+    assert note.text.startswith(f"{size} instead of 64")
 
 
 @pytest.mark.parametrize("behind", OPTIONS["server.behind"].kind.choices)  # type: ignore[attr-defined]

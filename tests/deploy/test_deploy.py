@@ -283,7 +283,7 @@ def test_compose_names_services_files_and_settings_that_exist() -> None:
     (job,) = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())["scrape_configs"]
     assert job["static_configs"] == [{"targets": ["server:9180"]}]
     assert set(services["server"]["environment"]) <= {
-        name for found in OPTIONS.values() for name in found.environment
+        found.environment for found in OPTIONS.values()
     }
 
 
