@@ -153,7 +153,8 @@ def headline(report: dict[str, Any]) -> str:
     """Write the verdict, and what it rests on: `FAIL: 3 early, 1 missed`."""
     verdict, reaps, generator = report["verdict"], report["reaps"], report["loadgen"]
     if verdict == "pass":
-        return f"PASS: {reaps['observed']:,} of {reaps['expected']:,} reaps, each within the law"
+        closed = f"{reaps['observed']:,} of {reaps['expected']:,} connections were closed"
+        return f"PASS: {closed}, each in time"
     unanswered, failed = report["connections"]["unanswered"], report["connections"]["failed"]
     bad = [f"{reaps[name]:,} {name}" for name in BAD if reaps[name]]
     bad += [f"{failed:,} not established"] if failed else []

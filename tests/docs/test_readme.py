@@ -147,6 +147,18 @@ def test_the_tutorial_leaks_then_holds_then_leaves_a_journal(tmp_path: Path) -> 
     assert verdicts == [("leaky", 1, ["FAIL"]), ("guarded", 0, ["PASS"]), ("logged", 0, ["PASS"])]
     (file,) = (tmp_path / "logged" / "journal").glob("*.parquet")
     assert read_table(file, columns=["kind"]).to_pydict()["kind"].count("reap") == 150
+    # The page says what the advice is, and that the settings are not written then.
+    (words,) = re.findall(r"^    reaper (pipeline advise .*)$", page, re.MULTILINE)
+    command = [sys.executable, "-m", "reaper", *words.split(), "--quiet"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        command, cwd=tmp_path / "logged", env=environment, capture_output=True, text=True
+    )
+    assert (done.returncode, "  at least 2." in done.stdout) == (1, True), done.stderr
+    written = {path.name for path in (tmp_path / "logged" / "advice").iterdir()}
+    assert written == {"advice.txt", "advice.json"}
+    assert "`at least 2.5 s`" in page
+    assert "its exit status is 1" in page
 
 
 def test_the_page_about_proxies_knows_what_check_knows() -> None:
