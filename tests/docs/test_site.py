@@ -16,7 +16,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent
-WIDTHS = (1280, 400)
+WIDTHS = (1280, 390)
+DRAWN = 100
+"""Characters that fit beside each other on a desk of that width."""
 
 # Each page in a frame as wide as a screen; what is wider than its frame is what a reader would have
 # to scroll for.
@@ -31,7 +33,10 @@ const measure = async (page, width) => {
   await new Promise(done => frame.onload = done);
   const root = frame.contentDocument.documentElement;
   const broken = [...frame.contentDocument.images].filter(image => image.complete && !image.naturalWidth);
-  found.push([page, width, root.scrollWidth, broken.map(image => image.src)]);
+  const code = [...frame.contentDocument.querySelectorAll("pre")];
+  const clipped = code.filter(block => block.scrollWidth > block.clientWidth);
+  const bad = [...broken.map(image => image.src), ...clipped.map(block => block.innerText)];
+  found.push([page, width, root.scrollWidth, bad]);
   frame.remove();
 };
 (async () => {
@@ -63,6 +68,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out / "html"
 
 
+def test_no_drawing_is_wider_than_a_page() -> None:
+    """A line of code that is too long goes on in the next one; a drawing would fall apart."""
+    for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]:
+        blocks = re.findall(r"^```(\w*)\n(.*?)^```$", path.read_text(), re.MULTILINE | re.DOTALL)
+        for drawing in (block for language, block in blocks if not language):
+            assert max(map(len, drawing.splitlines())) <= DRAWN, path
+
+
 @pytest.mark.slow
 def test_the_reference_has_every_public_name(site: Path) -> None:
     import reaper
@@ -79,7 +92,7 @@ def test_the_reference_has_every_public_name(site: Path) -> None:
 
 
 @pytest.mark.slow
-def test_no_page_is_wider_than_a_desk_or_a_phone_and_every_picture_is_there(
+def test_pages_fit_a_desk_and_a_phone_and_no_code_is_clipped_and_no_picture_lost(
     site: Path, browse: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
     pages = sorted(
