@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -32,6 +33,7 @@ from reaper.pipeline.read.span import Span
 from tests.helpers.pipeline_traffic import WALL, S, journal, only
 
 ROOT = Path(__file__).parent.parent.parent
+HERE = shlex.quote(__file__)
 
 
 def test_many_files_put_aside_are_one_line_and_few_are_each_their_own() -> None:
@@ -221,9 +223,9 @@ WHAT_IF = "what-if --events . --out o"
     [
         ("audit --events /none/such --out o", "no such file or directory: /none/such"),
         ("audit --out o", "--events"),
-        (f"audit --events . --out {__file__}", f"--out {__file__}: {__file__} is not a directory"),
+        (f"audit --events . --out {HERE}", f"--out {__file__}: {__file__} is not a directory"),
         (
-            f"live --events . --out {__file__}/o",
+            f"live --events . --out {HERE}/o",
             f"--out {__file__}/o: {__file__} is not a directory",
         ),
         (
@@ -250,7 +252,7 @@ WHAT_IF = "what-if --events . --out o"
         (f"{ASKED} --expect ,", "',' names no server"),
         (f"{ASKED} --expect-within soon", "'soon' is not a duration"),
         ("live --out o --events nowhere", "no such file or directory: nowhere"),
-        (f"live --out o --events {__file__}", "is a file"),
+        (f"live --out o --events {HERE}", "is a file"),
         ("live --out o --events hdfs://h/a", "hdfs://h/a is not a path of this machine"),
         ("live --out o --events . --engine=embedded", "use --engine spark"),
         (
@@ -261,7 +263,10 @@ WHAT_IF = "what-if --events . --out o"
             (f"{command} {CONNECT}", "does not work through Spark Connect (sc://127.0.0.1:1)")
             for command in ("audit", "advise", "report", "what-if --timeouts 5s")
         ),
-        (f"audit --out o --events file://{ROOT}/docs --master sc://127.0.0.1:1", "no Spark at sc:"),
+        (
+            f"audit --out o --events {shlex.quote(f'file://{ROOT}/docs')} --master sc://127.0.0.1:1",
+            "no Spark at sc:",
+        ),
         ("live --out o --events . --for ever", "'ever' is not a duration"),
         ("live --out o --events . --window 0s", "'0s' is not a whole number of milliseconds"),
     ],
@@ -270,7 +275,7 @@ def test_bad_arguments_are_one_line_and_status_2_and_leave_nothing(
     words: str, reason: str, pipeline: Ran, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    status, _, printed = pipeline(*words.split())
+    status, _, printed = pipeline(*shlex.split(words))
     assert (status, printed.count("\n"), list(tmp_path.iterdir())) == (2, 1, [])
     assert reason in printed
 
