@@ -33,6 +33,8 @@ class Books:
         reasons, lateness, lateness_lower, lateness_upper, late: As in `LoopStatistics`.
         log: Where a line per close goes, at INFO.
         names: The peers' addresses of leases that are being closed, for that line.
+        seen: For leases that are closed for what the kernel says, not for their own timeout: the
+            limit that was exceeded and the silence that the kernel saw, both in seconds.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Books:
         self.late: int = 0
         self.log: logging.Logger = log
         self.names: dict[Lease, str] = {}
+        self.seen: dict[Lease, tuple[float, float]] = {}
         self._judged = float("-inf")
 
     def moved(self, old: Lease, new: Lease) -> None:
@@ -99,9 +102,10 @@ class Books:
         name = what if isinstance(what, str) else self.names.get(lease) or peer_name(what.link)
         peer = name or "a client"
         silence = max(self._clock.now() - lease.active_from, 0.0)
-        limit = expiry and (
-            round(expiry.timeout, 3) or None
-        )  # what a least rate decides is due at once
+        # What a least rate decides is due at once: it has no limit in seconds.
+        limit = expiry and (round(expiry.timeout, 3) or None)
+        if lease in self.seen:
+            limit, silence = self.seen[lease]
         self.log.info(
             "%s - closed: %s,%s silent for %.1f s",
             peer,

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import math
 import os
 import secrets
 import select
@@ -98,6 +99,10 @@ class TcpInfo(NamedTuple):
     """Segments with data that the peer has not acknowledged."""
     unanswered: int
     """Questions without an answer: data sent again, probes of a full window, keep-alives."""
+    round_trip: float = 0.0
+    """Seconds that an answer takes, as measured by data; 0 if nothing was measured."""
+    variation: float = 0.0
+    """How far from that it usually is, seconds."""
 
     @property
     def silence(self) -> float:
@@ -114,19 +119,20 @@ class TcpInfo(NamedTuple):
     def gone(self, after: float) -> bool:
         """Whether the peer has owed an answer for *after* seconds, and none can be on its way.
 
-        The last question must be older than a sixteenth of that; where it is older than a quarter,
-        the next one is waited for a little. Keep-alives come every fifth.
+        The last question must be older than a sixteenth of that, and than an answer takes on this
+        link; where it is older than a quarter, the next one is waited for a little.
         """
-        late, early = after / 4, after / 16
+        late = after / 4
+        early = max(after / 16, self.round_trip + 4 * self.variation)
         waited = self.silence - after
         if not self.asked or waited < early:
             return False
         return not self.on_its_way or early <= self.sent_ago <= late or waited >= late - early
 
 
-_TCP_INFO = struct.Struct("=xxBB20xI16xIIII60xQQ")
+_TCP_INFO = struct.Struct("=xxBB20xI16xIIII8xII44xQQ")
 """linux/tcp.h: retransmits, probes, unacked; ms since data was sent, an acknowledgement sent, data
-and one received; bytes_acked, bytes_received."""
+and one received; rtt and rttvar in us; bytes_acked, bytes_received."""
 
 
 def tcp_info(connected: Any) -> TcpInfo | None:
@@ -137,9 +143,17 @@ def tcp_info(connected: Any) -> TcpInfo | None:
         found = _TCP_INFO.unpack(connected.getsockopt(socket.IPPROTO_TCP, TCP_INFO, _TCP_INFO.size))
     except (OSError, struct.error):
         return None
-    resent, probes, unacked, sent, _, received, acked, taken, came = found
+    resent, probes, unacked, sent, _, received, acked, trip, varies, taken, came = found
     return TcpInfo(
-        sent / 1e3, received / 1e3, acked / 1e3, taken, came, unacked, max(resent, probes)
+        sent / 1e3,
+        received / 1e3,
+        acked / 1e3,
+        taken,
+        came,
+        unacked,
+        max(resent, probes),
+        trip / 1e6,
+        varies / 1e6,
     )
 
 
@@ -153,6 +167,26 @@ def tcp_info_of(descriptor: int) -> TcpInfo | None:
         return tcp_info(connected)
     finally:
         connected.detach()
+
+
+_MPTCP_INFO = struct.Struct("=88xII")
+"""linux/mptcp.h, of Linux 6.10 and later: ms since data was received, and an acknowledgement."""
+
+SOL_MPTCP, MPTCP_INFO = 284, 1
+
+
+def silence_of_paths(descriptor: int) -> float:
+    """Seconds since a Multipath TCP connection last heard anything of its peer, by whatever path.
+
+    Infinite if it is no such connection. About 1 us.
+    """
+    try:
+        with borrowed(descriptor, TCP) as connected:
+            found = connected.getsockopt(SOL_MPTCP, MPTCP_INFO, _MPTCP_INFO.size)
+        received, acked = _MPTCP_INFO.unpack(found)
+        return float(min(received, acked)) / 1e3
+    except (OSError, struct.error):
+        return math.inf
 
 
 def peer_has_shut(connected: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import socket
 import struct
 from contextlib import nullcontext
@@ -11,8 +12,8 @@ import pytest
 
 from reaper.config import ReaperConfig
 from reaper.driver.driver import REAPS_PER_SLICE
-from reaper.driver.sockets import TcpInfo
-from reaper.driver.vanished import LOOKS_PER_STEP
+from reaper.driver.sockets import TCP_RTO_MAX_MS, TcpInfo
+from reaper.driver.vanished import LOOKS_PER_STEP, _ask, longest_wait
 from tests.driver.test_sockets import connected
 from tests.helpers.driver_loop import Connection, Loop
 
@@ -51,6 +52,7 @@ class Peers:
         self.loop = Loop(config=config)
         self.silent_since: dict[int, float] = {}
         monkeypatch.setattr("reaper.driver.sockets.tcp_info_of", self.tcp_info_of)
+        monkeypatch.setattr("reaper.driver.sockets.silence_of_paths", lambda link: math.inf)
 
     def tcp_info_of(self, link: int) -> TcpInfo | None:
         if link == UNIX:
@@ -80,6 +82,22 @@ def test_a_vanished_peer_is_closed_within_a_quarter(
     assert not gone.reaped
     peers.loop.run_until(lost + 76.0)
     assert (gone.reason, there.reaped) == ("vanished", False)
+
+
+def test_the_line_of_the_log_says_how_long_the_kernel_heard_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "reaper")
+    peers = Peers(monkeypatch)
+    gone = peers.watch(GONE)
+    peers.silent_since[GONE] = 0.0
+    peers.loop.run_until(59.0)
+    gone.touch()  # the server sends to it, which says nothing of the peer
+    peers.loop.run_until(76.0)
+    [line] = [record.getMessage() for record in caplog.records if hasattr(record, "reason")]
+    said = re.fullmatch(r"a client - closed: vanished, limit 1m, silent for (.*) s", line)
+    assert said
+    assert 60.0 <= float(said[1]) <= 76.0
 
 
 def test_a_stall_of_the_loop_closes_nobody_who_then_answers(
@@ -120,7 +138,7 @@ class Asked(list[int]):
     """
 
     def getsockopt(self, level: int, name: int) -> int:
-        return min([7200, *self])
+        return min([7200, *self]) if level == socket.IPPROTO_TCP else 1
 
     def setsockopt(self, level: int, name: int, value: int) -> None:
         if (level, name) == (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE):
@@ -141,13 +159,72 @@ def test_the_silent_are_asked_at_each_look_and_no_more_at_once_than_a_queue_hold
         peers.watch(MANY + number)
         peers.silent_since[MANY + number] = 0.0
     before, driver = 0, peers.loop.driver
-    while (rest := driver.rest()) < 45.0:  # then they look bad
+    while (rest := driver.rest()) < 30.0:  # then they look bad
         peers.loop.time = max(peers.loop.time, rest)
         peers.loop.wake()
         now = sum(map(len, asked))
         assert now - before <= LOOKS_PER_STEP
         before = now
-    assert set(map(len, asked)) <= {2, 3, 4}
+    assert set(map(len, asked)) <= {1, 2, 3}
+
+
+@pytest.mark.parametrize(
+    ("round_trip", "variation", "wait"),
+    [
+        (0.0, 0.0, None),  # nobody knows how long an answer takes
+        (0.02, 0.01, 15.0),
+        (4.0, 1.5, 40.0),
+    ],
+)
+def test_the_kernel_is_never_hurried_below_four_times_what_an_answer_may_take(
+    round_trip: float, variation: float, wait: float | None
+) -> None:
+    seen = heard_of(0.0, 0)._replace(round_trip=round_trip, variation=variation)
+    assert longest_wait(60.0, seen) == wait
+
+
+def test_a_short_idle_time_of_the_systems_does_not_keep_the_kernel_from_asking() -> None:
+    with connected() as (_, served):
+        served.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1)  # as a sysctl would
+        _ask(served.fileno(), 60.0)
+        assert served.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert served.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT) == 127
+        assert served.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 1
+
+
+def test_keep_alives_that_a_program_has_set_up_by_itself_stay_as_they_are() -> None:
+    with connected() as (_, served):
+        served.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        served.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 2)
+        served.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 5)
+        _ask(served.fileno(), 60.0)
+        assert served.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT) == 5
+
+
+class OldKernel:
+    """In place of a socket, before Linux 6.15: it takes no TCP_RTO_MAX_MS."""
+
+    def __init__(self) -> None:
+        self.taken: list[int] = []
+
+    def getsockopt(self, level: int, name: int) -> int:
+        return 7200 if level == socket.IPPROTO_TCP else 0
+
+    def setsockopt(self, level: int, name: int, value: int) -> None:
+        if (level, name) == (socket.IPPROTO_TCP, TCP_RTO_MAX_MS):
+            raise OSError(92, "Protocol not available")
+        self.taken.append(name)
+
+
+def test_a_kernel_that_cannot_be_hurried_is_made_to_ask_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    peers, old = Peers(monkeypatch), OldKernel()
+    monkeypatch.setattr("reaper.driver.sockets.borrowed", lambda link, kind: nullcontext(old))
+    peers.watch(GONE)
+    peers.silent_since[GONE] = 0.0
+    peers.loop.run_until(30.0)
+    assert socket.TCP_KEEPIDLE in old.taken
 
 
 def test_no_step_looks_at_many_and_each_is_looked_at_in_time(
