@@ -21,6 +21,7 @@ from reaper.config import DEFAULT, OPTIONS, ReaperConfig, Timeouts
 from reaper.config.balancers import BALANCERS
 from reaper.config.durations import WANTED, format_duration, parse_duration
 from reaper.config.flags import Parser, add_settings, settings
+from reaper.config.options import Option
 from reaper.config.running import progress_on_stderr, stoppable
 from reaper.errors import ConfigError, InvalidArgument
 from reaper.policy import RULES
@@ -282,6 +283,61 @@ def settings_read() -> set[str]:
 def test_every_setting_has_an_effect() -> None:
     assert set(OPTIONS) - settings_read() == CHECKED_ONLY
     assert "timeouts.no_such_setting" not in settings_read()
+
+
+ONLY_READ = {"config", "docs", "house"}
+"""Rooms of tests in which no setting acts."""
+
+IN_NO_ENTRY = {
+    *("reaper.log_level", "server.host", "server.tls_cert", "server.tls_key"),
+    *(
+        "timeouts.first_byte",
+        "timeouts.half_closed",
+        "timeouts.drain_window",
+        "timeouts.drain_idle",
+    ),
+    *("limits.min_in_rate", "limits.min_in_grace", "limits.min_out_rate", "limits.min_out_grace"),
+    *("limits.max_requests", "limits.max_age_jitter"),
+    *("limits.max_header_bytes", "limits.max_body_bytes"),
+    *("attach.first_byte", "attach.stalled_write", "attach.min_in_rate", "attach.min_in_grace"),
+    "attach.even_unanswered",
+}
+"""Settings that came before the changelog named each. A new one is not added here."""
+
+
+def test_every_setting_has_an_entry_in_the_changelog() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text()
+    named = {
+        path
+        for path, found in OPTIONS.items()
+        if re.search(rf"\b{found.key}\b|{re.escape(found.flag)}(?!\w)", text)
+    }
+    assert set(OPTIONS) - named == IN_NO_ENTRY
+
+
+def ways_to_set(found: Option) -> str:
+    """A pattern of the ways in which a test sets a setting."""
+    flag = "--" + found.key.replace("_", "-")
+    return "|".join(
+        [
+            rf"{found.section}(\.|__){found.key}(?!\w)",
+            rf"{found.environment}(?!\w)",
+            rf"({re.escape(found.flag)}|{flag})(?!\w)",
+            rf"\b{found.key} ?=",
+            rf"\"{found.key}\"",
+        ]
+    )
+
+
+def test_every_setting_has_a_test_of_what_it_does() -> None:
+    """It is in the room where the setting acts: those of the configuration and of the pages only
+    read it.
+    """
+    files = [
+        path for path in (ROOT / "tests").rglob("test_*.py") if path.parts[-2] not in ONLY_READ
+    ]
+    texts = "".join(path.read_text() for path in files)
+    assert [path for path, o in OPTIONS.items() if not re.search(ways_to_set(o), texts)] == []
 
 
 # ---- commands that run for a while
