@@ -7,6 +7,7 @@ the documentation says, and their values go through the same checks as those of 
 from __future__ import annotations
 
 import argparse
+import difflib
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -21,7 +22,28 @@ _PREFIX = "setting "  # no other option has such an attribute, for it has a spac
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser that says what is wrong in one line on stderr and exits with status 2."""
+    """An ArgumentParser that says what is wrong in one line on stderr and exits with status 2.
+
+    Attributes:
+        runs_a_command: Whether it reads a command after `--`; a flag before that is not known may
+            be one of the command's.
+    """
+
+    runs_a_command: bool = False
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As in the base class, but what is not known is an error here: this parser knows why."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            hints = []
+            flag = unknown[0].partition("=")[0]
+            if near := difflib.get_close_matches(flag, self._option_string_actions, 1, 0.7):
+                hints.append(f"did you mean {near[0]}?")
+            if self.runs_a_command and "--" not in (args or ()):
+                hints.append(f"a command comes after --: {self.prog} -- COMMAND...")
+            said = "; ".join([f"unrecognized arguments: {' '.join(unknown)}", *hints])
+            self.error(said)
+        return found, unknown
 
     def error(self, message: str) -> NoReturn:
         """Print *message* after the program's name and exit; the usage is one `--help` away."""
