@@ -48,6 +48,7 @@ class Target(ABC):
         meant: Whether a listening socket is meant; at first, each is.
         served: Whether anything listened at the last dump.
         read_at: When the descriptors were read last; -inf: never.
+        tells_gaps: Whether it is news for people when nothing listens for a while.
     Cost: about 200 bytes per socket of these processes, once their descriptors were read.
     """
 
@@ -60,6 +61,7 @@ class Target(ABC):
         self.never: Sequence[Network] = ()
         self.meant: Callable[[Listener], bool] = lambda listener: True
         self.served: bool = True
+        self.tells_gaps: bool = True
         self.read_at: float = float("-inf")
         self._clock = clock
         self._places: dict[int, tuple[int, int]] = {}
