@@ -1,8 +1,8 @@
 """What was guarded in this process: said to the watcher of `reaper run`, or on stderr where there
 is none.
 
-One rule: *one line per program*, however many workers it has. The watcher sees to that; without
-one, the first process of the group that has something to say does.
+One rule: *one line per server*, however many workers it has. The watcher sees to that. Without one,
+the first process of the group that has something to say prints.
 """
 
 from __future__ import annotations
@@ -18,15 +18,42 @@ from typing import Any
 
 from ..config.durations import format_duration
 from ..config.settings import DEFAULT, ReaperConfig
+from . import channel
+from .channel import ADDRESS
 
-REPORT = "REAPER_RUN_REPORT"
-"""The variable that names the watcher's socket, in the abstract namespace."""
+__all__ = ["ADDRESS", "LENIENT", "RUN", "STRICT", "STRICT_INSIDE", "address", "guarded", "how"]
+
+RUN = "REAPER_RUN"
+"""The variable that turns the hook on; it holds one of:"""
+LENIENT, STRICT, STRICT_INSIDE = "1", "strict", "strict-inside"
 
 _spokesman: list[socket.socket] = []
 
 
+def how(*, strict: bool, inside: bool) -> str:
+    """What becomes of a server that cannot be guarded from inside, as `RUN` has it.
+
+    Returns:
+        `LENIENT`: it is left alone. `STRICT`: it is refused if it does not fit, or was not tested.
+        `STRICT_INSIDE`: it is refused, whatever the reason, because nothing guards it from outside.
+    """
+    if not strict:
+        return LENIENT
+    return STRICT_INSIDE if inside else STRICT
+
+
+def refuse(why: str) -> None:
+    """Print *why*, and end this process with status 2.
+
+    Raises:
+        SystemExit: always.
+    """
+    print(f"reaper run: {why}", file=sys.stderr, flush=True)
+    raise SystemExit(2)
+
+
 def load() -> ReaperConfig:
-    """What is in force for what `reaper run` guards.
+    """The configuration of what `reaper run` guards.
 
     Raises:
         ConfigError: what REAPER_CONFIG and REAPER_* say cannot be used.
@@ -40,7 +67,7 @@ def is_set(name: str) -> bool:
 
 
 def limits_text(values: Mapping[str, float]) -> str:
-    """`first_byte 10s, keep_alive 95s`; `no limit` if all are off."""
+    """`first_byte 10s, keep_alive 95s` for *values* in seconds; `no limit` if all are 0."""
     return (
         ", ".join(f"{name} {format_duration(value)}" for name, value in values.items() if value)
         or "no limit"
@@ -48,9 +75,7 @@ def limits_text(values: Mapping[str, float]) -> str:
 
 
 def guarded(server: str, sockets: Iterable[Any], limits: Mapping[str, float]) -> None:
-    """*server* listens on *sockets*, and its connections are guarded with *limits* (seconds; 0:
-    off).
-    """
+    """Say that *server* listens on *sockets* and is guarded with *limits*, in seconds; 0 is off."""
     places, inodes = [], []
     for sock in sockets:
         with suppress(OSError):
@@ -65,14 +90,14 @@ def guarded(server: str, sockets: Iterable[Any], limits: Mapping[str, float]) ->
     )
 
 
-def begun() -> None:
-    """This process is a Python that guards; the watcher then waits for what it has to say."""
-    if os.environ.get(REPORT):
-        _say({"begun": True}, "")
-
-
 def left_alone(server: str, why: str) -> None:
-    """*server* is not guarded from inside, because of *why*."""
+    """Say that *server* is not guarded from inside, because of *why*.
+
+    Raises:
+        SystemExit: nothing guards it from outside, and that is refused.
+    """
+    if os.environ.get(RUN) == STRICT_INSIDE:
+        refuse(f"{server} cannot be guarded from inside: {why}")
     _say({"left": server, "why": why}, f"{server} is not guarded: {why}")
 
 
@@ -84,19 +109,15 @@ def address(name: Any) -> str:
 
 
 def _say(message: dict[str, Any], text: str) -> None:
-    watcher = os.environ.get(REPORT)
-    if watcher:
-        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
-            sock.sendto(json.dumps({"pid": os.getpid(), **message}).encode(), "\0" + watcher)
-            return
+    """Tell the watcher *message*; print *text* if it cannot be told."""
+    if os.environ.get(ADDRESS) and channel.say(json.dumps(message).encode()):
+        return
     if _may_speak():
         print(f"reaper run: {text}", file=sys.stderr, flush=True)
 
 
 def _may_speak() -> bool:
-    """Whether no other process of this group has spoken: a name in the abstract namespace belongs
-    to one of them.
-    """
+    """Whether this process prints for its group: a name in the abstract namespace has one owner."""
     if _spokesman:
         return True
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)

@@ -1,77 +1,124 @@
-"""The watcher of `reaper run`: attaches to what the command listens on and nothing guards from
-inside.
+"""The watcher of `reaper run`: attaches to what COMMAND listens on and nothing guards from inside.
 
-One rule: *it is nobody's parent and nobody's child*. The command has the process that the user
-started, so its signals and its exit status are its own; the watcher is a daemon that ends when that
-process does. What it may not do (the kernel lets a process look into its own user's, unless Yama
-forbids that) it says, and the command goes on.
+One rule: *what is guarded from inside is left alone, and the rest is told before it is touched*.
+The watcher looks for sockets on which COMMAND or a process that comes from it listens. Python
+servers have a while to say that they guard themselves (`channel`); what nobody has spoken for is
+watched from outside, as `attach --close` does. Each line goes to COMMAND's stderr (`voice`).
+
+What a guest may change here: it closes connections that are due, and prints lines. It is started
+and ended as `apart` describes. What the kernel does not let it do (it lets a process look into
+those of its own user, unless Yama forbids that) it says, and COMMAND goes on.
 """
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import select
 import socket
-import struct
 import sys
+import threading
 import time
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from ..config.settings import DEFAULT, Attach, ReaperConfig
 from ..errors import NotInstalled, one_line, printable
 from . import report
+from .channel import ADDRESS, Ears
 
-LIMITS = ("idle", "first_byte", "stalled_write", "max_age", "vanished")
+LIMITS = ("idle", "first_byte", "stalled_write", "max_age", "min_in_rate", "vanished")
 """Those of `[attach]` that hold for what is guarded from outside."""
+UNASKED = 3600.0
+"""Seconds of silence allowed from outside where nobody asked for an `idle`; `reaper.attach.cuts`
+says why. (It is not imported: that needs psutil, and this is asked without.)
+"""
 
-PR_SET_PTRACER = 0x59616D61
-CREDENTIALS = struct.Struct("3i")  # pid, uid, gid of who wrote, by the kernel's word
 SETTLES = 1.0
 """Seconds after the first socket listens in which Python servers have said what they guard."""
-
 POLL, LONGEST = 0.1, 10.0
-"""Seconds between two looks for what listens, at first and later."""
+"""Seconds between two looks for what listens, at first and later. A Python server has the later to
+say that it guards itself."""
+GRACE = 0.25
+"""Seconds after COMMAND's end in which what it left in the background has begun to listen."""
+TCP_DEFER_ACCEPT = 9
+
+
+def asked(config: ReaperConfig, path: str) -> bool:
+    """Whether the setting *path* was set anywhere."""
+    return config.origin(path) != DEFAULT
 
 
 def outside_limits(config: ReaperConfig) -> Attach:
     """The limits for a server that is guarded from outside.
 
-    What `[attach]` sets holds. Otherwise `idle` is the `idle` or `keep_alive` that was asked for,
-    and without either `tunnel`: from outside a silent WebSocket cannot be told from a silent
-    client. The first byte has a limit only if one was asked for, because in some protocols the
-    server speaks first. `write` and `max_age` hold as they are.
+    What `[attach]` sets holds. Otherwise `idle` is `timeouts.idle` if that was set, and else an
+    hour, or `tunnel` if that is longer: from outside a silent WebSocket, or an answer that pauses,
+    cannot be told from a silent client. For the same reason `keep_alive` is no limit outside, not
+    even if it was set. The first byte has a limit only if one was asked for, because in some
+    protocols the server speaks first; so has the least rate, because not every client sends
+    requests. `write`, `max_age` and `vanished` hold as they are.
     """
-    timeouts = config.timeouts
-
-    def asked(name: str) -> float:
-        return getattr(timeouts, name) if config.origin(f"timeouts.{name}") != DEFAULT else 0.0
-
+    timeouts, limits = config.timeouts, config.limits
     values: dict[str, Any] = {
-        "idle": asked("idle") or asked("keep_alive") or timeouts.tunnel,
-        "first_byte": asked("first_byte"),
+        "idle": timeouts.idle
+        if asked(config, "timeouts.idle")
+        else timeouts.tunnel and max(timeouts.tunnel, UNASKED),
+        "first_byte": timeouts.first_byte if asked(config, "timeouts.first_byte") else 0.0,
         "stalled_write": timeouts.write,
         "max_age": timeouts.max_age,
         "vanished": timeouts.vanished,
+        "min_in_rate": limits.min_in_rate if asked(config, "limits.min_in_rate") else 0.0,
+        "min_in_grace": limits.min_in_grace or config.attach.min_in_grace,
         "tick": config.reaper.tick,
     }
-    shortest = min(filter(None, (values[name] for name in LIMITS)), default=1.0)
+    lengths = (values[name] for name in LIMITS if name != "min_in_rate")
+    shortest = min(filter(None, lengths), default=1.0)
     values["tick"] = max(min(values["tick"], shortest), 0.05)
-    kept = {
-        name: value for name, value in values.items() if config.origin(f"attach.{name}") == DEFAULT
-    }
+    kept = {name: value for name, value in values.items() if not asked(config, f"attach.{name}")}
     return replace(config.attach, **kept)
 
 
-def watch_over(pid: int, config: ReaperConfig, environment: MutableMapping[str, str]) -> None:
-    """Start the watcher of process *pid*, this one, which is about to become the command.
+def outside_text(config: ReaperConfig, *, defers: bool = False) -> str:
+    """The limits of what is guarded from outside, for people, and which of those asked for are not.
 
-    *environment*, the command's, then names the socket on which Python servers say what they guard.
-    Where there can be no watcher, that is said in one line.
+    Args:
+        defers: Whether its socket has TCP_DEFER_ACCEPT: the kernel hides a client until its first
+            byte has come.
+    """
+    limits = outside_limits(config)
+    values = {name: getattr(limits, name) for name in LIMITS}
+    hidden = values["first_byte"] if defers else 0.0
+    if defers:
+        values["first_byte"] = 0.0
+    rate = values.pop("min_in_rate")
+    text = report.limits_text(values)
+    if rate:
+        text = f"{text}, min_in_rate {rate:g} B/s"
+    if hidden:
+        text += "; first_byte cannot hold: its socket has TCP_DEFER_ACCEPT"
+    if asked(config, "timeouts.keep_alive") and not asked(config, "timeouts.idle"):
+        text += "; keep_alive holds inside only: outside give --idle"
+    return text
+
+
+def watch_over(
+    pid: int,
+    config: ReaperConfig,
+    environment: MutableMapping[str, str],
+    *,
+    attaches: bool = True,
+) -> None:
+    """Start the watcher of process *pid*, this one, which is about to become COMMAND.
+
+    *environment*, which COMMAND gets, then names the socket on which Python servers say what they
+    guard. Where there can be no watcher, a line says so.
+
+    Args:
+        attaches: If not, the watcher touches nothing: it says what is not guarded.
     """
     if not sys.platform.startswith("linux"):
         print(
@@ -79,59 +126,64 @@ def watch_over(pid: int, config: ReaperConfig, environment: MutableMapping[str, 
             file=sys.stderr,
         )
         return
-    ears = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    ears.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-    name = f"reaper-run-{pid}-{os.urandom(4).hex()}"
-    ears.bind("\0" + name)
-    pidfd = os.pidfd_open(pid)
-    born, birth = os.pipe()
-    child = os.fork()
-    if child == 0:
-        if os.fork() == 0:
-            os.setsid()  # Ctrl-C is for the command
-            os.write(birth, b"%d\n" % os.getpid())
-            os.close(birth)
-            os.close(born)
-            _live(pid, pidfd, config, ears)
-        os._exit(0)
-    os.close(birth)
-    os.waitpid(child, 0)
-    with os.fdopen(born) as file:
-        watcher = int(file.readline())
-    os.close(pidfd)
-    ears.close()
-    environment[report.REPORT] = name
-    # Where Yama lets only ancestors look into a process, the command allows the watcher to.
-    ctypes.CDLL(None).prctl(PR_SET_PTRACER, watcher, 0, 0, 0)
+    from .apart import start
+    from .voice import Voice
+
+    def live(pidfd: int, folder: Path, voice: Voice, born: Callable[[str], None]) -> None:
+        ears = Ears(pid, folder)
+        born(ears.address)
+        marker = f"{ADDRESS}={ears.address}".encode()
+        watcher = Watcher(pid, pidfd, config, ears, voice, attaches=attaches)
+
+        def leave() -> None:
+            watcher.tell_what_is_left(marker)
+            os._exit(0)
+
+        watcher.leave = leave
+        watcher.run()
+
+    if (address := start(pid, live)) is not None:
+        environment[ADDRESS] = address
 
 
-def _live(pid: int, pidfd: int, config: ReaperConfig, ears: socket.socket) -> None:
-    """The watcher's whole life; does not return."""
-    status = 0
+@dataclass(frozen=True)
+class Word:
+    """What a Python server has said of itself; nothing that it says is trusted further.
+
+    Attributes:
+        line: The line for people.
+        inodes: The listening sockets that it guards.
+    """
+
+    line: str
+    inodes: frozenset[int]
+
+
+def understood(data: bytes) -> Word | None:
+    """What *data* says; None if it is nonsense, whichever."""
     try:
-        null = os.open(os.devnull, os.O_RDWR)
-        os.dup2(null, 0)
-        os.dup2(2, 1)  # a pipe behind the command ends when the command does
-        Watcher(pid, pidfd, config, ears).run()
-    except BaseException as error:  # whatever it is, the command goes on
-        with suppress(OSError):
-            print(
-                f"reaper run: the watcher has ended: {type(error).__name__}: {one_line(error)}",
-                file=sys.stderr,
-            )
-        status = 1
-    finally:
-        os._exit(status)
+        said = json.loads(data)
+        if "guarded" not in said:
+            return Word(f"{said['left']} is not guarded from inside: {said['why']}", frozenset())
+        where = ", ".join(map(str, said["places"])) or "its sockets"
+        line = f"{said['guarded']} on {where} is guarded from inside: {said['limits']}"
+        return Word(line, frozenset(number for number in said["inodes"] if type(number) is int))
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return None
 
 
 class Watcher:
     """Says what is guarded, and attaches to the rest.
 
     Args:
-        pid, pidfd: The command.
+        pid, pidfd: COMMAND's.
         config: Its limits.
         ears: What Python servers say comes in there.
         say: Prints a line.
+        attaches: Whether what nothing guards from inside is watched from outside.
+    Attributes:
+        inside: The listening sockets that are guarded from inside, by inode.
+        leave: Called when COMMAND has ended, by the thread that hears.
     """
 
     def __init__(
@@ -139,100 +191,68 @@ class Watcher:
         pid: int,
         pidfd: int,
         config: ReaperConfig,
-        ears: socket.socket,
-        say: Callable[[str], object] = lambda text: print(
-            f"reaper run: {text}", file=sys.stderr, flush=True
-        ),
+        ears: Ears,
+        say: Callable[[str], object],
+        *,
+        attaches: bool = True,
     ) -> None:
         self.pid = pid
         self.inside: set[int] = set()
+        self.leave: Callable[[], object] = self._stay
         self._pidfd = pidfd
         self._config = config
         self._ears = ears
         self._say = say
+        self._attaches = attaches
         self._said: set[str] = set()
-        self._pythons = False
+        self._over = threading.Event()
+        self._target: Any = None
+        self._session = session_of(pid)
 
     def run(self) -> None:
-        """Until the command has ended."""
+        """Watch until COMMAND has ended."""
+        threading.Thread(target=self._hear, name="reaper.run", daemon=True).start()
         try:
             from ..attach.kernel import Linux, Refusal, namespace
             from ..attach.targets import ByPid
         except (NotInstalled, ImportError) as error:
-            self._say(f"guards from inside only: {one_line(error)}")
-            while not self._over(LONGEST):
-                pass
+            if self._attaches:
+                self._say(f"guards from inside only: {one_line(error)}")
+            self._over.wait()
             return
-        pause, heard = POLL, False
-        target, space = None, (0, 0)
+        pause, space = POLL, (0, 0)
         try:
-            while not self._over(pause):
+            while not self._over.wait(pause):
                 pause = min(1.1 * pause, LONGEST)
                 before, space = space, namespace(self.pid)
-                if target is None or space != before:  # the command may enter another
-                    target = ByPid(self.pid, Linux(self.pid), waits=True)
-                if target.listeners() and not heard:
-                    heard = True
-                    self._settle(target)
-                if self._left(target):
-                    self._attach(target)
-                    return
+                if self._target is None or space != before:  # COMMAND may enter another
+                    self._target = ByPid(self.pid, Linux(self.pid), waits=True)
+                if self._left(self._target) and self._unspoken_for(self._target):
+                    self._take(self._target)
+                    break
         except Refusal as error:
-            if not self._over(0.0):
+            if not self._ended():
                 self._say(f"guards from inside only: {one_line(error)}")
+        self._over.wait()
+        if self._target is not None:
+            self._target.kernel.close()
 
-    def _left(self, target: Any) -> list[Any]:
-        """What *target* listens on and nothing guards from inside."""
-        return [listener for listener in target.listeners() if listener.inode not in self.inside]
+    def _stay(self) -> None:
+        """Does nothing: who runs a watcher in its own process leaves by itself."""
 
-    def _settle(self, target: Any) -> None:
-        """Give Python servers the time to say what they guard: workers may start long after their
-        parent listens.
-        """
-        self._hear(SETTLES)
-        left = LONGEST if self._pythons else 0.0
-        while left > 0 and self._left(target):
-            self._hear(SETTLES)
-            left -= (
-                LONGEST / 2 if self.inside else SETTLES
-            )  # one server has spoken: the others do so soon
+    def _ended(self) -> bool:
+        return bool(select.select([self._pidfd], [], [], 0)[0])
 
     # ---- what the servers say
-    # ---------------------------------------------------------------------------------------
 
-    def _over(self, seconds: float) -> bool:
-        """Whether the command ends within *seconds*; what is said meanwhile is heard."""
-        ready, _, _ = select.select([self._pidfd, self._ears.fileno()], [], [], seconds)
-        if self._ears.fileno() in ready:
-            self._take()
-        return self._pidfd in ready
-
-    def _hear(self, seconds: float) -> None:
-        end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0 and not self._over(left):
-            pass
-
-    def _take(self) -> None:
-        data, ancillary, _, _ = self._ears.recvmsg(65536, socket.CMSG_SPACE(CREDENTIALS.size))
-        senders = [
-            CREDENTIALS.unpack(value)[0]
-            for _, kind, value in ancillary
-            if kind == socket.SCM_CREDENTIALS
-        ]
-        if not any(descends(sender, self.pid) for sender in senders):
-            return  # any user of the machine may write to an abstract name
-        with suppress(ValueError, KeyError, TypeError):
-            message: dict[str, Any] = json.loads(data)
-            if "begun" in message:
-                self._pythons = True
-            elif "guarded" in message:
-                self.inside.update(message["inodes"])
-                where = ", ".join(message["places"]) or "its sockets"
-                self._note(
-                    f"{message['guarded']} on {where} is guarded from inside: {message['limits']}"
-                )
-            else:
-                self._note(f"{message['left']} is not guarded from inside: {message['why']}")
+    def _hear(self) -> None:
+        for data in self._ears.words(self._pidfd):
+            word = understood(data)
+            if word is not None:
+                self.inside |= word.inodes
+                self._note(word.line)
+        self.leave()
+        self._over.set()
 
     def _note(self, line: str) -> None:
         if line not in self._said:  # each of several workers says the same
@@ -240,35 +260,155 @@ class Watcher:
             self._say(printable(line))
 
     # ---- what listens
-    # -----------------------------------------------------------------------------------------------
 
-    def _attach(self, target: Any) -> None:
-        from ..attach.kernel import Listener
+    def _left(self, target: Any) -> list[Any]:
+        """What *target* listens on and nothing guards from inside."""
+        return [listener for listener in target.listeners() if listener.inode not in self.inside]
+
+    def _unspoken_for(self, target: Any) -> bool:
+        """Give Python servers the time to say what they guard; whether something is left.
+
+        Workers may start long after their parent listens. Once one server has spoken the others do
+        so soon.
+        """
+        self._over.wait(SETTLES)
+        left = self._left(target)
+        if not any(is_python(target, each.inode) for each in left):
+            return bool(left)
+        if self._attaches and not self.inside:
+            places = places_of(left)
+            self._say(
+                f"{places} is not guarded yet: a Python server has {LONGEST:g} s to say that it "
+                "guards itself; after that it is watched from outside"
+            )
+        until = time.monotonic() + LONGEST
+        while (pause := until - time.monotonic()) > 0 and self._left(target):
+            if self._over.wait(min(pause, SETTLES)):
+                return False
+            if self.inside:
+                until = min(until, time.monotonic() + 2 * SETTLES)
+        return bool(self._left(target))
+
+    def _take(self, target: Any) -> None:
+        """Watch what is left, until COMMAND has ended."""
+        if not self._attaches:
+            self._say(f"{places_of(self._left(target))} is not guarded: --inside was given")
+            return
         from ..attach.runner import Runner
         from ..attach.show import View
 
-        def meant(listener: Listener) -> bool:
-            """Whether nothing guards it from inside; asked at each discovery, so what was said
-            meanwhile counts.
-            """
-            self._over(0.0)
+        def meant(listener: Any) -> bool:
+            """Asked at each discovery: what was said meanwhile counts."""
             return listener.inode not in self.inside
 
-        config = outside_limits(self._config)
         target.meant = meant
-        runner = Runner(target, config, view=lambda watch: View(self._say), closes=True)
-        if names := {f"{each.address}" for each in self._left(target)}:
-            limits_text = report.limits_text({name: getattr(config, name) for name in LIMITS})
-            self._say(f"{', '.join(sorted(names))} is guarded from outside: {limits_text}")
+        target.tells_gaps = False  # COMMAND may listen or not, as it likes
+        config = outside_limits(self._config)
+        runner = Runner(target, config, view=lambda watch: View(self._of_the_watch), closes=True)
+        by_text: dict[str, list[Any]] = {}
+        for listener in self._left(target):
+            text = outside_text(self._config, defers=defers_accept(target, listener.inode))
+            by_text.setdefault(text, []).append(listener)
+        for text, listeners in by_text.items():
+            self._say(f"{places_of(listeners)} is guarded from outside: {text}")
         runner.run()
 
+    def _of_the_watch(self, line: str) -> None:
+        if not self._ended():  # that COMMAND has ended is not our news
+            self._say(line)
 
-def descends(pid: int, ancestor: int) -> bool:
-    """Whether process *pid* is *ancestor* or comes from it; one that has ended is not known to."""
-    while pid > 1 and pid != ancestor:
-        try:
-            with open(f"/proc/{pid}/stat", "rb") as file:
-                pid = int(file.read().rpartition(b")")[2].split()[1])
-        except OSError:
-            return False
-    return pid == ancestor
+    # ---- what is left behind
+
+    def _listening(self) -> frozenset[int]:
+        """The inodes of all sockets that listen where COMMAND was; none if nobody could look."""
+        if self._target is None:
+            return frozenset()
+        with suppress(OSError):
+            from ..attach.kernel import Linux
+
+            kernel = Linux()  # another thread may be using the target's
+            found = frozenset(each.inode for each in kernel.listeners())
+            kernel.close()
+            return found
+        return frozenset()
+
+    def tell_what_is_left(self, marker: bytes) -> None:
+        """Say so if COMMAND has ended and gone on in the background, where nothing is guarded.
+
+        Args:
+            marker: The entry of the environment that COMMAND's processes have.
+        """
+        if not self._attaches:
+            return
+        behind: list[int] = []
+        until = time.monotonic() + GRACE
+        left = [pid for pid in processes() if has(pid, marker)]
+        while left and not behind and time.monotonic() < until:
+            time.sleep(GRACE / 10)
+            listening = self._listening()
+            behind = [pid for pid in left if in_background(pid, self._session, listening)]
+        if behind:
+            self._say(
+                f"the command has ended and goes on in the background (process {behind[0]}): it is "
+                "not guarded from outside; keep it in the foreground"
+            )
+
+
+def session_of(pid: int) -> int:
+    """The session of process *pid*; 0 if it has ended."""
+    with suppress(OSError):
+        return os.getsid(pid)
+    return 0
+
+
+def in_background(pid: int, session: int, listening: frozenset[int]) -> bool:
+    """Whether process *pid* left *session*, or holds one of the sockets *listening*, by inode."""
+    if session_of(pid) not in (0, session):
+        return True
+    with suppress(OSError):
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with suppress(OSError):
+                found = os.readlink(f"/proc/{pid}/fd/{name}")
+                if found.startswith("socket:[") and int(found[8:-1]) in listening:
+                    return True
+    return False
+
+
+def places_of(listeners: Sequence[Any]) -> str:
+    """The addresses of *listeners*, each once, for people."""
+    return ", ".join(sorted({f"{each.address}" for each in listeners}))
+
+
+def is_python(target: Any, inode: int) -> bool:
+    """Whether a Python holds the listening socket *inode*; False if nobody may tell."""
+    place = target.find(inode)
+    if place is None:
+        return False
+    with suppress(OSError):
+        name = os.path.basename(os.readlink(f"/proc/{place[0]}/exe"))
+        return name.startswith(("python", "pypy"))
+    return False
+
+
+def defers_accept(target: Any, inode: int) -> bool:
+    """Whether the listening socket *inode* has TCP_DEFER_ACCEPT; False if nobody may tell."""
+    from ..attach.closing import take
+
+    place = target.find(inode)
+    if place is None:
+        return False
+    with suppress(OSError), socket.socket(fileno=take(*place)) as sock:
+        return bool(sock.getsockopt(socket.IPPROTO_TCP, TCP_DEFER_ACCEPT))
+    return False
+
+
+def processes() -> Iterator[int]:
+    """The ids of all processes that this one may see."""
+    return (int(name) for name in os.listdir("/proc") if name.isdecimal())
+
+
+def has(pid: int, entry: bytes) -> bool:
+    """Whether the environment of process *pid* has *entry*; False if nobody may tell."""
+    with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
+        return entry in file.read().split(b"\0")
+    return False
