@@ -1,13 +1,16 @@
-"""Calls back when a module is imported for the first time: how `reaper run` gets to a server before
-it starts.
+"""Calls back when a module has been imported: how `reaper run` gets to a server before it starts.
 
-The modules that are waited for are named in `servers`; importing any other costs one look into a
-dict.
+`hook/sitecustomize.py` imports this when the program imports the first of the servers. The modules
+that are waited for are named in `servers`; the import of any other costs one look into a dict.
+
+What a guest may change here: `sys.meta_path` gets a finder, and the loader of a module that is
+waited for has another `exec_module` until that has returned.
 """
 
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.abc import MetaPathFinder
@@ -15,12 +18,15 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, cast
 
+from . import report
+from .servers import SERVERS, Server, around
+
 Callback = Callable[[ModuleType], object]
+TCP = (socket.AF_INET, socket.AF_INET6)
 
 
 class AfterImport(MetaPathFinder):
-    """Stands before the other finders and lets them find; then calls back when what they found was
-    loaded.
+    """Stands before the other finders and lets them find; calls back when the module is loaded.
 
     Args:
         callbacks: By module name. Each is called once.
@@ -32,7 +38,7 @@ class AfterImport(MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """As the others find it, with a loader that calls back."""
+        """Return the spec that the other finders have, with a loader that calls back."""
         callback = self._waiting.pop(name, None)
         if callback is None:
             return None
@@ -45,6 +51,10 @@ class AfterImport(MetaPathFinder):
                 return cast(ModuleSpec, spec)
         self._waiting[name] = callback  # it is not there; perhaps later, when the path is another
         return None
+
+    def forget(self, name: str) -> None:
+        """Wait for the module *name* no longer."""
+        self._waiting.pop(name, None)
 
 
 def _then(loader: Any, name: str, callback: Callback) -> None:
@@ -60,21 +70,42 @@ def _then(loader: Any, name: str, callback: Callback) -> None:
     loader.exec_module = exec_module
 
 
-def begin() -> None:
-    """Wait for the servers of `servers.SERVERS`. Called once per process, by
-    `hook/sitecustomize.py`.
+def begin() -> AfterImport:
+    """Wait for the servers of `servers.SERVERS` from now on, and change those that are imported.
+
+    Called once per process, by `hook/sitecustomize.py`. Returns the finder that waits.
     """
-    from . import report
-    from .servers import SERVERS, Server
-
-    def callback(server: Server) -> Callback:
-        return lambda module: server.guard(module, strict=os.environ.get("REAPER_RUN") == "strict")
-
     waiting: dict[str, Callback] = {}
+    how = os.environ.get(report.RUN)
     for server in SERVERS:
-        if (loaded := sys.modules.get(server.module)) is not None:
-            callback(server)(loaded)
-        else:
-            waiting[server.module] = callback(server)
-    sys.meta_path.insert(0, AfterImport(waiting))
-    report.begun()
+        waiting[server.module] = _guard(server, strict=how != report.LENIENT)
+    if how == report.STRICT_INSIDE:
+        waiting["socket"] = refuse_strangers
+    finder = AfterImport(waiting)
+    sys.meta_path.insert(0, finder)
+    for name in list(waiting):
+        if (loaded := sys.modules.get(name)) is not None:
+            finder.forget(name)
+            waiting[name](loaded)
+    return finder
+
+
+def _guard(server: Server, *, strict: bool) -> Callback:
+    return lambda module: server.guard(module, strict=strict)
+
+
+def refuse_strangers(module: ModuleType) -> None:
+    """Have the program end when it listens and none of the servers that are known is imported.
+
+    Args:
+        module: The module `socket`.
+    """
+
+    @around(module.socket, "listen")
+    def listen(method: Callable[..., Any], self: Any, *arguments: Any) -> Any:
+        if self.family in TCP and not any(server.module in sys.modules for server in SERVERS):
+            where = report.address(self.getsockname())
+            report.refuse(
+                f"what listens on {where} cannot be guarded from inside: no server that is known"
+            )
+        return method(self, *arguments)

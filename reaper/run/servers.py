@@ -14,16 +14,19 @@ exception in here never reaches the program.
 from __future__ import annotations
 
 import functools
-import sys
+import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 from typing import Any
 
 from ..errors import one_line
 from . import report
+
+PACKAGE = __name__.partition(".")[0]
+"""The name of this library in this process: `_idle_reaper` where the hook has imported it."""
 
 HTTP = ("first_byte", "headers", "body", "keep_alive", "write", "tunnel", "vanished")
 """The timeouts that hold for an HTTP server."""
@@ -43,6 +46,9 @@ class Server:
             lead into a class. Nothing is changed unless all of them are there.
         change: Makes the change; called with the module and this object.
         limits: The timeouts that hold afterwards.
+        own: Timeouts that stay the server's own unless they are set here, and where it has them
+            from.
+        note: Which of its kinds are guarded, for people; empty: all.
     """
 
     name: str
@@ -51,6 +57,8 @@ class Server:
     uses: tuple[str, ...]
     change: Callable[[ModuleType, Server], None]
     limits: tuple[str, ...] = HTTP
+    own: Mapping[str, str] = field(default_factory=dict)
+    note: str = ""
 
     def guard(self, module: ModuleType, *, strict: bool) -> None:
         """Change *module*, which has just been imported.
@@ -77,8 +85,7 @@ class Server:
 
     def _refuse(self, why: str, *, strict: bool) -> None:
         if strict:
-            print(f"reaper run: {self} does not fit: {why}", file=sys.stderr)
-            raise SystemExit(2)
+            report.refuse(f"{self} does not fit: {why}")
         report.left_alone(str(self), why)
 
     @property
@@ -116,7 +123,9 @@ def _has(module: ModuleType, path: str) -> bool:
     found: Any = module
     for name in path.split("."):
         found = getattr(found, name, None)
-    return found is not None
+        if found is None:  # which has attributes of its own
+            return False
+    return True
 
 
 def _within(found: str, tested: tuple[str, str]) -> bool:
@@ -186,9 +195,9 @@ def _uvicorn_config(module: ModuleType, server: Server) -> None:
                 str(server), f"it has no {', '.join(lost)}; tested with {server.range}"
             )
             return
-        config.http = f"reaper.uvicorn:{name}"
+        config.http = f"{PACKAGE}.uvicorn:{name}"
         if config.loop == "auto":  # bounds TLS handshakes; a loop that was asked for stays
-            config.loop = "reaper.uvicorn:loop"
+            config.loop = f"{PACKAGE}.uvicorn:loop"
 
 
 def _uvicorn_server(module: ModuleType, server: Server) -> None:
@@ -222,6 +231,11 @@ def _gunicorn_config(module: ModuleType, server: Server) -> None:
         found = read(self)
         name = GUNICORN.get(f"{found.__module__}.{found.__qualname__}")
         if name is None:
+            if not found.__module__.startswith("uvicorn") and os.environ.get(report.RUN) == (
+                report.STRICT_INSIDE
+            ):
+                kind = f"{server}'s worker {found.__qualname__}"
+                report.refuse(f"{kind} cannot be guarded from inside: -k asgi or gthread can")
             return found
         try:
             from .. import gunicorn
@@ -237,7 +251,8 @@ def _gunicorn_config(module: ModuleType, server: Server) -> None:
 def _gunicorn_worker(module: ModuleType, server: Server) -> None:
     @around(module.Worker, "init_process")
     def init_process(method: Callable[..., Any], self: Any) -> None:
-        if type(self).__module__.startswith("reaper.") and type(self).__name__ in GUNICORN.values():
+        kind = type(self)
+        if kind.__module__.startswith(f"{PACKAGE}.") and kind.__name__ in GUNICORN.values():
             server.listens(each.sock for each in self.sockets)
         method(self)  # this returns when the worker has ended
 
@@ -393,9 +408,20 @@ def _twisted(module: ModuleType, server: Server) -> None:
 
 SERVERS: tuple[Server, ...] = (
     Server(
-        "uvicorn", ("0.36.0", "0.54.0"), "uvicorn.config", ("Config.__init__",), _uvicorn_config
+        "uvicorn",
+        ("0.36.0", "0.54.0"),
+        "uvicorn.config",
+        ("Config.__init__",),
+        _uvicorn_config,
     ),
-    Server("uvicorn", ("0.36.0", "0.54.0"), "uvicorn.server", ("Server.startup",), _uvicorn_server),
+    Server(
+        "uvicorn",
+        ("0.36.0", "0.54.0"),
+        "uvicorn.server",
+        ("Server.startup",),
+        _uvicorn_server,
+        own={"keep_alive": "--timeout-keep-alive, 5s unless given"},
+    ),
     Server(
         "gunicorn",
         ("27.0.1", "27.0.1"),
@@ -409,6 +435,7 @@ SERVERS: tuple[Server, ...] = (
         "gunicorn.workers.base",
         ("Worker.init_process",),
         _gunicorn_worker,
+        note="with the workers asgi, gthread and uvicorn's; the others from outside",
     ),
     Server("aiohttp", ("3.12", "3.14.5"), "aiohttp.web_server", ("Server",), _aiohttp),
     Server(

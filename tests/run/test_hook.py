@@ -4,6 +4,7 @@ finder that calls back when a server is imported.
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 
 from reaper.run import hooks
 from reaper.run.command import HOOK
+from reaper.run.servers import SERVERS
 from tests.helpers.reaper_run import PATIENCE, run
 
 
@@ -27,18 +29,59 @@ def test_the_sitecustomize_of_the_program_is_run_all_the_same(tmp_path: Path) ->
     assert done.stdout.split()[-2:] == ["theirs", str(tmp_path / "sitecustomize.py")]
 
 
-def test_a_python_without_reaper_finds_it_where_the_hook_is(tmp_path: Path) -> None:
-    place = f"import sys; sys.path[:0] = [{str(HOOK)!r}]; "
-    code = f"{place}import sitecustomize, reaper.run; print(reaper.run.__file__)"
-    done = subprocess.run(
-        [sys.executable, "-S", "-c", code],
-        cwd=tmp_path,
-        env={"REAPER_RUN": "1"},
+def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A Python without site packages, in whose path the hook stands, which runs *code*."""
+    return subprocess.run(
+        [sys.executable, "-I", "-S", "-c", f"{HOOKED}{code}"],
+        env={"REAPER_RUN": "1"} | environment,
         text=True,
         capture_output=True,
         timeout=PATIENCE,
     )
+
+
+HOOKED = f"""
+import os, sys
+before = set(sys.modules)
+sys.path[:0] = [{str(HOOK)!r}]
+try:
+    import sitecustomize
+except ImportError:
+    pass  # as `site` does
+"""
+
+
+def test_a_python_without_reaper_finds_it_where_the_hook_is() -> None:
+    done = python("import _idle_reaper.run; print(_idle_reaper.run.__file__)")
     assert done.stdout.strip() == str(HOOK.parent / "__init__.py"), done.stderr
+
+
+def test_the_hook_imports_nothing_of_reaper_until_a_server_is_imported() -> None:
+    done = python("print(sorted(set(sys.modules) - before))")
+    assert done.stdout == "[]\n", done.stderr
+
+
+def test_the_rest_is_imported_with_the_first_server(tmp_path: Path) -> None:
+    (tmp_path / "uvicorn").mkdir()
+    (tmp_path / "uvicorn" / "config.py").write_text("")
+    code = f"sys.path.append({str(tmp_path)!r}); import uvicorn.config; "
+    done = python(f"{code}print('_idle_reaper.run.servers' in sys.modules)")
+    assert done.stdout == "True\n", done.stderr
+    assert "it has no Config.__init__" in done.stderr
+
+
+def test_the_name_reaper_is_the_programs(tmp_path: Path) -> None:
+    (tmp_path / "reaper.py").write_text("mine = 1")
+    code = f"sys.path.append({str(tmp_path)!r}); import _idle_reaper.run.hooks, reaper; "
+    done = python(f"{code}print(reaper.mine)")
+    assert done.stdout == "1\n", done.stderr
+
+
+def test_the_hook_waits_for_the_modules_of_the_servers() -> None:
+    names = ast.literal_eval(
+        (HOOK / "sitecustomize.py").read_text().partition("frozenset(\n    ")[2].partition("\n)")[0]
+    )
+    assert set(names) == {server.module for server in SERVERS}
 
 
 Met = tuple[hooks.AfterImport, list[object]]
