@@ -3,27 +3,32 @@ place.
 
 One rule: *what cannot work is refused before the command is started*, in one line, with exit status
 2. From then on the process is the command's: signals reach it alone, and its exit status is nobody
-   else's.
+else's.
+
+What a guest may change here, and nothing else: the environment gets PYTHONPATH, REAPER_RUN and
+REAPER_* of the settings; SIGPIPE and SIGXFSZ, which Python ignores, get their default back (what
+ignored them before cannot be found out). A descriptor, the working folder, the terminal, the limits
+and the mask of signals are what they were.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import errno
 import os
 import shutil
-import subprocess
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from ..config.flags import add_settings, settings
+from ..config.flags import Parser, add_settings, settings
 from ..config.settings import OPTIONS, ReaperConfig
-from ..errors import ConfigError, one_line
+from ..errors import ConfigError
 from . import report
-from .servers import SERVERS
-from .watcher import LIMITS, outside_limits, watch_over
+from .explain import explain, interpreter_of
+from .watcher import watch_over
 
 UNUSABLE, NOT_EXECUTABLE, NOT_FOUND = 2, 126, 127
 """Exit statuses: bad arguments; and what a shell says of a command that cannot be run, or is not
@@ -32,6 +37,9 @@ there.
 
 HOOK = Path(__file__).parent / "hook"
 SECTIONS = ("timeouts", "limits", "reaper", "attach")
+SHELL = "/bin/sh"
+STARTERS = ("sh", "bash", "dash", "ash", "zsh", "ksh", "busybox", "env")
+"""Programs that may start a Python in their place: `--inside --strict` lets them."""
 
 
 def add_commands(commands: Any) -> None:
@@ -39,10 +47,12 @@ def add_commands(commands: Any) -> None:
     run = commands.add_parser(
         "run",
         help="run any server with its idle connections closed: reaper run -- COMMAND",
-        description="Run COMMAND with the servers that it starts guarded, children and reloads included: Python "
-        "servers from inside, all others from outside, as `attach --close` does. Its signals, output and exit status "
-        "are its own. Exit status of reaper itself: 2 bad arguments, 126 COMMAND cannot be run, 127 there is none.",
-        usage="reaper run [--config FILE] [--LIMIT VALUE ...] [--inside] [--strict] [--explain] -- COMMAND...",
+        description="Run COMMAND with the servers that it starts guarded, children and reloads "
+        "included: Python servers from inside, all others from outside, as `attach --close` does. "
+        "Its signals, output and exit status are its own. Exit status of reaper itself: 2 bad "
+        "arguments, 126 COMMAND cannot be run, 127 there is none.",
+        usage="reaper run [--config FILE] [--LIMIT VALUE ...] [--inside] [--strict] [--explain] "
+        "-- COMMAND...",
     )
     run.add_argument(
         "--config",
@@ -64,6 +74,8 @@ def add_commands(commands: Any) -> None:
     run.add_argument("command", nargs="*", metavar="COMMAND", help="what to run, after --")
     add_settings(run, SECTIONS)
     run.set_defaults(run=_run)
+    if isinstance(run, Parser):
+        run.runs_a_command = True
 
 
 def _run(parsed: argparse.Namespace) -> int:
@@ -79,23 +91,63 @@ def _run(parsed: argparse.Namespace) -> int:
         for line in str(error).splitlines():
             print(f"reaper run: {line}", file=sys.stderr)
         return UNUSABLE
-    program = shutil.which(parsed.command[0]) or shutil.which(
-        parsed.command[0], os.F_OK
-    )  # there, but cannot be run
+    name = parsed.command[0]
+    # The second look finds what is there, but cannot be run.
+    program = shutil.which(name) or shutil.which(name, os.F_OK)
     if program is None:
-        return _refuse(f"{parsed.command[0]}: no such command", NOT_FOUND)
-    given = {OPTIONS[path].environment: value for path, value in settings(parsed).items()}
-    environment = environment_of(os.environ, path, given, strict=parsed.strict)
+        return _refuse(f"{name}: no such command", NOT_FOUND)
     if parsed.explain:
         print(explain(program, parsed.command, config, inside=parsed.inside))
         return 0
-    if not parsed.inside:
-        watch_over(os.getpid(), config, environment)
+    if parsed.inside and parsed.strict and not may_be_python(program, parsed.command):
+        return _refuse(
+            f"--inside --strict: {name} is no Python program, so nothing of it can be guarded from "
+            "inside: leave --inside out; if it starts a Python, put `reaper run` before that"
+        )
+    given = {OPTIONS[path].environment: value for path, value in settings(parsed).items()}
+    how = report.how(strict=parsed.strict, inside=parsed.inside)
+    environment = environment_of(os.environ, path, given, how=how)
+    if parsed.strict or not parsed.inside:
+        watch_over(os.getpid(), config, environment, attaches=not parsed.inside)
     sys.stdout.flush()
     try:
-        os.execve(program, parsed.command, environment)
+        become(program, parsed.command, environment)
     except OSError as error:
         return _refuse(f"{program}: {error.strerror}", NOT_EXECUTABLE)
+
+
+def become(program: str, command: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
+    """Let *command* take this process's place, as a shell would start it.
+
+    A script without `#!` is run by the shell, as execvp(3) does.
+
+    Raises:
+        OSError: *program* cannot be run.
+    """
+    for name in ("SIGPIPE", "SIGXFSZ"):  # Python ignores them, and execve would keep that
+        if (number := getattr(signal, name, None)) is not None:
+            signal.signal(number, signal.SIG_DFL)
+    try:
+        os.execve(program, [*command], environment)
+    except OSError as error:
+        if error.errno != errno.ENOEXEC:
+            raise
+    os.execve(SHELL, [SHELL, program, *command[1:]], environment)
+
+
+def may_be_python(program: str, command: Sequence[str]) -> bool:
+    """Whether *program* is a Python, or something that may start one in its place."""
+    if interpreter_of(program, command) is not None or Path(program).name in STARTERS:
+        return True
+    try:
+        with open(program, "rb") as file:
+            first = file.readline(512)
+    except OSError:
+        return False
+    if not first.startswith(b"#!"):
+        return not first.startswith(b"\x7fELF")  # a script that the shell runs
+    words = first[2:].decode(errors="replace").split()
+    return bool(words) and Path(words[0]).name in STARTERS
 
 
 def _refuse(why: str, status: int = UNUSABLE) -> int:
@@ -108,95 +160,28 @@ def environment_of(
     config: str | None,
     given: Mapping[str, object],
     *,
-    strict: bool = False,
+    how: str = report.LENIENT,
 ) -> dict[str, str]:
     """The environment in which Python guards the servers that it imports.
 
     Args:
-        before: That of this process.
+        before: The environment of this process.
         config: A reaper.toml.
         given: Settings of the command line, by their variables.
-        strict: Refuse what does not fit.
+        how: What becomes of a server that does not fit: see `report.how`.
     """
-    paths = [str(HOOK), *filter(None, [before.get("PYTHONPATH")])]
+    theirs = [
+        place
+        for place in before.get("PYTHONPATH", "").split(os.pathsep)
+        if place and place != str(HOOK)
+    ]
     environment = {
         **before,
-        "REAPER_RUN": "strict" if strict else "1",
-        "PYTHONPATH": os.pathsep.join(paths),
+        report.RUN: how,
+        "PYTHONPATH": os.pathsep.join([str(HOOK), *theirs]),
     }
+    environment.pop(report.ADDRESS, None)  # of a `reaper run` that runs this one
     if config is not None:
-        environment["REAPER_CONFIG"] = os.path.abspath(
-            config
-        )  # the command may change its directory
+        # COMMAND may change its directory.
+        environment["REAPER_CONFIG"] = os.path.abspath(config)
     return environment | {name: str(value) for name, value in given.items()}
-
-
-# ---- --explain
-# -----------------------------------------------------------------------------------------------------
-
-ASK = (
-    "import json, sys\n"
-    "from importlib.metadata import version, PackageNotFoundError\n"
-    "found = {}\n"
-    "for name in sys.argv[1:]:\n"
-    "    try: found[name] = version(name)\n"
-    "    except PackageNotFoundError: pass\n"
-    "print(json.dumps([sys.version.split()[0], found]))\n"
-)
-
-
-def interpreter_of(program: str, command: Sequence[str]) -> list[str] | None:
-    """What runs *program* if that is a Python: its words; None if it is another program."""
-    if Path(program).resolve().name.startswith(("python", "pypy")):
-        return [program]
-    try:
-        with open(program, "rb") as file:
-            first = file.readline(512)
-    except OSError:
-        return None
-    words = first[2:].decode(errors="replace").split() if first.startswith(b"#!") else []
-    words = words[1:] if words and words[0].endswith("/env") else words
-    return words[:1] if words and "python" in Path(words[0]).name else None
-
-
-def explain(program: str, command: Sequence[str], config: ReaperConfig, *, inside: bool) -> str:
-    """What `reaper run` would do with *command*, for people."""
-    outside = (
-        "not guarded: --inside was given"
-        if inside
-        else f"guarded from outside: {outside_text(config)}"
-    )
-    python = interpreter_of(program, command)
-    if python is None:
-        return f"{command[0]} is no Python program\nwhat it listens on is {outside}"
-    names = list(dict.fromkeys(server.name for server in SERVERS))
-    try:
-        done = subprocess.run(
-            [*python, "-c", ASK, *names],
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=True,
-            env=os.environ,
-        )
-        release, found = json.loads(done.stdout)
-    except (OSError, ValueError, subprocess.SubprocessError) as error:
-        return f"{' '.join(python)}: cannot be asked: {one_line(error)}"
-    lines = [f"{command[0]} runs on Python {release}"]
-    for server in {server.name: server for server in SERVERS}.values():
-        if server.name in found:
-            limits = report.limits_text(
-                {name: getattr(config.timeouts, name) for name in server.limits}
-            )
-            lines.append(
-                f"{server.name} {found[server.name]} (tested: {server.range}) is guarded from inside: {limits}"
-            )
-    if len(lines) == 1:
-        lines.append("none of the servers that can be guarded from inside is installed there")
-    return "\n".join([*lines, f"what else it listens on is {outside}"])
-
-
-def outside_text(config: ReaperConfig) -> str:
-    """The limits of what is guarded from outside, for people."""
-    limits = outside_limits(config)
-    return report.limits_text({name: getattr(limits, name) for name in LIMITS})

@@ -9,11 +9,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from reaper.run.command import HOOK, environment_of, interpreter_of
-from tests.helpers.reaper_run import PATIENCE, REAPER, run
+from reaper.run.command import HOOK, environment_of
+from reaper.run.explain import interpreter_of
+from scripts.serving import free_port
+from tests.helpers.reaper_run import APPS, PATIENCE, REAPER, run
 
 
 @pytest.mark.slow
@@ -48,6 +51,9 @@ def test_a_signal_reaches_the_command_itself(inside: list[str]) -> None:
             "timeouts.keep_alive: '5' (from command line): expected",
         ),
         (["--config", "/no/such.toml", "--", "true"], 2, "/no/such.toml: cannot be read"),
+        (["--idel", "5m", "--", "true"], 2, "unrecognized arguments: --idel; did you mean --idle?"),
+        (["uvicorn", "--port", "80"], 2, "--port 80; a command comes after --: "),
+        (["--inside", "--strict", "--", "sleep", "1"], 2, "sleep is no Python program, so nothing"),
     ],
 )
 def test_what_cannot_work_is_one_line_and_starts_nothing(
@@ -61,7 +67,7 @@ def test_what_cannot_work_is_one_line_and_starts_nothing(
 
 def test_the_environment_keeps_what_the_user_set_and_carries_the_limits() -> None:
     before = {"PYTHONPATH": "/theirs", "OTHER": "1"}
-    made = environment_of(before, "a.toml", {"REAPER_TIMEOUTS_KEEP_ALIVE": "5s"}, strict=True)
+    made = environment_of(before, "a.toml", {"REAPER_TIMEOUTS_KEEP_ALIVE": "5s"}, how="strict")
     assert made["PYTHONPATH"] == f"{HOOK}{os.pathsep}/theirs"
     assert (made["REAPER_RUN"], made["OTHER"]) == ("strict", "1")
     assert made["REAPER_CONFIG"] == os.path.abspath("a.toml")
@@ -83,15 +89,61 @@ def test_the_interpreter_is_read_from_the_first_line(
     assert interpreter_of(str(tmp_path / "program"), []) == python
 
 
+def explained(*words: str, **options: Any) -> str:
+    """What `reaper run --explain` says of the command *words*."""
+    done = run("--explain", *words, **options)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
 @pytest.mark.slow
-def test_explain_says_what_would_be_guarded_by_which_limits_and_starts_nothing() -> None:
-    done = run("--explain", "--keep-alive", "7s", "--", sys.executable, "-c", "print('started')")
-    assert done.returncode == 0
-    assert "started" not in done.stdout
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith("uvicorn ")]
+def test_explain_starts_nothing_and_lists_each_server_where_nobody_can_know() -> None:
+    said = explained("--keep-alive", "7s", "--", sys.executable, "-c", "print('started')")
+    assert "started" not in said
+    (line,) = [line for line in said.splitlines() if line.startswith("uvicorn ")]
     assert "is guarded from inside: first_byte 10s" in line
     assert "keep_alive 7s" in line
-    assert "is guarded from outside: idle 7s" in done.stdout
+    assert "which server it imports is not known; each of these, if it does:" in said
+
+
+@pytest.mark.slow
+def test_explain_says_that_keep_alive_is_no_limit_outside() -> None:
+    said = explained("--keep-alive", "7s", "--", "sh")
+    assert "is guarded from outside: idle 1h, stalled_write 1m, vanished 1m; keep_alive" in said
+
+
+@pytest.mark.slow
+def test_explain_lists_what_the_commands_own_package_requires() -> None:
+    said = explained("--", str(Path(sys.executable).parent / "datasette"), "data.db")
+    names = [line.split()[0] for line in said.splitlines() if "guarded from inside" in line]
+    assert names == ["uvicorn"]
+
+
+@pytest.mark.slow
+def test_explain_says_that_a_module_of_the_standard_library_has_no_known_server() -> None:
+    said = explained("--", sys.executable, "-m", "http.server")
+    assert "it requires none of the servers that can be guarded from inside" in said
+
+
+@pytest.mark.slow
+def test_explain_leaves_to_uvicorn_the_keep_alive_that_a_run_leaves_to_it() -> None:
+    said = explained("--", str(Path(sys.executable).parent / "uvicorn"), "a:b")
+    assert "keep_alive as uvicorn has it (--timeout-keep-alive, 5s unless given)" in said
+    assert "keep_alive 1m35s" not in said
+    assert "keep_alive 95s" not in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", ["", "."])
+def test_explain_runs_nothing_of_the_working_folder(tmp_path: Path, path: str) -> None:
+    for name in ("json", "ast", "email"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('imported')")
+    command = [sys.executable, "-I", "-m", "reaper", "run", "--explain", "--", sys.executable, "x"]
+    environment = os.environ | {"PYTHONPATH": path}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert done.stdout.startswith(f"{sys.executable} runs on Python"), done.stdout
 
 
 @pytest.mark.slow
@@ -105,3 +157,19 @@ def test_explain_says_that_inside_leaves_another_language_alone() -> None:
 
 def test_hook_prints_the_folder_for_pythonpath() -> None:
     assert run("--hook").stdout.strip() == str(HOOK)
+
+
+LISTENS = {
+    "the standard library's server": ["-m", "http.server", "{port}"],
+    "gunicorn's sync worker": ["-m", "gunicorn", "-b", "127.0.0.1:{port}", "asgi:wsgi"],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LISTENS)
+def test_inside_strict_refuses_what_listens_and_cannot_be_guarded(name: str) -> None:
+    words = [word.format(port=free_port()) for word in LISTENS[name]]
+    environment = os.environ | {"PYTHONPATH": str(APPS)}
+    done = run("--inside", "--strict", "--", sys.executable, *words, env=environment)
+    assert done.returncode == 2
+    assert "cannot be guarded from inside" in done.stderr
