@@ -175,6 +175,12 @@ class Timeouts(Section):
         precedent="HAProxy close-spread-time; Envoy 600 s",
         live=False,
     )
+    drain_streams: float = option(
+        2.0,
+        "On shutdown: a stream is told at once, and ended this much later; 0s treats it as any response.",
+        precedent="uvicorn 0.43 told at once, 0.45 does not; hypercorn 3 s for WebSockets",
+        live=False,
+    )
     drain_idle: float = option(
         1.0,
         "On shutdown and at max_age: an idle connection is kept this much longer; a request may be on its way.",
@@ -264,6 +270,12 @@ class Server(Section):
         "", "Certificate chain in PEM; with tls_key it turns TLS on.", kind=Text(empty=True)
     )
     tls_key: str = option("", "Private key in PEM.", kind=Text(empty=True))
+    streams: str = option(
+        "text/event-stream application/x-ndjson multipart/x-mixed-replace",
+        "Content types whose responses are streams, which `timeouts.drain_streams` ends on shutdown.",
+        precedent="sse-starlette ends its own",
+        kind=Text(empty=True),
+    )
     behind: str = option(
         "unknown",
         "What stands in front of the server; `check` compares keep_alive with its idle time. Nothing else uses it.",

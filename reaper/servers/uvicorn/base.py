@@ -284,6 +284,21 @@ class Guarded(Reapable):
         if reason == DRAIN:
             waiting.cut(self.shared.left_to_drain(), DRAIN_DEADLINE)
 
+    def stop_in_turn(self) -> None:
+        """The server stops: the connection is told at once if it is in use, and otherwise when its
+        turn has come in `timeouts.drain_window`. Until then it is served.
+        """
+        self.shared.left_to_drain()  # which begins the drain
+        seconds = self.shared.goes_in()
+        if seconds and not self.busy:
+            self.shared.reaper.loop.call_later(seconds, _tell, self.transport)
+        else:
+            self.told()
+
+    def told(self) -> None:
+        """The server stops, and this connection is to end."""
+        raise NotImplementedError
+
     def shut(self) -> None:
         """Between two requests: tell the client at once that nothing more is read, for it may send
         the next request at any moment.
@@ -337,3 +352,10 @@ class Guarded(Reapable):
         if self._age is not None:
             self._age.release()
             self._age = None
+
+
+def _tell(transport: Any) -> None:
+    """Tell the connection of *transport*, whichever protocol is in force by now."""
+    protocol = transport.get_protocol()
+    if isinstance(protocol, Guarded):
+        protocol.told()

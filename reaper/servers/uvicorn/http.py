@@ -50,6 +50,7 @@ class GuardedHttp(Guarded):
     settings: ClassVar[ReaperConfig | None] = None
     journal: ClassVar[Journal | None] = None
 
+    app: Any
     cycle: Any
     flow: Any
     scope: Any
@@ -96,6 +97,7 @@ class GuardedHttp(Guarded):
         phase = before.phase()
         self.shared = shared
         self.loop = shared.loop
+        self.app = shared.app
         self._origin = before.origin
         self._half_closed = before.half_closed
         self._noted = False
@@ -187,6 +189,10 @@ class GuardedHttp(Guarded):
             self._goes_on()
 
     def shutdown(self) -> None:
+        """uvicorn says that the server stops."""
+        self.stop_in_turn()
+
+    def told(self) -> None:
         """The server stops. An idle connection is closed soon, another after its response, and each
         before the drain is over.
         """

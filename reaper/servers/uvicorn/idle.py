@@ -56,7 +56,7 @@ class IdleProtocol(Guarded, asyncio.Protocol):
         if self.shared.greeting is not None:
             self.shared.greeting.greeted(self)
         if self.shared.leave_by is not None:  # it came, or shook hands, while the server stops
-            self.shutdown()
+            self.told()
 
     def rest(self, before: Guarded) -> None:
         """Take the place of *before*, a protocol of uvicorn's between two requests. The silence of
@@ -95,9 +95,14 @@ class IdleProtocol(Guarded, asyncio.Protocol):
         self._left(by_peer=exc is not None or self.half_closed)
 
     def shutdown(self) -> None:
-        """The server stops: uvicorn's protocol is told."""
+        """uvicorn says that the server stops."""
         if not self._over:
-            self.wake().shutdown()
+            self.stop_in_turn()
+
+    def told(self) -> None:
+        """uvicorn's protocol is told: it knows how to end a connection."""
+        if not self._over:
+            self.wake().told()
 
     def grew_old(self) -> None:
         self.wake().grew_old()

@@ -29,7 +29,7 @@ latest tried.
 """
 
 _OF_BOTH = """
-client config connection_lost connection_made cycle data_received eof_received flow
+app client config connection_lost connection_made cycle data_received eof_received flow
 handle_websocket_upgrade loop on_response_complete pause_writing scope shutdown
 timeout_keep_alive_handler transport ws_protocol_class
 """
@@ -41,6 +41,7 @@ waiting_for_100_continue
 NAMES: dict[str, tuple[str, ...]] = {
     "Config": (
         *("encoded_headers", "load", "loaded", "ssl", "timeout_keep_alive", "ws_protocol_class"),
+        "loaded_app",
     ),
     "FlowControl": ("read_paused", "write_paused"),
     "H11Protocol": ("conn",),

@@ -8,6 +8,7 @@ import asyncio
 import functools
 import logging
 import os
+import random
 import signal
 import threading
 import weakref
@@ -27,6 +28,7 @@ from ...policy.min_rate import Sweep
 from .. import metrics as metrics_of
 from ..configured import advertised, ages, kept_alive
 from ..metrics import Application, Reports
+from ..streams import Streams
 
 CLOSE = (b"connection", b"close")
 """The header of a response that is the last of its connection."""
@@ -128,6 +130,8 @@ class Shared:
         config: The settings, with the keep-alive that is in force.
         reaper: Watches the connections; it is running.
         first_byte, keep_alive, tunnel: Timeouts in seconds; None: there is none.
+        streams: The responses that never end by themselves.
+        app: The application that uvicorn's protocols are given.
         sweep: Judges the least rates of the connections that are waited for.
         loop: What uvicorn's protocols are given as their loop.
         leave_by: Set once the server stops: the instant at which connections in use are cut.
@@ -151,6 +155,8 @@ class Shared:
         self.keep_alive: float | None = check_idle(config.timeouts.keep_alive)
         self.tunnel: float | None = check_idle(config.timeouts.tunnel)
         self.sweep: Sweep = self.reaper.sweep
+        self.streams: Streams = Streams(uvicorn.loaded_app, config)
+        self.app: Any = self.streams if config.timeouts.drain_streams else uvicorn.loaded_app
         self.loop: Timerless = Timerless(self.reaper.loop)
         self.leave_by: float | None = None
         self.greeting: Greeting | None = None
@@ -165,7 +171,15 @@ class Shared:
         now, tick = self.driver.now(), self.driver.core.tick
         if self.leave_by is None:
             self.leave_by = now + self.config.timeouts.drain
+            self.streams.stop(self.config.timeouts.drain_streams)
         return max(self.leave_by - now, tick)
+
+    def goes_in(self) -> float:
+        """Seconds until an idle connection, or a WebSocket, is told that the server stops: they are
+        spread over `timeouts.drain_window`, so that their clients do not come back all at once.
+        """
+        window = self.config.timeouts.drain_window
+        return random.random() * window if window else 0.0
 
     def begin(self, server_state: ServerState) -> None:
         """The first connection is made. From now on all responses name the keep-alive, and SIGTERM

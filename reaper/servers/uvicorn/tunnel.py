@@ -142,9 +142,19 @@ class GuardedTunnel(Guarded):
         return self._taken > before and info.acked_ago - stalled < limit
 
     def shutdown(self) -> None:
-        """The server stops: uvicorn sends the closing frame, and the drain has an end."""
-        super().shutdown()  # type: ignore[misc]
+        """The server stops: uvicorn sends the closing frame, with 1012, within `drain_window`, and
+        the drain has an end.
+        """
         self.leave(DRAIN)
+        if seconds := self.shared.goes_in():
+            self.shared.reaper.loop.call_later(seconds, self.told)
+        else:
+            self.told()
+
+    def told(self) -> None:
+        """Send the closing frame, if the connection has not ended meanwhile."""
+        if not self._over:
+            super().shutdown()  # type: ignore[misc]
 
     def grew_old(self) -> None:
         self.reap(MAX_AGE)

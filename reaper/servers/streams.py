@@ -1,0 +1,228 @@
+"""Streams that end when the server stops: an ASGI application around the application of a server.
+
+The rule of this module: *who is told can still speak*. A response that is a stream never ends by
+itself, so a stop would wait for it until the drain is over, and then cut it. Here its application
+receives `http.disconnect` when the server is told to stop, and can go on sending. What has not
+ended `timeouts.drain_streams` later is ended for it: the last chunk is sent, and its task cancelled.
+So the client sees a whole response, and no reset.
+
+A response is a stream if its content type is in `server.streams`, or if the application says so in
+`scope["extensions"]["reaper"]["stream"]`, True or False, before the response begins. Nothing else
+is one: a download takes as long as it takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import types
+from collections.abc import Callable, Coroutine, Generator
+from contextlib import suppress
+from typing import Any
+
+from ..config.settings import ReaperConfig
+
+App = Callable[..., Any]
+
+EXTENSION = "reaper"
+"""The key of the dict in `scope["extensions"]` in which an application says what its response is."""
+
+DISCONNECT = {"type": "http.disconnect"}
+LAST = {"type": "http.response.body", "body": b"", "more_body": False}
+
+
+class Streams:
+    """The application of one server, whose streams can be told to end.
+
+    Args:
+        app: The application.
+        config: `server.streams` says which content types are streams.
+    Attributes:
+        app: The application.
+        seconds: Once the streams were told: how long each of them has; None: not yet.
+    """
+
+    def __init__(self, app: App, config: ReaperConfig) -> None:
+        self.app: App = app
+        self.seconds: float | None = None
+        self._types = frozenset(config.server.streams.lower().encode().split())
+        self._open: dict[Exchange, None] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+
+    def __call__(self, scope: Any, receive: Any, send: Any) -> Any:
+        if scope["type"] != "http":
+            return self.app(scope, receive, send)
+        return Exchange(self, scope, receive, send).run()
+
+    def __len__(self) -> int:
+        """Streams that are open."""
+        return len(self._open)
+
+    def stop(self, seconds: float) -> None:
+        """Tell all streams that the server stops. Each of them, and each that begins later, is
+        ended *seconds* after it was told. Does nothing if that was done before.
+
+        To be called within the running loop.
+        """
+        if self.seconds is None:
+            self.seconds = seconds
+            for exchange in list(self._open):
+                self._tell(exchange, seconds)
+
+    def _tell(self, exchange: Exchange, seconds: float) -> None:
+        exchange.tell()
+        asyncio.get_running_loop().call_later(seconds, self._end, exchange)
+
+    def _end(self, exchange: Exchange) -> None:
+        if exchange in self._open:
+            ending = asyncio.get_running_loop().create_task(exchange.end())
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)
+
+    def is_stream(self, said: object, headers: Any) -> bool:
+        """Whether the response with *headers* is a stream; *said*: what its application says, None:
+        nothing.
+        """
+        if said is not None:
+            return bool(said)
+        for name, value in headers:
+            if len(name) == CONTENT_TYPE and name.lower() == b"content-type":
+                return bytes(value).partition(b";")[0].strip().lower() in self._types
+        return False
+
+    def begun(self, exchange: Exchange) -> None:
+        """The response of *exchange* is a stream, and begins."""
+        self._open[exchange] = None
+        if self.seconds is not None:
+            self._tell(exchange, self.seconds)
+
+    def over(self, exchange: Exchange) -> None:
+        """The response of *exchange* is complete, or its application has returned."""
+        self._open.pop(exchange, None)
+
+
+CONTENT_TYPE = len(b"content-type")
+
+
+class Exchange:
+    """One request, and its response.
+
+    Args:
+        streams: Of the server.
+        scope, receive, send: As an ASGI application is called with them.
+    """
+
+    __slots__ = (
+        *("_cancelled", "_complete", "_receive", "_said", "_scope", "_send", "_streaming"),
+        *("_streams", "_task", "_told", "_waits", "_watched", "_woken"),
+    )
+
+    def __init__(self, streams: Streams, scope: Any, receive: Any, send: Any) -> None:
+        self._streams = streams
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._watched = True  # until the response has begun, and is no stream
+        self._streaming = self._told = self._complete = self._cancelled = False
+        self._waits: Any = None  # the future that `receive` waits for
+        self._woken = False  # that future was cancelled by us
+        self._task: asyncio.Task[Any] | None = None
+        self._said: dict[str, Any] = {}
+        given = scope.get("extensions")
+        scope["extensions"] = {EXTENSION: self._said, **given} if given else {EXTENSION: self._said}
+
+    async def run(self) -> Any:
+        """Call the application. When it returns, a stream that was told is completed."""
+        self._task = asyncio.current_task()
+        try:
+            return await self._streams.app(self._scope, self.receive, self.send)
+        except asyncio.CancelledError:
+            if not self._cancelled or self._task is None or self._task.uncancel():
+                raise  # somebody else cancelled it
+            return None
+        finally:
+            self._task = None
+            if self._streaming:
+                if self._told:
+                    await self._finish()
+                self._streams.over(self)
+
+    async def receive(self) -> Any:
+        """What the server gives; `http.disconnect` once a stream was told to end."""
+        if self._told:
+            return DISCONNECT
+        return await self._unless_told(self._receive())
+
+    @types.coroutine
+    def _unless_told(self, receiving: Coroutine[Any, Any, Any]) -> Generator[Any, Any, Any]:
+        """The result of *receiving*, which is driven by hand: so `tell` can end the waiting, and no
+        task has to be made for that.
+        """
+        resume: Callable[[Any], Any] = receiving.send
+        given: Any = None
+        while True:
+            try:
+                self._waits = resume(given)
+            except StopIteration as result:
+                self._waits = None
+                return result.value
+            try:
+                given = yield self._waits
+                resume = receiving.send
+            except BaseException as error:
+                if not self._woken or self._is_cancelled():
+                    given, resume = error, receiving.throw
+                    continue
+            if self._told:
+                self._waits = None
+                receiving.close()
+                return DISCONNECT
+
+    def _is_cancelled(self) -> bool:
+        """Whether the task that receives was cancelled itself, and not only what it waits for."""
+        task = asyncio.current_task()
+        return task is not None and task.cancelling() > 0
+
+    def send(self, message: Any) -> Any:
+        """Send *message*; return what to await. Before the response begins, and while it is a
+        stream, the message is looked at.
+        """
+        if self._watched:
+            if self._complete:
+                return _nothing()
+            if message["type"] == "http.response.start":
+                self._begin(message)
+            elif self._streaming and not message.get("more_body", False):
+                self._complete = True
+                self._streams.over(self)
+        return self._send(message)
+
+    def _begin(self, message: Any) -> None:
+        headers = message.get("headers", ())
+        self._watched = self._streams.is_stream(self._said.get("stream"), headers)
+        if self._watched:
+            self._streaming = True
+            self._streams.begun(self)
+
+    def tell(self) -> None:
+        """Have the application receive `http.disconnect`."""
+        self._told = True
+        if self._waits is not None:
+            self._woken = self._waits.cancel()
+
+    async def end(self) -> None:
+        """Complete the response, then cancel the application."""
+        await self._finish()
+        if self._task is not None:
+            self._cancelled = True
+            self._task.cancel()
+
+    async def _finish(self) -> None:
+        if not self._complete:
+            self._complete = True
+            self._streams.over(self)
+            with suppress(Exception):  # the client is gone, or a length was promised
+                await self._send(LAST)
+
+
+async def _nothing() -> None:
+    """The response is complete: what comes after it is dropped."""

@@ -1,0 +1,167 @@
+"""What is open when a guarded server is told to stop: streams end, everything else is answered."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scripts.serving import Server, free_port
+from scripts.serving import serving as start
+from tests.helpers.program_trials import connect
+from tests.helpers.program_trials import heard as until
+from tests.helpers.program_trials import rest as until_closed
+from tests.helpers.server_process import wait_until
+from tests.servers.test_uvicorn import UPGRADE, get
+
+pytestmark = pytest.mark.slow
+
+APP = "tests.helpers.streaming:application"
+COMMANDS = {
+    "HttpTools": ["uvicorn", APP, "--http", "reaper.uvicorn:HttpTools", "--port"],
+    "H11": ["uvicorn", APP, "--http", "reaper.uvicorn:H11", "--port"],
+}
+LAST_CHUNK = b"\r\n0\r\n\r\n"
+
+
+@contextlib.contextmanager
+def serving(kind: str, tmp_path: Path, **timeouts: str) -> Iterator[Server]:
+    port = free_port()
+    limits = {f"REAPER_TIMEOUTS_{name}": value for name, value in timeouts.items()}
+    environment = os.environ | {"REAPER_TICK": "250ms"} | limits
+    command = [sys.executable, "-m", *COMMANDS[kind], str(port)]
+    with start(command, tmp_path / "log", port=port, environment=environment) as server:
+        yield server
+
+
+class Client(threading.Thread):
+    """Asks for *path*, and hears all until the server ends the connection."""
+
+    def __init__(self, server: Server, path: str) -> None:
+        super().__init__()
+        self.client = connect(server)
+        self.client.sendall(get(path.encode()))
+        self.said = until(self.client, b"tick") if path not in ("/slow", "/download") else b""
+        self.ended = 0.0
+        self.reset = False
+        self.start()
+
+    def run(self) -> None:
+        try:
+            while data := self.client.recv(100_000):
+                self.said += data
+        except ConnectionResetError:
+            self.reset = True
+        self.ended = time.monotonic()
+        self.client.close()
+
+
+@pytest.fixture(params=COMMANDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_ends_the_stream_and_answers_the_others(
+    kind: str, tmp_path: Path, number: signal.Signals
+) -> None:
+    with serving(kind, tmp_path) as server:
+        stream, slow, download = (
+            Client(server, path) for path in ("/events", "/slow", "/download")
+        )
+        time.sleep(0.5)
+        os.kill(server.pid, number)
+        for client in (stream, slow, download):
+            client.join()
+        wait_until(lambda: server.process.poll() is not None)
+        log = server.log.read_text()
+    assert stream.said.endswith(b"data: bye\n\n" + LAST_CHUNK)
+    assert slow.said.endswith(b"whole" + LAST_CHUNK)
+    assert download.said.count(b"x") == 30_000
+    assert download.said.endswith(b"whole" + LAST_CHUNK)
+    assert stream.ended < min(slow.ended, download.ended)
+    assert "told http.disconnect" in log
+    assert "/slow was told: False" in log
+    assert "/download was told: False" in log
+    assert "lifespan has ended" in log
+    assert "Traceback" not in log
+
+
+@pytest.mark.parametrize("path", ["/stubborn", "/declared"])
+def test_a_stop_ends_a_stream_that_does_not_listen_and_one_that_says_what_it_is(
+    kind: str, tmp_path: Path, path: str
+) -> None:
+    with serving(kind, tmp_path, DRAIN_STREAMS="1s") as server:
+        stream = Client(server, path)
+        told = time.monotonic()
+        os.kill(server.pid, signal.SIGTERM)
+        stream.join()
+        wait_until(lambda: server.process.poll() is not None)
+        log = server.log.read_text()
+    assert stream.said.endswith(LAST_CHUNK)
+    assert path == "/declared" or stream.ended - told >= 1
+    assert "lifespan has ended" in log
+    assert "Traceback" not in log
+
+
+def test_a_stream_is_any_response_where_drain_streams_is_off(kind: str, tmp_path: Path) -> None:
+    with serving(kind, tmp_path, DRAIN_STREAMS="0s", DRAIN="2s") as server:
+        stream = Client(server, "/events")
+        os.kill(server.pid, signal.SIGTERM)
+        stream.join()
+    assert not stream.said.endswith(LAST_CHUNK)
+
+
+def all_end(clients: list[socket.socket]) -> tuple[list[bytes], float]:
+    """What each of *clients* hears until its end; the seconds between the first end and the last."""
+    said: list[bytes] = []
+    ended: list[float] = []
+
+    def listen(client: socket.socket) -> None:
+        said.append(until_closed(client))
+        ended.append(time.monotonic())
+        client.close()
+
+    listening = [threading.Thread(target=listen, args=(client,)) for client in clients]
+    for each in listening:
+        each.start()
+    for each in listening:
+        each.join()
+    return said, max(ended) - min(ended)
+
+
+def test_idle_connections_are_closed_spread_over_the_window(kind: str, tmp_path: Path) -> None:
+    patient = {"FIRST_BYTE": "60s", "KEEP_ALIVE": "60s", "DRAIN_IDLE": "100ms"}
+    with serving(kind, tmp_path, DRAIN_WINDOW="3s", **patient) as server:
+        clients = [connect(server) for _ in range(20)]
+        for client in clients[:10]:
+            client.sendall(get(b"/"))
+            until(client, LAST_CHUNK)
+        os.kill(server.pid, signal.SIGTERM)
+        _, spread = all_end(clients)
+        wait_until(lambda: server.process.poll() is not None)
+    assert spread > 1
+
+
+def test_websockets_are_told_that_the_server_restarts_spread_over_the_window(
+    kind: str, tmp_path: Path
+) -> None:
+    with serving(kind, tmp_path, DRAIN_WINDOW="3s") as server:
+        clients = [connect(server) for _ in range(20)]
+        for client in clients:
+            client.sendall(UPGRADE)
+            until(client, b"\r\n\r\n")
+        os.kill(server.pid, signal.SIGTERM)
+        said, spread = all_end(clients)
+        wait_until(lambda: server.process.poll() is not None)
+    assert all(re.match(rb"\x88.\x03\xf4", each) for each in said)  # a close frame with 1012
+    assert spread > 1
