@@ -176,7 +176,7 @@ print(lost, flush=True)
 
 
 @pytest.mark.slow
-def test_outgoing_connections_from_the_listening_port_are_not_closed_after_a_busy_time() -> None:
+def test_outgoing_connections_from_the_listening_port_survive_a_busy_time() -> None:
     """They are busy at several discoveries, and then silent for three limits."""
     with subprocess.Popen(
         [sys.executable, "-c", BUSY_THEN_SILENT],

@@ -104,7 +104,7 @@ def test_whoever_opened_the_connection_had_its_syn_acknowledged(
 
 
 @pytest.mark.parametrize("opened_here", [False, True])
-def test_a_quiet_connection_tells_who_opened_it_whatever_the_queue_was_a_moment_before(
+def test_a_quiet_connection_tells_who_opened_it_whatever_the_queue_was_before(
     opened_here: bool,
 ) -> None:
     """Nothing is on its way, so the length of the queue, which is read at another instant, is not

@@ -207,7 +207,7 @@ def test_the_picture_says_what_matters_at_80_columns() -> None:
     assert [head.index(">15m") + 4, head.index("<1m") + 3] == [len(row), row.index("500") + 3]
 
 
-def test_at_60_columns_a_phase_has_no_silences_and_a_column_of_the_ring_several_ticks() -> None:
+def test_at_60_columns_a_phase_has_no_silences_and_a_ring_column_several_ticks() -> None:
     narrow = drawn(status(worker(ring=[[0, 300], [1, 300], [40, 300]])), 60)
     assert [line.split() for line in narrow if line.startswith("keep_alive")] == [
         ["keep_alive", "95.0s", "600"]
