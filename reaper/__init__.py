@@ -2,8 +2,9 @@
 
 Never early; at most one tick late, plus the time the event loop itself was stalled; exactly once.
 
-Importing this package imports nothing but the standard library. `reaper.trio` is the adapter for
-trio servers.
+Importing this package imports nothing but the standard library. `reaper.trio` and `reaper.asyncio`
+are the adapters for servers; in either of them, `reaper.stopping()` tells when the server has been
+told to stop.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from .errors import (
     ReaperError,
     UnknownUid,
 )
+from .stops import stopping
 
 __version__ = "0.3.0"  # and in pyproject.toml
 
@@ -54,4 +56,5 @@ __all__ = [
     "HookErrors",
     "ConfigError",
     "InvariantViolated",
+    "stopping",
 ]

@@ -17,6 +17,7 @@ from ..core.ticks import check_timeout
 from ..errors import InvalidArgument, shown
 from ..metrics import LoopStatistics
 from ..policy.reasons import IDLE
+from ..stops import stopping
 from .driver import REAPS_PER_SLICE, Driver
 from .ends import log
 from .options import Options
@@ -123,7 +124,8 @@ class Reaper:
 
         Idle is a connection that is known to be: its handler waits for bytes (its stream tells), or
         has said with `in_use` when it does not; the kernel holds no bytes of it. Stop accepting
-        first; a connection that is watched after this call is drained too.
+        first; a connection that is watched after this call is drained too. `reaper.stopping()` is
+        true from here on, and whoever awaits it runs before the first connection is ended.
 
         Args:
             timeout: Seconds, > 0, from now.
@@ -138,6 +140,7 @@ class Reaper:
         if window != 0:
             check_timeout("window", window)
         self.driver.begin_drain(timeout)
+        stopping().begin(in_loop=True)  # who waits for it runs before anything is closed
         await self._drained(timeout, window)
 
     async def _drained(self, timeout: float, window: float) -> None:

@@ -16,6 +16,7 @@ from ..core.lease import Epoch, Expiry, Lease
 from ..core.ticks import check_timeout
 from ..errors import InvalidArgument, shown
 from ..policy.reasons import UNANSWERED
+from ..stops import Stopping, stopping
 from .sockets import unread
 
 if TYPE_CHECKING:
@@ -205,6 +206,14 @@ class Watched(Reapable):
         Call it when `receiving` becomes True while `awaited` is.
         """
         self._driver.went_idle(self)
+
+    @property
+    def leaving(self) -> Stopping:
+        """Whether the server has been told to stop: a flag, and awaitable, to say goodbye in time.
+
+        It is `reaper.stopping()` of the loop that runs.
+        """
+        return stopping()
 
     def suspend(self) -> bool:
         """Exempt the connection until `resume`: a request is in flight. True if it was armed."""

@@ -17,6 +17,7 @@ import trio
 
 from ..driver.driver import Driver
 from ..driver.watched import Reapable
+from ..stops import Stopping, stopping
 from .linger import Lingering
 from .streams import SocketStream
 from .tls import TlsSession
@@ -138,6 +139,11 @@ class ParkableStream(SocketStream):
     def retime(self, idle: float, reason: str | None = None) -> bool:
         """Put another timeout in force; see `Connection.retime`."""
         return self.parked.lot.driver.retime(self.parked.lease, idle, reason)
+
+    @property
+    def leaving(self) -> Stopping:
+        """Whether the server has been told to stop; see `Connection.leaving`."""
+        return stopping()
 
     def suspend(self) -> bool:
         """Exempt the connection from reaping until `resume`; see `Connection.suspend`."""

@@ -15,6 +15,7 @@ from typing import Any
 import trio
 
 from ..driver.sockets import borrowed
+from ..stops import Stopping
 from .connection import END_PAUSE, ENDS, Connection
 
 RECEIVE_BYTES = 65536
@@ -232,6 +233,11 @@ class WatchedSocket(SocketStream):
         if self._connected.fileno() >= 0:
             trio.lowlevel.notify_closing(self._connected)
             self._connected.close()
+
+    @property
+    def leaving(self) -> Stopping:
+        """Whether the server has been told to stop; see `Connection.leaving`."""
+        return self.connection.leaving
 
     def setsockopt(self, *arguments: Any) -> None:
         """As in the standard library; and so `getsockopt`."""

@@ -206,6 +206,20 @@ def test_at_sigterm_the_idle_go_the_busy_are_answered_and_the_server_ends(tmp_pa
             client.close()
 
 
+def test_an_event_stream_says_goodbye_when_its_server_is_told_to_stop(tmp_path: Path) -> None:
+    with example(tmp_path, "goodbye_events") as server:
+        with connect(server) as client:
+            client.sendall(b"GET / HTTP/1.1\r\nhost: h\r\n\r\n")
+            said = b""
+            while b"still here" not in said:
+                said += client.recv(1000)
+            os.kill(server.pid, signal.SIGTERM)
+            while data := client.recv(1000):
+                said += data
+        assert re.search(rb"retry: \d+\ndata: goodbye\n\n$", said)
+        assert server.end() == 0
+
+
 def test_the_example_of_a_test_passes_and_fails_where_it_should(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 CORE = {"errors", "core"}
 PARTS = CORE | {"journal", "config", "metrics", "testing"}
-ADAPTER = PARTS - {"testing"} | {"policy", "driver", "status"}
+ADAPTER = PARTS - {"testing"} | {"policy", "driver", "status", "stops"}
 SERVER = ADAPTER | {"asyncio", "servers"}
 ARROWS = {
     "errors": (),
@@ -28,6 +28,7 @@ ARROWS = {
     "testing": CORE,
     "logs": CORE,
     "status": (),
+    "stops": (),
     "policy": CORE | {"config", "metrics"},
     "driver": ADAPTER - {"driver"},
     "trio": ADAPTER,

@@ -1,0 +1,145 @@
+"""Whether the server has been told to stop: `reaper.stopping()`, a flag that can be awaited.
+
+The rule of this module: *whoever wants to say goodbye hears of the end before anything is closed*.
+It imports neither trio nor asyncio, and works in whichever of them runs; in threads it is a flag.
+
+Each loop has one `Stopping`, and the process has another for code outside of any loop. A drain
+begins the one of its loop (`reaper.driver.reaper.Reaper.drain`); a server that is told by a signal
+calls `begin_everywhere`, which begins all of them.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Generator
+from contextlib import suppress
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+
+class _Waiter(NamedTuple):
+    """One who waits."""
+
+    wait: Callable[[], Any]
+    set: Callable[[], object]
+    """Ends the wait; to be called in the loop."""
+    soon: Callable[[Callable[[], object]], object]
+    """Has something called in the loop; from any thread, and from a signal handler."""
+
+
+class Stopping:
+    """Whether a loop's server has been told to stop. True from then on, and awaitable.
+
+    if reaper.stopping(): ...          # a flag
+    await reaper.stopping()            # returns once the server has been told to stop
+    nursery.start_soon(reaper.stopping().wait)
+    """
+
+    __slots__ = ("__weakref__", "_begun", "_waiters")
+
+    def __init__(self) -> None:
+        self._begun = False
+        self._waiters: dict[int, _Waiter] = {}  # by their ids
+
+    def __bool__(self) -> bool:
+        return self._begun
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        return self.wait().__await__()
+
+    def __repr__(self) -> str:
+        return f"<Stopping {'begun' if self._begun else 'not begun'}>"
+
+    def begin(self, *, in_loop: bool = False) -> None:
+        """The server has been told to stop: wake all that wait. Any number of times.
+
+        From any thread, and from a signal handler. With *in_loop*, called by a task of the loop,
+        they wake in its next pass.
+        """
+        self._begun = True
+        for waiter in list(self._waiters.values()):
+            if in_loop:
+                waiter.set()
+            else:
+                with suppress(RuntimeError):  # the loop has ended
+                    waiter.soon(waiter.set)
+
+    async def wait(self) -> None:
+        """Return once the server has been told to stop; at once if it has.
+
+        Raises:
+            RuntimeError: neither trio nor asyncio runs here.
+        """
+        waiter = _waiter()
+        self._waiters[id(waiter)] = waiter
+        try:
+            if not self._begun:
+                await waiter.wait()
+        finally:
+            del self._waiters[id(waiter)]
+
+
+_PROCESS = Stopping()
+_OF_LOOPS: WeakKeyDictionary[Any, Stopping] = WeakKeyDictionary()
+_LOCK = threading.RLock()  # a signal handler may come in between
+
+
+def stopping() -> Stopping:
+    """Whether the server of the running loop has been told to stop; outside of any loop, whether
+    this process has.
+
+    True, and awaitable, from the signal on, before anything is closed.
+    """
+    loop = _running()
+    if loop is None:
+        return _PROCESS
+    with _LOCK:
+        found = _OF_LOOPS.get(loop)
+        if found is None:
+            found = _OF_LOOPS[loop] = Stopping()
+            if _PROCESS:
+                found.begin()
+        return found
+
+
+def begin_everywhere() -> None:
+    """This process has been told to stop: begin what every loop waits for, and what later ones will.
+
+    For servers, at the signal: it may be called from a signal handler, and from any thread.
+    """
+    _PROCESS.begin()
+    with _LOCK:
+        loops = list(_OF_LOOPS.values())
+    for each in loops:
+        each.begin()
+
+
+def forget() -> None:
+    """Begin anew: for programs that are told to stop and go on, and for tests."""
+    with _LOCK:
+        _PROCESS._begun = False
+        _OF_LOOPS.clear()
+
+
+def _running() -> Any:
+    """What stands for the running loop: trio's token, or asyncio's loop; None: there is none."""
+    trio: Any = sys.modules.get("trio")
+    if trio is not None:
+        with suppress(RuntimeError):
+            return trio.lowlevel.current_trio_token()
+    asyncio: Any = sys.modules.get("asyncio")
+    # A package that is being imported may lack the function; nothing runs on it then.
+    return None if asyncio is None else getattr(asyncio, "_get_running_loop", lambda: None)()
+
+
+def _waiter() -> _Waiter:
+    """A waiter of the framework that runs."""
+    loop = _running()
+    if loop is None:
+        raise RuntimeError("reaper.stopping() is awaited in trio or asyncio; here it is a flag")
+    if hasattr(loop, "run_sync_soon"):
+        event, soon = sys.modules["trio"].Event(), loop.run_sync_soon
+    else:
+        event, soon = sys.modules["asyncio"].Event(), loop.call_soon_threadsafe
+    return _Waiter(event.wait, event.set, soon)
