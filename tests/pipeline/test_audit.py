@@ -279,6 +279,50 @@ def test_every_connection_has_the_name_of_its_listener(
     assert {row.conn: row.listener or "" for row in rows} == names
 
 
+@pytest.mark.parametrize(
+    ("timeout_ms", "threshold", "result"),
+    [(300, 1.0, "inconclusive"), (300, 0.2, "pass"), (900, 1.0, "pass"), (0, 1.0, "pass")],
+)
+def test_silences_too_short_to_be_written_and_too_long_to_be_right_leave_it_open(
+    spark: Any, tmp_path: Path, timeout_ms: int, threshold: float, result: str
+) -> None:
+    options = {"mode": "gaps", "gap_threshold": threshold, "tick": 0.1}
+    with journal(tmp_path / "server", 1, **options) as ours:
+        log = ours.open(S, timeout_ms, "echo")
+        log.touch(S + 190 * MS)
+        log.close_peer(S + 200 * MS)
+    summary = audited(spark, tmp_path).summary
+    assert summary["result"] == result
+    if result == "inconclusive":
+        assert "silences up to 1 s were not written" in summary["reasons"][0]
+        assert "a timeout is 0.3 s" in summary["reasons"][0]
+
+
+def test_silences_that_were_all_written_leave_nothing_open(spark: Any, tmp_path: Path) -> None:
+    with journal(tmp_path / "server", 1, mode="gaps", gap_threshold=1.0, tick=0.1) as ours:
+        ours.open(S, 300, "echo").reap(S + 350 * MS, S + 300 * MS)
+    assert audited(spark, tmp_path).summary["result"] == "pass"
+
+
+def test_a_reap_that_says_nothing_leaves_it_open(spark: Any, tmp_path: Path) -> None:
+    with journal(tmp_path / "server", 1) as ours:
+        play("open 0 5; touch 2; close_peer 3", LATER, ours)
+        play(TRAPS["reap_that_says_nothing"][2], LATER, ours)
+    summary = audited(spark, tmp_path).summary
+    assert (summary["result"], counts(summary)) == ("inconclusive", {"ok_closed": 1, "unknown": 1})
+    assert summary["reasons"][0].startswith("1 reap(s) state neither timeout nor due")
+
+
+def test_pairs_that_neither_side_closed_leave_it_open(spark: Any, tmp_path: Path) -> None:
+    with journal(tmp_path / "server", 1) as ours, journal(tmp_path / "client", 2) as theirs:
+        for peer in range(40):
+            script = "both 0 5; close_peer 3; c.close_peer 3"
+            play(ORDINARY[2] if peer else script, LATER, ours, theirs, peer)
+    summary = audited(spark, tmp_path).summary
+    assert summary["result"] == "inconclusive"
+    assert summary["reasons"][0].startswith("1 of 40 pair(s) were closed by neither side")
+
+
 def test_a_journal_is_no_witness_of_itself(pipeline: Ran, tmp_path: Path) -> None:
     write(tmp_path / "both" / "server", tmp_path / "both" / "client", connections=5)
     sides = {"server": tmp_path / "both" / "server", "parent": tmp_path / "both"}

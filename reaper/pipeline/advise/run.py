@@ -276,8 +276,8 @@ def _recommend(
         longer = spoken(max(4 * curve.followed, 60.0))
         because = [
             (
-                f"{outlived:.1%} of the silences lasted longer than the {seen}: how long they would "
-                f"have lasted is not in the log, and {allowed} may be cut"
+                f"{outlived:.1%} of the silences lasted longer than the {seen}: how long they "
+                f"would have lasted is not in the log, and {allowed} may be cut"
             ),
             (
                 f"this log cannot say more: log with a timeout of {longer} for "

@@ -211,6 +211,10 @@ def _doubts(summary: dict[str, Any], server: Inputs, client: Inputs | None) -> l
     skew = summary["clock"]["skew_s"]
     if skew is not None and not skew["consistent"] and not summary["clock"]["one_clock"]:
         reasons.append(words.STEPPED)
+    unproven = summary["unproven"]
+    reasons += [words.hidden(**entry) for entry in unproven["hidden_silences"]]
+    if silent := unproven["reaps_that_say_nothing"]:
+        reasons.append(words.reaps_that_say_nothing(silent))
     reasons += map(nothing_line, server.nothing + (client.nothing if client else []))
     if not summary["connections"]:
         reasons.append(words.NO_CONNECTION)
@@ -230,6 +234,9 @@ def _unjoined(
     clockless = sum(not run.anchors for run in server.runs + client.runs)
     if not counts["pairs"]:
         return [words.nobody_paired(connections, seen, clockless)]
+    neither = summary["unproven"]["closed_by_neither"]
+    if neither > allowed * counts["pairs"]:
+        return [words.closed_by_neither(neither, counts["pairs"])]
     if counts["server_only"] > allowed * connections or counts["client_only"] > allowed * seen:
         return [words.too_few_paired(counts, connections, seen, allowed, clockless)]
     return []

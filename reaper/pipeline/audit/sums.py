@@ -6,6 +6,7 @@ kind.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -95,8 +96,29 @@ def sum_up(
             "client_only": joined.client_only,
             "crossed": sum(cell.crossed for cell in cells),
         }
+    summary["unproven"] = {
+        "hidden_silences": _hidden(cells, server, grace_ns),
+        "reaps_that_say_nothing": sum(cell.reaps_that_say_nothing for cell in cells),
+        "closed_by_neither": sum(cell.closed_by_neither for cell in cells) if is_joined else 0,
+    }
     summary["stalls"] = _stalled([timeline.stalls(side.runs) for side in sides])
     return summary
+
+
+def _hidden(cells: Sequence[Any], server: Inputs, grace_ns: int) -> list[dict[str, float]]:
+    """Timeouts too short for the threshold of their run: a silence may have outlasted timeout, tick
+    and grace, and yet have been too short to be written. One row per threshold, its least timeout.
+    """
+    runs = {run.index: run for run in server.runs}
+    least: dict[float, float] = {}
+    for cell in cells:
+        run, timeout_ms = runs[cell.run], cell.hidden_timeout_ms
+        if timeout_ms is None:
+            continue
+        if timeout_ms * 1_000_000 + run.tick_ns + grace_ns < run.gap_threshold_ns:
+            threshold_s = run.gap_threshold_ns / 1e9
+            least[threshold_s] = min(least.get(threshold_s, math.inf), timeout_ms / 1e3)
+    return [{"threshold": each, "timeout": least[each]} for each in sorted(least)]
 
 
 def _stalled(sides: Sequence[Stalls]) -> dict[str, Any]:
@@ -114,8 +136,28 @@ def _cells(connections: DataFrame, joined: bool) -> list[Any]:
         F.sum("averts").alias("averts"),
         F.max("conn").alias("last_conn"),
     ]
+    # Silences that were not written, in a journal that does not write short ones.
+    unread = F.col("ended") - F.col("end_idle_ns") - F.col("opened") - F.col("end_idle_sum_ns")
+    hidden = ~F.col("full") & (
+        (F.col("ends") == 0) | (unread > 0) | (F.col("end_n") > F.col("activities"))
+    )
+    timeouts = [
+        F.when(F.col(name) > 0, F.col(name))
+        for name in ("open_timeout_ms", "last_timeout_ms", "end_timeout_ms")
+    ]
+    says_nothing = (
+        (F.col("reaps") > 0) & F.col("end_timeout_ms").isNull() & F.col("due_ns").isNull()
+    )
+    aggregates += [
+        F.min(F.when(hidden, F.least(*timeouts))).alias("hidden_timeout_ms"),
+        F.count(F.when(says_nothing, 1)).alias("reaps_that_say_nothing"),
+    ]
     if joined:
-        aggregates.append(F.count(F.when(F.col("crossed"), 1)).alias("crossed"))
+        both_left = (F.col("by_peer") == 1) & F.col("c_by_server")
+        aggregates += [
+            F.count(F.when(F.col("crossed"), 1)).alias("crossed"),
+            F.count(F.when(both_left, 1)).alias("closed_by_neither"),
+        ]
     return connections.groupBy("run", "verdict").agg(*aggregates).collect()
 
 

@@ -54,6 +54,28 @@ def dropped(rows: int) -> str:
     return f"{rows} row(s) that the writers dropped: the journal is not whole"
 
 
+def hidden(threshold: float, timeout: float) -> str:
+    """Silences were not written that may have been too long. Seconds."""
+    return (
+        f"silences up to {threshold:g} s were not written (gap_threshold), and a timeout is "
+        f"{timeout:g} s: that none outlasted it cannot be seen; write the journal with a threshold "
+        "below the timeout, or in full mode"
+    )
+
+
+def reaps_that_say_nothing(reaps: int) -> str:
+    """So many reaps can be compared with nothing."""
+    return f"{reaps} reap(s) state neither timeout nor due: nothing tells whether they were right"
+
+
+def closed_by_neither(pairs: int, all_pairs: int) -> str:
+    """Of so many pairs each side says that the other closed."""
+    return (
+        f"{pairs} of {all_pairs} pair(s) were closed by neither side: each says that the other "
+        "did, so that something between them did, or a journal is not what it claims to be"
+    )
+
+
 def clockless(runs: int) -> str:
     """So many runs have no place on the shared timeline; "" for none. A clause of other reasons."""
     return f"; {runs} run(s) have no anchors, so their instants cannot be compared" if runs else ""
