@@ -6,7 +6,9 @@ whose files, clocks or peers are at fault.
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -421,6 +423,82 @@ def test_what_both_sides_tell_together_gets_its_verdict(
         "crossed": 1,
     }
     assert result.summary["clock"]["skew_s"]["estimate"] == pytest.approx(-ahead / S, abs=0.002)
+
+
+# ---- clocks that drift
+
+
+HOUR = 3600 * S
+
+
+@dataclass
+class Drifting(Clock):
+    """A clock that runs fast by *ppm*; the wall clock beside it is right, or runs fast with it."""
+
+    ppm: int = 0
+    wall_is_right: bool = False
+
+    def at(self, true: int) -> int:
+        """What the clock says at an instant that is right, and from now on."""
+        self.now = true + true * self.ppm // 10**6
+        self.true = true
+        return self.now
+
+    def wall(self) -> int:
+        return WALL + (self.true if self.wall_is_right else self.now)
+
+
+def hours_apart(
+    directory: Path, clock: Drifting, early: int | None = None, jitter: int = 0
+) -> None:
+    """A hundred connections over eight hours, of a client with *clock*; reaped in time but for the
+    number *early*, whose client sent a byte that was never noticed.
+    """
+    chance = random.Random(3)
+    clock.at(0)
+    with (
+        journal(directory / "server", 1) as ours,
+        journal(directory / "client", 2, clock) as theirs,
+    ):
+        for number in range(100):
+            t = S + number * 8 * HOUR // 100
+            log = ours.open(t, 5000, "echo", peer=number)
+            by = chance.randint(-jitter, jitter)
+            other = theirs.open(clock.at(t) + by, 5000, "echo", peer=number)
+            if number == early:
+                other.touch(clock.at(t + 3 * S) + by)
+            log.reap(t + 5 * S + 500 * MS, t + 5 * S)
+            other.close_peer(clock.at(t + 5 * S + 502 * MS) + by)
+            theirs.flush()
+        ours.drain(9 * HOUR)
+        theirs.drain(clock.at(9 * HOUR))
+
+
+@pytest.mark.parametrize("wall_is_right", [False, True])
+@pytest.mark.parametrize("ppm", [20, -100])
+def test_clocks_that_drift_apart_accuse_nobody(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ppm: int, wall_is_right: bool
+) -> None:
+    monkeypatch.setattr("reaper.journal.writer.ANCHOR_SECONDS", 0.0)
+    hours_apart(tmp_path, Drifting(ppm=ppm, wall_is_right=wall_is_right))
+    summary = audited(spark, tmp_path).summary
+    assert (summary["result"], counts(summary)) == ("pass", {"ok_reaped": 100}), summary["reasons"]
+    assert summary["clock"]["skew_s"]["spread"] < 0.02
+
+
+def test_clocks_that_drift_apart_hide_nobody(spark: Any, tmp_path: Path) -> None:
+    hours_apart(tmp_path, Drifting(ppm=100), early=40)
+    summary = audited(spark, tmp_path).summary
+    assert (summary["result"], counts(summary)) == ("fail", {"ok_reaped": 99, "early": 1})
+
+
+def test_clocks_that_jump_to_and_fro_leave_it_open_and_accuse_nobody(
+    spark: Any, tmp_path: Path
+) -> None:
+    hours_apart(tmp_path, Drifting(), jitter=600 * MS)
+    summary = audited(spark, tmp_path).summary
+    assert (summary["result"], counts(summary)) == ("inconclusive", {"ok_reaped": 100})
+    assert "pairs of rows contradict their skew by up to" in summary["reasons"][0]
 
 
 # ---- what cannot be judged

@@ -7,19 +7,23 @@ wrote.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from ..engine import F, together
-from ..read.frames import lifetimes, ns, read_events, runs_frame, with_run
+from ..read.frames import lifetimes, ns, read_events, runs_frame, small_frame, with_run
 from ..read.inputs import Inputs
 from ..read.runs import Stalls, Timeline
 from .silences import excuse
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 CONSISTENT_S = 0.05
 """By how much the two bounds may cross before the clocks are called irreconcilable: delays are not
@@ -31,11 +35,34 @@ SLACK_NS = 1_000_000_000
 yet accepted.
 """
 
+BRIEF_NS = 60_000_000_000
+"""A connection that lasted no longer tells at both ends of the same skew."""
+
 FAR_NS = 1 << 62
 """Beyond every instant."""
 
-NEGLIGIBLE_SKEW_S = 0.005
+NEGLIGIBLE_SKEW_NS = 5_000_000
 """A skew up to here changes no verdict: the tolerance is wider."""
+
+KNOT_PAIRS = 16
+"""Pairs of rows that tell the skew of one stretch of time: their median bears some that were seen
+late."""
+
+BINS = 256
+"""Bins of time into which pairs are counted before stretches are made of them."""
+
+DRIFT = pa.schema(
+    [
+        ("k_run", pa.int32()),
+        ("k_c_run", pa.int32()),
+        ("k_from", pa.int64()),
+        ("k_to", pa.int64()),
+        ("k_at", pa.int64()),
+        ("k_skew_ns", pa.int64()),
+        ("k_slope", pa.float64()),
+    ]
+)
+"""Grain: one row per pair of runs and stretch of time, from inclusive to exclusive; see `Drift`."""
 
 SAME_CLOCK_NS = 1_000_000
 """How far two timelines may disagree that are read off one clock."""
@@ -102,25 +129,30 @@ def join(
     # Java to compile.
     paired = pair(without_peer(judged, server.apart), view)
 
-    def judge_by_both(skew_ns: int) -> DataFrame:
-        shifted = {
-            run: [(since + skew_ns, to + skew_ns) for since, to in found]
-            for run, found in client.stalls.items()
-        }
-        excused = excuse(spark, seen(paired, skew_ns), server.stalls, shifted)
-        tolerance_ns = SAME_CLOCK_NS if one_clock else flight_ns
+    tolerance_ns = SAME_CLOCK_NS if one_clock else flight_ns
+
+    def judge_by_both(drift: Drift, compared: bool = True) -> DataFrame:
+        skewed = with_skew(spark, paired, drift)
+        excused = excuse(spark, seen(skewed), server.stalls, client.stalls, drift.at)
         return write(
-            judge_pairs(excused, skew_ns=skew_ns, flight_ns=flight_ns, tolerance_ns=tolerance_ns)
+            judge_pairs(excused, flight_ns=flight_ns, tolerance_ns=tolerance_ns, compared=compared)
         )
 
     progress("joining both sides, judging every connection")
     connections, client_seen = together(
-        partial(judge_by_both, 0), client.lives.where("opens > 0").count
+        partial(judge_by_both, NO_DRIFT), client.lives.where("opens > 0").count
     )
     skew = measure_skew(connections)
-    if not one_clock and skew.estimate is not None and abs(skew.estimate) > NEGLIGIBLE_SKEW_S:
-        progress(f"judging again with the clocks' skew of {skew.estimate * 1e3:+.1f} ms taken off")
-        connections = judge_by_both(round(skew.estimate * 1e9))
+    if not one_clock and skew.estimate is not None:
+        drift = measure_drift(connections)
+        spread = measure_spread(with_skew(spark, connections, drift))
+        skew = replace(skew, spread=spread)
+        compared = spread is None or spread * 1e9 <= flight_ns
+        if drift.most_ns > NEGLIGIBLE_SKEW_NS or not compared:
+            progress(
+                f"judging again with the clocks' skew of {skew.estimate * 1e3:+.1f} ms taken off"
+            )
+            connections = judge_by_both(drift, compared)
     matched = connections.where(F.col("c_conn").isNotNull()).select("c_conn").distinct().count()
     return Joined(connections, skew, client_seen, client_seen - matched)
 
@@ -142,6 +174,10 @@ class Skew:
     """A connection is accepted no earlier than the client began it: the skew is not above this
     (median pair).
     """
+    spread: float | None = None
+    """How far single pairs contradict the skew of their time, in the direction in which no delay
+    could explain it: nine in ten contradict it by less. None: the clock is the same, or no pair.
+    """
 
     @property
     def estimate(self) -> float | None:
@@ -160,6 +196,52 @@ class Skew:
             or self.at_most is None
             or self.at_least <= self.at_most + CONSISTENT_S
         )
+
+
+Knot = tuple[int, int]
+"""An instant of the shared timeline, and the skew at it. ns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """The skew of the server's clock and the client's over time, by (run, c_run).
+
+    Clocks drift apart by tens of ms an hour. So the skew is measured in stretches of time, each with
+    pairs enough for a median, and is linear between their middles, and beyond the outermost.
+    """
+
+    knots: dict[tuple[int, int], list[Knot]]
+
+    @property
+    def most_ns(self) -> int:
+        """The greatest skew, without its sign."""
+        return max((abs(skew) for knots in self.knots.values() for _, skew in knots), default=0)
+
+    def at(self, run: int, c_run: int, t: int) -> int:
+        """The skew of a pair of runs at *t*; 0: nothing is known of it."""
+        knots = self.knots.get((run, c_run), [])
+        if len(knots) < 2:
+            return knots[0][1] if knots else 0
+        place = min(max(bisect_right(knots, (t, 0)) - 1, 0), len(knots) - 2)
+        (at, skew), (then, skew_then) = knots[place : place + 2]
+        return skew + (t - at) * (skew_then - skew) // (then - at)
+
+    def rows(self) -> list[tuple[int, int, int, int, int, int, float]]:
+        """As `DRIFT` has them."""
+        found = []
+        for (run, c_run), knots in sorted(self.knots.items()):
+            if len(knots) == 1:
+                found.append((run, c_run, -FAR_NS, FAR_NS, *knots[0], 0.0))
+                continue
+            since = -FAR_NS
+            for i, ((at, skew), (then, skew_then)) in enumerate(pairwise(knots)):
+                to = FAR_NS if i == len(knots) - 2 else then
+                found.append((run, c_run, since, to, at, skew, (skew_then - skew) / (then - at)))
+                since = to
+        return found
+
+
+NO_DRIFT = Drift({})
 
 
 def client_view(client: DataFrame) -> DataFrame:
@@ -234,6 +316,125 @@ def pair(server: DataFrame, client: DataFrame) -> DataFrame:
     return server.join(nearest, F.col("conn") == F.col("paired_conn"), "left").drop("paired_conn")
 
 
+def differences(frame: DataFrame) -> dict[str, Column]:
+    """What single pairs say of the skew: it is not below `end`, and not above `begin`; and `at`, the
+    instant of which a pair tells. Where a connection lasted long its beginning tells of another
+    time: it is left out. Null: no evidence.
+    """
+    reaped_and_seen = (F.col("reaps") == 1) & F.col("c_by_server")
+    brief = F.coalesce(F.col("ended") - F.col("opened"), F.lit(0)) < BRIEF_NS
+    opened, ended = (F.col(name) + F.col("offset_ns") for name in ("opened", "ended"))
+    return {
+        "at": F.coalesce(ended, opened),
+        "end": F.when(reaped_and_seen, ended - F.col("c_ended")),
+        "begin": F.when(brief, opened - F.col("c_opened")),
+    }
+
+
+def measure_drift(connections: DataFrame) -> Drift:
+    """The skew over time, by what *connections* (joined) say of each pair of runs."""
+    said = differences(connections)
+    pairs = connections.where(F.col("c_conn").isNotNull()).select(
+        "run", "c_run", *(column.alias(name) for name, column in said.items())
+    )
+    bounds = pairs.agg(F.min("at"), F.max("at")).collect()[0]
+    first = bounds[0] or 0
+    width = max(((bounds[1] or 0) - first) // BINS, 1_000_000_000)
+    place = F.floor((F.col("at") - first) / width)
+    rows = (
+        pairs.groupBy("run", "c_run", place.alias("bin"))
+        .agg(
+            F.count(F.lit(1)).alias("pairs"),
+            F.percentile_approx("end", 0.5).alias("end"),
+            F.percentile_approx("begin", 0.5).alias("begin"),
+        )
+        .collect()
+    )
+    bins: dict[tuple[int, int], list[Bin]] = {}
+    for row in sorted(rows, key=lambda row: (row.run, row.c_run, row.bin)):
+        middle = first + row.bin * width + width // 2
+        bins.setdefault((row.run, row.c_run), []).append((middle, row.pairs, row.end, row.begin))
+    return Drift({runs: knots for runs, found in bins.items() if (knots := knots_of(found))})
+
+
+Bin = tuple[int, int, int | None, int | None]
+"""The middle of a bin of time, its pairs, and their medians of `end` and `begin`. ns."""
+
+
+def knots_of(bins: Sequence[Bin]) -> list[Knot]:
+    """The skew at the middle of each stretch of *bins*, ascending, with pairs enough; see `Drift`."""
+    stretches: list[list[Bin]] = [[]]
+    for each in bins:
+        if sum(pairs for _, pairs, *_ in stretches[-1]) >= KNOT_PAIRS:
+            stretches.append([])
+        stretches[-1].append(each)
+    if len(stretches) > 1 and sum(pairs for _, pairs, *_ in stretches[-1]) < KNOT_PAIRS:
+        last = stretches.pop()
+        stretches[-1] += last
+    knots = []
+    for stretch in stretches:
+        pairs = sum(n for _, n, *_ in stretch)
+        medians = [
+            median_of([(value, n) for value, n in zip(values, counts, strict=True)])
+            for counts in [[n for _, n, *_ in stretch]]
+            for values in ([each[2] for each in stretch], [each[3] for each in stretch])
+        ]
+        known = [value for value in medians if value is not None]
+        if known:
+            middle = sum(at * n for at, n, *_ in stretch) // pairs
+            knots.append((middle, sum(known) // len(known)))
+    return knots
+
+
+def median_of(weighted: Sequence[tuple[int | None, int]]) -> int | None:
+    """The median of values with their weights; None: there is no value."""
+    values = sorted((value, weight) for value, weight in weighted if value is not None)
+    half, passed = sum(weight for _, weight in values) / 2, 0
+    for value, weight in values:
+        passed += weight
+        if passed >= half:
+            return value
+    return None
+
+
+def measure_spread(skewed: DataFrame) -> float | None:
+    """See `Skew.spread`. *skewed*: joined, with `skew_ns`."""
+    said = differences(skewed)
+    rest = {name: said[name] - F.col("skew_ns") for name in ("end", "begin")}
+    row = (
+        skewed.where(F.col("c_conn").isNotNull())
+        .agg(
+            F.percentile_approx(rest["end"], [0.5, 0.9], 10_000),
+            F.percentile_approx(rest["begin"], [0.1, 0.5], 10_000),
+        )
+        .collect()[0]
+    )
+    spans = [values[1] - values[0] for values in row if values]
+    return max(spans) / 1e9 if spans else None
+
+
+def with_skew(spark: SparkSession, frame: DataFrame, drift: Drift) -> DataFrame:
+    """*frame* (joined) with `skew_ns`: server's clock less the client's, still to be taken off. Each
+    row once.
+    """
+    rows = drift.rows()
+    if not rows:
+        return frame.withColumn("skew_ns", F.lit(0).cast("long"))
+    at = F.coalesce("ended", "last_t") + F.col("offset_ns")
+    here = (
+        (F.col("run") == F.col("k_run"))
+        & (F.col("c_run") == F.col("k_c_run"))
+        & (at >= F.col("k_from"))
+        & (at < F.col("k_to"))
+    )
+    known = F.col("k_skew_ns") + F.floor((at - F.col("k_at")) * F.col("k_slope"))
+    return (
+        frame.join(F.broadcast(small_frame(spark, rows, DRIFT)), here, "left")
+        .withColumn("skew_ns", F.coalesce(known, F.lit(0)).cast("long"))
+        .drop(*DRIFT.names)
+    )
+
+
 def measure_skew(paired: DataFrame) -> Skew:
     """The bounds on the skew of the two clocks, from *paired*."""
     reaped_and_seen = (F.col("reaps") == 1) & F.col("c_by_server")
@@ -248,8 +449,8 @@ def measure_skew(paired: DataFrame) -> Skew:
     return Skew(pairs, None if least is None else least / 1e9, None if most is None else most / 1e9)
 
 
-def seen(frame: DataFrame, skew_ns: int) -> DataFrame:
-    """*frame* (prepared, paired) with `seen_lateness_ns`, an idle reap's as the client saw it, and
+def seen(frame: DataFrame) -> DataFrame:
+    """*frame* (prepared, paired, with its skew) with `seen_lateness_ns`, an idle reap's as the client saw it, and
     its last silence as the client saw it: `from` and `to` (shared timeline; null without a client),
     `over`, how long it was overdue. Of a connection without an end: up to the end of the log, as
     far as both sides say that a timeout was in force.
@@ -257,8 +458,8 @@ def seen(frame: DataFrame, skew_ns: int) -> DataFrame:
     Args:
         frame: One row per server connection. `leaking` is added: whether `to` is such an end of the
             log.
-        skew_ns: Server's clock less the client's, still to be taken off.
     """
+    skew = F.col("skew_ns")
     idle_reap = (F.col("reaps") > 0) & F.col("idle_timeout_ns").isNotNull() & F.col("c_by_server")
     since = F.greatest("c_last", "c_opened")
     no_end, watched = (
@@ -267,36 +468,41 @@ def seen(frame: DataFrame, skew_ns: int) -> DataFrame:
     )
     log_end = F.col("log_end_ns") + F.col("offset_ns")
     known = no_end & watched & F.col("c_silent_to").isNotNull()
-    until = F.when(known, F.least(log_end, F.col("c_silent_to") + F.lit(skew_ns)))
+    until = F.when(known, F.least(log_end, F.col("c_silent_to") + skew))
     timeout = F.when(no_end, ns(F.col("last_timeout_ms"))).otherwise(F.col("idle_timeout_ns"))
     return (
         frame.withColumn(
             "seen_lateness_ns",
             F.when(idle_reap, F.col("c_ended") - since - F.col("idle_timeout_ns")),
         )
-        .withColumn("from", since + F.lit(skew_ns))
-        .withColumn("to", F.coalesce(until, F.col("c_ended") + F.lit(skew_ns)))
+        .withColumn("from", since + skew)
+        .withColumn("to", F.coalesce(until, F.col("c_ended") + skew))
         .withColumn("leaking", F.coalesce(known, F.lit(False)))
         .withColumn("over", F.col("to") - F.col("from") - timeout)
     )
 
 
-def judge_pairs(judged: DataFrame, *, skew_ns: int, flight_ns: int, tolerance_ns: int) -> DataFrame:
+def judge_pairs(
+    judged: DataFrame, *, flight_ns: int, tolerance_ns: int, compared: bool
+) -> DataFrame:
     """*judged* (seen, excused) with the client's evidence in `verdict`, and `crossed`.
 
     Args:
         judged: One row per server connection, with its own verdict.
-        skew_ns: Server's clock less the client's, still to be taken off.
         tolerance_ns: How far the two timelines may disagree.
+        compared: Whether instants of the two clocks can be compared at all. If not, a reap is early
+            only where the client alone knows it: it saw the end too soon after its last byte.
         flight_ns: Bytes sent so shortly before the reap may have been on their way: `crossed`, not
             early.
     """
-    ended = F.col("ended") + F.col("offset_ns") - F.lit(skew_ns)
+    ended = F.col("ended") + F.col("offset_ns") - F.col("skew_ns")
+    if not compared:
+        ended = F.when(F.col("c_by_server"), F.col("c_ended"))
     limit = F.col("limit_ns") + F.col("stalled_ns")
     paired = F.col("c_conn").isNotNull()
     idle_reap = paired & (F.col("reaps") > 0) & F.col("idle_timeout_ns").isNotNull()
     silent = ended - F.col("c_last")
-    crossed = idle_reap & (silent < flight_ns)
+    crossed = F.coalesce(idle_reap & (silent < flight_ns), F.lit(False))
     late = ~crossed & (F.col("seen_lateness_ns") > limit)
     early = idle_reap & ~crossed & (silent < F.col("idle_timeout_ns") - F.lit(tolerance_ns))
     left_by_itself = (
@@ -307,7 +513,7 @@ def judge_pairs(judged: DataFrame, *, skew_ns: int, flight_ns: int, tolerance_ns
     )
     overdue = F.col("c_ended") - F.col("c_last") - F.col("idle_timeout_ns")
     log_end = F.col("log_end_ns") + F.col("offset_ns")
-    forgotten = F.col("c_by_server") & (F.col("c_ended") + F.lit(skew_ns) < log_end - limit)
+    forgotten = F.col("c_by_server") & (F.col("c_ended") + F.col("skew_ns") < log_end - limit)
     leaked = F.col("leaking") & (F.col("over") > limit)
     lost = paired & (F.col("ends") == 0) & ~F.col("run_holed") & (forgotten | leaked)
     # What the server knows of activity is an epoch wide, and an end it learns of late; the client

@@ -211,6 +211,8 @@ def _doubts(summary: dict[str, Any], server: Inputs, client: Inputs | None) -> l
     skew = summary["clock"]["skew_s"]
     if skew is not None and not skew["consistent"] and not summary["clock"]["one_clock"]:
         reasons.append(words.STEPPED)
+    if skew is not None and (skew["spread"] or 0.0) > summary["settings_s"]["flight"]:
+        reasons.append(words.drifting(skew["spread"], summary["settings_s"]["flight"]))
     unproven = summary["unproven"]
     reasons += [words.hidden(**entry) for entry in unproven["hidden_silences"]]
     if silent := unproven["reaps_that_say_nothing"]:

@@ -8,6 +8,7 @@ check of the files knows which have any: no other is read.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -156,7 +157,18 @@ def with_backed(spark: SparkSession, lives: DataFrame, stalls: Stalls, grace_ns:
     return excused.drop("over", "from", "to", "stalled_ns")
 
 
-def excuse(spark: SparkSession, frame: DataFrame, server: Stalls, client: Stalls) -> DataFrame:
+def no_skew(run: int, c_run: int, t: int) -> int:
+    """The skew of two runs that have one clock."""
+    return 0
+
+
+def excuse(
+    spark: SparkSession,
+    frame: DataFrame,
+    server: Stalls,
+    client: Stalls,
+    skew: Callable[[int, int, int], int] = no_skew,
+) -> DataFrame:
     """*frame* with `stalled_ns`: how much of the lateness stalls explain, of the server's loop or
     its client's.
 
@@ -170,12 +182,20 @@ def excuse(spark: SparkSession, frame: DataFrame, server: Stalls, client: Stalls
             over (ns, how long before `to` it was due), with *client* also c_run (null: no client).
             Cardinality: every row once.
         client: What stood still at both sides at once counts once.
+        skew: (run, c_run, t) -> how far the server's clock is ahead of the client's at t, ns.
     """
     rows = [
         (run, c_run, [{"s_from": since, "s_to": to} for since, to in merged])
         for run in sorted(server)
         for c_run, theirs in sorted({NO_RUN: [], **client}.items())
-        if (merged := merge([*server.get(run, []), *theirs]))
+        if (
+            merged := merge(
+                [
+                    *server.get(run, []),
+                    *((at + skew(run, c_run, at), to + skew(run, c_run, to)) for at, to in theirs),
+                ]
+            )
+        )
     ]
     nothing = F.lit(0).cast("long")
     if not rows:

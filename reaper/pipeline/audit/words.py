@@ -63,6 +63,15 @@ def hidden(threshold: float, timeout: float) -> str:
     )
 
 
+def drifting(spread: float, flight: float) -> str:
+    """The two sides' clocks drift or jump beyond what can be taken off. Seconds."""
+    return (
+        "the two sides' clocks cannot be compared: pairs of rows contradict their skew by up to "
+        f"{spread:.3g} s, more than the {flight:g} s that bytes may be on their way (--flight); no "
+        "close was called early by both clocks"
+    )
+
+
 def reaps_that_say_nothing(reaps: int) -> str:
     """So many reaps can be compared with nothing."""
     return f"{reaps} reap(s) state neither timeout nor due: nothing tells whether they were right"
