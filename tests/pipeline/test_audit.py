@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -281,6 +281,15 @@ def test_every_connection_has_the_name_of_its_listener(
     assert {row.conn: row.listener or "" for row in rows} == names
 
 
+def brief_silence(directory: Path, timeout_ms: int, threshold: float) -> None:
+    """A connection whose one silence, of 190 ms, is not written where *threshold* is longer."""
+    options: dict[str, Any] = {"mode": "gaps", "gap_threshold": threshold, "tick": 0.1}
+    with journal(directory / "server", 1, **options) as ours:
+        log = ours.open(S, timeout_ms, "echo")
+        log.touch(S + 190 * MS)
+        log.close_peer(S + 200 * MS)
+
+
 @pytest.mark.parametrize(
     ("timeout_ms", "threshold", "result"),
     [(300, 1.0, "inconclusive"), (300, 0.2, "pass"), (900, 1.0, "pass"), (0, 1.0, "pass")],
@@ -288,11 +297,7 @@ def test_every_connection_has_the_name_of_its_listener(
 def test_silences_too_short_to_be_written_and_too_long_to_be_right_leave_it_open(
     spark: Any, tmp_path: Path, timeout_ms: int, threshold: float, result: str
 ) -> None:
-    options = {"mode": "gaps", "gap_threshold": threshold, "tick": 0.1}
-    with journal(tmp_path / "server", 1, **options) as ours:
-        log = ours.open(S, timeout_ms, "echo")
-        log.touch(S + 190 * MS)
-        log.close_peer(S + 200 * MS)
+    brief_silence(tmp_path, timeout_ms, threshold)
     summary = audited(spark, tmp_path).summary
     assert summary["result"] == result
     if result == "inconclusive":
@@ -306,20 +311,61 @@ def test_silences_that_were_all_written_leave_nothing_open(spark: Any, tmp_path:
     assert audited(spark, tmp_path).summary["result"] == "pass"
 
 
-def test_a_reap_that_says_nothing_leaves_it_open(spark: Any, tmp_path: Path) -> None:
-    with journal(tmp_path / "server", 1) as ours:
+def silent_reap(directory: Path) -> None:
+    """A reap that nothing can be compared with, beside a connection that is fine."""
+    with journal(directory / "server", 1) as ours:
         play("open 0 5; touch 2; close_peer 3", LATER, ours)
         play(TRAPS["reap_that_says_nothing"][2], LATER, ours)
+
+
+def test_a_reap_that_says_nothing_leaves_it_open(spark: Any, tmp_path: Path) -> None:
+    silent_reap(tmp_path)
     summary = audited(spark, tmp_path).summary
     assert (summary["result"], counts(summary)) == ("inconclusive", {"ok_closed": 1, "unknown": 1})
     assert summary["reasons"][0].startswith("1 reap(s) state neither timeout nor due")
 
 
-def test_pairs_that_neither_side_closed_leave_it_open(spark: Any, tmp_path: Path) -> None:
-    with journal(tmp_path / "server", 1) as ours, journal(tmp_path / "client", 2) as theirs:
+EXCUSED = ("open 2 5; touch 20; close_peer 21", "open 10 5; close_peer 11")
+"""A silence that a stall excuses, and a connection that was opened in the midst of it."""
+
+
+def within_a_stall(directory: Path, *scripts: str) -> None:
+    """Connections of a loop that says it stood still from 7 to 20 s."""
+    with journal(directory / "server", 1) as ours:
+        ours.stall(STALL[1], STALL[1] - STALL[0])
+        for script in scripts:
+            play(script, 0, ours)
+
+
+def test_a_stall_during_which_the_loop_ran_leaves_open_what_it_excuses(
+    spark: Any, tmp_path: Path
+) -> None:
+    """Whether the stall excuses, and whether another row was written in it -> the answer."""
+    wanted = {
+        EXCUSED: "inconclusive",
+        ("open 2 5; touch 20; close_peer 21", "open 20 5; close_peer 21"): "pass",
+        ("open 2 5; touch 3; close_peer 4", "open 10 5; close_peer 11"): "pass",
+    }
+    found = {}
+    for number, scripts in enumerate(wanted):
+        within_a_stall(tmp_path / f"{number}", *scripts)
+        summary = audited(spark, tmp_path / f"{number}").summary
+        found[scripts] = summary["result"]
+        if summary["reasons"]:
+            assert summary["reasons"][0].startswith("1 silence(s) beyond their timeout are excused")
+    assert found == wanted
+
+
+def closed_by_neither(directory: Path) -> None:
+    """Of forty pairs one that each side says the other closed."""
+    with journal(directory / "server", 1) as ours, journal(directory / "client", 2) as theirs:
         for peer in range(40):
             script = "both 0 5; close_peer 3; c.close_peer 3"
             play(ORDINARY[2] if peer else script, LATER, ours, theirs, peer)
+
+
+def test_pairs_that_neither_side_closed_leave_it_open(spark: Any, tmp_path: Path) -> None:
+    closed_by_neither(tmp_path)
     summary = audited(spark, tmp_path).summary
     assert summary["result"] == "inconclusive"
     assert summary["reasons"][0].startswith("1 of 40 pair(s) were closed by neither side")
@@ -500,6 +546,23 @@ def test_clocks_that_jump_to_and_fro_leave_it_open_and_accuse_nobody(
     assert (summary["result"], counts(summary)) == ("inconclusive", {"ok_reaped": 100})
     assert "pairs of rows contradict their skew by up to" in summary["reasons"][0]
 
+
+PLANTED: dict[str, tuple[Callable[[Path], None], str]] = {
+    "a timeout below the threshold": (lambda place: brief_silence(place, 300, 1.0), "inconclusive"),
+    "a reap that says nothing": (silent_reap, "inconclusive"),
+    "closed by neither side": (closed_by_neither, "inconclusive"),
+    "a stall of a busy loop": (lambda place: within_a_stall(place, *EXCUSED), "inconclusive"),
+    "clocks that drift": (lambda place: hours_apart(place, Drifting(ppm=100)), "pass"),
+    "clocks that drift, and one early": (
+        lambda place: hours_apart(place, Drifting(ppm=100), early=40),
+        "fail",
+    ),
+    "clocks that jump": (
+        lambda place: hours_apart(place, Drifting(), jitter=600 * MS),
+        "inconclusive",
+    ),
+}
+"""What makes an audit unproven, or must not: its journals, and the answer. Both engines are asked."""
 
 # ---- what cannot be judged
 

@@ -32,7 +32,7 @@ from reaper.pipeline.report.run import gather
 from reaper.pipeline.whatif.run import what_if
 from tests.helpers.pipeline_traffic import FAULTS, MS, WALL, S, journal, on_spark, write
 from tests.pipeline.test_access_logs import HOSTILE, LOGS
-from tests.pipeline.test_audit import JOINED, TRAPS, write_both, write_traps
+from tests.pipeline.test_audit import JOINED, PLANTED, TRAPS, write_both, write_traps
 
 Both = Callable[[Callable[[Any], Any]], tuple[Any, Any]]
 """Asks a question of the embedded engine, and of Spark."""
@@ -95,6 +95,21 @@ def test_every_trap_of_the_audit_is_answered_alike(both: Both, tmp_path: Path) -
     write_traps(tmp_path / "server", writer=5)
     found = same(both, tmp_path)["audit"]
     assert (found["joined"]["pairs"], found["joined"]["server_only"]) == (len(JOINED), len(TRAPS))
+
+
+@on_spark
+@pytest.mark.parametrize("name", PLANTED)
+def test_what_is_unproven_is_answered_alike(both: Both, tmp_path: Path, name: str) -> None:
+    plant, result = PLANTED[name]
+    plant(tmp_path)
+    server = check([tmp_path / "server"], now_ns=WALL)
+    joined = (tmp_path / "client").exists()
+    client = check([tmp_path / "client"], now_ns=WALL) if joined else None
+    embedded, spark = both(
+        lambda session: audit(session, server, client, tmp_path / "out", Settings()).summary
+    )
+    assert embedded == spark
+    assert spark["result"] == result
 
 
 @on_spark

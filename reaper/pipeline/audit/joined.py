@@ -143,15 +143,14 @@ def join(
         partial(judge_by_both, NO_DRIFT), client.lives.where("opens > 0").count
     )
     skew = measure_skew(connections)
-    if not one_clock and skew.estimate is not None:
+    estimate = skew.estimate
+    if not one_clock and estimate is not None:
         drift = measure_drift(connections)
         spread = measure_spread(with_skew(spark, connections, drift))
         skew = replace(skew, spread=spread)
         compared = spread is None or spread * 1e9 <= flight_ns
         if drift.most_ns > NEGLIGIBLE_SKEW_NS or not compared:
-            progress(
-                f"judging again with the clocks' skew of {skew.estimate * 1e3:+.1f} ms taken off"
-            )
+            progress(f"judging again with the clocks' skew of {estimate * 1e3:+.1f} ms taken off")
             connections = judge_by_both(drift, compared)
     matched = connections.where(F.col("c_conn").isNotNull()).select("c_conn").distinct().count()
     return Joined(connections, skew, client_seen, client_seen - matched)

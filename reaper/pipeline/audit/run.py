@@ -28,10 +28,10 @@ from ..places import Place
 from ..read.expected import line
 from ..read.frames import listener_names, small_frame
 from ..read.inputs import Inputs, hole_line, nothing_line
-from ..read.runs import Timeline, overdue_files
+from ..read.runs import Stalls, Timeline, overdue_files
 from . import words
 from .joined import Joined, Side, join, read
-from .silences import overdue_rows, with_backed, with_silences
+from .silences import overdue_rows, unproven_stalls, with_backed, with_silences
 from .sums import sum_up
 from .verdicts import FLIGHT_NS, GRACE_NS, UNMATCHED, VIOLATIONS, judge, prepare
 
@@ -144,13 +144,14 @@ def silences(
     """
     files = side.inputs.files
     least_ns = min((run.tick_ns for run in side.inputs.runs), default=0) + grace_ns
-    overdue = None
+    overdue, unproven = None, Stalls()
     if suspects := overdue_files(files, least_ns):
         progress(
             f"looking for silences beyond their timeout in {len(suspects)} of {len(files)} file(s)"
         )
         overdue = overdue_rows(spark, suspects, least_ns)
-    lives = with_silences(spark, side.lives, overdue, side.stalls, side.runs, grace_ns)
+        unproven = unproven_stalls(spark, side.inputs, side.stalls, side.runs)
+    lives = with_silences(spark, side.lives, overdue, side.stalls, unproven, side.runs, grace_ns)
     return with_backed(spark, lives, side.stalls, grace_ns)
 
 
@@ -215,6 +216,8 @@ def _doubts(summary: dict[str, Any], server: Inputs, client: Inputs | None) -> l
         reasons.append(words.drifting(skew["spread"], summary["settings_s"]["flight"]))
     unproven = summary["unproven"]
     reasons += [words.hidden(**entry) for entry in unproven["hidden_silences"]]
+    if doubted := unproven["excused_by_busy_loops"]:
+        reasons.append(words.excused_by_a_busy_loop(doubted))
     if silent := unproven["reaps_that_say_nothing"]:
         reasons.append(words.reaps_that_say_nothing(silent))
     reasons += map(nothing_line, server.nothing + (client.nothing if client else []))

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from ...journal.schema import ACTIVITY, AVERTED, ENDS, KINDS, REAP
 from ..engine import F, Window
-from ..read.frames import OVERDUE, ns, read_events, small_frame, with_run
+from ..read.frames import OVERDUE, ns, of_connections, read_events, small_frame, with_run
 from ..read.inputs import Inputs
 from ..read.runs import Facts, Stalls, merge
 
@@ -30,6 +30,7 @@ its timeout.
 """
 
 _STALL = pa.struct([("s_from", pa.int64()), ("s_to", pa.int64())])
+_ONE_STALL = pa.schema([("s_run", pa.int32()), ("s_from", pa.int64()), ("s_to", pa.int64())])
 _STALLS = pa.schema(
     [("s_run", pa.int32()), ("s_c_run", pa.int32()), ("s_stalls", pa.list_(_STALL))]
 )
@@ -44,11 +45,13 @@ SILENCES = {
     "missed_t": None,
     "reaped_late": 0,
     "spared_lateness_ns": None,
+    "doubted": 0,
 }
 """What is known of a connection without such a silence. missed: silences that ought to have been
 reaped and were not; came_back: those of them that bytes ended; missed_ns, missed_t: of the worst,
 how long it was overdue and when that ended; reaped_late: reaps too late; spared_lateness_ns:
-lateness of a reap that counts from a final check (null: it counts from the silence)."""
+lateness of a reap that counts from a final check (null: it counts from the silence); doubted: those
+that nothing but a stall excuses during which the loop was seen to run."""
 
 
 def overdue_rows(spark: SparkSession, files: list[Facts], least_ns: int) -> DataFrame:
@@ -62,10 +65,44 @@ def overdue_rows(spark: SparkSession, files: list[Facts], least_ns: int) -> Data
     )
 
 
+def unproven_stalls(spark: SparkSession, inputs: Inputs, stalls: Stalls, runs: DataFrame) -> Stalls:
+    """Those of *stalls*, longer than a tick, during which rows of the same run were written.
+
+    A loop that stands still writes no row. One that was busy with others may: then the stall is true,
+    and yet it proves nothing. Cost: one pass over the rows, of three columns.
+    """
+    ticks = {run.index: run.tick_ns for run in inputs.runs}
+    rows = [
+        (run, since, to)
+        for run, found in sorted(stalls.items())
+        for since, to in found
+        if to - since > ticks[run]
+    ]
+    if not rows:
+        return {}
+    events = of_connections(read_events(spark, inputs)).select("conn", "t")
+    at = F.col("t") + F.col("offset_ns")
+    inside = (F.col("run") == F.col("s_run")) & (at > F.col("s_from")) & (at < F.col("s_to"))
+    small = F.broadcast(small_frame(spark, rows, _ONE_STALL))
+    met = with_run(events, runs).join(small, inside, "inner").groupBy("s_run", "s_from", "s_to")
+    found: Stalls = {}
+    for row in met.count().collect():
+        found.setdefault(row.s_run, []).append((row.s_from, row.s_to))
+    return found
+
+
 def judge_silences(
-    spark: SparkSession, rare: DataFrame, stalls: Stalls, runs: DataFrame, grace_ns: int
+    spark: SparkSession,
+    rare: DataFrame,
+    stalls: Stalls,
+    unproven: Stalls,
+    runs: DataFrame,
+    grace_ns: int,
 ) -> DataFrame:
-    """One row per connection with a silence beyond its timeout and the limit, see `SILENCES`."""
+    """One row per connection with a silence beyond its timeout and the limit, see `SILENCES`.
+
+    *unproven*: those of *stalls* that `unproven_stalls` found.
+    """
     ends = [KINDS.index(kind) for kind in ENDS]
     t, reaped, averted = F.col("t"), F.col("code") == REAP, F.col("code") == AVERTED
     before = Window.partitionBy("conn").orderBy("t", F.when(averted, 0).otherwise(1))
@@ -82,8 +119,19 @@ def judge_silences(
     )
     timeout = F.when(F.col("timeout_ms") > 0, ns(F.col("timeout_ms")))
     over = F.greatest(t - F.col("since") - timeout, F.when(reaped, t - F.col("due_ns")))
-    silent = excuse(spark, silent.withColumn("over", over), stalls, {})
-    wrong = F.col("over") > F.col("tick_ns") + F.lit(grace_ns) + F.col("stalled_ns")
+    silent = silent.withColumn("over", over)
+    limit = F.col("tick_ns") + F.lit(grace_ns)
+    doubted = F.lit(False)
+    if unproven:
+        proven = {
+            run: [stall for stall in found if stall not in unproven.get(run, ())]
+            for run, found in stalls.items()
+        }
+        silent = excuse(spark, silent, proven, {})
+        silent = silent.withColumn("proven_ns", F.col("stalled_ns")).drop("stalled_ns")
+        doubted = F.col("over") > limit + F.col("proven_ns")
+    silent = excuse(spark, silent, stalls, {})
+    wrong = F.col("over") > limit + F.col("stalled_ns")
     missed = wrong & ~reaped
     return silent.groupBy("conn").agg(
         F.count(F.when(missed, 1)).alias("missed"),
@@ -92,6 +140,7 @@ def judge_silences(
         F.max_by(F.when(missed, t), F.when(missed, F.col("over"))).alias("missed_t"),
         F.count(F.when(wrong & reaped, 1)).alias("reaped_late"),
         F.max(F.when(F.col("spared"), F.col("over"))).alias("spared_lateness_ns"),
+        F.count(F.when(doubted & ~wrong, 1)).alias("doubted"),
     )
 
 
@@ -100,6 +149,7 @@ def with_silences(
     lives: DataFrame,
     rare: DataFrame | None,
     stalls: Stalls,
+    unproven: Stalls,
     runs: DataFrame,
     grace_ns: int,
 ) -> DataFrame:
@@ -108,7 +158,7 @@ def with_silences(
         return lives.withColumns(
             {name: F.lit(none).cast("long") for name, none in SILENCES.items()}
         )
-    silences = judge_silences(spark, rare, stalls, runs, grace_ns)
+    silences = judge_silences(spark, rare, stalls, unproven, runs, grace_ns)
     known = {
         name: F.coalesce(name, F.lit(none)) for name, none in SILENCES.items() if none is not None
     }

@@ -98,6 +98,7 @@ def sum_up(
         }
     summary["unproven"] = {
         "hidden_silences": _hidden(cells, server, grace_ns),
+        "excused_by_busy_loops": sum(cell.doubted for cell in cells),
         "reaps_that_say_nothing": sum(cell.reaps_that_say_nothing for cell in cells),
         "closed_by_neither": sum(cell.closed_by_neither for cell in cells) if is_joined else 0,
     }
@@ -151,6 +152,7 @@ def _cells(connections: DataFrame, joined: bool) -> list[Any]:
     aggregates += [
         F.min(F.when(hidden, F.least(*timeouts))).alias("hidden_timeout_ms"),
         F.count(F.when(says_nothing, 1)).alias("reaps_that_say_nothing"),
+        F.sum("doubted").alias("doubted"),
     ]
     if joined:
         both_left = (F.col("by_peer") == 1) & F.col("c_by_server")

@@ -72,6 +72,14 @@ def drifting(spread: float, flight: float) -> str:
     )
 
 
+def excused_by_a_busy_loop(silences: int) -> str:
+    """So many silences are excused by stalls that may be none."""
+    return (
+        f"{silences} silence(s) beyond their timeout are excused by a stall alone, during which "
+        "rows of the same loop were written: that it stood still is not proven"
+    )
+
+
 def reaps_that_say_nothing(reaps: int) -> str:
     """So many reaps can be compared with nothing."""
     return f"{reaps} reap(s) state neither timeout nor due: nothing tells whether they were right"
