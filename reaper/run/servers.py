@@ -353,9 +353,11 @@ def _sanic(module: ModuleType, server: Server) -> None:
 def _hypercorn(module: ModuleType, server: Server) -> None:
     @around(module.TCPServer, "run")
     async def run(method: Callable[..., Any], self: Any) -> None:
+        from ..servers.hypercorn import end_streams
         from .phases import watch_hypercorn
 
         watch_hypercorn(self)
+        end_streams(self, report.load())
         await method(self)
 
     _hypercorn_reports(server)

@@ -21,10 +21,17 @@ from ..policy import Phase
 from . import polled
 from .configured import kept_alive
 from .metrics import stopping
+from .streams import Streams
 
 NEVER = 10**8
 """Seconds; the keep-alive that gunicorn is given where ours is in force. Its own timer would fire
 before the bytes are read that came while the process stood still.
+"""
+
+
+LIFESPAN = 2.0
+"""Seconds of `--graceful-timeout` that are left for what follows the drain: the application's
+lifespan ends then.
 """
 
 
@@ -58,6 +65,7 @@ class ASGIWorker(gasgi.ASGIWorker):  # type: ignore[misc]
         kind = type(self.loop)
         self.loop.close()
         settings = ReaperConfig.load(os.environ.get("REAPER_CONFIG"))
+        self._settings = settings
         if self.cfg.keepalive:
             settings = kept_alive(settings, self.cfg.keepalive)
             self.cfg.set("keepalive", NEVER)
@@ -71,17 +79,28 @@ class ASGIWorker(gasgi.ASGIWorker):  # type: ignore[misc]
         self.loop = loop_factory(base=kind, wrap=wrap, config=settings)()
         asyncio.set_event_loop(self.loop)
 
+    def load_wsgi(self) -> None:
+        """Load the application, and stand around it: its streams are told when the worker stops."""
+        super().load_wsgi()
+        self._streams = Streams(self.asgi, self._settings, talks=True)
+        if self._settings.timeouts.drain_streams:
+            self.asgi: Any = self._streams
+
     async def _shutdown(self) -> None:
         reaper = self._reaper()
         timeouts = reaper.config.timeouts
+        stops_at = self.loop.time() + self.cfg.graceful_timeout
         if not self._quick_shutdown:
             self.cfg.set("keepalive", 0)  # what is answered from now on says that it is the last
             for transport in polled.transports_of(reaper):
                 transport.get_protocol()._keepalive = 0
             await stopping(timeouts.drain_delay)
+            self._streams.stop(timeouts.drain_streams)
             for server in self.servers:
                 server.close()
             # What was on its way when the client learnt of the stop is answered.
             await asyncio.sleep(timeouts.drain_idle)
-            await reaper.drain(timeouts.drain)
+            # gunicorn kills the worker when its time is over: before, the lifespan has to end.
+            left = max(stops_at - self.loop.time() - LIFESPAN, reaper.core.tick)
+            await reaper.drain(min(timeouts.drain, left), min(timeouts.drain_window, left))
         await super()._shutdown()

@@ -6,6 +6,9 @@ receives `http.disconnect` when the server is told to stop, and can go on sendin
 ended `timeouts.drain_streams` later is ended for it: the last chunk is sent, and its task cancelled.
 So the client sees a whole response, and no reset.
 
+A WebSocket is told likewise where the server does not do it: it is closed with 1012, its turn lying in
+`timeouts.drain_window`.
+
 A response is a stream if its content type is in `server.streams`, or if the application says so in
 `scope["extensions"]["reaper"]["stream"]`, True or False, before the response begins. Nothing else
 is one: a download takes as long as it takes.
@@ -14,10 +17,11 @@ is one: a download takes as long as it takes.
 from __future__ import annotations
 
 import asyncio
+import random
 import types
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import suppress
-from typing import Any
+from typing import Any, ClassVar
 
 from ..config.settings import ReaperConfig
 
@@ -26,51 +30,59 @@ App = Callable[..., Any]
 EXTENSION = "reaper"
 """The key of the dict in `scope["extensions"]` in which an application says what its response is."""
 
-DISCONNECT = {"type": "http.disconnect"}
-LAST = {"type": "http.response.body", "body": b"", "more_body": False}
-
 
 class Streams:
     """The application of one server, whose streams can be told to end.
 
     Args:
         app: The application.
-        config: `server.streams` says which content types are streams.
+        config: `server.streams` says which content types are streams, `timeouts.drain_window` in
+            how many seconds WebSockets have their turns.
+        talks: Whether WebSockets are told here; otherwise the server does that.
     Attributes:
         app: The application.
         seconds: Once the streams were told: how long each of them has; None: not yet.
     """
 
-    def __init__(self, app: App, config: ReaperConfig) -> None:
+    def __init__(self, app: App, config: ReaperConfig, *, talks: bool = False) -> None:
         self.app: App = app
+        self._talks = talks
+        self._window = config.timeouts.drain_window
         self.seconds: float | None = None
         self._types = frozenset(config.server.streams.lower().encode().split())
         self._open: dict[Exchange, None] = {}
         self._ending: set[asyncio.Task[None]] = set()
 
     def __call__(self, scope: Any, receive: Any, send: Any) -> Any:
-        if scope["type"] != "http":
-            return self.app(scope, receive, send)
-        return Exchange(self, scope, receive, send).run()
+        if scope["type"] == "http":
+            return Exchange(self, scope, receive, send).run()
+        if scope["type"] == "websocket" and self._talks:
+            return Talk(self, scope, receive, send).run()
+        return self.app(scope, receive, send)
 
     def __len__(self) -> int:
         """Streams that are open."""
         return len(self._open)
 
     def stop(self, seconds: float) -> None:
-        """Tell all streams that the server stops. Each of them, and each that begins later, is
-        ended *seconds* after it was told. Does nothing if that was done before.
+        """Tell all streams and WebSockets that the server stops. Each of them, and each that begins
+        later, is ended *seconds* after it was told. Does nothing if that was done before.
 
         To be called within the running loop.
         """
         if self.seconds is None:
             self.seconds = seconds
             for exchange in list(self._open):
-                self._tell(exchange, seconds)
+                if isinstance(exchange, Talk):
+                    turn = random.random() * self._window
+                    asyncio.get_running_loop().call_later(turn, self._tell, exchange, 0.0)
+                else:
+                    self._tell(exchange, seconds)
 
     def _tell(self, exchange: Exchange, seconds: float) -> None:
-        exchange.tell()
-        asyncio.get_running_loop().call_later(seconds, self._end, exchange)
+        if exchange in self._open:
+            exchange.tell()
+            asyncio.get_running_loop().call_later(seconds, self._end, exchange)
 
     def _end(self, exchange: Exchange) -> None:
         if exchange in self._open:
@@ -111,6 +123,15 @@ class Exchange:
         scope, receive, send: As an ASGI application is called with them.
     """
 
+    GONE: ClassVar[dict[str, Any]] = {"type": "http.disconnect"}
+    """What the application receives when it is told."""
+    LAST: ClassVar[dict[str, Any]] = {
+        "type": "http.response.body",
+        "body": b"",
+        "more_body": False,
+    }
+    """What ends the response."""
+
     __slots__ = (
         *("_cancelled", "_complete", "_receive", "_said", "_scope", "_send", "_streaming"),
         *("_streams", "_task", "_told", "_waits", "_watched", "_woken"),
@@ -149,7 +170,7 @@ class Exchange:
     async def receive(self) -> Any:
         """What the server gives; `http.disconnect` once a stream was told to end."""
         if self._told:
-            return DISCONNECT
+            return self.GONE
         return await self._unless_told(self._receive())
 
     @types.coroutine
@@ -175,7 +196,7 @@ class Exchange:
             if self._told:
                 self._waits = None
                 receiving.close()
-                return DISCONNECT
+                return self.GONE
 
     def _is_cancelled(self) -> bool:
         """Whether the task that receives was cancelled itself, and not only what it waits for."""
@@ -221,7 +242,33 @@ class Exchange:
             self._complete = True
             self._streams.over(self)
             with suppress(Exception):  # the client is gone, or a length was promised
-                await self._send(LAST)
+                await self._send(self.LAST)
+
+
+class Talk(Exchange):
+    """One WebSocket."""
+
+    RESTARTS = 1012  # RFC 6455's registry: the server restarts, and the client may come back
+    GONE: ClassVar[dict[str, Any]] = {"type": "websocket.disconnect", "code": RESTARTS}
+    LAST: ClassVar[dict[str, Any]] = {"type": "websocket.close", "code": RESTARTS}
+
+    __slots__ = ()
+
+    def send(self, message: Any) -> Any:
+        """As `Exchange.send`: a WebSocket is open from `websocket.accept` on."""
+        if self._complete:
+            return _nothing()
+        if message["type"] == "websocket.accept":
+            self._streaming = True
+            self._streams.begun(self)
+        elif message["type"] == "websocket.close":
+            self._complete = True
+            self._streams.over(self)
+        return self._send(message)
+
+    async def end(self) -> None:
+        """Send the closing frame. The application has been told, and is not cancelled."""
+        await self._finish()
 
 
 async def _nothing() -> None:
