@@ -56,11 +56,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "--journal", metavar="DIR", help="log every connection there, for reaper.pipeline"
         )
         command.add_argument(
-            "--pressure",
-            action="store_true",
-            help="let the longest silent go when descriptors or memory run short (needs psutil)",
-        )
-        command.add_argument(
             "--share-port",
             action="store_true",
             help="start although a server of ours listens on the port, and accept from its "
@@ -83,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise ConfigError(f"--connections {parsed.connections}: must be an integer >= 1")
         most = config.limits.max_connections if parsed.kind == "http" else None
         workers = plan(config.server.workers, parsed.connections, descriptors(), most)
-        _check(config, parsed.journal, pressed=parsed.pressure)
+        _check(config, parsed.journal)
         listening = Listening.activated() or Listening.open(
             config.server.host, config.server.port, workers, share=parsed.share_port
         )
@@ -122,14 +117,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             host=host,
             port=port,
         )
-    serve = partial(serving.serve, parsed.kind, config, load, parsed.journal, parsed.pressure)
+    serve = partial(serving.serve, parsed.kind, config, load, parsed.journal)
     return Supervisor(listening, workers, config.server.watchdog, Doors(workers, status)).run(serve)
 
 
-def _check(config: ReaperConfig, directory: str | None, *, pressed: bool) -> None:
+def _check(config: ReaperConfig, directory: str | None) -> None:
     """Refuse what cannot work before any worker starts. Raises ConfigError."""
     tls_context(config)
-    if pressed and importlib.util.find_spec("psutil") is None:
+    if config.reaper.pressure and importlib.util.find_spec("psutil") is None:
         raise ConfigError("--pressure needs psutil: pip install 'idle-reaper[pressure]'")
     if directory is not None:
         try:

@@ -40,7 +40,6 @@ async def serve(
     started_with: ReaperConfig,
     load: Callable[[], ReaperConfig],
     directory: str | None,
-    pressed: bool,
     worker: Worker,
 ) -> None:
     """Serve until told to stop, then drain.
@@ -50,8 +49,6 @@ async def serve(
         started_with: What was in force when the server started.
         load: Reads the configuration anew: now, and when SIGHUP comes.
         directory: Where the life of every connection is written; None: nowhere.
-        pressed: Whether to act on pressure: as descriptors or memory run short, the longest silent
-            connections are closed, and newcomers wait in the backlog.
         worker: Listening sockets, counters, and the word to stop.
     Raises:
         ConfigError: certificate and key cannot be used.
@@ -74,7 +71,8 @@ async def serve(
         )
         helpers = await stack.enter_async_context(trio.open_nursery())
         watcher.driver.phase = worker.phase
-        pressure = Pressure(limits_here()) if pressed else None
+        # As descriptors or memory run short, newcomers wait in the backlog.
+        pressure = Pressure(limits_here()) if config.reaper.pressure else None
         server: Server = (
             EchoServer(config, watcher) if kind == "echo" else HttpServer(config, watcher)
         )

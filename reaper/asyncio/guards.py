@@ -40,7 +40,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Unpack, cast
 
 from ..config.settings import ReaperConfig
-from ..core.lease import Expiry, Lease
+from ..core.lease import Expiry, Explanation, Lease
 from ..core.ticks import seconds_to_tick
 from ..driver import sockets
 from ..driver.options import Options, spelled_out
@@ -50,6 +50,7 @@ from ..errors import NotInstalled
 from ..policy import Phase
 from ..policy.reasons import IDLE, MAX_AGE
 from . import closing, transports
+from .overload import refuse
 from .reaper import AsyncioReaper, serving_reaper
 from .transports import STAMP
 
@@ -91,6 +92,8 @@ class Rules(NamedTuple):
     """Whether the server says when it is busy; otherwise the kernel's stamps say who spoke last."""
     age: Callable[[], float] = never_too_old
     """Seconds after which a connection made now is too old; 0: never."""
+    http: bool = False
+    """Whether clients speak HTTP, in which one that is too many can be told so."""
 
     @property
     def every(self) -> float | None:
@@ -196,6 +199,15 @@ class Guard(Watched):
         if self._phase is Phase.HEADERS and self._counted == info.acknowledged:
             return Phase.HEADERS
         return Phase.HEADERS if _spoke_last(info) else Phase.KEEP_ALIVE
+
+    def silence(self, explained: Explanation, now: float) -> tuple[float, float | None]:
+        """As the kernel knows: the lease is touched by looks, and due at the next one."""
+        transport = self._open()
+        info = None if transport is None else transports.tcp_info(transport)
+        if info is None:
+            return super().silence(explained, now)
+        phase = self._found(transport, info)
+        return min(info.sent_ago, info.received_ago), self._rules.limits.get(phase)
 
     def _look(self, transport: Any) -> float | None:
         """Find out what the connection waits for, and return for how many seconds it may wait yet.
@@ -321,6 +333,10 @@ class Guard(Watched):
             self.hung_up: bool = bool(by_peer)
             self.leave()
 
+    def gone(self) -> None:
+        """The transport is closed, and not freed yet."""
+        self.lost()
+
     def _let_go(self) -> None:
         super()._let_go()
         self._reaper.sweep.discard(self)
@@ -361,7 +377,10 @@ class Gate(asyncio.Protocol):
         self._rules = rules
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Watch the connection, and make way for its own protocol."""
+        """Watch the connection, and make way for its own protocol; or refuse it."""
+        if not self._reaper.welcomes():
+            refuse(self._reaper, transport, http=self._rules.http)
+            return
         transport.set_protocol(self._inner)
         watch(self._reaper, transport, self._rules, self._inner)
         self._inner.connection_made(transport)

@@ -19,10 +19,12 @@ from typing import Any, ClassVar, Unpack
 
 from ..config.settings import ReaperConfig
 from ..driver.options import Options, check_names, spelled_out
+from ..driver.pressing import let_go
 from ..driver.reaper import Reaper, send_probe, tamed_collector
 from ..driver.watched import PROBE_GRACE, Probe
 from ..errors import InvalidArgument, shown
 from ..policy.min_rate import Sweep
+from ..policy.pressure import Pressure, Verdict, limits_here, read_here
 from ..policy.reasons import IDLE
 from .connection import Connection
 from .transports import socket_of
@@ -49,6 +51,10 @@ class AsyncioReaper(Reaper):
         loop: Whose connections; None: the running loop's.
         options: See `reaper.driver.Options`: tick, wheel_size, journal, listener, jitter,
             reaps_per_second, seed.
+    Attributes:
+        refused: How many connections were one too many.
+        refusing: How many of them are being answered now.
+        pressure: What `reaper.pressure` is judged by; None: it is off, or nothing runs yet.
     Raises:
         InvalidArgument: by name and value.
         RuntimeError: *loop* is None and none runs.
@@ -76,6 +82,10 @@ class AsyncioReaper(Reaper):
         self._at = math.inf  # when it rings
         self.sweep: Sweep = Sweep(self._schedule, self.core.tick / LOOKS_PER_TICK)
         self._passing = False  # whether a wake is between its two steps
+        self._forgot = -math.inf  # when connections were last looked for that have ended unheard
+        self.refused: int = 0
+        self.refusing: int = 0
+        self.pressure: Pressure | None = None
         self._probes: set[asyncio.Task[None]] = set()
         self._empty = asyncio.Event()
         self.driver.on_empty = self._empty.set
@@ -87,7 +97,11 @@ class AsyncioReaper(Reaper):
 
         Raises:
             RuntimeError: it runs already.
+            ImportError: `reaper.pressure` is on, and there is no psutil.
         """
+        if self.config.reaper.pressure:
+            self.pressure = Pressure(limits_here())
+            self.loop.call_later(self.core.tick, self._press)
         self._begin()
         self._wake()
 
@@ -129,6 +143,37 @@ class AsyncioReaper(Reaper):
             self.driver.act()
         finally:
             self._wake()
+
+    def welcomes(self) -> bool:
+        """Whether one more connection may be opened.
+
+        Of a server that lets no protocol in, the end of a connection is heard only when its
+        transport is freed. So before anyone is refused, those that have ended are forgotten; once
+        per tick at most, because it looks at every connection.
+        """
+        now = self._clock()
+        if self.count() >= self.most and now >= self._forgot + self.core.tick:
+            self._forgot = now
+            for connection in list(self.driver.connections.values()):
+                if connection.link < 0:
+                    connection.gone()
+        return super().welcomes()
+
+    def _press(self) -> None:
+        """Judge the pressure, and act on it once the loop has read. Once per tick.
+
+        It is no task, as `relieve` is: nobody would end that before the loop of a server closes.
+        """
+        if self.pressure is None or not self.running:
+            return
+        verdict = self.pressure.judge(read_here(self.count()))
+        self.accepting = verdict.accept
+        if verdict.scale < 1 or verdict.evict:
+            self.loop.call_soon(self.loop.call_soon, self._let_go, self.pressure, verdict)
+        self.loop.call_later(self.core.tick, self._press)
+
+    def _let_go(self, pressure: Pressure, verdict: Verdict) -> None:
+        pressure.evicted += let_go(self, verdict, pressure.min_age)
 
     def _run_probe(self, connection: Any) -> None:
         task = self.loop.create_task(send_probe(connection))

@@ -152,7 +152,7 @@ async def start_server(
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         transport = writer.transport
-        if not watcher.accepting:
+        if not watcher.welcomes():
             close(watcher, transport)
             return
         connection = watcher.watch(writer, idle, probe=probe, grace=grace)

@@ -58,6 +58,12 @@ class Reaper(Section):
         precedent="HAProxy spreads closes when it stops",
         kind=Number(),
     )
+    pressure: bool = option(
+        False,
+        "Shrink timeouts as descriptors or memory run short, then let the longest idle go (needs psutil).",
+        precedent="Envoy overload manager",
+        kind=Switch(),
+    )
     log_format: str = option(
         "text",
         "Text, or one JSON object per line.",
@@ -237,7 +243,7 @@ class Limits(Section):
     )
     max_connections: int = option(
         10000,
-        "Open connections per worker; one more is answered 503 and closed.",
+        "Open connections per worker; one more is answered 503. A guarded server has this limit if you set it.",
         precedent="nginx worker_connections 512; uvicorn --limit-concurrency",
         kind=Integer(1),
     )

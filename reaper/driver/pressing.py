@@ -42,7 +42,7 @@ async def relieve(
     """
     try:
         while True:
-            verdict = pressure.judge(read(len(watcher)))
+            verdict = pressure.judge(read(watcher.count()))
             watcher.accepting = verdict.accept
             if verdict.scale < 1 or verdict.evict:
                 await watcher.let_the_loop_read()
@@ -64,18 +64,20 @@ def let_go(
     doomed: list[Reapable] = []
     core = watcher.driver.core
     others = max(
-        0, len(core) - len(watcher)
+        0, len(core) - watcher.count()
     )  # leases that are no connections, and never touched perhaps
     for uid in core.oldest(LOOKS + others):
         explained = core.explain(uid)
         silent = 0.0 if explained.active_until is None else now - explained.active_until
         if silent < min_age:
             break  # and so are all after it
-        enough = explained.timeout is not None and silent >= explained.timeout * verdict.scale
-        if explained.reason not in reasons or not (enough or len(doomed) < verdict.evict):
-            continue
         connection = watcher.driver.owner_of(uid)
-        if connection is not None and not connection.busy:
+        if explained.reason not in reasons or connection is None:
+            continue
+        silent, limit = connection.silence(explained, now)
+        enough = limit is not None and silent >= limit * verdict.scale
+        surplus = silent >= min_age and len(doomed) < verdict.evict
+        if (enough or surplus) and not connection.busy:
             doomed.append(connection)
     spoken = unread_of(doomed)
     gone = 0

@@ -6,11 +6,12 @@ An adapter adds when its driver is woken, how a connection is watched, and how i
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar, Unpack
 
-from ..config.settings import ReaperConfig
+from ..config.settings import DEFAULT, ReaperConfig
 from ..core.lease import Hook, Lease
 from ..core.reaper import IdleReaper
 from ..core.ticks import check_timeout
@@ -22,6 +23,9 @@ from .driver import REAPS_PER_SLICE, Driver
 from .ends import log
 from .options import Options
 from .watched import Watched
+
+MOST = ReaperConfig().limits.max_connections
+"""The default of `limits.max_connections`."""
 
 COLLECTOR_THRESHOLDS = (10_000, 5, 2_000)
 """New objects before a young collection, young ones before a middle one, middle ones before a full
@@ -39,6 +43,9 @@ class Reaper:
         driver: Decides.
         accepting: Whether new connections are welcome. Set by `relieve`; servers turn newcomers
             away, or let them wait.
+        most: How many connections may be open at once: `limits.max_connections` if it was set, as a
+            guarded server has no limit of its own. Infinite otherwise.
+        count: Returns how many are open.
     """
 
     _hints: ClassVar[Mapping[str, str]]
@@ -58,6 +65,10 @@ class Reaper:
         self.core: IdleReaper = self.driver.core
         self.config: ReaperConfig = self.driver.config
         self.accepting: bool = True
+        limit = self.config.limits.max_connections
+        unset = self.config.origin("limits.max_connections") == DEFAULT and limit == MOST
+        self.most: float = math.inf if unset else limit
+        self.count: Callable[[], int] = self.__len__
         self.sleep: Callable[[float], Awaitable[object]] = sleep
         self._state = "not started"
 
@@ -71,6 +82,10 @@ class Reaper:
     def __len__(self) -> int:
         """How many connections are watched now."""
         return len(self.driver.connections)
+
+    def welcomes(self) -> bool:
+        """Whether one more connection may be opened."""
+        return self.accepting and self.count() < self.most
 
     def __repr__(self) -> str:
         return (

@@ -12,7 +12,7 @@ from functools import partial
 from inspect import isbuiltin, iscoroutinefunction, isfunction, ismethod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..core.lease import Epoch, Expiry, Lease
+from ..core.lease import Epoch, Expiry, Explanation, Lease
 from ..core.ticks import check_timeout
 from ..errors import InvalidArgument, shown
 from ..policy.reasons import UNANSWERED
@@ -65,6 +65,14 @@ class Reapable:
     def busy(self) -> bool:
         """Whether it is in use, or not known to be idle."""
         raise NotImplementedError
+
+    def silence(self, explained: Explanation, now: float) -> tuple[float, float | None]:
+        """For how many seconds it has been silent, and for how many it may be; None: for ever.
+
+        Override where the lease does not tell, because it is not touched by every packet.
+        """
+        until = explained.active_until
+        return (0.0 if until is None else now - until), explained.timeout
 
     def shut(self) -> None:
         """Tell the peer at once that nothing more is read, because the connection is about to be
@@ -152,6 +160,9 @@ class Watched(Reapable):
         self.lease: Lease = lease
         self._born = lease._epoch.serial
         self.touch = self._first_touch
+
+    def gone(self) -> None:
+        """Override: its socket is closed. An adapter that hears of that by itself does nothing."""
 
     def handled(self) -> None:
         """A stream keeps `receiving` exact from now on.

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import importlib.util
 import os
 import shutil
 import signal
@@ -96,6 +97,8 @@ def _run(parsed: argparse.Namespace) -> int:
     program = shutil.which(name) or shutil.which(name, os.F_OK)
     if program is None:
         return _refuse(f"{name}: no such command", NOT_FOUND)
+    if config.reaper.pressure and importlib.util.find_spec("psutil") is None:
+        return _refuse("--pressure needs psutil: pip install 'idle-reaper[pressure]'")
     if parsed.explain:
         print(explain(program, parsed.command, config, inside=parsed.inside))
         return 0

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from ..asyncio.overload import refuse
 from ..asyncio.reaper import AsyncioReaper, reaper_of
 from ..policy import Phase
 from ..servers import polled
@@ -32,10 +33,17 @@ def watch(transport: Any, ask: Callable[[Any], Phase]) -> None:
 # ---- hypercorn
 
 
-def watch_hypercorn(server: Any) -> None:
-    """Guard the connection that *server*, hypercorn's `TCPServer` on asyncio, is about to serve."""
+def watch_hypercorn(server: Any) -> bool:
+    """Guard the connection that *server*, hypercorn's `TCPServer` on asyncio, is about to serve.
+
+    False: it is one too many, and has been refused.
+    """
+    if not reaper().welcomes():
+        refuse(reaper(), server.writer.transport, http=True, heard=bytes(server.reader._buffer))
+        return False
     known = weakref.ref(server)
     watch(server.writer.transport, lambda transport: hypercorn(known()))
+    return True
 
 
 def hypercorn(server: Any) -> Phase:

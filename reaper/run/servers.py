@@ -356,9 +356,9 @@ def _hypercorn(module: ModuleType, server: Server) -> None:
         from ..servers.hypercorn import end_streams
         from .phases import watch_hypercorn
 
-        watch_hypercorn(self)
-        end_streams(self, report.load())
-        await method(self)
+        if watch_hypercorn(self):
+            end_streams(self, report.load())
+            await method(self)
 
     _hypercorn_reports(server)
 

@@ -46,7 +46,7 @@ def rules_of(reaper: AsyncioReaper, ask: Ask) -> Rules:
     """The rules for a server that *ask* asks, by the config of *reaper*."""
     timeouts = reaper.config.timeouts
     limits = {phase: check_idle(getattr(timeouts, phase.value)) for phase in LIMITED}
-    return Rules(ask, limits, None, told=True, age=ages(reaper.config))
+    return Rules(ask, limits, None, told=True, age=ages(reaper.config), http=True)
 
 
 def watch(reaper: AsyncioReaper, transport: Any, ask: Ask) -> None:

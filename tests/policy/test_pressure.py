@@ -146,6 +146,9 @@ def test_it_does_not_take_another_error_for_fullness(monkeypatch: pytest.MonkeyP
 
 
 class Watching(Loop):
+    def count(self) -> int:
+        return len(self)
+
     def __len__(self) -> int:
         return len(self.driver.connections)
 

@@ -593,7 +593,7 @@ async def test_who_asks_as_a_server_leaves_is_answered_by_the_next_one(
         worker.stop.set()
         before = socket.create_connection(address)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(serve, "echo", ReaperConfig(), ReaperConfig, None, False, worker)
+            nursery.start_soon(serve, "echo", ReaperConfig(), ReaperConfig, None, worker)
             await trio.testing.wait_all_tasks_blocked(0.01)
             asking.settimeout(0.05)
             assert asking.connect_ex(address) == errno.EAGAIN, "nothing was heard"

@@ -13,6 +13,7 @@ import socket
 from typing import Any, ClassVar
 
 from ...asyncio import transports
+from ...asyncio.overload import refuse
 from ...driver.sockets import TCP_NOTSENT_LOWAT
 from ...policy import Phase
 from .base import Guarded, age_of
@@ -45,6 +46,11 @@ class IdleProtocol(Guarded, asyncio.Protocol):
         self._over = True  # until there is a connection
 
     def connection_made(self, transport: Any) -> None:
+        if not self.shared.reaper.welcomes():
+            if self.shared.greeting is not None:
+                self.shared.greeting.greeted(self)
+            refuse(self.shared.reaper, transport, http=True)
+            return
         self.transport = transport
         self.origin.server_state.connections.add(self)
         found = transports.socket_of(transport)

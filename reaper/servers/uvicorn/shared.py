@@ -290,6 +290,8 @@ def shared_by(
     found = _SHARED.get(config)
     if found is None or found.reaper.loop is not asyncio.get_running_loop():
         found = _SHARED[config] = Shared(config, settings, journal)
+        if server_state is not None:
+            found.reaper.count = server_state.connections.__len__
         REPORTS.join()
         if server_state is not None and threading.current_thread() is threading.main_thread():
             found.begin(server_state)  # signals can be handled in the main thread only
