@@ -44,7 +44,6 @@ POLL, LONGEST = 0.1, 10.0
 say that it guards itself."""
 GRACE = 0.25
 """Seconds after COMMAND's end in which what it left in the background has begun to listen."""
-TCP_DEFER_ACCEPT = 9
 
 
 def asked(config: ReaperConfig, path: str) -> bool:
@@ -398,7 +397,7 @@ def defers_accept(target: Any, inode: int) -> bool:
     if place is None:
         return False
     with suppress(OSError), socket.socket(fileno=take(*place)) as sock:
-        return bool(sock.getsockopt(socket.IPPROTO_TCP, TCP_DEFER_ACCEPT))
+        return bool(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT))
     return False
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -118,13 +119,16 @@ class Mouth:
         os.waitid(os.P_PIDFD, end, os.WEXITED | os.WNOWAIT)
 
 
-def watched(command: list[str], *said: bytes, **options: Any) -> tuple[Watcher, list[str]]:
+def watched(
+    command: list[str], *said: bytes, config: ReaperConfig | None = None, **options: Any
+) -> tuple[Watcher, list[str]]:
     """A watcher that has watched *command* to its end, and the lines that it printed."""
     lines: list[str] = []
     with subprocess.Popen(command) as child:
         pidfd = os.pidfd_open(child.pid)
         ears: Any = Mouth(*said)
-        found = Watcher(child.pid, pidfd, ReaperConfig(), ears, lines.append, **options)
+        found = Watcher(child.pid, pidfd, config or ReaperConfig(), ears, lines.append, **options)
+        found.leave = child.wait  # a zombie would still be watched
         found.run()
         os.close(pidfd)
     return found, lines
@@ -151,3 +155,55 @@ def test_the_watcher_of_a_command_that_listens_nowhere_asks_one_kernel_and_is_si
     monkeypatch.setattr("reaper.run.watcher.POLL", 0.01)
     _, lines = watched(["sleep", "0.5"])
     assert (len(opened), lines) == (2, [])  # one for dumps and one for looks
+
+
+LISTENS = """
+import socket, sys, time
+first = socket.create_server(('127.0.0.1', 0))
+time.sleep(2)
+first.close()
+time.sleep(1)
+again = socket.create_server(('127.0.0.1', 0))
+time.sleep(1)
+"""
+
+
+@pytest.mark.slow
+def test_a_command_that_listens_anew_makes_no_news(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watcher, "POLL", 0.05)
+    monkeypatch.setattr(watcher, "SETTLES", 0.1)
+    monkeypatch.setattr(watcher, "LONGEST", 0.1)
+    limits = ReaperConfig.load(overrides={"attach.idle": "200ms", "attach.tick": "50ms"})
+    lines = watched([sys.executable, "-c", LISTENS], config=limits)[1]
+    assert len(lines) == 3
+    assert "has 0.1 s to say that it guards itself; after that it is watched" in lines[0]
+    assert "is guarded from outside: idle 200ms" in lines[1]
+    assert lines[2] == "this also cuts an answer that has begun and pauses for 200ms"
+
+
+@pytest.mark.slow
+def test_a_watcher_that_attaches_to_nothing_says_what_is_not_guarded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(watcher, "POLL", 0.05)
+    monkeypatch.setattr(watcher, "SETTLES", 0.1)
+    monkeypatch.setattr(watcher, "LONGEST", 0.1)
+    _, (line,) = watched([sys.executable, "-c", LISTENS], attaches=False)
+    assert line.endswith(" is not guarded: --inside was given")
+
+
+class Held:
+    """Stands for a target: this process holds the socket *sock*."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._place = os.getpid(), sock.fileno()
+
+    def find(self, inode: int) -> tuple[int, int]:
+        return self._place
+
+
+@pytest.mark.parametrize("seconds", [0, 3])
+def test_a_listener_whose_clients_the_kernel_hides_is_recognised(seconds: int) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, seconds)
+        assert watcher.defers_accept(Held(sock), 0) == bool(seconds)
