@@ -7,12 +7,16 @@ connection then counts as kept alive.
 
 from __future__ import annotations
 
+import asyncio
 import os
+import random
+import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
 
-from aiohttp import web
+from aiohttp import WSCloseCode, web
 
 from ..asyncio.guards import LEAVING
 from ..asyncio.reaper import AsyncioReaper, reaper_of
@@ -21,6 +25,7 @@ from ..config.settings import ReaperConfig
 from ..policy import Phase
 from . import polled
 from .configured import advertised, kept_alive
+from .goodbye import begin_stopping
 
 NEVER = 1e8
 """Seconds; the keep-alive that aiohttp is given where ours is in force."""
@@ -38,6 +43,58 @@ def phase_of(transport: Any) -> Phase:
         )
         return Phase.IN_FLIGHT if answering else Phase.KEEP_ALIVE
     return Phase.IN_FLIGHT if request.content.is_eof() or not transport.is_reading() else Phase.BODY
+
+
+class Goodbyes:
+    """Ends the streams and the WebSockets of one application when its server is told to stop.
+
+    aiohttp has no message that tells a handler: `reaper.stopping()` does. A stream is completed
+    `timeouts.drain_streams` later, and its handler cancelled; a WebSocket is closed with 1012 when
+    its turn has come in `timeouts.drain_window`.
+
+    Args:
+        config: The settings in force.
+    """
+
+    def __init__(self, config: ReaperConfig) -> None:
+        self._seconds = config.timeouts.drain_streams
+        self._window = config.timeouts.drain_window
+        self._types = frozenset(config.server.streams.lower().split())
+        self._streams: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        self._sockets: weakref.WeakSet[web.WebSocketResponse] = weakref.WeakSet()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def note(self, request: web.Request, response: web.StreamResponse) -> None:
+        """*response* begins."""
+        if isinstance(response, web.WebSocketResponse):
+            self._sockets.add(response)
+        elif response.content_type in self._types:
+            self._streams[response] = request.task
+
+    async def stop(self, app: web.Application) -> None:
+        """The server is told to stop. This does not wait: aiohttp waits for what is open next."""
+        begin_stopping()
+        for response, handler in list(self._streams.items()):
+            self._start(self._end(response, handler))
+        for websocket in list(self._sockets):
+            self._start(self._close(websocket))
+
+    def _start(self, ending: Any) -> None:
+        task = asyncio.get_running_loop().create_task(ending)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _end(self, response: web.StreamResponse, handler: asyncio.Task[Any]) -> None:
+        await asyncio.sleep(self._seconds)
+        if not response._eof_sent:
+            with suppress(Exception):  # the client is gone
+                await response.write_eof()
+            handler.cancel()
+
+    async def _close(self, websocket: web.WebSocketResponse) -> None:
+        await asyncio.sleep(random.random() * self._window)
+        if not websocket.closed:
+            await websocket.close(code=WSCloseCode.SERVICE_RESTART)
 
 
 def guard(server: Callable[[], Any], *, reaper: AsyncioReaper | None = None) -> Callable[[], Any]:
@@ -59,7 +116,7 @@ def run_app(app: Any, *, config: ReaperConfig | None = None, **options: Any) -> 
         config: The settings in force; None: those of the file that REAPER_CONFIG names and of the
             variables REAPER_*.
         options: As in `aiohttp.web.run_app`, except `loop`. A `keepalive_timeout` holds where
-            *config* leaves `keep_alive` at its default.
+            *config* leaves `keep_alive` at its default; `shutdown_timeout` is `drain` unless given.
     Raises:
         ConfigError: there is no *config*, and the file or a variable cannot be used.
     """
@@ -73,6 +130,8 @@ def run_app(app: Any, *, config: ReaperConfig | None = None, **options: Any) -> 
         return guard(server, reaper=reaper_of(config=settings))
 
     seconds = advertised(settings)
+    goodbyes = Goodbyes(settings) if settings.timeouts.drain_streams else None
+    options.setdefault("shutdown_timeout", settings.timeouts.drain)
 
     async def prepare(request: web.Request, response: web.StreamResponse) -> None:
         if LEAVING and request.transport in LEAVING:
@@ -80,7 +139,11 @@ def run_app(app: Any, *, config: ReaperConfig | None = None, **options: Any) -> 
             response.headers["Connection"] = "close"
         elif seconds and response.keep_alive and response.status != HTTPStatus.SWITCHING_PROTOCOLS:
             response.headers.setdefault("Keep-Alive", f"timeout={seconds}")
+        if goodbyes is not None:
+            goodbyes.note(request, response)
 
     app.on_response_prepare.append(prepare)
+    if goodbyes is not None:
+        app.on_shutdown.append(goodbyes.stop)
     make = loop_factory(wrap=guarded, config=settings)
     web.run_app(app, loop=make(), **options)

@@ -20,6 +20,7 @@ from ..config.settings import ReaperConfig
 from ..policy import Phase
 from . import polled
 from .configured import kept_alive
+from .goodbye import begin_stopping
 from .metrics import stopping
 from .streams import Streams
 
@@ -94,6 +95,7 @@ class ASGIWorker(gasgi.ASGIWorker):  # type: ignore[misc]
             self.cfg.set("keepalive", 0)  # what is answered from now on says that it is the last
             for transport in polled.transports_of(reaper):
                 transport.get_protocol()._keepalive = 0
+            begin_stopping()
             await stopping(timeouts.drain_delay)
             self._streams.stop(timeouts.drain_streams)
             for server in self.servers:

@@ -11,6 +11,7 @@ import weakref
 from typing import Any
 
 from ..config.settings import ReaperConfig
+from .goodbye import begin_stopping
 from .streams import Streams
 
 OWN_GRACE = 3.0
@@ -40,4 +41,5 @@ def end_streams(server: Any, config: ReaperConfig) -> None:
 
 async def _stop(terminated: Any, streams: Streams, seconds: float) -> None:
     await terminated.wait()
+    begin_stopping()
     streams.stop(seconds)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import reaper
+
 
 async def application(scope: Any, receive: Any, send: Any) -> None:
     """`/events` streams until it is told, `/stubborn` although it is told, `/declared` says so
-    itself; `/slow` answers after 3 s, `/download` sends for 3 s, neither with a length.
+    itself, `/goodbye` until the server stops; `/slow` answers after 3 s, `/download` sends for 3 s, neither with a length.
     """
     if scope["type"] == "lifespan":
         await lifespan(receive, send)
@@ -16,6 +18,8 @@ async def application(scope: Any, receive: Any, send: Any) -> None:
         await receive()
         await send({"type": "websocket.accept"})
         print(f"told {(await receive())['code']}", flush=True)
+    elif scope["path"] == "/goodbye":
+        await goodbye(receive, send)
     elif scope["path"] in ("/events", "/stubborn", "/declared"):
         await stream(scope, receive, send)
     else:
@@ -46,6 +50,16 @@ async def stream(scope: Any, receive: Any, send: Any) -> None:
     print(f"told {gone.result()['type']}", flush=True)
     await send({"type": "http.response.body", "body": b"data: bye\n\n", "more_body": True})
     await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def goodbye(receive: Any, send: Any) -> None:
+    headers = [(b"content-type", b"text/event-stream")]
+    await receive()  # the request
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": b"data: tick\n\n", "more_body": True})
+    await reaper.stopping()
+    last = b"retry: 500\n\ndata: bye\n\n"
+    await send({"type": "http.response.body", "body": last, "more_body": False})
 
 
 async def ordinary(path: str, receive: Any, send: Any) -> None:

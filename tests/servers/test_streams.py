@@ -35,6 +35,7 @@ COMMANDS = {
     "UvicornWorker": [*GUNICORN, "reaper.gunicorn.UvicornWorker", "-b"],
     "hypercorn": [*HYPERCORN, "-b"],
 }
+OTHERS = {"aiohttp": ["tests.helpers.streaming_aiohttp"]}
 LAST_CHUNK = b"\r\n0\r\n\r\n"
 
 
@@ -43,8 +44,9 @@ def serving(kind: str, tmp_path: Path, **timeouts: str) -> Iterator[Server]:
     port = free_port()
     limits = {f"REAPER_TIMEOUTS_{name}": value for name, value in timeouts.items()}
     environment = os.environ | {"REAPER_TICK": "250ms"} | limits
-    where = f"127.0.0.1:{port}" if COMMANDS[kind][-1] == "-b" else str(port)
-    command = [sys.executable, "-m", *COMMANDS[kind], where]
+    words = (COMMANDS | OTHERS)[kind]
+    where = f"127.0.0.1:{port}" if words[-1] == "-b" else str(port)
+    command = [sys.executable, "-m", *words, where]
     with start(command, tmp_path / "log", port=port, environment=environment) as server:
         yield server
 
@@ -104,6 +106,16 @@ def test_a_stop_ends_the_stream_and_answers_the_others(
     assert "Traceback" not in log
 
 
+def test_an_application_that_awaits_the_stop_says_goodbye(kind: str, tmp_path: Path) -> None:
+    with serving(kind, tmp_path, DRAIN_STREAMS="20s") as server:
+        stream = Client(server, "/goodbye")
+        os.kill(server.pid, signal.SIGTERM)
+        stream.join()
+        wait_until(lambda: server.process.poll() is not None)
+    assert b"retry: 500" in stream.said
+    assert stream.said.endswith(LAST_CHUNK)
+
+
 @pytest.mark.parametrize("path", ["/stubborn", "/declared"])
 def test_a_stop_ends_a_stream_that_does_not_listen_and_one_that_says_what_it_is(
     kind: str, tmp_path: Path, path: str
@@ -127,6 +139,24 @@ def test_a_stream_is_any_response_where_drain_streams_is_off(kind: str, tmp_path
         os.kill(server.pid, signal.SIGTERM)
         stream.join()
     assert not stream.said.endswith(LAST_CHUNK)
+
+
+def test_aiohttp_ends_its_streams_and_answers_the_others(tmp_path: Path) -> None:
+    with serving("aiohttp", tmp_path) as server:
+        stream, goodbye, slow, download = (
+            Client(server, path) for path in ("/events", "/goodbye", "/slow", "/download")
+        )
+        time.sleep(0.5)
+        os.kill(server.pid, signal.SIGTERM)
+        for client in (stream, goodbye, slow, download):
+            client.join()
+        wait_until(lambda: server.process.poll() is not None)
+        log = server.log.read_text()
+    assert stream.said.endswith(b"data: tick\n\n" + LAST_CHUNK)
+    assert goodbye.said.endswith(b"data: bye\n\n" + LAST_CHUNK)
+    assert slow.said.endswith(b"whole" + LAST_CHUNK)
+    assert download.said.endswith(b"whole" + LAST_CHUNK)
+    assert "lifespan has ended" in log
 
 
 def all_end(clients: list[socket.socket]) -> tuple[list[bytes], float]:
@@ -161,6 +191,7 @@ def test_idle_connections_are_closed_spread_over_the_window(kind: str, tmp_path:
     assert spread > 1
 
 
+@pytest.mark.parametrize("kind", [*COMMANDS, *OTHERS])
 def test_websockets_are_told_that_the_server_restarts_spread_over_the_window(
     kind: str, tmp_path: Path
 ) -> None:

@@ -27,6 +27,7 @@ from ...journal import Journal
 from ...policy.min_rate import Sweep
 from .. import metrics as metrics_of
 from ..configured import advertised, ages, kept_alive
+from ..goodbye import begin_stopping
 from ..metrics import Application, Reports
 from ..streams import Streams
 
@@ -171,6 +172,7 @@ class Shared:
         now, tick = self.driver.now(), self.driver.core.tick
         if self.leave_by is None:
             self.leave_by = now + self.config.timeouts.drain
+            begin_stopping()
             self.streams.stop(self.config.timeouts.drain_streams)
         return max(self.leave_by - now, tick)
 
@@ -207,6 +209,7 @@ class Shared:
     def _stop_in(self, delay: float, server_state: ServerState, stop: Callable[[], object]) -> None:
         log.info("Shutting down in %g s; until then newcomers are served", delay)
         metrics_of.note_stopping()
+        begin_stopping()
         # uvicorn makes its list of headers anew every second, from `encoded_headers`.
         more = [] if self._says(b"connection") else [CLOSE]
         self._uvicorn.encoded_headers = [*self._uvicorn.encoded_headers, *more]

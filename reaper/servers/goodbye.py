@@ -1,0 +1,24 @@
+"""How a guarded server tells the program that it stops: `reaper.stopping()` becomes true.
+
+`reaper run` imports this library under a name of its own, so that a module `reaper` of the program
+is the program's. If that is this library as well, there are two of it in the process, and the
+program awaits the other one's flag.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+
+from ..stops import stopping
+
+
+def begin_stopping() -> None:
+    """The server has been told to stop: tell whoever awaits `reaper.stopping()` in this loop. To be
+    called by a task of the loop, before anything is closed.
+    """
+    stopping().begin(in_loop=True)
+    programs = sys.modules.get("reaper.stops")
+    with suppress(AttributeError):  # it is something else of that name
+        if programs is not None and programs.stopping is not stopping:
+            programs.stopping().begin(in_loop=True)
