@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks import starts
 from benchmarks.instructions import count
 from benchmarks.servers import exchanges
 
@@ -107,3 +108,8 @@ def test_an_http_exchange_makes_six_calls_when_its_connection_is_parked(
     exchanged: dict[str, Any],
 ) -> None:
     assert calls(exchanged[HTTP_PARKED]) <= 6.5
+
+
+def test_a_python_start_below_reaper_run_costs_three_hundredths_more_at_most() -> None:
+    found = starts.count()
+    assert found["below reaper run"] <= 1.03 * found["bare"]  # 1.012; it was 4.1
