@@ -379,6 +379,8 @@ def add_probe(commands: Any) -> None:
     )
     add_target(probe, "http")
     option(probe, "--wait", DURATION, "how long to wait for a close; default 30s", 30.0)
+    option(probe, "--http2", bool, "ask in HTTP/2: by streams, windows and pings; needs h2")
+    option(probe, "--much-path", reading(parse_path), "a long answer, for --http2", metavar="PATH")
     option(probe, "--trials", COUNT, "connections per question; default 12", 12)
     words = (
         "the configured limit, such as keep_alive=5s; repeatable. "
@@ -531,8 +533,15 @@ def run_probe(options: argparse.Namespace) -> int:
     target, protocol, paths, tls = take_target(options)
     if options.junit and not options.expect:
         raise BadArgument("--junit: say what is expected: give --expect as well")
-    paths = replace(paths, post=options.body_path or "", method=options.body_method)
-    speech = Speech(protocol or "http", paths, tls)
+    paths = replace(
+        paths,
+        post=options.body_path or "",
+        method=options.body_method,
+        much=options.much_path or "",
+    )
+    if options.http2 and protocol not in (None, "http"):
+        raise BadArgument(f"--http2: the target speaks {protocol}: leave one of them out")
+    speech = Speech("http2" if options.http2 else protocol or "http", paths, tls)
     if not (options.json or options.quiet) and sys.stderr.isatty():
         each = " with each question" if options.one_by_one else ""
         words = f"waiting up to {seconds(options.wait)}{each} for {target} to close ..."

@@ -16,6 +16,7 @@ from pathlib import Path
 from statistics import median
 from xml.sax.saxutils import quoteattr
 
+from . import http2
 from .clients import Client, Ended, Speech, behaviour
 from .drive.watchdog import recognise, recognise_refusal
 from .plan.behaviours import KINDS, draw
@@ -93,6 +94,23 @@ QUESTIONS = {
         Question("drip", "a byte every 500ms", "drip"),
     ),
 }
+QUESTIONS["http2"] = (
+    FIRST_BYTE,
+    Question("headers", "half of a header block, then silence", "half_headers"),
+    Question("headers_drip", "an empty CONTINUATION every 500ms, never the end", "dripped_headers"),
+    Question("body", "half of a body, then silence", "half_body"),
+    Question("body_drip", "a byte of body every 500ms", "dripped_body"),
+    Question("body_empty", "an empty DATA frame every 500ms", "empty_body"),
+    Question("no_stream", "settings, and never a request", "no_stream"),
+    Question("window", "a long answer, and a window that is never opened again", "unopened"),
+    Question("window_pings", "the same, with PING and PRIORITY every 500ms", "unopened_pings"),
+    Question("slow_reader", "a window opened by 16 KiB every 500ms: it is alive", "slow_reader"),
+    Question("keep_alive", "one request, its response, then silence", "silent"),
+    Question("pings", "one request, its response, then a PING every 500ms", "pings"),
+    Question("rapid_reset", "4,000 requests a second, each reset at once", "rapid_reset"),
+    Question("ping_flood", "4,000 PINGs a second", "ping_flood"),
+    Question("settings_flood", "4,000 SETTINGS a second", "settings_flood"),
+)
 QUESTIONS["raw"] = QUESTIONS["echo"]
 NAMES = tuple(dict.fromkeys(each.name for each in (*TLS_QUESTIONS, *sum(QUESTIONS.values(), ()))))
 
@@ -181,7 +199,8 @@ def probe(
         one_by_one: Whether a question waits for the one before it. All at once, they may take
             every thread of a small server, and what they wait for then is a thread.
     """
-    questions = (*(TLS_QUESTIONS if speech.tls else ()), *QUESTIONS[speech.protocol])
+    handshake = speech.tls and speech.protocol != "http2"
+    questions = (*(TLS_QUESTIONS if handshake else ()), *QUESTIONS[speech.protocol])
     slow = replace(speech, timeout=LONG)
     ends = asyncio.run(_ask(questions, target, slow, wait, trials, one_by_one))
     return [
@@ -200,6 +219,8 @@ async def _ask(
 ) -> list[list[Ended]]:
     async def trial(question: Question, asked: int, number: int) -> Ended:
         await asyncio.sleep(min(STAGGER, wait / 2) * (number + draw(number, asked)) / trials)
+        if speech.protocol == "http2":
+            return await http2.play(question.kind, target, speech, wait)
         parameters = {"every": DRIP_EVERY, "delay": f"{question.delay}s"}
         known = {
             name: text

@@ -66,7 +66,8 @@ LOADGEN = {
     "judge": {"units", "plan"},
     "drive": JUDGED,
     **dict.fromkeys(
-        ["probe", "clients", "race", "backend", "vanish"], JUDGED | {"drive", "clients"}
+        ["probe", "clients", "http2", "race", "backend", "vanish"],
+        JUDGED | {"drive", "clients", "http2"},
     ),
     "simulate": JUDGED | {"drive"},
     "journals": JUDGED | {"simulate"},
@@ -78,6 +79,7 @@ LOADGEN = {
         "simulate",
         "journals",
         "clients",
+        "http2",
         "probe",
         "race",
         "backend",
