@@ -147,6 +147,12 @@ REQUEST = _row(
     client="waited for a request that took too long",
     mend="a longer timeout",
 )
+FLOOD = _row(
+    "flood",
+    given_by=("servers",),
+    client="sent more resets, pings, settings or priorities of HTTP/2 than any client needs",
+    mend="nothing",
+)
 LINGER = _row(
     "linger",
     "timeouts.linger",

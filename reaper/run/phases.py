@@ -11,12 +11,18 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
+from ..asyncio.closing import close
+from ..asyncio.guards import LEAVING
 from ..asyncio.overload import refuse
 from ..asyncio.reaper import AsyncioReaper, reaper_of
+from ..asyncio.transports import descriptor_of
 from ..policy import Phase
 from ..servers import polled
+from ..servers.http2.hypercorn import WATCH, session_of
+from ..servers.http2.waiting import Watch
 from .report import load
 
 
@@ -42,8 +48,39 @@ def watch_hypercorn(server: Any) -> bool:
         refuse(reaper(), server.writer.transport, http=True, heard=bytes(server.reader._buffer))
         return False
     known = weakref.ref(server)
-    watch(server.writer.transport, lambda transport: hypercorn(known()))
+    transport = server.writer.transport
+
+    def ask(transport: Any) -> Phase:
+        serving = known()
+        if transport in LEAVING:
+            leave(serving)
+        return hypercorn(serving)
+
+    watch(transport, ask)
+    watching = reaper()
+    streams = Watch(
+        watching.driver,
+        watching.config,
+        watching.sweep,
+        partial(descriptor_of, transport),
+        partial(close, watching, transport),
+    )
+    setattr(server, WATCH, streams)
     return True
+
+
+def leave(server: Any) -> None:
+    """Tell the client of *server*, a `TCPServer`, by GOAWAY that its connection is too old."""
+    session = session_of(getattr(getattr(server, "protocol", None), "protocol", None))
+    if session is not None:
+        session.leave()
+
+
+def forget(server: Any) -> None:
+    """The connection of *server*, a `TCPServer`, has ended: nothing of it is watched any more."""
+    session = session_of(getattr(getattr(server, "protocol", None), "protocol", None))
+    if session is not None:
+        session.over()
 
 
 def hypercorn(server: Any) -> Phase:
@@ -52,6 +89,8 @@ def hypercorn(server: Any) -> Phase:
     if inner is None:
         return Phase.KEEP_ALIVE  # no byte has come yet
     if hasattr(inner, "streams"):  # HTTP/2
+        if session_of(inner):  # which knows the limits
+            return Phase.IN_FLIGHT if inner.streams else Phase.IDLE
         return Phase.IN_FLIGHT if inner.streams else Phase.KEEP_ALIVE
     theirs = getattr(inner.connection, "their_state", None)
     if theirs is None:  # a WebSocket: it is a tunnel once the handshake is over

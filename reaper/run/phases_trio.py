@@ -9,6 +9,7 @@ then meet `trio.ClosedResourceError`, which hypercorn handles.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import trio
@@ -17,9 +18,11 @@ from ..driver.driver import Driver
 from ..driver.watched import Watched
 from ..policy import IdlePolicy, Phase
 from ..policy.min_rate import NoSweep
+from ..servers.http2.hypercorn import WATCH
+from ..servers.http2.waiting import Watch
 from ..trio.connection import socket_of
 from ..trio.reaper import TrioReaper
-from .phases import hypercorn
+from .phases import forget, hypercorn
 from .report import load
 
 PIECE = 65536
@@ -76,6 +79,8 @@ class Served(Watched):
     def look(self) -> None:
         """Note the phase that may have begun: before a read, and after a write."""
         phase = hypercorn(self._server)
+        if phase is Phase.IDLE:
+            phase = Phase.IN_FLIGHT  # no stream of HTTP/2 is open: its session knows the limit
         if phase is Phase.KEEP_ALIVE and hypercorn_waits(self._server):
             phase = Phase.HEADERS
         elif phase is Phase.KEEP_ALIVE and self.policy.phase is Phase.FIRST_BYTE:
@@ -141,8 +146,12 @@ async def guarded_run(run: Any, self: Any) -> None:
     now = reaper.driver.now
     connection.policy = IdlePolicy(reaper.config, connection, now(), NoSweep(), _uncounted)
     self.stream = Stream(stream, connection, now)
+    descriptor = partial(getattr, connection, "descriptor")
+    close = socket_of(stream).close
+    setattr(self, WATCH, Watch(reaper.driver, reaper.config, NoSweep(), descriptor, close))
     try:
         await run(self)
     finally:
+        forget(self)
         connection.leave()
         del connection.policy  # it refers to the connection: a circle otherwise

@@ -354,11 +354,14 @@ def _hypercorn(module: ModuleType, server: Server) -> None:
     @around(module.TCPServer, "run")
     async def run(method: Callable[..., Any], self: Any) -> None:
         from ..servers.hypercorn import end_streams
-        from .phases import watch_hypercorn
+        from .phases import forget, watch_hypercorn
 
         if watch_hypercorn(self):
             end_streams(self, report.load())
-            await method(self)
+            try:
+                await method(self)
+            finally:
+                forget(self)
 
     _hypercorn_reports(server)
 
@@ -372,6 +375,10 @@ def _hypercorn_trio(module: ModuleType, server: Server) -> None:
 
 def _hypercorn_reports(server: Server) -> None:
     from hypercorn.config import Config
+
+    from ..servers.http2.hypercorn import guard
+
+    guard(around)
 
     if hasattr(Config.create_sockets, "__wrapped__"):
         return  # the other flavour has wrapped it

@@ -6,6 +6,8 @@ import asyncio
 import os
 from typing import Any
 
+import anyio
+
 import reaper.asyncio
 import reaper.uvicorn
 from reaper.config import ReaperConfig
@@ -40,7 +42,7 @@ async def body_of(path: str, receive: Any, query: bytes) -> bytes:
     if path in ("/big", "/some"):
         return BIG[: int(query or len(BIG))]
     if path == "/slow":
-        await asyncio.sleep(float(query or 2))
+        await anyio.sleep(float(query or 2))
     if path == "/pid":
         return str(os.getpid()).encode()
     if path == "/echo":

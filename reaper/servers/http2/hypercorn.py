@@ -1,0 +1,317 @@
+"""HTTP/2 under hypercorn, on asyncio and on trio: its `H2Protocol` is told apart by stream.
+
+The rule of this module: *what hypercorn knows is read from it when something has moved*. Its methods
+are wrapped by `guard`; each calls the method itself, and then looks what the stream waits for now.
+Its fields are private, and are read by `_Session` alone. Tried with hypercorn 0.18.0 and h2 4.4.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from ...driver.sockets import peer_name
+from ...policy import Phase
+from ...policy.reasons import FLOOD
+from .floods import BOUNDED, Budget
+from .waiting import Waiting, Watch
+
+SESSION = "_reaper_session"
+"""The attribute of an `H2Protocol` that is its `Session`."""
+
+WATCH = "_reaper_watch"
+"""The attribute of a hypercorn `TCPServer` that says who watches its connection: a `Watch`."""
+
+NO_ERROR, REFUSED_STREAM, CANCEL, ENHANCE_YOUR_CALM = 0, 7, 8, 11
+"""Error codes of RFC 9113, section 7."""
+
+HEADER_FRAMES = frozenset({1, 9})
+"""HEADERS and CONTINUATION."""
+DATA = 0
+FRAME_HEAD = 9
+"""Bytes before the payload of a frame."""
+
+Around = Callable[[Any, str], Callable[[Callable[..., Any]], None]]
+"""As `reaper.run.servers.around`: replaces a method by a function that is given it first."""
+
+
+def session_of(protocol: Any) -> Session | None:
+    """The session of *protocol*, an `H2Protocol`; None if it is not guarded."""
+    found: Session | None = getattr(protocol, SESSION, None)
+    return found
+
+
+class Session:
+    """One connection of HTTP/2.
+
+    Args:
+        protocol: Its `H2Protocol`.
+        watch: Who watches it.
+    Attributes:
+        streams: What each open stream waits for, by number.
+        working: Calls of `handle` that have not returned.
+        leaving: Whether GOAWAY was sent: no further stream is begun.
+        ended: Whether the connection has ended, or is being closed: what comes is not looked at.
+    """
+
+    def __init__(self, protocol: Any, watch: Watch) -> None:
+        self._protocol = protocol
+        self._watch = watch
+        self._server = protocol.send.__self__
+        self._budget = Budget(watch.driver.now)
+        self.streams: dict[int, Waiting] = {}
+        self.working = 0
+        self.leaving = False
+        self.ended = False
+        self._heard = False
+        self._idle = self._waiting(Phase.FIRST_BYTE, "", self._close)
+        self._block = self._waiting(Phase.IN_FLIGHT, "", self._close)
+
+    def _waiting(self, phase: Phase, name: str, end: Callable[[str], object]) -> Waiting:
+        def named() -> str:
+            return f"{peer_name(self._watch.descriptor()) or 'a client'}{name}"
+
+        return Waiting(self._watch, phase, named, self._works, end)
+
+    def _works(self) -> bool:
+        """Whether the server has yet to work off what has come."""
+        reader = getattr(self._server, "reader", None)
+        return self.working > 0 or bool(getattr(reader, "_buffer", None))
+
+    # ---- what it waits for
+    def look(self) -> None:
+        """Note what the connection waits for now, but for its streams."""
+        incoming = self._protocol.connection.incoming_buffer
+        if not self._heard and not incoming._preamble_len:
+            self._heard = True
+        partial_block = incoming._headers_buffer or self._pending()[0] in HEADER_FRAMES
+        begun = incoming._preamble_len < len(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+        preface = begun and not self._heard
+        self._block.enter(Phase.HEADERS if partial_block or preface else Phase.IN_FLIGHT)
+        if self.streams or preface:
+            self._idle.enter(Phase.IN_FLIGHT)
+        elif self._heard:
+            self._idle.enter(Phase.KEEP_ALIVE)
+
+    def _pending(self) -> tuple[int, int]:
+        """The type of the frame that has begun to come, and its stream; -1 where there is none."""
+        data = self._protocol.connection.incoming_buffer._data
+        if len(data) < FRAME_HEAD:
+            return -1, 0
+        return data[3], int.from_bytes(data[5:FRAME_HEAD], "big") & 0x7FFFFFFF
+
+    def look_at(self, number: int) -> None:
+        """Note what stream *number* waits for now."""
+        waiting = self.streams.get(number)
+        if waiting is not None:
+            waiting.enter(self._phase_of(number))
+
+    def _phase_of(self, number: int) -> Phase:
+        protocol = self._protocol
+        stream, buffer = protocol.streams.get(number), protocol.stream_buffers.get(number)
+        if buffer is not None and buffer.buffer:
+            return Phase.WRITE
+        known = protocol.connection.streams.get(number)
+        state = getattr(getattr(known, "state_machine", None), "state", None)
+        if stream is None or getattr(state, "name", "") not in ("OPEN", "HALF_CLOSED_LOCAL"):
+            return Phase.IN_FLIGHT  # the client has sent all
+        answering = getattr(stream.state, "name", "")
+        if hasattr(stream, "handshake"):  # a WebSocket
+            return Phase.TUNNEL if answering == "CONNECTED" else Phase.IN_FLIGHT
+        return Phase.BODY if answering == "REQUEST" else Phase.TUNNEL
+
+    # ---- what moves
+    def begin(self, number: int) -> None:
+        """Stream *number* begins."""
+        end = partial(self._reset, number)
+        self.streams[number] = self._waiting(Phase.IN_FLIGHT, f" stream {number}", end)
+
+    def finish(self, number: int) -> None:
+        """Stream *number* has ended."""
+        waiting = self.streams.pop(number, None)
+        if waiting is not None:
+            waiting.over()
+
+    def came(self, events: Sequence[Any]) -> bool:
+        """Note what has come; returns whether the client may send so many frames of no use."""
+        useless = 0
+        # A request may bring its priority, as those of browsers do: that is no frame of its own.
+        tied = {id(getattr(event, "priority_updated", None)) for event in events}
+        for event in events:
+            kind = type(event).__name__
+            useless += kind in BOUNDED and id(event) not in tied
+            if kind == "DataReceived":
+                useless += not event.data and event.stream_ended is None
+                if event.stream_id in self.streams:
+                    self.streams[event.stream_id].moved(received=len(event.data))
+        return not useless or self._budget.spend(useless)
+
+    def received(self, count: int) -> None:
+        """*count* bytes came. Those of a DATA frame that is not complete count for its stream."""
+        kind, number = self._pending()
+        if kind == DATA and number in self.streams:
+            self.streams[number].moved(received=count)
+
+    # ---- ends
+    def over(self) -> None:
+        """The connection has ended."""
+        self.ended = True
+        for number in list(self.streams):
+            self.finish(number)
+        self._idle.over()
+        self._block.over()
+
+    def leave(self) -> None:
+        """Tell the client by GOAWAY that no further stream is taken. What is open is answered."""
+        if not self.leaving:
+            self.leaving = True
+            self._spawn(self._say_goodbye)
+
+    def give_up(self) -> None:
+        """End the connection at once: its client sends too many frames that move nothing."""
+        if self._idle.policy is not None:
+            name = peer_name(self._watch.descriptor()) or "a client"
+            self._watch.driver.books.reaped(self._idle.lease, name, FLOOD, None)
+            self._close(FLOOD, ENHANCE_YOUR_CALM)
+
+    def _spawn(self, what: Callable[..., Any], *arguments: Any) -> None:
+        with suppress(RuntimeError):  # the tasks of the connection have ended
+            self._protocol.task_group.spawn(what, *arguments)
+
+    def _close(self, _reason: str, code: int = NO_ERROR) -> None:
+        """End the connection. From now on h2 takes no frame, so that GOAWAY names the last stream."""
+        self.over()
+        _tolerant(self._protocol.connection.close_connection, code)
+        self._spawn(self._end)
+
+    def _reset(self, number: int, _reason: str) -> None:
+        """Reset a stream; with the last one the connection goes as well."""
+        self.streams.pop(number, None)
+        protocol = self._protocol
+        _tolerant(protocol.connection.reset_stream, number, CANCEL)
+        if self.streams:
+            self._spawn(self._end, number, False)
+            return
+        self.over()
+        _tolerant(protocol.connection.close_connection, NO_ERROR)
+        self._spawn(self._end, number, True)
+
+    async def _end(self, number: int | None = None, last: bool = True) -> None:
+        """Send what h2 has made, let hypercorn forget stream *number*, and close after the *last*.
+
+        hypercorn's own way to close, `Closed`, is not taken: on trio it fails where another task is
+        sending, and takes the whole server with it.
+        """
+        protocol = self._protocol
+        await protocol._flush()
+        if number is not None:
+            if (buffer := protocol.stream_buffers.get(number)) is not None:
+                await buffer.close()
+            await protocol._close_stream(number)
+            await protocol._window_updated(number)  # the sending task then forgets the stream
+        if last:
+            self._watch.close()
+
+    async def _say_goodbye(self) -> None:
+        from hypercorn.events import RawData
+
+        # Written by hand: after its own GOAWAY, h2 would send no answer to what is open.
+        last = self._protocol.connection.highest_inbound_stream_id
+        payload = last.to_bytes(4, "big") + NO_ERROR.to_bytes(4, "big")
+        head = len(payload).to_bytes(3, "big") + bytes((7, 0)) + bytes(4)
+        await self._protocol.send(RawData(data=head + payload))
+
+
+def _tolerant(call: Callable[..., object], *arguments: object) -> None:
+    """Call what h2 refuses if the stream or the connection has ended meanwhile."""
+    from h2.exceptions import ProtocolError
+
+    with suppress(ProtocolError):
+        call(*arguments)
+
+
+def guard(around: Around) -> None:
+    """Wrap hypercorn's `H2Protocol`. Connections whose `TCPServer` has no `WATCH` stay as they are."""
+    from hypercorn.events import Closed, RawData
+    from hypercorn.protocol.h2 import H2Protocol, StreamBuffer
+
+    if hasattr(H2Protocol.initiate, "__wrapped__"):
+        return  # the other flavour of hypercorn has wrapped it
+
+    @around(H2Protocol, "initiate")
+    async def initiate(method: Any, self: Any, *arguments: Any, **options: Any) -> None:
+        watch = getattr(getattr(self.send, "__self__", None), WATCH, None)
+        if watch is not None:
+            setattr(self, SESSION, Session(self, watch))
+        await method(self, *arguments, **options)
+        if (session := session_of(self)) is not None:
+            session.look()
+
+    @around(H2Protocol, "handle")
+    async def handle(method: Any, self: Any, event: Any) -> None:
+        session = session_of(self)
+        if session is None or not isinstance(event, RawData):
+            if session is not None and isinstance(event, Closed):
+                session.over()
+            await method(self, event)
+            return
+        if session.ended:
+            return
+        session.working += 1
+        try:
+            await method(self, event)
+        finally:
+            session.working -= 1
+        if not session.ended:
+            session.received(len(event.data))
+            session.look()
+
+    @around(H2Protocol, "_handle_events")
+    async def handle_events(method: Any, self: Any, events: Any) -> None:
+        session = session_of(self)
+        if session is not None and not session.came(events):
+            session.give_up()
+            return
+        await method(self, events)
+        if session is not None:
+            for number in {getattr(event, "stream_id", None) for event in events}:
+                if number is not None:
+                    session.look_at(number)
+
+    @around(H2Protocol, "_create_stream")
+    async def create_stream(method: Any, self: Any, request: Any) -> None:
+        session = session_of(self)
+        if session is not None and session.leaving:
+            _tolerant(self.connection.reset_stream, request.stream_id, REFUSED_STREAM)
+            return
+        if session is not None and not session.ended:
+            session.begin(request.stream_id)
+        await method(self, request)
+        if session is not None and request.stream_id in self.stream_buffers:
+            setattr(self.stream_buffers[request.stream_id], SESSION, (session, request.stream_id))
+            session.look_at(request.stream_id)
+
+    @around(H2Protocol, "_close_stream")
+    async def close_stream(method: Any, self: Any, number: int) -> None:
+        session = session_of(self)
+        if session is not None and not session.ended:
+            session.finish(number)
+            session.look()
+        await method(self, number)
+
+    @around(H2Protocol, "stream_send")
+    async def stream_send(method: Any, self: Any, event: Any) -> None:
+        await method(self, event)
+        if (session := session_of(self)) is not None:
+            session.look_at(event.stream_id)
+
+    @around(StreamBuffer, "pop")
+    async def pop(method: Any, self: Any, most: int) -> bytes:
+        data: bytes = await method(self, most)
+        session, number = getattr(self, SESSION, (None, 0))
+        if session is not None and number in session.streams:
+            session.look_at(number)
+            session.streams[number].moved(sent=len(data))
+        return data

@@ -1,0 +1,143 @@
+"""One thing that may be idle, which is no connection of the driver's: a stream, for instance.
+
+The rule of this module: *it ends once, and then nothing refers to it*. A lease is the whole of it to
+the core; the policy says which timeout is in force.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ...config.settings import ReaperConfig
+from ...core.lease import Expiry, Lease
+from ...driver.driver import Driver
+from ...driver.watched import Reapable
+from ...policy import IdlePolicy, Phase
+from ...policy.min_rate import Sweep
+
+
+class Watch(NamedTuple):
+    """Who watches the streams of a connection, and by which settings."""
+
+    driver: Driver
+    config: ReaperConfig
+    sweep: Sweep
+    descriptor: Callable[[], int]
+    """Returns the descriptor of the connection's socket; -1 once that is closed."""
+    close: Callable[[], object]
+    """Closes the connection. What the kernel has taken, GOAWAY, still goes out."""
+
+
+def _uncounted() -> int:
+    """The bytes that the client has taken since the last call: they are counted as they go out."""
+    return 0
+
+
+class Waiting(Reapable):
+    """A stream, or anything else on a connection that waits for its client.
+
+    Args:
+        watch: Who watches it.
+        phase: What it waits for to begin with.
+        name: What the log calls it.
+        works: Returns whether the server works off something that has come. Nothing is due then.
+        end: Called with the reason when it is due.
+    Attributes:
+        policy: Knows what it waits for; None once it has ended.
+    """
+
+    __slots__ = ("_deadlines", "_end", "_name", "_watch", "_works", "lease", "policy", "probe")
+
+    def __init__(
+        self,
+        watch: Watch,
+        phase: Phase,
+        name: Callable[[], str],
+        works: Callable[[], bool],
+        end: Callable[[str], object],
+    ) -> None:
+        self._watch = watch
+        self._name = name
+        self._works = works
+        self._end = end
+        self._deadlines: list[Lease] = []
+        self.probe = None
+        driver = watch.driver
+        self.lease: Lease = driver.register(self, None, reason=phase.value)
+        self.policy: IdlePolicy | None = IdlePolicy(
+            watch.config, self, driver.now(), watch.sweep, _uncounted, phase
+        )
+
+    # ---- what moves it
+    def enter(self, phase: Phase) -> None:
+        """It waits for *phase* from now on. Does nothing if it has ended, or waits for it already."""
+        if self.policy is not None:
+            self.policy.enter(phase, self._watch.driver.now())
+
+    def moved(self, received: int = 0, sent: int = 0) -> None:
+        """So many bytes came, or could be sent because the client made room for them."""
+        if self.policy is not None:
+            now = self._watch.driver.now()
+            self.policy.bytes_in(received, now)
+            self.policy.bytes_out(sent, now)
+
+    # ---- what the policy drives
+    def touch(self) -> None:
+        """Note activity."""
+        self.lease.touch()
+
+    def suspend(self) -> bool:
+        """Exempt it from reaping. True if it was not."""
+        return self.lease.suspend()
+
+    def resume(self) -> bool:
+        """End the exemption, which counts as activity. True if there was one."""
+        return self._watch.driver.resume(self.lease)
+
+    def retime(self, idle: float, reason: str | None = None) -> bool:
+        """Put another timeout in force, in seconds; 0 switches it off."""
+        return self._watch.driver.retime(self.lease, idle, reason)
+
+    def deadline(self, seconds: float, reason: str) -> Lease:
+        """End it *seconds* from now, whatever bytes come, unless the lease is released."""
+        made = self._watch.driver.deadline(self, seconds, reason)
+        self._deadlines = [*(other for other in self._deadlines if other.alive), made]
+        return made
+
+    # ---- what the driver asks
+    @property
+    def descriptor(self) -> int:
+        """Of the connection's socket: what is unread there may be what is waited for."""
+        return self._watch.descriptor()
+
+    @property
+    def link(self) -> int:
+        """None: the guard of the connection looks whether its peer has vanished."""
+        return -1
+
+    @property
+    def busy(self) -> bool:
+        """Whether the server works on it."""
+        return self.policy is not None and self.policy.phase is Phase.IN_FLIGHT
+
+    def pardon(self, lease: Lease) -> bool:
+        """Whether the server works off something that has come: it may be what is waited for."""
+        return self._works()
+
+    def reap(self, reason: str, expiry: Expiry | None = None) -> None:
+        """End it for *reason*. Does nothing if it has ended."""
+        if self.policy is not None:
+            self._watch.driver.books.reaped(self.lease, self._name(), reason, expiry)
+            end = self._end
+            self.over()
+            end(reason)
+
+    def over(self) -> None:
+        """It has ended. The lease is released, and the circle with the policy opened."""
+        if self.policy is not None:
+            self.policy.close()
+            self.policy = None
+            for deadline in self._deadlines:
+                deadline.release()
+            self.end_lease()

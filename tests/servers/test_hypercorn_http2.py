@@ -1,0 +1,131 @@
+"""HTTP/2 under a guarded hypercorn, on asyncio and on trio: real attackers, and clients that live."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+
+pytest.importorskip("h2")
+pytest.importorskip("hypercorn")
+
+from loadgen.clients import Ended, Speech
+from loadgen.drive.protocols import Paths
+from loadgen.http2 import play
+from loadgen.units import parse_target
+from scripts.serving import Server, free_port, serving
+from tests.helpers.server_process import installed
+
+pytestmark = pytest.mark.slow
+
+LIMIT = 2.0
+"""Seconds: every timeout of the server."""
+LATE = 3.0
+"""Seconds after its timeout by which a client is ended at the latest, on a machine that is busy."""
+PHASES = ("FIRST_BYTE", "HEADERS", "BODY", "KEEP_ALIVE", "WRITE", "TUNNEL")
+SPEECH = Speech("http2", Paths("/", post="/echo", much="/big"))
+STREAM_RESET, GOAWAY, CALM = b"RST_STREAM 8", b"GOAWAY 0", b"GOAWAY 11"
+
+
+@pytest.fixture(scope="module", params=["asyncio", "trio"])
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    """hypercorn as `reaper run` guards it; its own keep-alive is switched off."""
+    port = free_port()
+    limits = {f"REAPER_TIMEOUTS_{phase}": f"{LIMIT:g}s" for phase in PHASES}
+    environment = os.environ | limits | {"REAPER_TICK": "250ms"}
+    words = f"-m reaper run -- {sys.executable} -m hypercorn -k {request.param} --keep-alive 3600"
+    command = [sys.executable, *words.split(), "-b", f"127.0.0.1:{port}"]
+    application = ["tests.helpers.asgi:application"]
+    log = tmp_path_factory.mktemp("hypercorn") / "log"
+    with serving([*command, *application], log, port=port, environment=environment) as running:
+        yield running
+
+
+def played(kind: str, server: Server, patience: float = LIMIT + LATE) -> Ended:
+    return asyncio.run(play(kind, parse_target(server.target), SPEECH, patience))
+
+
+class Hold(NamedTuple):
+    """What a client that gives nothing does, and how it is ended."""
+
+    kind: str
+    said: bytes
+
+
+HOLDS = [
+    Hold("mute", b""),
+    Hold("no_stream", GOAWAY),
+    Hold("half_headers", GOAWAY),
+    Hold("dripped_headers", GOAWAY),
+    Hold("half_body", STREAM_RESET),
+    Hold("empty_body", STREAM_RESET),
+    Hold("unopened", STREAM_RESET),
+    Hold("unopened_pings", STREAM_RESET),
+    Hold("silent", GOAWAY),
+    Hold("pings", GOAWAY),
+]
+
+
+@pytest.mark.parametrize("hold", HOLDS, ids=lambda hold: hold.kind)
+def test_a_client_that_gives_nothing_is_ended_by_its_timeout(hold: Hold, server: Server) -> None:
+    ended = played(hold.kind, server)
+    assert (ended.how, hold.said in ended.said) == ("closed", True), ended
+    assert ended.borne is not None
+    assert LIMIT <= ended.borne <= LIMIT + LATE
+
+
+@pytest.mark.parametrize("kind", ["rapid_reset", "ping_flood", "settings_flood"])
+def test_a_flood_of_frames_that_move_nothing_ends_its_connection(kind: str, server: Server) -> None:
+    ended = played(kind, server, 20.0)
+    assert ended.how in ("closed", "reset")
+    assert ended.said in (b"", CALM)  # a client that goes on sending may be reset before it reads
+
+
+def test_a_stream_whose_client_reads_slowly_is_kept(server: Server) -> None:
+    assert played("slow_reader", server, 3 * LIMIT).how == "left"
+
+
+def test_a_stream_that_is_due_does_not_end_its_neighbour(server: Server) -> None:
+    from loadgen.http2 import Http2
+
+    reset: list[int] = []
+
+    async def both(client: Http2) -> None:
+        client.begin(1000)
+        client.ask("/big")  # whose window is never opened again
+        client.ask("/slow?" + f"{LIMIT + 1.5:g}")
+        await client.answered.wait()
+
+    async def run() -> Ended:
+        client = Http2(parse_target(server.target), SPEECH, "both")
+        heard = client._heard
+
+        def note(event: object) -> bool:
+            if type(event).__name__ == "StreamReset":
+                reset.append(event.stream_id)  # type: ignore[attr-defined]
+            heard(event)
+            return client.answered.is_set() or type(event).__name__ == "ConnectionTerminated"
+
+        client._heard = note  # type: ignore[method-assign]
+        return await client.play(both, 3 * LIMIT + LATE)
+
+    ended = asyncio.run(run())
+    assert (reset, ended.answered) == ([1], 1)
+
+
+def test_curl_has_its_answer(server: Server) -> None:
+    command = [installed("curl"), "-sS", "--http2-prior-knowledge", "-w", "%{http_version}"]
+    url = f"http://{server.target}/"
+    done = subprocess.run([*command, url], capture_output=True, text=True, check=True)
+    assert done.stdout == "hello2"
+
+
+def test_no_failure_is_logged(server: Server) -> None:
+    assert "Traceback" not in server.said()
