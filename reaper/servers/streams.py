@@ -211,14 +211,16 @@ class Exchange:
             if self._complete:
                 return _nothing()
             if message["type"] == "http.response.start":
-                self._begin(message)
+                headers = message.get("headers", ())
+                if not isinstance(headers, (list, tuple)):  # it can be read once only
+                    message = {**message, "headers": list(headers)}
+                self._begin(message.get("headers", ()))
             elif self._streaming and not message.get("more_body", False):
                 self._complete = True
                 self._streams.over(self)
         return self._send(message)
 
-    def _begin(self, message: Any) -> None:
-        headers = message.get("headers", ())
+    def _begin(self, headers: Any) -> None:
         self._watched = self._streams.is_stream(self._said.get("stream"), headers)
         if self._watched:
             self._streaming = True

@@ -31,7 +31,8 @@ async def application(scope: Any, receive: Any, send: Any) -> None:
     headers = [(b"content-length", b"5")]
     if scope["path"] == "/last":
         headers.append((b"Connection", b"Close"))
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    given = iter(headers) if scope["path"] == "/iterator" else headers
+    await send({"type": "http.response.start", "status": 200, "headers": given})
     await send({"type": "http.response.body", "body": b"hello"})
 
 
@@ -88,6 +89,11 @@ async def test_the_last_response_of_a_connection_names_no_time(protocol: str, sa
         heard = (await reader.read()).lower()
     assert b"connection: close" in heard
     assert PROMISE not in heard
+
+
+async def test_headers_that_are_an_iterator_are_sent(protocol: str) -> None:
+    async with answers(protocol, head("/iterator")) as reader:
+        assert b"content-length: 5" in await reader.readuntil(b"hello")
 
 
 async def test_of_two_requests_in_one_packet_the_last_is_named_no_time(protocol: str) -> None:
