@@ -104,7 +104,7 @@ def stopping() -> Stopping:
 
 
 def begin_everywhere() -> None:
-    """This process has been told to stop: begin what every loop waits for, and what later ones will.
+    """This process has been told to stop: begin it for every loop, and for those to come.
 
     For servers, at the signal: it may be called from a signal handler, and from any thread.
     """

@@ -319,6 +319,8 @@ class Driver:
                 continue
             if owner.pardon(lease):
                 spared.append(lease)
+                if owner.lease is lease:
+                    self.vanished.pardoned(lease)
                 continue
             if owner.probe is not None and owner.lease is lease:
                 # Ask whether the last probe was answered before this lease is spared, because

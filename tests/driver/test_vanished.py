@@ -7,11 +7,12 @@ import re
 import socket
 import struct
 from contextlib import nullcontext
+from functools import partial
 
 import pytest
 
 from reaper.config import ReaperConfig
-from reaper.driver.driver import REAPS_PER_SLICE
+from reaper.core.lease import Lease
 from reaper.driver.sockets import TCP_RTO_MAX_MS, TcpInfo
 from reaper.driver.vanished import LOOKS_PER_STEP, _ask, longest_wait
 from tests.driver.test_sockets import connected
@@ -122,7 +123,9 @@ def test_the_kernel_is_told_to_ask_and_the_close_of_a_vanished_peer_is_a_reset(
         peers = Peers(monkeypatch)
         connection = peers.watch(served.fileno())
         peers.silent_since[served.fileno()] = 0.0
-        peers.loop.run_until(30.0)
+        peers.loop.run_until(29.0)
+        assert not served.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        peers.loop.run_until(45.0)
         assert served.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 7
         assert served.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         peers.loop.run_until(76.0)
@@ -132,40 +135,106 @@ def test_the_kernel_is_told_to_ask_and_the_close_of_a_vanished_peer_is_a_reset(
         assert client.recv(1) == b""
 
 
-class Asked(list[int]):
-    """In place of a socket: the seconds of silence after which the kernel was made to ask, each
-    time that it was.
-    """
+class Crowd(Peers):
+    """Thousands of clients whose kernels answer when they are asked, and say nothing else."""
 
-    def getsockopt(self, level: int, name: int) -> int:
-        return min([7200, *self]) if level == socket.IPPROTO_TCP else 1
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, number: int, idle: float = 0.0) -> None:
+        super().__init__(monkeypatch)
+        self.heard = [0.0] * number
+        self.asked = [0] * number
+        self.most_at_once = self._at_once = 0
+        monkeypatch.setattr("reaper.driver.vanished._ask", self._ask)
+        monkeypatch.setattr("reaper.driver.vanished._calm", lambda link, after: None)
+        driver = self.loop.driver
+        self.connections = [
+            driver.watch(partial(self._make, MANY + index), object(), idle)
+            for index in range(number)
+        ]
 
-    def setsockopt(self, level: int, name: int, value: int) -> None:
-        if (level, name) == (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE):
-            self.append(value)
+    def _make(self, link: int, uid: int) -> Connection:
+        return Connection(self.loop.driver, uid, link)
+
+    def _ask(self, link: int, after: float, *, ours: bool) -> bool:
+        self.asked[link - MANY] += 1
+        self.heard[link - MANY] = self.loop.time
+        self._at_once += 1
+        return True
+
+    def tcp_info_of(self, link: int) -> TcpInfo | None:
+        return heard_of(self.loop.time - self.heard[link - MANY], 0)
+
+    def run_until(self, end: float) -> None:
+        while (rest := self.loop.driver.rest()) <= end:
+            self.loop.time = max(self.loop.time, rest)
+            self._at_once = 0
+            self.loop.wake()
+            self.most_at_once = max(self.most_at_once, self._at_once)
+        self.loop.time = end
 
 
-def test_the_silent_are_asked_at_each_look_and_no_more_at_once_than_a_queue_holds(
+def test_the_silent_are_asked_less_than_twice_within_vanished_and_never_many_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The kernel's own timers ask those of half a second in one instant: a loopback drops all but a
     thousand.
     """
-    peers, asked = Peers(monkeypatch), [Asked() for _ in range(5000)]
-    monkeypatch.setattr(
-        "reaper.driver.sockets.borrowed", lambda link, kind: nullcontext(asked[link - MANY])
-    )
-    for number in range(5000):
-        peers.watch(MANY + number)
-        peers.silent_since[MANY + number] = 0.0
-    before, driver = 0, peers.loop.driver
-    while (rest := driver.rest()) < 30.0:  # then they look bad
-        peers.loop.time = max(peers.loop.time, rest)
-        peers.loop.wake()
-        now = sum(map(len, asked))
-        assert now - before <= LOOKS_PER_STEP
-        before = now
-    assert set(map(len, asked)) <= {1, 2, 3}
+    crowd = Crowd(monkeypatch, 5000)
+    crowd.run_until(660.0)  # eleven times `vanished`
+    looks = crowd.loop.driver.vanished.looks / 5000 / 11
+    assert max(crowd.asked) <= 2 * 11
+    assert min(crowd.asked) >= 11
+    assert looks <= 4
+    assert crowd.most_at_once <= LOOKS_PER_STEP
+    assert not any(connection.reaped for connection in crowd.connections)
+
+
+def test_whoever_will_be_closed_anyway_is_never_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    crowd = Crowd(monkeypatch, 100, idle=60.0)
+    crowd.run_until(59.0)
+    assert (crowd.loop.driver.vanished.looks, sum(crowd.asked)) == (0, 0)
+
+
+def test_whoever_speaks_is_never_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    crowd = Crowd(monkeypatch, 100)
+    for turn in range(1, 30):
+        crowd.run_until(turn * 25.0)
+        for connection in crowd.connections:
+            connection.touch()
+    assert (crowd.loop.driver.vanished.looks, sum(crowd.asked)) == (0, 0)
+
+
+def test_a_request_in_flight_is_watched_although_its_lease_has_a_short_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As in a guarded server, which is asked once per timeout whether a request is in flight."""
+
+    class InFlight(Connection):
+        def pardon(self, lease: Lease) -> bool:
+            return not self.reaped
+
+    peers = Peers(monkeypatch)
+    driver = peers.loop.driver
+    gone: Connection = driver.watch(lambda uid: InFlight(driver, uid, GONE), object(), 5.0)
+    there: Connection = driver.watch(lambda uid: InFlight(driver, uid, THERE), object(), 5.0)
+    peers.loop.run_until(100.0)
+    peers.silent_since[GONE] = 100.0
+    peers.loop.run_until(159.0)
+    assert not gone.reaped
+    peers.loop.run_until(176.0)
+    assert (gone.reason, there.reaped) == ("vanished", False)
+
+
+def test_whoever_loses_its_limit_after_a_long_silence_is_watched_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    peers = Peers(monkeypatch)
+    driver = peers.loop.driver
+    gone: Connection = driver.watch(lambda uid: Connection(driver, uid, GONE), object(), 55.0)
+    peers.silent_since[GONE] = 0.0
+    peers.loop.run_until(50.0)
+    gone.retime(0)
+    peers.loop.run_until(76.0)
+    assert gone.reason == "vanished"
 
 
 @pytest.mark.parametrize(
@@ -186,7 +255,7 @@ def test_the_kernel_is_never_hurried_below_four_times_what_an_answer_may_take(
 def test_a_short_idle_time_of_the_systems_does_not_keep_the_kernel_from_asking() -> None:
     with connected() as (_, served):
         served.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1)  # as a sysctl would
-        _ask(served.fileno(), 60.0)
+        assert _ask(served.fileno(), 60.0, ours=False)
         assert served.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         assert served.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT) == 127
         assert served.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 1
@@ -197,7 +266,7 @@ def test_keep_alives_that_a_program_has_set_up_by_itself_stay_as_they_are() -> N
         served.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         served.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 2)
         served.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 5)
-        _ask(served.fileno(), 60.0)
+        assert not _ask(served.fileno(), 60.0, ours=False)
         assert served.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT) == 5
 
 
@@ -215,15 +284,19 @@ class OldKernel:
             raise OSError(92, "Protocol not available")
         self.taken.append(name)
 
+    def detach(self) -> None:
+        """Does nothing: it has no descriptor."""
+
 
 def test_a_kernel_that_cannot_be_hurried_is_made_to_ask_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     peers, old = Peers(monkeypatch), OldKernel()
     monkeypatch.setattr("reaper.driver.sockets.borrowed", lambda link, kind: nullcontext(old))
+    monkeypatch.setattr("reaper.driver.sockets.lent", lambda link: old)
     peers.watch(GONE)
     peers.silent_since[GONE] = 0.0
-    peers.loop.run_until(30.0)
+    peers.loop.run_until(45.0)
     assert socket.TCP_KEEPIDLE in old.taken
 
 
@@ -239,7 +312,7 @@ def test_no_step_looks_at_many_and_each_is_looked_at_in_time(
         before = judge.looks
         peers.loop.wake()
         most = max(most, judge.looks - before)
-    assert most <= LOOKS_PER_STEP + REAPS_PER_SLICE + 1
+    assert most <= 3 * LOOKS_PER_STEP  # a step of a round, and two groups that were asked before
     assert all(
         connection.reaped == (number % 2 == 0) for number, connection in enumerate(connections)
     )
@@ -251,7 +324,7 @@ def test_where_no_peer_can_vanish_the_loop_rests(monkeypatch: pytest.MonkeyPatch
     local = Peers(monkeypatch)
     local.watch(UNIX).suspend()
     for peers in (off, local):
-        peers.loop.run_until(20.0)
+        peers.loop.run_until(100.0)
         assert peers.loop.driver.rest() == math.inf
     local.watch(GONE)
     assert local.loop.driver.rest() < math.inf
