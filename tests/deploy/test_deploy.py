@@ -212,9 +212,8 @@ def test_systemd_accepts_the_units(tmp_path: Path) -> None:
     for name, source in UNITS.items():
         text = unit(source)
         for folder in ("/opt/reaper", "/srv/app"):
-            text = text.replace(f"{folder}/.venv/bin/python", sys.executable).replace(
-                folder, str(ROOT)
-            )
+            text = text.replace(f"{folder}/.venv/bin/python", f'"{sys.executable}"')
+            text = text.replace(folder, str(tmp_path))
         (tmp_path / name).write_text(text)
     command = [
         installed("systemd-analyze", "systemd"),

@@ -20,7 +20,7 @@ from tests.helpers.server_process import installed
 pytestmark = pytest.mark.slow
 
 BIN = Path(sys.executable).parent
-OWN = f"python {APPS}/programs.py"
+OWN = "python APPS/programs.py"
 GUNICORN = "gunicorn -b 127.0.0.1:{port} --no-control-socket"
 PROGRAMS = {
     "uvicorn": f"{OWN} uvicorn {{port}}",
@@ -38,6 +38,12 @@ PROGRAMS = {
 }
 
 
+def command_of(name: str) -> list[str]:
+    """The program *name* in words; the checkout's path may have a space."""
+    program, *words = PROGRAMS[name].split()
+    return [f"{BIN}/{program}", *(word.replace("APPS", str(APPS)) for word in words)]
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_an_unmodified_program_closes_who_is_silent_and_answers_who_waits(
     name: str, tmp_path: Path
@@ -45,7 +51,7 @@ def test_an_unmodified_program_closes_who_is_silent_and_answers_who_waits(
     needed = name.split(",")[0].split()[0].removesuffix("'s")
     if find_spec(needed) is None:
         pytest.skip(f"{needed} is not installed (pip install {needed})")
-    command = f"{BIN}/{PROGRAMS[name]}".split()
+    command = command_of(name)
     with guarded(command, tmp_path, said=["is guarded from inside"]) as (started, _):
         answers: dict[str, bytes] = {}
 
@@ -116,7 +122,7 @@ def test_the_environment_alone_guards_too(tmp_path: Path) -> None:
     environment = os.environ | {"REAPER_RUN": "1", "PYTHONPATH": f"{HOOK}{os.pathsep}{APPS}"}
     environment |= {"REAPER_TIMEOUTS_FIRST_BYTE": "300ms", "REAPER_TICK": "100ms"}
     log = tmp_path / "log"
-    command = f"{BIN}/{PROGRAMS['uvicorn with workers']}".format(port=port).split()
+    command = [word.format(port=port) for word in command_of("uvicorn with workers")]
     with serving(command, log, port=port, environment=environment):
         assert ends(port) == b""
     assert log.read_text().count("is guarded: first_byte 300ms") == 1, "one line for all workers"
