@@ -27,6 +27,7 @@ ARROWS = {
     "metrics": CORE | {"journal"},
     "testing": CORE,
     "logs": CORE,
+    "deploy": (),
     "status": (),
     "stops": (),
     "policy": CORE | {"config", "metrics"},
@@ -38,7 +39,7 @@ ARROWS = {
     "attach": PARTS - {"testing"} | {"policy"},
     "top": PARTS - {"testing"} | {"attach", "status"},
     "run": ADAPTER | {"asyncio", "attach", "servers", "trio", "gunicorn", "websockets"},
-    "__main__": PARTS - {"testing"} | {"attach", "pipeline", "policy", "run", "top"},
+    "__main__": PARTS - {"testing"} | {"attach", "deploy", "pipeline", "policy", "run", "top"},
     "pipeline": {"errors", "journal", "config", "html"},
 }
 """The rooms of `reaper/`, and the rooms each may import."""

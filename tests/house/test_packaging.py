@@ -187,7 +187,7 @@ def test_the_source_distribution_is_the_whole_checkout(installed: Installed) -> 
 
 
 @pytest.mark.slow
-def test_the_wheel_holds_the_library_and_the_load_generator_and_nothing_else(
+def test_the_wheel_holds_the_library_the_load_generator_and_deploy_and_nothing_else(
     installed: Installed,
 ) -> None:
     with zipfile.ZipFile(installed.wheel) as archive:
@@ -200,7 +200,17 @@ def test_the_wheel_holds_the_library_and_the_load_generator_and_nothing_else(
     }
     assert {name for name in files if name.endswith(".py") and name.startswith("reaper/")} == ours
     assert {name for name in files if name.startswith("reaper_loadgen/")} == theirs
-    assert {name.partition("/")[0] for name in files} == {"reaper", "reaper_loadgen"}
+    deployed = {name for name in files if name.startswith("reaper_deploy/")}
+    assert deployed == {
+        f"reaper_{path.relative_to(ROOT)}"
+        for path in (ROOT / "deploy").rglob("*")
+        if path.is_file()
+    }
+    assert {name.partition("/")[0] for name in files} == {
+        "reaper",
+        "reaper_loadgen",
+        "reaper_deploy",
+    }
     assert "reaper/py.typed" in files
 
 
@@ -212,6 +222,8 @@ def test_the_wheel_holds_the_library_and_the_load_generator_and_nothing_else(
         (0, "python -m reaper --version", f"reaper {reaper.__version__}"),
         (0, "reaper-loadgen --version", f"reaper-loadgen {reaper.__version__}"),
         (0, "reaper check", "verdict: pass"),
+        (0, "reaper deploy systemd --for gunicorn", "-m gunicorn app:app"),
+        (0, "reaper deploy prometheus", "alert: "),
         (
             0,
             'python -c "import reaper.asyncio, reaper.attach, reaper.config, reaper.metrics, reaper.policy"',
