@@ -224,6 +224,11 @@ GUNICORN = {
 }
 
 
+def is_ours(kind: Any) -> bool:
+    """Whether *kind* is a class of this library: of this copy, or of the one the program imports."""
+    return kind.__module__.partition(".")[0] in (PACKAGE, "reaper")
+
+
 def _gunicorn_config(module: ModuleType, server: Server) -> None:
     read = module.Config.worker_class.fget
 
@@ -231,9 +236,8 @@ def _gunicorn_config(module: ModuleType, server: Server) -> None:
         found = read(self)
         name = GUNICORN.get(f"{found.__module__}.{found.__qualname__}")
         if name is None:
-            if not found.__module__.startswith("uvicorn") and os.environ.get(report.RUN) == (
-                report.STRICT_INSIDE
-            ):
+            guards = is_ours(found) or found.__module__.startswith("uvicorn")
+            if not guards and os.environ.get(report.RUN) == report.STRICT_INSIDE:
                 kind = f"{server}'s worker {found.__qualname__}"
                 report.refuse(f"{kind} cannot be guarded from inside: -k asgi or gthread can")
             return found
@@ -252,7 +256,7 @@ def _gunicorn_worker(module: ModuleType, server: Server) -> None:
     @around(module.Worker, "init_process")
     def init_process(method: Callable[..., Any], self: Any) -> None:
         kind = type(self)
-        if kind.__module__.startswith(f"{PACKAGE}.") and kind.__name__ in GUNICORN.values():
+        if is_ours(kind) and kind.__name__ in GUNICORN.values():
             server.listens(each.sock for each in self.sockets)
         method(self)  # this returns when the worker has ended
 

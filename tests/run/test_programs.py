@@ -30,6 +30,8 @@ PROGRAMS = {
     "uvicorn's command, h11": "uvicorn asgi:app --port {port} --http h11",
     "gunicorn, uvicorn's worker": f"{GUNICORN} -k uvicorn.workers.UvicornWorker asgi:app",
     "gunicorn, its own asgi worker": f"{GUNICORN} -k asgi asgi:app",
+    "gunicorn, reaper's own worker": f"{GUNICORN} -k reaper.gunicorn.ASGIWorker asgi:app",
+    "uvicorn, reaper's own protocol": "uvicorn asgi:app --port {port} --http reaper.uvicorn:H11",
     "gunicorn's threads": f"{GUNICORN} --threads 8 asgi:wsgi",
     "hypercorn": "hypercorn -b 127.0.0.1:{port} asgi:app",
     "hypercorn on trio": "hypercorn -k trio -b 127.0.0.1:{port} asgi:app",
