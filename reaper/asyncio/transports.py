@@ -63,7 +63,10 @@ def queued(transport: Any) -> int:
 
 def buffered(transport: Any) -> int:
     """Bytes written that the kernel has not taken."""
-    return int(transport.get_write_buffer_size())
+    try:
+        return int(transport.get_write_buffer_size())
+    except AttributeError:  # with TLS, closed twice: asyncio has let go of what it held
+        return 0
 
 
 class Progress:

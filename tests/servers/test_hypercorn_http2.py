@@ -7,6 +7,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -16,6 +19,7 @@ pytest.importorskip("hypercorn")
 
 from loadgen.clients import Ended, Speech
 from loadgen.drive.protocols import Paths
+from loadgen.drive.wire import Tls
 from loadgen.http2 import play
 from loadgen.units import parse_target
 from scripts.serving import Server, free_port, serving
@@ -32,19 +36,23 @@ SPEECH = Speech("http2", Paths("/", post="/echo", much="/big"))
 STREAM_RESET, GOAWAY, CALM = b"RST_STREAM 8", b"GOAWAY 0", b"GOAWAY 11"
 
 
-@pytest.fixture(scope="module", params=["asyncio", "trio"])
-def server(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Server]:
+def hypercorn(kind: str, log: Path, *flags: str) -> AbstractContextManager[Server]:
     """hypercorn as `reaper run` guards it; its own keep-alive is switched off."""
     port = free_port()
     limits = {f"REAPER_TIMEOUTS_{phase}": f"{LIMIT:g}s" for phase in PHASES}
     environment = os.environ | limits | {"REAPER_TICK": "250ms"}
-    words = f"-m reaper run -- {sys.executable} -m hypercorn -k {request.param} --keep-alive 3600"
-    command = [sys.executable, *words.split(), "-b", f"127.0.0.1:{port}"]
-    application = ["tests.helpers.asgi:application"]
-    log = tmp_path_factory.mktemp("hypercorn") / "log"
-    with serving([*command, *application], log, port=port, environment=environment) as running:
+    words = f"-m reaper run -- {sys.executable} -m hypercorn -k {kind} --keep-alive 3600"
+    command = [sys.executable, *words.split(), "-b", f"127.0.0.1:{port}", *flags]
+    application = "tests.helpers.asgi:application"
+    return serving([*command, application], log, port=port, environment=environment)
+
+
+@pytest.fixture(scope="module", params=["asyncio", "trio"])
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    """A guarded hypercorn of each flavour."""
+    with hypercorn(request.param, tmp_path_factory.mktemp("hypercorn") / "log") as running:
         yield running
 
 
@@ -60,7 +68,7 @@ class Hold(NamedTuple):
 
 
 HOLDS = [
-    Hold("mute", b""),
+    Hold("mute", b""),  # no GOAWAY before a preface has come, where none is agreed by ALPN
     Hold("no_stream", GOAWAY),
     Hold("half_headers", GOAWAY),
     Hold("dripped_headers", GOAWAY),
@@ -125,6 +133,25 @@ def test_curl_has_its_answer(server: Server) -> None:
     url = f"http://{server.target}/"
     done = subprocess.run([*command, url], capture_output=True, text=True, check=True)
     assert done.stdout == "hello2"
+
+
+@pytest.mark.parametrize("kind", ["asyncio", "trio"])
+def test_over_tls_they_are_ended_likewise_and_nothing_fails(
+    kind: str, certificate: tuple[str, str], tmp_path: Path
+) -> None:
+    speech = replace(SPEECH, tls=Tls("localhost", certificate[0]))
+    held = [hold for hold in HOLDS if hold.kind in ("no_stream", "half_body", "unopened_pings")]
+
+    async def all_of(running: Server) -> list[Ended]:
+        target = parse_target(running.target)
+        plays = (play(hold.kind, target, speech, LIMIT + LATE) for hold in held)
+        return await asyncio.gather(*plays)
+
+    flags = ("--certfile", certificate[0], "--keyfile", certificate[1])
+    with hypercorn(kind, tmp_path / "log", *flags) as running:
+        ends = asyncio.run(all_of(running))
+        assert [ended.said for ended in ends] == [hold.said for hold in held]
+        assert "Traceback" not in running.said()
 
 
 def test_no_failure_is_logged(server: Server) -> None:
