@@ -41,6 +41,7 @@ class Http2:
     Attributes:
         ended: What became of it.
         stream: The number of its stream; 0 before it has one.
+        begun: Whether its preface was sent.
         answered: Set when its stream has been answered.
         settled: Set when the server's first frames, its settings, have been acknowledged.
         read: Bytes of bodies that came.
@@ -61,6 +62,7 @@ class Http2:
         self.ended = Ended(kind)
         self.stream = 0
         self.read = 0
+        self.begun = False
         self.answered = asyncio.Event()
         self.settled = asyncio.Event()
         self._writer: asyncio.StreamWriter | None = None
@@ -88,6 +90,7 @@ class Http2:
                 client=True, initial_values={code: window}
             )
         self.connection.initiate_connection()
+        self.begun = True
         self.act()
 
     def head(self, method: str = "GET", path: str = "") -> list[tuple[str, str]]:
@@ -173,7 +176,8 @@ class Http2:
             for event in self.connection.receive_data(data):
                 if self._heard(event):
                     return
-            self.act(counted=False)  # h2 acknowledges settings and pings
+            if self.begun:
+                self.act(counted=False)  # h2 acknowledges settings and pings
             self.settled.set()
         self.ended.how = "closed"
 
