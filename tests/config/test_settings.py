@@ -312,7 +312,7 @@ def test_every_setting_has_an_entry_in_the_changelog() -> None:
         for path, found in OPTIONS.items()
         if re.search(rf"\b{found.key}\b|{re.escape(found.flag)}(?!\w)", text)
     }
-    assert set(OPTIONS) - named == IN_NO_ENTRY
+    assert set(OPTIONS) - named - IN_NO_ENTRY == set()
 
 
 def ways_to_set(found: Option) -> str:
@@ -323,7 +323,7 @@ def ways_to_set(found: Option) -> str:
             rf"{found.section}(\.|__){found.key}(?!\w)",
             rf"{found.environment}(?!\w)",
             rf"({re.escape(found.flag)}|{flag})(?!\w)",
-            rf"\b{found.key} ?=",
+            rf"\b({found.key}|{found.key.upper()}) ?=",
             rf"\"{found.key}\"",
         ]
     )
