@@ -14,6 +14,7 @@
 #   make docs                       the documentation as a site, into out/site/; a warning is an error
 #   make lint                       ruff and mypy
 #   make dist                       the source distribution and the wheel, into dist/
+#   make check-dist                 the same, and whether a package index would take them (twine check)
 #   make clean                      forget .venv and out/
 
 PYTHON ?= python3
@@ -24,7 +25,7 @@ BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .PHONY: demo uvicorn-demo attach-demo pipeline-demo interop campaign bench bench-quick test test-quick \
-        docs lint dist clean
+        docs lint dist check-dist clean
 .DEFAULT_GOAL := demo
 
 demo: .venv/.demo
@@ -76,6 +77,10 @@ lint: .venv/.dev
 dist: .venv/.dev
 	@$(BIN)/python -m build --no-isolation --outdir dist . >.venv/build.txt 2>&1 || { cat .venv/build.txt; exit 1; }
 	@ls dist
+
+check-dist: dist
+	@test -x out/twine/bin/twine || { $(PYTHON) -m venv out/twine && out/twine/bin/pip install --quiet --disable-pip-version-check twine==7.0.0; }
+	@out/twine/bin/twine check --strict dist/*
 
 # A stamp a level of set-up, so that a second run starts at once; what is installed for the demo is not installed again.
 .venv/.python:

@@ -1,0 +1,49 @@
+"""What CI and a release do on GitHub: the same commands as here, with no right that is not needed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+PINNED = re.compile(r"[\w.-]+/[\w./-]+@([0-9a-f]{40}|v\d+\.\d+\.\d+)")
+
+
+def jobs(name: str) -> dict[str, Any]:
+    """The jobs of a workflow, by name."""
+    read: dict[str, Any] = yaml.safe_load((ROOT / ".github" / "workflows" / name).read_text())
+    found: dict[str, Any] = read["jobs"]
+    return found
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_a_workflow_has_the_least_rights_and_pinned_actions(path: Path) -> None:
+    read = yaml.safe_load(path.read_text())
+    assert read["permissions"] in ({}, {"contents": "read"})
+    for job in read["jobs"].values():
+        assert job["timeout-minutes"] <= 60
+        for step in job["steps"]:
+            assert "uses" not in step or PINNED.fullmatch(step["uses"]), step
+            if step.get("uses", "").startswith("actions/checkout@"):
+                assert step["with"]["persist-credentials"] is False
+
+
+def test_ci_runs_what_is_run_here() -> None:
+    steps = [step.get("run", "") for job in jobs("ci.yml").values() for step in job["steps"]]
+    assert "sudo --preserve-env=PATH .ci/run" in steps
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    for target in re.findall(r"make (?:-C \S+ )?([a-z-]+)", (WORKFLOWS[1].read_text())):
+        assert target in targets
+
+
+def test_only_the_step_that_publishes_may_prove_who_it_is() -> None:
+    rights = {name: job.get("permissions") for name, job in jobs("release.yml").items()}
+    assert rights == {"build": {"contents": "read"}, "publish": {"id-token": "write"}}
+    (publish,) = (job for name, job in jobs("release.yml").items() if name == "publish")
+    assert publish["needs"] == "build"
+    assert not any("password" in step.get("with", {}) for step in publish["steps"])
