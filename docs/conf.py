@@ -40,6 +40,7 @@ NAVIGATION = {
         "docs/howto/proxies",
         "docs/howto/kubernetes",
         "docs/howto/slow-http",
+        "docs/howto/many-clients",
         "docs/scale",
         "docs/production",
         "docs/tick",
