@@ -31,7 +31,7 @@ exclude_patterns = ["out", ".venv", ".*"]
 
 # What the sidebar shows, in its order. A page that is missing here is a warning, and so an error.
 NAVIGATION = {
-    "Begin": ["docs/install", "docs/tutorial", "docs/guide", "examples/README"],
+    "Begin": ["docs/symptoms", "docs/install", "docs/tutorial", "docs/guide", "examples/README"],
     "Tasks": [
         "docs/howto/why-closed",
         "docs/howto/websockets",

@@ -73,6 +73,23 @@ def test_the_defaults_on_a_page_are_those_in_force() -> None:
         assert OPTIONS[path].kind.read(value) == OPTIONS[path].default, path
 
 
+def test_each_symptom_leads_to_a_page_that_begins_with_it() -> None:
+    rows = re.findall(
+        r"^\| `([^`]+)` \| .* \| \[[^]]+\]\(([\w/-]+\.md)\) \|$",
+        PAGES["docs/symptoms.md"],
+        re.MULTILINE,
+    )
+    assert len(rows) > 10
+    for message, page in rows:
+        assert f"`{message}`" in "\n".join(PAGES[f"docs/{page}"].splitlines()[:4]), message
+
+
+def test_readers_of_the_readme_come_by_the_symptoms_first() -> None:
+    table = PAGES["README.md"].partition("## Where to go from here")[2]
+    first = re.findall(r"\]\((docs/[\w/-]+\.md)\)", table)[0]
+    assert first == "docs/symptoms.md"
+
+
 def test_the_scenario_on_the_page_is_one(tmp_path: Path) -> None:
     path = tmp_path / "storm.toml"
     (text,) = blocks("docs/loadgen.md", "toml")
