@@ -1,5 +1,5 @@
-"""What a connection hears that is one too many: `limits.max_connections` are open, or descriptors or
-memory have run out (`reaper.pressure`).
+"""What a connection hears that is one too many: `limits.max_connections` are open, or descriptors
+or memory have run out (`reaper.pressure`).
 
 The rule of this module: *whoever is refused is told so, at a bounded cost*. A refused connection
 gets no protocol of the server's. It has `timeouts.linger` seconds to say what it wants, and is

@@ -81,7 +81,7 @@ class Running(HttpServer):
 async def running(
     routes: Mapping[str, Any] = ROUTES, journal: Journal | None = None, /, **overrides: Any
 ) -> AsyncIterator[Running]:
-    """A server at its defaults, except for `section__key=value`; a bare key is one of `timeouts`."""
+    """A server at its defaults, except `section__key=value`; a bare key is one of `timeouts`."""
     named = {
         name.replace("__", ".") if "__" in name else f"timeouts.{name}": overrides[name]
         for name in overrides

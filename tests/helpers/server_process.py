@@ -34,7 +34,7 @@ __all__ = [
 
 
 class Process(Server):
-    """A server in a process group of its own, once it listens. What it said can be read later, too."""
+    """A server in a process group of its own, once it listens. What it said outlives it."""
 
     def __init__(self, *arguments: str) -> None:
         self._folder = tempfile.TemporaryDirectory()
