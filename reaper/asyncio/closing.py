@@ -1,4 +1,4 @@
-"""How a transport is closed: every close of this package comes through here.
+"""How a transport is closed: every close of a connection on asyncio comes through here.
 
 The rule of this module: *no close waits for its peer without a bound*. asyncio keeps a closed
 transport for as long as its peer takes nothing of what is left to be sent, and with TLS for 30 s

@@ -3,7 +3,8 @@ silent.
 
 The rule of this room: *it is the only one that imports trio, and all of trio's waiting is in it*.
 What decides is `reaper.driver`. Read `reaper` (the task), `connection`, `streams`, `serve`; then,
-for connections without a task, `parking`, `linger` and `tls`; then `accepting` and `status`.
+for connections without a task, `parking`, `parked_streams`, `task_pool`, `linger` and `tls`; then
+`accepting` and `status`.
 
 Here is what programs call. A server of your own finds the rest in these modules:
 `accepting.accept`, `parking.Parked`, `linger.Silent`, `streams.SocketStream`, `tls.TlsSession`.

@@ -20,9 +20,11 @@ the lot changes it:
     OUT      closed; its descriptor number may be another connection's by now
 
 **What closes a parked connection**: `ParkingLot._leave`, whatever the cause. It is the only way to
-`OUT`: it tells the books (unless `reap` has told them before), and closes the descriptor, once.
-`reap` is called by the driver when the timeout is over, `gone` when the epoll says that the peer
-has gone, `close` when the handler is done.
+`OUT`: it enters the end in the books, and closes the descriptor, once. The driver calls `reap` when
+the timeout is over, the epoll's news that the peer has gone leads to `gone`, and `close` ends what
+is left when the lot ends. A connection that is awake is closed by `close`, too, when its handler
+returns. A reap of one that is awake enters the end at once, cancels the handler, and leaves the
+connection `CUT` until the handler has ended: then `close` leads to `_leave`, which only closes.
 
 What a handler is given is in `parked_streams`, the tasks that run it are in `task_pool`, and how
 long a task waits for more bytes before it ends is in `linger`.

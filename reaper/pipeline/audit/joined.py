@@ -1,4 +1,5 @@
-"""Both sides of a connection in one row: the server's log joined with the load generator's.
+"""Two steps of the audit: `read`, a row per connection of one side's journals, and `join`, both
+sides of a connection in one row.
 
 A server's log proves the reaper consistent with its own clock. The other side knows when it sent
 its last byte and when it saw the end: what contradicts that is a violation whatever the server

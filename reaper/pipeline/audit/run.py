@@ -3,10 +3,11 @@
 1. `read` (joined.py): the journals of each side become a row per connection. Nothing runs yet.
 2. `silences` (here, silences.py): each silence that outlasted its timeout is judged by itself, and
    the stalls that excuse it are counted. Only files that have such a silence are read for it.
-3. `judge` (verdicts.py): the law of time as one expression; each connection gets its one verdict,
-   from the server's journal alone.
-4. `join` (joined.py): with `--client`, each connection is paired with its other side, whose
-   evidence may change the verdict. The outcome is written to `connections/`, a row per connection.
+3. `judge` (verdicts.py): the law of time as one expression; each connection gets one verdict, from
+   the server's journal alone.
+4. `join` (joined.py): with `--client`, each connection is paired with its other side, and gets
+   another verdict where that side's evidence contradicts the first. The outcome is written to
+   `connections/`, a row per connection.
 5. `sum_up` (sums.py): verdicts, lateness per listener, the offenders, the clocks: small tables.
 6. `conclude` (here, words.py): the audit fails where something is proven to be wrong, and is
    inconclusive where something could not be judged; else it passes.

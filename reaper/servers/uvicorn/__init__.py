@@ -18,7 +18,7 @@ parser and a flow control. From then on the protocol of the transport changes li
     accept -> IdleProtocol -------> HttpTools or H11 -------------------> GuardedTunnel
               idle.py     <-------  http.py                               tunnel.py
                   rests(), when nothing has moved
-                  for REST_AFTER since the last answer
+                  for REST_AFTER (1 s) since the last answer
 
 `transport.get_protocol()` is always the one that is in force, and uvicorn's list of connections
 (`ServerState.connections`) has it, and no other. So a stop reaches it: `shutdown()` of an
@@ -42,12 +42,22 @@ What wakes it
   was given is a `Timerless` (`shared.py`), which calls `went_idle` instead of setting a timer; that
   touches the lease: one store.
 - The driver, when the lease is due: `pardon` compares the phase that the lease is for with the
-  phase that uvicorn's fields tell now. A request in flight is found out here, once per timeout, and
-  not noted once per request.
-- The sweep, several times per tick, and only while the client has to be waited for: then, and only
-  then, a `Waiting` with an `IdlePolicy` hangs on the connection (`base.py`), which knows the
-  timeout of each phase and the least rates.
+  phase that holds now. An `HttpTools` derives that from uvicorn's fields; an `IdleProtocol` is in
+  the phase of its lease. A request in flight is found out here, once per timeout, and not noted
+  once per request.
+- The sweep, several times per tick, and only while the client is in the middle of something: half
+  a head, half a body, an answer that it does not take. Only then a `Waiting` with an `IdlePolicy`
+  hangs on the connection (`base.py`), which knows the timeout of each phase and the least rates.
 - One timer per second at most for all connections that have gone idle: it calls `rests`.
+
+What closes a keep-alive connection
+-----------------------------------
+
+The driver does, when the lease is due by `timeouts.keep_alive`, `pardon` does not spare the
+connection, and no byte of it waits in the kernel: it calls `Guarded.reap` (`base.py`), which has
+the transport closed (`reaper/asyncio/closing.py`). By then the protocol is an `IdleProtocol`; it is
+still an `HttpTools` or `H11` only if the timeout is shorter than the one to two seconds after which
+a connection rests. uvicorn's own keep-alive timer is never set.
 
 To read it: `base.py` (what all three have in common), `idle.py`, `http.py`, `tunnel.py`;
 `shared.py` is what the connections of one server share.
