@@ -167,7 +167,7 @@ class AsyncioReaper(Reaper):
         if self.pressure is None or not self.running:
             return
         verdict = self.pressure.judge(read_here(self.count()))
-        self.accepting = verdict.accept
+        self.accepting: bool = verdict.accept
         if verdict.scale < 1 or verdict.evict:
             self.loop.call_soon(self.loop.call_soon, self._let_go, self.pressure, verdict)
         self.loop.call_later(self.core.tick, self._press)

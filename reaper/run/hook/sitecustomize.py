@@ -51,8 +51,8 @@ class Door:
         waited_for: The modules that `hooks.begin` is called for; none once it was.
     """
 
-    def __init__(self, waited_for: frozenset) -> None:  # type: ignore[type-arg]  # of any Python 3
-        self.waited_for = waited_for
+    def __init__(self, waited_for: "frozenset[str]") -> None:
+        self.waited_for: frozenset[str] = waited_for
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> "Any":
         """Find nothing but `_idle_reaper`, and what a finder of `hooks` finds."""

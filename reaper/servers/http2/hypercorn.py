@@ -62,9 +62,9 @@ class Session:
         self._server = protocol.send.__self__
         self._budget = Budget(watch.driver.now)
         self.streams: dict[int, Waiting] = {}
-        self.working = 0
-        self.leaving = False
-        self.ended = False
+        self.working: int = 0
+        self.leaving: bool = False
+        self.ended: bool = False
         self._heard = False
         self._idle = self._waiting(Phase.FIRST_BYTE, "", self._close)
         self._block = self._waiting(Phase.IN_FLIGHT, "", self._close)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ...config.settings import ReaperConfig
 from ...core.lease import Expiry, Lease
 from ...driver.driver import Driver
-from ...driver.watched import Reapable
+from ...driver.watched import Probe, Reapable
 from ...policy import IdlePolicy, Phase
 from ...policy.min_rate import Sweep
 
@@ -62,7 +62,7 @@ class Waiting(Reapable):
         self._works = works
         self._end = end
         self._deadlines: list[Lease] = []
-        self.probe = None
+        self.probe: Probe | None = None
         driver = watch.driver
         self.lease: Lease = driver.register(self, None, reason=phase.value)
         self.policy: IdlePolicy | None = IdlePolicy(
