@@ -81,7 +81,8 @@ def weighed(journal: Inputs) -> list[Any]:
             )
         )
     begin, end = min(life[0] for life in lives), max(life[1] for life in lives)
-    width = max((end - begin) // BINS, 1_000_000)
+    log_end = max(run.log_end_ns + timeline.offset_ns(run) for run in journal.runs)
+    width = max((log_end - begin) // BINS, 1_000_000)
     births = Counter((life[0] - begin) // width for life in lives)
     peaks, means = [], []
     for i in range(len(CANDIDATES)):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...journal.schema import ACTIVITY, AVERTED, OPEN, REAP
-from ..engine import F, answering
+from ..engine import F
 from ..read.frames import IS_END, filtered, of_connections, runs_frame, with_run
 from ..read.inputs import Inputs
 from ..read.runs import Timeline
@@ -99,71 +99,64 @@ def histogram(rows: DataFrame) -> dict[int, dict[float, tuple[int, int]]]:
 
 @dataclass(frozen=True, slots=True)
 class Lives:
-    """Connections, asked twice, for the bins of time are known only once all have been seen."""
+    """Connections, and the time that they lie in."""
 
-    whole: DataFrame
-    """Grain: one row per connection; listener_hash, opened (null: before the log), ended, rows,
-    longest, short.
-    """
-    ends: DataFrame
-    """Grain: one row per connection that opened; listener_hash, opened, offset_ns, ends. ends[i] is
-    its end under candidate i; it and opened are on the writer's clock, which + offset_ns is that of
-    `whole`."""
+    frame: DataFrame
+    """Grain: one row per connection; listener_hash, opened (null: before the log), ended, ends, rows,
+    longest, short, offset_ns. ends[i] is its end under candidate i. It, opened and ended are on the
+    writer's clock, which + offset_ns is the shared timeline."""
+    span: tuple[int, int] | None
+    """From the first opening to the end of the last log, on the shared timeline; None: not known."""
 
 
 def lives_of_journal(spark: SparkSession, events: DataFrame, inputs: Inputs) -> Lives:
-    """The connections of a journal."""
+    """The connections of a journal.
+
+    The check of the files knows when the first connection was opened and when the logs end. So the
+    bins of time are known before, and one pass over the rows is enough.
+    """
     is_open, is_activity, is_reap = f"code = {OPEN}", f"code = {ACTIVITY}", f"code = {REAP}"
-    rows = of_connections(events)
-    runs = runs_frame(spark, inputs.runs, Timeline.of(inputs.runs))
-    always = [
-        filtered("max(xxhash64(listener))", is_open).alias("listener_hash"),
-        filtered("min(t)", is_open).alias("opened"),
-        filtered("min(t)", IS_END).alias("ended"),
-    ]
-    counts = [
-        F.count(F.lit(1)).alias("rows"),
-        filtered("max(idle_ns)", is_activity).alias("longest"),
-        (filtered("max(n)", IS_END) - filtered("count(1)", is_activity)).alias("short"),
-    ]
-    cuts = [
-        filtered("min(t - idle_ns)", is_reap).alias("reaped_after"),
-        *(
-            filtered("min(t - idle_ns)", f"idle_ns > {_ns(c)}").alias(f"cut_{i}")
-            for i, c in enumerate(CANDIDATES)
-        ),
-    ]
-    if answering() == "embedded":
-        whole = ends = rows.groupBy("conn").agg(*always, *counts, *cuts).persist()
-    else:  # Spark takes longer to keep so many columns than to make them twice
-        whole = rows.groupBy("conn").agg(*always, *counts)
-        # Activity after less silence than any candidate ends nothing: in full mode that is a good
-        # part of the rows.
-        telling = rows.where(
-            (F.col("code") != ACTIVITY) | (F.col("idle_ns") > _ns(min(CANDIDATES)))
+    timeline = Timeline.of(inputs.runs)
+    grouped = (
+        of_connections(events)
+        .groupBy("conn")
+        .agg(
+            filtered("max(xxhash64(listener))", is_open).alias("listener_hash"),
+            filtered("min(t)", is_open).alias("opened"),
+            filtered("min(t)", IS_END).alias("ended"),
+            F.count(F.lit(1)).alias("rows"),
+            filtered("max(idle_ns)", is_activity).alias("longest"),
+            (filtered("max(n)", IS_END) - filtered("count(1)", is_activity)).alias("short"),
+            filtered("min(t - idle_ns)", is_reap).alias("reaped_after"),
+            *(
+                filtered("min(t - idle_ns)", f"idle_ns > {_ns(c)}").alias(f"cut_{i}")
+                for i, c in enumerate(CANDIDATES)
+            ),
         )
-        ends = telling.groupBy("conn").agg(*always, *cuts)
-    each = [
+    )
+    ends = [
         F.coalesce(F.coalesce(f"cut_{i}", "reaped_after") + F.lit(_ns(c)), "ended", "log_end_ns")
         for i, c in enumerate(CANDIDATES)
     ]
-    return Lives(
-        with_run(whole, runs).select(
-            "listener_hash",
-            (F.col("opened") + F.col("offset_ns")).alias("opened"),
-            (F.coalesce("ended", "log_end_ns") + F.col("offset_ns")).alias("ended"),
-            "rows",
-            "longest",
-            "short",
-        ),
-        with_run(ends.where(F.col("opened").isNotNull()), runs).select(
-            "listener_hash", "opened", "offset_ns", F.array(*each).alias("ends")
-        ),
+    lives = with_run(grouped, runs_frame(spark, inputs.runs, timeline)).select(
+        "listener_hash",
+        "opened",
+        F.coalesce("ended", "log_end_ns").alias("ended"),
+        F.array(*ends).alias("ends"),
+        "rows",
+        "longest",
+        "short",
+        "offset_ns",
     )
+    begun = [
+        run.opened_ns + timeline.offset_ns(run) for run in inputs.runs if run.opened_ns is not None
+    ]
+    over = [run.log_end_ns + timeline.offset_ns(run) for run in inputs.runs]
+    return Lives(lives, (min(begun), max(over)) if begun else (0, 0))
 
 
 def lives_of_requests(gaps: DataFrame) -> Lives:
-    """The same for access logs: a connection begins with the end of its first request."""
+    """The connections of access logs. One begins with the end of its first request."""
     end = F.col("at_ns") + F.col("idle_ns")
     cuts = [
         F.min(F.when(F.col("idle_ns") > _ns(c), F.col("at_ns") + F.lit(_ns(c)))) for c in CANDIDATES
@@ -171,13 +164,13 @@ def lives_of_requests(gaps: DataFrame) -> Lives:
     lives = gaps.groupBy("key", F.xxhash64("listener").alias("listener_hash")).agg(
         F.min("at_ns").alias("opened"),
         F.max(end).alias("ended"),
+        F.array(*(F.coalesce(cut, F.max(end)) for cut in cuts)).alias("ends"),
         F.count(F.lit(1)).alias("rows"),
         F.max(F.when(F.col("returned"), F.col("idle_ns"))).alias("longest"),
         F.lit(0).cast("long").alias("short"),
         F.lit(0).cast("long").alias("offset_ns"),
-        F.array(*(F.coalesce(cut, F.max(end)) for cut in cuts)).alias("ends"),
     )
-    return Lives(lives, lives)
+    return Lives(lives, None)
 
 
 @dataclass(slots=True)
@@ -198,31 +191,27 @@ class Traffic:
 def connections(lives: Lives) -> Traffic:
     """Count *lives* under every candidate."""
     begun = F.col("opened").isNotNull()
-
-    by_longest = with_edge(lives.whole, "longest").groupBy("listener_hash", "edge_ns")
-    head = by_longest.agg(
-        F.count("opened").alias("connections"),
-        F.sum("rows").alias("rows"),
-        F.count(F.when(~begun, 1)).alias("headless"),
-        F.sum(F.when(begun, F.greatest(F.coalesce("short", F.lit(0)), F.lit(0)))).alias("short"),
-        F.min("opened").alias("begin"),
-        F.max(F.when(begun, F.col("ended"))).alias("end"),
-    )
-    found = head.collect()
-    counted = Traffic({}, 0.0, sum(row.rows for row in found), sum(row.headless for row in found))
-    rows = [row for row in found if row.connections]
+    since, to = (F.col(name) + F.col("offset_ns") for name in ("opened", "ended"))
+    begin, end = lives.span or (None, None)
+    if begin is None or end is None:
+        bounds = lives.frame.agg(F.min(since), F.max(F.when(begun, to))).collect()[0]
+        begin, end = bounds[0] or 0, bounds[1] or 0
+    width = max((end - begin) // BINS, 1_000_000)
+    found = _counted(lives.frame, begin, width, (end - begin) // width + 1)
+    heads = [row for row in found if row.key % _SERIES == _LONGEST]
+    counted = Traffic({}, 0.0, sum(row.rows for row in heads), sum(row.headless for row in heads))
+    rows = [row for row in heads if row.connections]
     if not rows:
         return counted
-    begin, end = min(row.begin for row in rows), max(row.end for row in rows)
-    width = max((end - begin) // BINS, 1_000_000)
+    end = max(row.until for row in rows)
     last = (end - begin) // width
-    counts = _counts(lives.ends, begin, width, last + 1)
+    bins = _bins(found)
     for listener in {row.listener_hash for row in rows}:
         mine = [row for row in rows if row.listener_hash == listener]
-        series = [counts.get((listener, i), {}) for i in range(len(CANDIDATES) + 1)]
-        opened = series[-1]
+        opened = bins.get((listener, _OPENED), {})
         peaks, means = [], []
-        for ended in series[:-1]:
+        for i in range(len(CANDIDATES)):
+            ended = bins.get((listener, i), {})
             level = peak = area = 0
             for at in range(last + 1):
                 level += opened.get(at, 0)
@@ -234,7 +223,8 @@ def connections(lives: Lives) -> Traffic:
         counted.listeners[listener] = {
             **{key: sum(row[key] for row in mine) for key in ("connections", "short")},
             "cut": [
-                sum(row.connections for row in mine if row.edge_ns > _ns(c)) for c in CANDIDATES
+                sum(row.connections for row in mine if row.key // _SERIES > i)
+                for i in range(len(CANDIDATES))
             ],
             "peak": peaks,
             "mean": means,
@@ -243,41 +233,82 @@ def connections(lives: Lives) -> Traffic:
     return counted
 
 
-def _counts(
-    ends: DataFrame, begin: int, width: int, beyond: int
-) -> dict[tuple[int, int], dict[int, int]]:
-    """(listener_hash, i) -> bin -> connections. i: a candidate, whose ends are counted; then
-    openings. Bins from *beyond* on are one.
+_OPENED, _ALIKE, _LONGEST = range(len(CANDIDATES), len(CANDIDATES) + 3)
+"""What a key counts besides the ends under a candidate: openings; ends, where they are in one bin
+under all candidates; connections, by how many candidates their longest silence outlasted."""
+
+_BITS = _LONGEST.bit_length()
+_SERIES = 1 << _BITS
+"""A key is a bin (or that number of candidates) times this, and what it counts."""
+
+
+def _counted(frame: DataFrame, begin: int, width: int, beyond: int) -> list[Any]:
+    """One row per listener and key: `count`, and of `_LONGEST` what is summed besides. All in one
+    pass. Bins from *beyond* on are one.
 
     Where all candidates end a connection in one bin, as they mostly do, that is one row to count,
     not one a candidate.
     """
-    opened, alike = range(len(CANDIDATES), len(CANDIDATES) + 2)
-    bits = alike.bit_length()
-    since = F.lit(begin) - F.col("offset_ns")
 
     def place(instant: Column) -> Column:
         return F.least(F.floor((instant - F.col("since")) / width), F.lit(beyond))
 
-    def key(i: int | Column, at: Column) -> Column:
+    def key(series: int | Column, at: Column) -> Column:
         # Bits, for a product and a sum would be checked.
-        return F.shiftleft(at, bits).bitwiseOR(i)
+        return F.shiftleft(at, _BITS).bitwiseOR(series)
 
+    begun = F.col("opened").isNotNull()
+    outlasted = " ".join(
+        f"WHEN edge_ns > {_ns(c)} THEN {i + 1}" for i, c in reversed(list(enumerate(CANDIDATES)))
+    )
+    longest = key(_LONGEST, F.expr(f"CAST(CASE {outlasted} ELSE 0 END AS BIGINT)"))
     first, last = place(F.array_min("ends")), place(F.array_max("ends"))
     # A function over the array: twenty places written out are a method that Java, for its length,
     # never compiles.
     each = F.transform("ends", lambda end, i: key(i, place(end)))
-    begun = key(opened, place(F.col("opened")))
-    keys = F.when(first == last, F.array(begun, key(alike, last))).otherwise(
-        F.concat(F.array(begun), each)
+    opened = key(_OPENED, place(F.col("opened")))
+    keys = (
+        F.when(~begun, F.array(longest))
+        .when(first == last, F.array(longest, opened, key(_ALIKE, last)))
+        .otherwise(F.concat(F.array(longest, opened), each))
     )
-    placed = ends.withColumn("since", since).select("listener_hash", F.explode(keys).alias("key"))
+    placed = (
+        with_edge(frame, "longest")
+        .withColumn("since", F.lit(begin) - F.col("offset_ns"))
+        .select(
+            "listener_hash",
+            F.when(begun, F.col("ended") + F.col("offset_ns")).alias("until"),
+            F.when(begun, 1).otherwise(0).alias("begun"),
+            F.when(begun, F.greatest(F.coalesce("short", F.lit(0)), F.lit(0))).alias("short"),
+            "rows",
+            F.explode(keys).alias("key"),
+        )
+    )
+    of_longest = f"key % {_SERIES} = {_LONGEST}"
+    counted: list[Any] = (
+        placed.groupBy("listener_hash", "key")
+        .agg(
+            F.count(F.lit(1)).alias("count"),
+            filtered("sum(begun)", of_longest).alias("connections"),
+            filtered("sum(1 - begun)", of_longest).alias("headless"),
+            filtered("sum(rows)", of_longest).alias("rows"),
+            filtered("sum(short)", of_longest).alias("short"),
+            filtered("max(until)", of_longest).alias("until"),
+        )
+        .collect()
+    )
+    return counted
+
+
+def _bins(found: list[Any]) -> dict[tuple[int, int], dict[int, int]]:
+    """(listener_hash, i) -> bin -> connections. i: a candidate, whose ends are counted; `_OPENED`."""
     result: dict[tuple[int, int], dict[int, int]] = {}
-    for row in placed.groupBy("listener_hash", "key").count().collect():
-        at, i = row.key >> bits, row.key & (1 << bits) - 1
-        for series in range(len(CANDIDATES)) if i == alike else (i,):
-            bins = result.setdefault((row.listener_hash, series), {})
-            bins[at] = bins.get(at, 0) + row["count"]
+    for row in found:
+        at, i = divmod(row.key, _SERIES)
+        if i != _LONGEST:
+            for series in range(len(CANDIDATES)) if i == _ALIKE else (i,):
+                bins = result.setdefault((row.listener_hash, series), {})
+                bins[at] = bins.get(at, 0) + row["count"]
     return result
 
 

@@ -31,6 +31,7 @@ from ...journal.schema import (
     DROPPED,
     ENDS,
     KINDS,
+    OPEN,
     OWN,
     PREFIX,
     SCHEMA_VERSION,
@@ -306,6 +307,7 @@ def believe(facts: Facts, counts: Iterable[Count], now: int) -> None:
     facts.dropped = max(facts.dropped, *lost, 0)
     facts.drained = kinds[KINDS[DRAIN]] > 0
     facts.t_max = (ranges["t"] or (0, 0))[1]
+    facts.opened_ns = min(_known(found, "t_min", (KINDS[OPEN],)), default=None)
     facts.averted = kinds[KINDS[AVERTED]]
     facts.overdue_ns = max(_known(found, "overdue_max", _SILENT), default=None)
     facts.listeners = sorted(set(_known(found, "listener")))

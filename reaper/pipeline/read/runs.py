@@ -60,6 +60,8 @@ class Facts:
 
     # What its rows say together, see `file.believe`.
     t_max: int = 0
+    opened_ns: int | None = None
+    """When the first of its connections was opened; None: it has no opening."""
     last_conn: int = 0
     """The highest connection id in it."""
     listeners: list[str] = field(default_factory=list)
@@ -94,6 +96,8 @@ class Run:
     tick_ns: int
     full: bool
     gap_threshold_ns: int
+    opened_ns: int | None
+    """When the first connection was opened; None: no opening is in its files."""
     log_end_ns: int
     whole: bool
     """Every file since its start is here and nothing was dropped: a number without a row is then a
@@ -195,6 +199,10 @@ def runs_of(files: list[Facts]) -> list[Run]:
                 tick_ns=max(facts.tick_ns for facts in members),
                 full=all(facts.mode == "full" for facts in members),
                 gap_threshold_ns=max(facts.gap_threshold_ns for facts in members),
+                opened_ns=min(
+                    (facts.opened_ns for facts in members if facts.opened_ns is not None),
+                    default=None,
+                ),
                 log_end_ns=max(facts.t_max for facts in members),
                 whole=serials == list(range(1, len(serials) + 1)) and not dropped,
                 holed=bool(missing_serials(serials)) or dropped > 0,
