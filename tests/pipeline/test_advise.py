@@ -277,7 +277,7 @@ def test_the_timeout_that_cut_the_log_is_no_advice(
 def test_heartbeats_that_are_slower_than_the_timeout_are_not_advised_away(
     pipeline: Ran, tmp_path: Path
 ) -> None:
-    """A greeting of some seconds, and then a heartbeat every 30 s, of which none arrives in time."""
+    """A greeting of some seconds, then a heartbeat every 30 s, of which none arrives in time."""
     chance = random.Random(5)
     with journal(tmp_path / "server", 1, mode="gaps") as ours:
         for serial in range(400):

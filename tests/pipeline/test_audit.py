@@ -562,7 +562,8 @@ PLANTED: dict[str, tuple[Callable[[Path], None], str]] = {
         "inconclusive",
     ),
 }
-"""What makes an audit unproven, or must not: its journals, and the answer. Both engines are asked."""
+"""What makes an audit unproven, or must not: its journals, and the answer. Both engines are asked.
+"""
 
 # ---- what cannot be judged
 

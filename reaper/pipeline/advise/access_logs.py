@@ -32,7 +32,8 @@ GZIP = b"\x1f\x8b"
 """The first bytes of a gzip file."""
 
 OBJECT = r"^\s*\{.*\}\s*$"
-"""A JSON object that is all of its line. Spark itself would read the first object of `{...},` too."""
+"""A JSON object that is all of its line. Spark itself would read the first object of `{...},` too.
+"""
 
 HTTP = "http"
 """The listener of what names none."""

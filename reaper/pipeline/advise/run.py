@@ -45,7 +45,8 @@ FAR_MORE, MANY = 100, 0.5
 the log does not show what they are: dead peers, or heartbeats a little slower than the timeout."""
 
 TIMES = 4
-"""Unless they were followed for so many times the answer, and none ended: then they are dead peers."""
+"""Unless they were followed for so many times the answer, and none ended: then they are dead peers.
+"""
 
 NEAR = 0.1
 """An answer within this share of the longest silence that was followed may be longer: what ended it
@@ -74,7 +75,7 @@ on the way.
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What is asked for."""
+    """What a user asks of a timeout."""
 
     max_cut: float = 0.001
     """The share of silences that end in sight which may be cut."""
@@ -324,8 +325,9 @@ def _recommend(
 
 
 def _config(listeners: dict[str, Any], *, http: bool) -> dict[str, Any]:
-    """One timeout a key of reaper.toml: the longest that any of its listeners wants. Empty where
-    one wants more than its log can say."""
+    """One timeout for each key of reaper.toml: the longest that any of its listeners wants. Empty
+    where one wants more than its log can say.
+    """
     if any(entry["recommendation"]["at_least_s"] is not None for entry in listeners.values()):
         return {}
     keys: dict[str, tuple[float, str]] = {}

@@ -64,7 +64,7 @@ class Curve:
         return bisect_right(self.times, t) - 1
 
     def at(self, t: float) -> float:
-        """S(t). Beyond `followed` it is only a bound from above."""
+        """S(t), the share still silent. Beyond `followed` it is only a bound from above."""
         index = self._index(t)
         return 1.0 if index < 0 else self.survival[index]
 
@@ -135,7 +135,9 @@ class Curve:
         return self.times[low]
 
     def held(self, t: float) -> float:
-        """Mean seconds that a silence is held under a timeout of *t*: the area under S up to t."""
+        """How many seconds a silence is held on average under a timeout of *t*: the area under S up
+        to t.
+        """
         area, since, level = 0.0, 0.0, 1.0
         for time, survival in zip(self.times, self.survival, strict=True):
             if time >= t:

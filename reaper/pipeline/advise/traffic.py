@@ -56,8 +56,8 @@ BINS = 600
 
 
 def silences_of_journal(events: DataFrame) -> DataFrame:
-    """Grain: one row per silence; listener_hash, idle_ns, returned. Silences of a server at work
-    are left out.
+    """The silences of connections; those of a server at work are left out. Grain: one row per
+    silence; listener_hash, idle_ns, returned.
     """
     return (
         of_connections(events)
@@ -83,7 +83,7 @@ def with_edge(rows: DataFrame, column: str) -> DataFrame:
 
 
 def histogram(rows: DataFrame) -> dict[int, dict[float, tuple[int, int]]]:
-    """listener_hash -> upper edge of the bucket in seconds -> (ended, censored)."""
+    """Count *rows*: listener_hash -> upper edge of the bucket in seconds -> (ended, censored)."""
     counted = (
         with_edge(rows, "idle_ns").groupBy("listener_hash", "edge_ns", "returned").count().collect()
     )
@@ -102,11 +102,12 @@ class Lives:
     """Connections, and the time that they lie in."""
 
     frame: DataFrame
-    """Grain: one row per connection; listener_hash, opened (null: before the log), ended, ends, rows,
-    longest, short, offset_ns. ends[i] is its end under candidate i. It, opened and ended are on the
-    writer's clock, which + offset_ns is the shared timeline."""
+    """Grain: one row per connection; listener_hash, opened (null: before the log), ended, ends,
+    rows, longest, short, offset_ns. ends[i] is its end under candidate i. It, opened and ended are
+    on the writer's clock, which + offset_ns is the shared timeline."""
     span: tuple[int, int] | None
-    """From the first opening to the end of the last log, on the shared timeline; None: not known."""
+    """From the first opening to the end of the last log, on the shared timeline; None: not known.
+    """
 
 
 def lives_of_journal(spark: SparkSession, events: DataFrame, inputs: Inputs) -> Lives:
@@ -175,7 +176,7 @@ def lives_of_requests(gaps: DataFrame) -> Lives:
 
 @dataclass(slots=True)
 class Traffic:
-    """Connections, counted."""
+    """What was counted of all connections."""
 
     listeners: dict[int, dict[str, Any]]
     """listener_hash -> connections, uncounted short silences; per candidate: those cut, peak and
@@ -301,7 +302,7 @@ def _counted(frame: DataFrame, begin: int, width: int, beyond: int) -> list[Any]
 
 
 def _bins(found: list[Any]) -> dict[tuple[int, int], dict[int, int]]:
-    """(listener_hash, i) -> bin -> connections. i: a candidate, whose ends are counted; `_OPENED`."""
+    """(listener_hash, i) -> bin -> connections. i: a candidate, for its ends, or `_OPENED`."""
     result: dict[tuple[int, int], dict[int, int]] = {}
     for row in found:
         at, i = divmod(row.key, _SERIES)

@@ -181,7 +181,7 @@ class Skew:
 
     @property
     def estimate(self) -> float | None:
-        """The middle of what is possible."""
+        """The middle of what is possible; None: no evidence."""
         if self.at_least is None or self.at_most is None:
             return self.at_least if self.at_most is None else self.at_most
         return (self.at_least + self.at_most) / 2
@@ -206,8 +206,8 @@ Knot = tuple[int, int]
 class Drift:
     """The skew of the server's clock and the client's over time, by (run, c_run).
 
-    Clocks drift apart by tens of ms an hour. So the skew is measured in stretches of time, each with
-    pairs enough for a median, and is linear between their middles, and beyond the outermost.
+    Clocks drift apart by tens of ms an hour. So the skew is measured in stretches of time, each
+    with pairs enough for a median, and is linear between their middles, and beyond the outermost.
     """
 
     knots: dict[tuple[int, int], list[Knot]]
@@ -280,8 +280,8 @@ def without_peer(lives: DataFrame, runs: list[int]) -> DataFrame:
 
 
 def pair(server: DataFrame, client: DataFrame) -> DataFrame:
-    """*server* (lifetimes with run) with the client's columns, null where the client's log has no
-    such connection.
+    """Pair *server* (lifetimes with run) with the client's columns, null where the client's log has
+    no such connection.
 
     Cardinality: every row of *server* once. A key that was used again belongs to the connection
     that was opened nearest in time, among those that were open together.
@@ -317,8 +317,8 @@ def pair(server: DataFrame, client: DataFrame) -> DataFrame:
 
 
 def differences(frame: DataFrame) -> dict[str, Column]:
-    """What single pairs say of the skew: it is not below `end`, and not above `begin`; and `at`, the
-    instant of which a pair tells. Where a connection lasted long its beginning tells of another
+    """What single pairs say of the skew: it is not below `end`, and not above `begin`; and `at`,
+    the instant of which a pair tells. Where a connection lasted long its beginning tells of another
     time: it is left out. Null: no evidence.
     """
     reaped_and_seen = (F.col("reaps") == 1) & F.col("c_by_server")
@@ -362,7 +362,7 @@ Bin = tuple[int, int, int | None, int | None]
 
 
 def knots_of(bins: Sequence[Bin]) -> list[Knot]:
-    """The skew at the middle of each stretch of *bins*, ascending, with pairs enough; see `Drift`."""
+    """The skew at the middle of each stretch of *bins*, ascending; see `Drift`."""
     stretches: list[list[Bin]] = [[]]
     for each in bins:
         if sum(pairs for _, pairs, *_ in stretches[-1]) >= KNOT_PAIRS:
@@ -414,8 +414,8 @@ def measure_spread(skewed: DataFrame) -> float | None:
 
 
 def with_skew(spark: SparkSession, frame: DataFrame, drift: Drift) -> DataFrame:
-    """*frame* (joined) with `skew_ns`: server's clock less the client's, still to be taken off. Each
-    row once.
+    """*frame* (joined) with `skew_ns`: server's clock less the client's, still to be taken off.
+    Each row once.
     """
     rows = drift.rows()
     if not rows:
@@ -436,7 +436,7 @@ def with_skew(spark: SparkSession, frame: DataFrame, drift: Drift) -> DataFrame:
 
 
 def measure_skew(paired: DataFrame) -> Skew:
-    """The bounds on the skew of the two clocks, from *paired*."""
+    """The bounds on the skew of the two clocks, over all of *paired*."""
     reaped_and_seen = (F.col("reaps") == 1) & F.col("c_by_server")
     end = F.when(reaped_and_seen, F.col("ended") + F.col("offset_ns") - F.col("c_ended"))
     begin = F.col("opened") + F.col("offset_ns") - F.col("c_opened")
@@ -450,10 +450,10 @@ def measure_skew(paired: DataFrame) -> Skew:
 
 
 def seen(frame: DataFrame) -> DataFrame:
-    """*frame* (prepared, paired, with its skew) with `seen_lateness_ns`, an idle reap's as the client saw it, and
-    its last silence as the client saw it: `from` and `to` (shared timeline; null without a client),
-    `over`, how long it was overdue. Of a connection without an end: up to the end of the log, as
-    far as both sides say that a timeout was in force.
+    """*frame* (prepared, paired, with its skew) with `seen_lateness_ns`, an idle reap's as the
+    client saw it, and its last silence as the client saw it: `from` and `to` (shared timeline; null
+    without a client), `over`, how long it was overdue. Of a connection without an end: up to the
+    end of the log, as far as both sides say that a timeout was in force.
 
     Args:
         frame: One row per server connection. `leaking` is added: whether `to` is such an end of the

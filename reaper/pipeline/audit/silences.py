@@ -68,8 +68,8 @@ def overdue_rows(spark: SparkSession, files: list[Facts], least_ns: int) -> Data
 def unproven_stalls(spark: SparkSession, inputs: Inputs, stalls: Stalls, runs: DataFrame) -> Stalls:
     """Those of *stalls*, longer than a tick, during which rows of the same run were written.
 
-    A loop that stands still writes no row. One that was busy with others may: then the stall is true,
-    and yet it proves nothing. Cost: one pass over the rows, of three columns.
+    A loop that stands still writes no row. One that was busy with others may: then the stall is
+    true, and yet it proves nothing. Cost: one pass over the rows, of three columns.
     """
     ticks = {run.index: run.tick_ns for run in inputs.runs}
     rows = [

@@ -179,8 +179,8 @@ def story(row: Any, joined: bool) -> str:
 
 
 def as_text(summary: dict[str, Any]) -> str:
-    """The audit as a table to read. Whatever a writer named its listeners or files, a line is a line:
-    what does not print is escaped.
+    """The audit as a table to read. Whatever a writer named its listeners or files, a line is a
+    line: what does not print is escaped.
     """
     total = summary["connections"] + summary["lost_without_a_row"]
     rows = (

@@ -115,14 +115,14 @@ def missing(
 
 
 def line(entry: Mapping[str, str]) -> str:
-    """One of them in words."""
+    """An entry of `Missing` in words."""
     return f"server {entry['server']} was expected: {entry['reason']}"
 
 
 def _hole(
     spans: list[tuple[int, int]], within_ns: int, since_ns: int | None, until_ns: int
 ) -> str | None:
-    """The first silence in *spans* beyond *within_ns*, in words."""
+    """The first silence in *spans* beyond *within_ns*, in words; None: there is none."""
     at = spans[0][0] if since_ns is None else since_ns
     for first, last in [*spans, (until_ns, until_ns)]:
         first = min(first, until_ns)
@@ -133,5 +133,5 @@ def _hole(
 
 
 def instant(unix_ns: int) -> str:
-    """`2026-11-21 09:30:00 UTC`."""
+    """An instant as text: `2026-11-21 09:30:00 UTC`."""
     return datetime.fromtimestamp(unix_ns // 10**9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -69,7 +69,9 @@ MOST_UNIX_NS = 1 << 62
 COUNTED = ("t", "conn", "idle_ns", "timeout_ms", "due_ns", "n", "idle_sum_ns", "wall_offset_ns")
 """Columns of which values, the least and the greatest are counted."""
 MARKS = ("mark_t", "mark_idle", "mark_lost")
-"""Null but in the row of a stall, and (`mark_lost`) in one in which a writer says that it lost rows."""
+"""Null but in the row of a stall, and (`mark_lost`) in one in which a writer says that it lost
+rows.
+"""
 BY = ("kind", "listener", *MARKS)
 """What the rows of a file are counted by."""
 _ASKED = [(name, how) for name in COUNTED for how in ("count", "min", "max")]
@@ -190,7 +192,7 @@ def _opened(path: Place, size: int) -> Iterator[pq.ParquetFile]:
 
 
 def _number(metadata: dict[str, str], key: str, default: int) -> int:
-    """The metadata's *key* as an integer; *default* where it is missing.
+    """The metadata's *key* as an integer, or *default* where it is missing.
 
     Raises:
         Refused: it is none, or out of range.
@@ -366,8 +368,8 @@ def _range(found: list[Count], name: str) -> tuple[int, int] | None:
 
 
 def overdue(table: pa.Table) -> pa.ChunkedArray:
-    """How long the silence that each row ends outlasted its timeout, or the row came after it was
-    due, ns.
+    """By how much the silence that each row ends outlasted its timeout, or the row came after it
+    was due; ns.
     """
     # What does not fit 64 bits wraps: a value in it is beyond what `believe` lets pass.
     timeout = pc.multiply(table["timeout_ms"].cast(pa.int64()), 1_000_000)
@@ -462,7 +464,7 @@ def _counted(spark: SparkSession, known: Mapping[str, Place]) -> dict[Place, lis
 
 
 def _name(path: str) -> str:
-    """One name for one file, whether its URI has an empty host or none."""
+    """One name for one file, whether its URI has an empty host or none at all."""
     scheme, _, rest = path.partition(":")
     host, slash, below = (
         rest[2:].partition("/") if rest.startswith("//") else ("", "/", rest.lstrip("/"))

@@ -105,7 +105,7 @@ def runs_frame(spark: SparkSession, runs: Iterable[Run], timeline: Timeline) -> 
 
 
 def ns(milliseconds: Column) -> Column:
-    """Milliseconds as ns; long, because 32 bits of ns are two seconds."""
+    """Milliseconds as ns. The column is made long, because 32 bits of ns are two seconds."""
     return milliseconds.cast("long") * F.lit(1_000_000)
 
 
@@ -191,7 +191,7 @@ def lifetimes(events: DataFrame) -> DataFrame:
 
 
 def listener_names(spark: SparkSession, inputs: Inputs) -> dict[int, str]:
-    """hash -> text of every listener that the check has met. Reads nothing."""
+    """hash -> text of every listener that the check has met. It reads no file."""
     found = sorted({name for facts in inputs.files for name in facts.listeners})
     frame = small_frame(spark, [(name,) for name in found], pa.schema([("name", pa.string())]))
     return {row[0]: row[1] for row in frame.select(F.xxhash64("name"), "name").collect()}

@@ -58,18 +58,16 @@ class Inputs:
 
     @property
     def rows(self) -> int:
-        """Rows of all files."""
+        """How many rows all files have."""
         return sum(facts.rows for facts in self.files)
 
     @property
     def own_rows(self) -> int:
-        """Of them, those that writers logged of themselves."""
+        """How many of them writers logged of themselves."""
         return sum(facts.own_rows for facts in self.files)
 
     def lacking(self) -> dict[str, Any]:
-        """What is not in the files, or not in all of them, for a summary: anything in it makes an
-        answer incomplete.
-        """
+        """What the files lack, for a summary: anything in it makes an answer incomplete."""
         return {
             "quarantined": list(self.quarantined),
             "dropped_rows": self.dropped_rows,
@@ -148,8 +146,8 @@ def check(
 
 
 def _holes(found: Inputs, aside: Iterable[Facts], span: Span) -> list[dict[str, Any]]:
-    """See `Inputs.holes`. Between the files of the time that is asked about alone: of others some
-    are not opened.
+    """See `Inputs.holes`. With a span, only holes between files of that time count: some of the
+    others are not opened.
     """
     runs: dict[tuple[int, str], list[Facts]] = {}
     for facts in found.files:
@@ -176,12 +174,12 @@ def _holes(found: Inputs, aside: Iterable[Facts], span: Span) -> list[dict[str, 
 
 
 def nothing_line(directory: str) -> str:
-    """One of `Inputs.nothing` in words."""
+    """An entry of `Inputs.nothing` in words."""
     return f"{directory} holds no journal: there is no *.parquet below it"
 
 
 def hole_line(hole: dict[str, Any]) -> str:
-    """One of `Inputs.holes` in words."""
+    """An entry of `Inputs.holes` in words."""
     serials = hole["serials"]
     shown = ", ".join(map(str, serials[:5])) + (", ..." if len(serials) > 5 else "")
     of = f"run {hole['run']} of writer {hole['writer']}" + (
@@ -193,7 +191,9 @@ def hole_line(hole: dict[str, Any]) -> str:
 def _each(
     work: Callable[..., T], items: Sequence[tuple[Any, ...]], threads: int | None = None
 ) -> tuple[list[T], dict[Place, str]]:
-    """What *work* makes of each of *items*, in their order; and which it refused, and why."""
+    """Do *work* on each of *items*, several at once. Returns what came of them, in order, and which
+    were refused and why.
+    """
     done: list[T] = []
     refused: dict[Place, str] = {}
 

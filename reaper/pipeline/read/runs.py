@@ -180,7 +180,7 @@ def missing_serials(serials: Iterable[int]) -> list[int]:
 
 
 def runs_of(files: list[Facts]) -> list[Run]:
-    """Files grouped by writer and run."""
+    """The runs that *files* make up: one per writer and start of it."""
     groups: dict[tuple[int, str], list[Facts]] = {}
     for facts in files:
         groups.setdefault((facts.writer, facts.run), []).append(facts)
@@ -224,7 +224,7 @@ def runs_of(files: list[Facts]) -> list[Run]:
 
 
 def merge(intervals: Iterable[tuple[int, int]]) -> Intervals:
-    """*intervals* as a union: sorted, none touching another."""
+    """The union of *intervals*: sorted, none touching another."""
     merged: Intervals = []
     for since, to in sorted(intervals):
         if merged and since <= merged[-1][1]:

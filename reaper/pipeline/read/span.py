@@ -58,7 +58,7 @@ def add_span(parser: Parser) -> None:
 
 
 def span_of(arguments: argparse.Namespace) -> Span:
-    """What `--from` and `--to` say.
+    """The time that `--from` and `--to` name.
 
     Raises:
         Fault: nothing lies between them.
@@ -73,8 +73,8 @@ def span_of(arguments: argparse.Namespace) -> Span:
 
 
 def instant_ns(text: str) -> int:
-    """An instant of ISO 8601, UTC where it does not say, or a duration: so long ago. Unix ns; for
-    argparse.
+    """Read an instant of ISO 8601, UTC where it does not say, or a duration: so long ago. Unix ns;
+    for argparse.
     """
     try:
         return time.time_ns() - round(parse_duration(text) * 1e9)
