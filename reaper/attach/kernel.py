@@ -83,6 +83,12 @@ class Found(NamedTuple):
     """None: it was not asked for."""
 
 
+Sighted = Callable[[bytes, float, float, int, int], bool]
+"""Shown (ident, now, since when the peer may be silent, queued, questions in vain) of a connection
+in a dump, says whether it is known. The instants are the earliest that they can be, seconds; the
+second is 0 if the peer has not sent a byte."""
+
+
 def grain() -> float:
     """Seconds by which this kernel's stamps may be off: `JIFFIES_AGAINST_US` jiffies.
 
@@ -104,6 +110,7 @@ class Linux:
     def __init__(self, pid: int | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._sequence = 0
+        self._grain = grain()
         if pid is None or namespace(pid) == namespace(os.getpid()):
             self._dumps, self._looks = _open(), _open()
         else:
@@ -131,6 +138,43 @@ class Linux:
             for answer in self._dump(self._looks, family, 1 << LISTEN, (), False)
         ]
 
+    def survey(self, listeners: Sequence[Listener], sighted: Sighted) -> Iterator[Found | None]:
+        """The open connections of *listeners* that *sighted* does not know; None now and then.
+
+        Each connection is shown to *sighted* first, which makes no object of it; only one that it
+        does not know becomes a `Found`. None is given after each datagram of the kernel's, so that
+        whoever iterates may do something else.
+
+        Cost: 2 us per connection that is known.
+        """
+        for family, some in self._places(listeners):
+            self._sequence += 1
+            sequence = self._sequence
+            earlier = before = self._clock()
+            self._dumps.send(netlink.dump_request(sequence, family, OPEN_STATES, some, True))
+            done = False
+            while not done:
+                # The kernel filled this datagram when the one before was taken.
+                earlier, before = before, self._clock()
+                data = self._dumps.recv(MOST_BYTES)
+                for start, end, said, ident, queued, info in netlink.scan(data):
+                    if said != sequence:  # an earlier dump was not read to its end
+                        continue
+                    if info:
+                        vain, ago, received = netlink.movement(data, info)
+                        heard = earlier - ago / 1e3 - self._grain if received else 0.0
+                        if sighted(ident, earlier, heard, queued, vain):
+                            continue
+                    (answer,) = netlink.parse(data[start:end])
+                    if answer.error:
+                        raise OSError(answer.error, os.strerror(answer.error))
+                    if answer.done:
+                        done = True
+                        break
+                    snapshot = self._snapshot(answer, earlier) if answer.info else None
+                    yield Found(answer.ident, answer.inode, answer.queued, snapshot)
+                yield None
+
     def dump(self, listeners: Sequence[Listener], info: bool) -> Iterator[Found]:
         """The open connections of *listeners*, with a snapshot each if *info*.
 
@@ -140,6 +184,16 @@ class Linux:
         Cost: the kernel walks all its connections, about 0.1 us each; a connection that it finds
         costs 3 us, 7 us with *info*.
         """
+        for family, some in self._places(listeners):
+            before = self._clock()
+            for answer in self._dump(self._dumps, family, OPEN_STATES, some, info):
+                snapshot = self._snapshot(answer, before) if answer.info else None
+                yield Found(answer.ident, answer.inode, answer.queued, snapshot)
+
+    def _places(
+        self, listeners: Sequence[Listener]
+    ) -> Iterator[tuple[int, list[tuple[int, bytes]]]]:
+        """(family, places) of the dumps that show all connections of *listeners*."""
         for family in (netlink.AF_INET, netlink.AF_INET6):
             places = list(
                 dict.fromkeys(
@@ -147,11 +201,7 @@ class Linux:
                 )
             )
             for start in range(0, len(places), netlink.MOST_PLACES):
-                some = places[start : start + netlink.MOST_PLACES]
-                before = self._clock()
-                for answer in self._dump(self._dumps, family, OPEN_STATES, some, info):
-                    snapshot = self._snapshot(answer, before) if answer.info else None
-                    yield Found(answer.ident, answer.inode, answer.queued, snapshot)
+                yield family, places[start : start + netlink.MOST_PLACES]
 
     def look(self, idents: Sequence[bytes]) -> list[Snapshot | None]:
         """The connections with *idents* now, in that order; None: no longer open.

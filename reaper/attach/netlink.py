@@ -163,6 +163,67 @@ def parse(data: bytes | memoryview) -> Iterator[Answer]:
         at += (length + 3) & ~3
 
 
+_SEEN = struct.Struct("=IHHI4xBB2x48sIIIII")  # a header and a message, as one
+_MOVED = struct.Struct("=2xBB48xI72xQ")  # of tcp_info: retransmits, probes, received ago, received
+
+
+Sight = tuple[int, int, int, bytes, int, int]
+"""Where one message of a dump lies in its datagram, and the least that is said of its socket: start,
+end, sequence, ident, queued, start of its `tcp_info`. An empty ident: it is no socket, but the end of
+the dump or an error. No start of `tcp_info`, 0: the message has none."""
+
+
+def scan(data: bytes) -> Iterator[Sight]:
+    """The messages in one datagram of a dump, in order. `parse` reads one from start to end.
+
+    Raises:
+        BadAnswer: a length does not fit. What was yielded before is whole.
+    Cost: about 1 us each.
+    """
+    at, end = 0, len(data)
+    usual = place = 0
+    while end - at >= _SEEN.size:
+        length, kind, _, sequence, _, _, ident, _, _, queued, _, _ = _SEEN.unpack_from(data, at)
+        if length < _SEEN.size or length > end - at or kind != SOCK_DIAG_BY_FAMILY:
+            break
+        # The kernel writes the same attributes for nearly all sockets of a dump.
+        if length != usual or (place and data[at + place - 2] != INET_DIAG_INFO):
+            usual, place = length, _place_of_info(data, at, at + length)
+        yield at, at + length, sequence, ident, queued, place and at + place
+        at += (length + 3) & ~3
+    while at < end:  # the end of the dump, an error, or a damaged rest
+        if end - at < _HEADER.size:
+            raise BadAnswer(f"{end - at} bytes are left at {at}: too few for a netlink header")
+        length, _, _, sequence, _ = _HEADER.unpack_from(data, at)
+        if length < _HEADER.size or length > end - at:
+            raise BadAnswer(f"a netlink message at {at} says it has {length} bytes of {end - at}")
+        yield at, at + length, sequence, b"", 0, 0
+        at += (length + 3) & ~3
+
+
+def _place_of_info(data: bytes, start: int, end: int) -> int:
+    """How many bytes after *start* the `tcp_info` of a message begins; 0: it has none to read."""
+    at = start + _SEEN.size
+    while at + 4 <= end:
+        length, name = _ATTRIBUTE.unpack_from(data, at)
+        if length < 4 or length > end - at:
+            raise BadAnswer(f"attribute {name} says it has {length} bytes of {end - at}")
+        if name == INET_DIAG_INFO:
+            return at + 4 - start if length >= 4 + _MOVED.size else 0
+        at += (length + 3) & ~3
+    return 0
+
+
+def movement(data: bytes, at: int) -> tuple[int, int, int]:
+    """(questions in vain, milliseconds since the peer sent data, bytes received) at *at*.
+
+    *at* is the start of a `struct tcp_info` in *data*. Questions are retransmissions and probes
+    that the peer's kernel has not answered.
+    """
+    retransmits, probes, received_ago, received = _MOVED.unpack_from(data, at)
+    return retransmits + probes, received_ago, received
+
+
 def _parse_one(body: memoryview, kind: int, sequence: int) -> Answer:
     if kind in (NLMSG_ERROR, NLMSG_DONE):
         code = _ERROR.unpack_from(body)[0] if len(body) >= _ERROR.size else 0

@@ -240,7 +240,7 @@ class Runner:
     def _discover(self) -> Iterator[None]:
         """Make one discovery; each step is a slice of it."""
         first = not self.watch.counts.dumps
-        before, dump = self._target.served, self._target.dump(first)
+        before, dump = self._target.served, self._target.survey(self.watch.sighted)
         if self._target.served != before and self._target.tells_gaps:
             self.view.say(
                 f"{self._target} " + ("is not served now; waiting" if before else "is served again")

@@ -31,7 +31,7 @@ import psutil
 
 from ..config.flags import host_and_port
 from .holders import Holders, socket_inodes
-from .kernel import Found, Linux, Listener, Refusal
+from .kernel import Found, Linux, Listener, Refusal, Sighted
 from .netlink import Address, Network, addresses_of
 
 READ_EVERY = 10.0
@@ -86,9 +86,21 @@ class Target(ABC):
         Raises:
             Refusal: the target is gone for good.
         """
+        return self.kernel.dump(self._served_now(), info)
+
+    def survey(self, sighted: Sighted) -> Iterator[Found | None]:
+        """As `dump`, but for the connections that *sighted* knows: see `Linux.survey`.
+
+        Raises:
+            Refusal: the target is gone for good.
+        """
+        return self.kernel.survey(self._served_now(), sighted)
+
+    def _served_now(self) -> list[Listener]:
+        """The listening sockets that are meant, at the beginning of a dump."""
         listeners = [one for one in self.listeners() if self.meant(one)]
         self.served, self._may_scan = bool(listeners), True
-        return self.kernel.dump(listeners, info)
+        return listeners
 
     def wanted(self, found: Found) -> bool:
         """Whether a connection that is not known yet is meant.

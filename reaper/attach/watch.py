@@ -14,6 +14,12 @@ busy connection may not show who opened it, or show it wrongly (see `tcpinfo`). 
 only once a look shows that it came in, and each later look, the final check on the very socket
 included, may still show that it did not; then it is dropped.
 
+Most connections do nothing between two dumps, and are nothing but a key and a `Kept` of some 170
+bytes. Time is cut into steps of a tenth of a tick, and the agenda has a list of idents for each step
+in which something is to be looked at. A row stands in one list; when a dump puts its look off, only
+its own `step` changes, and it is moved when the step of its list has come. A row that is discarded
+stays in its list until then, too.
+
 The watch has no clock and does no I/O: `now` is an argument, the kernel and the hands are given. It
 never blocks longer than one slice of work.
 """
@@ -21,14 +27,14 @@ never blocks longer than one slice of work.
 from __future__ import annotations
 
 import heapq
+import math
+import struct
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter
 from typing import NamedTuple
 
-from ..core import Timer, TimingWheel
-from ..core.ticks import check_timeout, ms_to_seconds, seconds_to_ms_deadline, seconds_to_ms_now
+from ..core.ticks import check_timeout
 from ..policy.jitter import Bucket
 from .judge import NONE, Limits, Memory, Verdict, judge
 from .kernel import Found
@@ -52,23 +58,50 @@ FURTHEST = 1e9
 """The instant, in seconds, that stands for never."""
 
 
+REPORTED, OVERDUE, TO_ASK = 1, 2, 4
+"""Flags of a kept row: see `Row.reported` and `Row.overdue`; and its peer shall be asked, but its
+socket was not found yet."""
+QUEUED = 0
+"""The step of a row whose look is due, and waits for its turn or for the bound on closes."""
+
+_KEPT = struct.Struct("=Qdddqq???")
+_RATES = struct.Struct("=dqd")
+"""What `Kept.packed` has: an inode, and a `Memory` without and with the part that only `write` and
+`min_in_rate` need."""
+
+
 @dataclass(slots=True, eq=False)
 class Row:
-    """One watched connection."""
+    """One watched connection while something is decided about it; otherwise it is a `Kept`."""
 
     ident: bytes
     inode: int
     known: Memory
-    mark: int
-    """The number of the dump that showed it last."""
-    timer: Timer[Row] | None = None
-    """The timer of its next look; None: that is due, and waits for its turn or for the bound on
-    closes.
-    """
     reported: bool = False
     """Whether it was reported as due, and has not stirred since."""
     overdue: bool = False
     """Whether it was due when it was found."""
+    to_ask: bool = False
+    """Whether its peer shall be asked, but its socket was not found yet."""
+
+
+class Kept:
+    """One watched connection while nothing is decided about it, in as few bytes as can be.
+
+    There may be as many as the machine can hold, and most of them do nothing.
+    """
+
+    __slots__ = ("flags", "mark", "packed", "step")
+
+    def __init__(self, packed: bytes, mark: int) -> None:
+        self.packed: bytes = packed
+        """Its inode and its `Memory`, see `_KEPT`."""
+        self.mark: int = mark
+        """The number of the dump that showed it last."""
+        self.step: int = QUEUED
+        """The step of time in which it is looked at next."""
+        self.flags: int = 0
+        """`REPORTED`, `OVERDUE` and `TO_ASK`, added up."""
 
 
 class Event(NamedTuple):
@@ -159,15 +192,19 @@ class Watch:
         self._bucket = Bucket(reaps_per_second) if reaps_per_second else None
         self._stalls_matter = limits.write > 0
         self.limits = limits
-        self.rows: dict[bytes, Row] = {}
-        """The watched connections by ident. A connection costs about 600 bytes altogether."""
+        self.rows: dict[bytes, Kept] = {}
+        """The watched connections by ident. A connection costs about 300 bytes altogether."""
         self.counts: Counts = Counts()
         # A tenth of a tick: looks that come due together are one wake-up, and none is too soon.
-        grid = max(seconds_to_ms_now(check_timeout("tick", tick)) // LOOKS_PER_TICK, 1)
-        self._wheel = TimingWheel[Row](tick=grid)
-        self._due: deque[Row] = deque()
-        self._held: deque[Row] = deque()
+        self._step = check_timeout("tick", tick) / LOOKS_PER_TICK
+        self._agenda: dict[int, list[bytes]] = {}
+        self._same: dict[int, int] = {}  # Each step once, as an object that all its rows share.
+        self._order: list[int] = []
+        self._due: deque[bytes] = deque()
+        self._held: deque[bytes] = deque()
+        self._rates_matter = limits.write > 0 or limits.min_in_rate > 0
         self._serial = 1
+        self._sighted = 0
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -179,58 +216,95 @@ class Watch:
         if ident in self.rows:
             return
         verdict, memory = judge(seen, Memory(seen.after), self._limits_of(ident))
-        row = self.rows[ident] = Row(ident, inode, memory, self._serial)
-        row.overdue = verdict.due  # It was due before we were there: that lateness is not ours.
+        # If it was due before we were there, that lateness is not ours.
+        row = Row(ident, inode, memory, overdue=verdict.due)
+        self.rows[ident] = Kept(b"", self._serial)
         self._event("found", row, seen.after, verdict, memory.opened)
         self._arm(row, verdict.at, seen.after)
 
     def discard(self, ident: bytes) -> bool:
         """Stop watching the connection with *ident*. True if it was watched."""
-        row = self.rows.pop(ident, None)
-        if row is not None and row.timer is not None:
-            row.timer.cancel()
-        return row is not None
+        return self.rows.pop(ident, None) is not None
 
-    def discover(self, dump: Iterable[Found], wanted: Callable[[Found], bool]) -> Iterator[None]:
+    def sighted(self, ident: bytes, at: float, heard: float, queued: int, vain: int) -> bool:
+        """Note that a dump shows a connection; whether it is watched. See `kernel.Sighted`.
+
+        What a dump says of a connection may show that nothing can be due for longer than was known
+        so far. Then the next look is put off: the row stays in the list of its earlier step, and is
+        moved to that of its new one when the earlier step has come.
+        """
+        kept = self.rows.get(ident)
+        if kept is None:
+            return False
+        self._sighted += 1
+        kept.mark = self._serial
+        if self._rates_matter:
+            if self._stalls_matter and queued and kept.step != QUEUED:
+                stalled = _RATES.unpack_from(kept.packed, _KEPT.size)[0]
+                if stalled == NONE:
+                    kept.step = QUEUED
+                    self._due.append(ident)
+        elif heard and kept.step != QUEUED and not kept.flags & TO_ASK:
+            self._put_off(kept, at, heard, bool(vain or queued))
+        return True
+
+    def _put_off(self, kept: Kept, at: float, heard: float, asked: bool) -> None:
+        """Put the next look at *kept* off as far as a dump allows, if that is later.
+
+        Args:
+            kept: A row without `write` and `min_in_rate`, whose peer has sent something.
+            at: When it was shown, at the earliest.
+            heard: When its peer was heard last, at the earliest.
+            asked: Whether its peer's kernel owes an answer.
+        """
+        limits = self.limits
+        until = heard + limits.idle if limits.idle else math.inf
+        if limits.vanished:
+            if asked:
+                return
+            until = min(until, at + limits.vanished * 0.75)  # as `judge` does after a look
+        if limits.max_age:
+            until = min(until, _KEPT.unpack_from(kept.packed)[1] + limits.max_age)
+        number = int(min(until, FURTHEST) / self._step) + 1
+        if number > kept.step:
+            kept.step = self._shared(number)
+
+    def discover(
+        self, dump: Iterable[Found | None], wanted: Callable[[Found], bool]
+    ) -> Iterator[None]:
         """Compare the table with a whole *dump*: add new connections, drop those that have ended.
 
         This is a generator: each step is a slice of work, and other calls may come between.
 
         Args:
-            dump: Every open connection of every listener, once.
+            dump: Every open connection of every listener, once; see `Linux.survey`. Those that were
+                shown to `sighted` may be missing.
             wanted: Whether a connection that is not watched yet is meant.
         """
         self._serial += 1
         serial, rows = self._serial, self.rows
         self.counts.dumps += 1
         fresh = list[Found]()
-        for number, found in enumerate(dump, 1):
-            row = rows.get(found.ident)
-            if row is not None:
-                row.mark = serial
-                if (
-                    self._stalls_matter
-                    and found.queued
-                    and row.known.stalled == NONE
-                    and row.timer is not None
-                ):
-                    row.timer.cancel()
-                    self._queue(row)
-            elif wanted(found):
-                fresh.append(found)
-            if number % SLICE == 0:
+        given, sighted = 0, self._sighted
+        for found in dump:
+            if found is not None:
+                given += 1
+                if not self.sighted(found.ident, 0.0, 0.0, found.queued, 0) and wanted(found):
+                    fresh.append(found)
+            if given + self._sighted - sighted >= SLICE:
+                given, sighted = 0, self._sighted
                 self._admit(fresh)
                 fresh.clear()
                 yield
         self._admit(fresh)
         # A dump is not one instant's: a connection that it did not show may only have moved. So the
         # kernel is asked for each.
-        unseen = [row for row in rows.values() if row.mark != serial]
+        unseen = [ident for ident, kept in rows.items() if kept.mark != serial]
         for start in range(0, len(unseen), SLICE):
-            part = [row for row in unseen[start : start + SLICE] if self._watches(row)]
-            for row, seen in zip(part, self._asked([row.ident for row in part]), strict=True):
+            part = [ident for ident in unseen[start : start + SLICE] if ident in rows]
+            for ident, seen in zip(part, self._asked(part), strict=True):
                 if seen is None:
-                    self._gone(row)
+                    self._gone(self._row(ident))
             yield
 
     def _admit(self, found: list[Found]) -> None:
@@ -247,8 +321,7 @@ class Watch:
         """The instant at which `advance` next has something to do; None: nothing is watched."""
         if self._due:
             return now
-        soonest = self._wheel.next_expiry()
-        at = None if soonest is None else ms_to_seconds(soonest)
+        at = self._order[0] * self._step if self._order else None
         if self._held and self._bucket is not None:
             ready = self._bucket.ready(now)
             at = ready if at is None else min(at, ready)
@@ -264,26 +337,42 @@ class Watch:
             How many were looked at. If it is *limit*, more may wait: call again.
         Cost: 20 to 35 us per look, 15 us more per close.
         """
-        for timer in self._wheel.advance(max(seconds_to_ms_now(now), self._wheel.now)):
-            self._queue(timer.item)
+        while self._order and self._order[0] * self._step <= now:
+            self._begin(heapq.heappop(self._order))
         held = 0
         while self._held and held < limit and self._may_end(now):
-            row = self._held.popleft()
-            if self._watches(row):
-                self._judged(row, *self._asked([row.ident]))
+            ident = self._held.popleft()
+            if ident in self.rows:
+                self._judged(ident, *self._asked([ident]))
                 held += 1
-        batch: list[Row] = []
+        batch: list[bytes] = []
         while self._due and len(batch) + held < limit:
-            row = self._due.popleft()
-            if self._watches(row):
-                batch.append(row)
+            ident = self._due.popleft()
+            if ident in self.rows:
+                batch.append(ident)
         for start in range(0, len(batch), 32):
             part = batch[start : start + 32]
-            for row, seen in zip(part, self._asked([row.ident for row in part]), strict=True):
-                self._judged(row, seen)
+            for ident, seen in zip(part, self._asked(part), strict=True):
+                if ident in self.rows:
+                    self._judged(ident, seen)
         return len(batch) + held
 
-    def _judged(self, row: Row, seen: Snapshot | None) -> None:
+    def _begin(self, step: int) -> None:
+        """Queue the looks of *step*, which has come, and move those that were put off."""
+        del self._same[step]
+        rows, agenda = self.rows, self._agenda
+        for ident in agenda.pop(step):
+            kept = rows.get(ident)
+            if kept is None:
+                continue
+            if kept.step == step:
+                kept.step = QUEUED
+                self._due.append(ident)
+            elif kept.step > step:  # Otherwise this entry is of an earlier life of the row.
+                agenda[kept.step].append(ident)
+
+    def _judged(self, ident: bytes, seen: Snapshot | None) -> None:
+        row = self._row(ident)
         if seen is None or seen.outgoing:
             self._gone(row)
             return
@@ -297,7 +386,8 @@ class Watch:
         elif self._end is None:
             self._report("due" if verdict.sure else "unsure", row, verdict, limits, seen.after)
         elif self._closes and not self._may_end(seen.after):
-            self._held.append(row)
+            self._keep(row)
+            self._held.append(ident)
         else:
             self._close(row, self._end, verdict, limits, seen.after)
 
@@ -344,14 +434,13 @@ class Watch:
 
         This changes nothing: what the looks show is not remembered.
         """
-        armed = ((row.timer.deadline, row) for row in self.rows.values() if row.timer is not None)
-        rows = [row for _, row in heapq.nsmallest(count, armed, key=itemgetter(0))]
+        armed = (ident for ident, kept in self.rows.items() if kept.step != QUEUED)
+        idents = heapq.nsmallest(count, armed, key=lambda ident: self.rows[ident].step)
         found = []
-        for row, seen in zip(rows, self._asked([row.ident for row in rows]), strict=True):
+        for ident, seen in zip(idents, self._asked(idents), strict=True):
             if seen is not None:
-                found.append(
-                    (row.ident, seen, judge(seen, row.known, self._limits_of(row.ident))[0])
-                )
+                known = self._row(ident).known
+                found.append((ident, seen, judge(seen, known, self._limits_of(ident))[0]))
         return sorted(found, key=lambda one: one[2].at)
 
     def _report(self, kind: str, row: Row, verdict: Verdict, limits: Limits, at: float) -> None:
@@ -370,25 +459,61 @@ class Watch:
     def _may_end(self, now: float) -> bool:
         return self._bucket is None or self._bucket.available(now) >= 1
 
-    def _watches(self, row: Row) -> bool:
-        return self.rows.get(row.ident) is row
+    def _row(self, ident: bytes) -> Row:
+        """The watched connection with *ident*, to decide something about it."""
+        kept = self.rows[ident]
+        inode, opened, turn, vain, received, acked, theirs, owed, asks = _KEPT.unpack_from(
+            kept.packed
+        )
+        stalled, slow_received, slow = NONE, 0, NONE
+        if self._rates_matter:
+            stalled, slow_received, slow = _RATES.unpack_from(kept.packed, _KEPT.size)
+        known = Memory(
+            opened, received, turn, acked, stalled, slow_received, slow, theirs, owed, asks, vain
+        )
+        flags = kept.flags
+        return Row(
+            ident, inode, known, bool(flags & REPORTED), bool(flags & OVERDUE), bool(flags & TO_ASK)
+        )
 
-    def _queue(self, row: Row) -> None:
-        row.timer = None
-        self._due.append(row)
+    def _keep(self, row: Row) -> Kept:
+        """Put what was decided about *row* back into the table."""
+        known, kept = row.known, self.rows[row.ident]
+        packed = _KEPT.pack(
+            row.inode, known.opened, known.turn, known.vain, known.received, known.acked,
+            known.theirs, known.owed, known.asks,
+        )  # fmt: skip
+        if self._rates_matter:
+            packed += _RATES.pack(known.stalled, known.slow_received, known.slow)
+        kept.packed = packed
+        kept.flags = row.reported * REPORTED + row.overdue * OVERDUE + row.to_ask * TO_ASK
+        return kept
+
+    def _shared(self, step: int) -> int:
+        """*step* as an object that all rows of that step share, with a list in the agenda."""
+        same = self._same.get(step)
+        if same is None:
+            same = self._same[step] = step
+            self._agenda[step] = []
+            heapq.heappush(self._order, step)
+        return same
 
     def _arm(self, row: Row, at: float, now: float = NONE) -> None:
-        """Look at *row* again at *at*.
+        """Keep *row*, and look at it again at *at*.
 
         If *now* is given, and the kernel does not ask its peer yet, it is told to.
         """
         if now != NONE and self._ask is not None and not row.known.asks:
             outcome = self._ask(row.ident, row.inode)
+            row.to_ask = outcome == "later"
             if outcome == "asked":
                 row.known = row.known._replace(asks=True)
             elif outcome == "later":
                 at = min(at, now + self.limits.asks)
-        row.timer = self._wheel.schedule(seconds_to_ms_deadline(min(at, FURTHEST)), row)
+        kept = self._keep(row)
+        # The step after that of *at*: a look at a step that began before would be too soon.
+        kept.step = self._shared(max(int(min(at, FURTHEST) / self._step), 0) + 1)
+        self._agenda[kept.step].append(row.ident)
 
     def _limits_of(self, ident: bytes) -> Limits:
         # Cookies are assigned in order: neighbours get different lengths.

@@ -58,6 +58,25 @@ def test_a_dump_with_info_shows_what_a_look_says(world: World) -> None:
     assert seen.before <= seen.after
 
 
+def test_a_survey_shows_each_connection_and_gives_those_that_are_not_known(world: World) -> None:
+    ends = [world.connect() for _ in range(5)]
+    world.send(ends[0], 7)
+    first, *others = (world.ident(end) for end in ends)
+    shown: dict[bytes, tuple[float, float, int, int]] = {}
+
+    def sighted(ident: bytes, at: float, heard: float, queued: int, vain: int) -> bool:
+        shown[ident] = at, heard, queued, vain
+        return ident == first
+
+    given = [found for found in world.survey([world.listener], sighted) if found is not None]
+    assert sorted(one.ident for one in given) == sorted(others)
+    assert sorted(shown) == sorted([first, *others])
+    at, heard, queued, vain = shown[first]
+    assert 0.0 < heard < at <= world.now
+    assert (queued, vain) == (0, 0)
+    assert {shown[other][1] for other in others} == {0.0}  # they have not sent a byte
+
+
 def test_who_listens_may_be_asked_while_a_dump_is_half_read() -> None:
     with closing(RealWorld()) as world:
         ends = [world.connect() for _ in range(300)]

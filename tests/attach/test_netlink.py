@@ -140,6 +140,53 @@ def test_retransmissions_tell_how_long_they_have_been_in_vain(
     assert tcpinfo.parse(info, 1, 0, 9, 0.0, 0.0).in_vain == pytest.approx(in_vain)
 
 
+def test_a_scan_finds_what_a_parse_does() -> None:
+    data = message() + message(info=b"") + message(sequence=6) + message(info=INFO[:20])
+    found = list(netlink.scan(data))
+    for (start, end, sequence, ident, queued, info), answer in zip(
+        found, netlink.parse(data), strict=True
+    ):
+        (alone,) = netlink.parse(data[start:end])
+        assert (sequence, ident, queued) == (answer.sequence, answer.ident, answer.queued)
+        assert alone == answer
+        assert not info or data[info:].startswith(answer.info)
+    assert [bool(info) for *_, info in found] == [True, False, True, False]
+
+
+def test_a_scan_tells_when_the_peer_spoke_and_what_it_owes() -> None:
+    info = bytearray(INFO)
+    info[2:4] = 1, 2
+    ((_, _, _, _, _, at),) = netlink.scan(data := message(info=bytes(info)))
+    assert netlink.movement(data, at) == (3, 48, 21)
+
+
+@pytest.mark.parametrize("cut", range(1, 80))
+def test_a_scan_of_a_message_cut_off_anywhere_is_refused(cut: int) -> None:
+    with pytest.raises(BadAnswer):
+        list(netlink.scan(message()[:-cut]))
+
+
+@given(st.binary(max_size=400))
+def test_any_bytes_are_scanned_or_refused(data: bytes) -> None:
+    with suppress(BadAnswer):
+        for start, end, _, _, _, info in netlink.scan(data):
+            assert 0 <= start < end <= len(data)
+            if info:
+                netlink.movement(data, info)
+
+
+@given(data=st.data())
+def test_a_damaged_dump_is_scanned_or_refused(data: st.DataObject) -> None:
+    good = bytearray(message() * 3)
+    for _ in range(data.draw(st.integers(1, 4))):
+        good[data.draw(st.integers(0, len(good) - 1))] = data.draw(st.integers(0, 255))
+    with suppress(BadAnswer):
+        for _, end, _, _, _, info in netlink.scan(bytes(good)):
+            if info:
+                netlink.movement(bytes(good), info)
+            assert end <= len(good)
+
+
 @given(st.binary(max_size=400))
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     with suppress(ReaperError):

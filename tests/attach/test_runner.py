@@ -12,7 +12,7 @@ from typing import cast
 import pyarrow.parquet as pq
 import pytest
 
-from reaper.attach.kernel import Found, Linux, Listener
+from reaper.attach.kernel import Found, Linux, Listener, Sighted
 from reaper.attach.learn import Learner
 from reaper.attach.runner import Runner, limits_of
 from reaper.attach.show import Lines
@@ -40,10 +40,10 @@ class FakeTarget(Target):
     def pids(self) -> list[int]:
         return []
 
-    def dump(self, info: bool) -> Iterator[Found]:
-        for found in list(super().dump(info)):
+    def survey(self, sighted: Sighted) -> Iterator[Found | None]:
+        for found in list(super().survey(sighted)):
             yield found
-            if self.accepts_during_the_dump:
+            if found is not None and self.accepts_during_the_dump:
                 self.held.add(found.inode)
 
     def scan(self) -> None:

@@ -16,7 +16,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from reaper.attach.kernel import Found, Linux, Listener
+from reaper.attach.kernel import Found, Linux, Listener, Sighted
 from reaper.attach.netlink import Address, cookie_of
 from reaper.attach.sockets import cookie, end
 from reaper.attach.tcpinfo import ESTABLISHED, Snapshot
@@ -139,6 +139,13 @@ class FakeWorld:
                     sock.ident, sock.inode, sock.queued, self._snapshot(sock) if info else None
                 )
 
+    def survey(self, listeners: Sequence[Listener], sighted: Sighted) -> Iterator[Found | None]:
+        for found in self.dump(listeners, True):
+            seen = found.snapshot
+            assert seen is not None
+            heard = seen.before - seen.received_ago - 0.008 if seen.received else 0.0
+            yield None if sighted(found.ident, seen.before, heard, found.queued, 0) else found
+
     def look(self, idents: Sequence[bytes]) -> list[Snapshot | None]:
         self.looks += len(idents)
         by_ident = {sock.ident: sock for sock in self.sockets}
@@ -175,6 +182,7 @@ class RealWorld:
         self.kernel = self._kept.enter_context(closing(Linux()))
         self.pairs: list[Pair] = []
         self.look, self.dump = self.kernel.look, self.kernel.dump
+        self.survey = self.kernel.survey
 
     @property
     def listener(self) -> Listener:
