@@ -47,6 +47,7 @@ NAVIGATION = {
         "docs/uvicorn",
         "docs/run",
         "docs/attach",
+        "docs/doctor",
     ],
     "Reference": [
         "docs/timeouts",

@@ -17,6 +17,7 @@ from typing import Any
 from .config.command import Table, add_commands
 from .config.flags import Parser, add_completion, add_version
 from .deploy import add_commands as add_deploy
+from .doctor.command import add_commands as add_doctor
 from .errors import NotInstalled
 from .journal.command import ABOUT as ABOUT_JOURNAL
 from .journal.command import add_commands as add_journal
@@ -71,6 +72,7 @@ def make_parser(name: str, *, pipeline: bool) -> Parser:
     add_run(commands)
     add_top(commands)
     add_deploy(commands)
+    add_doctor(commands)
     journal = commands.add_parser(
         "journal", help=ABOUT_JOURNAL[0].lower() + ABOUT_JOURNAL[1:-1], description=ABOUT_JOURNAL
     )

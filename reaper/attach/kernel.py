@@ -22,7 +22,7 @@ from typing import NamedTuple
 from ..errors import ReaperError
 from . import netlink
 from .netlink import Address, Answer, addresses_of
-from .tcpinfo import CLOSE_WAIT, ESTABLISHED, JIFFIES_AGAINST_US, LISTEN, Snapshot, parse
+from .tcpinfo import CLOSE_WAIT, ESTABLISHED, JIFFIES_AGAINST_US, LISTEN, SYN_RECV, Snapshot, parse
 
 NETLINK_SOCK_DIAG = 4
 OPEN_STATES = 1 << ESTABLISHED | 1 << CLOSE_WAIT
@@ -53,6 +53,10 @@ class Listener(NamedTuple):
     address: Address
     family: int
     inode: int = 0
+    waiting: int = 0
+    """Connections that wait to be accepted, when it was listed."""
+    room: int = 0
+    """How many may wait."""
 
     @property
     def host(self) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
@@ -132,11 +136,25 @@ class Linux:
     def listeners(self) -> list[Listener]:
         """Every listening TCP socket of the network namespace."""
         return [
-            Listener(addresses_of(answer.ident, answer.family)[0], answer.family, answer.inode)
+            Listener(
+                addresses_of(answer.ident, answer.family)[0],
+                answer.family,
+                answer.inode,
+                answer.unread,
+                answer.queued,
+            )
             for family in (socket.AF_INET, socket.AF_INET6)
             # On the socket of the looks: on the other a `dump` may be half read.
             for answer in self._dump(self._looks, family, 1 << LISTEN, (), False)
         ]
+
+    def half_open(self, listeners: Sequence[Listener]) -> int:
+        """How many handshakes with *listeners* the clients have not completed."""
+        return sum(
+            1
+            for family, some in self._places(listeners)
+            for _ in self._dump(self._looks, family, 1 << SYN_RECV, some, False)
+        )
 
     def survey(self, listeners: Sequence[Listener], sighted: Sighted) -> Iterator[Found | None]:
         """The open connections of *listeners* that *sighted* does not know; None now and then.

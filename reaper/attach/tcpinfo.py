@@ -25,9 +25,9 @@ from typing import NamedTuple
 
 from ..errors import ReaperError
 
-ESTABLISHED, CLOSE_WAIT, LISTEN = 1, 8, 10
-"""The states of a TCP socket in which both directions are open; in which the peer has closed its
-half and the server has not; and in which it listens.
+ESTABLISHED, SYN_RECV, CLOSE_WAIT, LISTEN = 1, 3, 8, 10
+"""The states of a TCP socket in which both directions are open; in which a handshake is not
+complete; in which the peer has closed its half and the server has not; and in which it listens.
 """
 
 JIFFIES_AGAINST_US = 2

@@ -38,8 +38,10 @@ ARROWS = {
     **dict.fromkeys(["uvicorn", "gunicorn", "aiohttp", "websockets"], SERVER),
     "attach": PARTS - {"testing"} | {"policy"},
     "top": PARTS - {"testing"} | {"attach", "status"},
+    "doctor": PARTS - {"testing"} | {"attach"},
     "run": ADAPTER | {"asyncio", "attach", "servers", "trio", "gunicorn", "websockets"},
-    "__main__": PARTS - {"testing"} | {"attach", "deploy", "pipeline", "policy", "run", "top"},
+    "__main__": PARTS - {"testing"}
+    | {"attach", "deploy", "doctor", "pipeline", "policy", "run", "top"},
     "pipeline": {"errors", "journal", "config", "html"},
 }
 """The rooms of `reaper/`, and the rooms each may import."""
@@ -141,6 +143,7 @@ MAY = {
     "policy": {"psutil"},
     "attach": {"psutil", "rich"},
     "top": {"rich"},
+    "doctor": {"psutil"},
     "run": {"trio"},  # hypercorn's flavour on trio; imported by none but that
 }
 """The rooms of `reaper/` that may import more than the standard library, and what. The pipeline may
