@@ -372,6 +372,7 @@ def test_a_stop_cuts_what_has_no_end_when_the_drain_is_over(
     tmp_path: Path, sent: bytes, age: str
 ) -> None:
     limits = {"REAPER_TIMEOUTS_MAX_AGE": age, "REAPER_TIMEOUTS_DRAIN": "1s"}
+    limits["REAPER_TIMEOUTS_DRAIN_STREAMS"] = "0s"  # or a stream would end before
     with (
         serving(tmp_path, "HttpTools", "asyncio", "--ws", "wsproto", **limits) as server,
         connect(server) as client,
