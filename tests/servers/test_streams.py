@@ -78,12 +78,21 @@ def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+STOPS = [
+    (kind, number)
+    for kind in COMMANDS
+    for number in (signal.SIGTERM, signal.SIGINT)
+    if not (kind.endswith("Worker") and number == signal.SIGINT)
+]
+"""The servers, and the signals at which each of them waits: gunicorn's SIGINT is its quick stop, at
+which nothing is waited for.
+"""
+
+
+@pytest.mark.parametrize(("kind", "number"), STOPS)
 def test_a_stop_ends_the_stream_and_answers_the_others(
     kind: str, tmp_path: Path, number: signal.Signals
 ) -> None:
-    if kind.endswith("Worker") and number == signal.SIGINT:
-        pytest.skip("gunicorn's SIGINT is its quick stop: nothing is waited for")
     with serving(kind, tmp_path) as server:
         stream, slow, download = (
             Client(server, path) for path in ("/events", "/slow", "/download")
