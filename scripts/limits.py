@@ -15,7 +15,6 @@ import psutil
 
 from loadgen.plan.capacity import SPARE_DESCRIPTORS, raise_descriptor_limit
 from loadgen.units import size
-from reaper.driver.vanished import ROUNDS
 from reaper.policy.pressure import cgroup_memory
 from server_example.planning import RESERVED_DESCRIPTORS, SPREAD
 
@@ -45,9 +44,6 @@ bursts: a close has half a tick to wait for its worker's turn, and for the clien
 EXCHANGE, CLOSE = 100e-6, 60e-6
 """Seconds of CPU of both sides, kernel included, of clients that act together. Measured 88 and 60
 us, by `benchmarks/exchange.py` of commit aa5331a; an exchange whose client acts alone takes 400."""
-ASK = 20e-6
-"""Of asking a silent client, `ROUNDS` times per timeout, whether it is there. Measured 15 to 20 us.
-"""
 RESTING = 0.002
 """Share of a processor that a process takes to itself: epochs, signs of life, looks. Measured
 0.0026 of a worker and 0.0015 of a client process with 6 of each; 0.0009 and 0.0004 with 50, which
@@ -136,9 +132,7 @@ def make_plan(connections: int, descriptors: int, processors: int | None = None)
     # What falls silent is closed at the pace at which it came, whatever the timeout.
     used = (workers + generators) * RESTING + SILENT * rate * CLOSE
     room = max(BUDGET * processors - used, BUDGET * processors / 4)
-    timeout = max(
-        LEISURE * connections / RATE, connections * (SPEAKING * EXCHANGE + ROUNDS * ASK) / room
-    )
+    timeout = max(LEISURE * connections / RATE, connections * SPEAKING * EXCHANGE / room)
     timeout = GRAIN * -(-int(timeout) // GRAIN) or GRAIN
     duration = max(timeout * 9 // 8, timeout + 30)
     return Plan(

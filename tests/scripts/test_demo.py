@@ -67,13 +67,10 @@ def test_what_a_plan_does_per_second_once_all_are_open_fits_its_budget_of_cpu(
     connections: int,
 ) -> None:
     plan = make_plan(connections, 20_000, processors=2)
-    exchanges, asks = connections * limits.SPEAKING / plan.timeout, connections * 5 / plan.timeout
+    exchanges = connections * limits.SPEAKING / plan.timeout
     closes = plan.rate * limits.SILENT
     resting = limits.RESTING * (plan.workers + plan.generators)
-    assert (
-        exchanges * limits.EXCHANGE + asks * limits.ASK + closes * limits.CLOSE + resting
-        <= limits.BUDGET * 2
-    )
+    assert exchanges * limits.EXCHANGE + closes * limits.CLOSE + resting <= limits.BUDGET * 2
     assert (
         exchanges * plan.beat * limits.EXCHANGE / 2 < 0.05
     )  # a burst on two processors is no stall
@@ -123,7 +120,10 @@ def test_a_small_demo_passes_on_real_connections(
     assert "30 silent clients of 60 closed: none early, none more than a tick late" in drawn
     assert ElementTree.fromstring(drawn).tag == "{http://www.w3.org/2000/svg}svg"
     out = capfd.readouterr().out
-    assert report["verdict"] != "pass" or "verdict      PASS: 30 of 30 reaps" in out
+    assert (
+        report["verdict"] != "pass"
+        or "verdict      PASS: 30 of 30 connections were closed, each in time" in out
+    )
     assert max(len(line) for line in out.splitlines() if str(tmp_path.parent.name) not in line) < 80
     assert (tmp_path / "report.html").exists()
 
