@@ -22,8 +22,9 @@ What a stream waits for:
                  is a WebSocket
     IN_FLIGHT    none of these: the application works
 
-Only what moves a stream is activity: bytes of its DATA frames in either direction. A PING, SETTINGS,
-PRIORITY, an empty DATA frame, or a WINDOW_UPDATE by which nothing is sent restart no timeout.
+Only what moves a stream is activity: bytes of its DATA frames in either direction. A PING,
+SETTINGS, PRIORITY, an empty DATA frame, or a WINDOW_UPDATE by which nothing is sent restart no
+timeout.
 Frames that cost the server more than the client, and move nothing, are bounded in number
 (`floods.Budget`).
 

@@ -1,8 +1,9 @@
 """HTTP/2 under hypercorn, on asyncio and on trio: its `H2Protocol` is told apart by stream.
 
-The rule of this module: *what hypercorn knows is read from it when something has moved*. Its methods
-are wrapped by `guard`; each calls the method itself, and then looks what the stream waits for now.
-Its fields are private, and are read by `_Session` alone. Tried with hypercorn 0.18.0 and h2 4.4.1.
+The rule of this module: *what hypercorn knows is read from it when something has moved*. Its
+methods are wrapped by `guard`; each calls the method itself, and then looks what the stream waits
+for now. Its private fields are read by `Session` and by the wrappers alone. Tried with hypercorn
+0.18.0 and h2 4.4.1.
 """
 
 from __future__ import annotations
@@ -181,7 +182,7 @@ class Session:
             self._protocol.task_group.spawn(what, *arguments)
 
     def _close(self, _reason: str, code: int = NO_ERROR) -> None:
-        """End the connection. From now on h2 takes no frame, so that GOAWAY names the last stream."""
+        """End the connection. h2 takes no frame from now on: GOAWAY names the last stream."""
         self.over()
         _tolerant(self._protocol.connection.close_connection, code)
         self._spawn(self._end)
@@ -233,7 +234,7 @@ def _tolerant(call: Callable[..., object], *arguments: object) -> None:
 
 
 def guard(around: Around) -> None:
-    """Wrap hypercorn's `H2Protocol`. Connections whose `TCPServer` has no `WATCH` stay as they are."""
+    """Wrap hypercorn's `H2Protocol`. Connections whose `TCPServer` has no `WATCH` stay."""
     from hypercorn.events import Closed, RawData
     from hypercorn.protocol.h2 import H2Protocol, StreamBuffer
 

@@ -1,7 +1,7 @@
 """One thing that may be idle, which is no connection of the driver's: a stream, for instance.
 
-The rule of this module: *it ends once, and then nothing refers to it*. A lease is the whole of it to
-the core; the policy says which timeout is in force.
+The rule of this module: *it ends once, and then nothing refers to it*. To the core it is a lease;
+the policy says which timeout is in force.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Waiting(Reapable):
 
     # ---- what moves it
     def enter(self, phase: Phase) -> None:
-        """It waits for *phase* from now on. Does nothing if it has ended, or waits for it already."""
+        """It waits for *phase* from now on. Does nothing if it does so already, or has ended."""
         if self.policy is not None:
             self.policy.enter(phase, self._watch.driver.now())
 
