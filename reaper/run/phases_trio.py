@@ -24,6 +24,7 @@ from ..trio.connection import socket_of
 from ..trio.reaper import TrioReaper
 from .phases import forget, hypercorn
 from .report import load
+from .streams_trio import end_streams
 
 PIECE = 65536
 """Bytes sent at a time: a client that has taken one piece is alive."""
@@ -136,6 +137,7 @@ async def guarded_run(run: Any, self: Any) -> None:
         run: The method of hypercorn's that this one replaces.
     """
     reaper = await running_reaper()
+    end_streams(self, reaper.config)
     stream = self.stream
     connection: Served = reaper.driver.watch(
         lambda uid: Served(reaper.driver, uid, self, stream),

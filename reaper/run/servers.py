@@ -337,6 +337,18 @@ def _aiohttp(module: ModuleType, server: Server) -> None:
     _on_loops(lambda factory: isinstance(factory, module.Server), guard, server)
 
 
+def _aiohttp_runner(module: ModuleType, server: Server) -> None:
+    @after(module.AppRunner, "__init__")
+    def told(_: None, runner: Any, app: Any, *__: Any, **___: Any) -> None:
+        from ..servers import aiohttp
+
+        config = report.load()
+        if runner._shutdown_timeout == aiohttp.OWN_GRACE:
+            runner._shutdown_timeout = config.timeouts.drain
+        with suppress(RuntimeError):  # another runner has started the application
+            aiohttp.end_streams(app, config)
+
+
 def _sanic(module: ModuleType, server: Server) -> None:
     def means(factory: Any) -> bool:
         made = getattr(factory, "func", factory)
@@ -451,6 +463,13 @@ SERVERS: tuple[Server, ...] = (
         note="with the workers asgi, gthread and uvicorn's; the others from outside",
     ),
     Server("aiohttp", ("3.12", "3.14.5"), "aiohttp.web_server", ("Server",), _aiohttp),
+    Server(
+        "aiohttp",
+        ("3.12", "3.14.5"),
+        "aiohttp.web_runner",
+        ("AppRunner.__init__",),
+        _aiohttp_runner,
+    ),
     Server(
         "sanic",
         ("25.12.1", "25.12.1"),

@@ -45,6 +45,13 @@ def phase_of(transport: Any) -> Phase:
     return Phase.IN_FLIGHT if request.content.is_eof() or not transport.is_reading() else Phase.BODY
 
 
+STOP = "end_streams_of"
+"""The name of our function among those that aiohttp calls when it stops."""
+
+OWN_GRACE = 60.0
+"""Seconds; aiohttp's default of `shutdown_timeout`."""
+
+
 class Goodbyes:
     """Ends the streams and the WebSockets of one application when its server is told to stop.
 
@@ -71,7 +78,7 @@ class Goodbyes:
         elif response.content_type in self._types:
             self._streams[response] = request.task
 
-    async def stop(self, app: web.Application) -> None:
+    async def end_streams_of(self, app: web.Application) -> None:
         """The server is told to stop. This does not wait: aiohttp waits for what is open next."""
         begin_stopping()
         for response, handler in list(self._streams.items()):
@@ -95,6 +102,25 @@ class Goodbyes:
         await asyncio.sleep(random.random() * self._window)
         if not websocket.closed:
             await websocket.close(code=WSCloseCode.SERVICE_RESTART)
+
+
+def end_streams(app: web.Application, config: ReaperConfig) -> None:
+    """Have the streams and WebSockets of *app* told when its server stops, unless
+    `timeouts.drain_streams` is off, or that was done before. Its sub-applications are covered.
+
+    Raises:
+        RuntimeError: *app* is frozen; its server runs.
+    """
+    # The one that is there may be of the copy of this library that the program imports.
+    done = any(getattr(each, "__name__", "") == STOP for each in app.on_shutdown)
+    if config.timeouts.drain_streams and not done:
+        goodbyes = Goodbyes(config)
+
+        async def prepare(request: web.Request, response: web.StreamResponse) -> None:
+            goodbyes.note(request, response)
+
+        app.on_response_prepare.append(prepare)
+        app.on_shutdown.append(goodbyes.end_streams_of)
 
 
 def guard(server: Callable[[], Any], *, reaper: AsyncioReaper | None = None) -> Callable[[], Any]:
@@ -130,7 +156,6 @@ def run_app(app: Any, *, config: ReaperConfig | None = None, **options: Any) -> 
         return guard(server, reaper=reaper_of(config=settings))
 
     seconds = advertised(settings)
-    goodbyes = Goodbyes(settings) if settings.timeouts.drain_streams else None
     options.setdefault("shutdown_timeout", settings.timeouts.drain)
 
     async def prepare(request: web.Request, response: web.StreamResponse) -> None:
@@ -139,11 +164,8 @@ def run_app(app: Any, *, config: ReaperConfig | None = None, **options: Any) -> 
             response.headers["Connection"] = "close"
         elif seconds and response.keep_alive and response.status != HTTPStatus.SWITCHING_PROTOCOLS:
             response.headers.setdefault("Keep-Alive", f"timeout={seconds}")
-        if goodbyes is not None:
-            goodbyes.note(request, response)
 
     app.on_response_prepare.append(prepare)
-    if goodbyes is not None:
-        app.on_shutdown.append(goodbyes.stop)
+    end_streams(app, settings)
     make = loop_factory(wrap=guarded, config=settings)
     web.run_app(app, loop=make(), **options)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
+from contextlib import suppress
 from typing import Any
 
 from gunicorn.workers import gasgi
@@ -33,6 +34,12 @@ before the bytes are read that came while the process stood still.
 LIFESPAN = 2.0
 """Seconds of `--graceful-timeout` that are left for what follows the drain: the application's
 lifespan ends then.
+"""
+
+
+QUICK = 1.0
+"""Seconds that the application has to end in a quick stop, at SIGINT or SIGQUIT; gunicorn's master
+kills the worker 2 s after it.
 """
 
 
@@ -106,3 +113,7 @@ class ASGIWorker(gasgi.ASGIWorker):  # type: ignore[misc]
             left = max(stops_at - self.loop.time() - LIFESPAN, reaper.core.tick)
             await reaper.drain(min(timeouts.drain, left), min(timeouts.drain_window, left))
         await super()._shutdown()
+        if self._quick_shutdown and self.lifespan:
+            # gunicorn leaves it out of a quick stop, and what the application holds stays open.
+            with suppress(Exception):
+                await asyncio.wait_for(self.lifespan.shutdown(), QUICK)

@@ -74,15 +74,17 @@ class Streams:
             self.seconds = seconds
             for exchange in list(self._open):
                 if isinstance(exchange, Talk):
-                    turn = random.random() * self._window
-                    asyncio.get_running_loop().call_later(turn, self._tell, exchange, 0.0)
+                    self._later(random.random() * self._window, self._tell, exchange, 0.0)
                 else:
                     self._tell(exchange, seconds)
 
     def _tell(self, exchange: Exchange, seconds: float) -> None:
         if exchange in self._open:
             exchange.tell()
-            asyncio.get_running_loop().call_later(seconds, self._end, exchange)
+            self._later(seconds, self._end, exchange)
+
+    def _later(self, seconds: float, call: Callable[..., None], *arguments: Any) -> None:
+        asyncio.get_running_loop().call_later(seconds, call, *arguments)
 
     def _end(self, exchange: Exchange) -> None:
         if exchange in self._open:

@@ -28,6 +28,7 @@ NAME = "_idle_reaper"
 
 WAITED_FOR = frozenset(
     [
+        "aiohttp.web_runner",
         "aiohttp.web_server",
         "gunicorn.config",
         "gunicorn.workers.base",

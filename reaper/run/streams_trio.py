@@ -1,0 +1,111 @@
+"""hypercorn on trio: its streams and WebSockets are told when it stops, as `servers.streams` tells
+those on asyncio.
+
+One rule: *nothing that is done here for a connection may end the run*. trio ends the whole run
+when a task fails that no nursery of the program has started.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import trio
+
+from ..config.settings import ReaperConfig
+from ..servers.hypercorn import stop, streams_of
+from ..servers.streams import Exchange, Streams, Talk
+
+_WAITING: weakref.WeakSet[Any] = weakref.WeakSet()
+"""The contexts of hypercorn's whose end is waited for."""
+
+
+class TrioStreams(Streams):
+    """As `Streams`, in a run of trio."""
+
+    def __call__(self, scope: Any, receive: Any, send: Any) -> Any:
+        if scope["type"] == "http":
+            return TrioExchange(self, scope, receive, send).run()
+        if scope["type"] == "websocket" and self._talks:
+            return TrioTalk(self, scope, receive, send).run()
+        return self.app(scope, receive, send)
+
+    def _later(self, seconds: float, call: Callable[..., None], *arguments: Any) -> None:
+        trio.lowlevel.spawn_system_task(_after, seconds, call, *arguments)
+
+    def _end(self, exchange: Exchange) -> None:
+        if exchange in self._open:
+            trio.lowlevel.spawn_system_task(exchange.end)
+
+
+async def _after(seconds: float, call: Callable[..., None], *arguments: Any) -> None:
+    await trio.sleep(seconds)
+    call(*arguments)
+
+
+class TrioExchange(Exchange):
+    """As `Exchange`: what waits and what runs is in a cancel scope."""
+
+    __slots__ = ()
+
+    async def run(self) -> Any:
+        """Call the application. When it returns, a stream that was told is completed."""
+        running: Any = trio.CancelScope()
+        self._task = running
+        try:
+            with running:
+                return await self._streams.app(self._scope, self.receive, self.send)
+        finally:
+            self._task = None
+            if self._streaming:
+                if self._told:
+                    await self._finish()
+                self._streams.over(self)
+
+    async def receive(self) -> Any:
+        """What the server gives; `http.disconnect` once a stream was told to end."""
+        if not self._told:
+            with trio.CancelScope() as waiting:
+                self._waits = waiting
+                try:
+                    return await self._receive()
+                finally:
+                    self._waits = None
+        return self.GONE
+
+    def tell(self) -> None:
+        self._told = True
+        if self._waits is not None:
+            self._waits.cancel()
+
+    async def end(self) -> None:
+        with suppress(Exception):
+            await self._finish()
+        running: Any = self._task
+        if running is not None:
+            running.cancel()
+
+
+class TrioTalk(TrioExchange, Talk):
+    """One WebSocket."""
+
+    __slots__ = ()
+
+    async def end(self) -> None:
+        with suppress(Exception):
+            await self._finish()
+
+
+def end_streams(server: Any, config: ReaperConfig) -> None:
+    """Have the streams of *server* told when it stops; to be called for each of its connections.
+
+    Args:
+        server: hypercorn's `TCPServer`, which is about to serve a connection.
+        config: The settings in force. Its `drain` replaces a `graceful_timeout` that was not set.
+    """
+    streams = streams_of(server, config, TrioStreams)
+    if server.context not in _WAITING:
+        _WAITING.add(server.context)
+        trio.lowlevel.spawn_system_task(stop, server.context, streams, config)

@@ -1,0 +1,290 @@
+"""One stop: a server, its clients, what it is told, and what became of them.
+
+One rule: *what is not over is cut off by us, and counted as not over*. A stock server may never end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from ..serving import ROOT, Server, free_port
+from . import words
+
+HERE = Path(__file__).parent
+APP = "stops.app:application"
+"""In a copy of this folder, so that a reload touches nothing else."""
+PYTHON = sys.executable
+GUNICORN = [PYTHON, "-m", "gunicorn", APP, "--no-control-socket", "-k"]
+
+COMMANDS: Mapping[str, Sequence[str]] = {
+    "uvicorn": [PYTHON, "-m", "uvicorn", APP, "--http", "httptools", "--port"],
+    "uvicorn, h11": [PYTHON, "-m", "uvicorn", APP, "--http", "h11", "--port"],
+    "hypercorn": [PYTHON, "-m", "hypercorn", APP, "-b"],
+    "hypercorn, trio": [PYTHON, "-m", "hypercorn", APP, "-k", "trio", "-b"],
+    "gunicorn, asgi": [*GUNICORN, "asgi", "-b"],
+    "gunicorn, uvicorn": [*GUNICORN, "uvicorn.workers.UvicornWorker", "-b"],
+    "aiohttp": [PYTHON, "-m", "stops.app_aiohttp"],
+}
+"""How each server is started; its port, or its address after `-b`, is the last word."""
+
+RELOADS = {
+    "uvicorn": ("--reload", "--reload-dir", "stops"),
+    "uvicorn, h11": ("--reload", "--reload-dir", "stops"),
+    "hypercorn": ("--reload",),
+    "hypercorn, trio": ("--reload",),
+}
+"""The flags of those that start anew when a file has changed."""
+
+STREAMS = "/events"
+ANSWERS = ("/slow", "/download")
+UPGRADE = (
+    b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+)
+LAST_CHUNK = b"\r\n0\r\n\r\n"
+RESTARTS = b"\x88"
+"""The first byte of a closing frame; the code is in the third and the fourth."""
+AT_A_TIME = 100
+"""Connections that are opened together."""
+
+
+def command_of(server: str, port: int, *flags: str, guarded: bool) -> list[str]:
+    """The command of *server*, stock, or guarded by `reaper run`, which listens on *port*."""
+    words = list(COMMANDS[server])
+    where = f"127.0.0.1:{port}" if words[-1] == "-b" else str(port)
+    before = [PYTHON, "-m", "reaper", "run", "--"] if guarded else []
+    return [*before, *words, where, *flags]
+
+
+@dataclass
+class Heard:
+    """What one client heard.
+
+    Attributes:
+        told, ended: Instants of the loop's clock: the last event came; the connection ended. None:
+            it did not.
+        whole: Whether what was promised came to its proper end: the last chunk, or a closing frame.
+        code: Of that frame; 0 if there is none.
+        reset: Whether the connection was reset.
+    """
+
+    path: str
+    data: bytes = b""
+    told: float | None = None
+    ended: float | None = None
+    reset: bool = False
+
+    @property
+    def whole(self) -> bool:
+        if self.path == "/ws":
+            return self.code > 0
+        proper = self.data.endswith(LAST_CHUNK)
+        return proper and (self.path == STREAMS or words.WHOLE in self.data)
+
+    @property
+    def code(self) -> int:
+        frames = self.data.partition(b"\r\n\r\n")[2]
+        return int.from_bytes(frames[2:4], "big") if frames.startswith(RESTARTS) else 0
+
+
+@dataclass
+class Seen:
+    """What became of a stop; seconds since the signal, unless they are said to be something else.
+
+    Attributes:
+        streams, sockets, answers: What each of their clients heard.
+        signalled: When the server was told, by the loop's clock.
+        gone: When its process had ended, or in a reload, when its port was answered by another one;
+            None: not within the patience.
+        lifespan: Whether the application was told that the server has stopped.
+    """
+
+    streams: list[Heard] = field(default_factory=list)
+    sockets: list[Heard] = field(default_factory=list)
+    answers: list[Heard] = field(default_factory=list)
+    signalled: float = 0.0
+    gone: float | None = None
+    lifespan: bool = False
+    log: str = ""
+
+    def since(self, instant: float | None) -> float | None:
+        """Seconds from the signal to *instant*."""
+        return None if instant is None else round(instant - self.signalled, 2)
+
+    @property
+    def last_stream(self) -> float | None:
+        """When the last stream ended; None: one did not."""
+        ends = [each.ended for each in self.streams]
+        return None if None in ends else self.since(max(filter(None, ends), default=None))
+
+    @property
+    def after_answers(self) -> float | None:
+        """Seconds from the end of the last answer to the end of the process."""
+        ends = [each.ended for each in (*self.answers, *self.streams, *self.sockets) if each.ended]
+        return (
+            None if self.gone is None else round(self.gone - max(ends, default=self.signalled), 2)
+        )
+
+    @property
+    def spread(self) -> float:
+        """Seconds between the first WebSocket that ended and the last."""
+        ends = [each.ended for each in self.sockets if each.ended]
+        return round(max(ends) - min(ends), 2) if ends else 0.0
+
+
+async def listen(
+    address: tuple[str, int], path: str, ready: asyncio.Semaphore
+) -> tuple[Heard, asyncio.Task[None]]:
+    """A client that asks for *path* and hears all until the server ends its connection. Returns when
+    its stream or WebSocket is open, or its request is sent.
+    """
+    heard = Heard(path)
+    async with ready:
+        reader, writer = await asyncio.open_connection(*address)
+        more = UPGRADE if path == "/ws" else b""
+        writer.write(b"GET %s HTTP/1.1\r\nHost: x\r\n%s\r\n" % (path.encode(), more))
+        if path in (STREAMS, "/ws"):
+            begins = words.TICK if path == STREAMS else b"\r\n\r\n"
+            while begins not in heard.data:
+                data = await reader.read(65536)
+                if not data:
+                    raise RuntimeError(f"{path}: closed after {heard.data[-200:]!r}")
+                heard.data += data
+
+    async def until_the_end() -> None:
+        clock = asyncio.get_running_loop().time
+        try:
+            while data := await reader.read(65536):
+                heard.data += data
+                if words.LAST in data:
+                    heard.told = clock()
+            heard.ended = clock()
+        except ConnectionError:
+            heard.reset, heard.ended = True, clock()
+        finally:
+            writer.close()
+
+    return heard, asyncio.create_task(until_the_end())
+
+
+async def stopped(
+    server: Server,
+    how: str = "SIGTERM",
+    *,
+    streams: int = 1,
+    sockets: int = 0,
+    answers: int = 1,
+    patience: float = 20.0,
+) -> Seen:
+    """Open that many connections of each kind, tell *server* to stop, and hear what becomes of them.
+
+    Args:
+        how: `SIGTERM` to its process; `Ctrl-C`: SIGINT to its group, as a terminal sends it;
+            `reload`: a file that it watches is touched, and it is gone when another serves.
+        answers: How many clients ask for each of `ANSWERS`.
+        patience: Seconds after which the clients leave by themselves.
+    """
+    clock = asyncio.get_running_loop().time
+    seen, ready = Seen(), asyncio.Semaphore(AT_A_TIME)
+    wanted = [STREAMS] * streams + ["/ws"] * sockets
+    opened = list(await asyncio.gather(*(listen(server.address, path, ready) for path in wanted)))
+    opened += [
+        await listen(server.address, path, ready) for path in ANSWERS for _ in range(answers)
+    ]
+    for heard, _ in opened:
+        of = {STREAMS: seen.streams, "/ws": seen.sockets}.get(heard.path, seen.answers)
+        of.append(heard)
+    await asyncio.sleep(0.5)
+    pids = _tree(server.pid)
+    seen.signalled = clock()
+    if how == "reload":
+        (server.log.parent / "stops" / "words.py").touch()
+    elif how == "Ctrl-C":
+        os.killpg(server.pid, signal.SIGINT)
+    else:
+        os.kill(server.pid, signal.SIGTERM)
+    listening = [task for _, task in opened]
+    ending = asyncio.create_task(_gone(server, pids, how))
+    with suppress(TimeoutError):
+        async with asyncio.timeout(patience):
+            await asyncio.wait([*listening, ending])
+    for task in (*listening, ending):
+        task.cancel()
+    await asyncio.gather(*listening, ending, return_exceptions=True)
+    seen.gone = ending.result() if ending.done() and not ending.cancelled() else None
+    seen.log = server.said()
+    seen.lifespan = words.ENDED in seen.log
+    return seen
+
+
+def _tree(pid: int) -> list[psutil.Process]:
+    return [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+
+
+async def _gone(server: Server, before: list[psutil.Process], how: str) -> float:
+    """The instant at which the server has ended; in a reload, at which the process that served has,
+    and another one answers.
+    """
+    clock = asyncio.get_running_loop().time
+    while how != "reload" and server.process.poll() is None:
+        await asyncio.sleep(0.02)
+    while how == "reload" and not (
+        any(not each.is_running() for each in before[1:]) and await _answers(server)
+    ):
+        await asyncio.sleep(0.05)
+    return clock()
+
+
+async def _answers(server: Server) -> bool:
+    with suppress(OSError, TimeoutError):
+        async with asyncio.timeout(0.5):
+            reader, writer = await asyncio.open_connection(*server.address)
+            try:
+                writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+                return words.WHOLE in await reader.read(-1)
+            finally:
+                writer.close()
+    return False
+
+
+def tried(
+    name: str,
+    folder: Path,
+    how: str = "SIGTERM",
+    *,
+    guarded: bool = True,
+    settings: Mapping[str, str] | None = None,
+    streams: int = 1,
+    sockets: int = 0,
+    answers: int = 1,
+    patience: float = 20.0,
+) -> Seen:
+    """`stopped` of the server *name*, started for that with *settings*, variables REAPER_*."""
+    port = free_port()
+    shutil.copytree(HERE, folder / "stops", dirs_exist_ok=True)
+    command = command_of(name, port, *RELOADS[name] if how == "reload" else (), guarded=guarded)
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path, **(settings or {})}
+    server = Server(
+        command, folder / "server.log", cwd=folder, port=port, environment=environment, session=True
+    )
+    try:
+        server.wait_until_it_listens()
+        return asyncio.run(
+            stopped(
+                server, how, streams=streams, sockets=sockets, answers=answers, patience=patience
+            )
+        )
+    finally:
+        server.stop()
+        server.end(3.0)
