@@ -15,7 +15,7 @@ import psutil
 
 from loadgen.plan.capacity import SPARE_DESCRIPTORS, raise_descriptor_limit
 from loadgen.units import size
-from reaper.policy.pressure import cgroup_memory
+from reaper.policy import cgroup
 from server_example.planning import RESERVED_DESCRIPTORS, SPREAD
 
 RATE = 4000
@@ -108,7 +108,9 @@ class Machine:
     @classmethod
     def here(cls) -> Machine:
         """This one."""
-        memory = min(filter(None, (cgroup_memory(), psutil.virtual_memory().available)))
+        memory, group = psutil.virtual_memory().available, cgroup.memory()
+        if group is not None:
+            memory = min(memory, group.left)
         return cls(
             raise_descriptor_limit(), _free("fs/file-max", "fs/file-nr"), _conntrack(), memory
         )

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Unpack
 
 from ..config.settings import ReaperConfig
 from ..driver.options import Options, check_names, spelled_out
-from ..driver.pressing import let_go
+from ..driver.pressing import let_go, until_next
 from ..driver.reaper import Reaper, send_probe, tamed_collector
 from ..driver.watched import PROBE_GRACE, Probe
 from ..errors import InvalidArgument, shown
@@ -160,7 +160,7 @@ class AsyncioReaper(Reaper):
         return super().welcomes()
 
     def _press(self) -> None:
-        """Judge the pressure, and act on it once the loop has read. Once per tick.
+        """Judge the pressure, and act on it once the loop has read.
 
         It is no task, as `relieve` is: nobody would end that before the loop of a server closes.
         """
@@ -170,7 +170,7 @@ class AsyncioReaper(Reaper):
         self.accepting: bool = verdict.accept
         if verdict.scale < 1 or verdict.evict:
             self.loop.call_soon(self.loop.call_soon, self._let_go, self.pressure, verdict)
-        self.loop.call_later(self.core.tick, self._press)
+        self.loop.call_later(until_next(verdict, self.core.tick), self._press)
 
     def _let_go(self, pressure: Pressure, verdict: Verdict) -> None:
         pressure.evicted += let_go(self, verdict, pressure.min_age)

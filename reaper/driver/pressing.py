@@ -16,6 +16,9 @@ from .watched import Reapable
 IDLE_REASONS = frozenset({IDLE, FIRST_BYTE, KEEP_ALIVE})
 """Reasons of leases that wait for something to begin."""
 
+OFTEN = 4
+"""Readings per tick while there is pressure: what is left may be gone within a tick."""
+
 LOOKS = 1024
 """Connections looked at, longest silent first, per reading; as many may be let go."""
 
@@ -35,7 +38,7 @@ async def relieve(
             heard first.
         pressure: Judges.
         read: Called with the number of connections; `read_here` reads this process, by psutil.
-        every: Seconds between two readings; None: a tick.
+        every: Seconds between two readings; None: a tick, and a quarter of one under pressure.
         reasons: Of leases that may be let go.
     Raises:
         ImportError: *read* is not given, and there is no psutil.
@@ -47,9 +50,16 @@ async def relieve(
             if verdict.scale < 1 or verdict.evict:
                 await watcher.let_the_loop_read()
                 pressure.evicted += let_go(watcher, verdict, pressure.min_age, reasons)
-            await watcher.sleep(watcher.driver.core.tick if every is None else every)
+            await watcher.sleep(
+                until_next(verdict, watcher.driver.core.tick) if every is None else every
+            )
     finally:
         watcher.accepting = True
+
+
+def until_next(verdict: Verdict, tick: float) -> float:
+    """Seconds from the reading that *verdict* judges to the next one."""
+    return tick if verdict.scale == 1 else tick / OFTEN
 
 
 def let_go(

@@ -4,7 +4,8 @@
 Full is answered before it hurts, a step at a time, and taken back the same way. Below the low
 watermark nothing happens. Between the two, silence is borne for a shrinking share of its timeout
 (Envoy's scaled timers). Above the high one, the longest silent go, down to the watermark. At the
-limit none is accepted until it is left again by a margin.
+limit none is accepted until it is left again by a margin. For memory it is enough that a tenth of
+the connections has gone: a process keeps most of what they leave, and gives it to the next ones.
 """
 
 from __future__ import annotations
@@ -12,15 +13,21 @@ from __future__ import annotations
 import errno
 import resource
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from ..core.ticks import check_timeout
 from ..errors import InvalidArgument, needs
 from ..metrics import Family
+from . import cgroup
 
-CGROUP = Path("/sys/fs/cgroup")
+SPARED = 0.05
+"""Share of a control group's memory that is not used: at the whole of it the kernel kills, so what
+comes between two readings needs room.
+"""
+
+
+REPLACED = 0.1
+"""Share of the connections that makes room in memory by going, whatever is read after that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +40,9 @@ class Resources:
 
     descriptors: int = 0
     memory: int = 0
-    """Bytes; resident, where they are in use."""
+    """Bytes. In use: those of the whole control group if it has a limit, otherwise the resident ones
+    of this process.
+    """
     connections: int = 0
 
     def __post_init__(self) -> None:
@@ -99,6 +108,7 @@ class Pressure:
         self.min_age: float = check_timeout("min_age", min_age)
         self.verdict: Verdict | None = None
         self.evicted: int = 0
+        self._full = 0  # connections when the limit was last reached
 
     def judge(self, reading: Resources) -> Verdict:
         """Judge *reading*, and remember the verdict for the next one."""
@@ -117,7 +127,12 @@ class Pressure:
             # at once.
             if scale > before.scale:
                 scale = max(before.scale, self._scale(load + self._margin))
-            accept = accept and (before.accept or load < 1 - self._margin)
+            if not before.accept:
+                if reading.connections <= self._full * (1 - REPLACED):
+                    loads.pop("memory", None)
+                accept = max(loads.values(), default=0.0) < 1 - self._margin
+        if not accept and (before is None or before.accept):
+            self._full = reading.connections
         self.verdict = Verdict(load, of, scale, self._surplus(reading, load), accept)
         return self.verdict
 
@@ -155,8 +170,8 @@ class Pressure:
 
 
 def limits_here(connections: int = 0) -> Resources:
-    """The limits of this process: its soft limit of descriptors, the memory of its cgroup or of the
-    machine, whichever is less, and *connections*.
+    """The limits of this process: its soft limit of descriptors, the memory of the machine or, if
+    that is less, what its control groups allow, less `SPARED`, and *connections*.
 
     Raises:
         ImportError: there is no psutil.
@@ -164,28 +179,15 @@ def limits_here(connections: int = 0) -> Resources:
     with needs("pressure", "idle-reaper[pressure]"):
         import psutil
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    memory = min(filter(None, (cgroup_memory(), psutil.virtual_memory().total)))
+    memory, group = psutil.virtual_memory().total, cgroup.memory()
+    if group is not None and group.limit < memory:
+        memory = round(group.limit * (1 - SPARED))
     return Resources(0 if soft == resource.RLIM_INFINITY else soft, memory, connections)
 
 
-def cgroup_memory(root: Path = CGROUP, own: Path = Path("/proc/self/cgroup")) -> int:
-    """The least `memory.max` (cgroup v2), bytes, of this process's group and those around it; 0:
-    none is set.
-    """
-    try:
-        group = next(line[3:] for line in own.read_text().splitlines() if line.startswith("0::"))
-    except (OSError, StopIteration):
-        return 0
-    found = []
-    inner = root / group.lstrip("/")
-    for folder in (inner, *inner.parents):
-        with suppress(OSError, ValueError):  # there is none, or it says "max"
-            found.append(int((folder / "memory.max").read_text()))
-    return min(found, default=0)
-
-
 def read_here(connections: int) -> Resources:
-    """Read what this process uses now. Cost: listing the descriptors, about 5 ms with 20,000 of them.
+    """Read what this process uses now, or its control group. Cost: listing the descriptors, about
+    5 ms with 20,000 of them.
 
     Raises:
         ImportError: there is no psutil.
@@ -194,7 +196,12 @@ def read_here(connections: int) -> Resources:
         import psutil
     try:
         process = psutil.Process()
-        return Resources(process.num_fds(), process.memory_info().rss, connections)
+        group = cgroup.memory()
+        if group is None or group.limit >= psutil.virtual_memory().total:
+            memory = process.memory_info().rss
+        else:
+            memory = group.limit - group.left
+        return Resources(process.num_fds(), memory, connections)
     except OSError as error:
         if error.errno not in (errno.EMFILE, errno.ENFILE):
             raise

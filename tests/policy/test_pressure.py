@@ -6,7 +6,6 @@ import os
 import resource
 import socket
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,9 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reaper import InvalidArgument
-from reaper.driver.pressing import let_go
+from reaper.driver.pressing import let_go, until_next
 from reaper.metrics import families
-from reaper.policy.pressure import Pressure, Resources, cgroup_memory, limits_here, read_here
+from reaper.policy import cgroup
+from reaper.policy.pressure import SPARED, Pressure, Resources, limits_here, read_here
 from reaper.trio import ParkingLot, open_reaper, relieve
 from tests.helpers.driver_loop import Loop
 
@@ -111,17 +111,36 @@ def test_it_refuses_what_makes_no_sense(options: dict[str, float], name: str) ->
         Resources(memory=-1)
 
 
-def test_the_tightest_cgroup_counts(tmp_path: Path) -> None:
-    inner = tmp_path / "a" / "b"
-    inner.mkdir(parents=True)
-    own = tmp_path / "own"
-    own.write_text("12:cpu:/x\n0::/a/b\n")
-    assert cgroup_memory(tmp_path, own) == 0
-    (inner / "memory.max").write_text("max\n")
-    (tmp_path / "a" / "memory.max").write_text("4096\n")
-    (tmp_path / "memory.max").write_text("8192\n")
-    assert cgroup_memory(tmp_path, own) == 4096
-    assert cgroup_memory(tmp_path, tmp_path / "nowhere") == 0
+def test_a_process_that_keeps_the_memory_of_those_that_went_accepts_again() -> None:
+    pressure = Pressure(Resources(memory=100))
+    for connections, accepts in ((50, False), (46, False), (45, True), (50, False), (45, True)):
+        verdict = pressure.judge(Resources(memory=100, connections=connections))
+        assert verdict.accept is accepts
+
+
+def test_pressure_is_read_more_often_than_its_absence() -> None:
+    pressure = Pressure(Resources(memory=100))
+    calm = pressure.judge(Resources(memory=10))
+    full = pressure.judge(Resources(memory=90))
+    assert until_next(full, 1.0) < until_next(calm, 1.0) == 1.0
+
+
+def test_a_group_with_a_limit_is_read_instead_of_this_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("psutil")
+    monkeypatch.setattr(cgroup, "memory", lambda: cgroup.Memory(10000, 3000))
+    assert limits_here().memory == round(10000 * (1 - SPARED))
+    assert read_here(0).memory == 7000
+
+
+def test_a_group_allowed_more_than_the_machine_has_is_not_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    psutil = pytest.importorskip("psutil")
+    monkeypatch.setattr(cgroup, "memory", lambda: cgroup.Memory(1 << 60, 1 << 59))
+    assert limits_here().memory == psutil.virtual_memory().total
+    assert read_here(0).memory < 1 << 50
 
 
 def test_it_reads_this_process() -> None:
