@@ -67,7 +67,10 @@ def main() -> int:
         document(report)
     failed = [found["name"] for found in report["trials"] if not found["passed"]]
     print(f"report: {os.path.relpath(options.out / 'report.json')}")
-    print(f"FAIL: {', '.join(failed)}" if failed else f"PASS: {len(chosen)} trials")
+    missed = [found["name"] for found in report["trials"] if "NOT RUN" in found["figures"]]
+    print(f"FAIL: {', '.join(failed)}" if failed else f"PASS: {len(chosen) - len(missed)} trials")
+    if missed:
+        print(f"NOT RUN: {len(missed)} of {len(chosen)}: {', '.join(missed)}")
     return 1 if failed else 0
 
 

@@ -13,6 +13,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,7 @@ from loadgen.clients import FOREVER, Client, Speech, ask, attack, behaviour, kee
 from loadgen.drive.protocols import Paths
 from loadgen.drive.wire import Tls
 
+from ..groups import memory_group
 from ..serving import example, free_port, serving
 from ..tools import certificate, limited
 from . import trouble
@@ -46,6 +48,7 @@ class Trial:
     command: str = ""
     environment: dict[str, str] = field(default_factory=dict)
     limits: dict[str, int] = field(default_factory=dict)
+    memory: int = 0
     clients: list[dict[str, Any]] = field(default_factory=list)
     tls: bool = False
     says: str = ""
@@ -85,8 +88,12 @@ def one_round(trial: Trial, folder: Path, until: float, outcome: Outcome) -> Non
         "session": True,
         "port": None if trial.server else port,
     }
-    with serving(limited(command, **trial.limits), folder / "server.log", **more) as server:
-        given = Round(server, command, folder, until, outcome)
+    with ExitStack() as ends:
+        group = ends.enter_context(memory_group(trial.memory)) if trial.memory else None
+        started = limited(command, **trial.limits)
+        started = started if group is None else group.joined(started)
+        server = ends.enter_context(serving(started, folder / "server.log", **more))
+        given = Round(server, command, folder, until, outcome, group)
         arguments = dict(trial.meanwhile)
         make = getattr(trouble, arguments.pop("do"))
         if after := asyncio.run(beside(make(given, **arguments), clients_of(trial, given))):

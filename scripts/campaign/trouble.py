@@ -8,17 +8,20 @@ trials.toml.
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
 import os
 import random
 import signal
 import statistics
 import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +32,7 @@ from loadgen.drive.protocols import Paths
 from loadgen.units import BadArgument, parse_target
 from loadgen.vanish import vanish
 
+from ..groups import Group, memory_group
 from ..serving import ROOT, Server, free_port, load, serving
 from ..tools import get, metrics, nginx, tool
 from . import fuzz
@@ -75,6 +79,7 @@ class Round:
     folder: Path
     until: float
     outcome: Outcome
+    group: Group | None = None
 
     @property
     def left(self) -> float:
@@ -251,6 +256,94 @@ async def fuzzed(given: Round) -> None:
     given.outcome.failures += [
         f"{count:.0f} {name}, seed {seed}" for name, count in wrong.items() if count
     ]
+
+
+# ---- a crowd in a control group
+
+CROWDS = 4
+"""Processes of clients; each has an address of its own."""
+ASKS = 20
+"""Newcomers that ask when the crowd is there."""
+
+
+async def confined(given: Round, count: int, beside: str = "", memory: int = 0) -> None:
+    """*count* idle clients come to the server, which is in a memory control group, and newcomers ask:
+    nothing is killed, and they are answered.
+
+    Args:
+        beside: The command of a server that is not guarded, which has the same in another group of
+            *memory* bytes: it is killed, or the trial has shown nothing.
+    """
+    figures, failures = given.outcome.figures, given.outcome.failures
+    assert given.group is not None
+    found = await asyncio.to_thread(crowd, given.server, given.group, count)
+    figures |= {f"guarded: {name}": value for name, value in found.items()}
+    if found["killed"]:
+        failures.append(f"the guarded server was killed {found['killed']} times")
+    if found["newcomers answered 200"] + found["newcomers answered 503"] < ASKS:
+        failures.append("newcomers were not answered")
+    if not found["newcomers answered 200"] and not await_room(given.server):
+        failures.append("newcomers were refused for good")
+    if beside:
+        port = free_port()
+        command = [sys.executable, "-m", *beside.format(port=port).split()]
+        with memory_group(memory) as group:
+            log = given.folder / "stock.log"
+            with serving(group.joined(command), log, port=port, session=True) as stock:
+                found = await asyncio.to_thread(crowd, stock, group, count)
+        figures |= {f"stock: {name}": value for name, value in found.items()}
+        if not found["killed"]:
+            failures.append("the server without a guard was not killed: nothing was shown")
+
+
+def await_room(server: Server, patience: float = 30.0) -> bool:
+    """Whether a newcomer is served before *patience* seconds have gone."""
+    until = time.monotonic() + patience
+    while time.monotonic() < until:
+        with suppress(OSError, http.client.HTTPException):
+            if get(server.address, "/")[0] == HTTPStatus.OK:
+                return True
+        time.sleep(0.2)
+    return False
+
+
+def crowd(server: Server, group: Group, count: int) -> dict[str, int]:
+    """What *count* idle clients of *server*, which is in *group*, and then some newcomers, see."""
+    command = [sys.executable, "-m", "scripts.campaign.crowd", server.target, str(count // CROWDS)]
+    comers = [
+        subprocess.Popen(
+            [*command, f"127.0.1.{number + 1}"],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(CROWDS)
+    ]
+    heard, fresh, kept = Counter[str](), Counter[str](), 0
+    try:
+        for each in comers:
+            assert each.stdout is not None
+            heard.update(json.loads(each.stdout.readline()))
+        for _ in range(ASKS):
+            said = "lost"
+            with suppress(OSError, http.client.HTTPException):
+                said = str(get(server.address, "/")[0])
+            fresh[said] += 1
+            time.sleep(0.1)
+    finally:
+        for each in comers:
+            kept += int(each.communicate("\n")[0] or 0)
+    return {
+        "killed": group.kills(),
+        "most memory, MiB": group.peak() >> 20,
+        "came": heard["200"],
+        "refused": heard["503"],
+        "lost as they came": heard.total() - heard["200"] - heard["503"],
+        "open still": kept,
+        "newcomers answered 200": fresh["200"],
+        "newcomers answered 503": fresh["503"],
+    }
 
 
 # ---- lifetimes

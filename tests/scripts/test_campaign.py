@@ -104,6 +104,23 @@ def test_the_page_has_the_figures_of_the_report(
     assert (said[:7], "old" in said, said[-6:]) == ("before\n", False, "after\n")
 
 
+def test_a_trial_that_cannot_be_tried_here_is_counted_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def cannot(trial: Trial, *_: object) -> Outcome:
+        if trial.name == "control group":
+            raise Missing("no memory control group can be made")
+        return Outcome()
+
+    monkeypatch.setattr(campaign, "played", cannot)
+    names = ["--only", "control group,scrapes", "--out", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", ["campaign", *names])
+    assert campaign.main() == 0
+    said = capsys.readouterr().out
+    assert "NOT RUN: no memory control group can be made" in said
+    assert said.endswith("PASS: 1 trials\nNOT RUN: 1 of 2: control group\n")
+
+
 # ---- tools of others
 
 
