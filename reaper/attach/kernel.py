@@ -148,13 +148,13 @@ class Linux:
             for answer in self._dump(self._looks, family, 1 << LISTEN, (), False)
         ]
 
-    def half_open(self, listeners: Sequence[Listener]) -> int:
-        """How many handshakes with *listeners* the clients have not completed."""
-        return sum(
-            1
+    def half_open(self, listeners: Sequence[Listener]) -> list[bytes]:
+        """The idents of the handshakes with *listeners* that the clients have not completed."""
+        return [
+            answer.ident
             for family, some in self._places(listeners)
-            for _ in self._dump(self._looks, family, 1 << SYN_RECV, some, False)
-        )
+            for answer in self._dump(self._looks, family, 1 << SYN_RECV, some, False)
+        ]
 
     def survey(self, listeners: Sequence[Listener], sighted: Sighted) -> Iterator[Found | None]:
         """The open connections of *listeners* that *sighted* does not know; None now and then.

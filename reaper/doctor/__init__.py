@@ -7,5 +7,6 @@ One examination is two looks with a pause between them, because most trouble is 
 a connection that is half closed for a moment is normal, and one that still is after the pause was
 forgotten. `looking` makes the looks, from what `reaper.attach` asks of the kernel and from /proc;
 `facts` is what a look shows, without a clock or a socket; `findings` is the table of troubles, a row
-for each, with a pure function that finds it in two looks; `command` has the flags and prints.
+for each, with a pure function that finds it in two looks; `proxies` compares a keep-alive timeout with
+the proxy in front; `mending` does what `--mend` says; `command` has the flags, and `show` prints.
 """

@@ -1,33 +1,37 @@
 """`python -m reaper doctor`: the flags, two looks with a pause between them, and what is printed.
 
-The rule of this module: *it closes nothing and changes nothing*. Exit status: 0 nothing was found, 1
-something was found, 2 it cannot look.
+The rule of this module: *it closes nothing and changes nothing*, unless `--mend` says so. Exit
+status: 0 nothing was found, 1 something was found, 2 it cannot look.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import signal
 import subprocess
 import sys
-import textwrap
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
+from ..config.balancers import BALANCERS
 from ..config.flags import duration
-from ..config.lint import lint
 from ..config.running import stoppable
 from ..config.settings import ReaperConfig
 from ..errors import ConfigError, ReaperError, needs, printable
+from .facts import Examination
+from .findings import MENDS, NAT_FORGETS, findings, unjudged
 
 HEALTHY, FOUND, UNUSABLE = 0, 1, 2
 SCHEMA = "reaper-doctor/1"
 STARTS = 60.0
 """Seconds that COMMAND has until it listens."""
-WIDTH = 96
+GLANCE = 1.0
+"""Seconds between two glances at what comes and goes, at most."""
 STDERR = 2
 """The descriptor to which COMMAND writes what it would write to standard output."""
 
@@ -59,11 +63,25 @@ def add_commands(commands: Any) -> None:
         help="silence that is too long; default 5m",
     )
     doctor.add_argument(
+        "--behind",
+        choices=sorted(BALANCERS),
+        metavar="PROXY",
+        help="what is in front: is the keep-alive timeout longer than its own? "
+        + ", ".join(BALANCERS),
+    )
+    doctor.add_argument(
         "--config",
         metavar="FILE",
-        help="a reaper.toml, whose server.behind and timeouts.keep_alive are compared",
+        help="a reaper.toml, whose timeouts.keep_alive is compared with the proxy of --behind or "
+        "server.behind",
     )
     doctor.add_argument("--json", action="store_true", help="print one JSON object")
+    doctor.add_argument(
+        "--mend",
+        choices=MENDS,
+        metavar="KIND",
+        help=f"look only for this finding, and mend it: {', '.join(MENDS)}",
+    )
     doctor.add_argument(
         "command", nargs="*", metavar="COMMAND", help="after --: start this, look at it, end it"
     )
@@ -77,6 +95,8 @@ def run(parsed: argparse.Namespace) -> int:
     except ConfigError as error:
         for line in str(error).splitlines():
             print(line, file=sys.stderr)
+    except BrokenPipeError:  # Whoever read it has gone; `reaper.__main__` ends in silence.
+        raise
     except (ReaperError, ImportError, OSError) as error:
         print(f"doctor: {printable(str(error))}", file=sys.stderr)
     return UNUSABLE
@@ -84,17 +104,20 @@ def run(parsed: argparse.Namespace) -> int:
 
 def _examine(parsed: argparse.Namespace) -> int:
     with needs("doctor", "idle-reaper[attach]"):
-        from ..attach.kernel import Linux, Refusal
+        from ..attach.kernel import Linux, Refusal, namespace
         from ..attach.targets import ByListen, ByPid, Target, parse_address
-        from .looking import look
-    from .facts import Examination
-    from .findings import findings
+        from .looking import Watch, look
+        from .mending import mend, widen
+        from .show import progress, show
 
     if sum([parsed.pid is not None, parsed.listen is not None, bool(parsed.command)]) != 1:
         raise Refusal("say what to look at: one of --pid N, --listen HOST:PORT and -- COMMAND")
+    if parsed.mend and parsed.command:
+        raise Refusal("--mend needs a server that runs: --pid N or --listen HOST:PORT")
     if not sys.platform.startswith("linux"):
         raise Refusal(f"needs Linux, whose kernel is asked; this is {sys.platform}")
-    trouble = _proxy_trouble(parsed.config)
+    if parsed.config is not None:
+        ReaperConfig.load(parsed.config)  # refused before anything is begun
     with ExitStack() as stack:
         stop = stack.enter_context(stoppable())
         pid = parsed.pid
@@ -108,41 +131,101 @@ def _examine(parsed: argparse.Namespace) -> int:
             asked = f"--listen {parsed.listen}"
         else:
             target = ByPid(pid, kernel, waits=bool(parsed.command))
-            asked = f"--pid {pid}"
             _wait_until_it_listens(target, stop)
-        first = look(target, kernel)
-        stop.wait(parsed.seconds)
-        last = look(target, kernel)
-        seen = Examination(asked, first, last, parsed.idle, trouble, parsed.config or "")
-        found = findings(seen)
+            address = target.listeners()[0].address
+            asked = f"--listen {address}" if parsed.command else f"--pid {pid}"
+        if parsed.mend == "backlog":  # a queue that was full a moment ago need not be full now
+            target.scan()
+            mended, done = widen(target)
+            print(f"backlog: {done}")
+            return HEALTHY if mended else FOUND
+        quiet = min(parsed.idle, NAT_FORGETS)
+        first = look(target, kernel, quiet)
+        watch = Watch(target, kernel)
+        with progress(str(target), parsed.seconds, not parsed.json) as tell:
+
+            def glance() -> None:
+                watch.glance()
+                tell(len(first.connections))
+
+            _wait(parsed.seconds, stop, glance)
+        last = look(target, kernel, quiet)
+        proxy, unsaid = _proxy(parsed, [one.command for one in last.processes])
+        elsewhere = pid is not None and namespace(pid) != namespace(os.getpid())
+        seen = Examination(
+            asked,
+            first,
+            last,
+            parsed.idle,
+            watch.seen(),
+            proxy,
+            bool(parsed.command),
+            pid if pid is not None and elsewhere else 0,
+        )
+        found = [one for one in findings(seen) if parsed.mend in (None, one.kind)]
+        if parsed.mend:
+            if not found:
+                print(f"no {parsed.mend} was found: nothing to mend")
+                return HEALTHY
+            mended, done = mend(found[0], seen, target, kernel)
+            print(f"{parsed.mend}: {found[0].seen.evidence}: {done}")
+            return HEALTHY if mended else FOUND
+        missing = [*unjudged(seen), *unsaid]
         if parsed.json:
             said = {
                 "schema": SCHEMA,
                 "target": str(target),
-                "seconds": round(last.at - first.at, 1),
+                "seconds": round(seen.seconds, 1),
                 "connections": len(last.connections),
                 "processes": len(last.processes),
                 "findings": [one.record() for one in found],
+                "not_judged": missing,
             }
             print(json.dumps(said), flush=True)
         else:
-            _print(str(target), last.at - first.at, len(last.connections), found)
+            show(str(target), seen, found, missing)
     return FOUND if found else HEALTHY
 
 
-def _proxy_trouble(path: str | None) -> str:
-    """What is wrong with `timeouts.keep_alive` for the proxy that the file *path* names."""
-    if path is None:
-        return ""
-    remarks = lint(ReaperConfig.load(path))
-    said = [one for one in remarks if (one.severity, one.path) == ("error", "timeouts.keep_alive")]
-    return "; ".join(f"keep_alive {one.text}" for one in said)
+def _wait(seconds: float, stop: threading.Event, glance: Callable[[], None]) -> None:
+    """Wait for *seconds*, or until *stop*, and glance now and then."""
+    until = time.monotonic() + seconds
+    while True:
+        began = time.monotonic()
+        glance()
+        now = time.monotonic()
+        # A tenth of the time at most, however many connections there are.
+        pause = max(min(GLANCE, seconds / 10), 9 * (now - began))
+        if stop.wait(max(min(pause, until - now), 0.0)) or time.monotonic() >= until:
+            return
+
+
+def _proxy(
+    parsed: argparse.Namespace, commands: list[tuple[str, ...]]
+) -> tuple[tuple[str, str] | None, list[str]]:
+    """What is wrong with the keep-alive timeout, with the command that mends it; and what was not
+    judged.
+    """
+    from .proxies import by_command, by_config
+
+    if parsed.config is not None:
+        return by_config(parsed.config, parsed.behind), []
+    if parsed.behind is None:
+        return None, ["proxy: if one is in front, say which: --behind nginx, alb, haproxy, ..."]
+    for command in commands:
+        with suppress(LookupError):
+            return by_command(command, parsed.behind), []
+    return None, ["proxy: the command does not say the keep-alive timeout; say --config FILE"]
 
 
 @contextmanager
 def _started(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
-    """The process of *command*, ended by SIGTERM, and by SIGKILL if that does not do."""
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=STDERR) as process:
+    """The process of *command*, ended by SIGTERM, and by SIGKILL if that does not do.
+
+    It has a process group of its own: a Ctrl-C ends the looking, and then we end it.
+    """
+    started = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=STDERR, process_group=0)
+    with started as process:
         try:
             yield process
         finally:
@@ -151,6 +234,8 @@ def _started(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
                 process.wait(10)
             except subprocess.TimeoutExpired:
                 process.kill()
+            with suppress(ProcessLookupError):  # its children, if it has left any
+                os.killpg(process.pid, signal.SIGTERM)
 
 
 def _wait_until_it_listens(target: Any, stop: threading.Event) -> None:
@@ -162,19 +247,3 @@ def _wait_until_it_listens(target: Any, stop: threading.Event) -> None:
         if stop.wait(0.1) or time.monotonic() > until:
             raise Refusal(f"{target} does not listen on a TCP port")
         target.read_at = float("-inf")  # so that its descriptors are read again
-
-
-def _print(target: str, seconds: float, connections: int, found: list[Any]) -> None:
-    count = f"{len(found)} finding{'s' * (len(found) != 1)}" if found else "nothing is wrong"
-    print(f"{target}, looked at for {seconds:.0f} s, {connections:,} connections: {count}")
-    for number, one in enumerate(found, 1):
-        print()
-        for name, text in (
-            (f"{number}. {one.kind}", one.words),
-            ("   seen", printable(one.evidence)),
-        ):
-            lines = textwrap.wrap(text, WIDTH - 18)
-            print(f"{name:18}{lines[0]}")
-            for line in lines[1:]:
-                print(f"{'':18}{line}")
-        print(f"{'   mend':18}{one.mend}")

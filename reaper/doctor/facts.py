@@ -15,10 +15,18 @@ class Process(NamedTuple):
 
     pid: int
     name: str
-    open: int
-    """Its descriptors in use."""
+    open: int | None
+    """Its descriptors in use; None: they may not be seen."""
     most: int
     """How many it may have: its soft limit."""
+    hard: int = 0
+    """How many it may ask for, or anybody for it: its hard limit."""
+    sockets: int = 0
+    """How many of the descriptors are sockets."""
+    files: int = 0
+    """How many of them are files or devices; the others are pipes, timers and the like."""
+    command: tuple[str, ...] = ()
+    """By what it was started; empty: that may not be seen."""
 
 
 class Connection(NamedTuple):
@@ -28,9 +36,12 @@ class Connection(NamedTuple):
     remote: str
     pid: int
     """Who holds it; 0: that could not be seen."""
+    inode: int
+    """The kernel's number for its socket."""
     incoming: bool | None
     """Whether a client opened it; None: it is too busy to tell."""
     loopback: bool
+    """Whether the other side is on this machine."""
     half_closed: bool
     """Whether the other side has closed, and the server has not (CLOSE_WAIT)."""
     silent: float
@@ -70,11 +81,20 @@ class Look:
     processes: tuple[Process, ...] = ()
     connections: Mapping[bytes, Connection] = field(default_factory=dict)
     """By what names each for as long as it lives."""
-    doors: tuple[Door, ...] = ()
-    half_open: int = 0
-    """Handshakes that the client has not completed."""
     overflows: int = 0
     """Connections that this network namespace has dropped so far because a queue was full."""
+
+
+@dataclass(frozen=True)
+class Glances:
+    """What was seen again and again between the two looks, because it comes and goes."""
+
+    doors: tuple[Door, ...] = ()
+    """Each listening socket when its queue was fullest."""
+    handshakes: Mapping[str, float] = field(default_factory=dict)
+    """The handshakes that a client has not completed, by its address: for how long that was seen,
+    seconds.
+    """
 
 
 @dataclass(frozen=True)
@@ -87,7 +107,17 @@ class Examination:
     last: Look
     idle: float
     """Silence that is too long, seconds."""
-    proxy_trouble: str = ""
-    """What `reaper check` says of the timeout of the proxy in front; empty: nothing."""
-    config: str = ""
-    """The file in which that is set."""
+    glances: Glances = Glances()
+    proxy: tuple[str, str] | None = None
+    """What is wrong with the keep-alive timeout for the proxy in front, and the command that mends
+    it; None: nothing.
+    """
+    ends: bool = False
+    """Whether the server ends with the examination: no command can reach its process then."""
+    within: int = 0
+    """The process whose network namespace is meant, if that is not ours; 0: ours."""
+
+    @property
+    def seconds(self) -> float:
+        """How far the looks are apart."""
+        return self.last.at - self.first.at

@@ -143,7 +143,7 @@ MAY = {
     "policy": {"psutil"},
     "attach": {"psutil", "rich"},
     "top": {"rich"},
-    "doctor": {"psutil"},
+    "doctor": {"psutil", "rich"},
     "run": {"trio"},  # hypercorn's flavour on trio; imported by none but that
 }
 """The rooms of `reaper/` that may import more than the standard library, and what. The pipeline may
