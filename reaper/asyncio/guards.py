@@ -94,6 +94,8 @@ class Rules(NamedTuple):
     """Seconds after which a connection made now is too old; 0: never."""
     http: bool = False
     """Whether clients speak HTTP, in which one that is too many can be told so."""
+    gone: Callable[[Any], object] | None = None
+    """Called with the protocol of a connection that is lost, before that is told; None: nobody is."""
 
     @property
     def every(self) -> float | None:
@@ -333,6 +335,11 @@ class Guard(Watched):
             self.hung_up: bool = bool(by_peer)
             self.leave()
 
+    def tell_gone(self, protocol: Any) -> None:
+        """The connection of *protocol* is lost: tell whoever the rules name."""
+        if self._rules.gone is not None:
+            self._rules.gone(protocol)
+
     def gone(self) -> None:
         """The transport is closed, and not freed yet."""
         self.lost()
@@ -491,6 +498,7 @@ def _hearing(kind: Any) -> Any:
         guard: Guard | None = self.__dict__.pop(GUARD, None)
         if guard is not None:
             guard.lost(exc is not None or transports.peer_has_shut(guard.transport()))
+            guard.tell_gone(self)
         kind.connection_lost(self, exc)
 
     members = {"__slots__": (), "__module__": kind.__module__, "connection_lost": connection_lost}

@@ -187,6 +187,12 @@ class Timeouts(Section):
         precedent="uvicorn 0.43 told at once, 0.45 does not; hypercorn 3 s for WebSockets",
         live=False,
     )
+    abandoned: float = option(
+        0.0,
+        "A request whose client is gone is cancelled this much later; 0s lets it run to its end.",
+        precedent="Go cancels its context at once; gunicorn asgi after 3 s; aiohttp if asked, at once",
+        live=False,
+    )
     drain_idle: float = option(
         1.0,
         "On shutdown and at max_age: an idle connection is kept this much longer; a request may be on its way.",

@@ -536,6 +536,7 @@ class Driver:
             lateness_lower=books.lateness_lower,
             lateness_upper=books.lateness_upper,
             late=books.late,
+            abandoned=books.abandoned,
             tick=self.core.tick,
             lags=clock.lags,
             journal=None if books.journal is None else books.journal.statistics(),

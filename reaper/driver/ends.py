@@ -30,7 +30,7 @@ class Books:
 
     Attributes:
         journal: Where the life of every connection is written, as *listener*'s; None: nowhere.
-        reasons, lateness, lateness_lower, lateness_upper, late: As in `LoopStatistics`.
+        reasons, lateness, lateness_lower, lateness_upper, late, abandoned: As in `LoopStatistics`.
         log: Where a line per close goes, at INFO.
         names: The peers' addresses of leases that are being closed, for that line.
         seen: For leases that are closed for what the kernel says, not for their own timeout: the
@@ -50,6 +50,7 @@ class Books:
         self.lateness_lower: Histogram = Histogram()
         self.lateness_upper: Histogram = Histogram()
         self.late: int = 0
+        self.abandoned: int = 0
         self.log: logging.Logger = log
         self.names: dict[Lease, str] = {}
         self.seen: dict[Lease, tuple[float, float]] = {}

@@ -5,6 +5,7 @@ one call.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import math
 import os
@@ -33,6 +34,7 @@ TCP_RTO_MAX_MS = 44
 """linux/tcp.h from 6.15 on: the longest wait before data is sent, or a window probed, again."""
 
 _CLOSE_WAIT = 8  # tcp_info.tcpi_state: the peer has shut its sending side
+_CLOSE = 7  # the connection is over
 
 
 def unread(descriptors: Iterable[int]) -> list[int]:
@@ -198,6 +200,28 @@ def peer_has_shut(connected: Any) -> bool:
         return bool(connected.getsockopt(socket.IPPROTO_TCP, TCP_INFO, 1)[0] == _CLOSE_WAIT)
     except OSError:
         return False
+
+
+def shut_by_peer(descriptor: int) -> bool:
+    """`peer_has_shut` of the socket *descriptor*."""
+    try:
+        with borrowed(descriptor, TCP) as connected:
+            return peer_has_shut(connected)
+    except (OSError, ValueError):
+        return False
+
+
+def is_over(descriptor: int) -> bool:
+    """Whether the TCP connection of the socket *descriptor* was reset or given up, or it is closed.
+    False also if it is no TCP. About 1 us.
+    """
+    if descriptor < 0:
+        return True
+    try:
+        with borrowed(descriptor, TCP) as connected:
+            return bool(connected.getsockopt(socket.IPPROTO_TCP, TCP_INFO, 1)[0] == _CLOSE)
+    except OSError as error:
+        return error.errno == errno.EBADF
 
 
 def peer_name(descriptor: int) -> str:

@@ -89,6 +89,8 @@ class LoopStatistics:
     """The precision in force."""
     lags: Histogram
     """How late the loop came back each time. The histogram goes on counting."""
+    abandoned: int = 0
+    """Requests that were cancelled because their client was gone."""
     journal: JournalStatistics | None = None
     """The journal's own statistics; None: there is no journal."""
 
@@ -192,6 +194,12 @@ def families(seen: LoopStatistics) -> Iterator[Family]:
         "counter",
         "CPU time of reaper's own task, without what it cancels.",
         seen.cpu,
+    )
+    yield Family(
+        "reaper_abandoned",
+        "counter",
+        "Requests cancelled because their client was gone.",
+        seen.abandoned,
     )
     if (journal := seen.journal) is not None:
         yield Family(

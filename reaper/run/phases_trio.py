@@ -18,13 +18,14 @@ from ..driver.driver import Driver
 from ..driver.watched import Watched
 from ..policy import IdlePolicy, Phase
 from ..policy.min_rate import NoSweep
+from ..servers.abandoned import Link
 from ..servers.http2.hypercorn import WATCH
 from ..servers.http2.waiting import Watch
 from ..trio.connection import socket_of
 from ..trio.reaper import TrioReaper
 from .phases import forget, hypercorn
 from .report import load
-from .streams_trio import end_streams
+from .streams_trio import stand_around
 
 PIECE = 65536
 """Bytes sent at a time: a client that has taken one piece is alive."""
@@ -137,7 +138,6 @@ async def guarded_run(run: Any, self: Any) -> None:
         run: The method of hypercorn's that this one replaces.
     """
     reaper = await running_reaper()
-    end_streams(self, reaper.config)
     stream = self.stream
     connection: Served = reaper.driver.watch(
         lambda uid: Served(reaper.driver, uid, self, stream),
@@ -151,6 +151,8 @@ async def guarded_run(run: Any, self: Any) -> None:
     descriptor = partial(getattr, connection, "descriptor")
     close = socket_of(stream).close
     setattr(self, WATCH, Watch(reaper.driver, reaper.config, NoSweep(), descriptor, close))
+    link = Link(descriptor, lambda: True, close)
+    stand_around(self, reaper, link if isinstance(stream, trio.SocketStream) else None)
     try:
         await run(self)
     finally:

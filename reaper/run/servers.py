@@ -369,11 +369,11 @@ def _sanic(module: ModuleType, server: Server) -> None:
 def _hypercorn(module: ModuleType, server: Server) -> None:
     @around(module.TCPServer, "run")
     async def run(method: Callable[..., Any], self: Any) -> None:
-        from ..servers.hypercorn import end_streams
-        from .phases import forget, watch_hypercorn
+        from ..servers.hypercorn import stand_around
+        from .phases import forget, reaper, watch_hypercorn
 
         if watch_hypercorn(self):
-            end_streams(self, report.load())
+            stand_around(self, reaper())
             try:
                 await method(self)
             finally:
@@ -393,8 +393,11 @@ def _hypercorn_reports(server: Server) -> None:
     from hypercorn.config import Config
 
     from ..servers.http2.hypercorn import guard
+    from ..servers.hypercorn import hear
 
     guard(around)
+    if report.load().timeouts.abandoned:
+        hear(around)
 
     if hasattr(Config.create_sockets, "__wrapped__"):
         return  # the other flavour has wrapped it

@@ -1,5 +1,5 @@
 """hypercorn on trio: its streams and WebSockets are told when it stops, as `servers.streams` tells
-those on asyncio.
+those on asyncio, and requests are cancelled whose clients are gone, as `servers.abandoned` does.
 
 One rule: *nothing that is done here for a connection may end the run*. trio ends the whole run
 when a task fails that no nursery of the program has started.
@@ -10,13 +10,14 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, ClassVar
 
 import trio
 
-from ..config.settings import ReaperConfig
-from ..servers.hypercorn import stop, streams_of
+from ..servers.abandoned import Link, Request, Requests
+from ..servers.hypercorn import LINK, stop, streams_of
 from ..servers.streams import Exchange, Streams, Talk
+from ..trio.reaper import TrioReaper
 
 _WAITING: weakref.WeakSet[Any] = weakref.WeakSet()
 """The contexts of hypercorn's whose end is waited for."""
@@ -98,14 +99,31 @@ class TrioTalk(TrioExchange, Talk):
             await self._finish()
 
 
-def end_streams(server: Any, config: ReaperConfig) -> None:
-    """Have the streams of *server* told when it stops; to be called for each of its connections.
+class TrioRequest(Request, TrioExchange):
+    """One request that can be cancelled."""
+
+    __slots__ = ()
+
+    def _was_caught(self) -> None:
+        """Does nothing: a scope that has ended cancels nothing more."""
+
+
+class TrioRequests(Requests, TrioStreams):
+    """As `Requests`, in a run of trio."""
+
+    KIND: ClassVar[type[Request]] = TrioRequest
+
+
+def stand_around(server: Any, reaper: TrioReaper, link: Link | None) -> None:
+    """As `servers.hypercorn.stand_around`, in a run of trio.
 
     Args:
-        server: hypercorn's `TCPServer`, which is about to serve a connection.
-        config: The settings in force. Its `drain` replaces a `graceful_timeout` that was not set.
+        link: The connection; None: it has TLS.
     """
-    streams = streams_of(server, config, TrioStreams)
+    config = reaper.config
+    streams = streams_of(server, config, reaper.driver, TrioStreams, TrioRequests)
+    if link is not None:
+        setattr(server, LINK, link)
     if server.context not in _WAITING:
         _WAITING.add(server.context)
         trio.lowlevel.spawn_system_task(stop, server.context, streams, config)

@@ -16,16 +16,21 @@ from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
 
-from aiohttp import WSCloseCode, web
+from aiohttp import HttpVersion11, WSCloseCode, web
 
+from ..asyncio import transports
 from ..asyncio.guards import LEAVING
 from ..asyncio.reaper import AsyncioReaper, reaper_of
 from ..asyncio.serve import loop_factory
 from ..config.settings import ReaperConfig
+from ..driver.driver import Call
+from ..errors import printable
 from ..policy import Phase
 from . import polled
+from .abandoned import Abandoned, link_of
 from .configured import advertised, kept_alive
 from .goodbye import begin_stopping
+from .streams import EXTENSION
 
 NEVER = 1e8
 """Seconds; the keep-alive that aiohttp is given where ours is in force."""
@@ -123,15 +128,139 @@ def end_streams(app: web.Application, config: ReaperConfig) -> None:
         app.on_shutdown.append(goodbyes.end_streams_of)
 
 
+class Handling:
+    """One request of aiohttp's that is worked on.
+
+    Args:
+        request: The request.
+    """
+
+    __slots__ = ("_request", "_task", "began", "call", "settled")
+
+    def __init__(self, request: web.Request) -> None:
+        self._request = request
+        self._task = asyncio.current_task()
+        self.began: float
+        self.settled: bool
+        self.call: Call | None
+
+    def route(self) -> str:
+        request = self._request
+        resource = getattr(getattr(request, "match_info", None), "route", None)
+        named = getattr(getattr(resource, "resource", None), "canonical", None)
+        return printable(f"{request.method} {named or request.path}")
+
+    def may_be_cancelled(self) -> bool:
+        """Whether the handler has not set `request["reaper"] = {"abandoned": False}`."""
+        said = self._request.get(EXTENSION)
+        return not isinstance(said, dict) or said.get("abandoned") is not False
+
+    def give_up(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+
+class Handlings:
+    """The requests of one aiohttp server that are worked on.
+
+    Args:
+        reaper: Watches the connections of the server.
+        handler: aiohttp's handler of all requests.
+    """
+
+    def __init__(self, reaper: AsyncioReaper, handler: Callable[[Any], Any]) -> None:
+        self._abandoned = Abandoned(reaper.driver)
+        self._handler = handler
+        self._underway: dict[int, Handling] = {}  # by the id of the request: it has no hash
+
+    async def handle(self, request: Any) -> Any:
+        """Answer *request*, as aiohttp does."""
+        handling = self._underway[id(request)] = Handling(request)
+        self._abandoned.begin(handling)
+        try:
+            response = await self._handler(request)
+        except BaseException:
+            self._abandoned.over(handling)
+            raise
+        else:
+            # aiohttp sends what is left of the response when the handler has returned.
+            self._abandoned.is_answered(handling)
+            return response
+        finally:
+            del self._underway[id(request)]
+
+    def lost(self, protocol: Any) -> None:
+        """The connection of *protocol*, aiohttp's `RequestHandler`, is lost."""
+        handling = self._of(protocol)
+        if handling is not None:
+            self._abandoned.lost(handling)
+
+    def hung_up(self, protocol: Any) -> bool:
+        """The client of *protocol* sends no more. Returns whether its connection stays open."""
+        handling, transport = self._of(protocol), protocol.transport
+        request = protocol._current_request
+        if (
+            handling is None
+            or protocol._messages
+            or not request.content.is_eof()
+            or transports.is_tls(transport)
+        ):
+            return False
+        begun = bool(getattr(request._payload_writer, "output_size", 1))
+        ask = not begun and request.version == HttpVersion11
+        self._abandoned.hung_up(handling, link_of(transport), ask=ask)
+        protocol.close()  # after the answer
+        return True
+
+    def _of(self, protocol: Any) -> Handling | None:
+        """What is worked on for *protocol*, and not answered yet."""
+        request = protocol._current_request
+        return None if _is_sent(request) else self._underway.get(id(request))
+
+    def factory(self, server: Callable[[], Any]) -> Callable[[], Any]:
+        """*server*, whose protocols tell this object that their clients have gone."""
+        kind = web.RequestHandler
+        handlings = self
+
+        class Telling(kind):  # type: ignore[misc, valid-type]
+            __slots__ = ()
+
+            def eof_received(self) -> bool:
+                return handlings.hung_up(self)
+
+            def connection_lost(self, exc: BaseException | None) -> None:
+                handlings.lost(self)
+                super().connection_lost(exc)
+
+        def make() -> Any:
+            made = server()
+            if type(made) is kind:
+                made.__class__ = Telling
+            return made
+
+        return make
+
+
+def _is_sent(request: Any) -> bool:
+    """Whether all of the response to *request* has been written; its handler goes on."""
+    return bool(getattr(getattr(request, "_payload_writer", None), "_eof", False))
+
+
 def guard(server: Callable[[], Any], *, reaper: AsyncioReaper | None = None) -> Callable[[], Any]:
     """Guard `AppRunner.server`:
     `loop.create_server(reaper.aiohttp.guard(runner.server), host, port)`.
 
     Args:
         server: The attribute, which exists after `await runner.setup()`.
-        reaper: Watches the connections, by its config's `timeouts`; None: the loop's own.
+        reaper: Watches the connections, by its config's `timeouts`; None: the loop's own, without
+            `timeouts.abandoned`.
     """
-    return polled.guard(server, phase_of, reaper=reaper)
+    handler = getattr(server, "request_handler", None)
+    if reaper is None or handler is None or not reaper.config.timeouts.abandoned:
+        return polled.guard(server, phase_of, reaper=reaper)
+    handlings = Handlings(reaper, handler)
+    server.request_handler = handlings.handle  # type: ignore[attr-defined]
+    return polled.guard(handlings.factory(server), phase_of, reaper=reaper)
 
 
 def run_app(app: Any, *, config: ReaperConfig | None = None, **options: Any) -> None:

@@ -17,9 +17,11 @@ from gunicorn.workers import gasgi
 
 from ..asyncio.reaper import AsyncioReaper, reaper_of
 from ..asyncio.serve import loop_factory
+from ..asyncio.transports import is_tls
 from ..config.settings import ReaperConfig
 from ..policy import Phase
 from . import polled
+from .abandoned import Requests, link_of, streams_of
 from .configured import kept_alive
 from .goodbye import begin_stopping
 from .metrics import stopping
@@ -58,6 +60,15 @@ def phase_of(transport: Any) -> Phase:
     return Phase.BODY if waits else Phase.IN_FLIGHT
 
 
+def _receiver(receive: Any, _: Any) -> Any:
+    """gunicorn's `BodyReceiver` whose method *receive* is; None: over HTTP/2, where it is none."""
+    return getattr(receive, "__self__", None)
+
+
+def _not_now() -> None:
+    """Cancels nothing."""
+
+
 class ASGIWorker(gasgi.ASGIWorker):  # type: ignore[misc]
     """gunicorn's worker with guarded connections and TLS handshakes.
 
@@ -74,6 +85,7 @@ class ASGIWorker(gasgi.ASGIWorker):  # type: ignore[misc]
         self.loop.close()
         settings = ReaperConfig.load(os.environ.get("REAPER_CONFIG"))
         self._settings = settings
+        self._streams: Streams | None = None  # until it listens
         if self.cfg.keepalive:
             settings = kept_alive(settings, self.cfg.keepalive)
             self.cfg.set("keepalive", NEVER)
@@ -82,17 +94,57 @@ class ASGIWorker(gasgi.ASGIWorker):  # type: ignore[misc]
         )
 
         def wrap(factory: Any) -> Any:
+            self._stand_around()
+            if settings.timeouts.abandoned:
+                return polled.guard(
+                    functools.partial(self._made, factory),
+                    phase_of,
+                    reaper=self._reaper(),
+                    gone=self._gone,
+                )
             return polled.guard(factory, phase_of, reaper=self._reaper())
 
         self.loop = loop_factory(base=kind, wrap=wrap, config=settings)()
         asyncio.set_event_loop(self.loop)
 
-    def load_wsgi(self) -> None:
-        """Load the application, and stand around it: its streams are told when the worker stops."""
-        super().load_wsgi()
-        self._streams = Streams(self.asgi, self._settings, talks=True)
-        if self._settings.timeouts.drain_streams:
-            self.asgi: Any = self._streams
+    def _stand_around(self) -> None:
+        """Stand around the application: its streams are told when the worker stops, and requests
+        are cancelled whose clients are gone. To be called within the running loop.
+        """
+        if self._streams is None:
+            config, driver = self._settings, self._reaper().driver
+            log = self.log.error_log
+            self._streams = streams_of(self.asgi, config, driver, _receiver, talks=True, log=log)
+            if config.timeouts.drain_streams or config.timeouts.abandoned:
+                self.asgi: Any = self._streams
+
+    def _made(self, factory: Any) -> Any:
+        """A protocol of gunicorn's that keeps the connection open at a FIN while an answer is owed."""
+        protocol = factory()
+        protocol.eof_received = functools.partial(self._hung_up, protocol)
+        return protocol
+
+    def _hung_up(self, protocol: Any) -> bool:
+        """The client of *protocol* sends no more. Returns whether its connection stays open."""
+        receiver, transport = protocol._body_receiver, protocol.transport
+        if (
+            not isinstance(self._streams, Requests)
+            or receiver is None
+            or not receiver._complete
+            or is_tls(transport)
+            or not self._streams.hung_up(receiver, link_of(transport))
+        ):
+            return False
+        protocol._keepalive = 0
+        protocol._cancel_task_if_pending = _not_now
+        return True
+
+    def _gone(self, protocol: Any) -> None:
+        """The connection of *protocol* is about to be lost. gunicorn would cancel its handler by
+        `asgi_disconnect_grace_period`; where we do that, gunicorn does not.
+        """
+        if isinstance(self._streams, Requests) and self._streams.lost(protocol._body_receiver):
+            protocol._cancel_task_if_pending = _not_now
 
     async def _shutdown(self) -> None:
         reaper = self._reaper()
@@ -104,7 +156,8 @@ class ASGIWorker(gasgi.ASGIWorker):  # type: ignore[misc]
                 transport.get_protocol()._keepalive = 0
             begin_stopping()
             await stopping(timeouts.drain_delay)
-            self._streams.stop(timeouts.drain_streams)
+            if self._streams is not None:
+                self._streams.stop(timeouts.drain_streams)
             for server in self.servers:
                 server.close()
             # What was on its way when the client learnt of the stop is answered.

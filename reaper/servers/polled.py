@@ -42,11 +42,11 @@ class Face:
         return 0
 
 
-def rules_of(reaper: AsyncioReaper, ask: Ask) -> Rules:
-    """The rules for a server that *ask* asks, by the config of *reaper*."""
+def rules_of(reaper: AsyncioReaper, ask: Ask, gone: Callable[[Any], object] | None = None) -> Rules:
+    """The rules for a server that *ask* asks, by the config of *reaper*; *gone*: see `Rules`."""
     timeouts = reaper.config.timeouts
     limits = {phase: check_idle(getattr(timeouts, phase.value)) for phase in LIMITED}
-    return Rules(ask, limits, None, told=True, age=ages(reaper.config), http=True)
+    return Rules(ask, limits, None, told=True, age=ages(reaper.config), http=True, gone=gone)
 
 
 def watch(reaper: AsyncioReaper, transport: Any, ask: Ask) -> None:
@@ -63,7 +63,11 @@ def transports_of(reaper: AsyncioReaper) -> list[Any]:
 
 
 def guard(
-    protocol_factory: Callable[[], Any], ask: Ask, *, reaper: AsyncioReaper | None = None
+    protocol_factory: Callable[[], Any],
+    ask: Ask,
+    *,
+    reaper: AsyncioReaper | None = None,
+    gone: Callable[[Any], object] | None = None,
 ) -> Callable[[], Any]:
     """As `reaper.asyncio.guard`, for the protocols of an HTTP server.
 
@@ -71,7 +75,8 @@ def guard(
         protocol_factory: The server's own.
         ask: Called with a transport: whose turn it is.
         reaper: Watches the connections, by its config's `timeouts`; None: the loop's own.
+        gone: See `Rules`.
     """
     kernel_must_tell()
     watching = reaper_of if reaper is None else lambda: reaper
-    return guarded(protocol_factory, lambda watcher: rules_of(watcher, ask), watching)
+    return guarded(protocol_factory, lambda watcher: rules_of(watcher, ask, gone), watching)

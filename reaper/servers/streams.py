@@ -66,11 +66,12 @@ class Streams:
 
     def stop(self, seconds: float) -> None:
         """Tell all streams and WebSockets that the server stops. Each of them, and each that begins
-        later, is ended *seconds* after it was told. Does nothing if that was done before.
+        later, is ended *seconds* after it was told. Does nothing if that was done before, or if
+        *seconds* is 0.
 
         To be called within the running loop.
         """
-        if self.seconds is None:
+        if seconds and self.seconds is None:
             self.seconds = seconds
             for exchange in list(self._open):
                 if isinstance(exchange, Talk):

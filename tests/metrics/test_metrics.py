@@ -37,6 +37,7 @@ NAMES = [
     ),
     *("reaper_tick_lag_seconds", "reaper_loop_lag_seconds", "reaper_loop_lag_max_seconds"),
     *("reaper_loop_stalls", "reaper_loop_stalled_seconds", "reaper_cpu_seconds"),
+    "reaper_abandoned",
 ]
 JOURNAL_NAMES = ["reaper_journal_rows", "reaper_journal_dropped", "reaper_journal_errors"]
 

@@ -21,6 +21,7 @@ from ...config.settings import ReaperConfig
 from ...journal import Journal
 from ...policy import ANSWERS, Phase
 from ...policy.reasons import DRAIN, MAX_AGE
+from ..abandoned import link_of
 from .base import QUEUED_BYTES, Guarded
 from .idle import IdleProtocol
 from .shared import CLOSE, Greeting, shared_by
@@ -164,15 +165,38 @@ class GuardedHttp(Guarded):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)  # type: ignore[misc]
         self._left(by_peer=exc is not None or self._half_closed)
+        if (requests := self.shared.requests) is not None:
+            requests.lost(self.transport)
 
-    def eof_received(self) -> None:
+    def eof_received(self) -> bool:
         """The client sends no more; uvicorn lets the loop close the connection when all has been
-        sent.
+        sent. With `timeouts.abandoned` the connection stays open for an answer that is owed: only
+        so can a client that waits be told from one that has left.
         """
         self._half_closed = True
         super().eof_received()  # type: ignore[misc]
         if transports.buffered(self.transport):
             self.look()
+        requests, transport = self.shared.requests, self.transport
+        if requests is None or not self._may_wait():
+            return False
+        if not requests.hung_up(transport, link_of(transport)):
+            return False
+        self.cycle.keep_alive = False
+        self._is_the_last()
+        return True
+
+    def _may_wait(self) -> bool:
+        """Whether the client, which sends no more, has sent one whole request that is not answered
+        yet.
+        """
+        cycle = self.cycle
+        return (
+            cycle is not None
+            and not cycle.response_complete
+            and not transports.is_tls(self.transport)
+            and self._whole()
+        )
 
     def pause_writing(self) -> None:
         super().pause_writing()  # type: ignore[misc]
@@ -298,7 +322,7 @@ class GuardedHttp(Guarded):
         return ANSWER if ANSWERS.get(reason) and self._owes_an_answer() else b""
 
 
-class H11(GuardedHttp, H11Protocol):
+class H11(GuardedHttp, H11Protocol):  # type: ignore[misc]  # uvicorn says that it returns None
     """uvicorn's `H11Protocol`, guarded."""
 
     __slots__ = ()
@@ -347,6 +371,9 @@ class H11(GuardedHttp, H11Protocol):
             else self._between()
         )
 
+    def _may_wait(self) -> bool:
+        return not self.conn.trailing_data[0] and super()._may_wait()
+
     def _whole(self) -> bool:
         return self.conn.their_state is not h11.SEND_BODY
 
@@ -366,7 +393,7 @@ except ImportError:  # httptools is an extra of uvicorn's
     Auto: type[GuardedHttp] = H11
 else:
 
-    class HttpTools(GuardedHttp, HttpToolsProtocol):
+    class HttpTools(GuardedHttp, HttpToolsProtocol):  # type: ignore[misc]  # as above
         """uvicorn's `HttpToolsProtocol`, guarded."""
 
         __slots__ = ()
@@ -421,6 +448,9 @@ else:
             if cycle is None or cycle.scope is not scope:
                 return Phase.HEADERS
             return Phase.BODY if cycle.more_body else self._between()
+
+        def _may_wait(self) -> bool:
+            return not self.pipeline and super()._may_wait()
 
         def _whole(self) -> bool:
             cycle = self.cycle

@@ -26,6 +26,7 @@ from ...driver.watched import check_idle
 from ...journal import Journal
 from ...policy.min_rate import Sweep
 from .. import metrics as metrics_of
+from ..abandoned import Requests, streams_of
 from ..configured import advertised, ages, kept_alive
 from ..goodbye import begin_stopping
 from ..metrics import Application, Reports
@@ -132,6 +133,7 @@ class Shared:
         reaper: Watches the connections; it is running.
         first_byte, keep_alive, tunnel: Timeouts in seconds; None: there is none.
         streams: The responses that never end by themselves.
+        requests: Those under way, by transport; None: `timeouts.abandoned` is off.
         app: The application that uvicorn's protocols are given.
         sweep: Judges the least rates of the connections that are waited for.
         loop: What uvicorn's protocols are given as their loop.
@@ -156,8 +158,12 @@ class Shared:
         self.keep_alive: float | None = check_idle(config.timeouts.keep_alive)
         self.tunnel: float | None = check_idle(config.timeouts.tunnel)
         self.sweep: Sweep = self.reaper.sweep
-        self.streams: Streams = Streams(uvicorn.loaded_app, config)
-        self.app: Any = self.streams if config.timeouts.drain_streams else uvicorn.loaded_app
+        app, timeouts = uvicorn.loaded_app, config.timeouts
+        self.streams: Streams = streams_of(app, config, self.driver, _transport)
+        self.app: Any = self.streams if timeouts.drain_streams or timeouts.abandoned else app
+        self.requests: Requests | None = (
+            self.streams if isinstance(self.streams, Requests) else None
+        )
         self.loop: Timerless = Timerless(self.reaper.loop)
         self.leave_by: float | None = None
         self.greeting: Greeting | None = None
@@ -278,6 +284,11 @@ class Greeting:
         driver.register(
             key, self._shared.left_to_drain(), lambda expiry: self._connections.discard(self)
         )
+
+
+def _transport(receive: Any, _: Any) -> Any:
+    """The transport of the request that is received by *receive*, a method of uvicorn's cycle."""
+    return receive.__self__.transport
 
 
 _SHARED: weakref.WeakKeyDictionary[Config, Shared] = weakref.WeakKeyDictionary()

@@ -1,0 +1,345 @@
+"""Requests whose client is gone: their handlers are cancelled `timeouts.abandoned` later.
+
+The rule of this module: *a client is gone when its answer cannot reach it any more, and nothing less
+says so*. How that is known:
+
+- The server has lost the connection: it was reset; its client's machine has vanished and the kernel
+  has given up (`timeouts.vanished`); we closed it; or a stream of HTTP/2 was reset. `lost` is told.
+- A FIN alone does not say it. A client that leaves sends one, and so does a client that has asked
+  all and waits for its answer. Both look alike to the kernel until something is sent: then the
+  machine of the client that left answers with a reset, and the other one with an acknowledgement.
+  So where the connection stays open for the answer (`hung_up`) we ask: HTTP/1.1 allows any number of
+  `100 Continue` before a response, and every client drops them. It is sent once, and only if nothing
+  of the response was sent. The kernel's state of the connection is looked at `abandoned` later, and
+  each time `abandoned` after that. Where this question cannot be put (HTTP/1.0, a response that has
+  begun), the next bytes of the response are the question.
+- Some servers close the connection at a FIN, guarded or not, and a connection with TLS has no other
+  way. Their client gets no answer if it waits for one, so for them a FIN is the end: `lost`.
+
+What is never cancelled: a handler whose response is complete. What it does afterwards, a background
+task for instance, is not done for the client. And a request whose route says so:
+`scope["extensions"]["reaper"]["abandoned"] = False`, at any time before it would be cancelled.
+
+A handler is cancelled once. One that goes on nevertheless is let go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+from ..asyncio import transports
+from ..config.settings import ReaperConfig
+from ..driver.driver import Call, Driver
+from ..driver.sockets import borrowed, is_over
+from ..errors import printable
+from .streams import App, Exchange, Streams
+
+QUESTION = b"HTTP/1.1 100 Continue\r\n\r\n"
+"""What a client that waits drops, and what the kernel of one that has left answers with a reset."""
+
+MOST_ROUTES = 1000
+"""Routes whose usual time is known; then the one that was met first is forgotten."""
+
+Key = Callable[[Any, Any], object]
+"""From an application's `receive` and `send`: what the server knows its request by; None: nothing."""
+
+
+class Link(NamedTuple):
+    """The connection of a request whose client sends no more."""
+
+    descriptor: Callable[[], int]
+    """Of its socket; -1: it is closed."""
+    silent: Callable[[], bool]
+    """Whether nothing of a response, this one or an earlier one, may still be written."""
+    cut: Callable[[], object]
+    """Drops the connection, which is known to be dead."""
+
+
+class Underway(Protocol):
+    """A request that is worked on.
+
+    Attributes:
+        began: When, by the driver's clock.
+        settled: Whether its response is complete, or all was done about it that will be.
+        call: The look that is arranged, once its client has left; None: none is.
+    """
+
+    began: float
+    settled: bool
+    call: Call | None
+
+    def route(self) -> str:
+        """Method and path, as the log is to name it."""
+
+    def may_be_cancelled(self) -> bool:
+        """Whether its route allows that."""
+
+    def give_up(self) -> None:
+        """Cancel its handler."""
+
+
+class Abandoned:
+    """Cancels the requests of one server whose clients are gone.
+
+    Args:
+        driver: Its clock and its books are used; `timeouts.abandoned` of its config is the time in
+            seconds.
+        log: Where a line goes for each that is cancelled, at INFO; None: where those of closes go.
+    """
+
+    def __init__(self, driver: Driver, log: logging.Logger | None = None) -> None:
+        self.seconds: float = driver.config.timeouts.abandoned
+        self._driver = driver
+        self._log = log
+        self._usual: dict[str, tuple[int, float]] = {}  # by route: how many were answered, seconds
+
+    def begin(self, request: Underway) -> None:
+        """*request* is about to be worked on."""
+        request.began = self._driver.now()
+        request.settled = False
+        request.call = None
+
+    def is_answered(self, request: Underway) -> None:
+        """The response of *request* is complete."""
+        if request.settled:
+            return
+        request.settled = True
+        self.over(request)
+        route = request.route()
+        count, total = self._usual.pop(route, (0, 0.0))
+        if len(self._usual) >= MOST_ROUTES:
+            del self._usual[next(iter(self._usual))]
+        self._usual[route] = count + 1, total + self._driver.now() - request.began
+
+    def over(self, request: Underway) -> None:
+        """The handler of *request* has returned, or has nothing more to do for its client."""
+        if request.call is not None:
+            request.call.cancel()
+            request.call = None
+
+    def lost(self, request: Underway) -> None:
+        """The connection of *request* is lost: cancel it when its time is over."""
+        if not request.settled:
+            self.over(request)  # a look at a half-closed connection, which is lost now
+            since = self._driver.now()
+            request.call = self._driver.after(self.seconds, partial(self._cancel, request, since))
+
+    def hung_up(self, request: Underway, link: Link, *, ask: bool) -> None:
+        """The client of *request* sends no more, and its connection stays open for the answer.
+
+        Args:
+            ask: Whether its client may be asked, if nothing of the response was sent.
+        """
+        if request.settled or request.call is not None:
+            return
+        if ask and link.silent():
+            _send(link.descriptor(), QUESTION)
+        since = self._driver.now()
+        look = partial(self._look, request, link, since, first=True)
+        request.call = self._driver.after(self.seconds, look)
+
+    def _look(self, request: Underway, link: Link, since: float, *, first: bool) -> None:
+        if not is_over(link.descriptor()):
+            look = partial(self._look, request, link, since, first=False)
+            request.call = self._driver.after(self.seconds, look)
+        elif first:
+            link.cut()
+            self._cancel(request, since)
+        else:  # it has waited for a while, and has left since the last look
+            link.cut()
+            self.lost(request)
+
+    def _cancel(self, request: Underway, since: float) -> None:
+        request.call = None
+        request.settled = True
+        if not request.may_be_cancelled():
+            return
+        books, now = self._driver.books, self._driver.now()
+        books.abandoned += 1
+        route, ran = request.route(), now - request.began
+        count, total = self._usual.get(route, (0, 0.0))
+        saved = max(total / count - ran, 0.0) if count else None
+        (self._log or books.log).info(
+            "%s - cancelled: its client has been gone for %.1f s, it had run for %.1f s; %s",
+            route,
+            now - since,
+            ran,
+            "what that saves is not known: none was answered yet"
+            if saved is None
+            else f"answers took {total / count:.1f} s ({count} of them): about {saved:.1f} s saved",
+            extra={"route": route, "ran": ran, "saved": saved},
+        )
+        request.give_up()
+
+
+def _send(descriptor: int, data: bytes) -> None:
+    """Write *data* to a socket that nobody else is writing to; nothing if it cannot be at once."""
+    try:
+        with borrowed(descriptor) as connected:
+            connected.send(data)
+    except (OSError, ValueError):
+        return
+
+
+def route_of(scope: Any) -> str:
+    """Method and path of the request of *scope*: the path of its route where the framework names
+    that in the scope, as FastAPI does.
+    """
+    path = getattr(scope.get("route"), "path", None)
+    return printable(f"{scope['method']} {path or scope['path']}")
+
+
+class Request(Exchange):
+    """One request of an ASGI application on asyncio, which can be cancelled.
+
+    Args:
+        requests: Of the server.
+        key: What the server knows it by.
+        scope, receive, send: As an ASGI application is called with them.
+    """
+
+    __slots__ = ("_begun", "_key", "_requests", "began", "call", "settled")
+
+    def __init__(
+        self, requests: Requests, key: object, scope: Any, receive: Any, send: Any
+    ) -> None:
+        super().__init__(requests, scope, receive, send)
+        self._requests = requests
+        self._key = key
+        self._begun = False  # something of the response was sent
+        self.began: float
+        self.settled: bool
+        self.call: Call | None
+        requests.enter(key, self)
+
+    async def run(self) -> Any:
+        """As `Exchange.run`."""
+        try:
+            result = await super().run()
+            if self._cancelled:
+                self._was_caught()
+            return result
+        finally:
+            self._requests.leave(self._key, self)
+
+    def _was_caught(self) -> None:
+        """The application has caught the cancellation: its task is not to be cancelled any more."""
+        if (task := asyncio.current_task()) is not None:
+            task.uncancel()
+
+    def send(self, message: Any) -> Any:
+        """As `Exchange.send`."""
+        self._begun = True
+        if message["type"] == "http.response.body" and not message.get("more_body", False):
+            self._requests.abandoned.is_answered(self)
+        return super().send(message)
+
+    def may_be_asked(self) -> bool:
+        """Whether its client knows what `100 Continue` is, and nothing of the response was sent."""
+        return not self._begun and self._scope["http_version"] == "1.1"
+
+    def route(self) -> str:
+        return route_of(self._scope)
+
+    def may_be_cancelled(self) -> bool:
+        return self._said.get("abandoned") is not False
+
+    def give_up(self) -> None:
+        if self._task is not None:
+            self._cancelled = True
+            self._task.cancel()
+
+
+class Requests(Streams):
+    """As `Streams`, and its requests are cancelled when their clients are gone.
+
+    Args:
+        driver: Of the reaper that watches the server's connections.
+        key: What the server knows a request by, when it says that its client has gone.
+        log: As in `Abandoned`.
+        app, config, talks: As in `Streams`.
+    Attributes:
+        abandoned: Cancels those whose clients are gone.
+    """
+
+    KIND: ClassVar[type[Request]] = Request
+
+    def __init__(
+        self,
+        app: App,
+        config: ReaperConfig,
+        driver: Driver,
+        key: Key,
+        *,
+        talks: bool = False,
+        log: logging.Logger | None = None,
+    ) -> None:
+        super().__init__(app, config, talks=talks)
+        self.abandoned: Abandoned = Abandoned(driver, log)
+        self._key = key
+        self._underway: dict[object, Request] = {}
+
+    def __call__(self, scope: Any, receive: Any, send: Any) -> Any:
+        if scope["type"] == "http":
+            return self.KIND(self, self._key(receive, send), scope, receive, send).run()
+        return super().__call__(scope, receive, send)
+
+    def enter(self, key: object, request: Request) -> None:
+        """*request* begins, known by *key*; by None it is not known."""
+        self.abandoned.begin(request)
+        if key is not None:
+            self._underway[key] = request
+
+    def lost(self, key: object) -> bool:
+        """The connection of the request that the server knows by *key* is lost. Returns whether
+        there is one that was not settled yet.
+        """
+        request = self._underway.get(key)
+        if request is None or request.settled:
+            return False
+        self.abandoned.lost(request)
+        return True
+
+    def hung_up(self, key: object, link: Link) -> bool:
+        """The client of that request sends no more, and the connection can stay open. Returns
+        whether there is one that was not settled yet.
+        """
+        request = self._underway.get(key)
+        if request is None or request.settled:
+            return False
+        self.abandoned.hung_up(request, link, ask=request.may_be_asked())
+        return True
+
+    def leave(self, key: object, request: Request) -> None:
+        """The handler of *request* has returned."""
+        self.abandoned.over(request)
+        if self._underway.get(key) is request:
+            del self._underway[key]
+
+
+def streams_of(
+    app: App,
+    config: ReaperConfig,
+    driver: Driver,
+    key: Key,
+    *,
+    talks: bool = False,
+    log: logging.Logger | None = None,
+) -> Streams:
+    """What stands around *app*: `Requests` where `timeouts.abandoned` is on, otherwise `Streams`."""
+    if config.timeouts.abandoned:
+        return Requests(app, config, driver, key, talks=talks, log=log)
+    return Streams(app, config, talks=talks)
+
+
+def link_of(transport: Any) -> Link:
+    """The link of asyncio's *transport*."""
+    return Link(
+        partial(transports.descriptor_of, transport),
+        lambda: not transports.buffered(transport),
+        transport.abort,
+    )

@@ -1,0 +1,336 @@
+"""Requests whose clients are gone are cancelled; nobody else's are."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reaper.config.settings import ReaperConfig
+from reaper.driver.driver import Call
+from reaper.driver.sockets import is_over
+from reaper.servers.abandoned import QUESTION, Abandoned, Link
+from scripts.serving import Server, free_port
+from scripts.serving import serving as start
+from tests.helpers.driver_loop import Loop
+from tests.helpers.leaving import CANCELLED, ENDED
+from tests.helpers.program_trials import connect, reset, rest
+from tests.helpers.server_process import wait_until
+
+AFTER = 1.0
+"""Seconds that a request has when its client is gone."""
+
+
+# ---- when it is decided, in virtual time
+
+
+class Request:
+    """A request that notes when it is given up."""
+
+    began: float
+    settled: bool
+    call: Call | None
+
+    def __init__(self, loop: Loop, *, wanted: bool = False) -> None:
+        self.given_up: list[float] = []
+        self._loop = loop
+        self._wanted = wanted
+
+    def route(self) -> str:
+        return "GET /"
+
+    def may_be_cancelled(self) -> bool:
+        return not self._wanted
+
+    def may_be_asked(self) -> bool:
+        return True
+
+    def give_up(self) -> None:
+        self.given_up.append(self._loop.time)
+
+
+@pytest.fixture
+def loop() -> Loop:
+    timeouts = replace(ReaperConfig().timeouts, abandoned=5.0)
+    return Loop(config=replace(ReaperConfig(), timeouts=timeouts), tick=0.25)
+
+
+@pytest.fixture
+def abandoned(loop: Loop) -> Abandoned:
+    return Abandoned(loop.driver)
+
+
+def begun(loop: Loop, abandoned: Abandoned, **options: Any) -> Request:
+    request = Request(loop, **options)
+    abandoned.begin(request)
+    return request
+
+
+def test_a_request_is_given_up_when_its_time_is_over_not_before(
+    loop: Loop, abandoned: Abandoned
+) -> None:
+    request = begun(loop, abandoned)
+    loop.run_until(2.0)
+    abandoned.lost(request)
+    loop.run_until(60.0)
+    (at,) = request.given_up
+    assert 7.0 <= at <= 7.25
+    assert loop.driver.statistics().abandoned == 1
+
+
+def test_time_in_which_the_loop_stalls_is_not_charged(loop: Loop, abandoned: Abandoned) -> None:
+    request = begun(loop, abandoned)
+    abandoned.lost(request)
+    loop.driver.after(2.0, lambda: None)  # that this is late says that the loop has stalled
+    loop.run_until(1.0)
+    loop.time = 32.0
+    loop.wake()
+    assert not request.given_up
+    loop.run_until(60.0)
+    assert 35.0 <= request.given_up[0] <= 35.25
+
+
+def test_a_request_that_is_answered_in_time_is_not_given_up(
+    loop: Loop, abandoned: Abandoned
+) -> None:
+    request = begun(loop, abandoned)
+    abandoned.lost(request)
+    abandoned.is_answered(request)
+    loop.run_until(60.0)
+    assert not request.given_up
+
+
+def test_a_request_that_was_answered_before_is_not_given_up(
+    loop: Loop, abandoned: Abandoned
+) -> None:
+    request = begun(loop, abandoned)
+    abandoned.is_answered(request)
+    abandoned.lost(request)
+    loop.run_until(60.0)
+    assert not request.given_up
+
+
+def test_a_request_is_given_up_once(loop: Loop, abandoned: Abandoned) -> None:
+    request = begun(loop, abandoned)
+    abandoned.lost(request)
+    loop.run_until(30.0)
+    abandoned.lost(request)
+    loop.run_until(60.0)
+    assert len(request.given_up) == 1
+
+
+def test_a_request_that_is_wanted_nevertheless_is_not_given_up(
+    loop: Loop, abandoned: Abandoned
+) -> None:
+    request = begun(loop, abandoned, wanted=True)
+    abandoned.lost(request)
+    loop.run_until(60.0)
+    assert not request.given_up
+    assert loop.driver.statistics().abandoned == 0
+
+
+def test_the_log_says_what_a_cancelled_request_would_have_cost(
+    loop: Loop, abandoned: Abandoned, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "reaper")
+    first = begun(loop, abandoned)
+    loop.run_until(20.0)
+    abandoned.is_answered(first)
+    second = begun(loop, abandoned)
+    loop.run_until(21.0)
+    abandoned.lost(second)
+    loop.run_until(60.0)
+    (line,) = caplog.messages
+    assert line.startswith("GET / - cancelled: its client has been gone for 5.0 s")
+    assert line.endswith(
+        "it had run for 6.0 s; answers took 20.0 s (1 of them): about 14.0 s saved"
+    )
+
+
+def test_the_log_owns_that_it_does_not_know_what_was_saved(
+    loop: Loop, abandoned: Abandoned, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "reaper")
+    abandoned.lost(begun(loop, abandoned))
+    loop.run_until(60.0)
+    assert "what that saves is not known" in caplog.text
+
+
+# ---- whether a client that has sent a FIN is gone: real sockets, virtual time
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """A connection: the client's side, and the server's."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        client = socket.create_connection(listening.getsockname())
+        served, _ = listening.accept()
+    with client, served:
+        yield client, served
+
+
+def hung_up(abandoned: Abandoned, request: Request, served: socket.socket) -> None:
+    assert served.recv(1) == b""
+    abandoned.hung_up(request, Link(served.fileno, lambda: True, served.close), ask=True)
+
+
+def is_reset(served: socket.socket) -> Callable[[], bool]:
+    return lambda: is_over(served.fileno())
+
+
+def test_a_client_that_has_closed_is_told_by_the_reset_of_its_kernel(
+    loop: Loop, abandoned: Abandoned, pair: tuple[socket.socket, socket.socket]
+) -> None:
+    client, served = pair
+    request = begun(loop, abandoned)
+    client.close()
+    hung_up(abandoned, request, served)
+    wait_until(is_reset(served))
+    loop.run_until(60.0)
+    assert 5.0 <= request.given_up[0] <= 5.25
+
+
+def test_a_client_that_waits_for_its_answer_is_not_gone(
+    loop: Loop, abandoned: Abandoned, pair: tuple[socket.socket, socket.socket]
+) -> None:
+    client, served = pair
+    request = begun(loop, abandoned)
+    client.shutdown(socket.SHUT_WR)
+    hung_up(abandoned, request, served)
+    assert client.recv(1000) == QUESTION
+    loop.run_until(600.0)
+    assert not request.given_up
+
+
+def test_a_client_that_waited_and_then_leaves_has_its_whole_time(
+    loop: Loop, abandoned: Abandoned, pair: tuple[socket.socket, socket.socket]
+) -> None:
+    client, served = pair
+    request = begun(loop, abandoned)
+    client.shutdown(socket.SHUT_WR)
+    hung_up(abandoned, request, served)
+    loop.run_until(12.0)
+    reset(client)
+    wait_until(is_reset(served))
+    loop.run_until(60.0)
+    assert 17.0 <= request.given_up[0] <= 20.5
+
+
+def test_nothing_is_asked_while_something_may_still_be_written(
+    loop: Loop, abandoned: Abandoned, pair: tuple[socket.socket, socket.socket]
+) -> None:
+    client, served = pair
+    client.shutdown(socket.SHUT_WR)
+    link = Link(served.fileno, lambda: False, served.close)
+    abandoned.hung_up(begun(loop, abandoned), link, ask=True)
+    client.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        client.recv(1000)
+
+
+# ---- servers
+
+APP = "tests.helpers.leaving:application"
+GUNICORN = ["gunicorn", APP, "--no-control-socket", "-k"]
+HYPERCORN = ["reaper", "run", "--", sys.executable, "-m", "hypercorn", APP, "-k"]
+COMMANDS = {
+    "HttpTools": ["uvicorn", APP, "--http", "reaper.uvicorn:HttpTools", "--port"],
+    "H11": ["uvicorn", APP, "--http", "reaper.uvicorn:H11", "--port"],
+    "uvloop": ["uvicorn", APP, "--http", "reaper.uvicorn:Auto", "--loop", "uvloop", "--port"],
+    "ASGIWorker": [*GUNICORN, "reaper.gunicorn.ASGIWorker", "-b"],
+    "UvicornWorker": [*GUNICORN, "reaper.gunicorn.UvicornWorker", "-b"],
+    "hypercorn": [*HYPERCORN, "asyncio", "-b"],
+    "hypercorn on trio": [*HYPERCORN, "trio", "-b"],
+    "aiohttp": ["tests.helpers.leaving"],
+}
+
+
+@contextlib.contextmanager
+def serving(kind: str, log: Path, **timeouts: str) -> Iterator[Server]:
+    port = free_port()
+    limits = {f"REAPER_TIMEOUTS_{name}": value for name, value in timeouts.items()}
+    environment = os.environ | {"REAPER_TICK": "250ms"} | limits
+    where = f"127.0.0.1:{port}" if COMMANDS[kind][-1] == "-b" else str(port)
+    command = [sys.executable, "-m", *COMMANDS[kind], where]
+    with start(command, log, port=port, environment=environment) as server:
+        yield server
+
+
+def half_close(client: socket.socket) -> None:
+    client.shutdown(socket.SHUT_WR)
+
+
+Leave = Callable[[socket.socket], None]
+LEAVERS: dict[str, Leave] = {
+    "/closes": socket.socket.close,
+    "/resets": reset,
+    "/kept": socket.socket.close,
+    "/background": socket.socket.close,
+    "/waits": half_close,
+    "/begun": half_close,
+    "/old": half_close,
+}
+"""How the client leaves that asks for a path; `/old` is asked for by HTTP/1.0."""
+
+
+class Trial:
+    """What became of the requests of all `LEAVERS`: what each client heard, and the log."""
+
+    def __init__(self, server: Server) -> None:
+        clients = {path: connect(server) for path in LEAVERS}
+        for path, client in clients.items():
+            version = b"1.0" if path == "/old" else b"1.1"
+            client.sendall(b"GET %s HTTP/%s\r\nhost: h\r\n\r\n" % (path.encode(), version))
+        time.sleep(0.5)  # each is being worked on
+        for path, client in clients.items():
+            LEAVERS[path](client)
+        waiting = {path: client for path, client in clients.items() if client.fileno() >= 0}
+        self.heard = {path: rest(client) for path, client in waiting.items()}
+        for client in waiting.values():
+            client.close()
+        wait_until(lambda: all(f"{path} " in server.log.read_text() for path in LEAVERS))
+        self.log = server.log.read_text()
+
+
+@pytest.fixture(scope="module", params=COMMANDS)
+def trial(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Trial:
+    log = tmp_path_factory.mktemp("leaving") / "log"
+    with serving(request.param, log, ABANDONED=f"{AFTER:g}s") as server:
+        return Trial(server)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", ["/closes", "/resets"])
+def test_the_request_of_a_client_that_has_left_is_cancelled(trial: Trial, path: str) -> None:
+    assert f"{path} {CANCELLED}" in trial.log
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", ["/waits", "/begun", "/old"])
+def test_a_half_closed_client_that_waits_gets_its_whole_answer(trial: Trial, path: str) -> None:
+    assert trial.heard[path].endswith(b"done")
+    assert f"{path} {ENDED}" in trial.log
+
+
+@pytest.mark.slow
+def test_a_route_that_says_so_is_not_cancelled(trial: Trial) -> None:
+    assert f"/kept {ENDED}" in trial.log
+
+
+@pytest.mark.slow
+def test_what_a_handler_does_after_its_answer_is_not_cancelled(trial: Trial) -> None:
+    assert f"/background {ENDED}" in trial.log
+
+
+@pytest.mark.slow
+def test_no_error_is_logged_for_a_cancelled_request(trial: Trial) -> None:
+    assert "Traceback" not in trial.log
+    assert "without starting response" not in trial.log
