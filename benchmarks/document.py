@@ -41,6 +41,7 @@ PROGRAMS = {
         Program("exchanges", "servers.exchanges", "An exchange in instructions and system calls"),
         Program("servers", "servers.run", "A request, ours and other servers'"),
         Program("idle", "servers.idle", "An idle connection, ours and other servers'"),
+        Program("vanished", "vanished", "Looking for clients that have vanished"),
         Program("attach", "attach", "Guarding another process"),
         Program("pipeline", "pipeline.run", "The pipeline"),
     )

@@ -174,6 +174,29 @@ def tcp_info_of(descriptor: int) -> TcpInfo | None:
         connected.detach()
 
 
+_SILENCE = struct.Struct("=52xII")
+"""Of the same: ms since data was received, and an acknowledgement."""
+
+
+def silence_of(descriptor: int) -> float | None:
+    """`TcpInfo.silence` of the TCP socket *descriptor*; None if it is closed, or not over TCP.
+
+    A third of what `tcp_info_of` takes.
+    """
+    try:
+        connected = socket.SocketType(*TCP, descriptor)
+    except OSError:
+        return None
+    try:
+        found = connected.getsockopt(socket.IPPROTO_TCP, TCP_INFO, _SILENCE.size)
+        received, acked = _SILENCE.unpack(found)
+    except (OSError, struct.error):
+        return None
+    finally:
+        connected.detach()
+    return float(min(acked, received)) / 1e3
+
+
 _MPTCP_INFO = struct.Struct("=88xII")
 """linux/mptcp.h, of Linux 6.10 and later: ms since data was received, and an acknowledgement."""
 

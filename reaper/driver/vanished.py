@@ -16,23 +16,31 @@ come back for `timeouts.vanished` seconds.
 WHO IS LOOKED AT
 
 Nothing is done for a connection that will be closed anyway: one whose lease has a limit that is not
-longer than `vanished`. Nor for one that speaks. Every eighth of `vanished` (a *round*) the slots of
-the core are gone through: a slot says which limit its leases have and when they were last touched,
-so whole slots are passed over. The leases that have been silent for half of `vanished`, and have no
-limit, a longer one, or are suspended (a request is in flight), are noted in a small ring of lists,
-one for each round to come. So are connections that the final check pardoned: their limit was over,
-and did not close them.
+longer than `vanished`. Nor for one that speaks. Every eighth of `vanished` the slots of the core
+are gone through: a slot says which limit its leases have and when they were last touched, so whole
+slots are passed over. The leases that will have been silent for half of `vanished` before the next
+time, and have no limit, a longer one, or are suspended (a request is in flight), are noted in a
+small ring of lists, one for each *round* to come, a thirty-second of `vanished` long. So are
+connections that the final check pardoned: their limit was over, and did not close them.
 
     ring: the round at which tcp_info may say that the peer has been silent for half of `vanished`
-      -> look. Heard since: back to the ring, that much later
-      -> otherwise ask, and look again a thirty-second of `vanished` later
+      -> look, unless it was asked before. Heard since: back to the ring, that much later
+      -> otherwise ask, and look again a round later
            -> heard: back to the ring
-           -> silent: ask again, every thirty-second part, until it is heard or is gone
+           -> silent, it begins to look bad: ask again, every round, until it is heard or is gone
 
-A list is worked off evenly over its round, `LOOKS_PER_STEP` at a time. So the peers are not asked
-all in one instant, and a live one is asked less than twice within `vanished`. Cost: O(slots) a
-round; for each connection that is silent and unlimited 8 bytes in the ring, an entry in a dict, two
-looks and a question in every five eighths of `vanished`.
+Whoever was asked before, and did not speak since, is asked without a look: the kernel sends nothing
+to a peer that it has heard less than half of `vanished` ago.
+
+A healthy peer answers its first question, and no two of those are less than half of `vanished`
+apart: it is asked twice at most within it. One that leaves the first unanswered is asked ten times
+more, at least, before it is closed; that costs nothing for the others.
+
+A list is worked off evenly, `LOOKS_PER_STEP` at a time: over its round, or, where that would be
+more than one step in `STEP_LENGTH`, over as many as four. So the peers are not asked all in one
+instant. Cost: O(slots) for an eighth of `vanished`; for each connection that is silent and
+unlimited 8 bytes in the ring, an entry in a dict, a look and a question in a little more than half
+of `vanished`: four system calls, two of which are CPython's, which asks each socket for its name.
 
 TCP_USER_TIMEOUT would be simpler and is wrong: the kernel counts a window that stays full against
 it although the peer answers every probe, and so it ends a client that reads slowly, or is stopped.
@@ -55,13 +63,14 @@ Five places where a live client was lost, or a dead one kept:
 - *Multipath TCP.* tcp_info is that of the first path. Before a peer looks bad, MPTCP_INFO is asked
   when anything was heard by any path.
 - *A link that loses packets.* With 30 % lost in both directions half of the questions go
-  unanswered. With `vanished` at 6 s, 43 to 49 of 180 silent clients were closed within a minute
-  when they were asked every sixteenth from three quarters on; 13 to 19 are, asked every
-  thirty-second from the first look on, which comes between half and three quarters. 4 were when the
-  silent were asked from an eighth on as well, which costs a question for every silent client.
+  unanswered. And Linux answers one keep-alive in half a second, however many come
+  (tcp_invalid_ratelimit): not how often a peer is asked counts, but for how long. So the first
+  question comes early, at half of `vanished` and at most a sixteenth later, and the last one late
+  (`PATIENCE`). With `vanished` at 6 s, 12 to 19 of 180 silent clients were closed within a minute
+  when the first came between half and three quarters and the last at 17 sixteenths; 0 to 3 are now.
 
-A stall charges nobody: the kernel goes on asking meanwhile, and nobody is closed before it has left
-`LOOKS_TO_END` looks of the stall clock unanswered. Then what is queued is thrown away.
+A stall charges nobody: nobody is closed before it has left `LOOKS_TO_END` looks of the stall clock
+unanswered, with a question before each. Then what is queued is thrown away.
 
 Every `Reapable` that the driver knows is judged by its `link`. Not one on a UNIX socket: a process
 that ends closes it.
@@ -93,17 +102,31 @@ LOOKS_PER_STEP = 128
 CHUNKS_PER_STEP = 16
 """Chunks of slots gone through before the loop is let run again: 4,096 leases, 0.5 ms."""
 
-ROUNDS = 8
-"""Rounds within `vanished`."""
+ROUNDS = 32
+"""Rounds within `vanished`: looks within it at one that looks bad, each of which asks."""
 
-CLOSE_LOOKS = 32
-"""Looks within `vanished` at one that looks bad, each of which asks."""
+ROUNDS_PER_SCAN = 4
+"""Rounds from one time that the slots are gone through to the next."""
+
+STEP_LENGTH = 0.01
+"""Seconds between two steps, where a long list leaves the choice."""
+
+PATIENCE = 1 + 5 / 32
+"""Times `vanished` for which a peer is asked before it is closed, where nothing is on its way. What
+is left of the quarter that is promised is for looks that come late.
+"""
+
+JIFFY = 0.01
+"""Seconds by which the kernel's clock may be behind ours."""
 
 LOOKS_TO_END = 3
 """Close looks that a peer must have left unanswered: after a stall of ours it needs some time."""
 
 ROUND_TRIPS = 4
 """What the kernel waits before it sends data again, at the least, in times that an answer takes."""
+
+LONGEST_KEEPALIVE = 32_767
+"""The most seconds that the kernel takes for a keep-alive's time."""
 
 LONGEST_WAIT_MS = 120_000
 """The most that the kernel takes for TCP_RTO_MAX_MS, and its own default."""
@@ -132,8 +155,10 @@ class Vanished:
         self.looks: int = 0
         self.asks: int = 0
         self._half = after / 2
+        self._patience = after * PATIENCE
         self._round_length = after / ROUNDS
-        self._pause = after / CLOSE_LOOKS
+        self._next_round = 0.0  # when its list begins to be worked off
+        self._rounds = 0
         self._awake = False
         self._clear()
 
@@ -147,7 +172,8 @@ class Vanished:
         """There is a connection to look at."""
         if self.after and not self._awake:
             self._awake = True
-            self._driver.after(self._round_length, self._round)
+            self._rounds = 0
+            self._await_round()
 
     def pardoned(self, lease: Lease) -> None:
         """The limit of *lease* was over, and its connection is in use after all."""
@@ -159,29 +185,45 @@ class Vanished:
 
     # ---- the rounds ------------------------------------------------------------------------------
 
-    def _round(self) -> None:
-        """Begin to work off the list of this round, and to find leases that have gone silent."""
-        core = self._driver.core
-        others = sum(
-            kind == NO_TCP and lease._chunk is not None for lease, kind in self._known.items()
-        )
-        if not core._armed and len(core._leases) == others:
-            self._awake = False  # nothing but sockets that cannot vanish, until another begins
-            self._clear()
-            return
+    def _await_round(self) -> None:
+        self._next_round = self._driver.now() + self._round_length
         self._driver.after(self._round_length, self._round)
+
+    def _round(self) -> None:
+        """Begin to work off the list of this round, and now and then to find the silent."""
+        self._rounds += 1
+        chunks: list[Chunk] = []
+        if self._rounds % ROUNDS_PER_SCAN == 0:
+            if not self._can_vanish():
+                self._awake = False  # until another connection begins
+                self._clear()
+                return
+            chunks = list(self._chunks())
+        self._await_round()
         due = self._ring.popleft()
         self._ring.append([])
-        chunks = list(self._chunks())
-        steps = max(-(-len(due) // LOOKS_PER_STEP), -(-len(chunks) // CHUNKS_PER_STEP), 1)
-        self._step(iter(due), iter(chunks), self._round_length / steps)
+        if not due and not chunks:
+            return
+        steps = max(-(-len(due) // LOOKS_PER_STEP), -(-len(chunks) // CHUNKS_PER_STEP))
+        longest = self._round_length * ROUNDS_PER_SCAN / steps
+        pause = min(max(self._round_length / steps, STEP_LENGTH), longest)
+        self._step(iter(due), iter(chunks), steps, pause)
+
+    def _can_vanish(self) -> bool:
+        """Whether there is any connection but those over sockets that cannot vanish."""
+        core = self._driver.core
+        if core._armed or len(core._leases) > len(self._known):
+            return True
+        return len(core._leases) != sum(
+            kind == NO_TCP and lease._chunk is not None for lease, kind in self._known.items()
+        )
 
     def _chunks(self) -> Iterator[Chunk]:
-        """The chunks of leases that may have been silent for half of `vanished`, and that no limit
-        ends before it is over. O(slots).
+        """The chunks of leases that may soon have been silent for half of `vanished`, and that no
+        limit ends before it is over. O(slots).
         """
         core = self._driver.core
-        until = self._driver.now() - self._half
+        until = self._soon()
         for slot in [*core._slots, *core._never.slots.values()]:
             if slot.epoch is core._never or (
                 slot.epoch.closed <= until and not self._is_limited(slot)
@@ -195,21 +237,33 @@ class Vanished:
             timeout is not None and timeout <= self.after
         ) and slot.epoch is not self._driver.core._never
 
-    def _step(self, due: Iterator[Lease], chunks: Iterator[Chunk], pause: float) -> None:
-        """A part of a round: look at some leases, and find some that have gone silent."""
-        few, some = list(islice(due, LOOKS_PER_STEP)), list(islice(chunks, CHUNKS_PER_STEP))
-        if not few and not some:
-            return
-        self._driver.after(pause, partial(self._step, due, chunks, pause))
-        asked = [lease for lease in few if self._look(lease)]
+    def _soon(self) -> float:
+        """Who has been silent since then is due to be looked at before the slots are gone through
+        again.
+        """
+        ahead = (ROUNDS_PER_SCAN + 1) * self._round_length
+        return self._driver.now() - self._half + ahead
+
+    def _step(self, due: Iterator[Lease], chunks: Iterator[Chunk], left: int, pause: float) -> None:
+        """A part of a round, *left* with this: look at some leases, and find some that have gone
+        silent.
+        """
+        if left > 1:
+            self._driver.after(pause, partial(self._step, due, chunks, left - 1, pause))
+        asked = [lease for lease in islice(due, LOOKS_PER_STEP) if self._look(lease)]
         if asked:
-            self._driver.after(self._pause, partial(self._look_again, asked, 1))
-        until, known, next_round = self._driver.now() - self._half, self._known, self._ring[0]
-        for chunk in some:
+            self._driver.after(self._round_length, partial(self._look_again, asked, 1))
+        until, known = self._soon(), self._known
+        for chunk in islice(chunks, CHUNKS_PER_STEP):
             for lease in chunk.items:
                 if lease is not None and lease._epoch.closed <= until and lease not in known:
                     known[lease] = UNSEEN
-                    next_round.append(lease)
+                    self._note(lease, lease._epoch.closed + self._half)
+
+    def _note(self, lease: Lease, due: float) -> None:
+        """Put *lease* into the first list that is not begun before *due*, an instant."""
+        rounds = seconds_to_tick(due, self._next_round, self._round_length) + 1
+        self._ring[min(max(rounds, 0), ROUNDS - 1)].append(lease)
 
     def _look(self, lease: Lease) -> bool:
         """Look at *lease*, and ask its peer if that is silent. Returns whether it was asked."""
@@ -217,15 +271,22 @@ class Vanished:
         if chunk is None:
             self._forget(lease)
             return False
-        if lease in self._pardoned:
+        pardoned = lease in self._pardoned
+        if pardoned:
             self._pardoned.discard(lease)  # it was in use; its limit and its touches say nothing
         elif self._is_limited(chunk.slot) or (
             lease._epoch.closed > self._driver.now() - self._half
         ):
             self._forget(lease)  # until it has been silent for long again
             return False
+        elif self._known.get(lease) == OURS:
+            # Asked before, and silent since: the kernel asks only if it has heard nothing either.
+            owner = self._driver.owner_of(lease.uid)
+            if owner is not None and (link := owner.link) >= 0:
+                self._ask(lease, link)
+                return True
         owner = self._driver.owner_of(lease.uid)
-        seen = None if owner is None else self._seen(owner)
+        seen = None if owner is None else self._seen(owner.link)
         if owner is None or seen is None:
             self._known[lease] = NO_TCP
             self._ring[ROUNDS - 1].append(lease)
@@ -234,7 +295,10 @@ class Vanished:
             self._known[lease] = TCP
         self._hurry(owner.link, seen)
         if seen.silence < self._half:
-            self._rest(lease, seen)
+            self._rest(lease, seen.silence)
+            return False
+        if pardoned and self._will_end(owner):
+            self._forget(lease)
             return False
         self._ask(lease, owner.link)
         return True
@@ -242,45 +306,64 @@ class Vanished:
     def _look_again(self, asked: list[Lease], looks: int) -> None:
         """Look, for the time number *looks*, at what was *asked*; ask the silent again."""
         silent: list[Lease] = []
+        owner_of, half, now = self._driver.owner_of, self._half, self._driver.now()
         for lease in asked:
-            owner = self._driver.owner_of(lease.uid) if lease._chunk is not None else None
-            seen = None if owner is None else self._seen(owner)
-            if owner is None or seen is None:
-                self._forget(lease)
-            elif seen.silence < self._half:
-                if self._known.get(lease) == OURS:
-                    _calm(owner.link, self.after)
-                self._rest(lease, seen)
-            elif looks >= LOOKS_TO_END and self._is_gone(owner, seen):
+            owner = owner_of(lease.uid) if lease._chunk is not None else None
+            if owner is None:
+                self._known.pop(lease, None)
+                continue
+            link = owner.link
+            self.looks += 1
+            silence = sockets.silence_of(link)
+            if silence is not None and silence < half:
+                self._note(lease, now + half - silence + JIFFY)
+                continue
+            self.looks -= 1
+            seen = self._seen(link)
+            if seen is None:
+                self._known.pop(lease, None)
+            elif seen.silence < half:
+                self._rest(lease, seen.silence)
+            elif looks >= LOOKS_TO_END and self._is_gone(link, seen):
                 # By a call of its own: what an adapter raises must harm no other.
-                self._forget(lease)
-                self._driver.after(0.0, partial(self._end, owner, owner.link, seen.silence))
+                self._known.pop(lease, None)
+                self._driver.after(0.0, partial(self._end, owner, link, seen.silence))
             else:
-                self._ask(lease, owner.link)
-                self._hurry(owner.link, seen)
+                self._ask(lease, link)
+                self._hurry(link, seen)
                 silent.append(lease)
         if silent:
-            self._driver.after(self._pause, partial(self._look_again, silent, looks + 1))
+            self._driver.after(self._round_length, partial(self._look_again, silent, looks + 1))
 
-    def _rest(self, lease: Lease, seen: sockets.TcpInfo) -> None:
-        """Look at *lease* again when its peer may have been silent for half of `vanished`.
-
-        Half a round later than that, because lists are worked off over a round: or the look would
-        come too early every other time.
-        """
-        left = max(self._half - seen.silence, 0.0) + self._round_length / 2
-        rounds = seconds_to_tick(left, 0.0, self._round_length)
-        self._ring[min(rounds, ROUNDS - 1)].append(lease)
+    def _rest(self, lease: Lease, silence: float) -> None:
+        """Look at *lease* again when its peer may have been silent for half of `vanished`."""
+        self._note(lease, self._driver.now() + max(self._half - silence, 0.0) + JIFFY)
 
     def _forget(self, lease: Lease) -> None:
-        self._known.pop(lease, None)
+        """Look no more at *lease*, which is not silent, or will end anyway."""
+        if self._known.pop(lease, None) == OURS and lease._chunk is not None:
+            owner = self._driver.owner_of(lease.uid)
+            if owner is not None and owner.link >= 0:
+                _calm(owner.link, self.after)
         self._pardoned.discard(lease)
 
     # ---- one connection --------------------------------------------------------------------------
 
-    def _is_gone(self, owner: Reapable, seen: sockets.TcpInfo) -> bool:
+    def _is_gone(self, link: int, seen: sockets.TcpInfo) -> bool:
+        if not seen.on_its_way and seen.silence < self._patience:
+            return False
         # The kernel speaks of the first path of a Multipath TCP connection, which may be gone.
-        return seen.gone(self.after) and sockets.silence_of_paths(owner.link) >= self.after
+        return seen.gone(self.after) and sockets.silence_of_paths(link) >= self.after
+
+    def _will_end(self, owner: Reapable) -> bool:
+        """Whether a limit ends the connection of *owner* before its peer has vanished, although its
+        lease does not say so.
+        """
+        if owner.busy:
+            return False
+        explained = self._driver.core.explain(owner.lease.uid)
+        limit = owner.silence(explained, self._driver.now())[1]
+        return limit is not None and limit <= self.after
 
     def _hurry(self, link: int, seen: sockets.TcpInfo) -> None:
         """Have the kernel ask often enough where data is on its way, and not too often."""
@@ -290,9 +373,8 @@ class Vanished:
         if wait is not None and (seen.silence >= self.after / 8 or wait > self.after / 4):
             _ask_again_after(link, wait)
 
-    def _seen(self, owner: Reapable) -> sockets.TcpInfo | None:
+    def _seen(self, link: int) -> sockets.TcpInfo | None:
         self.looks += 1
-        link = owner.link
         return sockets.tcp_info_of(link) if link >= 0 else None
 
     def _ask(self, lease: Lease, link: int) -> None:
@@ -332,33 +414,34 @@ def longest_wait(after: float, seen: sockets.TcpInfo) -> float | None:
 
 
 def _ask(link: int, after: float, *, ours: bool) -> bool:
-    """Have the kernel ask the peer of *link*, which has been silent for half of *after* seconds,
-    and go on with it while the loop stalls.
+    """Have the kernel ask the peer of *link*, if it has been silent for half of *after* seconds;
+    otherwise as soon as it has been.
 
     Args:
         ours: Whether the keep-alives of this socket are ours since it was asked before.
     Returns:
         Whether they are now: not where the program has switched them on itself, for a shorter time.
     """
-    eighth = max(int(after / 8), 1)
+    half = min(max(int(after / 2), 1), LONGEST_KEEPALIVE)
     try:
         connected = sockets.lent(link)
     except OSError:
         return False
     try:
-        idle = eighth
+        idle = half
         if not ours:
             idle = connected.getsockopt(socket.IPPROTO_TCP, sockets.TCP_KEEPIDLE)
             # A short idle time alone says nothing: it may be the system's, and keep-alives be off.
-            ours = idle > eighth or not connected.getsockopt(socket.SOL_SOCKET, SO_KEEPALIVE)
+            ours = idle > half or not connected.getsockopt(socket.SOL_SOCKET, SO_KEEPALIVE)
             if ours:
-                interval = max(int(after / 2), 1)
+                # By itself it asks no more before we do: those of thousands in one instant.
+                interval = min(int(after), LONGEST_KEEPALIVE)
                 connected.setsockopt(socket.IPPROTO_TCP, sockets.TCP_KEEPINTVL, interval)
                 # So many that the kernel never ends the connection before we do.
                 connected.setsockopt(socket.IPPROTO_TCP, sockets.TCP_KEEPCNT, 127)
                 connected.setsockopt(socket.SOL_SOCKET, SO_KEEPALIVE, 1)
         # Whoever has been silent for as long is asked as this is set, the same value or not.
-        connected.setsockopt(socket.IPPROTO_TCP, sockets.TCP_KEEPIDLE, min(idle, eighth))
+        connected.setsockopt(socket.IPPROTO_TCP, sockets.TCP_KEEPIDLE, min(idle, half))
     except OSError:
         return False
     finally:
@@ -367,11 +450,13 @@ def _ask(link: int, after: float, *, ours: bool) -> bool:
 
 
 def _calm(link: int, after: float) -> None:
-    """The peer of *link* has answered: keep the kernel from asking it by timers of its own."""
+    """The peer of *link* is silent no more: keep the kernel from asking it by timers of its own."""
     with contextlib.suppress(OSError):
         connected = sockets.lent(link)
         try:
-            connected.setsockopt(socket.IPPROTO_TCP, sockets.TCP_KEEPIDLE, max(int(after), 1))
+            connected.setsockopt(
+                socket.IPPROTO_TCP, sockets.TCP_KEEPIDLE, min(int(after), LONGEST_KEEPALIVE)
+            )
         finally:
             connected.detach()
 

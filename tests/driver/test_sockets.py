@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from reaper.driver.sockets import peer_has_shut, peer_name, queued, tcp_info_of, unread
+from reaper.driver.sockets import peer_has_shut, peer_name, queued, silence_of, tcp_info_of, unread
 
 
 @contextmanager
@@ -74,3 +75,19 @@ def test_the_kernel_says_what_the_peer_has_not_taken() -> None:
         while queued(served.fileno()):
             pass
     assert queued(served.fileno()) == 0
+
+
+def test_the_silence_of_a_peer_alone_is_what_tcp_info_says_too() -> None:
+    with connected() as (client, served):
+        time.sleep(0.3)
+        client.send(b"x")
+        time.sleep(0.05)
+        silence = silence_of(served.fileno())
+        info = tcp_info_of(served.fileno())
+        assert silence is not None
+        assert info is not None
+        assert silence <= info.silence <= silence + 0.25
+        descriptor = served.fileno()
+    near, far = socket.socketpair()
+    with near, far:
+        assert (silence_of(near.fileno()), silence_of(descriptor)) == (None, None)

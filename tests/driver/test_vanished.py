@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import socket
@@ -12,7 +13,7 @@ from functools import partial
 import pytest
 
 from reaper.config import ReaperConfig
-from reaper.core.lease import Lease
+from reaper.core.lease import Explanation, Lease
 from reaper.driver.sockets import TCP_RTO_MAX_MS, TcpInfo
 from reaper.driver.vanished import LOOKS_PER_STEP, _ask, longest_wait
 from tests.driver.test_sockets import connected
@@ -53,6 +54,7 @@ class Peers:
         self.loop = Loop(config=config)
         self.silent_since: dict[int, float] = {}
         monkeypatch.setattr("reaper.driver.sockets.tcp_info_of", self.tcp_info_of)
+        monkeypatch.setattr("reaper.driver.sockets.silence_of", self.silence_of)
         monkeypatch.setattr("reaper.driver.sockets.silence_of_paths", lambda link: math.inf)
 
     def tcp_info_of(self, link: int) -> TcpInfo | None:
@@ -60,6 +62,10 @@ class Peers:
             return None
         silence = self.loop.time - self.silent_since.get(link, self.loop.time)
         return heard_of(silence, int(silence / 15.0))
+
+    def silence_of(self, link: int) -> float | None:
+        info = self.tcp_info_of(link)
+        return None if info is None else info.silence
 
     def watch(self, link: int) -> Connection:
         driver = self.loop.driver
@@ -126,7 +132,7 @@ def test_the_kernel_is_told_to_ask_and_the_close_of_a_vanished_peer_is_a_reset(
         peers.loop.run_until(29.0)
         assert not served.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         peers.loop.run_until(45.0)
-        assert served.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 7
+        assert served.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 30
         assert served.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         peers.loop.run_until(76.0)
         assert connection.reason == "vanished"
@@ -138,10 +144,17 @@ def test_the_kernel_is_told_to_ask_and_the_close_of_a_vanished_peer_is_a_reset(
 class Crowd(Peers):
     """Thousands of clients whose kernels answer when they are asked, and say nothing else."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, number: int, idle: float = 0.0) -> None:
-        super().__init__(monkeypatch)
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        number: int,
+        idle: float = 0.0,
+        after: float = 60.0,
+    ) -> None:
+        super().__init__(monkeypatch, after)
         self.heard = [0.0] * number
-        self.asked = [0] * number
+        self.asked: list[list[float]] = [[] for _ in range(number)]
+        self.mute = False
         self.most_at_once = self._at_once = 0
         monkeypatch.setattr("reaper.driver.vanished._ask", self._ask)
         monkeypatch.setattr("reaper.driver.vanished._calm", lambda link, after: None)
@@ -155,13 +168,14 @@ class Crowd(Peers):
         return Connection(self.loop.driver, uid, link)
 
     def _ask(self, link: int, after: float, *, ours: bool) -> bool:
-        self.asked[link - MANY] += 1
-        self.heard[link - MANY] = self.loop.time
+        self.asked[link - MANY].append(self.loop.time)
+        if not self.mute:
+            self.heard[link - MANY] = self.loop.time
         self._at_once += 1
         return True
 
     def tcp_info_of(self, link: int) -> TcpInfo | None:
-        return heard_of(self.loop.time - self.heard[link - MANY], 0)
+        return heard_of(self.loop.time - self.heard[link - MANY], 9 if self.mute else 0)
 
     def run_until(self, end: float) -> None:
         while (rest := self.loop.driver.rest()) <= end:
@@ -172,26 +186,50 @@ class Crowd(Peers):
         self.loop.time = end
 
 
-def test_the_silent_are_asked_less_than_twice_within_vanished_and_never_many_at_once(
+def test_a_peer_that_answers_is_asked_twice_within_vanished_at_most(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    crowd = Crowd(monkeypatch, 300)
+    crowd.run_until(660.0)  # eleven times `vanished`
+    looks = crowd.loop.driver.vanished.looks / 300 / 11
+    assert min(map(len, crowd.asked)) >= 18
+    assert all(
+        later - asked >= 30.0 for each in crowd.asked for asked, later in itertools.pairwise(each)
+    )
+    assert looks <= 4
+    assert not any(connection.reaped for connection in crowd.connections)
+
+
+def test_never_are_many_asked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel's own timers ask those of half a second in one instant: a loopback drops all but a
     thousand.
     """
     crowd = Crowd(monkeypatch, 5000)
-    crowd.run_until(660.0)  # eleven times `vanished`
-    looks = crowd.loop.driver.vanished.looks / 5000 / 11
-    assert max(crowd.asked) <= 2 * 11
-    assert min(crowd.asked) >= 11
-    assert looks <= 4
-    assert crowd.most_at_once <= LOOKS_PER_STEP
-    assert not any(connection.reaped for connection in crowd.connections)
+    crowd.run_until(130.0)
+    assert 0 < crowd.most_at_once <= LOOKS_PER_STEP
+
+
+@pytest.mark.parametrize("after", [3.0, 6.0, 60.0, 600.0])
+def test_a_peer_that_leaves_its_first_question_unanswered_is_asked_ten_times_more(
+    monkeypatch: pytest.MonkeyPatch, after: float
+) -> None:
+    """What a live one behind a lossy link depends on; and the first question comes early."""
+    crowd = Crowd(monkeypatch, 20, after=after)
+    crowd.run_until(5 * after)
+    crowd.mute = True
+    heard = list(crowd.heard)
+    before = [len(each) for each in crowd.asked]
+    crowd.run_until(6.3 * after)
+    assert all(connection.reason == "vanished" for connection in crowd.connections)
+    for each, known, since in zip(crowd.asked, before, heard, strict=True):
+        assert len(each) - known >= 11
+        assert after / 2 <= each[known] - since <= after * 0.6
 
 
 def test_whoever_will_be_closed_anyway_is_never_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     crowd = Crowd(monkeypatch, 100, idle=60.0)
     crowd.run_until(59.0)
-    assert (crowd.loop.driver.vanished.looks, sum(crowd.asked)) == (0, 0)
+    assert (crowd.loop.driver.vanished.looks, sum(map(len, crowd.asked))) == (0, 0)
 
 
 def test_whoever_speaks_is_never_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,7 +238,7 @@ def test_whoever_speaks_is_never_looked_at(monkeypatch: pytest.MonkeyPatch) -> N
         crowd.run_until(turn * 25.0)
         for connection in crowd.connections:
             connection.touch()
-    assert (crowd.loop.driver.vanished.looks, sum(crowd.asked)) == (0, 0)
+    assert (crowd.loop.driver.vanished.looks, sum(map(len, crowd.asked))) == (0, 0)
 
 
 def test_a_request_in_flight_is_watched_although_its_lease_has_a_short_limit(
@@ -222,6 +260,45 @@ def test_a_request_in_flight_is_watched_although_its_lease_has_a_short_limit(
     assert not gone.reaped
     peers.loop.run_until(176.0)
     assert (gone.reason, there.reaped) == ("vanished", False)
+
+
+@pytest.mark.parametrize(("limit", "is_asked"), [(55.0, False), (600.0, True), (None, True)])
+def test_whom_the_final_check_pardoned_is_asked_unless_a_limit_ends_it(
+    monkeypatch: pytest.MonkeyPatch, limit: float | None, is_asked: bool
+) -> None:
+    """As in a guarded server: the kernel has told that bytes moved after the lease was touched."""
+
+    class Resting(Connection):
+        busy = False
+
+        def pardon(self, lease: Lease) -> bool:
+            return not self.reaped
+
+        def silence(self, explained: Explanation, now: float) -> tuple[float, float | None]:
+            return 0.0, limit
+
+    peers = Peers(monkeypatch)
+    driver = peers.loop.driver
+    driver.watch(lambda uid: Resting(driver, uid, GONE), object(), 5.0)
+    peers.silent_since[GONE] = 0.0
+    peers.loop.run_until(50.0)
+    assert (driver.vanished.asks > 0) is is_asked
+
+
+def test_once_the_peer_speaks_the_kernel_is_told_to_ask_it_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with connected() as (_, served):
+        peers = Peers(monkeypatch)
+        connection = peers.watch(served.fileno())
+        peers.silent_since[served.fileno()] = 0.0
+        peers.loop.run_until(45.0)
+        del peers.silent_since[served.fileno()]
+        peers.loop.run_until(60.0)
+        assert served.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 30
+        connection.touch()
+        peers.loop.run_until(85.0)
+        assert served.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 60
 
 
 def test_whoever_loses_its_limit_after_a_long_silence_is_watched_too(
