@@ -12,10 +12,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from scripts.programs.trial import APPS
 from scripts.serving import ROOT, Server, free_port, serving
 from tests.helpers.server_process import wait_until
 
-APPS = ROOT / "tests" / "run" / "apps"
 REAPER = [sys.executable, "-m", "reaper"]
 PATIENCE = 30.0
 """Seconds in which what must happen has happened, on a busy machine."""

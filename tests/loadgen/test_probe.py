@@ -19,10 +19,11 @@ from loadgen.clients import Ended, Speech
 from loadgen.plan.behaviours import Behaviour
 from loadgen.probe import QUESTIONS, Finding, as_text, granularity, guess, probe, summarise
 from loadgen.units import parse_target
+from scripts.programs.trial import APPS
 from scripts.serving import Server, free_port, serving
 from scripts.tools import Missing, nginx
 from tests.helpers.listeners import against
-from tests.loadgen.test_run import ROOMY, ROOT, faulty_server, loadgen, passes, run
+from tests.loadgen.test_run import ROOMY, faulty_server, loadgen, passes, run
 
 if TYPE_CHECKING:
     from tests.conftest import Ran
@@ -46,7 +47,7 @@ def server(name: str, folder: Path) -> AbstractContextManager[Server]:
         "--port",
         str(port),
         "--app-dir",
-        str(ROOT / "tests" / "run" / "apps"),
+        str(APPS),
     ]
     return serving([sys.executable, "-m", name, *options, "asgi:app"], folder / "log", port=port)
 

@@ -15,8 +15,9 @@ import pytest
 
 from reaper.run.command import HOOK, environment_of
 from reaper.run.explain import interpreter_of
+from scripts.programs.trial import APPS
 from scripts.serving import free_port
-from tests.helpers.reaper_run import APPS, PATIENCE, REAPER, run
+from tests.helpers.reaper_run import PATIENCE, REAPER, run
 
 
 @pytest.mark.slow

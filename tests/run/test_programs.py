@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import signal
 import socket
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,47 +17,60 @@ from pathlib import Path
 import pytest
 
 from reaper.run.command import HOOK
-from scripts.serving import free_port, serving
-from tests.helpers.reaper_run import APPS, GET, PATIENCE, ends, guarded
-from tests.helpers.server_process import installed
+from scripts.programs import trial
+from scripts.programs.declared import PROGRAMS, Program
+from scripts.programs.trial import APPS
+from scripts.serving import Server, free_port, serving
+from scripts.tools import Missing
+from tests.helpers.reaper_run import GET, PATIENCE, ends, guarded
 
 pytestmark = pytest.mark.slow
 
 BIN = Path(sys.executable).parent
-OWN = "python APPS/programs.py"
+OWN = "python {dir}/programs.py"
 GUNICORN = "gunicorn -b 127.0.0.1:{port} --no-control-socket"
-PROGRAMS = {
-    "uvicorn": f"{OWN} uvicorn {{port}}",
-    "uvicorn with workers": f"{OWN} uvicorn_workers {{port}}",
-    "uvicorn with reload": f"{OWN} uvicorn_reload {{port}}",
-    "uvicorn in a thread": f"{OWN} uvicorn_in_a_thread {{port}}",
-    "uvicorn's command, h11": "uvicorn asgi:app --port {port} --http h11",
-    "gunicorn, uvicorn's worker": f"{GUNICORN} -k uvicorn.workers.UvicornWorker asgi:app",
-    "gunicorn, its own asgi worker": f"{GUNICORN} -k asgi asgi:app",
-    "gunicorn, reaper's own worker": f"{GUNICORN} -k reaper.gunicorn.ASGIWorker asgi:app",
-    "uvicorn, reaper's own protocol": "uvicorn asgi:app --port {port} --http reaper.uvicorn:H11",
-    "gunicorn's threads": f"{GUNICORN} --threads 8 asgi:wsgi",
-    "hypercorn": "hypercorn -b 127.0.0.1:{port} asgi:app",
-    "hypercorn on trio": "hypercorn -k trio -b 127.0.0.1:{port} asgi:app",
-    **{name: f"{OWN} {name} {{port}}" for name in ("aiohttp", "tornado", "sanic")},
-    "daphne": "daphne -b 127.0.0.1 -p {port} asgi:app",
-}
+TESTED = [program for program in PROGRAMS if program.tested]
+OUTSIDE = ("django runserver", "nginx", "haproxy", "redis")
+"""Those of TESTED that are guarded from outside."""
+INSIDE = [
+    *(program for program in TESTED if program.name not in OUTSIDE),
+    Program("uvicorn with workers", f"{OWN} uvicorn_workers {{port}}"),
+    Program("uvicorn with reload", f"{OWN} uvicorn_reload {{port}}"),
+    Program("uvicorn in a thread", f"{OWN} uvicorn_in_a_thread {{port}}"),
+    Program("uvicorn's command, h11", "uvicorn asgi:app --port {port} --http h11"),
+    Program("gunicorn, its own asgi worker", f"{GUNICORN} -k asgi asgi:app"),
+    Program("gunicorn, reaper's own worker", f"{GUNICORN} -k reaper.gunicorn.ASGIWorker asgi:app"),
+    Program(
+        "uvicorn, reaper's own protocol", "uvicorn asgi:app --port {port} --http reaper.uvicorn:H11"
+    ),
+    Program("hypercorn on trio", "hypercorn -k trio -b 127.0.0.1:{port} asgi:app"),
+    Program("daphne", "daphne -b 127.0.0.1 -p {port} asgi:app"),
+]
+INSIDE_BY_NAME = {program.name: program for program in INSIDE}
+LIMITS = trial.Limits(
+    first_byte=0.5, headers=0.5, body=0.5, keep_alive=0.5, idle=2.5, tick=0.1, slow=1.5, window=20.0
+)
 
 
-def command_of(name: str) -> list[str]:
-    """The program *name* in words; the checkout's path may have a space."""
-    program, *words = PROGRAMS[name].split()
-    return [f"{BIN}/{program}", *(word.replace("APPS", str(APPS)) for word in words)]
+def command_of(program: Program) -> list[str]:
+    """*program* in words; the checkout's path may have a space."""
+    name, *words = program.command.split(" ")
+    return [f"{BIN}/{name}", *(word.replace("{dir}", str(APPS)) for word in words)]
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+def named(program: Program) -> str:
+    """As pytest shows it."""
+    return program.name
+
+
+@pytest.mark.parametrize("program", INSIDE, ids=named)
 def test_an_unmodified_program_closes_who_is_silent_and_answers_who_waits(
-    name: str, tmp_path: Path
+    program: Program, tmp_path: Path
 ) -> None:
-    needed = name.split(",")[0].split()[0].removesuffix("'s")
+    needed = program.name.split(",")[0].split()[0].removesuffix("'s")
     if find_spec(needed) is None:
         pytest.skip(f"{needed} is not installed (pip install {needed})")
-    command = command_of(name)
+    command = command_of(program)
     with guarded(command, tmp_path, said=["is guarded from inside"]) as (started, _):
         answers: dict[str, bytes] = {}
 
@@ -76,13 +93,43 @@ def test_an_unmodified_program_closes_who_is_silent_and_answers_who_waits(
         assert answers["slow"].startswith(b"HTTP/1.1 200"), "a request in flight is not idle"
 
 
-def test_another_language_is_guarded_from_outside(tmp_path: Path) -> None:
-    command = [installed("redis-server"), "--port", "{port}", "--save", "", "--dir", str(tmp_path)]
-    said = ["is guarded from outside: idle 500ms"]
-    with guarded(command, tmp_path, "--idle", "500ms", said=said) as (started, log):
-        assert ends(started.port) == b""
-        assert ends(started.port, b"PING\r\n") == b"+PONG\r\n"
-        assert "guarded from inside" not in log.read_text()
+@pytest.mark.parametrize("program", [each for each in TESTED if each.name in OUTSIDE], ids=named)
+def test_from_outside_too_the_silent_are_closed_and_who_waits_is_answered(
+    program: Program,
+) -> None:
+    async def seen(port: int) -> tuple[trial.Seen, ...]:
+        asks = program.asks
+        assert asks.slow is not None
+        return await asyncio.gather(
+            trial.closes(port, LIMITS),
+            trial.closes(port, LIMITS, ask=asks.now),
+            trial.answer(port, asks.slow, LIMITS),
+        )
+
+    with started(program, guard=True) as (server, how):
+        assert how == "outside"
+        found = asyncio.run(seen(server.port))
+    assert [each["is"] for each in found] == ["closed", "closed", "answered"]
+
+
+@pytest.mark.parametrize("program", TESTED, ids=named)
+def test_a_guarded_program_stops_as_it_does_alone(program: Program) -> None:
+    ways = []
+    for guard in (False, True):
+        with started(program, guard=guard) as (server, _):
+            found = asyncio.run(trial.stopped(program, server, signal.SIGTERM, LIMITS))
+            ways.append((found["request"], found["status"], found["s"] is None))
+    assert ways[0] == ways[1]
+
+
+@contextmanager
+def started(program: Program, *, guard: bool) -> Iterator[tuple[Server, str]]:
+    """*program* from the packages of the tests, stock or guarded."""
+    try:
+        with trial.started(program, BIN, guarded=guard, limits=LIMITS) as found:
+            yield found
+    except Missing as missing:
+        pytest.skip(str(missing))
 
 
 TWO = """
@@ -124,7 +171,9 @@ def test_the_environment_alone_guards_too(tmp_path: Path) -> None:
     environment = os.environ | {"REAPER_RUN": "1", "PYTHONPATH": f"{HOOK}{os.pathsep}{APPS}"}
     environment |= {"REAPER_TIMEOUTS_FIRST_BYTE": "300ms", "REAPER_TICK": "100ms"}
     log = tmp_path / "log"
-    command = [word.format(port=port) for word in command_of("uvicorn with workers")]
+    command = [
+        word.format(port=port) for word in command_of(INSIDE_BY_NAME["uvicorn with workers"])
+    ]
     with serving(command, log, port=port, environment=environment):
         assert ends(port) == b""
     assert log.read_text().count("is guarded: first_byte 300ms") == 1, "one line for all workers"

@@ -1,11 +1,10 @@
-"""An ASGI application for any server that `reaper run` guards: /slow answers late, everything else
-at once.
+"""An ASGI application for any server: /slow answers late, an answer to /pause stops halfway,
+everything else is answered at once.
 """
 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -30,15 +29,12 @@ async def app(
         return
     if scope["path"] == "/slow":
         await anyio.sleep(float(os.environ["SLOW"]))
+    parts = [b"first", b"last"] if scope["path"] == "/pause" else [b"ok"]
+    length = b"%d" % sum(map(len, parts))
     await send(
-        {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]}
+        {"type": "http.response.start", "status": 200, "headers": [(b"content-length", length)]}
     )
-    await send({"type": "http.response.body", "body": b"ok"})
-
-
-def wsgi(environ: dict[str, Any], start_response: Callable[..., object]) -> list[bytes]:
-    if environ["PATH_INFO"] == "/slow":
-        time.sleep(float(os.environ["SLOW"]))
-    environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
-    start_response("200 OK", [("Content-Length", "2")])
-    return [b"ok"]
+    await send({"type": "http.response.body", "body": parts[0], "more_body": len(parts) > 1})
+    for part in parts[1:]:
+        await anyio.sleep(float(os.environ["SLOW"]))
+        await send({"type": "http.response.body", "body": part})

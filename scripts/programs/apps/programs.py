@@ -44,8 +44,15 @@ def uvicorn_in_a_thread(port: int) -> None:
 def aiohttp(port: int) -> None:
     from aiohttp import web
 
-    async def answer(request: web.Request) -> web.Response:
+    async def answer(request: web.Request) -> web.StreamResponse:
         await request.read()
+        if request.path == "/pause":
+            answer = web.StreamResponse(headers={"Content-Length": "9"})
+            await answer.prepare(request)
+            await answer.write(b"first")
+            await asyncio.sleep(SLOW)
+            await answer.write(b"last")
+            return answer
         await asyncio.sleep(SLOW if request.path == "/slow" else 0)
         return web.Response(text="ok")
 
@@ -59,6 +66,13 @@ def tornado(port: int) -> None:
 
     class Answer(RequestHandler):
         async def get(self) -> None:
+            if self.request.path == "/pause":
+                self.set_header("Content-Length", "9")
+                self.write("first")
+                await self.flush()
+                await asyncio.sleep(SLOW)
+                self.write("last")
+                return
             await asyncio.sleep(SLOW if self.request.path == "/slow" else 0)
             self.write("ok")
 
@@ -78,11 +92,47 @@ def sanic(port: int) -> None:
     app = Sanic("answers")
 
     @app.route("/<path:path>", methods=["GET", "POST"])
-    async def answer(request: Request, path: str) -> HTTPResponse:
+    async def answer(request: Request, path: str) -> HTTPResponse | None:
+        if path == "pause":
+            halves = await request.respond(headers={"Content-Length": "9"})
+            await halves.send("first")
+            await asyncio.sleep(SLOW)
+            await halves.send("last")
+            return None
         await asyncio.sleep(SLOW if path == "slow" else 0)
         return text("ok")
 
     app.run(host="127.0.0.1", port=port, single_process=True, access_log=False, motd=False)
+
+
+def websockets(port: int) -> None:
+    from websockets.asyncio.server import ServerConnection, serve
+
+    async def answer(connection: ServerConnection) -> None:
+        async for message in connection:
+            await asyncio.sleep(SLOW if message == "slow" else 0)
+            await connection.send("ok")
+
+    async def main() -> None:
+        async with serve(answer, "127.0.0.1", port) as server:
+            await server.serve_forever()
+
+    asyncio.run(main())
+
+
+def quart_trio(port: int) -> None:
+    from asgi import app as answers
+    from quart_trio import QuartTrio
+
+    app = QuartTrio(__name__)
+    app.asgi_app = answers  # type: ignore[method-assign]
+    app.run(host="127.0.0.1", port=port)
+
+
+def mcp(port: int) -> None:
+    from mcp.server.mcpserver import MCPServer
+
+    MCPServer("answers").run("streamable-http", host="127.0.0.1", port=port)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,5 @@
+from __future__ import annotations
+
+import streamlit
+
+streamlit.write("ok")

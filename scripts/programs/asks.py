@@ -1,0 +1,142 @@
+"""What is sent to a program, by protocol; which answer is whole."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+
+Whole = Callable[[bytes], bool]
+"""Whether what has come so far is the whole answer."""
+
+
+def ends(*last: bytes) -> Whole:
+    """True once the answer ends with one of *last*."""
+    return lambda found: found.endswith(last)
+
+
+def has(part: bytes) -> Whole:
+    """True once *part* is in the answer."""
+    return lambda found: part in found
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A request, and the answer to it.
+
+    Attributes:
+        sent: Its bytes, all at once.
+        whole: Whether the answer is.
+        starts: What is in an answer that has begun; of an answer that pauses.
+    """
+
+    sent: bytes
+    whole: Whole
+    starts: bytes = b""
+
+    def bytes_for(self, slow: float) -> bytes:
+        """What is sent where a slow answer takes *slow* seconds: a number in it keeps its width."""
+        return self.sent.replace(b"{slow}", b"%-6g" % slow)
+
+
+@dataclass(frozen=True, slots=True)
+class Asks:
+    """A protocol. What it does not have is None; its columns do not apply.
+
+    Attributes:
+        now: Is answered at once.
+        drip: Is sent byte by byte; more of it than is ever needed.
+        slow: Is answered after SLOW seconds, with nothing in between.
+        pauses: Is answered by halves, SLOW seconds apart.
+    """
+
+    now: Ask
+    drip: bytes
+    slow: Ask | None = None
+    pauses: Ask | None = None
+
+
+def get(path: str, whole: Whole, starts: bytes = b"") -> Ask:
+    """A GET of HTTP/1.1."""
+    return Ask(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode(), whole, starts)
+
+
+HALVES = get("/pause", has(b"last"), b"first")
+DRIPPED = b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Long: " + b"x" * 1000
+OK = ends(b"\r\nok", b"\r\nok\r\n0\r\n\r\n")
+HTTP = Asks(get("/", OK), DRIPPED, get("/slow", OK), HALVES)
+PAGES = Asks(get("/", has(b"\r\n\r\n")), DRIPPED)
+"""HTTP of a program that has no slow answer; a head is enough of an answer."""
+
+
+def _frame(text: bytes) -> bytes:
+    """A text message of a WebSocket's client, masked with zeros."""
+    return bytes([0x81, 0x80 | len(text), 0, 0, 0, 0]) + text
+
+
+_UPGRADE = (
+    b"GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+)
+WEBSOCKET = Asks(
+    Ask(_UPGRADE + _frame(b"now"), ends(b"\x81\x02ok")),
+    DRIPPED,
+    Ask(_UPGRADE + _frame(b"slow"), has(b"\x81\x02ok")),
+)
+REDIS = Asks(
+    Ask(b"PING\r\n", ends(b"+PONG\r\n")),
+    b"SET key " + b"x" * 1000,
+    Ask(b"BLPOP nothing {slow}\r\n", has(b"*-1\r\n")),
+)
+MEMCACHED = Asks(Ask(b"version\r\n", ends(b"\r\n")), b"get " + b"x" * 200)
+SMTP = Asks(
+    Ask(b"HELO localhost\r\n", lambda found: found.count(b"\r\n") >= 2),
+    b"HELO " + b"x" * 400,
+    Ask(
+        b"HELO localhost\r\nMAIL FROM:<a@localhost>\r\nRCPT TO:<b@localhost>\r\nDATA\r\nx\r\n.\r\n",
+        has(b"250 kept"),
+    ),
+)
+FTP = Asks(Ask(b"USER anonymous\r\n", has(b"\r\n331 ")), b"USER " + b"x" * 1000)
+SSH = Asks(Ask(b"SSH-2.0-client\r\n", has(b"SSH-2.0-")), b"SSH-2.0-" + b"x" * 200)
+MQTT = Asks(
+    Ask(b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x00\x00\x01x", ends(b"\x20\x02\x00\x00")),
+    b"\x10\xff\x01\x00\x04MQTT\x04\x02\x00\x00\x00\xf0" + b"x" * 240,
+)
+
+
+def _postgres(*query: bytes) -> bytes:
+    words = b"\0".join([b"user", b"postgres", b"database", b"postgres", b"", b""])
+    sent = struct.pack(">ii", 8 + len(words), 196608) + words
+    return sent + b"".join(b"Q" + struct.pack(">i", 5 + len(q)) + q + b"\0" for q in query)
+
+
+POSTGRES = Asks(
+    Ask(_postgres(), has(b"Z\0\0\0\x05I")),
+    struct.pack(">ii", 500, 196608) + b"user\0" + b"x" * 480,
+    Ask(_postgres(b"select pg_sleep({slow})"), has(b"SELECT 1\0")),
+)
+
+
+def _http2(path: str) -> bytes:
+    """A call of gRPC with an empty message."""
+    connection = H2Connection(H2Configuration(header_encoding="utf-8"))
+    connection.initiate_connection()
+    if path:
+        names = {"method": "POST", "scheme": "http", "authority": "localhost", "path": path}
+        headers = [(f":{name}", value) for name, value in names.items()]
+        more = [("content-type", "application/grpc"), ("te", "trailers")]
+        connection.send_headers(1, headers + more)
+        connection.send_data(1, b"\0\0\0\0\0", end_stream=True)
+    return connection.data_to_send()
+
+
+GRPC = Asks(
+    Ask(_http2(""), has(b"\x00\x04\x01\x00\x00\x00\x00")),  # the acknowledgement of our SETTINGS
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\x03\xe8\x04\0\0\0\0\0" + b"\0" * 1000,
+    Ask(_http2("/answers.Answers/slow"), has(b"\0\0\0\0\x02ok")),
+    Ask(_http2("/answers.Answers/pause"), has(b"last"), b"first"),
+)

@@ -1,0 +1,94 @@
+"""The programs that others wrote, and the table of what was seen of them."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from typing import Any
+
+import pytest
+
+from scripts.programs import table
+from scripts.programs.__main__ import BEGIN, END, LIMITS, PAGE, RESULTS, main
+from scripts.programs.asks import GRPC, POSTGRES, REDIS
+from scripts.programs.declared import PROGRAMS
+
+RESULT: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8"))
+CLOSED = {"is": "closed", "s": 2.1}
+ANSWERED = {"is": "answered", "s": 5.1}
+STOP = {"request": "answered", "s": 4.0, "status": 0}
+RELOAD = {"request": "answered", "serves": True, "anew": True, "silent": CLOSED}
+GOOD: dict[str, Any] = {
+    "how": "inside",
+    "said": ["reaper run: x on 127.0.0.1:PORT is guarded from inside: keep_alive 2s"],
+    **dict.fromkeys(["silent", "dripping", "idle"], CLOSED),
+    **dict.fromkeys(["slow", "pauses"], ANSWERED),
+    **dict.fromkeys(["SIGTERM", "SIGINT"], STOP),
+    "reload": RELOAD,
+}
+FAULTS: dict[str, dict[str, Any]] = {
+    "5 s answer: answered, guarded cut": {"slow": {"is": "cut", "s": 2.0}},
+    "an answer that pauses: answered, guarded no answer": {"pauses": {"is": "no answer"}},
+    "SIGTERM: the request in flight was answered, guarded it was cut": {
+        "SIGTERM": STOP | {"request": "cut"}
+    },
+    "SIGINT: ended after 4.0 s, guarded None": {"SIGINT": STOP | {"s": None, "status": None}},
+    "SIGTERM: exit status 0, guarded 1": {"SIGTERM": STOP | {"status": 1}},
+    "reload: it serves no more": {"reload": RELOAD | {"serves": False, "silent": None}},
+    "silent: open, its limit is 2 s": {"silent": {"is": "open"}},
+    "drips a head: open, its limit is 4 s": {"dripping": {"is": "open"}},
+    "idle after an answer: 9.0 s, its limit is 2 s": {"idle": {"is": "closed", "s": 9.0}},
+    "after the reload a silent client is open": {"reload": RELOAD | {"silent": {"is": "open"}}},
+}
+
+
+def test_the_page_shows_the_results_that_are_kept() -> None:
+    shown = PAGE.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0]
+    assert shown.strip() == table.markdown(RESULT).strip()
+
+
+def test_every_package_of_a_program_is_pinned() -> None:
+    packages = [package for program in PROGRAMS for package in program.pip]
+    assert [each for each in packages if not re.fullmatch(r"[\w\[\]-]+==[\d.]+", each)] == []
+
+
+def test_what_is_as_it_was_and_in_time_is_not_worse() -> None:
+    assert [*table.worse(GOOD, GOOD, LIMITS)] == []
+
+
+@pytest.mark.parametrize("said", FAULTS)
+def test_what_a_guard_makes_worse_is_said(said: str) -> None:
+    assert [*table.worse(GOOD, copy.deepcopy(GOOD) | FAULTS[said], LIMITS)] == [said]
+
+
+def test_from_outside_a_client_that_drips_may_stay() -> None:
+    outside = GOOD | {"how": "outside", "dripping": {"is": "open"}}
+    assert [*table.worse(GOOD, outside, LIMITS)] == []
+
+
+def test_a_cell_says_both_where_they_differ_and_one_where_not() -> None:
+    found = {"stock": GOOD | {"silent": {"is": "open"}}, "guarded": GOOD}
+    assert table.cell("silent", found) == "open → 2.1 s"
+    assert table.cell("idle", found) == "2.1 s"
+    assert table.cell("pauses", {"stock": {}, "guarded": {}}) == "-"
+
+
+@pytest.mark.parametrize("asks", [REDIS, POSTGRES])
+def test_a_slow_request_has_the_same_length_whatever_the_seconds(asks: Any) -> None:
+    assert len(asks.slow.bytes_for(5.0)) == len(asks.slow.bytes_for(1.25))
+
+
+def test_a_call_of_grpc_begins_as_http2_does() -> None:
+    assert GRPC.slow is not None
+    assert GRPC.slow.sent.startswith(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+
+
+def test_an_unknown_program_is_refused_in_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["programs", "--only", "nonsense"])
+    with pytest.raises(SystemExit) as refused:
+        main()
+    assert refused.value.code == 2
+    assert "--only nonsense: must be one of: uvicorn;" in capsys.readouterr().err
