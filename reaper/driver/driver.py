@@ -203,9 +203,11 @@ class Driver:
         wake = self.core.next_wakeup()
         if wake is not None and self._bucket is not None:
             # What is due waits until the rate allows it; the end of the epoch does not.
+            # Where the rate allows it, the instant stays as it is: `look` compares it with an older
+            # now than this one, which must not be taken for a time to come.
             now = self.now()
-            if wake <= now:
-                wake = min(self.core.epoch_ends, self._bucket.ready(now))
+            if wake <= now < (ready := self._bucket.ready(now)):
+                wake = min(self.core.epoch_ends, ready)
         calls = self._calls
         while calls and calls[0][2].function is None:
             heappop(calls)

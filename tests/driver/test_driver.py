@@ -159,6 +159,28 @@ def test_a_drain_ends_all_in_use_at_its_deadline_even_if_the_end_of_one_raises(
     assert raised(caplog) == [AttributeError]
 
 
+class Moving(Loop):
+    """A loop whose clock moves on a little each time it is read, as real ones do."""
+
+    _now = 0.0
+
+    @property  # type: ignore[override]
+    def time(self) -> float:
+        self._now += 1e-6
+        return self._now
+
+    @time.setter
+    def time(self, value: float) -> None:
+        self._now = value
+
+
+def test_a_bound_on_closes_closes_also_by_a_clock_that_moves_while_it_is_read() -> None:
+    loop = Moving(reaps_per_second=100)
+    connection = loop.watch(2.0)
+    loop.run_until(5.0)
+    assert connection.cuts == ["idle"]
+
+
 def test_a_timer_of_the_servers_does_not_wait_behind_what_a_rate_holds_back(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
