@@ -67,8 +67,8 @@ def draw(
         lines = text.wrap(console, width - indent) if folds else [text]
         for number, line in enumerate(lines):
             line.rstrip()
-            start = Text((label if not number else "").ljust(indent), "dim")
-            console.print(start + line, soft_wrap=True)
+            before = (label if not number else "").ljust(indent)
+            console.print(Text.assemble((before, "dim"), line), soft_wrap=True)
 
     connections = len(seen.last.connections)
     names = sorted({one.name for one in seen.last.processes})

@@ -13,7 +13,7 @@ import pytest
 
 from reaper.__main__ import main
 from tests.conftest import Ran
-from tests.helpers.attach_servers import Client, Echo, Nginx, Redis, at, running
+from tests.helpers.attach_servers import Client, Echo, at, running
 
 
 def examine(call: Ran, *flags: str) -> tuple[int, dict[str, Any]]:
@@ -33,8 +33,6 @@ async def app(scope, receive, send):
 uvicorn.run(app, port=int(sys.argv[1]), lifespan="off", log_level="critical")
 """
 HEALTHY: dict[str, Callable[[int, Path], Any]] = {
-    "redis": lambda port, folder: Redis.server(port, folder),
-    "nginx": lambda port, folder: Nginx.server(port, folder),
     "echo, three workers": lambda port, folder: Echo.server(port, workers=3),
     "http.server": lambda port, folder: running(*HTTP, str(port), port=port, cwd=folder),
     "uvicorn": lambda port, folder: running(sys.executable, "-c", UVICORN, str(port), port=port),

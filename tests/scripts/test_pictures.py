@@ -1,0 +1,33 @@
+"""The pictures in the README are what a command printed, and load nothing."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from scripts.pictures import draw, printed
+
+PICTURES = Path(__file__).parent.parent.parent / "docs" / "img"
+
+
+def test_a_picture_has_the_words_and_colours_that_were_printed(tmp_path: Path) -> None:
+    place = tmp_path / "made.svg"
+    draw("$ reaper top\n\x1b[31mred\x1b[0m   plain", place, "a title")
+    text = "".join(ElementTree.parse(place).getroot().itertext())
+    assert all(word in text for word in ("top", "red", "plain", "a\xa0title"))
+    assert len(set(re.findall(r"fill: (#\w+)", place.read_text()))) > 1
+
+
+@pytest.mark.parametrize("name", ["top.svg", "doctor.svg", "demo.svg"])
+def test_a_picture_of_the_readme_loads_nothing_and_is_small(name: str) -> None:
+    text = (PICTURES / name).read_text()
+    assert not re.search(r"url\((?!#)|href=|@import|<script|<image", text)
+    assert len(text) < 20_000
+
+
+def test_a_command_is_shown_as_on_a_terminal() -> None:
+    said = printed("doctor", "--pid", "4194304")
+    assert said == "$ reaper doctor --pid 4194304\n"  # the complaint is on standard error
