@@ -74,6 +74,11 @@ RESTING = frozenset({Phase.IDLE, Phase.FIRST_BYTE, Phase.KEEP_ALIVE})
 """Phases in which nothing has been asked for."""
 
 
+def no_farewell(transport: Any) -> bytes:
+    """Nothing is said before a close."""
+    return b""
+
+
 def never_too_old() -> float:
     """No limit of age."""
     return 0.0
@@ -96,6 +101,8 @@ class Rules(NamedTuple):
     """Whether clients speak HTTP, in which one that is too many can be told so."""
     gone: Callable[[Any], object] | None = None
     """Called with the protocol of a connection that is lost, before that is told; None: nobody is."""
+    farewell: Callable[[Any], bytes] = no_farewell
+    """What the client of a transport is sent before it is closed; asked twice, it is empty."""
 
     @property
     def every(self) -> float | None:
@@ -308,6 +315,8 @@ class Guard(Watched):
         """Tell the peer at once, if it may send its next request at any moment."""
         transport = self._open()
         if transport is not None and self._phase in RESTING:
+            if farewell := self._rules.farewell(transport):  # nothing can be said afterwards
+                transport.write(farewell)
             closing.shut(transport)
 
     def reap(self, reason: str, expiry: Expiry | None = None) -> None:
@@ -327,7 +336,7 @@ class Guard(Watched):
         if self._phase is Phase.WRITE:
             closing.reset(transport)
         else:
-            closing.close(self._reaper, transport)
+            closing.close(self._reaper, transport, self._rules.farewell(transport))
 
     def lost(self, by_peer: object = True) -> None:
         """The connection has ended by itself."""

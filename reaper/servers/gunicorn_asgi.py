@@ -69,6 +69,15 @@ def _not_now() -> None:
     """Cancels nothing."""
 
 
+def farewell(transport: Any) -> bytes:
+    """GOAWAY for a client that speaks HTTP/2, once, as gunicorn sends it when its own timer fires."""
+    http2 = getattr(transport.get_protocol(), "_h2_conn", None)
+    if http2 is None or http2.h2_conn.state_machine.state.name == "CLOSED":
+        return b""
+    http2.h2_conn.close_connection()
+    return bytes(http2.h2_conn.data_to_send())
+
+
 class ASGIWorker(gasgi.ASGIWorker):  # type: ignore[misc]
     """gunicorn's worker with guarded connections and TLS handshakes.
 
@@ -101,8 +110,9 @@ class ASGIWorker(gasgi.ASGIWorker):  # type: ignore[misc]
                     phase_of,
                     reaper=self._reaper(),
                     gone=self._gone,
+                    farewell=farewell,
                 )
-            return polled.guard(factory, phase_of, reaper=self._reaper())
+            return polled.guard(factory, phase_of, reaper=self._reaper(), farewell=farewell)
 
         self.loop = loop_factory(base=kind, wrap=wrap, config=settings)()
         asyncio.set_event_loop(self.loop)

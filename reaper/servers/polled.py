@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..asyncio.guards import Ask, Guard, Rules, guarded, kernel_must_tell
+from ..asyncio.guards import Ask, Guard, Rules, guarded, kernel_must_tell, no_farewell
 from ..asyncio.guards import watch as watch_by
 from ..asyncio.reaper import AsyncioReaper, reaper_of
 from ..driver.watched import check_idle
@@ -42,11 +42,19 @@ class Face:
         return 0
 
 
-def rules_of(reaper: AsyncioReaper, ask: Ask, gone: Callable[[Any], object] | None = None) -> Rules:
-    """The rules for a server that *ask* asks, by the config of *reaper*; *gone*: see `Rules`."""
+def rules_of(
+    reaper: AsyncioReaper,
+    ask: Ask,
+    gone: Callable[[Any], object] | None = None,
+    farewell: Callable[[Any], bytes] = no_farewell,
+) -> Rules:
+    """The rules for a server that *ask* asks, by the config of *reaper*; *gone* and *farewell*: see
+    `Rules`.
+    """
     timeouts = reaper.config.timeouts
     limits = {phase: check_idle(getattr(timeouts, phase.value)) for phase in LIMITED}
-    return Rules(ask, limits, None, told=True, age=ages(reaper.config), http=True, gone=gone)
+    age = ages(reaper.config)
+    return Rules(ask, limits, None, told=True, age=age, http=True, gone=gone, farewell=farewell)
 
 
 def watch(reaper: AsyncioReaper, transport: Any, ask: Ask) -> None:
@@ -68,6 +76,7 @@ def guard(
     *,
     reaper: AsyncioReaper | None = None,
     gone: Callable[[Any], object] | None = None,
+    farewell: Callable[[Any], bytes] = no_farewell,
 ) -> Callable[[], Any]:
     """As `reaper.asyncio.guard`, for the protocols of an HTTP server.
 
@@ -75,8 +84,12 @@ def guard(
         protocol_factory: The server's own.
         ask: Called with a transport: whose turn it is.
         reaper: Watches the connections, by its config's `timeouts`; None: the loop's own.
-        gone: See `Rules`.
+        gone, farewell: See `Rules`.
     """
     kernel_must_tell()
     watching = reaper_of if reaper is None else lambda: reaper
-    return guarded(protocol_factory, lambda watcher: rules_of(watcher, ask, gone), watching)
+
+    def rules(watcher: AsyncioReaper) -> Rules:
+        return rules_of(watcher, ask, gone, farewell)
+
+    return guarded(protocol_factory, rules, watching)

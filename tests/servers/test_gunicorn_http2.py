@@ -90,6 +90,15 @@ def test_a_connection_of_http2_without_a_request_is_closed_and_never_early(
         assert time.monotonic() - start >= 1
 
 
+@pytest.mark.parametrize("server", ["ASGIWorker"], indirect=True)
+def test_a_client_of_http2_is_told_that_its_idle_connection_ends(server: Running) -> None:
+    with connect(server) as client:
+        speaks = Http2(client)
+        speaks.asks("/")
+        speaks.hears(h2.events.StreamEnded)
+        speaks.hears(h2.events.ConnectionTerminated)
+
+
 class FastParser:
     """Stands for `gunicorn_h1c.H1CProtocol`: gunicorn's parser in Python, counted."""
 
