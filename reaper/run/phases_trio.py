@@ -132,13 +132,17 @@ class Stream:
 
 
 async def guarded_run(run: Any, self: Any) -> None:
-    """Serve the connection of *self*, hypercorn's `TCPServer` on trio, guarded.
+    """Serve the connection of *self*, hypercorn's `TCPServer` on trio, guarded. A stream that is in
+    memory, as in a test, is left alone: there is no connection.
 
     Args:
         run: The method of hypercorn's that this one replaces.
     """
-    reaper = await running_reaper()
     stream = self.stream
+    if not hasattr(socket_of(stream), "fileno"):
+        await run(self)
+        return
+    reaper = await running_reaper()
     connection: Served = reaper.driver.watch(
         lambda uid: Served(reaper.driver, uid, self, stream),
         socket_of(stream),

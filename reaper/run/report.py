@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import stat
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from socket import AF_UNIX, SOCK_DGRAM, socket
 from typing import Any
 
 from ..config.durations import format_duration
@@ -27,7 +27,7 @@ RUN = "REAPER_RUN"
 """The variable that turns the hook on; it holds one of:"""
 LENIENT, STRICT, STRICT_INSIDE = "1", "strict", "strict-inside"
 
-_spokesman: list[socket.socket] = []
+_spokesman: list[socket] = []
 
 
 def how(*, strict: bool, inside: bool) -> str:
@@ -120,7 +120,7 @@ def _may_speak() -> bool:
     """Whether this process prints for its group: a name in the abstract namespace has one owner."""
     if _spokesman:
         return True
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    sock = socket(AF_UNIX, SOCK_DGRAM)  # a test of the program may have put another in its place
     try:
         sock.bind(f"\0reaper-run-{os.getuid()}-{os.getpgrp()}")
     except OSError:
