@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -76,6 +77,11 @@ print(json.dumps([sys.version.split()[0], found, named, known]))
 those that the command's package requires, and whether such a package was found.
 """
 
+_BY_SHELL = re.compile(r"""'''exec' "?([^"]*?python[^\s"/]*)"? "\$0" """)
+"""The second line of a script that pip has made for an interpreter whose path has a blank or is too
+long for the first: a shell reads it, and Python finds a string in it.
+"""
+
 
 def interpreter_of(program: str, command: Sequence[str]) -> list[str] | None:
     """The words that run *program*, if that is a Python; None if it is another program."""
@@ -83,9 +89,11 @@ def interpreter_of(program: str, command: Sequence[str]) -> list[str] | None:
         return [program]
     try:
         with open(program, "rb") as file:
-            first = file.readline(512)
+            first, second = file.readline(512), file.readline(4096)
     except OSError:
         return None
+    if found := _BY_SHELL.match(second.decode(errors="replace")):
+        return [found[1]]
     words = first[2:].decode(errors="replace").split() if first.startswith(b"#!") else []
     words = words[1:] if words and words[0].endswith("/env") else words
     return words[:1] if words and "python" in Path(words[0]).name else None

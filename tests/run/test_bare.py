@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -201,7 +202,7 @@ def test_a_terminal_is_the_commands(folder: Path) -> None:
         pytest.skip("script is not installed (apt-get install bsdutils)")
     asks = "test -t 0 && test -t 1 && test -t 2; echo $?; stty -a; ps -o tpgid= -p $$ | grep -c $$"
     reports = []
-    for words in ("", " ".join([*REAPER, "run", "--"])):
+    for words in ("", shlex.join([*REAPER, "run", "--"])):
         (folder / "asks").write_text(asks)
         command = ["script", "-qec", f"{words} sh {folder}/asks", "/dev/null"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, cwd=ROOT)

@@ -81,9 +81,12 @@ def test_the_environment_keeps_what_the_user_set_and_carries_the_limits() -> Non
         ("#!/usr/bin/env python3\n", ["python3"]),
         ("#!/bin/sh\n", None),
         ("#!/x/python -E\n", ["/x/python"]),
+        ("#!/bin/sh\n'''exec' \"/a b/python3\" \"$0\" \"$@\"\n' '''\n", ["/a b/python3"]),
+        ("#!/bin/sh\n'''exec' /long/python3 \"$0\" \"$@\"\n' '''\n", ["/long/python3"]),
+        ("#!/bin/sh\nexec '/a b/ruby' \"$0\"\n", None),
     ],
 )
-def test_the_interpreter_is_read_from_the_first_line(
+def test_the_interpreter_is_read_from_the_first_lines(
     tmp_path: Path, text: str, python: list[str] | None
 ) -> None:
     (tmp_path / "program").write_text(text)

@@ -41,8 +41,9 @@ def hypercorn(kind: str, log: Path, *flags: str) -> AbstractContextManager[Serve
     port = free_port()
     limits = {f"REAPER_TIMEOUTS_{phase}": f"{LIMIT:g}s" for phase in PHASES}
     environment = os.environ | limits | {"REAPER_TICK": "250ms"}
-    words = f"-m reaper run -- {sys.executable} -m hypercorn -k {kind} --keep-alive 3600"
-    command = [sys.executable, *words.split(), "-b", f"127.0.0.1:{port}", *flags]
+    words = f"-m hypercorn -k {kind} --keep-alive 3600 -b 127.0.0.1:{port}"
+    guard = [sys.executable, "-m", "reaper", "run", "--"]
+    command = [*guard, sys.executable, *words.split(), *flags]
     application = "tests.helpers.asgi:application"
     return serving([*command, application], log, port=port, environment=environment)
 

@@ -53,9 +53,12 @@ def test_a_refused_websocket_is_opened_and_closed_with_1013() -> None:
 def started(folder: Path, name: str, *before: str, **settings: str) -> Iterator[Server]:
     """The server *name*, which every word of *before* precedes, with settings as REAPER_*."""
     port = free_port()
-    words = SERVERS[name].replace("PORT", str(port)).replace(" python ", f" {sys.executable} ")
+    words = [
+        sys.executable if word == "python" else word.replace("PORT", str(port))
+        for word in SERVERS[name].split()
+    ]
     environment = os.environ | QUIET | {f"REAPER_{key}": value for key, value in settings.items()}
-    command = [*before, sys.executable, "-m", *words.split()]
+    command = [*before, sys.executable, "-m", *words]
     with serving(command, folder / "log", port=port, environment=environment) as server:
         yield server
 
