@@ -25,6 +25,13 @@ parser and a flow control. From then on the protocol of the transport changes li
 `IdleProtocol` wakes uvicorn's protocol first. While a TLS handshake goes on no connection is made
 yet; `Greeting` (`shared.py`) stands in the list for all of those.
 
+So what the class returns is no `HttpTools` or `H11` before the first byte, and need not be the
+protocol a second later. A program that makes a protocol itself and sets a field of uvicorn's on it,
+as one test of uvicorn's does with `ws_protocol_class`, meets an `IdleProtocol` without that field.
+That could only be had by a protocol of uvicorn's for every silent connection, and a silent
+connection that costs nothing of uvicorn's is what this room is for. What holds for all connections
+of a server is set on its `Config`, as uvicorn's command line does.
+
 Who holds the lease
 -------------------
 
