@@ -2,9 +2,9 @@
 written by hand.
 
 Every engine reads the same files, in a fresh process, in interleaved rounds; only ratios within a
-round are believed. *Answers are compared, and a difference ends the run.* Reading the files' facts
-(`check`) and starting an engine (`session`) are reported apart. Needs Java, and room for 20 bytes
-per event.
+round are believed, and of those the ratios of processor time also where others share the machine.
+*Answers are compared, and a difference ends the run.* Reading the files' facts (`check`) and
+starting an engine (`session`) are reported apart. Needs Java, and room for 20 bytes per event.
 """
 
 from __future__ import annotations
@@ -17,17 +17,36 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from reaper.journal.schema import SEQUENCE_BITS
+
 from ..common import ROOT, Note, Scale, by_scale, figure, markdown, ratios, short, spread, times
 
-ENGINES = ("spark", "embedded", "duckdb")
-STEPS = ("check", "session", "audit", "advise", "GiB")
+ENGINES = ("spark", "floor", "embedded", "duckdb")
+"""`floor`: what Spark takes for as little as any program could ask of it, see `worker`."""
+STEPS = ("check", "session", "first query", "read", "audit", "advise", "GiB")
+QUESTIONS = {"audit": "duckdb", "advise": "embedded"}
+"""And whose seconds the others' are divided by: no SQL was written by hand for the advice."""
+NAMES = {"floor": "Spark's floor", "duckdb": "DuckDB"}
+SAID = "DuckDB: SQL written by hand for the audit: how fast one machine can answer it."
+SAID_OF_FLOOR = (
+    " Spark's floor: a program that starts Spark, asks for one row, and reads every value once."
+)
+SIMULATED = 10_000_000
+"""Events up to which a journal is simulated. A larger one is this one, of several times as many
+servers: simulating 50 million took longer than all engines together.
+"""
+WRITERS = 2
 PATIENCE = 3600.0
 """Seconds for one process; a run that takes longer is broken."""
 
 
 def run(scale: Scale, note: Note) -> dict[str, Any]:
-    """`sizes[events][engine]`: seconds of each step, GiB held at most;
-    `ratios[events]["audit"][engine]`: / duckdb's.
+    """`sizes[events][engine]`: seconds of each step, and GiB held at most; `cpu[events][engine]`:
+    processor seconds of each step.
 
     Raises:
         RuntimeError: an engine failed, or two of them answered differently.
@@ -40,28 +59,59 @@ def run(scale: Scale, note: Note) -> dict[str, Any]:
         [(20_000, 3), (1_000_000, 2)],
         [(20_000, 3), (10_000_000, 2), (50_000_000, 1)],
     )
-    found: dict[str, Any] = {"sizes": {}, "ratios": {}, "rounds": [rounds for _, rounds in plan]}
+    found: dict[str, Any] = {"sizes": {}, "cpu": {}, "rounds": [rounds for _, rounds in plan]}
     for events, rounds in plan:
         with tempfile.TemporaryDirectory(prefix="reaper-pipeline-") as folder:
             note(f"writing {events:,} events")
-            simulated(events, Path(folder))
+            made(events, Path(folder))
             samples = measured(Path(folder), rounds, note)
-        found["sizes"][str(events)] = {
-            engine: {
-                step: spread([each[step] for each in taken]) for step in STEPS if step in taken[0]
+        for name, unit in (("sizes", "s"), ("cpu", "cpu")):
+            found[name][str(events)] = {
+                engine: {
+                    step: spread([each[unit][step] for each in taken])
+                    for step in STEPS
+                    if step in taken[0][unit]
+                }
+                for engine, taken in samples.items()
             }
-            for engine, taken in samples.items()
-        }
-        found["ratios"][str(events)] = {
-            "audit": {
-                name: ratios(
-                    [each["audit"] for each in taken], [each["audit"] for each in samples["duckdb"]]
-                )
-                for name, taken in samples.items()
-                if name != "duckdb"
-            }
-        }
     return found
+
+
+def compared(engines: dict[str, Any], engine: str, question: str) -> str:
+    """How many times as long as the rival of `QUESTIONS` *engine* took, round by round; *engines*:
+    spreads of each.
+    """
+    theirs, ours = engines.get(QUESTIONS[question], {}), engines.get(engine, {})
+    if engine == QUESTIONS[question] or question not in theirs or question not in ours:
+        return "-"
+    return times(ratios(ours[question]["samples"], theirs[question]["samples"]))
+
+
+def made(events: int, folder: Path) -> None:
+    """About *events* rows of servers' journals below *folder*."""
+    simulated(min(events, SIMULATED), folder)
+    server = folder / "journal" / "server"
+    files = sorted(server.glob("*.parquet"))
+    for copy in range(1, round(events / SIMULATED)):
+        for path in files:
+            as_another_server(path, copy * WRITERS)
+
+
+def as_another_server(path: Path, further: int) -> None:
+    """Write the journal file at *path* once more beside it, as the writer *further* ids on."""
+    table = pq.read_table(path)
+    said = dict(table.schema.metadata)
+    writer, run = int(said[b"reaper.writer"]), said[b"reaper.run"].decode()
+    other = f"{further:04x}{run[4:]}"
+    said[b"reaper.writer"] = str(writer + further).encode()
+    said[b"reaper.run"] = other.encode()
+    first = int(said[b"reaper.first_conn"]) + (further << SEQUENCE_BITS)
+    said[b"reaper.first_conn"] = str(first).encode()
+    place = table.schema.get_field_index("conn")
+    conn = pc.add(table["conn"], pa.scalar(further << SEQUENCE_BITS, pa.int64()))
+    moved = table.set_column(place, table.schema.field(place), conn).replace_schema_metadata(said)
+    name = path.name.replace(f"w{writer:07}", f"w{writer + further:07}").replace(run, other)
+    pq.write_table(moved, path.with_name(name), compression="zstd", write_page_checksum=True)
 
 
 def simulated(events: int, folder: Path) -> None:
@@ -76,13 +126,13 @@ def simulated(events: int, folder: Path) -> None:
         "--side",
         "server",
     ]
-    command += ["--events", str(events), "--writers", "2", "--quiet"]
+    command += ["--events", str(events), "--writers", str(WRITERS), "--quiet"]
     subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
 
 
-def measured(folder: Path, rounds: int, note: Note) -> dict[str, list[dict[str, float]]]:
-    """Of each step, per engine and round."""
-    samples: dict[str, list[dict[str, float]]] = {engine: [] for engine in ENGINES}
+def measured(folder: Path, rounds: int, note: Note) -> dict[str, list[dict[str, Any]]]:
+    """Of each step, per engine and round: `s` and `cpu`."""
+    samples: dict[str, list[dict[str, Any]]] = {engine: [] for engine in ENGINES}
     right: dict[str, Any] = {}
     for number in range(rounds):
         first = number % len(ENGINES)
@@ -108,20 +158,27 @@ def measured(folder: Path, rounds: int, note: Note) -> dict[str, list[dict[str, 
                     raise RuntimeError(
                         f"{engine} answers {question} differently: a comparison is void"
                     )
-            samples[engine].append(sample["s"])
+            samples[engine].append(sample)
     return samples
 
 
 def table(found: dict[str, Any]) -> str:
-    """A row per size and engine."""
+    """A row per size and engine; no column that has no figure."""
+    sizes, cpu = found["sizes"], found.get("cpu")
+    steps = [
+        step for step in STEPS if any(step in each for of in sizes.values() for each in of.values())
+    ]
+    heads, units = [*steps], [(sizes, ""), *([(cpu, ", CPU")] if cpu else [])]
+    for question, rival in QUESTIONS.items():
+        heads += [f"{question} / {NAMES.get(rival, rival)}{unit}" for _, unit in units]
     rows = []
-    for events, engines in found["sizes"].items():
+    for events, engines in sizes.items():
         for engine, each in engines.items():
-            figures = [figure(each[step]["median"]) if step in each else "-" for step in STEPS]
-            ratio = found["ratios"][events]["audit"].get(engine)
-            rows.append([f"{short(events)}, {engine}", *figures, times(ratio) if ratio else ""])
-    text = markdown(["events, engine; seconds", *STEPS, "audit / DuckDB"], rows)
-    return (
-        text
-        + "\n\n`duckdb` is SQL written by hand for the audit: how fast one machine can answer it."
-    )
+            cells = [f"{short(events)}, {NAMES.get(engine, engine)}"]
+            cells += [figure(each[step]["median"]) if step in each else "-" for step in steps]
+            for question in QUESTIONS:
+                cells += [compared(of[events], engine, question) for of, _ in units]
+            rows.append(cells)
+    floor = any("floor" in engines for engines in sizes.values())
+    text = markdown(["events, engine; seconds", *heads], rows)
+    return f"{text}\n\n{SAID}{SAID_OF_FLOOR if floor else ''}"

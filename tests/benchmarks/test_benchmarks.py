@@ -11,7 +11,7 @@ import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -21,8 +21,10 @@ from benchmarks.common import RESULTS, ROOT, ratios, spread
 from benchmarks.document import PROGRAMS, page
 from benchmarks.peers import jvm
 from benchmarks.peers import python as peers
+from benchmarks.pipeline import run as pipeline
 from benchmarks.servers import idle, process
 from benchmarks.servers import run as servers
+from reaper.pipeline.read.inputs import check
 
 if TYPE_CHECKING:
     from tests.conftest import Ran
@@ -57,6 +59,46 @@ def test_a_ratio_is_taken_round_by_round_and_not_of_the_medians() -> None:
     found = ratios([1.0, 20.0, 3.0], [1.0, 10.0, 1.0])
     assert (found["median"], found["samples"]) == (2.0, [1.0, 2.0, 3.0])
     assert spread([4, 1, 3, 2, 5])["samples"] == [4, 1, 3, 2, 5]
+
+
+def test_a_large_journal_is_a_small_one_of_several_times_as_many_servers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "SIMULATED", 2_000)
+    pipeline.made(6_000, tmp_path)
+    found = check([tmp_path / "journal" / "server"])
+    rows: dict[int, list[int]] = {}
+    for facts in found.files:
+        rows.setdefault(facts.writer, []).append(facts.rows)
+    assert (found.quarantined, sorted(rows)) == ([], [1, 2, 3, 4, 5, 6])
+    assert rows[1] == rows[3] == rows[5]
+    assert rows[2] == rows[4] == rows[6]
+    assert found.rows == pytest.approx(6_000, rel=0.1)
+    assert len({run.name for run in found.runs}) == 6
+
+
+def test_seconds_and_processor_time_of_the_pipeline_are_compared_apart() -> None:
+    def of(**seconds: list[float]) -> dict[str, Any]:
+        return {step: spread(samples) for step, samples in seconds.items()}
+
+    found = {
+        "sizes": {
+            "20000": {
+                "spark": of(audit=[8.0, 9.0], advise=[6.0, 6.0]),
+                "floor": of(read=[1.0, 1.0]),
+                "embedded": of(audit=[2.0, 2.0], advise=[3.0, 2.0]),
+                "duckdb": of(audit=[2.0, 3.0]),
+            }
+        },
+        "cpu": {"20000": {"spark": of(audit=[9.0, 9.0]), "duckdb": of(audit=[1.0, 1.0])}},
+    }
+    lines = pipeline.table(found).splitlines()
+    assert lines[0].endswith(
+        "| read | audit | advise | audit / DuckDB | audit / DuckDB, CPU | advise / embedded |"
+        " advise / embedded, CPU |"
+    )
+    assert lines[2].endswith("| 3.50x (3.00-4.00) | 9.00x (9.00-9.00) | 2.50x (2.00-3.00) | - |")
+    assert lines[3] == "| 20k, Spark's floor | 1 | - | - | - | - | - | - |"
 
 
 # ---- the harness

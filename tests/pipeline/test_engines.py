@@ -362,6 +362,40 @@ def test_java_compiles_every_method_that_spark_writes_for_audit_and_advice(
     assert max(sizes) < 8000
 
 
+def scans_of_events(session: Any, ask: Callable[[], object]) -> int:
+    """How often Spark reads a journal's rows to answer *ask*, by the plans that it ran at last."""
+    store = session._jsparkSession.sharedState().statusStore()
+    bus = session.sparkContext._jsc.sc().listenerBus()
+    bus.waitUntilEmpty()
+    before = store.executionsCount()
+    ask()
+    bus.waitUntilEmpty()
+    ran = store.executionsList(before, store.executionsCount() - before)
+    found = 0
+    for i in range(ran.size()):
+        nodes = store.planGraph(ran.apply(i).executionId()).allNodes()
+        told = [nodes.apply(at) for at in range(nodes.size())]
+        # Of all tables that are read, the events' alone has a column `kind`.
+        found += sum(
+            node.name().startswith("Scan parquet") and "kind#" in node.desc() for node in told
+        )
+    return found
+
+
+@on_spark
+def test_spark_reads_the_events_once_to_check_once_to_audit_twice_to_advise(
+    real_spark: Any, tmp_path: Path
+) -> None:
+    write(tmp_path / "server", connections=40)
+    checked: list[Inputs] = []
+    questions: list[Callable[[], object]] = [
+        lambda: checked.append(check([tmp_path / "server"], spark=real_spark, now_ns=WALL)),
+        lambda: audit(real_spark, checked[0], None, tmp_path / "out", Settings()),
+        lambda: advise(real_spark, checked[0], None, Policy()),
+    ]
+    assert [scans_of_events(real_spark, ask) for ask in questions] == [1, 1, 2]
+
+
 # ---- the choice
 
 
