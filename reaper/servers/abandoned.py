@@ -9,12 +9,15 @@ says so*. How that is known:
   all and waits for its answer. Both look alike to the kernel until something is sent: then the
   machine of the client that left answers with a reset, and the other one with an acknowledgement.
   So where the connection stays open for the answer (`hung_up`) we ask: HTTP/1.1 allows any number of
-  `100 Continue` before a response, and every client drops them. It is sent once, and only if nothing
-  of the response was sent. The kernel's state of the connection is looked at `abandoned` later, and
-  each time `abandoned` after that. Where this question cannot be put (HTTP/1.0, a response that has
-  begun), the next bytes of the response are the question.
-- Some servers close the connection at a FIN, guarded or not, and a connection with TLS has no other
-  way. Their client gets no answer if it waits for one, so for them a FIN is the end: `lost`.
+  `100 Continue` before a response, and every client drops them. One is sent, only while nothing of
+  the response was sent, and the kernel says soon what came back. A client that waits is asked again
+  every `abandoned`, for it may leave later, and a second FIN there is not. Where this question cannot
+  be put (HTTP/1.0, a response that has begun), the next bytes of the response are the question.
+- A connection with TLS cannot stay open, and nobody waits for the rest of a stream of events with
+  half a connection. There a FIN is the end: `lost`.
+
+A dead connection is dropped as soon as that is known, so that the server tells the application of
+it (`http.disconnect`). The handler has until its time is over to end by itself.
 
 What is never cancelled: a handler whose response is complete. What it does afterwards, a background
 task for instance, is not done for the client. And a request whose route says so:
@@ -34,9 +37,15 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 from ..asyncio import transports
 from ..config.settings import ReaperConfig
 from ..driver.driver import Call, Driver
-from ..driver.sockets import borrowed, is_over
+from ..driver.sockets import borrowed, is_over, queued
 from ..errors import printable
 from .streams import App, Exchange, Streams
+
+SOON = 0.05
+"""Seconds after the question until the kernel is first asked what came back; then twice as long."""
+
+PAUSE = 1.0
+"""Seconds after which a client that waits is asked again, at least."""
 
 QUESTION = b"HTTP/1.1 100 Continue\r\n\r\n"
 """What a client that waits drops, and what the kernel of one that has left answers with a reset."""
@@ -65,15 +74,20 @@ class Underway(Protocol):
     Attributes:
         began: When, by the driver's clock.
         settled: Whether its response is complete, or all was done about it that will be.
-        call: The look that is arranged, once its client has left; None: none is.
+        left: Since when its client is known to be gone, by the driver's clock; None: it is not.
+        call: What is arranged, once its client has left; None: nothing is.
     """
 
     began: float
     settled: bool
+    left: float | None
     call: Call | None
 
     def route(self) -> str:
         """Method and path, as the log is to name it."""
+
+    def may_be_asked(self) -> bool:
+        """Whether its client knows what `100 Continue` is, and nothing of the response was sent."""
 
     def may_be_cancelled(self) -> bool:
         """Whether its route allows that."""
@@ -93,6 +107,7 @@ class Abandoned:
 
     def __init__(self, driver: Driver, log: logging.Logger | None = None) -> None:
         self.seconds: float = driver.config.timeouts.abandoned
+        self._soon = min(SOON, self.seconds / 2)
         self._driver = driver
         self._log = log
         self._usual: dict[str, tuple[int, float]] = {}  # by route: how many were answered, seconds
@@ -101,7 +116,7 @@ class Abandoned:
         """*request* is about to be worked on."""
         request.began = self._driver.now()
         request.settled = False
-        request.call = None
+        request.left = request.call = None
 
     def is_answered(self, request: Underway) -> None:
         """The response of *request* is complete."""
@@ -122,36 +137,54 @@ class Abandoned:
             request.call = None
 
     def lost(self, request: Underway) -> None:
-        """The connection of *request* is lost: cancel it when its time is over."""
-        if not request.settled:
-            self.over(request)  # a look at a half-closed connection, which is lost now
-            since = self._driver.now()
-            request.call = self._driver.after(self.seconds, partial(self._cancel, request, since))
-
-    def hung_up(self, request: Underway, link: Link, *, ask: bool) -> None:
-        """The client of *request* sends no more, and its connection stays open for the answer.
-
-        Args:
-            ask: Whether its client may be asked, if nothing of the response was sent.
+        """The connection of *request* is lost: cancel it when its time is over. Does nothing if
+        that is known.
         """
-        if request.settled or request.call is not None:
-            return
-        if ask and link.silent():
-            _send(link.descriptor(), QUESTION)
-        since = self._driver.now()
-        look = partial(self._look, request, link, since, first=True)
-        request.call = self._driver.after(self.seconds, look)
+        if request.left is None and not request.settled:
+            self._is_gone(request, self._driver.now())
 
-    def _look(self, request: Underway, link: Link, since: float, *, first: bool) -> None:
-        if not is_over(link.descriptor()):
-            look = partial(self._look, request, link, since, first=False)
-            request.call = self._driver.after(self.seconds, look)
-        elif first:
+    def hung_up(self, request: Underway, link: Link) -> None:
+        """The client of *request* sends no more, and its connection stays open for the answer."""
+        if not request.settled and request.call is None:
+            self._ask(request, link)
+
+    def _ask(self, request: Underway, link: Link) -> None:
+        now = self._driver.now()
+        if is_over(link.descriptor()):
+            self._is_gone(request, now)
             link.cut()
-            self._cancel(request, since)
-        else:  # it has waited for a while, and has left since the last look
+        elif request.may_be_asked() and link.silent() and _send(link.descriptor(), QUESTION):
+            soon = self._soon
+            look = partial(self._look, request, link, now, soon)
+            request.call = self._driver.after(soon, look)
+        else:
+            self._ask_again(request, link)
+
+    def _ask_again(self, request: Underway, link: Link) -> None:
+        pause = max(self.seconds, PAUSE)
+        request.call = self._driver.after(pause, partial(self._ask, request, link))
+
+    def _look(self, request: Underway, link: Link, since: float, waited: float) -> None:
+        """Ask the kernel what came back from a client that was asked at the instant *since*;
+        *waited* seconds have passed since the last look.
+        """
+        descriptor = link.descriptor()
+        if is_over(descriptor):
+            self._is_gone(request, since)
             link.cut()
-            self.lost(request)
+        elif not queued(descriptor):
+            self._ask_again(request, link)  # it waits for its answer
+        else:
+            look = partial(self._look, request, link, since, 2 * waited)
+            request.call = self._driver.after(2 * waited, look)
+
+    def _is_gone(self, request: Underway, since: float) -> None:
+        """The client of *request* is gone *since* that instant."""
+        self.over(request)
+        request.left = since
+        # The application is told now, and has a moment to end by itself.
+        left = max(since + self.seconds - self._driver.now(), self._soon)
+        request.call = self._driver.after(left, partial(self._cancel, request, since))
 
     def _cancel(self, request: Underway, since: float) -> None:
         request.call = None
@@ -176,13 +209,13 @@ class Abandoned:
         request.give_up()
 
 
-def _send(descriptor: int, data: bytes) -> None:
-    """Write *data* to a socket that nobody else is writing to; nothing if it cannot be at once."""
+def _send(descriptor: int, data: bytes) -> bool:
+    """Write *data* to a socket that nobody else is writing to. Returns whether that was done."""
     try:
         with borrowed(descriptor) as connected:
-            connected.send(data)
+            return connected.send(data) == len(data)
     except (OSError, ValueError):
-        return
+        return False
 
 
 def route_of(scope: Any) -> str:
@@ -202,7 +235,7 @@ class Request(Exchange):
         scope, receive, send: As an ASGI application is called with them.
     """
 
-    __slots__ = ("_begun", "_key", "_requests", "began", "call", "settled")
+    __slots__ = ("_begun", "_key", "_requests", "began", "call", "left", "settled")
 
     def __init__(
         self, requests: Requests, key: object, scope: Any, receive: Any, send: Any
@@ -213,6 +246,7 @@ class Request(Exchange):
         self._begun = False  # something of the response was sent
         self.began: float
         self.settled: bool
+        self.left: float | None
         self.call: Call | None
         requests.enter(key, self)
 
@@ -239,8 +273,11 @@ class Request(Exchange):
         return super().send(message)
 
     def may_be_asked(self) -> bool:
-        """Whether its client knows what `100 Continue` is, and nothing of the response was sent."""
         return not self._begun and self._scope["http_version"] == "1.1"
+
+    def is_stream(self) -> bool:
+        """Whether its response has begun, and is a stream."""
+        return self._streaming
 
     def route(self) -> str:
         return route_of(self._scope)
@@ -260,6 +297,8 @@ class Requests(Streams):
     Args:
         driver: Of the reaper that watches the server's connections.
         key: What the server knows a request by, when it says that its client has gone.
+        over: Whether what is known by that key has lost its client already: a request may begin
+            after that.
         log: As in `Abandoned`.
         app, config, talks: As in `Streams`.
     Attributes:
@@ -274,6 +313,7 @@ class Requests(Streams):
         config: ReaperConfig,
         driver: Driver,
         key: Key,
+        over: Callable[[Any], bool],
         *,
         talks: bool = False,
         log: logging.Logger | None = None,
@@ -281,7 +321,9 @@ class Requests(Streams):
         super().__init__(app, config, talks=talks)
         self.abandoned: Abandoned = Abandoned(driver, log)
         self._key = key
+        self._is_over = over
         self._underway: dict[object, Request] = {}
+        self._early: dict[object, Link] = {}  # FINs that came before the request began
 
     def __call__(self, scope: Any, receive: Any, send: Any) -> Any:
         if scope["type"] == "http":
@@ -291,13 +333,20 @@ class Requests(Streams):
     def enter(self, key: object, request: Request) -> None:
         """*request* begins, known by *key*; by None it is not known."""
         self.abandoned.begin(request)
-        if key is not None:
-            self._underway[key] = request
+        if key is None:
+            return
+        self._underway[key] = request
+        link = self._early.pop(key, None) if self._early else None
+        if link is not None:
+            self.abandoned.hung_up(request, link)
+        elif self._is_over(key):
+            self.abandoned.lost(request)
 
     def lost(self, key: object) -> bool:
         """The connection of the request that the server knows by *key* is lost. Returns whether
         there is one that was not settled yet.
         """
+        self._early.pop(key, None)
         request = self._underway.get(key)
         if request is None or request.settled:
             return False
@@ -306,12 +355,15 @@ class Requests(Streams):
 
     def hung_up(self, key: object, link: Link) -> bool:
         """The client of that request sends no more, and the connection can stay open. Returns
-        whether there is one that was not settled yet.
+        whether it should: the request has yet to begin, or was not settled yet and is no stream.
         """
         request = self._underway.get(key)
-        if request is None or request.settled:
+        if request is None:
+            self._early[key] = link
+            return True
+        if request.settled or request.is_stream():
             return False
-        self.abandoned.hung_up(request, link, ask=request.may_be_asked())
+        self.abandoned.hung_up(request, link)
         return True
 
     def leave(self, key: object, request: Request) -> None:
@@ -326,13 +378,14 @@ def streams_of(
     config: ReaperConfig,
     driver: Driver,
     key: Key,
+    over: Callable[[Any], bool],
     *,
     talks: bool = False,
     log: logging.Logger | None = None,
 ) -> Streams:
     """What stands around *app*: `Requests` where `timeouts.abandoned` is on, otherwise `Streams`."""
     if config.timeouts.abandoned:
-        return Requests(app, config, driver, key, talks=talks, log=log)
+        return Requests(app, config, driver, key, over, talks=talks, log=log)
     return Streams(app, config, talks=talks)
 
 

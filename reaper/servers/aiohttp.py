@@ -135,13 +135,14 @@ class Handling:
         request: The request.
     """
 
-    __slots__ = ("_request", "_task", "began", "call", "settled")
+    __slots__ = ("_request", "_task", "began", "call", "left", "settled")
 
     def __init__(self, request: web.Request) -> None:
         self._request = request
         self._task = asyncio.current_task()
         self.began: float
         self.settled: bool
+        self.left: float | None
         self.call: Call | None
 
     def route(self) -> str:
@@ -149,6 +150,11 @@ class Handling:
         resource = getattr(getattr(request, "match_info", None), "route", None)
         named = getattr(getattr(resource, "resource", None), "canonical", None)
         return printable(f"{request.method} {named or request.path}")
+
+    def may_be_asked(self) -> bool:
+        request: Any = self._request
+        begun = getattr(request._payload_writer, "output_size", 1)
+        return not begun and request.version == HttpVersion11
 
     def may_be_cancelled(self) -> bool:
         """Whether the handler has not set `request["reaper"] = {"abandoned": False}`."""
@@ -172,11 +178,20 @@ class Handlings:
         self._abandoned = Abandoned(reaper.driver)
         self._handler = handler
         self._underway: dict[int, Handling] = {}  # by the id of the request: it has no hash
+        self._early: set[Any] = set()  # protocols whose FIN came before their handler began
 
     async def handle(self, request: Any) -> Any:
         """Answer *request*, as aiohttp does."""
         handling = self._underway[id(request)] = Handling(request)
         self._abandoned.begin(handling)
+        if request.protocol in self._early:
+            self._early.discard(request.protocol)
+            if request.content.is_eof():
+                self._abandoned.hung_up(handling, link_of(request.transport))
+            else:
+                request.transport.close()  # the rest of it will never come
+        elif request.transport is None:
+            self._abandoned.lost(handling)
         try:
             response = await self._handler(request)
         except BaseException:
@@ -191,24 +206,22 @@ class Handlings:
 
     def lost(self, protocol: Any) -> None:
         """The connection of *protocol*, aiohttp's `RequestHandler`, is lost."""
+        self._early.discard(protocol)
         handling = self._of(protocol)
         if handling is not None:
             self._abandoned.lost(handling)
 
     def hung_up(self, protocol: Any) -> bool:
         """The client of *protocol* sends no more. Returns whether its connection stays open."""
-        handling, transport = self._of(protocol), protocol.transport
-        request = protocol._current_request
-        if (
-            handling is None
-            or protocol._messages
-            or not request.content.is_eof()
-            or transports.is_tls(transport)
-        ):
+        handling, waiting = self._of(protocol), protocol._messages
+        if transports.is_tls(protocol.transport):
             return False
-        begun = bool(getattr(request._payload_writer, "output_size", 1))
-        ask = not begun and request.version == HttpVersion11
-        self._abandoned.hung_up(handling, link_of(transport), ask=ask)
+        if handling is not None and not waiting and protocol._current_request.content.is_eof():
+            self._abandoned.hung_up(handling, link_of(protocol.transport))
+        elif handling is None and (_begins(protocol) or (len(waiting) == 1)):
+            self._early.add(protocol)  # its handler has yet to begin
+        else:
+            return False
         protocol.close()  # after the answer
         return True
 
@@ -239,6 +252,13 @@ class Handlings:
             return made
 
         return make
+
+
+def _begins(protocol: Any) -> bool:
+    """Whether the handler of a request that *protocol* has read is about to begin."""
+    info = transports.tcp_info(protocol.transport)
+    waits = protocol._waiter is not None or protocol._messages
+    return not waits and info is not None and info.received > 0
 
 
 def _is_sent(request: Any) -> bool:

@@ -124,7 +124,15 @@ class ASGIWorker(gasgi.ASGIWorker):  # type: ignore[misc]
         if self._streams is None:
             config, driver = self._settings, self._reaper().driver
             log = self.log.error_log
-            self._streams = streams_of(self.asgi, config, driver, _receiver, talks=True, log=log)
+            self._streams = streams_of(
+                self.asgi,
+                config,
+                driver,
+                _receiver,
+                lambda receiver: receiver._closed,
+                talks=True,
+                log=log,
+            )
             if config.timeouts.drain_streams or config.timeouts.abandoned:
                 self.asgi: Any = self._streams
 

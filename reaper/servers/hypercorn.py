@@ -77,7 +77,15 @@ def streams_of(
     if not isinstance(wrapper.app, Streams):
         if timeouts.abandoned:
             log = server.config.log.error_logger
-            wrapper.app = cancelling(wrapper.app, config, driver, stream_of, talks=True, log=log)
+            wrapper.app = cancelling(
+                wrapper.app,
+                config,
+                driver,
+                stream_of,
+                lambda stream: stream.closed,
+                talks=True,
+                log=log,
+            )
         else:
             wrapper.app = plain(wrapper.app, config, talks=True)
     found: Streams = wrapper.app
@@ -118,7 +126,6 @@ def _gone(stream: Any, requests: Requests) -> None:
     protocol = getattr(stream.send, "__self__", None)
     server = getattr(getattr(protocol, "send", None), "__self__", None)
     link: Link | None = None if hasattr(protocol, "streams") else getattr(server, LINK, None)
-    if link is not None and shut_by_peer(link.descriptor()):
-        requests.hung_up(stream, link)
-    else:
+    waits = link is not None and shut_by_peer(link.descriptor()) and requests.hung_up(stream, link)
+    if not waits:
         requests.lost(stream)

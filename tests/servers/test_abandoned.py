@@ -37,6 +37,7 @@ class Request:
 
     began: float
     settled: bool
+    left: float | None
     call: Call | None
 
     def __init__(self, loop: Loop, *, wanted: bool = False) -> None:
@@ -179,7 +180,7 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 def hung_up(abandoned: Abandoned, request: Request, served: socket.socket) -> None:
     assert served.recv(1) == b""
-    abandoned.hung_up(request, Link(served.fileno, lambda: True, served.close), ask=True)
+    abandoned.hung_up(request, Link(served.fileno, lambda: True, served.close))
 
 
 def is_reset(served: socket.socket) -> Callable[[], bool]:
@@ -218,10 +219,22 @@ def test_a_client_that_waited_and_then_leaves_has_its_whole_time(
     client.shutdown(socket.SHUT_WR)
     hung_up(abandoned, request, served)
     loop.run_until(12.0)
-    reset(client)
-    wait_until(is_reset(served))
+    client.close()  # nothing is sent: its FIN was
     loop.run_until(60.0)
-    assert 17.0 <= request.given_up[0] <= 20.5
+    assert 17.0 <= request.given_up[0] <= 22.5
+
+
+def test_a_dead_connection_is_dropped_before_its_request_is_given_up(
+    loop: Loop, abandoned: Abandoned, pair: tuple[socket.socket, socket.socket]
+) -> None:
+    client, served = pair
+    request = begun(loop, abandoned)
+    client.close()
+    hung_up(abandoned, request, served)
+    wait_until(is_reset(served))
+    loop.run_until(1.0)
+    assert served.fileno() < 0
+    assert not request.given_up
 
 
 def test_nothing_is_asked_while_something_may_still_be_written(
@@ -230,7 +243,7 @@ def test_nothing_is_asked_while_something_may_still_be_written(
     client, served = pair
     client.shutdown(socket.SHUT_WR)
     link = Link(served.fileno, lambda: False, served.close)
-    abandoned.hung_up(begun(loop, abandoned), link, ask=True)
+    abandoned.hung_up(begun(loop, abandoned), link)
     client.setblocking(False)
     with pytest.raises(BlockingIOError):
         client.recv(1000)
@@ -277,8 +290,11 @@ LEAVERS: dict[str, Leave] = {
     "/waits": half_close,
     "/begun": half_close,
     "/old": half_close,
+    "/hasty": half_close,
 }
-"""How the client leaves that asks for a path; `/old` is asked for by HTTP/1.0."""
+"""How the client leaves that asks for a path; `/old` is asked for by HTTP/1.0, `/hasty` in one
+go with the FIN.
+"""
 
 
 class Trial:
@@ -289,9 +305,12 @@ class Trial:
         for path, client in clients.items():
             version = b"1.0" if path == "/old" else b"1.1"
             client.sendall(b"GET %s HTTP/%s\r\nhost: h\r\n\r\n" % (path.encode(), version))
+            if path == "/hasty":
+                half_close(client)
         time.sleep(0.5)  # each is being worked on
         for path, client in clients.items():
-            LEAVERS[path](client)
+            if path != "/hasty":
+                LEAVERS[path](client)
         waiting = {path: client for path, client in clients.items() if client.fileno() >= 0}
         self.heard = {path: rest(client) for path, client in waiting.items()}
         for client in waiting.values():
@@ -314,7 +333,7 @@ def test_the_request_of_a_client_that_has_left_is_cancelled(trial: Trial, path: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", ["/waits", "/begun", "/old"])
+@pytest.mark.parametrize("path", ["/waits", "/begun", "/old", "/hasty"])
 def test_a_half_closed_client_that_waits_gets_its_whole_answer(trial: Trial, path: str) -> None:
     assert trial.heard[path].endswith(b"done")
     assert f"{path} {ENDED}" in trial.log

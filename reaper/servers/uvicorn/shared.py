@@ -159,7 +159,9 @@ class Shared:
         self.tunnel: float | None = check_idle(config.timeouts.tunnel)
         self.sweep: Sweep = self.reaper.sweep
         app, timeouts = uvicorn.loaded_app, config.timeouts
-        self.streams: Streams = streams_of(app, config, self.driver, _transport)
+        self.streams: Streams = streams_of(
+            app, config, self.driver, _transport, lambda transport: transport.is_closing()
+        )
         self.app: Any = self.streams if timeouts.drain_streams or timeouts.abandoned else app
         self.requests: Requests | None = (
             self.streams if isinstance(self.streams, Requests) else None
