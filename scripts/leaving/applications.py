@@ -89,11 +89,11 @@ def fastapi() -> Any:
 
 def django() -> Any:
     """Django's ASGI handler with an asynchronous view."""
-    from django import setup  # type: ignore[import-untyped]
-    from django.conf import settings  # type: ignore[import-untyped]
-    from django.core.asgi import get_asgi_application  # type: ignore[import-untyped]
-    from django.http import HttpRequest, HttpResponse, JsonResponse  # type: ignore[import-untyped]
-    from django.urls import path  # type: ignore[import-untyped]
+    from django import setup
+    from django.conf import settings
+    from django.core.asgi import get_asgi_application
+    from django.http import HttpRequest, HttpResponse, JsonResponse
+    from django.urls import path
 
     state = State()
 
