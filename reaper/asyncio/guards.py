@@ -269,6 +269,11 @@ class Guard(Watched):
         self._reaper.loop.call_soon(self._look_again_in, left)
         return True
 
+    def outlasts(self, seconds: float) -> bool:
+        """By the limit of the phase that `pardon` has found."""
+        limit = self._rules.limits.get(self._phase)
+        return limit is None or limit > seconds or self._phase is Phase.IN_FLIGHT
+
     def _may_finish(self, transport: Any) -> bool:
         """Whether a connection that is too old may stay for a moment.
 

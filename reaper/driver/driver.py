@@ -322,7 +322,7 @@ class Driver:
             if owner.pardon(lease):
                 spared.append(lease)
                 if owner.lease is lease:
-                    self.vanished.pardoned(lease)
+                    self.vanished.pardoned(owner, lease)
                 continue
             if owner.probe is not None and owner.lease is lease:
                 # Ask whether the last probe was answered before this lease is spared, because

@@ -21,7 +21,8 @@ are gone through: a slot says which limit its leases have and when they were las
 slots are passed over. The leases that will have been silent for half of `vanished` before the next
 time, and have no limit, a longer one, or are suspended (a request is in flight), are noted in a
 small ring of lists, one for each *round* to come, a thirty-second of `vanished` long. So are
-connections that the final check pardoned: their limit was over, and did not close them.
+connections that the final check pardoned, unless their owner knows that a limit ends them: that of
+their lease was over, and did not close them.
 
     ring: the round at which tcp_info may say that the peer has been silent for half of `vanished`
       -> look, unless it was asked before. Heard since: back to the ring, that much later
@@ -175,9 +176,9 @@ class Vanished:
             self._rounds = 0
             self._await_round()
 
-    def pardoned(self, lease: Lease) -> None:
-        """The limit of *lease* was over, and its connection is in use after all."""
-        if self.after:
+    def pardoned(self, owner: Reapable, lease: Lease) -> None:
+        """The limit of *lease* was over, and the connection of its *owner* is not due after all."""
+        if self.after and owner.outlasts(self.after):
             self._pardoned.add(lease)
             if lease not in self._known:
                 self._known[lease] = UNSEEN
@@ -271,8 +272,7 @@ class Vanished:
         if chunk is None:
             self._forget(lease)
             return False
-        pardoned = lease in self._pardoned
-        if pardoned:
+        if lease in self._pardoned:
             self._pardoned.discard(lease)  # it was in use; its limit and its touches say nothing
         elif self._is_limited(chunk.slot) or (
             lease._epoch.closed > self._driver.now() - self._half
@@ -296,9 +296,6 @@ class Vanished:
         self._hurry(owner.link, seen)
         if seen.silence < self._half:
             self._rest(lease, seen.silence)
-            return False
-        if pardoned and self._will_end(owner):
-            self._forget(lease)
             return False
         self._ask(lease, owner.link)
         return True
@@ -354,16 +351,6 @@ class Vanished:
             return False
         # The kernel speaks of the first path of a Multipath TCP connection, which may be gone.
         return seen.gone(self.after) and sockets.silence_of_paths(link) >= self.after
-
-    def _will_end(self, owner: Reapable) -> bool:
-        """Whether a limit ends the connection of *owner* before its peer has vanished, although its
-        lease does not say so.
-        """
-        if owner.busy:
-            return False
-        explained = self._driver.core.explain(owner.lease.uid)
-        limit = owner.silence(explained, self._driver.now())[1]
-        return limit is not None and limit <= self.after
 
     def _hurry(self, link: int, seen: sockets.TcpInfo) -> None:
         """Have the kernel ask often enough where data is on its way, and not too often."""

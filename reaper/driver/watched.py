@@ -103,6 +103,14 @@ class Reapable:
         """
         return False
 
+    def outlasts(self, seconds: float) -> bool:
+        """Whether no limit that is *seconds* long or shorter ends the silent connection, as `pardon`
+        has just found it.
+
+        Override where that is known without a question to the kernel.
+        """
+        return True
+
     def has_unread(self) -> bool:
         """Whether the kernel holds unread bytes of the connection."""
         descriptor = self.descriptor

@@ -425,3 +425,22 @@ def test_the_reaper_of_a_loop_is_one_and_runs() -> None:
     for _ in range(5):
         asyncio.run(body())
     assert len(reaper.asyncio.reaper._OF_LOOPS) < 3  # those of closed loops are forgotten
+
+
+@pytest.mark.parametrize("in_flight", [False, True])
+async def test_only_what_no_limit_ends_is_looked_at_by_vanished(in_flight: bool) -> None:
+    config = ReaperConfig.load(environ={}, overrides={"timeouts.vanished": 3.0})
+
+    def factory(r: AsyncioReaper) -> Any:
+        return reaper.asyncio.guard(Echo, idle=IDLE, busy=lambda transport: in_flight, reaper=r)
+
+    async with serving(factory, config) as (r, address):
+        reader, writer = await asyncio.open_connection(*address)
+        with contextlib.closing(writer):
+            for _ in range(12):  # four times its limit: each time the final check spares it
+                writer.write(b"x")
+                await reader.readexactly(1)
+                await asyncio.sleep(0.1)
+            kept, looks = len(r), r.driver.vanished.looks
+    assert kept == 1
+    assert (looks > 0) is in_flight

@@ -13,7 +13,7 @@ from functools import partial
 import pytest
 
 from reaper.config import ReaperConfig
-from reaper.core.lease import Explanation, Lease
+from reaper.core.lease import Lease
 from reaper.driver.sockets import TCP_RTO_MAX_MS, TcpInfo
 from reaper.driver.vanished import LOOKS_PER_STEP, _ask, longest_wait
 from tests.driver.test_sockets import connected
@@ -269,13 +269,11 @@ def test_whom_the_final_check_pardoned_is_asked_unless_a_limit_ends_it(
     """As in a guarded server: the kernel has told that bytes moved after the lease was touched."""
 
     class Resting(Connection):
-        busy = False
-
         def pardon(self, lease: Lease) -> bool:
             return not self.reaped
 
-        def silence(self, explained: Explanation, now: float) -> tuple[float, float | None]:
-            return 0.0, limit
+        def outlasts(self, seconds: float) -> bool:
+            return limit is None or limit > seconds
 
     peers = Peers(monkeypatch)
     driver = peers.loop.driver
