@@ -3,7 +3,8 @@ do.
 
 Holder processes keep the connections, both ends, and have each of them exchange a byte once per
 three quarters of the timeout: nothing is due, everything has to be watched. Measured of `attach`:
-CPU time and resident memory by psutil; of `ss -tni`, once per tick of 1 s, its CPU time.
+CPU time and resident memory by psutil; of `ss -tni`, once per tick of 1 s, its CPU time. Two of it
+run at once, with `--vanished` and without.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ from .common import Note, Scale, by_scale, figure, markdown
 
 PAIRS = 9500
 """Connections per holder: both ends are descriptors of one process, of which it may have 20,000."""
+
+WAYS = {"attach": (), "vanished": ("--vanished", "60s")}
+"""By name: the flags besides."""
 
 
 def hold(count: int, period: float, number: int) -> None:
@@ -67,31 +71,30 @@ def by_ss(ss: str) -> float:
     return statistics.median(found)
 
 
-def attached(parent: int, idle: float, seconds: float, folder: Path) -> tuple[float, int]:
-    """(share of a core, bytes that it has grown by) of `attach` on *parent*'s children."""
-    command = [
-        sys.executable,
-        "-m",
-        "reaper",
-        "attach",
-        "--pid",
-        str(parent),
-        "--idle",
-        f"{idle:g}s",
-        "--tick",
-        "1s",
-    ]
-    with serving([*command, "--close"], folder / "attach", says=re.compile("watching")) as guard:
-        process = psutil.Process(guard.pid)
-        empty = process.memory_info().rss
+def attached(
+    parent: int, idle: float, seconds: float, folder: Path
+) -> dict[str, tuple[float, int]]:
+    """(share of a core, bytes that it has grown by) of each `attach` on *parent*'s children."""
+    command = [sys.executable, "-m", "reaper", "attach", "--pid", str(parent), "--close"]
+    command += ["--idle", f"{idle:g}s", "--tick", "1s"]
+    with ExitStack() as stack:
+        processes, empty = {}, {}
+        for name, flags in WAYS.items():
+            guard = stack.enter_context(
+                serving([*command, *flags], folder / name, says=re.compile("watching"))
+            )
+            processes[name] = psutil.Process(guard.pid)
+            empty[name] = processes[name].memory_info().rss
         time.sleep(idle)  # the first discovery, and every connection armed
-        begun, before = time.monotonic(), process.cpu_times()
+        begun = time.monotonic()
+        before = {name: process.cpu_times() for name, process in processes.items()}
         time.sleep(seconds)
-        after = process.cpu_times()
-        share = (after.user + after.system - before.user - before.system) / (
-            time.monotonic() - begun
-        )
-        return share, process.memory_info().rss - empty
+        lasted, found = time.monotonic() - begun, {}
+        for name, process in processes.items():
+            after = process.cpu_times()
+            used = after.user + after.system - before[name].user - before[name].system
+            found[name] = used / lasted, process.memory_info().rss - empty[name]
+        return found
 
 
 def run(scale: Scale, note: Note) -> dict[str, Any]:
@@ -117,13 +120,17 @@ def run(scale: Scale, note: Note) -> dict[str, Any]:
                 str(number),
             ]
             stack.enter_context(serving(me, folder / f"holder-{number}", says=re.compile("ready")))
-        share, grown = attached(os.getpid(), idle, seconds, folder)
-        cores = {"attach": share, "ss": by_ss(ss) if ss else None}
+        found = attached(os.getpid(), idle, seconds, folder)
+        cores = {
+            **{name: share for name, (share, _) in found.items()},
+            "ss": by_ss(ss) if ss else None,
+        }
     return {
         "connections": connections,
         "idle_s": idle,
         "cores": cores,
-        "bytes": grown / connections,
+        "bytes": found["attach"][1] / connections,
+        "bytes_vanished": found["vanished"][1] / connections,
     }
 
 
@@ -131,7 +138,11 @@ def table(found: dict[str, Any]) -> str:
     """Shares of a core, and what the others are of ours."""
     ours = found["cores"]["attach"]
     rows = []
-    for name, what in (("attach", "**`reaper attach`**"), ("ss", "`ss -tni`")):
+    for name, what in (
+        ("attach", "**`reaper attach`**"),
+        ("vanished", "**the same, `--vanished 60s`**"),
+        ("ss", "`ss -tni`"),
+    ):
         share = found["cores"].get(name)
         rows.append(
             [what, "-", "-"]
@@ -140,8 +151,8 @@ def table(found: dict[str, Any]) -> str:
         )
     head = [f"{found['connections']:,} connections, none due, tick 1 s", "of a core", "x attach"]
     grown = (
-        f"{figure(found['bytes'])} bytes more resident per connection; "
-        "the list of sockets was there before."
+        f"{figure(found['bytes'])} bytes more resident per connection, "
+        f"{figure(found.get('bytes_vanished'))} with `--vanished`; the list of sockets was there before."
     )
     return markdown(head, rows) + f"\n\n{grown}"
 
