@@ -2,6 +2,7 @@
 
     python -m benchmarks run [NAME ...] [--quick] [--out DIR]
     python -m benchmarks document [--results DIR] [--out FILE]
+    python -m benchmarks release
 
 Each program answers one question and has two functions: `run(scale, note)` measures and returns
 what goes into its JSON file, `table(found)` makes Markdown of that. Each runs in a process of its
@@ -21,8 +22,9 @@ from typing import Any
 
 from scripts.provenance import machine
 
+from . import dearer
 from .common import RESULTS, ROOT, Scale
-from .document import PROGRAMS, SLOW, Program, page
+from .document import PROGRAMS, SLOW, Program, page, read
 
 SCHEMA = "reaper-benchmarks/1"
 
@@ -82,8 +84,22 @@ def run_all(programs: Sequence[Program], scale: Scale, out: Path) -> list[str]:
     return failed
 
 
+def explained(results: Path) -> int:
+    """1, and a word on stderr, if a figure of *results* got dearer and nobody has said why."""
+    last = json.loads(dearer.LAST.read_text())
+    missing = [each.name for each in dearer.dearer(read(results), last) if each.reason is None]
+    for name in missing:
+        print(
+            f"{name}: dearer than in {last['version']}, and benchmarks/dearer.py has no reason",
+            file=sys.stderr,
+        )
+    return 1 if missing else 0
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status: 0 good, 1 a program failed, 2 bad arguments, 130 interrupted."""
+    """Exit status: 0 good, 1 a program failed or a figure got dearer without a reason, 2 bad
+    arguments, 130 interrupted.
+    """
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description="Measure, and write docs/performance.md."
     )
@@ -103,6 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     write = commands.add_parser("document", help="write the page from the JSON files")
     write.add_argument("--results", type=Path, default=RESULTS, metavar="DIR")
     write.add_argument("--out", type=Path, default=ROOT / "docs" / "performance.md", metavar="FILE")
+    commands.add_parser("release", help="keep the figures: the next page is compared with them")
     one = commands.add_parser("measure", help="one program in this process; what `run` starts")
     one.add_argument("name", choices=PROGRAMS)
     one.add_argument("--scale", choices=["tiny", "quick", "full"], default="full")
@@ -118,6 +135,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options.out.parent.mkdir(parents=True, exist_ok=True)
             options.out.write_text(page(options.results))
             print(f"wrote {options.out}")
+            return explained(options.results)
+        if options.command == "release":
+            dearer.keep(read(RESULTS))
+            print(f"wrote {dearer.LAST}")
             return 0
         for name in options.names:
             if name not in PROGRAMS:

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from . import dearer
 from .common import figure, markdown, short, times
 
 
@@ -86,16 +87,22 @@ code twice: its distance from 1.00 is the error of its neighbours. `make bench` 
 """
 
 
-def page(results: Path) -> str:
-    """The whole page."""
-    found = {
+def read(results: Path) -> dict[str, dict[str, Any]]:
+    """What the programs have found, by their names."""
+    return {
         name: json.loads(path.read_text())
         for name in PROGRAMS
         if (path := results / f"{name}.json").exists()
     }
+
+
+def page(results: Path) -> str:
+    """The whole page."""
+    found = read(results)
+    changes = dearer.section(found)
     if (demos := results / "scale" / "demos.json").exists():
         found["demos"] = json.loads(demos.read_text())
-    parts = [HEAD, top(found), "", ADVICE, BELOW.format(machines=machines(found))]
+    parts = [HEAD, top(found), "", changes, ADVICE, BELOW.format(machines=machines(found))]
     for name, program in PROGRAMS.items():
         parts.append(f"## {program.title}\n")
         if name not in found:
