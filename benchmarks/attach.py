@@ -81,7 +81,9 @@ def attached(
         processes, empty = {}, {}
         for name, flags in WAYS.items():
             guard = stack.enter_context(
-                serving([*command, *flags], folder / name, says=re.compile("watching"))
+                serving(
+                    [*command, *flags], folder / name, says=re.compile("watching"), patience=600.0
+                )
             )
             processes[name] = psutil.Process(guard.pid)
             empty[name] = processes[name].memory_info().rss
