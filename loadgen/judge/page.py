@@ -5,18 +5,25 @@ Charts and style are those of the library's pages. Nothing is judged here.
 
 from __future__ import annotations
 
-from html import escape
 from pathlib import Path
 from typing import Any
 
 from reaper.html.charts import Axis, Chart
-from reaper.html.parts import card, document, grid, header, table, tiles
+from reaper.html.parts import card, document, grid, header, table, tiles, warning
 from reaper.html.units import count
 from reaper.html.units import seconds as on_axis
 
 from ..units import seconds
 from .verdict import BAD
-from .words import headline, known, verdict_lines
+from .words import figures, headline, known
+
+MEANING = {
+    "early": "closed before its timeout",
+    "late": "closed more than a tick after it",
+    "missed": "silent for too long, and still open",
+    "false": "closed while it was in use",
+}
+"""What each of `BAD` says, in as few words as a tile has room for."""
 
 SHOWN_TICKS = 4
 """How many ticks of lateness the histogram shows; what lies beyond is counted in words."""
@@ -36,25 +43,25 @@ def page(report: dict[str, Any]) -> str:
         f"timeout {seconds(config['timeout_s'])}, tick {seconds(config['tick_s'])}, "
         f"{seconds(report['elapsed_s'])}, seed {report['plan']['seed']}"
     )
-    lines = escape("\n".join(verdict_lines(report)))
     body = [
         header(
             report["verdict"],
-            "partial run" if report["partial"] else "run",
+            "partial load test" if report["partial"] else "load test",
             headline(report),
             about,
         ),
         tiles(
-            (name, f"{report['reaps'][name]:,}", "", "bad" * bool(report["reaps"][name]))
+            (name, f"{report['reaps'][name]:,}", MEANING[name], "bad" * bool(report["reaps"][name]))
             for name in BAD
         ),
-        card("Figures", "", f'<div class="scroll"><pre>{lines}</pre></div>'),
+        warning("Why", report["reasons"]) if report["reasons"] else "",
+        card("What happened", "", table(("", ""), figures(report), set())),
         grid(
             [
                 card("Open connections", "Over time.", timeline_chart(report, "open")),
                 card(
-                    "Reaps",
-                    "How many the server closed, by interval.",
+                    "Closed by the server",
+                    "How many, in each stretch of time.",
                     timeline_chart(report, "reaped"),
                 ),
             ]
@@ -62,14 +69,22 @@ def page(report: dict[str, Any]) -> str:
         grid(
             [
                 card(
-                    "Lateness of every reap",
-                    "The law is the band from 0 to one tick.",
+                    "How late each one was closed",
+                    "From its timeout on the server has one tick: the band.",
                     lateness_chart(report),
                 ),
-                card("Latency and own lag", "", _percentiles(report)),
+                card(
+                    "How long answers took",
+                    "And by how much the load generator was late itself.",
+                    _percentiles(report),
+                ),
             ]
         ),
-        card("By behaviour", "", _behaviours(report)),
+        card(
+            "By behaviour",
+            "What each kind of client was to see, and what it saw.",
+            _behaviours(report),
+        ),
         card(
             "Violations, each with its story",
             "" if report["violations"] else "None.",
@@ -106,7 +121,9 @@ def lateness_chart(report: dict[str, Any]) -> str:
     outside = sum(number for edge, number in bars if edge >= right)
     most = 1.2 * max((number for edge, number in bars if edge < right), default=1)
     label = f"lateness ({outside:,} are later than this picture shows)" if outside else "lateness"
-    chart = Chart("lateness", Axis(left, right, label, on_axis), Axis(0, most, "reaps", count))
+    chart = Chart(
+        "lateness", Axis(left, right, label, on_axis), Axis(0, most, "connections", count)
+    )
     chart.band([(0, 0), (tick, 0)], [(0, most), (tick, most)], "c")
     for low, high, style in ((left, 0.0, "bad"), (0.0, tick, "a"), (tick, right, "c")):
         chart.bars([(edge, number) for edge, number in bars if low <= edge < high], width, style)
@@ -119,7 +136,7 @@ def _percentiles(report: dict[str, Any]) -> str:
     figures = {
         "answer, from the instant the request was planned for": report["latency_s"],
         "the load generator's own lag": report["loadgen"]["lag_s"],
-        "lateness of reaps": report["lateness_s"],
+        "lateness of the server's closes": report["lateness_s"],
     }
     rows = [
         (label, *(known(each[name]) for name in ("p50", "p99", "p99_9", "max")))

@@ -24,51 +24,19 @@ REASONS = 5
 """How many reasons are printed; all are in the report."""
 INDENT = 13
 """Columns of the names at the left; a longer one gets a line of its own."""
+OWN_LAG = "own lag"
+
+Figure = tuple[str, str]
+"""What it is of, and what is said of it; without a name it goes on with the one before."""
 
 
 def verdict_lines(report: dict[str, Any]) -> list[str]:
     """Write what happened, then the verdict, then the reasons."""
-    reaps, lateness, connections = report["reaps"], report["lateness_s"], report["connections"]
-    generator, server = report["loadgen"], report["server"]
-    counts = f"{reaps['expected']:,} expected, {reaps['observed']:,} observed"
-    bad = ", ".join(f"{reaps[name]:,} {name}" for name in BAD)
-    if len(counts) + len(bad) + 2 <= width() - INDENT:
-        counts, bad = f"{counts}, {bad}", ""
-    figures = ", ".join(f"{name} {known(lateness[name])}" for name in ("min", "p50", "p99", "max"))
-    tick = seconds(report["config"]["tick_s"])
-    lines = [
-        *row(
-            "connections",
-            f"{connections['established']:,} of {connections['requested']:,} established, "
-            f"{connections['peak_open']:,} open at most, {connections['failed']:,} failed",
-        ),
-        *accounted(report["actions"]),
-        *row("reaps", counts),
-        *(row("", bad) if bad else ()),
-        *row("lateness", f"{figures} (law: 0 .. {tick})"),
-        *row("", beyond(reaps)),
-        *drawn(report["lateness_histogram"]),
-        *row(
-            "own lag",
-            f"p99 {known(generator['lag_s']['p99'])}, max {known(generator['lag_s']['max'])}",
-        ),
-    ]
-    if excused := reaps["late_but_server_stuck"]:
-        stuck = f"the server's answers took up to {known(report['stuck_s']['server'])}"
-        lines += row(
-            "",
-            f"{excused:,} reaps ({share(excused, reaps['expected'])}) excused by stalls: {stuck}",
-        )
-    for name, side, count, what in (
-        ("server", server, "workers", ("worker", "s")),
-        ("generator", generator, "processes", ("process", "es")),
-    ):
-        if side["rss_bytes_per_connection"] is not None:
-            each = f"{side['rss_bytes_per_connection']:,.0f} bytes per connection"
-            lines += row(
-                name, f"{each}, {side['cpu_fraction']:.0%} CPU, {plural(side[count], *what)}"
-            )
-    lines += machine_lines(report.get("machine"))
+    lines: list[str] = []
+    for name, text in figures(report):
+        if name == OWN_LAG:  # after the lines about lateness
+            lines += drawn(report["lateness_histogram"])
+        lines += row(name, text)
     lines += row("verdict", headline(report))
     for reason in report["reasons"][:REASONS]:
         lines += row("", reason)
@@ -77,8 +45,49 @@ def verdict_lines(report: dict[str, Any]) -> list[str]:
     return lines
 
 
-def accounted(actions: dict[str, Any]) -> list[str]:
-    """Write what became of everything that was asked."""
+def figures(report: dict[str, Any]) -> list[Figure]:
+    """Say what happened, in numbers."""
+    reaps, lateness, connections = report["reaps"], report["lateness_s"], report["connections"]
+    generator, server = report["loadgen"], report["server"]
+    counts = f"{reaps['expected']:,} expected, {reaps['observed']:,} observed"
+    bad = ", ".join(f"{reaps[name]:,} {name}" for name in BAD)
+    if len(counts) + len(bad) + 2 <= width() - INDENT:
+        counts, bad = f"{counts}, {bad}", ""
+    said = ", ".join(f"{name} {known(lateness[name])}" for name in ("min", "p50", "p99", "max"))
+    tick = seconds(report["config"]["tick_s"])
+    held = f"{connections['peak_open']:,} open at most, {connections['failed']:,} failed"
+    found: list[Figure] = [
+        (
+            "connections",
+            f"{connections['established']:,} of {connections['requested']:,} established, {held}",
+        ),
+        *accounted(report["actions"]),
+        ("reaps", counts),
+        *([("", bad)] if bad else []),
+        ("lateness", f"{said} (law: 0 .. {tick})"),
+        ("", beyond(reaps)),
+        (
+            OWN_LAG,
+            f"p99 {known(generator['lag_s']['p99'])}, max {known(generator['lag_s']['max'])}",
+        ),
+    ]
+    if excused := reaps["late_but_server_stuck"]:
+        stuck = f"the server's answers took up to {known(report['stuck_s']['server'])}"
+        of_all = share(excused, reaps["expected"])
+        found.append(("", f"{excused:,} reaps ({of_all}) excused by stalls: {stuck}"))
+    for name, side, count, what in (
+        ("server", server, "workers", ("worker", "s")),
+        ("generator", generator, "processes", ("process", "es")),
+    ):
+        if side["rss_bytes_per_connection"] is not None:
+            each = f"{side['rss_bytes_per_connection']:,.0f} bytes per connection"
+            busy = f"{side['cpu_fraction']:.0%} CPU, {plural(side[count], *what)}"
+            found.append((name, f"{each}, {busy}"))
+    return found + of_machine(report.get("machine"))
+
+
+def accounted(actions: dict[str, Any]) -> list[Figure]:
+    """Say what became of everything that was asked."""
     if not actions["asked"]:
         return []
     others = [
@@ -86,7 +95,8 @@ def accounted(actions: dict[str, Any]) -> list[str]:
         for name in ("refused", "cut", "unanswered", "underway")
         if actions[name]
     ]
-    return row("answers", ", ".join([f"{actions['answered']:,} of {actions['asked']:,}", *others]))
+    answered = f"{actions['answered']:,} of {actions['asked']:,}"
+    return [("answers", ", ".join([answered, *others]))]
 
 
 def width() -> int:
@@ -129,24 +139,22 @@ def beyond(reaps: dict[str, Any]) -> str:
     return f"{raw:,} beyond one tick before any allowance{of_all}{read}"
 
 
-def machine_lines(machine: dict[str, Any] | None) -> list[str]:
-    """Write memory and CPU by part: kernel, server, generator."""
-    lines: list[str] = []
+def of_machine(machine: dict[str, Any] | None) -> list[Figure]:
+    """Say memory and CPU by part: kernel, server, generator."""
+    found: list[Figure] = []
     for name, key, shown, ending in (
         ("memory", "memory_bytes", size, ""),
         ("cpu", "cpu_s", seconds, ""),
         ("one more", "process_bytes", size, ", before its first connection"),
     ):
         names = KINDS_OF_PROCESS if key == "process_bytes" else PARTS
-        figures = (machine or {}).get(key, {})
+        taken = (machine or {}).get(key, {})
         parts = [
-            f"{names[part]} {shown(figures[part])}"
-            for part in names
-            if figures.get(part) is not None
+            f"{names[part]} {shown(taken[part])}" for part in names if taken.get(part) is not None
         ]
         if parts:
-            lines += row(name, ", ".join(parts) + ending)
-    return lines
+            found.append((name, ", ".join(parts) + ending))
+    return found
 
 
 def headline(report: dict[str, Any]) -> str:

@@ -148,6 +148,7 @@ svg text,svg .label{font-size:17px}
 table,tbody,tr,td{display:block}thead{display:none}
 tr{border-bottom:1px solid var(--rule);padding:6px 0}td,tr:last-child td{border:0;padding:1px 0}
 td::before{content:attr(data-head);color:var(--soft);display:inline-block;min-width:9.5em;padding-right:8px}
+td[data-head=""]::before{content:none}
 .n{text-align:left;white-space:normal}td{overflow-wrap:anywhere}}
 footer{color:var(--soft);font-size:13.5px}
 footer p{margin:2px 0}

@@ -5,6 +5,8 @@ page, the picture.
 from __future__ import annotations
 
 import io
+import re
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -97,6 +99,31 @@ def test_a_violation_is_reported_as_a_story_and_a_page_escapes_what_it_shows() -
     assert f"silent connection {SILENT[3]}: connected" in html
     assert "<b>," not in html
     assert "&lt;b&gt;" in html
+
+
+def headings(html: str) -> list[str]:
+    """What stands above each part of a page."""
+    return re.findall(r"<h[123]>(.*?)</h[123]>", html)
+
+
+def test_a_page_draws_the_lateness_once_and_in_no_line_that_a_phone_would_clip() -> None:
+    html = page.page(report_of())
+    assert (html.count("<svg"), html.count("█"), html.count("<pre")) == (3, 0, 0)
+    assert '<td data-head="">lateness</td>' in html
+
+
+def test_every_heading_of_a_page_is_another(failed: Report) -> None:
+    found = headings(page.page(failed))
+    assert len(found) > 7
+    assert len(set(found)) == len(found)
+
+
+def test_a_page_says_why_a_run_did_not_pass(failed: Report) -> None:
+    html = page.page(failed)
+    assert failed["reasons"]
+    listed = re.findall("<li>(.*?)</li>", html.partition("<h2>Why</h2>")[2])
+    assert [unescape(line) for line in listed] == failed["reasons"]
+    assert "<h2>Why</h2>" not in page.page(report_of())
 
 
 def test_a_report_counts_the_same_in_every_place_and_can_be_drawn_without_reaps() -> None:

@@ -74,6 +74,27 @@ def test_the_verdict_is_the_headline(
     assert f"<h1>{headline}" in render({**summary, **changes}, advice, charted)
 
 
+@pytest.mark.parametrize("result", ["pass", "fail", "inconclusive"])
+def test_a_page_is_red_only_where_something_was_closed_wrongly(
+    answers: Answers, result: str
+) -> None:
+    summary, advice, charted = answers
+    page = render({**summary, "result": result, "reasons": ["a reason"]}, advice, charted)
+    assert f'<header class="{result}">' in page
+    assert f"header.{result}{{" in page
+
+
+def test_every_heading_of_the_report_is_another(answers: Answers) -> None:
+    found = re.findall(r"<h[123]>(.*?)</h[123]>", render(*answers))
+    assert len(found) > 8
+    assert len(set(found)) == len(found)
+
+
+def test_what_the_report_shows_says_close_and_not_reap(answers: Answers) -> None:
+    shown = re.sub(r"<style>.*?</style>|<[^>]*>", " ", render(*answers))
+    assert re.findall(r"\w* ?\w* \breap(?:s|ed)\b", shown) == []
+
+
 def test_offenders_and_names_are_shown_and_escaped(answers: Answers) -> None:
     summary, advice, charted = answers
     offenders = [
@@ -100,7 +121,7 @@ def test_a_page_without_data_says_so(answers: Answers) -> None:
     nothing = Charted(1.0, [], 0.1, False, 1.0, {}, {}, {}, [], [])
     empty = {**answers[0], "connections": 0, "listeners": {}}
     page = render(empty, {**answers[1], "config": {}, "listeners": {}}, nothing)
-    wanted = ("Nothing was reaped.", "Nothing happened.", "nothing can be advised")
+    wanted = ("Nothing was closed for silence.", "Nothing happened.", "nothing can be advised")
     assert [words for words in wanted if words not in page] == []
 
 

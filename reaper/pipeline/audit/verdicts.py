@@ -20,16 +20,16 @@ GRACE_NS, FLIGHT_NS, UNMATCHED = 250_000_000, 50_000_000, 0.01
 VERDICTS = {
     "activity_after_end": "something happened on it after it had ended",
     "duplicate": "it was opened or ended more than once, or a row of it is there twice",
-    "early": "reaped before it had been silent for its timeout",
-    "missed": "silent for more than its timeout, one tick and the grace, and not reaped",
-    "late": "reaped more than one tick, the grace and the stalls of its loop after it was due",
+    "early": "closed before it had been silent for its timeout",
+    "missed": "silent for more than its timeout, one tick and the grace, and not closed",
+    "late": "closed more than one tick, the grace and the stalls of its loop after it was due",
     "lost": "it has no end although it was due long before the log ends, or left no row at all",
     "missing_touch": "the silences written do not add up to what its end row says",
     "unknown": "its beginning is not in the log, rows of it may be in a file that is missing, its "
     "clock ran backwards, "
-    "or its reap states neither timeout nor due",
+    "or its close for silence states neither timeout nor due",
     "open_at_end": "still open, and rightly, when the log ends",
-    "ok_reaped": "reaped, in time",
+    "ok_reaped": "closed for its silence, in time",
     "ok_closed": "ended by a peer or the program, in time",
 }
 VIOLATIONS = ("early", "missed", "late", "lost", "duplicate", "activity_after_end", "missing_touch")

@@ -179,7 +179,6 @@ def folded(rows: list[list[str]], name: int) -> list[list[str]]:
 
 def render(summary: dict[str, Any], advice: dict[str, Any], charted: Charted) -> str:
     """The page as HTML."""
-    passed = summary["result"] == "pass"
     title = TITLES[summary["result"]]
     whose = "its client" if charted.seen else "the server"
     late = (
@@ -187,12 +186,12 @@ def render(summary: dict[str, Any], advice: dict[str, Any], charted: Charted) ->
         "allowed."
     )
     body = [
-        header("pass" if passed else "fail", "reaper audit", title, _subtitle(summary)),
+        header(summary["result"], "report on closed connections", title, _subtitle(summary)),
         _tiles(summary, advice),
         _violations(summary),
         grid(
             [
-                card("Lateness against the tick", late, _lateness_chart(charted)),
+                card("How late each one was closed", late, _lateness_chart(charted)),
                 card(
                     "Open connections over time",
                     "All open connections, and what ended them.",
@@ -212,7 +211,7 @@ def render(summary: dict[str, Any], advice: dict[str, Any], charted: Charted) ->
 def _subtitle(summary: dict[str, Any]) -> str:
     text = (
         f"{summary['connections']:,} connections judged, {summary['verdicts']['ok_reaped']:,} "
-        "reaped in time"
+        "closed for silence, in time"
     )
     if joined := summary.get("joined"):
         text += f"; {joined['pairs']:,} of them confirmed by the client's own log"
@@ -229,18 +228,23 @@ def _tiles(summary: dict[str, Any], advice: dict[str, Any]) -> str:
     ]
     shown: list[Tile] = [
         (
-            "violations",
+            "closed wrongly",
             f"{violations:,}",
-            "early, missed, late, lost, duplicate",
+            "early, late, never or twice; each below",
             "bad" if violations else "",
         ),
         (
-            "lateness, p99",
+            "99 of 100 were closed within",
             seconds(max(worst)) if worst else "none",
-            f"one tick is {seconds(tick)}",
+            f"after their timeout; one tick is {seconds(tick)}",
             "",
         ),
-        ("averted", f"{summary['averted']:,}", "spared by the final check", ""),
+        (
+            "spared at the last look",
+            f"{summary['averted']:,}",
+            "due, but bytes of theirs had just arrived",
+            "",
+        ),
     ]
     for name, timeout in list(advice["config"].get("timeouts", {}).items())[:2]:
         shown.append(
@@ -270,7 +274,7 @@ def _violations(summary: dict[str, Any]) -> str:
 
 def _lateness_chart(charted: Charted) -> str:
     if not charted.lateness:
-        return '<p class="none">Nothing was reaped.</p>'
+        return '<p class="none">Nothing was closed for silence.</p>'
     size, last = charted.slice, LATENESS_TICKS * charted.tick
     most = max(n for _, n in charted.lateness)
     low, high = (
@@ -278,9 +282,9 @@ def _lateness_chart(charted: Charted) -> str:
         max(charted.tick * 1.15, charted.lateness[-1][0] + size),
     )
     chart = Chart(
-        "Lateness of reaps",
+        "Lateness",
         Axis(low, high, "lateness", seconds),
-        Axis(0, most * 1.15, "reaps", count),
+        Axis(0, most * 1.15, "connections", count),
     )
     early = [(x, n) for x, n in charted.lateness if x < 0]
     chart.bars(early, size, "bad", "early" if early else "")
@@ -320,8 +324,8 @@ def _time_chart(charted: Charted) -> str:
     )
     chart.band([(x, 0.0) for x, _ in open_now], open_now, "a")
     chart.line(open_now, "a", "open")
-    chart.line(reaps, "d", f"reaped per {seconds(charted.width)}")
-    chart.line(closes, "c", f"closed per {seconds(charted.width)}")
+    chart.line(reaps, "d", f"closed for silence per {seconds(charted.width)}")
+    chart.line(closes, "c", f"closed otherwise per {seconds(charted.width)}")
     return chart.svg()
 
 
@@ -435,13 +439,13 @@ def _mass_table(charted: Charted) -> str:
         return ""
     rows = [[seconds(when), f"{reaps:,}", f"{back:,}"] for when, reaps, back in charted.mass]
     text = (
-        "Ticks that reaped far more than usual, and the openings that followed: a reconnect storm "
-        "looks like both."
+        "Ticks in which far more was closed for silence than usual, and the openings that followed: a "
+        "reconnect storm looks like both."
     )
     return card(
-        "Mass reaps",
+        "Many closed at once",
         text,
-        table(["at", "reaped in one tick", "opened within five ticks"], rows, {0, 1, 2}),
+        table(["at", "closed in one tick", "opened within five ticks"], rows, {0, 1, 2}),
     )
 
 
@@ -453,7 +457,8 @@ def _verdict_table(summary: dict[str, Any]) -> str:
     ]
     return card(
         "Every verdict",
-        "Each connection has exactly one.",
+        "What the audit says of each connection; each has exactly one. The grace is "
+        f"{seconds(summary['settings_s']['grace'])} (--grace).",
         table(["verdict", "connections", "meaning"], rows, {1}),
     )
 
