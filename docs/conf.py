@@ -36,6 +36,7 @@ NAVIGATION = {
         "docs/howto/why-closed",
         "docs/howto/websockets",
         "docs/howto/streams",
+        "docs/howto/client-left",
         "docs/howto/drain",
         "docs/howto/proxies",
         "docs/howto/too-many-files",

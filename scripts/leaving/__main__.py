@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 from scripts.leaving.applications import APPLICATIONS
+from scripts.leaving.servers import table
 from scripts.leaving.trial import SERVERS, faults, tried
 
 
@@ -19,7 +20,14 @@ def main() -> int:
     parser.add_argument("--abandoned", default="200ms", help="timeouts.abandoned")
     parser.add_argument("--application", choices=APPLICATIONS, help="only this one")
     parser.add_argument("--json", action="store_true", help="one JSON object per row")
+    parser.add_argument(
+        "--servers", action="store_true", help="print the table of servers instead, with 2s"
+    )
     given = parser.parse_args()
+    if given.servers:
+        for line in table("2s"):
+            print(line, flush=True)
+        return 0
     failed = False
     for application in [given.application] if given.application else APPLICATIONS:
         for server in SERVERS:

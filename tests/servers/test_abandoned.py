@@ -353,3 +353,33 @@ def test_what_a_handler_does_after_its_answer_is_not_cancelled(trial: Trial) -> 
 def test_no_error_is_logged_for_a_cancelled_request(trial: Trial) -> None:
     assert "Traceback" not in trial.log
     assert "without starting response" not in trial.log
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["hypercorn", "hypercorn on trio"])
+def test_a_reset_stream_of_http2_is_cancelled_and_its_neighbour_answered(
+    kind: str, tmp_path: Path
+) -> None:
+    from h2.connection import H2Connection
+    from h2.events import DataReceived
+
+    with serving(kind, tmp_path / "log", ABANDONED=f"{AFTER:g}s") as server:
+        speaks = H2Connection()
+        speaks.initiate_connection()
+        with connect(server) as client:
+            for stream, path in ((1, "/closes"), (3, "/stays")):
+                names = (":method", ":path", ":scheme", ":authority")
+                values = ("GET", path, "http", "h")
+                speaks.send_headers(stream, list(zip(names, values, strict=True)), end_stream=True)
+            client.sendall(speaks.data_to_send())
+            time.sleep(0.5)  # both are being worked on
+            speaks.reset_stream(1)
+            client.sendall(speaks.data_to_send())
+            answers: list[Any] = []
+            while not answers:
+                events = speaks.receive_data(client.recv(100_000))
+                answers += [each for each in events if isinstance(each, DataReceived)]
+        log = server.log.read_text()
+    assert f"/closes {CANCELLED}" in log
+    assert f"/stays {ENDED}" in log
+    assert (answers[0].stream_id, answers[0].data) == (3, b"done")
