@@ -14,6 +14,7 @@ exception in here never reaches the program.
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -140,11 +141,20 @@ def _parts(text: str) -> tuple[int, ...]:
 def around(kind: Any, name: str) -> Callable[[Callable[..., Any]], None]:
     """Replace the method *name* of the class *kind* by the decorated function.
 
-    The function is called with the original method, and then with the arguments of the call.
+    The function is called with the original method, and then with the arguments of the call. What
+    was a coroutine function stays one.
     """
 
     def decorate(instead: Callable[..., Any]) -> None:
         method = getattr(kind, name)
+        if inspect.iscoroutinefunction(method):
+
+            @functools.wraps(method)
+            async def awaited(*arguments: Any, **options: Any) -> Any:
+                return await instead(method, *arguments, **options)
+
+            setattr(kind, name, awaited)
+            return
 
         @functools.wraps(method)
         def wrapped(*arguments: Any, **options: Any) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import os
 import socket
 from collections.abc import Callable
@@ -11,7 +13,7 @@ from typing import Any
 import pytest
 
 from reaper.run import report
-from reaper.run.servers import SERVERS, Server
+from reaper.run.servers import SERVERS, Server, around
 
 Heard = list[dict[str, Any]]
 
@@ -104,3 +106,16 @@ def test_what_is_no_socket_is_not_reported_as_a_place_that_is_guarded(heard: Hea
         report.guarded("odd", [NoSocket(), file, listening], {})
         assert heard[0]["inodes"] == [os.fstat(listening.fileno()).st_ino]
         assert heard[0]["places"] == [f"127.0.0.1:{listening.getsockname()[1]}"]
+
+
+def test_a_coroutine_function_that_is_wrapped_stays_one() -> None:
+    class Kind:
+        async def method(self) -> int:
+            return 1
+
+    @around(Kind, "method")
+    async def more(method: Callable[..., Any], self: Any) -> int:
+        return int(await method(self)) + 1
+
+    assert inspect.iscoroutinefunction(Kind.method)
+    assert asyncio.run(Kind().method()) == 2
