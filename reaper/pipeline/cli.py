@@ -26,7 +26,7 @@ with needs("reaper.pipeline", "idle-reaper[pipeline]"):
     from .engine import NoSpark, line_of
     from .engine.choice import CHOICES
     from .live import command as live
-    from .places import Place
+    from .places import DAMAGED, Place
     from .report import command as report
     from .whatif import command as whatif
 
@@ -116,9 +116,14 @@ def _full(out: Place) -> str:
 def _why(error: Exception) -> str:
     """Why an engine gave up, in one line."""
     if unreadable := re.search(r"while reading file (\S+?)\.?\s", str(error)):
+        name = unquote(unreadable[1]).removeprefix("file://")
+        if name.endswith(".gz"):
+            return f"{name} cannot be read: {DAMAGED}"
         return (
-            f"{unquote(unreadable[1])} cannot be read: a page fails its checksum, or the file "
-            "changed since it was checked. Ask again"
+            f"{name} cannot be read: a page fails its checksum, or the file changed since it was "
+            "checked. Ask again"
         )
+    if damaged := re.search(rf"IOError: (.+ cannot be read: {DAMAGED})", str(error)):
+        return damaged[1]
     engine = "Spark" if type(error).__module__.startswith("py") else "the embedded engine"
     return f"{engine} gave up: {line_of(error)}"

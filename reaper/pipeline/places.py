@@ -24,6 +24,9 @@ from typing import Any, TypeVar
 
 from ..errors import one_line
 
+DAMAGED = "it is damaged or cut"
+"""What both engines say of a compressed file that cannot be read to its end."""
+
 T = TypeVar("T")
 
 PATIENCE_S = 20.0

@@ -15,6 +15,7 @@ pytest.importorskip("pyarrow")
 
 from reaper.pipeline.advise.access_logs import FORMATS, log_files
 from reaper.pipeline.advise.run import Policy, advise
+from reaper.pipeline.cli import _why
 from reaper.pipeline.read.inputs import Inputs
 from tests.conftest import Ran
 
@@ -333,7 +334,12 @@ def test_a_log_that_is_cut_is_named(pipeline: Ran, tmp_path: Path) -> None:
     given = ("advise", "--logs", tmp_path / "a.gz", "--format", "nginx", "--out", tmp_path / "out")
     status, _, said = pipeline(*given)
     assert (status, said.count("\n")) == (2, 1)
-    assert f"{tmp_path / 'a.gz'} cannot be read" in said
+    assert said.endswith(f": {tmp_path / 'a.gz'} cannot be read: it is damaged or cut\n")
+
+
+def test_of_a_log_that_is_cut_spark_says_the_same() -> None:
+    said = "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:///logs/a%20b.gz. "
+    assert _why(OSError(said)) == "/logs/a b.gz cannot be read: it is damaged or cut"
 
 
 def test_a_file_that_is_named_twice_counts_once(tmp_path: Path) -> None:

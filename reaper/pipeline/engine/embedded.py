@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from ...errors import needs
-from ..places import Place
+from ..places import DAMAGED, Place
 from . import sql
 from .functions import use
 from .sql import OVER, Column, Window, column_of, literal, name
@@ -291,8 +291,8 @@ def read_lines(session: Session, paths: Sequence[Place]) -> DataFrame:
                             for text in line.splitlines()
                         ]
                         yield pa.record_batch([pa.array(texts, pa.string())], schema=schema)
-                except (OSError, EOFError, zlib.error) as error:
-                    raise OSError(f"{file} cannot be read: {error}") from None
+                except (OSError, EOFError, zlib.error):
+                    raise OSError(f"{file} cannot be read: {DAMAGED}") from None
 
     return session.createDataFrame(pa.RecordBatchReader.from_batches(schema, batches()))
 
