@@ -164,7 +164,7 @@ class Moving(Loop):
 
     _now = 0.0
 
-    @property  # type: ignore[override]
+    @property
     def time(self) -> float:
         self._now += 1e-6
         return self._now
