@@ -16,7 +16,7 @@ from typing import Any
 
 from ..asyncio import transports
 from ..asyncio.reaper import AsyncioReaper
-from ..config.settings import ReaperConfig
+from ..config.settings import DEFAULT, ReaperConfig
 from ..driver.driver import Driver
 from ..driver.sockets import shut_by_peer
 from .abandoned import Link, Requests, link_of
@@ -31,6 +31,12 @@ LINK = "_reaper_link"
 
 OWN_GRACE = 3.0
 """Seconds; hypercorn's default of `graceful_timeout`."""
+
+OWN_KEEP_ALIVE = 5.0
+"""Seconds; hypercorn's default of `keep_alive_timeout`."""
+
+NEVER = 1e8
+"""Seconds; the keep-alive that hypercorn is given where ours is set."""
 
 _WAITING: weakref.WeakKeyDictionary[Any, asyncio.Task[None]] = weakref.WeakKeyDictionary()
 
@@ -67,6 +73,9 @@ def streams_of(
     Args:
         plain, cancelling: Which kind, without and with `timeouts.abandoned`.
     """
+    is_set = config.origin("timeouts.keep_alive") != DEFAULT
+    if is_set and server.config.keep_alive_timeout == OWN_KEEP_ALIVE:
+        server.config.keep_alive_timeout = NEVER
     if server.config.graceful_timeout == OWN_GRACE:
         server.config.graceful_timeout = config.timeouts.drain
     wrapper, timeouts = server.app, config.timeouts

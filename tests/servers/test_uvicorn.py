@@ -412,6 +412,21 @@ def test_a_websocket_whose_peer_answers_pings_lives_and_a_silent_one_is_closed(
         assert server.log.read_text().count("closed: tunnel") == 1
 
 
+@pytest.mark.parametrize("protocol", ["HttpTools", "H11"])
+def test_a_websocket_is_closed_at_its_age_although_it_talks(tmp_path: Path, protocol: str) -> None:
+    async def talk(port: int) -> None:
+        async with websockets.asyncio.client.connect(f"ws://127.0.0.1:{port}/ws") as client:
+            with contextlib.suppress(websockets.exceptions.ConnectionClosed):
+                while True:
+                    await client.send("x")
+                    await client.recv()
+                    await asyncio.sleep(0.05)
+
+    with serving(tmp_path, protocol, "asyncio", REAPER_TIMEOUTS_TUNNEL_AGE="1s") as server:
+        asyncio.run(talk(server.port))
+        assert "closed: tunnel_age" in server.log.read_text()
+
+
 def test_uvicorns_own_keep_alive_holds_unless_ours_is_set() -> None:
     for environment, expected in (({}, 5), ({"REAPER_TIMEOUTS_KEEP_ALIVE": "7s"}, 7)):
         assert kept_alive(ReaperConfig.load(environ=environment), 5).timeouts.keep_alive == expected

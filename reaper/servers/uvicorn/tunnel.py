@@ -12,8 +12,9 @@ import math
 from typing import Any, ClassVar
 
 from ...asyncio import transports
+from ...core.lease import Lease
 from ...policy import Phase
-from ...policy.reasons import DRAIN, MAX_AGE
+from ...policy.reasons import DRAIN, MAX_AGE, TUNNEL_AGE
 from .base import Guarded
 from .shared import Shared
 
@@ -62,7 +63,7 @@ class GuardedTunnel(Guarded):
     one counts as activity.
     """
 
-    __slots__ = ("_before", "_paused", "_stalled", "_taken")
+    __slots__ = ("_before", "_old", "_paused", "_stalled", "_taken")
 
     RESTS: ClassVar[Phase] = Phase.TUNNEL
 
@@ -74,6 +75,7 @@ class GuardedTunnel(Guarded):
         self.shared = shared
         self._before: Guarded | None = before
         self._paused = False
+        self._old: Lease | None = None  # due when the tunnel is `timeouts.tunnel_age` old
 
     def connection_made(self, transport: Any) -> None:
         if transports.is_unix(transport):
@@ -88,6 +90,8 @@ class GuardedTunnel(Guarded):
         self._begin(self.shared.tunnel, Phase.TUNNEL.value, before)
         self.lease.touch()
         before.hand_over(self)
+        if seconds := self.shared.config.timeouts.tunnel_age:
+            self._old = self.shared.driver.deadline(self, seconds, TUNNEL_AGE)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)  # type: ignore[misc]
@@ -158,6 +162,12 @@ class GuardedTunnel(Guarded):
 
     def grew_old(self) -> None:
         self.reap(MAX_AGE)
+
+    def _let_go(self) -> None:
+        super()._let_go()
+        if self._old is not None:
+            self._old.release()
+            self._old = None  # its hook refers to this object: a circle otherwise
 
     def _rests_in(self, phase: Phase) -> bool:
         return phase is Phase.TUNNEL
