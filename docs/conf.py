@@ -38,6 +38,8 @@ NAVIGATION = {
         "docs/howto/streams",
         "docs/howto/client-left",
         "docs/howto/drain",
+        "docs/howto/waiting-for-connections",
+        "docs/howto/hangs-on-reload",
         "docs/howto/proxies",
         "docs/howto/too-many-files",
         "docs/howto/close-wait",

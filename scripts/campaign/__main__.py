@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from loadgen.plan.capacity import raise_descriptor_limit
 from reaper.config.flags import Parser
 
 from ..provenance import machine
@@ -51,6 +52,7 @@ def main() -> int:
         chosen = [known[name] for name in options.only.split(",")]
     if not options.minutes > 0:
         parser.error(f"--minutes {options.minutes}: must be more than 0")
+    raise_descriptor_limit()  # servers inherit it; 1,024 are too few for some trials
     total = sum(trial.share for trial in chosen) or 1.0
     report: dict[str, Any] = {"about": machine(), "minutes": options.minutes, "trials": []}
     options.out.mkdir(parents=True, exist_ok=True)

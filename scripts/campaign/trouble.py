@@ -34,6 +34,8 @@ from loadgen.vanish import vanish
 
 from ..groups import Group, memory_group
 from ..serving import ROOT, Server, free_port, load, serving
+from ..stops import trial as stops
+from ..stops.words import LAST
 from ..tools import get, metrics, nginx, tool
 from . import fuzz
 
@@ -344,6 +346,31 @@ def crowd(server: Server, group: Group, count: int) -> dict[str, int]:
         "newcomers answered 200": fresh["200"],
         "newcomers answered 503": fresh["503"],
     }
+
+
+async def told_to_stop(given: Round, streams: int, sockets: int, answers: int) -> None:
+    """The server is told to stop while streams, WebSockets and answers are open, by SIGTERM and by
+    Ctrl-C in turn: each is told and ends properly, and what is no stream arrives whole.
+    """
+    how = ("Ctrl-C", "SIGTERM")[given.outcome.figures["rounds"] % 2]
+    seen = await stops.stopped(
+        given.server, how, streams=streams, sockets=sockets, answers=answers, patience=60.0
+    )
+    counts = {
+        "streams told": (len(seen.streams), sum(LAST in each.data for each in seen.streams)),
+        "streams ended properly": (len(seen.streams), sum(each.whole for each in seen.streams)),
+        "WebSockets closed with 1012": (
+            len(seen.sockets),
+            sum(each.code == stops.RESTART for each in seen.sockets),
+        ),
+        "answers whole": (len(seen.answers), sum(each.whole for each in seen.answers)),
+        "lifespans ended": (1, int(seen.lifespan)),
+        "processes ended": (1, int(seen.gone is not None)),
+    }
+    for name, (wanted, found) in counts.items():
+        given.outcome.count(name, found)
+        if found != wanted:
+            given.outcome.failures.append(f"{how}: {found} of {wanted} {name}")
 
 
 # ---- lifetimes

@@ -52,7 +52,9 @@ UPGRADE = (
     b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
 )
 LAST_CHUNK = b"\r\n0\r\n\r\n"
-RESTARTS = b"\x88"
+RESTART = 1012
+"""The code with which a WebSocket is closed because its server restarts."""
+CLOSES = b"\x88"
 """The first byte of a closing frame; the code is in the third and the fourth."""
 AT_A_TIME = 100
 """Connections that are opened together."""
@@ -94,7 +96,7 @@ class Heard:
     @property
     def code(self) -> int:
         frames = self.data.partition(b"\r\n\r\n")[2]
-        return int.from_bytes(frames[2:4], "big") if frames.startswith(RESTARTS) else 0
+        return int.from_bytes(frames[2:4], "big") if frames.startswith(CLOSES) else 0
 
 
 @dataclass
