@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from .config import effects
 from .config.command import Table, add_commands
 from .config.flags import Parser, add_completion, add_version
 from .deploy import add_commands as add_deploy
@@ -26,6 +27,7 @@ from .run.command import add_commands as add_run
 from .top.command import add_commands as add_top
 
 REASONS = Table("reasons", reasons.markdown)
+EFFECTS = Table("effects", effects.markdown)
 """The table of the page docs/howto/why-closed.md."""
 
 
@@ -62,7 +64,7 @@ def make_parser(name: str, *, pipeline: bool) -> Parser:
     )
     add_version(parser)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    add_commands(commands, [REASONS])
+    add_commands(commands, [REASONS, EFFECTS])
     try:
         from .attach.command import add_commands as add_attach
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError
+from .effects import SERVERS, without_effect
 from .flags import add_settings, settings
 from .lint import Finding, lint
 from .settings import DEFAULT, OPTIONS, SECTIONS, ReaperConfig, suggest, unknown_variables
@@ -42,6 +43,13 @@ def add_commands(commands: Any, tables: Sequence[Table] = ()) -> None:
     check.add_argument("--json", action="store_true", help="print one JSON object")
     check.add_argument(
         "--changed", action="store_true", help="only the settings that differ from their defaults"
+    )
+    check.add_argument(
+        "--for",
+        dest="server",
+        metavar="SERVER",
+        choices=tuple(SERVERS),
+        help=f"name what is set and does nothing in it: one of {', '.join(SERVERS)}",
     )
     add_settings(check, SECTIONS)
     check.set_defaults(run=_check)
@@ -72,7 +80,7 @@ def _check(parsed: argparse.Namespace) -> int:
         for line in str(error).splitlines():
             print(line, file=sys.stderr)
         return UNUSABLE
-    findings = [*lint(config), *_variables()]
+    findings = [*lint(config), *_variables(), *_vain(config, parsed.server)]
     failed = any(finding.severity == "error" for finding in findings)
     shown = [
         path for path in OPTIONS if not parsed.changed or config.get(path) != OPTIONS[path].default
@@ -80,6 +88,15 @@ def _check(parsed: argparse.Namespace) -> int:
     say = _as_json if parsed.json else _as_text
     print(say(config, shown, findings, failed))
     return FAILED if failed else GOOD
+
+
+def _vain(config: ReaperConfig, server: str | None) -> list[Finding]:
+    """A warning for each setting that does nothing in *server*; None: none was named."""
+    found = without_effect(config, [server] if server else [])
+    return [
+        Finding("warning", path, f"no effect in {server}" + (f"; instead: {but}" if but else ""))
+        for path, but in found.items()
+    ]
 
 
 def _variables() -> list[Finding]:

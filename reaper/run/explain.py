@@ -17,6 +17,7 @@ import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from ..config.effects import said, without_effect
 from ..config.settings import ReaperConfig
 from ..errors import one_line
 from . import report
@@ -174,3 +175,7 @@ def inside_lines(
         )
         note = f" ({server.note})" if server.note else ""
         yield f"{name} {found[name]} (tested: {server.range}) is guarded from inside{note}: {text}"
+        kinds = [kind for each in SERVERS if each.name == name for kind in each.kinds]
+        for kind in dict.fromkeys(kinds):
+            if vain := said(without_effect(config, [kind])):
+                yield f"  {kind}: {vain}"

@@ -74,8 +74,13 @@ def limits_text(values: Mapping[str, float]) -> str:
     )
 
 
-def guarded(server: str, sockets: Iterable[Any], limits: Mapping[str, float]) -> None:
-    """Say that *server* listens on *sockets* and is guarded with *limits*, in seconds; 0 is off."""
+def guarded(
+    server: str, sockets: Iterable[Any], limits: Mapping[str, float], vain: str = ""
+) -> None:
+    """Say that *server* listens on *sockets* and is guarded with *limits*, in seconds; 0 is off.
+
+    *vain* says which settings do nothing in it; empty: all that are set act.
+    """
     places, inodes = [], []
     for sock in sockets:
         with suppress(OSError):
@@ -84,7 +89,8 @@ def guarded(server: str, sockets: Iterable[Any], limits: Mapping[str, float]) ->
             if isinstance(number, int) and stat.S_ISSOCK((found := os.fstat(number)).st_mode):
                 inodes.append(found.st_ino)
                 places.append(address(sock.getsockname()))
-    message = {"guarded": server, "inodes": inodes, "places": places, "limits": limits_text(limits)}
+    text = limits_text(limits) + (f"; {vain}" if vain else "")
+    message = {"guarded": server, "inodes": inodes, "places": places, "limits": text}
     _say(
         message, f"{server} on {', '.join(places) or 'its sockets'} is guarded: {message['limits']}"
     )

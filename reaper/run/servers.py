@@ -23,6 +23,7 @@ from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 from typing import Any
 
+from ..config.effects import said, without_effect
 from ..errors import one_line
 from . import report
 
@@ -49,6 +50,7 @@ class Server:
         limits: The timeouts that hold afterwards.
         own: Timeouts that stay the server's own unless they are set here, and where it has them
             from.
+        columns: Its kinds in `config.effects`; empty: its name is the only one.
         note: Which of its kinds are guarded, for people; empty: all.
     """
 
@@ -59,6 +61,7 @@ class Server:
     change: Callable[[ModuleType, Server], None]
     limits: tuple[str, ...] = HTTP
     own: Mapping[str, str] = field(default_factory=dict)
+    columns: tuple[str, ...] = ()
     note: str = ""
 
     def guard(self, module: ModuleType, *, strict: bool) -> None:
@@ -107,14 +110,21 @@ class Server:
         timeouts = report.load().timeouts
         return {name: getattr(timeouts, name) for name in self.limits}
 
-    def listens(self, sockets: Iterable[Any], **known: float) -> None:
-        """Say that the server listens on *sockets*, guarded.
+    def listens(self, sockets: Iterable[Any], column: str = "", **known: float) -> None:
+        """Say that the server listens on *sockets*, guarded, and what is set and does nothing in it.
 
         Args:
             sockets: Its listening sockets.
+            column: Which of its `kinds` it is; empty: the first.
             known: Timeouts that are the server's own and hold instead of ours, in seconds.
         """
-        report.guarded(str(self), sockets, {**self.in_force(), **known})
+        vain = said(without_effect(report.load(), [column or self.kinds[0]]))
+        report.guarded(str(self), sockets, {**self.in_force(), **known}, vain)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Its names in `config.effects`."""
+        return self.columns or (self.name,)
 
     def __str__(self) -> str:
         return f"{self.name} {self.version}".rstrip()
@@ -234,6 +244,9 @@ GUNICORN = {
 }
 
 
+GUNICORN_COLUMNS = {"ASGIWorker": "gunicorn-asgi", "ThreadWorker": "gunicorn-gthread"}
+
+
 def is_ours(kind: Any) -> bool:
     """Whether *kind* is a class of this library: of this copy, or of the one the program imports."""
     return kind.__module__.partition(".")[0] in (PACKAGE, "reaper")
@@ -267,7 +280,7 @@ def _gunicorn_worker(module: ModuleType, server: Server) -> None:
     def init_process(method: Callable[..., Any], self: Any) -> None:
         kind = type(self)
         if is_ours(kind) and kind.__name__ in GUNICORN.values():
-            server.listens(each.sock for each in self.sockets)
+            server.listens((each.sock for each in self.sockets), GUNICORN_COLUMNS[kind.__name__])
         method(self)  # this returns when the worker has ended
 
 
@@ -413,8 +426,9 @@ def _hypercorn_reports(server: Server) -> None:
         return  # the other flavour has wrapped it
 
     @after(Config, "create_sockets")
-    def told(sockets: Any, *_: Any) -> None:
-        server.listens([*sockets.secure_sockets, *sockets.insecure_sockets])
+    def told(sockets: Any, config: Any, *_: Any) -> None:
+        own = {} if report.is_set("keep_alive") else {"keep_alive": config.keep_alive_timeout}
+        server.listens([*sockets.secure_sockets, *sockets.insecure_sockets], **own)
 
 
 def _tornado(module: ModuleType, server: Server) -> None:
@@ -444,6 +458,8 @@ def _twisted(module: ModuleType, server: Server) -> None:
         server.listens([port.socket])
 
 
+HYPERCORNS = "keep_alive_timeout, 5s unless given"
+
 SERVERS: tuple[Server, ...] = (
     Server(
         "uvicorn",
@@ -466,6 +482,7 @@ SERVERS: tuple[Server, ...] = (
         "gunicorn.config",
         ("Config.worker_class.fget",),
         _gunicorn_config,
+        columns=("gunicorn-asgi", "gunicorn-gthread", "gunicorn-uvicorn"),
     ),
     Server(
         "gunicorn",
@@ -473,6 +490,7 @@ SERVERS: tuple[Server, ...] = (
         "gunicorn.workers.base",
         ("Worker.init_process",),
         _gunicorn_worker,
+        columns=("gunicorn-asgi", "gunicorn-gthread", "gunicorn-uvicorn"),
         note="with the workers asgi, gthread and uvicorn's; the others from outside",
     ),
     Server("aiohttp", ("3.12", "3.14.5"), "aiohttp.web_server", ("Server",), _aiohttp),
@@ -496,6 +514,7 @@ SERVERS: tuple[Server, ...] = (
         "hypercorn.asyncio.tcp_server",
         ("TCPServer.run",),
         _hypercorn,
+        own={"keep_alive": HYPERCORNS},
     ),
     Server(
         "hypercorn",
@@ -503,6 +522,8 @@ SERVERS: tuple[Server, ...] = (
         "hypercorn.trio.tcp_server",
         ("TCPServer.run",),
         _hypercorn_trio,
+        own={"keep_alive": HYPERCORNS},
+        columns=("hypercorn-trio",),
     ),
     Server(
         "tornado", ("6.6.1", "6.6.1"), "tornado.http1connection", ("HTTP1Connection",), _tornado

@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ..config.effects import said, without_effect
 from ..config.settings import DEFAULT, Attach, ReaperConfig
 from ..errors import NotInstalled, one_line, printable
 from . import report
@@ -82,7 +83,7 @@ def outside_limits(config: ReaperConfig) -> Attach:
 
 
 def outside_text(config: ReaperConfig, *, defers: bool = False) -> str:
-    """The limits of what is guarded from outside, for people, and which of those asked for are not.
+    """The limits of what is guarded from outside, for people, and what is set without effect there.
 
     Args:
         defers: Whether its socket has TCP_DEFER_ACCEPT: the kernel hides a client until its first
@@ -101,7 +102,9 @@ def outside_text(config: ReaperConfig, *, defers: bool = False) -> str:
         text += "; first_byte cannot hold: its socket has TCP_DEFER_ACCEPT"
     if asked(config, "timeouts.keep_alive") and not asked(config, "timeouts.idle"):
         text += "; keep_alive holds inside only: outside give --idle"
-    return text
+    vain = without_effect(config, ["outside"])
+    vain.pop("timeouts.keep_alive", None)
+    return f"{text}; {said(vain)}" if vain else text
 
 
 def watch_over(

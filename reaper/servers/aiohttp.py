@@ -17,6 +17,7 @@ from http import HTTPStatus
 from typing import Any
 
 from aiohttp import HttpVersion11, WSCloseCode, web
+from aiohttp.log import server_logger
 
 from ..asyncio import transports
 from ..asyncio.guards import LEAVING
@@ -28,7 +29,7 @@ from ..errors import printable
 from ..policy import Phase
 from . import polled
 from .abandoned import Abandoned, link_of
-from .configured import advertised, kept_alive
+from .configured import advertised, kept_alive, warn
 from .goodbye import begin_stopping
 from .streams import EXTENSION
 
@@ -297,6 +298,7 @@ def run_app(app: Any, *, config: ReaperConfig | None = None, **options: Any) -> 
     """
     settings = ReaperConfig.load(os.environ.get("REAPER_CONFIG")) if config is None else config
     settings = kept_alive(settings, options.get("keepalive_timeout"))
+    warn(settings, "aiohttp", server_logger)
     # aiohttp's own timer counts the seconds in which the process stood still, and fires before the
     # bytes are read that came meanwhile.
     options["keepalive_timeout"] = NEVER

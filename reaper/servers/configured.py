@@ -4,10 +4,13 @@ and the maximum age of a connection.
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
+from ..config.effects import said, without_effect
 from ..config.settings import DEFAULT, ReaperConfig
 from ..policy import lifespan
 
@@ -51,3 +54,12 @@ def ages(config: ReaperConfig) -> Callable[[], float]:
     share = random.Random().random
     timeouts, limits = config.timeouts, config.limits
     return lambda: lifespan(timeouts.max_age, limits.max_age_jitter, config.reaper.tick, share())
+
+
+def warn(config: ReaperConfig, server: str, log: Any) -> None:
+    """Say in one line of *log* what *config* sets and what does nothing in *server*, a name of
+    `config.effects`. Below `reaper run`, which says it itself, nothing is said.
+    """
+    vain = said(without_effect(config, [server]))
+    if vain and not os.environ.get("REAPER_RUN"):
+        log.warning("reaper: %s", vain)

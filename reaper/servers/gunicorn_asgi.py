@@ -22,7 +22,7 @@ from ..config.settings import ReaperConfig
 from ..policy import Phase
 from . import polled
 from .abandoned import Requests, link_of, streams_of
-from .configured import kept_alive
+from .configured import kept_alive, warn
 from .goodbye import begin_stopping
 from .metrics import stopping
 from .streams import Streams
@@ -94,6 +94,7 @@ class ASGIWorker(gasgi.ASGIWorker):  # type: ignore[misc]
         self.loop.close()
         settings = ReaperConfig.load(os.environ.get("REAPER_CONFIG"))
         self._settings = settings
+        warn(settings, "gunicorn-asgi", self.log)
         self._streams: Streams | None = None  # until it listens
         if self.cfg.keepalive:
             settings = kept_alive(settings, self.cfg.keepalive)

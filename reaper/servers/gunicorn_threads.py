@@ -23,7 +23,7 @@ from ..asyncio.reaper import AsyncioReaper, reaper_of
 from ..config.settings import ReaperConfig
 from ..policy import Phase
 from . import polled
-from .configured import kept_alive
+from .configured import kept_alive, warn
 
 
 class Face(polled.Face):
@@ -102,6 +102,7 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
         self._settings = kept_alive(
             ReaperConfig.load(os.environ.get("REAPER_CONFIG")), self.cfg.keepalive or None
         )
+        warn(self._settings, "gunicorn-gthread", self.log)
         self._loop = asyncio.new_event_loop()
         self._judging = threading.Thread(target=self._loop.run_forever, name="reaper", daemon=True)
         self._judging.start()

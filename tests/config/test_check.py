@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from reaper.__main__ import REASONS, main
+from reaper.__main__ import EFFECTS, REASONS, main
 from reaper.config import OPTIONS, ReaperConfig
 from reaper.config.balancers import BALANCERS
 from reaper.config.command import SETTINGS, rewrite
@@ -275,7 +275,7 @@ def test_rewriting_keeps_what_is_around_the_tables(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("nothing", f"no line {SETTINGS.begin} or {REASONS.begin}"),
+        ("nothing", f"no line {SETTINGS.begin} or {REASONS.begin} or {EFFECTS.begin}"),
         (REASONS.begin, f"no line {REASONS.end}"),
         (f"{REASONS.end}{REASONS.begin}", f"{REASONS.end} comes before {REASONS.begin}"),
     ],
@@ -300,7 +300,11 @@ def test_the_documentation_has_not_drifted() -> None:
         path: path.read_text(encoding="utf-8")
         for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))
     }
-    for table, page in ((SETTINGS, "docs/timeouts.md"), (REASONS, "docs/howto/why-closed.md")):
+    for table, page in (
+        (SETTINGS, "docs/timeouts.md"),
+        (REASONS, "docs/howto/why-closed.md"),
+        (EFFECTS, "docs/run.md"),
+    ):
         showing = {path: text for path, text in pages.items() if table.begin in text}
         assert ROOT / page in showing
         for path, text in showing.items():

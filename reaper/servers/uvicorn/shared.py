@@ -27,7 +27,7 @@ from ...journal import Journal
 from ...policy.min_rate import Sweep
 from .. import metrics as metrics_of
 from ..abandoned import Requests, streams_of
-from ..configured import advertised, ages, kept_alive
+from ..configured import advertised, ages, kept_alive, warn
 from ..goodbye import begin_stopping
 from ..metrics import Application, Reports
 from ..streams import Streams
@@ -150,6 +150,7 @@ class Shared:
             settings = ReaperConfig.load(os.environ.get("REAPER_CONFIG"))
         config = kept_alive(settings, uvicorn.timeout_keep_alive)
         self.config: ReaperConfig = config
+        warn(config, "uvicorn", log)
         self.reaper: AsyncioReaper = AsyncioReaper(config, journal=journal, listener="http")
         self.reaper.start()
         self.driver: Driver = self.reaper.driver

@@ -1,0 +1,235 @@
+"""Where a setting acts: one row per setting, and for each server whether it has an effect there.
+
+The rule of this module: *what a server does not do is written here, and nowhere else*. `reaper run`
+and its `--explain`, `reaper check --for`, the line in the log and a table of docs/run.md are made
+of it. tests/run/test_effects.py has every server read its settings, and compares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from .settings import DEFAULT, OPTIONS, ReaperConfig
+
+REFERENCE = {
+    "http": "the reference server over HTTP, `python -m server_example http`",
+    "echo": "the reference server's echo, `python -m server_example echo`",
+}
+GUARDED = {
+    "uvicorn": "uvicorn, h11 and httptools",
+    "gunicorn-uvicorn": "gunicorn with uvicorn's worker",
+    "gunicorn-asgi": "gunicorn's asgi worker",
+    "gunicorn-gthread": "gunicorn's threads",
+    "hypercorn": "hypercorn on asyncio",
+    "hypercorn-trio": "hypercorn on trio",
+    "aiohttp": "aiohttp",
+    "sanic": "Sanic",
+    "tornado": "tornado",
+    "twisted": "Twisted (daphne)",
+    "websockets": "websockets",
+}
+SERVERS: Mapping[str, str] = {
+    **GUARDED,
+    "outside": "any server, from outside (`reaper attach`, and `reaper run` where it attaches)",
+    **REFERENCE,
+}
+"""The servers that a row speaks of, and what they are, for people."""
+
+
+class Effect(NamedTuple):
+    """What one setting does in the servers.
+
+    Attributes:
+        acts: The servers in which it acts.
+        but: For some of them, what is to be known of it. For some of the others, what holds instead.
+    """
+
+    acts: frozenset[str]
+    but: Mapping[str, str]
+
+
+def _name(server: str) -> str:
+    """The keyword of `_row` for *server*."""
+    return server.replace("-", "_")
+
+
+def _row(servers: str, /, **but: str) -> Effect:
+    """A row: the names of *servers*, separated by blanks; *but* by names in which `_` stands for
+    `-`.
+    """
+    acts = frozenset(servers.split())
+    notes = {name.replace("_", "-"): text for name, text in but.items()}
+    for name in (*acts, *notes):
+        if name not in SERVERS:
+            raise ValueError(f"{name}: no such server")
+    return Effect(acts, notes)
+
+
+REFERENCES = "http echo"
+UVICORN = "uvicorn gunicorn-uvicorn"
+ASGI = f"{UVICORN} gunicorn-asgi hypercorn hypercorn-trio aiohttp"
+ASKED = "gunicorn-asgi gunicorn-gthread hypercorn aiohttp sanic tornado twisted"
+INSIDE_HTTP = f"{UVICORN} {ASKED} hypercorn-trio"
+INSIDE = f"{INSIDE_HTTP} websockets"
+HTTP = f"http {INSIDE_HTTP}"
+
+REFUSING = "gunicorn-asgi hypercorn aiohttp sanic"
+
+REFUSED = "of newcomers that are refused"
+IF_SET = "only if it is set"
+AT_ONCE = "WebSockets; it closes idle connections at once"
+ALSO = "its own limit holds as well"
+GRACE = "2 s less than `--graceful-timeout` at most"
+SEEN_LATE = "a drip is noticed when the limit before it is over"
+
+EFFECTS: Mapping[str, Effect] = {
+    "reaper.tick": _row(f"{INSIDE} outside {REFERENCES}"),
+    "reaper.wheel_size": _row(f"{INSIDE} {REFERENCES}"),
+    "reaper.jitter": _row(f"{INSIDE} {REFERENCES}", outside="attach.jitter"),
+    "reaper.reaps_per_second": _row(f"{INSIDE} {REFERENCES}", outside="attach.reaps_per_second"),
+    "reaper.pressure": _row(
+        f"{UVICORN} {ASKED} websockets {REFERENCES}",
+        gunicorn_gthread="newcomers are not refused",
+        tornado="newcomers are not refused",
+        twisted="newcomers are not refused",
+        websockets="newcomers are not refused",
+    ),
+    "reaper.log_format": _row(REFERENCES),
+    "reaper.log_level": _row(REFERENCES, outside="the server's own"),
+    "timeouts.idle": _row("echo outside", outside="an hour, or `tunnel`, unless it is set"),
+    "timeouts.first_byte": _row(f"{HTTP} outside", outside=IF_SET),
+    "timeouts.handshake": _row(
+        f"http {UVICORN} gunicorn-asgi aiohttp",
+        echo="idle",
+        aiohttp="by `reaper.aiohttp.run_app`; else aiohttp's 60 s",
+        hypercorn="its own ssl_handshake_timeout, 60 s",
+        hypercorn_trio="its own ssl_handshake_timeout, 60 s",
+        sanic="asyncio's 60 s",
+    ),
+    "timeouts.headers": _row(HTTP, **dict.fromkeys(map(_name, ASKED.split()), SEEN_LATE)),
+    "timeouts.body": _row(HTTP),
+    "timeouts.keep_alive": _row(
+        HTTP,
+        uvicorn="its own --timeout-keep-alive unless it is set",
+        gunicorn_uvicorn="its own --keep-alive unless it is set",
+        gunicorn_asgi="its own --keep-alive unless it is set",
+        gunicorn_gthread="its own --keep-alive unless it is set",
+        hypercorn="its own keep_alive_timeout unless it is set",
+        hypercorn_trio="its own keep_alive_timeout unless it is set",
+        sanic=ALSO,
+        tornado=ALSO,
+        twisted=ALSO,
+        outside="idle",
+    ),
+    "timeouts.keep_alive_margin": _row(
+        f"http {UVICORN} aiohttp", aiohttp="by `reaper.aiohttp.run_app`"
+    ),
+    "timeouts.write": _row(f"{HTTP} outside"),
+    "timeouts.request": _row("http"),
+    "timeouts.tunnel": _row(
+        f"http {UVICORN} gunicorn-asgi hypercorn hypercorn-trio aiohttp sanic tornado twisted "
+        "websockets outside",
+        outside="only where `idle` is not set",
+    ),
+    "timeouts.tunnel_age": _row(f"http {UVICORN} hypercorn-trio"),
+    "timeouts.half_closed": _row(f"http {UVICORN}"),
+    "timeouts.linger": _row(
+        f"http {UVICORN} {REFUSING}", **dict.fromkeys(map(_name, REFUSING.split()), REFUSED)
+    ),
+    "timeouts.vanished": _row(f"{INSIDE} outside {REFERENCES}"),
+    "timeouts.max_age": _row(f"http {UVICORN} {ASKED} outside"),
+    "timeouts.drain": _row(
+        f"{REFERENCES} {ASGI}",
+        gunicorn_asgi=GRACE,
+        gunicorn_uvicorn="`--graceful-timeout` at most",
+        hypercorn="unless its graceful_timeout is set",
+        hypercorn_trio="unless its graceful_timeout is set",
+        aiohttp="unless its shutdown_timeout is set",
+        gunicorn_gthread="its own --graceful-timeout",
+    ),
+    "timeouts.drain_delay": _row(f"{REFERENCES} {UVICORN} gunicorn-asgi gunicorn-gthread"),
+    "timeouts.drain_window": _row(
+        f"{REFERENCES} {ASGI}",
+        hypercorn=AT_ONCE,
+        hypercorn_trio=AT_ONCE,
+        aiohttp=AT_ONCE,
+        websockets="it closes all at once, with 1001",
+    ),
+    "timeouts.drain_streams": _row(ASGI, http="`drain`; its streams count as requests"),
+    "timeouts.abandoned": _row(ASGI),
+    "timeouts.drain_idle": _row(
+        f"{REFERENCES} {UVICORN} {ASKED}",
+        **dict.fromkeys(
+            map(_name, ASKED.split()[1:]),
+            "at max_age only",
+        ),
+    ),
+    "limits.min_in_rate": _row(
+        f"http {UVICORN} websockets outside", outside=IF_SET, websockets="of a message"
+    ),
+    "limits.min_in_grace": _row(f"http {UVICORN} websockets outside"),
+    "limits.min_out_rate": _row(f"http {UVICORN} websockets", websockets="of a long message"),
+    "limits.min_out_grace": _row(f"http {UVICORN} websockets"),
+    "limits.max_requests": _row("http", uvicorn="its own --limit-max-requests, for a process"),
+    "limits.max_age_jitter": _row(f"http {UVICORN} {ASKED}"),
+    "limits.max_header_bytes": _row("http"),
+    "limits.max_body_bytes": _row("http"),
+    "limits.max_connections": _row(
+        f"http {UVICORN} {REFUSING}",
+        **dict.fromkeys(map(_name, f"{UVICORN} {REFUSING}".split()), IF_SET),
+    ),
+    "server.host": _row(REFERENCES),
+    "server.port": _row(REFERENCES),
+    "server.workers": _row(REFERENCES),
+    "server.watchdog": _row(REFERENCES),
+    "server.status": _row(REFERENCES),
+    "server.tls_cert": _row(REFERENCES),
+    "server.tls_key": _row(REFERENCES),
+    "server.streams": _row(ASGI),
+    "server.behind": _row(""),
+    **{path: _row("outside") for path in OPTIONS if path.startswith("attach.")},
+}
+"""By setting. `server.behind` is for `reaper check`, and acts nowhere."""
+
+
+def without_effect(config: ReaperConfig, servers: Iterable[str]) -> dict[str, str]:
+    """What *config* sets, by any means, and what does nothing in one of *servers*: the setting, and
+    what holds instead, or nothing. In the order of the settings.
+
+    `[attach]` and `server.behind` are for other readers, and never named.
+    """
+    found: dict[str, str] = {}
+    for path, effect in EFFECTS.items():
+        if config.origin(path) == DEFAULT or path.startswith("attach.") or path == "server.behind":
+            continue
+        for server in servers:
+            if server not in effect.acts:
+                found.setdefault(path, effect.but.get(server, ""))
+    return found
+
+
+def said(found: Mapping[str, str]) -> str:
+    """*found* of `without_effect` for people, in one line; empty if nothing is."""
+    parts = (f"{path} (instead: {but})" if but else path for path, but in found.items())
+    return "set, but without effect here: " + ", ".join(parts) if found else ""
+
+
+def markdown() -> str:
+    """The table, for pages: a row per setting, but for `[attach]`; a column per server."""
+    columns = list(SERVERS)
+    notes: dict[str, int] = {}
+    rows = []
+    for path, effect in EFFECTS.items():
+        if path.startswith("attach."):
+            continue
+        cells = []
+        for server in columns:
+            cell = "yes" if server in effect.acts else "-"
+            if but := effect.but.get(server):
+                cell += f" ({notes.setdefault(but, len(notes) + 1)})"
+            cells.append(cell)
+        rows.append(f"| {path} | {' | '.join(cells)} |")
+    head = [f"| setting | {' | '.join(columns)} |", f"|{'---|' * (len(columns) + 1)}"]
+    told = [f"({number}) {text}" for text, number in notes.items()]
+    return "\n".join([*head, *rows, "", "; ".join(told) + ".", ""])

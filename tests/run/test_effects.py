@@ -1,0 +1,290 @@
+"""The table of what a setting does in which server: every server is watched while it reads its
+settings, and the table has to say the same.
+
+That a setting is read is no proof that it acts. `IN_VAIN` lists what is read and does nothing, and
+why; what the settings do is tested in tests/servers, tests/run/test_programs.py and
+tests/server_example. That `max_connections` acts where the table says is tested here.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+import sys
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from reaper.config.effects import ASKED, EFFECTS, GUARDED, INSIDE_HTTP, UVICORN
+from scripts.programs.trial import APPS
+from scripts.serving import Server, free_port
+from tests.helpers import traced
+
+pytestmark = pytest.mark.slow
+
+PYTHON = sys.executable
+APP = "tests.helpers.asgi:application"
+GUNICORN = [PYTHON, "-m", "gunicorn", "--no-control-socket"]
+PROGRAMS = [PYTHON, str(APPS / "programs.py")]
+EXAMPLE = [PYTHON, "-m", "server_example"]
+MOST = 30
+"""Connections; one more is refused where that acts."""
+SETTINGS = {
+    "REAPER_TICK": "250ms",
+    "REAPER_REAPS_PER_SECOND": "1000",
+    "REAPER_TIMEOUTS_FIRST_BYTE": "60s",
+    "REAPER_TIMEOUTS_MAX_AGE": "3s",
+    "REAPER_TIMEOUTS_DRAIN": "3s",
+    "REAPER_TIMEOUTS_DRAIN_DELAY": "200ms",
+    "REAPER_TIMEOUTS_DRAIN_WINDOW": "500ms",
+    "REAPER_TIMEOUTS_LINGER": "500ms",
+    "REAPER_LIMITS_MAX_CONNECTIONS": str(MOST),
+    "SLOW": "2",
+}
+
+
+@dataclass
+class Watched:
+    """How one server of the table is started: each of *commands* in turn, for it is started in more
+    than one way; the port is the last word, or the address after `-b`.
+    """
+
+    commands: list[list[str]]
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+WATCHED = {
+    "uvicorn": Watched(
+        [
+            [PYTHON, "-m", "uvicorn", APP, "--http", http, "--timeout-keep-alive", "30", "--port"]
+            for http in ("httptools", "h11")
+        ]
+    ),
+    "gunicorn-uvicorn": Watched([[*GUNICORN, APP, "-k", "uvicorn.workers.UvicornWorker", "-b"]]),
+    "gunicorn-asgi": Watched([[*GUNICORN, APP, "-k", "asgi", "-b"]]),
+    "gunicorn-gthread": Watched(
+        [[*GUNICORN, "tests.helpers.wsgi:application", "--threads", "60", "-b"]]
+    ),
+    "hypercorn": Watched([[PYTHON, "-m", "hypercorn", APP, "-b"]]),
+    "hypercorn-trio": Watched([[PYTHON, "-m", "hypercorn", APP, "-k", "trio", "-b"]]),
+    "aiohttp": Watched(
+        [
+            [PYTHON, "-m", "scripts.stops.app_aiohttp"],
+            [PYTHON, "-m", "scripts.stops.app_aiohttp", "--guarded"],
+        ]
+    ),
+    "sanic": Watched([[*PROGRAMS, "sanic"]]),
+    "tornado": Watched([[*PROGRAMS, "tornado"]]),
+    "twisted": Watched([[PYTHON, "-m", "daphne", APP, "-p"]]),
+    "websockets": Watched([[PYTHON, "-m", "tests.helpers.traced"]]),
+    "http": Watched([[*EXAMPLE, "http", "--workers", "1", "--port"]]),
+    "echo": Watched([[*EXAMPLE, "echo", "--workers", "1", "--port"]]),
+}
+
+IN_VAIN: dict[str, tuple[str, str]] = {
+    "timeouts.idle": (
+        f"{INSIDE_HTTP} websockets http",
+        "the reaper's own default, for connections that are watched without a limit of their own",
+    ),
+    "limits.max_connections": (
+        "gunicorn-gthread hypercorn-trio tornado twisted websockets echo",
+        "the reaper knows it, and nobody asks the reaper before a connection is served",
+    ),
+    "limits.max_requests": (UVICORN, "the policy counts, and uvicorn does not ask it"),
+    **dict.fromkeys(
+        [f"limits.min_{way}_{what}" for way in ("in", "out") for what in ("rate", "grace")],
+        ("hypercorn-trio", "the policy makes the allowance, and no sweep charges it"),
+    ),
+    "timeouts.tunnel": ("gunicorn-gthread", "it has no WebSockets"),
+}
+"""Settings that are read without effect: in which servers, and why."""
+
+
+def sends(server: Server, *parts: bytes, ends: bool = False, hears: bool = True) -> None:
+    """A client that sends *parts*, a moment apart; *ends*: then its side is shut; *hears*: it reads
+    until the server ends the connection, and otherwise nothing.
+    """
+    with suppress(OSError), socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.settimeout(10)
+        client.connect(server.address)
+        for part in parts:
+            client.sendall(part)
+            time.sleep(0.3)
+        if ends:
+            client.shutdown(socket.SHUT_WR)
+        if hears:
+            while client.recv(65536):
+                pass
+        else:
+            time.sleep(2)
+
+
+def get(path: str, more: str = "") -> bytes:
+    return f"GET {path} HTTP/1.1\r\nHost: x\r\n{more}\r\n".encode()
+
+
+UPGRADE = (
+    "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+)
+LONG_MESSAGE = b"\x81\xff" + (1 << 20).to_bytes(8) + bytes(4) + b"x" * (1 << 20)
+HALF_A_MESSAGE = b"\x81\xfe\x40\x00" + bytes(4) + b"x" * 100
+TUNNEL = "Connection: upgrade\r\nUpgrade: echo\r\n"
+POST = b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n"
+
+
+def converses(server: Server) -> int:
+    """Everything that a setting may be about, at once; how many of too many clients were refused."""
+    plays: list[tuple[tuple[bytes, ...], dict[str, bool]]] = [
+        ((get("/"), get("/")), {}),
+        ((b"GET / HTTP/1.1\r\nHo", b"st: x\r\n\r\n"), {}),
+        ((POST + b"abc", b"def", b"ghi"), {}),
+        ((get("/ws", UPGRADE), HALF_A_MESSAGE, b"y" * 100), {}),
+        ((get("/tunnel", TUNNEL), b"abc"), {}),
+        ((get("/events"),), {}),
+        ((get("/slow"),), {"ends": True}),
+        ((get("/big"),), {"hears": False}),
+        ((get("/big"),), {"hears": False, "ends": True}),
+        ((get("/ws", UPGRADE), LONG_MESSAGE), {"hears": False}),
+        ((get("/download?bytes=20000000"),), {"hears": False}),
+    ]
+    clients = [
+        threading.Thread(target=sends, args=(server, *parts), kwargs=how) for parts, how in plays
+    ]
+    for each in clients:
+        each.start()
+    time.sleep(1.5)
+    refused = refusals(server)
+    time.sleep(3)  # those that talk have reached their greatest age
+    threading.Thread(target=sends, args=(server, get("/events"))).start()
+    time.sleep(0.3)
+    return refused
+
+
+def refusals(server: Server) -> int:
+    """Open more connections than `MOST`; how many of them were closed at once."""
+    many = [socket.create_connection(server.address, timeout=5) for _ in range(MOST + 5)]
+    for client in many:
+        client.sendall(get("/slow"))
+    time.sleep(0.7)
+    ended = 0
+    for client in many:
+        client.setblocking(False)
+        try:
+            data = client.recv(65536)
+            ended += not data or b" 503 " in data
+        except BlockingIOError:
+            pass
+        except OSError:
+            ended += 1
+        client.close()
+    return ended
+
+
+def acting(name: str) -> set[str]:
+    """The settings that act in the server *name*, by the table."""
+    return {path for path, effect in EFFECTS.items() if name in effect.acts}
+
+
+def read_by(name: str, tmp_path: Path, certificate: tuple[str, str]) -> tuple[set[str], list[int]]:
+    """The settings that the server *name* reads, and how many of too many clients it refuses."""
+    found: set[str] = set()
+    refused: list[int] = []
+    for number, command in enumerate(WATCHED[name].commands):
+        folder, port = tmp_path / str(number), free_port()
+        where = f"127.0.0.1:{port}" if command[-1] == "-b" else str(port)
+        words = [*command, where]
+        if command[-1] == "--guarded":
+            words = [*command[:-1], where, "--guarded"]
+        environment = {**os.environ, **SETTINGS, **traced.environment(folder)}
+        if "--guarded" in words:
+            environment["REAPER_RUN"] = ""
+        if name in ("http", "echo"):
+            environment |= {"REAPER_PRESSURE": "true"}
+        server = Server(words, folder / "log", port=port, environment=environment, session=True)
+        try:
+            server.wait_until_it_listens()
+            refused.append(converses(server))
+            for _ in range(2):  # a machine that is busy may deliver at once what was sent in parts
+                if not acting(name) - found - traced.read(folder):
+                    break
+                converses(server)
+        finally:
+            server.stop()
+            server.end(10)
+        found |= traced.read(folder)
+    if name in ("http", "echo"):
+        found |= read_with_tls(name, tmp_path / "tls", certificate)
+    return found, refused
+
+
+def read_with_tls(name: str, folder: Path, certificate: tuple[str, str]) -> set[str]:
+    port = free_port()
+    flags = ["--tls-cert", certificate[0], "--tls-key", certificate[1]]
+    environment = {**os.environ, **traced.environment(folder)}
+    command = [*WATCHED[name].commands[0], str(port), *flags]
+    server = Server(command, folder / "log", port=port, environment=environment, session=True)
+    try:
+        server.wait_until_it_listens()
+        context = ssl.create_default_context(cafile=certificate[0])
+        with (
+            socket.create_connection(server.address) as plain,
+            context.wrap_socket(plain, server_hostname="localhost") as client,
+        ):
+            client.sendall(get("/"))
+            client.recv(1000)
+    finally:
+        server.stop()
+        server.end(10)
+    return traced.read(folder)
+
+
+@pytest.mark.parametrize("name", WATCHED)
+def test_a_server_reads_the_settings_that_act_in_it_and_no_other(
+    name: str, tmp_path: Path, certificate: tuple[str, str]
+) -> None:
+    found, refused = read_by(name, tmp_path, certificate)
+    acts = acting(name)
+    vain = {path for path, (servers, _) in IN_VAIN.items() if name in servers.split()}
+    assert acts - found == set(), "the table says that these act, and nothing reads them"
+    assert found - acts - vain == set(), "these are read, and the table says that they do nothing"
+    assert vain - found == set(), "these are not read, and IN_VAIN says so"
+    assert vain & acts == set()
+    wanted = "limits.max_connections" in acts
+    assert all(bool(count) is wanted for count in refused), refused
+
+
+def test_every_server_that_is_guarded_from_inside_is_watched() -> None:
+    assert {*GUARDED, "http", "echo"} == WATCHED.keys()
+    assert set(ASKED.split()) <= GUARDED.keys()
+
+
+@pytest.mark.parametrize(("given", "outlasts"), [({}, False), ({"KEEP_ALIVE": "60s"}, True)])
+def test_hypercorns_own_keep_alive_holds_unless_ours_is_set(
+    given: dict[str, str], outlasts: bool, tmp_path: Path
+) -> None:
+    port = free_port()
+    command = [PYTHON, "-m", "reaper", "run", "--", *WATCHED["hypercorn"].commands[0]]
+    environment = os.environ | {f"REAPER_TIMEOUTS_{name}": value for name, value in given.items()}
+    words = [*command, f"127.0.0.1:{port}"]
+    server = Server(words, tmp_path / "log", port=port, environment=environment, session=True)
+    try:
+        server.wait_until_it_listens()
+        with socket.create_connection(server.address) as client:
+            client.sendall(get("/"))
+            client.recv(65536)
+            client.settimeout(7)  # hypercorn's own is 5 s
+            try:
+                open_ = bool(client.recv(65536))
+            except TimeoutError:
+                open_ = True
+        assert open_ is outlasts
+    finally:
+        server.stop()
+        server.end(10)
