@@ -4,8 +4,9 @@ or memory have run out (`reaper.pressure`).
 The rule of this module: *whoever is refused is told so, at a bounded cost*. A refused connection
 gets no protocol of the server's. It has `timeouts.linger` seconds to say what it wants, and is
 answered 503; a WebSocket is opened and closed with 1013, "try again later", because a browser shows
-its script no other refusal. At most `REFUSALS` are answered at the same time; further ones are
-reset.
+its script no other refusal. Over HTTP/2 the answer is GOAWAY, which names no stream: so the client
+knows that nothing was done, and may ask elsewhere or again. At most `REFUSALS` are answered at the
+same time; further ones are reset.
 """
 
 from __future__ import annotations
@@ -33,6 +34,10 @@ BUSY = (
 TRY_AGAIN_LATER = b"\x88\x02" + (1013).to_bytes(2, "big")
 """A WebSocket close frame, code 1013."""
 
+PREFACE = b"PRI * HTTP/2.0\r\n\r\n"
+GOODBYE = b"\0\0\0\4\0\0\0\0\0\0\0\10\7\0\0\0\0\0" + bytes(8)
+"""SETTINGS, which has to come first, and GOAWAY: last stream 0, NO_ERROR (RFC 9113, 6.8)."""
+
 ACCEPT_KEY = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455, section 1.3
 
 _KEY = re.compile(rb"\r\nsec-websocket-key:[ \t]*([!-~]+)[ \t]*\r\n", re.IGNORECASE)
@@ -56,8 +61,20 @@ def refuse(reaper: AsyncioReaper, transport: Any, *, http: bool, heard: bytes = 
         refusal.data_received(heard)
 
 
+def head_of(heard: bytes) -> bytes | None:
+    """The head with which what was *heard* begins, or as much of it as is looked at; None: more of
+    it has to come.
+    """
+    end = heard.find(b"\r\n\r\n")
+    if end >= 0:
+        return heard[: end + 4]
+    return heard if len(heard) > HEAD_BYTES else None
+
+
 def answer_to(head: bytes) -> bytes:
     """What a client is told that has sent *head*, or the beginning of one."""
+    if head == PREFACE:
+        return GOODBYE
     key = _KEY.search(head)
     if key is None or not head.endswith(b"\r\n\r\n"):
         return BUSY
@@ -92,9 +109,9 @@ class Refusal(asyncio.Protocol):
         if self._answered:
             return  # read, and thrown away: unread bytes would make the close a reset
         self._heard += data
-        end = self._heard.find(b"\r\n\r\n")
-        if end >= 0 or len(self._heard) > HEAD_BYTES:
-            self._answer(self._heard[: end + 4] if end >= 0 else self._heard)
+        head = head_of(self._heard)
+        if head is not None:
+            self._answer(head)
 
     def _answer(self, head: bytes) -> None:
         self._answered = True

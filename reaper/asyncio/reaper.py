@@ -52,8 +52,6 @@ class AsyncioReaper(Reaper):
         options: See `reaper.driver.Options`: tick, wheel_size, journal, listener, jitter,
             reaps_per_second, seed.
     Attributes:
-        refused: How many connections were one too many.
-        refusing: How many of them are being answered now.
         pressure: What `reaper.pressure` is judged by; None: it is off, or nothing runs yet.
     Raises:
         InvalidArgument: by name and value.
@@ -83,8 +81,6 @@ class AsyncioReaper(Reaper):
         self.sweep: Sweep = Sweep(self._schedule, self.core.tick / LOOKS_PER_TICK)
         self._passing = False  # whether a wake is between its two steps
         self._forgot = -math.inf  # when connections were last looked for that have ended unheard
-        self.refused: int = 0
-        self.refusing: int = 0
         self.pressure: Pressure | None = None
         self._probes: set[asyncio.Task[None]] = set()
         self._empty = asyncio.Event()

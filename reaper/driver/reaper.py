@@ -46,6 +46,8 @@ class Reaper:
         most: How many connections may be open at once: `limits.max_connections` if it was set, as a
             guarded server has no limit of its own. Infinite otherwise.
         count: Returns how many are open.
+        refused: How many connections of a guarded server were one too many.
+        refusing: How many of them are being answered now.
     """
 
     _hints: ClassVar[Mapping[str, str]]
@@ -67,6 +69,8 @@ class Reaper:
         self.accepting: bool = True
         limit = self.config.limits.max_connections
         unset = self.config.origin("limits.max_connections") == DEFAULT and limit == MOST
+        self.refused: int = 0
+        self.refusing: int = 0
         self.most: float = math.inf if unset else limit
         self.count: Callable[[], int] = self.__len__
         self.sleep: Callable[[float], Awaitable[object]] = sleep

@@ -15,14 +15,17 @@ from typing import Any
 import trio
 
 from ..driver.driver import Driver
+from ..driver.pressing import relieve
 from ..driver.watched import Watched
 from ..policy import IdlePolicy, Phase
 from ..policy.min_rate import NoSweep
+from ..policy.pressure import Pressure, limits_here
 from ..servers.abandoned import Link
 from ..servers.http2.hypercorn import WATCH
 from ..servers.http2.waiting import Watch
 from ..trio.connection import socket_of
 from ..trio.reaper import TrioReaper
+from .overload_trio import refuse
 from .phases import forget, hypercorn
 from .report import load
 from .streams_trio import stand_around
@@ -41,6 +44,8 @@ async def running_reaper() -> TrioReaper:
         reaper = TrioReaper(load())
         _OF_RUN.set(reaper)
         trio.lowlevel.spawn_system_task(reaper.run)
+        if reaper.config.reaper.pressure:
+            trio.lowlevel.spawn_system_task(relieve, reaper, Pressure(limits_here()))
     while not reaper.running:
         await trio.lowlevel.checkpoint()
     return reaper
@@ -143,6 +148,9 @@ async def guarded_run(run: Any, self: Any) -> None:
         await run(self)
         return
     reaper = await running_reaper()
+    if not reaper.welcomes():
+        await refuse(reaper, stream)
+        return
     connection: Served = reaper.driver.watch(
         lambda uid: Served(reaper.driver, uid, self, stream),
         socket_of(stream),

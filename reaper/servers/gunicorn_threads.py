@@ -12,18 +12,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import socket
 import threading
+import time
 from typing import Any
 
+from gunicorn import sock as gunicorn_sock
 from gunicorn.workers import gthread
 
+from ..asyncio.overload import REFUSALS, Refusal
 from ..asyncio.reaper import AsyncioReaper, reaper_of
 from ..config.settings import ReaperConfig
+from ..driver.sockets import reset_on_close
 from ..policy import Phase
 from . import polled
 from .configured import kept_alive, warn
+
+FULL_PAUSE = 0.05
+"""Seconds for which gunicorn's main thread waits when there is no descriptor for a newcomer."""
 
 
 class Face(polled.Face):
@@ -106,17 +114,60 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
         self._loop = asyncio.new_event_loop()
         self._judging = threading.Thread(target=self._loop.run_forever, name="reaper", daemon=True)
         self._judging.start()
+        self._tls = gunicorn_sock.ssl_context(self.cfg) if self.cfg.is_ssl else None
+        self._reaper = asyncio.run_coroutine_threadsafe(self._begun(), self._loop).result()
         super().init_process()
 
+    async def _begun(self) -> AsyncioReaper:
+        return reaper_of(config=self._settings)
+
+    def accept(self, listener: Any) -> None:
+        """Accept a connection. gunicorn's worker dies where no descriptor is left; under
+        `reaper.pressure` it waits instead until the longest idle have gone.
+        """
+        try:
+            super().accept(listener)
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE) or self._reaper.pressure is None:
+                raise
+            time.sleep(FULL_PAUSE)
+
     def enqueue_req(self, conn: Any) -> None:
-        """A connection is new, or bytes have come on it again. Guard it the first time."""
+        """A connection is new, or bytes have come on it again. The first time guard it, or refuse
+        it if it is one too many.
+        """
         if not hasattr(conn, "face"):
+            # gunicorn's own number is exact in this thread, and counts this one. Our books are
+            # another thread's.
+            if not self._reaper.accepting or self.nr_conns > self._reaper.most:
+                self.nr_conns -= 1
+                asyncio.run_coroutine_threadsafe(self._refuse(conn.sock), self._loop)
+                return
             conn.face = face = Face(conn)
             self._loop.call_soon_threadsafe(self._watch, face)
         super().enqueue_req(conn)
 
+    async def _refuse(self, connection: socket.socket) -> None:
+        """Answer *connection* in our thread, so that none of gunicorn's waits for its client."""
+        reaper = self._reaper
+        reaper.refused += 1
+        if reaper.refusing >= REFUSALS:
+            with contextlib.suppress(OSError):
+                reset_on_close(connection)
+            connection.close()
+            return
+        connection.setblocking(False)
+        seconds = self._settings.timeouts.handshake or None
+        with contextlib.suppress(OSError):  # it has gone, or its handshake failed
+            await self._loop.connect_accepted_socket(
+                lambda: Refusal(reaper),
+                connection,
+                ssl=self._tls,
+                ssl_handshake_timeout=seconds if self._tls else None,
+            )
+
     def _watch(self, face: Face) -> None:
-        reaper: AsyncioReaper = reaper_of(self._loop, self._settings)
+        reaper = self._reaper
         with contextlib.suppress(OSError):  # it is closed already
             # The function holds the face, so that it is freed in this thread and in no other.
             polled.watch(reaper, face, lambda _: face.phase())

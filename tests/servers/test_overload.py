@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from reaper.asyncio.overload import BUSY, answer_to
-from scripts.serving import Server, free_port, serving
+from reaper.asyncio.overload import BUSY, answer_to, head_of
+from scripts.serving import Server, free_port, serving, tree
 from tests.helpers.server_process import PATIENCE, wait_until
 
 REQUEST = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
@@ -24,11 +24,16 @@ UPGRADE = (
 )
 
 APPLICATION = "tests.helpers.asgi:application"
+WSGI = "tests.helpers.wsgi:application"
 SERVERS = {
     "uvicorn": f"uvicorn {APPLICATION} --http reaper.uvicorn:HttpTools --port PORT",
     "uvicorn under reaper run": f"reaper run -- python -m uvicorn {APPLICATION} --port PORT",
     "gunicorn": f"gunicorn {APPLICATION} -k reaper.gunicorn.ASGIWorker -b 127.0.0.1:PORT",
+    "gunicorn with threads": (
+        f"gunicorn {WSGI} -k reaper.gunicorn.ThreadWorker --threads 8 -b 127.0.0.1:PORT"
+    ),
     "hypercorn": f"reaper run -- python -m hypercorn {APPLICATION} -b 127.0.0.1:PORT",
+    "hypercorn on trio": f"reaper run -- python -m hypercorn -k trio {APPLICATION} -b 127.0.0.1:PORT",
     "aiohttp": "tests.helpers.guarded_programs aiohttp 127.0.0.1 PORT 3600",
 }
 QUIET = {"REAPER_TICK": "100ms", "REAPER_TIMEOUTS_FIRST_BYTE": "1h"}
@@ -47,6 +52,19 @@ def test_a_refused_websocket_is_opened_and_closed_with_1013() -> None:
     assert head.startswith(b"HTTP/1.1 101 ")
     assert b"sec-websocket-accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=" in head  # RFC 6455, section 1.3
     assert frame == b"\x88\x02\x03\xf5"
+
+
+def test_a_refused_client_of_http2_learns_that_nothing_was_done() -> None:
+    h2 = pytest.importorskip("h2")
+    state = pytest.importorskip("h2.connection").H2Connection()
+    state.initiate_connection()
+    asked = state.data_to_send()
+    head = head_of(asked)
+    assert head is not None
+    assert asked.startswith(head)
+    *_, last = state.receive_data(answer_to(head))
+    assert type(last) is h2.events.ConnectionTerminated
+    assert (last.last_stream_id, last.error_code) == (0, 0)
 
 
 @contextmanager
@@ -110,7 +128,9 @@ def test_when_descriptors_run_short_the_longest_idle_go_and_newcomers_are_answer
 ) -> None:
     limited = "sh", "-c", f'ulimit -n {DESCRIPTORS}; exec "$@"', "sh"
     with started(tmp_path, name, *limited, PRESSURE="true") as server, ExitStack() as held:
+        processes = tree(server.pid)
         for _ in range(2 * DESCRIPTORS):
             held.enter_context(socket.create_connection(server.address, PATIENCE))
         for _ in range(5):
             wait_until(lambda: asks(server).startswith(b"HTTP/1.1 200 "), "an answer")
+        assert tree(server.pid) == processes, server.said()[-2000:]
