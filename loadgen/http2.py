@@ -221,8 +221,8 @@ async def _half_headers(client: Http2) -> None:
     await client.settled.wait()  # nothing may come between: not the acknowledgement of settings
     block = client.connection.encoder.encode(client.head())
     head = len(block).to_bytes(3, "big") + b"\x01\x01" + (1).to_bytes(4, "big")
+    client.ended.since = monotonic()  # before: a busy machine may let us wait after the write
     client.raw(head + block)  # END_STREAM, and no END_HEADERS
-    client.ended.since = monotonic()
 
 
 async def _dripped_headers(client: Http2) -> None:

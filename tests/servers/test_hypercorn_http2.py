@@ -136,6 +136,19 @@ def test_curl_has_its_answer(server: Server) -> None:
     assert done.stdout == "hello2"
 
 
+def test_h2load_has_all_of_its_answers(server: Server) -> None:
+    command = [installed("h2load", "nghttp2-client"), "-n", "1000", "-c", "10", "-m", "50"]
+    url = f"http://{server.target}/some?2000"
+    said = subprocess.run([*command, url], capture_output=True, text=True, check=True).stdout
+    counts = "1000 total, 1000 started, 1000 done, 1000 succeeded, 0 failed, 0 errored, 0 timeout"
+    assert f"requests: {counts}" in said
+
+
+def test_nghttp_has_a_long_answer(server: Server) -> None:
+    command = [installed("nghttp", "nghttp2-client"), f"http://{server.target}/some?300000"]
+    assert len(subprocess.run(command, capture_output=True, check=True).stdout) == 300_000
+
+
 @pytest.mark.parametrize("kind", ["asyncio", "trio"])
 def test_over_tls_they_are_ended_likewise_and_nothing_fails(
     kind: str, certificate: tuple[str, str], tmp_path: Path

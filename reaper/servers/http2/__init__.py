@@ -20,7 +20,7 @@ What a stream waits for:
     WRITE        bytes are queued for the client, and its window is shut
     TUNNEL       both sides may speak: an answer has begun before the body has ended, or the stream
                  is a WebSocket
-    IN_FLIGHT    none of these: the application works
+    IN_FLIGHT    none of these: the application works, or the server has yet to send what may be sent
 
 Only what moves a stream is activity: bytes of its DATA frames in either direction. A PING,
 SETTINGS, PRIORITY, an empty DATA frame, or a WINDOW_UPDATE by which nothing is sent restart no

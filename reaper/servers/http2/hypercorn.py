@@ -16,7 +16,7 @@ from typing import Any
 from ...driver.sockets import peer_name
 from ...policy import Phase
 from ...policy.reasons import FLOOD
-from .floods import BOUNDED, Budget
+from .floods import BOUNDED, Budget, cancelled_at_once
 from .waiting import Waiting, Watch
 
 SESSION = "_reaper_session"
@@ -112,8 +112,8 @@ class Session:
     def _phase_of(self, number: int) -> Phase:
         protocol = self._protocol
         stream, buffer = protocol.streams.get(number), protocol.stream_buffers.get(number)
-        if buffer is not None and buffer.buffer:
-            return Phase.WRITE
+        if buffer is not None and buffer.buffer and self._is_shut(number):
+            return Phase.WRITE  # with an open window it is hypercorn's turn, which is busy perhaps
         known = protocol.connection.streams.get(number)
         state = getattr(getattr(known, "state_machine", None), "state", None)
         if stream is None or getattr(state, "name", "") not in ("OPEN", "HALF_CLOSED_LOCAL"):
@@ -122,6 +122,15 @@ class Session:
         if hasattr(stream, "handshake"):  # a WebSocket
             return Phase.TUNNEL if answering == "CONNECTED" else Phase.IN_FLIGHT
         return Phase.BODY if answering == "REQUEST" else Phase.TUNNEL
+
+    def _is_shut(self, number: int) -> bool:
+        """Whether the client lets nothing more be sent on stream *number*."""
+        from h2.exceptions import ProtocolError
+
+        try:
+            return bool(self._protocol.connection.local_flow_control_window(number) <= 0)
+        except ProtocolError:  # it has ended
+            return False
 
     # ---- what moves
     def begin(self, number: int) -> None:
@@ -148,6 +157,11 @@ class Session:
                 if event.stream_id in self.streams:
                     self.streams[event.stream_id].moved(received=len(event.data))
         return not useless or self._budget.spend(useless)
+
+    def answered(self, number: int) -> None:
+        """All of the answer on stream *number* has been given, unless the stream was reset."""
+        if number in self.streams:
+            self._budget.earn()
 
     def received(self, count: int) -> None:
         """*count* bytes came. Those of a DATA frame that is not complete count for its stream."""
@@ -275,6 +289,8 @@ def guard(around: Around) -> None:
         if session is not None and not session.came(events):
             session.give_up()
             return
+        if session is not None and (idle := cancelled_at_once(events)):
+            events = [event for event in events if getattr(event, "stream_id", 0) not in idle]
         await method(self, events)
         if session is not None:
             for number in {getattr(event, "stream_id", None) for event in events}:
@@ -306,6 +322,8 @@ def guard(around: Around) -> None:
     async def stream_send(method: Any, self: Any, event: Any) -> None:
         await method(self, event)
         if (session := session_of(self)) is not None:
+            if type(event).__name__ == "EndBody":
+                session.answered(event.stream_id)
             session.look_at(event.stream_id)
 
     @around(StreamBuffer, "pop")

@@ -1,0 +1,64 @@
+"""The budget of frames that move nothing, and which requests are not begun."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from reaper.servers.http2.floods import BURST, PER_SECOND, Budget, cancelled_at_once
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def event(kind: str, number: int) -> Any:
+    made: Any = type(kind, (SimpleNamespace,), {})
+    return made(stream_id=number)
+
+
+def test_a_burst_may_be_spent_at_once_and_no_more() -> None:
+    budget = Budget(Clock())
+    assert budget.spend(BURST)
+    assert not budget.spend(1)
+
+
+def test_what_was_spent_comes_back_with_time() -> None:
+    clock = Clock()
+    budget = Budget(clock)
+    budget.spend(BURST)
+    clock.now += 1.0
+    assert budget.spend(int(PER_SECOND))
+    assert not budget.spend(1)
+
+
+def test_a_client_may_cancel_as_many_requests_as_it_lets_be_answered() -> None:
+    budget = Budget(Clock())
+    for _ in range(10 * BURST):
+        assert budget.spend(1)
+        budget.earn()
+
+
+def test_answers_are_not_saved_for_a_flood() -> None:
+    budget = Budget(Clock())
+    for _ in range(10 * BURST):
+        budget.earn()
+    assert not budget.spend(BURST + 1)
+
+
+def test_a_request_that_is_reset_by_the_same_bytes_is_found() -> None:
+    events = [event("RequestReceived", 1), event("RequestReceived", 3), event("StreamReset", 1)]
+    assert cancelled_at_once(events) == {1}
+
+
+def test_a_request_that_was_begun_before_is_ended_in_the_ordinary_way() -> None:
+    assert cancelled_at_once([event("StreamReset", 1)]) == set()
+
+
+def test_a_request_whose_body_has_to_be_acknowledged_is_begun() -> None:
+    kinds = ("RequestReceived", "DataReceived", "StreamReset")
+    assert cancelled_at_once([event(kind, 1) for kind in kinds]) == set()
