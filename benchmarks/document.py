@@ -44,6 +44,7 @@ PROGRAMS = {
         Program("idle", "servers.idle", "An idle connection, ours and other servers'"),
         Program("vanished", "vanished", "Looking for clients that have vanished"),
         Program("attach", "attach", "Guarding another process"),
+        Program("starts", "starts", "A Python start below `reaper run`"),
         Program("pipeline", "pipeline.run", "The pipeline"),
     )
 }

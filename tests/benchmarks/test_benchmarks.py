@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from benchmarks import scale
+from benchmarks import apart, scale
 from benchmarks.__main__ import main
 from benchmarks.common import RESULTS, ROOT, ratios, spread
 from benchmarks.document import PROGRAMS, page
@@ -29,7 +29,7 @@ from reaper.pipeline.read.inputs import check
 if TYPE_CHECKING:
     from tests.conftest import Ran
 
-SMOKED = ["touch", "ticks", "timers", "memory", "mass", "journal", "attach"]
+SMOKED = ["touch", "ticks", "timers", "memory", "mass", "journal", "vanished", "attach", "starts"]
 """The others have tests of their own."""
 EXPIRING = [kind for kind in peers.ALL if kind.expires]
 
@@ -297,3 +297,12 @@ def test_clients_that_do_nothing_must_all_be_kept(tmp_path: Path) -> None:
         pytest.raises(RuntimeError, match="closed 2 of 2 clients"),
     ):
         idle.bytes_of(started["asyncio"], 2, 0.2, leaving)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("server", apart.SERVERS)
+def test_clients_apart_are_answered_by_either_server_and_counted(
+    server: str, tmp_path: Path
+) -> None:
+    row = apart.measure(server, 50, 0.0, 3.0, tmp_path)
+    assert int(row[1].replace(",", "")) > 100
