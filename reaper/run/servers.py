@@ -449,13 +449,19 @@ def _tornado(module: ModuleType, server: Server) -> None:
 def _twisted(module: ModuleType, server: Server) -> None:
     from . import phases
 
+    def on_asyncio(which: Any) -> bool:
+        """Whether the reactor of *which* is a loop of asyncio; the default one has no clock of ours."""
+        return hasattr(which.reactor, "_asyncioEventloop")
+
     @after(module.Server, "__init__")
     def met(_: None, transport: Any, *__: Any, **___: Any) -> None:
-        phases.watch_twisted(transport)
+        if on_asyncio(transport):
+            phases.watch_twisted(transport)
 
     @after(module.Port, "startListening")
     def told(_: None, port: Any) -> None:
-        server.listens([port.socket])
+        if on_asyncio(port):
+            server.listens([port.socket])
 
 
 HYPERCORNS = "keep_alive_timeout, 5s unless given"

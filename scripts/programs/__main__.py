@@ -98,10 +98,16 @@ def row(program: Program, until: float, *, with_apt: bool) -> dict[str, Any]:
             ]
             stock, guarded = (way.result() for way in ways)
     except (Missing, DidNotStart, OSError) as error:
-        return about | {"why": " ".join(str(error).split())[:300]}
+        return about | {"why": shortened(str(error))}
     about |= {"version": version(program), "pip": program.pip, "command": program.command}
     wrong = [*table.worse(stock, guarded, LIMITS)]
     return about | {"worse": wrong, "stock": stock, "guarded": guarded}
+
+
+def shortened(text: str) -> str:
+    """*text* on one line; of a long one the begin, and the end, where tracebacks have the reason."""
+    line = " ".join(text.split())
+    return line if len(line) <= 300 else f"{line[:100]} ... {line[-200:]}"
 
 
 def document(results: dict[str, Any]) -> None:

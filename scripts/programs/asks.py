@@ -51,12 +51,14 @@ class Asks:
         drip: Is sent byte by byte; more of it than is ever needed.
         slow: Is answered after SLOW seconds, with nothing in between.
         pauses: Is answered by halves, SLOW seconds apart.
+        farewell: How a message begins by which the server closes, before it ends the connection.
     """
 
     now: Ask
     drip: bytes
     slow: Ask | None = None
     pauses: Ask | None = None
+    farewell: bytes = b""
 
 
 def get(path: str, whole: Whole, starts: bytes = b"") -> Ask:
@@ -85,6 +87,7 @@ WEBSOCKET = Asks(
     Ask(_UPGRADE + _frame(b"now"), ends(b"\x81\x02ok")),
     DRIPPED,
     Ask(_UPGRADE + _frame(b"slow"), has(b"\x81\x02ok")),
+    farewell=b"\x88",
 )
 REDIS = Asks(
     Ask(b"PING\r\n", ends(b"+PONG\r\n")),

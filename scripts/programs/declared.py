@@ -179,7 +179,7 @@ PROGRAMS = (
     Program(
         "gunicorn, gevent",
         f"{LISTEN} -k gevent wsgi:app",
-        (*GUNICORN, "gevent==26.9.0"),
+        ("gunicorn[gevent]==27.0.1", "gevent==26.9.0"),
         reload=HUP,
     ),
     Program("hypercorn", "hypercorn -b 127.0.0.1:{port} asgi:app", HYPERCORN, tested=True),
@@ -263,6 +263,7 @@ PROGRAMS = (
         "twist web --listen tcp:{port}:interface=127.0.0.1 --path {dir}",
         ("twisted==26.10.0",),
         asks=PAGES,
+        tested=True,
     ),
     Program(
         "aiosmtpd",

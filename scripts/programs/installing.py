@@ -55,9 +55,10 @@ def install(program: Program, *, with_apt: bool = False) -> Path:
     done = folder / "installed"
     with _LOCKS[folder]:
         if not done.exists():
-            _run([sys.executable, "-m", "venv", "--clear", str(folder)])
-            pip = [str(folder / "bin" / "pip"), "install", "-q", "--disable-pip-version-check"]
-            _run([*pip, *program.pip])
+            _run([sys.executable, "-m", "venv", "--clear", "--without-pip", str(folder)])
+            pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python")]
+            options = ["-q", "--disable-pip-version-check", "--no-compile"]
+            _run([*pip, "install", *options, *program.pip])
             done.write_text("\n".join(program.pip) + "\n")
     return folder / "bin"
 

@@ -33,6 +33,8 @@ DRIP = 0.4
 """Seconds between two bytes of a client that drips."""
 BEGUN = 1.0
 """Seconds that a request is in flight when a signal comes."""
+LISTENS_SOON = 120.0
+"""Seconds in which a program listens; four at once start slowly."""
 GUARDED_SOON = 40.0
 """Seconds in which `reaper run` has said what it guards; a Python may take ten to say that."""
 
@@ -91,7 +93,6 @@ def started(
             "PATH": path,
             "HOME": str(place),
             "PYTHONPATH": str(place),
-            "PYTHONDONTWRITEBYTECODE": "1",
             "SLOW": f"{limits.slow:g}",
             **program.environment,
         }
@@ -117,7 +118,7 @@ def started(
             command, place / "log", port=port, cwd=place, environment=environment, session=True
         )
         try:
-            server.wait_until_it_listens()
+            server.wait_until_it_listens(LISTENS_SOON)
             how = _guard_of(server) if guarded else ""
             asyncio.run(_answers(port, program.asks.now, limits))
             yield server, how
@@ -199,6 +200,11 @@ async def _read(
     return found, "enough", last
 
 
+def starts(farewell: bytes) -> Callable[[bytes], bool]:
+    """Whether what has come begins with *farewell*."""
+    return lambda found: found.startswith(farewell)
+
+
 def _never(_: bytes) -> bool:
     return False
 
@@ -208,12 +214,13 @@ async def _connected(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWri
 
 
 async def closes(
-    port: int, limits: Limits, *, sent: bytes = b"", drip: bytes = b"", ask: Ask | None = None
+    port: int, limits: Limits, *, drip: bytes = b"", ask: Ask | None = None, farewell: bytes = b""
 ) -> Seen:
     """When a client is closed: {"is": "closed", "s": seconds}, or `open`, or `no answer`.
 
     The seconds count from the last byte of the answer to *ask*; without one, from connect(2).
-    Bytes of *drip* are sent one by one. It waits as long as the window says.
+    Bytes of *drip* are sent one by one. A message that begins with *farewell* is a close.
+    It waits as long as the window says.
     """
     try:
         reader, writer = await _connected(port)
@@ -228,10 +235,8 @@ async def closes(
             _, how, began = await _read(reader, ask.whole, until)
             if how != "enough":
                 return {"is": "no answer"}
-        elif sent:
-            writer.write(sent)
-        _, how, last = await _read(reader, _never, until)
-        if ask is not None and last:  # there was more of the answer
+        _, how, last = await _read(reader, starts(farewell) if farewell else _never, until)
+        if ask is not None and last and how != "enough":  # there was more of the answer
             began = last
         if how == "open":
             return {"is": "open"}
@@ -277,7 +282,7 @@ async def quiet_and_slow(program: Program, port: int, limits: Limits) -> dict[st
     running = {
         "silent": closes(port, limits),
         "dripping": closes(port, limits, drip=asks.drip),
-        "idle": closes(port, limits, ask=asks.now),
+        "idle": closes(port, limits, ask=asks.now, farewell=asks.farewell),
     }
     if asks.slow is not None:
         running["slow"] = answer(port, asks.slow, limits)
@@ -307,10 +312,11 @@ async def stopped(program: Program, server: Server, number: signal.Signals, limi
             seconds = round(time.monotonic() - began, 2)
             break
         await asyncio.sleep(0.02)
+    status = server.status
     if seconds is None:
         _end(server)
     await silent
-    return {"request": await flight, "s": seconds, "status": server.status if seconds else None}
+    return {"request": await flight, "s": seconds, "status": status}
 
 
 async def _in_flight(program: Program, port: int, limits: Limits) -> str | None:

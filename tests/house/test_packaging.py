@@ -15,6 +15,7 @@ import sys
 import tarfile
 import tomllib
 import zipfile
+from email import message_from_bytes
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -184,6 +185,19 @@ def test_the_source_distribution_is_the_whole_checkout(installed: Installed) -> 
     }
     assert {str(path) for path in wanted - packed} == set()
     assert {Path("Makefile"), Path("constraints.txt"), Path("tests/core/test_law.py")} <= packed
+
+
+@pytest.mark.slow
+def test_the_long_description_has_no_link_or_picture_of_the_checkout(installed: Installed) -> None:
+    with zipfile.ZipFile(installed.wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
+        described = message_from_bytes(archive.read(name))
+    text = str(described.get_payload())
+    assert described["Description-Content-Type"] == "text/markdown"
+    assert text.startswith("# reaper\n")
+    assert re.findall(r"\]\((?!https?:)[^)]*\)|picture", text) == []
+    assert "Files named here are in the source distribution." in text
+    assert "find the mend of an error message | symptoms (`docs/symptoms.md`)" in text
 
 
 @pytest.mark.slow

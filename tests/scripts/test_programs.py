@@ -48,6 +48,15 @@ def test_the_page_shows_the_results_that_are_kept() -> None:
     assert shown.strip() == table.markdown(RESULT).strip()
 
 
+def test_every_program_was_tried_or_is_listed_with_the_reason() -> None:
+    assert {program.name for program in PROGRAMS} == set(RESULT)
+    assert all("why" in found or {"stock", "guarded"} <= set(found) for found in RESULT.values())
+
+
+def test_at_least_thirty_programs_were_tried() -> None:
+    assert sum("stock" in found for found in RESULT.values()) >= 30
+
+
 def test_every_package_of_a_program_is_pinned() -> None:
     packages = [package for program in PROGRAMS for package in program.pip]
     assert [each for each in packages if not re.fullmatch(r"[\w\[\]-]+==[\d.]+", each)] == []
