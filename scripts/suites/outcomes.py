@@ -99,19 +99,21 @@ class Comparison:
         seen = differing(self.stock, self.guarded)
         return [entry for entry in self.listed if not any(covers(entry, name) for name in seen)]
 
-    def row(self, server: str, leases: int) -> str:
+    def row(self, server: str, leases: int | None) -> str:
         """The row of the table.
 
         Args:
             server: Its name and version.
-            leases: How many the guard has taken in the processes of the guarded run; 0: it did nothing.
+            leases: How many the guard has taken in the processes of the guarded run; 0: it did nothing;
+                None: they are not counted.
         """
         cells = [server]
         for run in (self.stock, self.guarded):
             count = Counter(run.values())
             cells.append(f"{count[PASSED]:,} / {count[FAILED]:,}")
         differ, other = len(self.differences), len(self.unlisted)
-        cells += [f"{leases:,}", f"{differ:,}", f"{other:,}", f"{len(self.once):,}"]
+        cells.append("not counted" if leases is None else f"{leases:,}")
+        cells += [f"{differ:,}", f"{other:,}", f"{len(self.once):,}"]
         return f"| {' | '.join(cells)} |"
 
 

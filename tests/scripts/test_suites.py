@@ -86,6 +86,10 @@ def test_the_row_counts_both_runs_and_what_is_not_listed() -> None:
     assert row == "| server 1 | 3 / 1 | 1 / 3 | 1,234 | 2 | 1 | 0 |"
 
 
+def test_the_row_says_where_leases_are_not_counted() -> None:
+    assert " not counted " in Comparison(STOCK, GUARDED, []).row("server 1", None)
+
+
 @pytest.mark.parametrize("name", TABLES)
 def test_a_suite_has_a_version_that_is_pinned(name: str) -> None:
     assert suites.pinned(name, (ROOT / "constraints.txt").read_text())
