@@ -64,7 +64,7 @@ def figures(report: dict[str, Any]) -> list[Figure]:
         *accounted(report["actions"]),
         ("reaps", counts),
         *([("", bad)] if bad else []),
-        ("lateness", f"{said} (law: 0 .. {tick})"),
+        ("lateness", f"{said} (allowed: 0 .. {tick})"),
         ("", beyond(reaps)),
         (
             OWN_LAG,
