@@ -17,7 +17,7 @@ from reaper.core.lease import Expiry, Lease
 from reaper.errors import InvalidArgument
 from reaper.policy import RULES, IdlePolicy, Phase, lifespan
 from reaper.policy.events import Idle, IdleEvent, IdleEvents
-from reaper.policy.min_rate import Allowance, Sweep
+from reaper.policy.min_rate import Allowance, NoSweep, Sweep
 from reaper.policy.phases import TOO_SLOW
 from reaper.policy.reasons import MAX_AGE, MAX_REQUESTS
 
@@ -264,6 +264,31 @@ def test_a_tunnel_in_use_ends_by_its_age_which_counts_from_its_beginning_alone()
     policy.enter(Phase.TUNNEL, world.now)
     assert len(world.core) == 3  # its own, that of its age, and the sweep's
     world.ends("tunnel_age", 10.0, 11.0, every=1.0, act=lambda: policy.bytes_out(1, world.now))
+
+
+def test_a_tunnel_without_an_age_lasts_as_long_as_it_is_used() -> None:
+    world, policy = begun(Phase.TUNNEL, tunnel="5s", tunnel_age="0s")
+    world.run(1000.0, every=1.0, act=lambda: policy.bytes_in(1, world.now))
+    assert world.reaped == []
+
+
+def test_who_hangs_up_twice_has_hung_up_the_first_time() -> None:
+    cuts: list[float] = []
+    world, policy = begun(
+        Phase.FIRST_BYTE, lambda reason: cuts.append(world.now), half_closed="30s"
+    )
+    policy.request(world.now)
+    policy.hang_up(world.now)
+    start = world.now
+    world.run(20.0)
+    policy.hang_up(world.now)
+    world.run(15.0)
+    assert 30.0 <= cuts[0] - start <= 31.0
+
+
+def test_nothing_is_charged_by_a_sweep_that_does_nothing() -> None:
+    sweep = NoSweep()
+    assert len(sweep) == 0
 
 
 def doomed(looks: int) -> tuple[World, IdlePolicy]:
