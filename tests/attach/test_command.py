@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import psutil
@@ -327,7 +327,9 @@ def test_the_silences_of_a_foreign_servers_client_are_learned_until_a_signal(
     with (
         Echo.server(port),
         subprocess.Popen([*command, "--learn", str(tmp_path)], cwd=ROOT, stdout=-1) as learner,
+        ExitStack() as stack,
     ):
+        stack.callback(learner.kill)  # a claim that fails would wait for it
         assert learner.stdout is not None
         assert b"learning" in learner.stdout.readline()
         client = Echo(port)
