@@ -157,7 +157,12 @@ EFFECTS: Mapping[str, Effect] = {
         websockets="it closes all at once, with 1001",
     ),
     "timeouts.drain_streams": _row(ASGI, http="`drain`; its streams count as requests"),
-    "timeouts.abandoned": _row(ASGI),
+    "timeouts.abandoned": _row(
+        ASGI,
+        gunicorn_asgi="over HTTP/2 its own `asgi_disconnect_grace_period`",
+        gunicorn_gthread="a request in a thread cannot be cancelled",
+        http="a reset ends its request at once",
+    ),
     "timeouts.drain_idle": _row(
         f"{REFERENCES} {UVICORN} {ASKED}",
         **dict.fromkeys(

@@ -264,6 +264,13 @@ COMMANDS = {
     "hypercorn on trio": [*HYPERCORN, "trio", "-b"],
     "aiohttp": ["tests.helpers.leaving"],
 }
+THREADS = [
+    "gunicorn",
+    "tests.helpers.wsgi:application",
+    *GUNICORN[2:],
+    "reaper.gunicorn.ThreadWorker",
+    "-b",
+]
 
 
 @contextlib.contextmanager
@@ -271,8 +278,9 @@ def serving(kind: str, log: Path, **timeouts: str) -> Iterator[Server]:
     port = free_port()
     limits = {f"REAPER_TIMEOUTS_{name}": value for name, value in timeouts.items()}
     environment = os.environ | {"REAPER_TICK": "250ms"} | limits
-    where = f"127.0.0.1:{port}" if COMMANDS[kind][-1] == "-b" else str(port)
-    command = [sys.executable, "-m", *COMMANDS[kind], where]
+    words = (COMMANDS | {"threads": THREADS})[kind]
+    where = f"127.0.0.1:{port}" if words[-1] == "-b" else str(port)
+    command = [sys.executable, "-m", *words, where]
     with start(command, log, port=port, environment=environment) as server:
         yield server
 
@@ -383,3 +391,9 @@ def test_a_reset_stream_of_http2_is_cancelled_and_its_neighbour_answered(
     assert f"/closes {CANCELLED}" in log
     assert f"/stays {ENDED}" in log
     assert (answers[0].stream_id, answers[0].data) == (3, b"done")
+
+
+@pytest.mark.slow
+def test_threads_say_that_they_cannot_be_cancelled(tmp_path: Path) -> None:
+    with serving("threads", tmp_path / "log", ABANDONED="1s") as server:
+        wait_until(lambda: "a request in a thread cannot be cancelled" in server.log.read_text())
