@@ -294,9 +294,7 @@ def _websockets(module: ModuleType, server: Server) -> None:
     @around(kind, name)
     def serve(method: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         if options.get("create_connection") is None:
-            from ..websockets import connection
-
-            options["create_connection"] = connection()
+            options["create_connection"] = _configured()
         return method(*arguments, **options)
 
     # The server is met where it gets its sockets: 17 awaits them, 14 to 16 wrap asyncio's server.
@@ -313,6 +311,20 @@ def _websockets(module: ModuleType, server: Server) -> None:
             result = await method(self)
             server.listens(self.sockets)
             return result
+
+
+def _configured() -> type[Any]:
+    """The guarded connection, by the settings of `reaper run` and not by the defaults."""
+    from ..websockets import connection
+
+    class Configured(connection()):  # type: ignore[misc]  # made anew for each server
+        def connection_made(self, transport: Any) -> None:
+            from .phases import reaper
+
+            self.reaper = reaper()  # of the loop that runs now; there may be none yet in `serve`
+            super().connection_made(transport)
+
+    return Configured
 
 
 # ---- aiohttp, Sanic: their factory meets the loop

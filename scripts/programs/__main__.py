@@ -57,6 +57,10 @@ def main() -> int:
     began = time.monotonic()
     if options.table:
         chosen = []
+        for found in results.values():  # judged by the rules of today
+            if "stock" in found:
+                found["worse"] = [*table.worse(found["stock"], found["guarded"], LIMITS)]
+        RESULTS.write_text(json.dumps(results, indent=1) + "\n")
     with ThreadPoolExecutor(options.at_once) as pool:
         running = {
             pool.submit(row, known[name], until, with_apt=options.install): name for name in chosen

@@ -52,7 +52,9 @@ def not_held(guarded: Seen, limits: Limits) -> Iterator[str]:
     """In words, each limit that the guard says and did not keep."""
     inside = guarded["how"] == "inside"
     hidden = any("first_byte cannot hold" in line for line in guarded["said"])
-    sockets = inside and not any("keep_alive" in line for line in guarded["said"])
+    sockets = inside and not any(
+        f"keep_alive {limits.keep_alive:g}s" in line for line in guarded["said"]
+    )
     idle = limits.keep_alive if inside and not sockets else limits.idle
     first = limits.first_byte if not sockets else limits.idle
     most = {

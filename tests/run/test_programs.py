@@ -48,7 +48,15 @@ INSIDE = [
 ]
 INSIDE_BY_NAME = {program.name: program for program in INSIDE}
 LIMITS = trial.Limits(
-    first_byte=0.5, headers=0.5, body=0.5, keep_alive=0.5, idle=2.5, tick=0.1, slow=1.5, window=20.0
+    first_byte=0.5,
+    headers=0.5,
+    body=0.5,
+    keep_alive=0.5,
+    idle=2.5,
+    tunnel=2.5,
+    tick=0.1,
+    slow=1.5,
+    window=20.0,
 )
 
 
@@ -109,6 +117,14 @@ def test_from_outside_too_the_silent_are_closed_and_who_waits_is_answered(
         assert how == "outside"
         found = asyncio.run(seen(server.port))
     assert [each["is"] for each in found] == ["closed", "closed", "answered"]
+
+
+def test_a_silent_websocket_is_closed_after_the_tunnel_that_was_set() -> None:
+    (program,) = (program for program in PROGRAMS if program.name == "websockets")
+    asks = program.asks
+    with started(program, guard=True) as (server, _):
+        seen = asyncio.run(trial.closes(server.port, LIMITS, ask=asks.now, farewell=asks.farewell))
+    assert seen["is"] == "closed"
 
 
 @pytest.mark.parametrize("program", TESTED, ids=named)
