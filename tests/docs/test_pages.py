@@ -105,7 +105,7 @@ def test_nginx_accepts_what_the_page_about_proxies_shows(tmp_path: Path) -> None
     assert "listen 80;" in text
     inner = text.replace("listen 80;", f"listen unix:{tmp_path / 'socket'};")
     (tmp_path / "nginx.conf").write_text(
-        f"pid {tmp_path / 'pid'};\nevents {{}}\nhttp {{\n{inner}}}\n"
+        f"pid {tmp_path / 'pid'};\nevents {{}}\nhttp {{\naccess_log off;\n{inner}}}\n"
     )
     command: list[str | Path] = [
         nginx,
