@@ -74,7 +74,7 @@ INSIDE_HTTP = f"{UVICORN} {ASKED} hypercorn-trio"
 INSIDE = f"{INSIDE_HTTP} websockets"
 HTTP = f"http {INSIDE_HTTP}"
 
-REFUSING = "gunicorn-asgi hypercorn aiohttp sanic"
+REFUSING = "gunicorn-asgi gunicorn-gthread hypercorn hypercorn-trio aiohttp sanic"
 
 REFUSED = "of newcomers that are refused"
 IF_SET = "only if it is set"
@@ -89,8 +89,7 @@ EFFECTS: Mapping[str, Effect] = {
     "reaper.jitter": _row(f"{INSIDE} {REFERENCES}", outside="attach.jitter"),
     "reaper.reaps_per_second": _row(f"{INSIDE} {REFERENCES}", outside="attach.reaps_per_second"),
     "reaper.pressure": _row(
-        f"{UVICORN} {ASKED} websockets {REFERENCES}",
-        gunicorn_gthread="newcomers are not refused",
+        f"{UVICORN} {ASKED} hypercorn-trio websockets {REFERENCES}",
         tornado="newcomers are not refused",
         twisted="newcomers are not refused",
         websockets="newcomers are not refused",
@@ -182,7 +181,8 @@ EFFECTS: Mapping[str, Effect] = {
     "limits.max_body_bytes": _row("http"),
     "limits.max_connections": _row(
         f"http {UVICORN} {REFUSING}",
-        **dict.fromkeys(map(_name, f"{UVICORN} {REFUSING}".split()), IF_SET),
+        **dict.fromkeys(map(_name, f"{UVICORN} {REFUSING}".split()), IF_SET)
+        | {"gunicorn_gthread": "only if it is set, and below --worker-connections"},
     ),
     "server.host": _row(REFERENCES),
     "server.port": _row(REFERENCES),

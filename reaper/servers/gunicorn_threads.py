@@ -157,7 +157,7 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
             connection.close()
             return
         connection.setblocking(False)
-        seconds = self._settings.timeouts.handshake or None
+        seconds = self._settings.timeouts.linger or reaper.core.tick
         with contextlib.suppress(OSError):  # it has gone, or its handshake failed
             await self._loop.connect_accepted_socket(
                 lambda: Refusal(reaper),

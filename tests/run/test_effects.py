@@ -92,7 +92,7 @@ IN_VAIN: dict[str, tuple[str, str]] = {
         "the reaper's own default, for connections that are watched without a limit of their own",
     ),
     "limits.max_connections": (
-        "gunicorn-gthread hypercorn-trio tornado twisted websockets echo",
+        "tornado twisted websockets echo",
         "the reaper knows it, and nobody asks the reaper before a connection is served",
     ),
     "limits.max_requests": (UVICORN, "the policy counts, and uvicorn does not ask it"),
