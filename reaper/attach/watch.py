@@ -14,7 +14,7 @@ busy connection may not show who opened it, or show it wrongly (see `tcpinfo`). 
 only once a look shows that it came in, and each later look, the final check on the very socket
 included, may still show that it did not; then it is dropped.
 
-Most connections do nothing between two dumps, and are nothing but a key and a `Kept` of some 170
+Most connections do nothing between two dumps, and are nothing but a key and a `Kept` of some 150
 bytes. Time is cut into steps of a tenth of a tick, and the agenda has a list of idents for each step
 in which something is to be looked at. A row stands in one list; when a dump puts its look off, only
 its own `step` changes, and it is moved when the step of its list has come. A row that is discarded
@@ -64,7 +64,7 @@ socket was not found yet."""
 QUEUED = 0
 """The step of a row whose look is due, and waits for its turn or for the bound on closes."""
 
-_KEPT = struct.Struct("=Qdddqq???")
+_KEPT = struct.Struct("=Idddqq???")
 _RATES = struct.Struct("=dqd")
 """What `Kept.packed` has: an inode, and a `Memory` without and with the part that only `write` and
 `min_in_rate` need."""

@@ -350,8 +350,8 @@ def test_what_is_said_of_single_connections_and_of_all_is_the_same_lateness(
 @pytest.mark.parametrize(
     ("limits", "most"),
     [
-        (Limits(idle=60.0, max_age=600.0), 310),
-        (Limits(idle=60.0, vanished=60.0), 310),
+        (Limits(idle=60.0, max_age=600.0), 300),
+        (Limits(idle=60.0, vanished=60.0), 300),
         (Limits(idle=60.0, write=60.0), 340),
     ],
 )
