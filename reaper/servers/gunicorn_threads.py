@@ -105,6 +105,8 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
     default.
     """
 
+    nr_conns: int  # gunicorn's own number of connections
+
     def init_process(self) -> None:
         """Start the thread that judges, then do what gunicorn does."""
         self._settings = kept_alive(
