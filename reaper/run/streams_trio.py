@@ -16,7 +16,7 @@ import trio
 
 from ..servers.abandoned import Link, Request, Requests
 from ..servers.hypercorn import LINK, stop, streams_of
-from ..servers.streams import Exchange, Streams, Talk
+from ..servers.streams import STREAM, TOLD, Exchange, Streams, Talk
 from ..trio.reaper import TrioReaper
 
 _WAITING: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -60,14 +60,12 @@ class TrioExchange(Exchange):
                 return await self._streams.app(self._scope, self.receive, self.send)
         finally:
             self._task = None
-            if self._streaming:
-                if self._told:
-                    await self._finish()
-                self._streams.over(self)
+            if self._state >= STREAM:
+                await self._returned()
 
     async def receive(self) -> Any:
         """What the server gives; `http.disconnect` once a stream was told to end."""
-        if not self._told:
+        if self._state < TOLD:
             with trio.CancelScope() as waiting:
                 self._waits = waiting
                 try:
@@ -77,7 +75,7 @@ class TrioExchange(Exchange):
         return self.GONE
 
     def tell(self) -> None:
-        self._told = True
+        self._state = TOLD
         if self._waits is not None:
             self._waits.cancel()
 

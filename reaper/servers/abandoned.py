@@ -39,7 +39,7 @@ from ..config.settings import ReaperConfig
 from ..driver.driver import Call, Driver
 from ..driver.sockets import borrowed, is_over, queued
 from ..errors import printable
-from .streams import App, Exchange, Streams
+from .streams import STREAM, App, Exchange, Streams
 
 SOON = 0.05
 """Seconds after the question until the kernel is first asked what came back; then twice as long."""
@@ -277,7 +277,7 @@ class Request(Exchange):
 
     def is_stream(self) -> bool:
         """Whether its response has begun, and is a stream."""
-        return self._streaming
+        return self._state >= STREAM
 
     def route(self) -> str:
         return route_of(self._scope)

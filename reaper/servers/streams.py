@@ -30,6 +30,9 @@ App = Callable[..., Any]
 EXTENSION = "reaper"
 """The key of the dict in `scope["extensions"]` in which an application says what its response is."""
 
+MOST_TYPES = 100
+"""Content types that are known; then all are forgotten."""
+
 
 class Streams:
     """The application of one server, whose streams can be told to end.
@@ -50,6 +53,7 @@ class Streams:
         self._window = config.timeouts.drain_window
         self.seconds: float | None = None
         self._types = frozenset(config.server.streams.lower().encode().split())
+        self._known: dict[bytes, bool] = {}  # content types that were looked up
         self._open: dict[Exchange, None] = {}
         self._ending: set[asyncio.Task[None]] = set()
 
@@ -101,8 +105,17 @@ class Streams:
             return bool(said)
         for name, value in headers:
             if len(name) == CONTENT_TYPE and name.lower() == b"content-type":
-                return bytes(value).partition(b";")[0].strip().lower() in self._types
+                known = self._known.get(value)
+                return self._look_up(bytes(value)) if known is None else known
         return False
+
+    def _look_up(self, value: bytes) -> bool:
+        """Whether a response of this content type is a stream."""
+        if len(self._known) >= MOST_TYPES:  # a boundary or a charset may differ every time
+            self._known.clear()
+        found = value.partition(b";")[0].strip().lower() in self._types
+        self._known[value] = found
+        return found
 
     def begun(self, exchange: Exchange) -> None:
         """The response of *exchange* is a stream, and begins."""
@@ -117,9 +130,17 @@ class Streams:
 
 CONTENT_TYPE = len(b"content-type")
 
+BEFORE, ORDINARY, STREAM, TOLD, COMPLETE = range(5)
+"""What an exchange is: its response has not begun; is none that ends never; is a stream; is a stream
+that was told to end; is a stream that is complete.
+"""
+
 
 class Exchange:
     """One request, and its response.
+
+    There is one for each request of a server, so the requests whose response is no stream pay for
+    it. Count the instructions of an exchange before and after a change.
 
     Args:
         streams: Of the server.
@@ -136,8 +157,8 @@ class Exchange:
     """What ends the response."""
 
     __slots__ = (
-        *("_cancelled", "_complete", "_receive", "_said", "_scope", "_send", "_streaming"),
-        *("_streams", "_task", "_told", "_waits", "_watched", "_woken"),
+        *("_cancelled", "_receive", "_said", "_scope", "_send", "_state"),
+        *("_streams", "_task", "_waits", "_woken"),
     )
 
     def __init__(self, streams: Streams, scope: Any, receive: Any, send: Any) -> None:
@@ -145,10 +166,10 @@ class Exchange:
         self._scope = scope
         self._receive = receive
         self._send = send
-        self._watched = True  # until the response has begun, and is no stream
-        self._streaming = self._told = self._complete = self._cancelled = False
+        self._state = BEFORE
         self._waits: Any = None  # the future that `receive` waits for
-        self._woken = False  # that future was cancelled by us
+        self._woken: bool  # that future was cancelled by us; `receive` sets it first
+        self._cancelled = False
         self._task: asyncio.Task[Any] | None = None
         self._said: dict[str, Any] = {}
         given = scope.get("extensions")
@@ -165,15 +186,20 @@ class Exchange:
             return None
         finally:
             self._task = None
-            if self._streaming:
-                if self._told:
-                    await self._finish()
-                self._streams.over(self)
+            if self._state >= STREAM:
+                await self._returned()
+
+    async def _returned(self) -> None:
+        """The application, whose response is a stream, has returned."""
+        if self._state == TOLD:
+            await self._finish()
+        self._streams.over(self)
 
     async def receive(self) -> Any:
         """What the server gives; `http.disconnect` once a stream was told to end."""
-        if self._told:
+        if self._state >= TOLD:
             return self.GONE
+        self._woken = False
         return await self._unless_told(self._receive())
 
     @types.coroutine
@@ -196,7 +222,7 @@ class Exchange:
                 if not self._woken or self._is_cancelled():
                     given, resume = error, receiving.throw
                     continue
-            if self._told:
+            if self._state >= TOLD:
                 self._waits = None
                 receiving.close()
                 return self.GONE
@@ -210,28 +236,28 @@ class Exchange:
         """Send *message*; return what to await. Before the response begins, and while it is a
         stream, the message is looked at.
         """
-        if self._watched:
-            if self._complete:
+        state = self._state
+        if state != ORDINARY:
+            if state == COMPLETE:
                 return _nothing()
             if message["type"] == "http.response.start":
                 headers = message.get("headers", ())
                 if not isinstance(headers, (list, tuple)):  # it can be read once only
-                    message = {**message, "headers": list(headers)}
-                self._begin(message.get("headers", ()))
-            elif self._streaming and not message.get("more_body", False):
-                self._complete = True
+                    headers = list(headers)
+                    message = {**message, "headers": headers}
+                if self._streams.is_stream(self._said.get("stream"), headers):
+                    self._state = STREAM
+                    self._streams.begun(self)
+                else:
+                    self._state = ORDINARY
+            elif state != BEFORE and not message.get("more_body", False):
+                self._state = COMPLETE
                 self._streams.over(self)
         return self._send(message)
 
-    def _begin(self, headers: Any) -> None:
-        self._watched = self._streams.is_stream(self._said.get("stream"), headers)
-        if self._watched:
-            self._streaming = True
-            self._streams.begun(self)
-
     def tell(self) -> None:
         """Have the application receive `http.disconnect`."""
-        self._told = True
+        self._state = TOLD
         if self._waits is not None:
             self._woken = self._waits.cancel()
 
@@ -243,8 +269,8 @@ class Exchange:
             self._task.cancel()
 
     async def _finish(self) -> None:
-        if not self._complete:
-            self._complete = True
+        if self._state != COMPLETE:
+            self._state = COMPLETE
             self._streams.over(self)
             with suppress(Exception):  # the client is gone, or a length was promised
                 await self._send(self.LAST)
@@ -261,13 +287,13 @@ class Talk(Exchange):
 
     def send(self, message: Any) -> Any:
         """As `Exchange.send`: a WebSocket is open from `websocket.accept` on."""
-        if self._complete:
+        if self._state == COMPLETE:
             return _nothing()
         if message["type"] == "websocket.accept":
-            self._streaming = True
+            self._state = STREAM
             self._streams.begun(self)
         elif message["type"] == "websocket.close":
-            self._complete = True
+            self._state = COMPLETE
             self._streams.over(self)
         return self._send(message)
 
