@@ -117,6 +117,7 @@ def draw(text: str, place: Path, title: str) -> None:
     with open(os.devnull, "w") as nowhere:
         console = Console(record=True, width=COLUMNS, file=nowhere, force_terminal=True)
         console.print(Text.from_ansi(text.rstrip()), soft_wrap=True)
+        console.print()  # rich cuts the lowest pixels of the last line
         drawn = console.export_svg(title=title, unique_id=place.stem)
     # It names a font on somebody's server; the next in the list is the reader's own.
     drawn = re.sub(r"@font-face \{.*?\}", "", drawn, flags=re.DOTALL)
