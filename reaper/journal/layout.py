@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pyarrow.parquet import FileMetaData
+    from pyarrow.parquet import FileMetaData, ParquetFile
 
 HOUR_NS = 3600 * 10**9
 REACH_NS = 2 * HOUR_NS
@@ -36,6 +36,21 @@ def partition(first_ns: int | None, last_ns: int | None) -> str:
     if last_ns >= hour * HOUR_NS + REACH_NS:
         return ANY
     return datetime.fromtimestamp(hour * 3600, UTC).strftime("day=%Y-%m-%d/hour=%H")
+
+
+def check_footer(file: ParquetFile) -> None:
+    """Read the first row of each row group of *file*; call this before its metadata is asked about
+    columns.
+
+    A footer has no checksum. Where damage has made it contradict itself about a column, pyarrow
+    raises for a row, but ends the whole process when it is asked for the metadata of that column.
+    Cost: a page of each column and row group, about 4 ms for 200,000 rows.
+
+    Raises:
+        OSError, pyarrow.ArrowException, ValueError: the rows cannot be read.
+    """
+    for group in range(file.num_row_groups):
+        next(file.iter_batches(batch_size=1, row_groups=[group]), None)
 
 
 def bounds(footer: FileMetaData) -> tuple[int, int] | None:

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from ..errors import one_line
 from .files import recover
-from .layout import bounds, partition
+from .layout import bounds, check_footer, partition
 from .places import FAILURES, Place, digest_of
 
 LOCK = ".ship.lock"
@@ -163,5 +163,6 @@ def partition_of(path: Path) -> str:
         OSError, pyarrow.ArrowException: it is no Parquet file.
     """
     with pq.ParquetFile(path) as file:
+        check_footer(file)
         span = bounds(file.metadata)
     return partition(*(span or (None, None)))

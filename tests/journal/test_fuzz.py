@@ -76,6 +76,21 @@ def test_a_cut_or_damaged_file_is_taken_with_the_rows_it_had_or_put_aside(
         everything_else(directory)
 
 
+def test_a_footer_that_contradicts_itself_about_a_column_puts_its_file_aside(
+    tmp_path: Path,
+) -> None:
+    """pyarrow ends the process that asks such a footer about the column."""
+    content = journal_file()
+    footer = len(content) - int.from_bytes(content[-8:-4], "little") - 8
+    column = b"%\x00\x18\x01t"  # thrift: what follows the type of `t` in the schema
+    int64, int96 = b"\x15\x04", b"\x15\x06"
+    damaged = content[:footer] + content[footer:].replace(int64 + column, int96 + column)
+    assert damaged != content
+    (tmp_path / "journal").mkdir()
+    assert not outcome(damaged, tmp_path / "journal")
+    everything_else(tmp_path / "journal")
+
+
 @pytest.mark.parametrize("name", ["t", "kind", "listener", "wall_offset_ns"])
 def test_a_name_of_a_column_that_is_no_text_puts_its_file_aside(tmp_path: Path, name: str) -> None:
     content = journal_file()

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ...errors import one_line
-from ...journal.layout import bounds
+from ...journal.layout import bounds, check_footer
 from ...journal.schema import (
     ACTIVITY,
     AVERTED,
@@ -188,6 +188,11 @@ def _opened(path: Place, size: int) -> Iterator[pq.ParquetFile]:
     except (pa.ArrowException, OSError, ValueError) as error:
         raise Refused(f"truncated or not Parquet: {one_line(error)}") from None
     with file:
+        if not isinstance(path, Remote):  # of a remote file only the footer was read
+            try:
+                check_footer(file)
+            except (pa.ArrowException, OSError, ValueError) as error:
+                raise Refused(f"corrupted: {one_line(error)}") from None
         yield file
 
 
