@@ -101,6 +101,10 @@ IN_VAIN: dict[str, tuple[str, str]] = {
         ("hypercorn-trio", "the policy makes the allowance, and no sweep charges it"),
     ),
     "timeouts.tunnel": ("gunicorn-gthread", "it has no WebSockets"),
+    "timeouts.keep_alive": (
+        "websockets",
+        "the reaper of every server under reaper run reads it, and a WebSocket has no next request",
+    ),
 }
 """Settings that are read without effect: in which servers, and why."""
 
