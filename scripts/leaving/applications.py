@@ -8,6 +8,7 @@ of all that came.
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -15,7 +16,7 @@ from typing import Any
 
 WORK = 2.0
 """Seconds that a request of the first two takes."""
-QUERY = 0.004
+QUERY = float(os.environ.get("LEAVING_QUERY", "0.004"))
 """Seconds for which a request of the third holds one of the two connections."""
 CONNECTIONS = 2
 LENGTHS = "django.middleware.common.CommonMiddleware"

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from scripts.leaving.applications import WORK
+from scripts.leaving.applications import QUERY, WORK
 from scripts.leaving.clients import leave, state_of
 from scripts.serving import free_port, serving
 
@@ -29,6 +29,7 @@ def tried(
     clients: int,
     at_once: int,
     abandoned: str,
+    query: float = QUERY,
     seed: int = 1,
 ) -> dict[str, Any]:
     """Run the trial; what the clients saw and what the application knows afterwards.
@@ -39,6 +40,7 @@ def tried(
         log: Where the server's words go.
         clients, at_once: How many there are, and at a time.
         abandoned: The setting of that name.
+        query: Seconds for which a request holds a connection to the database.
         seed: Of the instants.
     """
     port = free_port()
@@ -47,7 +49,8 @@ def tried(
         f"scripts.leaving.applications:{application}",
         *("--port", str(port), "--no-access-log", "--backlog", "4096", *SERVERS[server]),
     ]
-    environment = os.environ | {"REAPER_TICK": "100ms", "REAPER_TIMEOUTS_ABANDONED": abandoned}
+    settings = {"REAPER_TICK": "100ms", "REAPER_TIMEOUTS_ABANDONED": abandoned}
+    environment = os.environ | settings | {"LEAVING_QUERY": str(query)}
     with serving(command, log, port=port, environment=environment) as running:
         host, port = running.address
         outcome = asyncio.run(leave(host, port, clients, at_once, 1.2 * WORK, seed))

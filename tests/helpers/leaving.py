@@ -12,6 +12,7 @@ import reaper.aiohttp
 
 LONG = 3.0
 """Seconds that a handler works."""
+BEGAN = "is being worked on"
 CANCELLED = "was cancelled"
 ENDED = "came to its end"
 
@@ -21,6 +22,7 @@ def say(path: str, how: str) -> None:
 
 
 async def work(path: str) -> None:
+    say(path, BEGAN)
     try:
         await anyio.sleep(LONG)
         say(path, ENDED)

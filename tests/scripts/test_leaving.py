@@ -11,12 +11,23 @@ from scripts.leaving.trial import faults, tried
 
 CLIENTS = 100
 
+QUERY = 0.06
+"""Seconds: so long that most clients leave before it is their turn with the database."""
+
 
 @pytest.fixture(scope="module", params=APPLICATIONS)
 def row(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What became of the requests of a guarded server."""
     log = tmp_path_factory.mktemp("leaving") / "log"
-    return tried(request.param, "guarded", log, clients=CLIENTS, at_once=50, abandoned="200ms")
+    return tried(
+        request.param,
+        "guarded",
+        log,
+        clients=CLIENTS,
+        at_once=50,
+        abandoned="200ms",
+        query=QUERY,
+    )
 
 
 @pytest.mark.slow

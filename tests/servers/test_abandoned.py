@@ -6,7 +6,6 @@ import contextlib
 import os
 import socket
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +20,7 @@ from reaper.servers.abandoned import QUESTION, Abandoned, Link
 from scripts.serving import Server, free_port
 from scripts.serving import serving as start
 from tests.helpers.driver_loop import Loop
-from tests.helpers.leaving import CANCELLED, ENDED
+from tests.helpers.leaving import BEGAN, CANCELLED, ENDED
 from tests.helpers.program_trials import connect, reset, rest
 from tests.helpers.server_process import wait_until
 
@@ -305,6 +304,10 @@ go with the FIN.
 """
 
 
+def _is_over(path: str, log: str) -> bool:
+    return f"{path} {ENDED}" in log or f"{path} {CANCELLED}" in log
+
+
 class Trial:
     """What became of the requests of all `LEAVERS`: what each client heard, and the log."""
 
@@ -315,7 +318,7 @@ class Trial:
             client.sendall(b"GET %s HTTP/%s\r\nhost: h\r\n\r\n" % (path.encode(), version))
             if path == "/hasty":
                 half_close(client)
-        time.sleep(0.5)  # each is being worked on
+        wait_until(lambda: all(f"{path} {BEGAN}" in server.log.read_text() for path in LEAVERS))
         for path, client in clients.items():
             if path != "/hasty":
                 LEAVERS[path](client)
@@ -323,7 +326,7 @@ class Trial:
         self.heard = {path: rest(client) for path, client in waiting.items()}
         for client in waiting.values():
             client.close()
-        wait_until(lambda: all(f"{path} " in server.log.read_text() for path in LEAVERS))
+        wait_until(lambda: all(_is_over(path, server.log.read_text()) for path in LEAVERS))
         self.log = server.log.read_text()
 
 
@@ -380,7 +383,7 @@ def test_a_reset_stream_of_http2_is_cancelled_and_its_neighbour_answered(
                 values = ("GET", path, "http", "h")
                 speaks.send_headers(stream, list(zip(names, values, strict=True)), end_stream=True)
             client.sendall(speaks.data_to_send())
-            time.sleep(0.5)  # both are being worked on
+            wait_until(lambda: server.log.read_text().count(BEGAN) == 2)
             speaks.reset_stream(1)
             client.sendall(speaks.data_to_send())
             answers: list[Any] = []
