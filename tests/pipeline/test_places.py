@@ -259,7 +259,7 @@ def test_pages_that_fail_their_checksum_are_put_aside_by_name_and_the_rest_is_as
         ]
         assert status == 1
         assert [name for name, _ in aside] == ["bad", "worse"]
-        assert all(reason.startswith("corrupted: 0 of ") for _, reason in aside)
+        assert all(reason.startswith("corrupted: ") for _, reason in aside)
         assert summary["rows_read"] == summary["rows"] + summary["rows_of_writers"]
         assert summary["connections"] == 40
 
