@@ -121,8 +121,13 @@ def test_one_connection_too_many_is_refused_until_another_has_gone(
         wait_until(lambda: asks(server).startswith(b"HTTP/1.1 200 "), "room")
 
 
+# A thread of gunicorn's needs a descriptor of its own to wait for bytes. Where none is left, newcomers
+# had no answer for a minute in 6 of 55 runs; the page says that it is not promised.
+ON_LOOPS = [name for name in SERVERS if name != "gunicorn with threads"]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SERVERS)
+@pytest.mark.parametrize("name", ON_LOOPS)
 def test_when_descriptors_run_short_the_longest_idle_go_and_newcomers_are_answered(
     tmp_path: Path, name: str
 ) -> None:
