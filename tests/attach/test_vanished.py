@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -166,6 +166,9 @@ def test_the_kernel_gives_up_by_itself_only_after_attach_would_have_closed(limit
     assert sum(pauses) >= longest
 
 
+# In two of three whole runs not all were closed within a minute, by itself and beside its neighbours
+# never; nobody knows yet why. What was open is in the message.
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.parametrize("may_take", [True, False])
 def test_whoever_vanishes_is_closed_not_before_the_limit_whatever_it_waits_for(
@@ -185,7 +188,9 @@ def test_whoever_vanishes_is_closed_not_before_the_limit_whatever_it_waits_for(
         gone = time.time()
         it.link.down()
         seen = set(MODES) if may_take else {"stream", "full"}
-        until(lambda: set(it.closed()) == seen, "all are closed")
+        with suppress(AssertionError):
+            until(lambda: set(it.closed()) == seen)
+        assert set(it.closed()) == seen, it.alive()
         for mode, event in it.closed().items():
             assert event["reason"] == "vanished"
             assert event["time"] - gone >= AFTER, mode
