@@ -41,6 +41,27 @@ def example(kind: str, *flags: str) -> list[str]:
     return [sys.executable, "-m", "server_example", kind, "--port", "0", *flags]
 
 
+def stock(application: str, aiohttp: str) -> dict[str, list[str]]:
+    """The commands of seven servers of other people; the port of each, or its address after `-b`,
+    is the last word that is missing.
+
+    Args:
+        application: The ASGI application.
+        aiohttp: The module that serves the same with aiohttp.
+    """
+    python = [sys.executable, "-m"]
+    gunicorn = [*python, "gunicorn", application, "--no-control-socket", "-k"]
+    return {
+        "uvicorn": [*python, "uvicorn", application, "--http", "httptools", "--port"],
+        "uvicorn, h11": [*python, "uvicorn", application, "--http", "h11", "--port"],
+        "hypercorn": [*python, "hypercorn", application, "-b"],
+        "hypercorn, trio": [*python, "hypercorn", application, "-k", "trio", "-b"],
+        "gunicorn, asgi": [*gunicorn, "asgi", "-b"],
+        "gunicorn, uvicorn": [*gunicorn, "uvicorn.workers.UvicornWorker", "-b"],
+        "aiohttp": [*python, aiohttp],
+    }
+
+
 def load(target: str, flags: str, *more: str) -> list[str]:
     """The command of the load generator against *target*; *flags* are words with blanks between
     them.

@@ -15,21 +15,9 @@ from pathlib import Path
 
 from reaper.driver.sockets import reset_on_close
 from scripts.leaving.long import BODY, LONG
-from scripts.serving import Server, free_port, serving
+from scripts.serving import Server, free_port, serving, stock
 
-APP = "scripts.leaving.long:application"
-PYTHON = sys.executable
-GUNICORN = [PYTHON, "-m", "gunicorn", APP, "--no-control-socket", "-k"]
-COMMANDS = {
-    "uvicorn, httptools": [PYTHON, "-m", "uvicorn", APP, "--http", "httptools", "--port"],
-    "uvicorn, h11": [PYTHON, "-m", "uvicorn", APP, "--http", "h11", "--port"],
-    "hypercorn": [PYTHON, "-m", "hypercorn", APP, "-b"],
-    "hypercorn, trio": [PYTHON, "-m", "hypercorn", APP, "-k", "trio", "-b"],
-    "gunicorn, asgi": [*GUNICORN, "asgi", "-b"],
-    "gunicorn, uvicorn": [*GUNICORN, "uvicorn.workers.UvicornWorker", "-b"],
-    "aiohttp": [PYTHON, "-m", "scripts.leaving.long"],
-}
-"""How each server is started; its port, or its address after `-b`, is the last word."""
+COMMANDS = stock("scripts.leaving.long:application", "scripts.leaving.long")
 GUARDED_WORKER = {"uvicorn.workers.UvicornWorker": "reaper.gunicorn.UvicornWorker"}
 LEFT_AFTER = 1.0
 """Seconds after which each client leaves."""
@@ -69,7 +57,7 @@ def measured(name: str, abandoned: str) -> tuple[dict[str, float], bool]:
     where = f"127.0.0.1:{port}" if words[-1] == "-b" else str(port)
     if abandoned:
         words = [GUARDED_WORKER.get(word, word) for word in words]
-        words = [PYTHON, "-m", "reaper", "run", "--", *words]
+        words = [sys.executable, "-m", "reaper", "run", "--", *words]
     environment = os.environ | {"REAPER_TICK": "250ms", "REAPER_TIMEOUTS_ABANDONED": abandoned}
     if not abandoned:
         del environment["REAPER_TIMEOUTS_ABANDONED"]

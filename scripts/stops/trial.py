@@ -10,32 +10,20 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 
-from ..serving import ROOT, Server, free_port
+from ..serving import ROOT, Server, free_port, stock
 from . import words
 
 HERE = Path(__file__).parent
 APP = "stops.app:application"
 """In a copy of this folder, so that a reload touches nothing else."""
-PYTHON = sys.executable
-GUNICORN = [PYTHON, "-m", "gunicorn", APP, "--no-control-socket", "-k"]
-
-COMMANDS: Mapping[str, Sequence[str]] = {
-    "uvicorn": [PYTHON, "-m", "uvicorn", APP, "--http", "httptools", "--port"],
-    "uvicorn, h11": [PYTHON, "-m", "uvicorn", APP, "--http", "h11", "--port"],
-    "hypercorn": [PYTHON, "-m", "hypercorn", APP, "-b"],
-    "hypercorn, trio": [PYTHON, "-m", "hypercorn", APP, "-k", "trio", "-b"],
-    "gunicorn, asgi": [*GUNICORN, "asgi", "-b"],
-    "gunicorn, uvicorn": [*GUNICORN, "uvicorn.workers.UvicornWorker", "-b"],
-    "aiohttp": [PYTHON, "-m", "stops.app_aiohttp"],
-}
-"""How each server is started; its port, or its address after `-b`, is the last word."""
+COMMANDS = stock(APP, "stops.app_aiohttp")
 
 RELOADS = {
     "uvicorn": ("--reload", "--reload-dir", "stops"),
@@ -64,7 +52,7 @@ def command_of(server: str, port: int, *flags: str, guarded: bool) -> list[str]:
     """The command of *server*, stock, or guarded by `reaper run`, which listens on *port*."""
     words = list(COMMANDS[server])
     where = f"127.0.0.1:{port}" if words[-1] == "-b" else str(port)
-    before = [PYTHON, "-m", "reaper", "run", "--"] if guarded else []
+    before = [sys.executable, "-m", "reaper", "run", "--"] if guarded else []
     return [*before, *words, where, *flags]
 
 
