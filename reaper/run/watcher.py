@@ -228,12 +228,18 @@ class Watcher:
                 pause = min(1.1 * pause, LONGEST)
                 before, space = space, namespace(self.pid)
                 if self._target is None or space != before:  # COMMAND may enter another
-                    self._target = ByPid(self.pid, Linux(self.pid), waits=True)
+                    kernel = Linux(self.pid)
+                    try:
+                        self._target = ByPid(self.pid, kernel, waits=True)
+                    except Refusal:
+                        kernel.close()
+                        raise
                 if self._left(self._target) and self._unspoken_for(self._target):
                     self._take(self._target)
                     break
         except Refusal as error:
-            if not self._ended():
+            # A process that is ending has no user any more: the kernel lets only root look into it.
+            if not self._ended(within=SETTLES):
                 self._say(f"guards from inside only: {one_line(error)}")
         self._over.wait()
         if self._target is not None:
@@ -242,8 +248,9 @@ class Watcher:
     def _stay(self) -> None:
         """Does nothing: who runs a watcher in its own process leaves by itself."""
 
-    def _ended(self) -> bool:
-        return bool(select.select([self._pidfd], [], [], 0)[0])
+    def _ended(self, within: float = 0.0) -> bool:
+        """Whether COMMAND has ended, or does so *within* seconds."""
+        return bool(select.select([self._pidfd], [], [], within)[0])
 
     # ---- what the servers say
 

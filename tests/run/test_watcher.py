@@ -157,6 +157,19 @@ def test_the_watcher_of_a_command_that_listens_nowhere_asks_one_kernel_and_is_si
     assert (len(opened), lines) == (2, [])  # one for dumps and one for looks
 
 
+def test_a_command_that_is_about_to_end_is_not_said_to_be_unreadable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(pid: int, *_: object, **__: object) -> None:
+        raise kernel.Refusal("its descriptors may not be read")
+
+    monkeypatch.setattr("reaper.attach.targets.ByPid", refuse)
+    monkeypatch.setattr(watcher, "POLL", 0.0)
+    monkeypatch.setattr(watcher, "SETTLES", 60.0)
+    _, lines = watched(["sleep", "0.5"])
+    assert lines == []
+
+
 LISTENS = """
 import socket, sys, time
 first = socket.create_server(('127.0.0.1', 0))
