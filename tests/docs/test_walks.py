@@ -10,10 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.walks import ROOT, WALKS
+from tests.helpers.steps import ROOT
+from tests.helpers.walks import WALKS
 
 PAGE = (ROOT / "docs" / "how-it-works.md").read_text()
-HEADINGS = {"echo": "### An echo", "uvicorn": "### uvicorn", "audit": "### The audit"}
+HEADINGS = {
+    "echo": "### An echo",
+    "uvicorn": "### uvicorn",
+    "audit": "### The audit",
+    "hook": "### `reaper run`",
+}
 
 
 def section(name: str) -> str:

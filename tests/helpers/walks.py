@@ -1,7 +1,7 @@
 """Which files of the project one real exchange enters: `python -m tests.helpers.walks NAME FOLDER`.
 
-A file is entered when a function of it is called, in any thread. Importing a module enters nothing,
-and what happens before the server listens, or before the command has its arguments, is not counted.
+`steps.py` says what entering is. What happens before the server listens, or before the command has
+its arguments, is not counted, but in the walk of the hook, which is over when the server listens.
 """
 
 from __future__ import annotations
@@ -10,13 +10,11 @@ import asyncio
 import json
 import os
 import socket
+import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import FrameType
 
 import trio
 
@@ -26,39 +24,10 @@ from reaper.config import ReaperConfig
 from reaper.journal import Journal
 from reaper.trio.accepting import accept
 from server_example.echo import EchoServer
+from tests.helpers.steps import ROOT, Steps
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-OURS = ("reaper", "server_example")
-NO_CALLS = {"<module>", "<lambda>", "<listcomp>", "<genexpr>"}
-"""Names of code that may run while a module is imported."""
 LIMITS = {"timeouts.idle": 0.3, "timeouts.keep_alive": 0.3, "reaper.tick": 0.1}
 PATIENCE = 60.0
-
-
-class Steps:
-    """The files that are entered while `counting` is true. Make it before any thread is started."""
-
-    def __init__(self) -> None:
-        self.counting = False
-        self.files: dict[str, None] = {}
-        threading.setprofile(self._called)
-        sys.setprofile(self._called)
-
-    def _called(self, frame: FrameType, event: str, _: object) -> None:
-        if not self.counting or event != "call" or frame.f_code.co_name in NO_CALLS:
-            return
-        path = Path(frame.f_code.co_filename)
-        if path.is_relative_to(ROOT) and path.relative_to(ROOT).parts[0] in OURS:
-            self.files[str(path.relative_to(ROOT))] = None
-
-    @contextmanager
-    def counted(self) -> Iterator[None]:
-        """Count within the block."""
-        self.counting = True
-        try:
-            yield
-        finally:
-            self.counting = False
 
 
 def speak(address: tuple[str, int], words: bytes) -> None:
@@ -131,7 +100,20 @@ def audit(steps: Steps, folder: Path) -> None:
         parsed.run(parsed)
 
 
-WALKS: dict[str, Callable[[Steps, Path], None]] = {"echo": echo, "uvicorn": uvicorn, "audit": audit}
+def hook(steps: Steps, folder: Path) -> None:
+    """A Python below `reaper run` starts, imports uvicorn, and listens."""
+    out = folder / "entered"
+    child = [sys.executable, "-S", str(ROOT / "tests/helpers/walk_of_the_hook.py"), str(out)]
+    subprocess.run([sys.executable, "-m", "reaper", "run", "--", *child], cwd=ROOT, check=True)
+    steps.files |= dict.fromkeys(out.read_text().splitlines())
+
+
+WALKS: dict[str, Callable[[Steps, Path], None]] = {
+    "echo": echo,
+    "uvicorn": uvicorn,
+    "audit": audit,
+    "hook": hook,
+}
 
 
 if __name__ == "__main__":
