@@ -19,12 +19,12 @@ from typing import Any, ClassVar, Unpack
 
 from ..config.settings import ReaperConfig
 from ..driver.options import Options, check_names, spelled_out
-from ..driver.pressing import let_go, until_next
+from ..driver.pressing import press, until_next
 from ..driver.reaper import Reaper, send_probe, tamed_collector
 from ..driver.watched import PROBE_GRACE, Probe
 from ..errors import InvalidArgument, shown
 from ..policy.min_rate import Sweep
-from ..policy.pressure import Pressure, Verdict, limits_here, read_here
+from ..policy.pressure import Pressure, limits_here, read_here
 from ..policy.reasons import IDLE
 from .connection import Connection
 from .transports import socket_of
@@ -97,8 +97,8 @@ class AsyncioReaper(Reaper):
         """
         if self.config.reaper.pressure:
             self.pressure = Pressure(limits_here())
-            self.loop.call_later(self.core.tick, self._press)
         self._begin()
+        self._press()  # the first newcomers may be a crowd
         self._wake()
 
     def stop(self) -> None:
@@ -140,8 +140,8 @@ class AsyncioReaper(Reaper):
         finally:
             self._wake()
 
-    def welcomes(self) -> bool:
-        """Whether one more connection may be opened.
+    def _makes_room(self) -> bool:
+        """The second look of `welcomes`.
 
         Of a server that lets no protocol in, the end of a connection is heard only when its
         transport is freed. So before anyone is refused, those that have ended are forgotten; once
@@ -153,23 +153,17 @@ class AsyncioReaper(Reaper):
             for connection in list(self.driver.connections.values()):
                 if connection.link < 0:
                     connection.gone()
-        return super().welcomes()
+        return super()._makes_room()
 
     def _press(self) -> None:
-        """Judge the pressure, and act on it once the loop has read.
+        """Read the pressure and act on it, now and as long as this runs.
 
         It is no task, as `relieve` is: nobody would end that before the loop of a server closes.
         """
         if self.pressure is None or not self.running:
             return
-        verdict = self.pressure.judge(read_here(self.count()))
-        self.accepting: bool = verdict.accept
-        if verdict.scale < 1 or verdict.evict:
-            self.loop.call_soon(self.loop.call_soon, self._let_go, self.pressure, verdict)
+        verdict = press(self, self.pressure, read_here)
         self.loop.call_later(until_next(verdict, self.core.tick), self._press)
-
-    def _let_go(self, pressure: Pressure, verdict: Verdict) -> None:
-        pressure.evicted += let_go(self, verdict, pressure.min_age)
 
     def _run_probe(self, connection: Any) -> None:
         task = self.loop.create_task(send_probe(connection))

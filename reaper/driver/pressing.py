@@ -5,6 +5,7 @@ reason, is ever let go."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import NoReturn
 
 from ..policy.pressure import Pressure, Resources, Verdict, read_here
@@ -45,16 +46,36 @@ async def relieve(
     """
     try:
         while True:
-            verdict = pressure.judge(read(watcher.count()))
-            watcher.accepting = verdict.accept
-            if verdict.scale < 1 or verdict.evict:
-                await watcher.let_the_loop_read()
-                pressure.evicted += let_go(watcher, verdict, pressure.min_age, reasons)
+            verdict = press(watcher, pressure, read, reasons)
             await watcher.sleep(
                 until_next(verdict, watcher.driver.core.tick) if every is None else every
             )
     finally:
-        watcher.accepting = True
+        watcher.accepting, watcher.room, watcher.reading = True, watcher.most, None
+
+
+def press(
+    watcher: Reaper,
+    pressure: Pressure,
+    read: Callable[[int], Resources] = read_here,
+    reasons: Collection[str] = IDLE_REASONS,
+) -> Verdict:
+    """Read and judge once, and act on it: at once on newcomers, and on those that have to go once the
+    loop has read. From then on *watcher* does the same as soon as more have come than this reading
+    holds for.
+    """
+    count = watcher.count()
+    verdict = pressure.judge(read(count))
+    watcher.accepting = verdict.accept
+    watcher.room = min(watcher.most, count + verdict.room)
+    watcher.reading = partial(press, watcher, pressure, read, reasons)
+
+    def relieved() -> None:
+        pressure.evicted += let_go(watcher, verdict, pressure.min_age, reasons)
+
+    if verdict.scale < 1 or verdict.evict:
+        watcher.driver.after(0.0, relieved)
+    return verdict
 
 
 def until_next(verdict: Verdict, tick: float) -> float:

@@ -45,6 +45,9 @@ class Reaper:
             away, or let them wait.
         most: How many connections may be open at once: `limits.max_connections` if it was set, as a
             guarded server has no limit of its own. Infinite otherwise.
+        room: With how many open one more needs a second look: `most`, or fewer while pressure is
+            judged, which is then read anew.
+        reading: Reads and judges the pressure at once; None: nobody judges it.
         count: Returns how many are open.
         refused: How many connections of a guarded server were one too many.
         refusing: How many of them are being answered now.
@@ -72,6 +75,8 @@ class Reaper:
         self.refused: int = 0
         self.refusing: int = 0
         self.most: float = math.inf if unset else limit
+        self.room: float = self.most
+        self.reading: Callable[[], object] | None = None
         self.count: Callable[[], int] = self.__len__
         self.sleep: Callable[[float], Awaitable[object]] = sleep
         self._state = "not started"
@@ -88,8 +93,20 @@ class Reaper:
         return len(self.driver.connections)
 
     def welcomes(self) -> bool:
-        """Whether one more connection may be opened."""
+        """Whether one more connection may be opened. Cost: one comparison, and a reading of the
+        pressure where more have come than the last one holds for.
+        """
+        return (self.accepting and self.count() < self.room) or self._makes_room()
+
+    def _makes_room(self) -> bool:
+        """The second look of `welcomes`."""
+        self.reread()
         return self.accepting and self.count() < self.most
+
+    def reread(self) -> None:
+        """Read the pressure at once if more connections have come than the last reading holds for."""
+        if self.reading is not None and self.accepting and self.count() >= self.room:
+            self.reading()
 
     def __repr__(self) -> str:
         return (

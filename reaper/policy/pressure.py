@@ -6,11 +6,16 @@ watermark nothing happens. Between the two, silence is borne for a shrinking sha
 (Envoy's scaled timers). Above the high one, the longest silent go, down to the watermark. At the
 limit none is accepted until it is left again by a margin. For memory it is enough that a tenth of
 the connections has gone: a process keeps most of what they leave, and gives it to the next ones.
+
+A reading holds for so many newcomers, not only for so long: what is left is divided by what a
+connection was seen to cost, and half of that may come before the next reading. So a crowd is read
+the more often the faster it comes and the less is left.
 """
 
 from __future__ import annotations
 
 import errno
+import math
 import resource
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,6 +33,25 @@ comes between two readings needs room.
 
 REPLACED = 0.1
 """Share of the connections that makes room in memory by going, whatever is read after that."""
+
+
+LEAST_COST = 16384
+"""Bytes that a connection is taken to cost at least: the next one may be given what others left, and
+the one after that not.
+"""
+
+CROWD = 64
+"""Newcomers after which it is seen anew what a connection costs: fewer say little. No more come
+before it has been seen for the first time.
+"""
+
+FADES = 0.95
+"""What a connection was seen to cost counts less by this factor with each later crowd."""
+
+LEAST_ROOM = 32
+"""Newcomers that a reading holds for at least, so that none is paid for by one connection. What they
+cost beyond the limit has to fit into `SPARED`.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +89,8 @@ class Verdict:
     """How many connections are to go, longest silent first."""
     accept: bool
     """Whether new connections are accepted."""
+    room: float
+    """How many more connections may come before the next reading; infinite if nothing is limited."""
 
 
 class Pressure:
@@ -109,6 +135,8 @@ class Pressure:
         self.verdict: Verdict | None = None
         self.evicted: int = 0
         self._full = 0  # connections when the limit was last reached
+        self._cost = 0.0  # bytes that a connection was seen to cost; 0: not seen yet
+        self._seen: Resources | None = None  # since when the present crowd comes
 
     def judge(self, reading: Resources) -> Verdict:
         """Judge *reading*, and remember the verdict for the next one."""
@@ -133,8 +161,30 @@ class Pressure:
                 accept = max(loads.values(), default=0.0) < 1 - self._margin
         if not accept and (before is None or before.accept):
             self._full = reading.connections
-        self.verdict = Verdict(load, of, scale, self._surplus(reading, load), accept)
+        surplus, room = self._surplus(reading, load), self._room(reading)
+        self.verdict = Verdict(load, of, scale, surplus, accept, room)
         return self.verdict
+
+    def _room(self, reading: Resources) -> float:
+        """How many may come before the next reading: half of what there is room for, as others take
+        of it too. What those take is in what a connection was seen to cost.
+        """
+        seen = self._seen
+        if seen is None or reading.connections < seen.connections:
+            self._seen = reading
+        elif (more := reading.connections - seen.connections) >= CROWD:
+            cost = (reading.memory - seen.memory) / more
+            self._cost = max(cost, FADES * self._cost, LEAST_COST)
+            self._seen = reading
+        limits, room = self.limits, math.inf
+        if limits.descriptors:
+            room = limits.descriptors - reading.descriptors
+        if limits.connections:
+            room = min(room, limits.connections - reading.connections)
+        if limits.memory:
+            left = limits.memory - reading.memory
+            room = min(room, left / self._cost if self._cost else 2 * CROWD)
+        return max(room / 2, LEAST_ROOM)
 
     def _scale(self, load: float) -> float:
         share = (load - self._low) / (self._high - self._low)
@@ -148,7 +198,7 @@ class Pressure:
 
     def families(self) -> Iterator[Family]:
         """The metrics of the last verdict, for `reaper.metrics`."""
-        verdict = self.verdict or Verdict(0.0, "", 1.0, 0, True)
+        verdict = self.verdict or Verdict(0.0, "", 1.0, 0, True, math.inf)
         yield Family(
             "reaper_pressure", "gauge", "The fullest resource, in use / limit.", verdict.load
         )

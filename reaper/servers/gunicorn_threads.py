@@ -141,13 +141,24 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
         if not hasattr(conn, "face"):
             # gunicorn's own number is exact in this thread, and counts this one. Our books are
             # another thread's.
-            if not self._reaper.accepting or self.nr_conns > self._reaper.most:
+            if not self._welcomed():
                 self.nr_conns -= 1
                 asyncio.run_coroutine_threadsafe(self._refuse(conn.sock), self._loop)
                 return
             conn.face = face = Face(conn)
             self._loop.call_soon_threadsafe(self._watch, face)
         super().enqueue_req(conn)
+
+    def _welcomed(self) -> bool:
+        """Whether the connection that is accepted now may stay."""
+        reaper = self._reaper
+        if reaper.reading is not None and reaper.accepting and self.nr_conns > reaper.room:
+            asyncio.run_coroutine_threadsafe(self._read_pressure(), self._loop).result()
+        return reaper.accepting and self.nr_conns <= reaper.most
+
+    async def _read_pressure(self) -> None:
+        if self._reaper.reading is not None:
+            self._reaper.reading()
 
     async def _refuse(self, connection: socket.socket) -> None:
         """Answer *connection* in our thread, so that none of gunicorn's waits for its client."""

@@ -46,7 +46,10 @@ def after(error: OSError) -> Literal["next", "pause", "raise"]:
 
 
 async def until_welcome(reaper: Reaper) -> None:
-    """Return when *reaper* is `accepting`: new connections are welcome."""
+    """Return when *reaper* is `accepting`: new connections are welcome. The pressure is read anew
+    if more have come than the last reading holds for.
+    """
+    reaper.reread()
     while not reaper.accepting:
         await trio.sleep(ACCEPT_PAUSE)
 

@@ -15,7 +15,7 @@ import pytest
 import trio
 
 from reaper.journal import Journal
-from reaper.policy.pressure import Pressure, Resources
+from reaper.policy.pressure import LEAST_ROOM, Pressure, Resources
 from tests.helpers.loops import LOOPS, Asyncio, Trio
 
 Loop = Trio | Asyncio
@@ -365,6 +365,45 @@ async def test_under_pressure_the_silent_go_and_newcomers_wait_until_nobody_watc
     assert seen == [False]
     assert ends["silent"][1] == "pressure"
     assert r.accepting
+
+
+@reaping()
+async def test_newcomers_between_two_readings_are_limited_by_reading_again(
+    loop: Loop, r: Any
+) -> None:
+    """Each takes 20,000 of 4,000,000 bytes, and a thousand come within a tick."""
+    read = []
+
+    def reading(count: int) -> Resources:
+        read.append(count)
+        return Resources(memory=count * 20_000, connections=count)
+
+    r.count = lambda: len(come)
+    come: list[None] = []
+    welcome = []
+
+    async def crowd() -> None:
+        await loop.sleep(0.5)
+        assert read == [0]
+        for _ in range(1000):
+            welcome.append(r.welcomes())
+            if welcome[-1]:
+                come.append(None)
+
+    full = loop.adapter.relieve(r, Pressure(Resources(memory=4_000_000)), read=reading)
+    await loop.together(crowd, partial(loop.limited, 0.9, full))
+    assert len(come) <= 200 + LEAST_ROOM
+    assert not welcome[-1]
+    assert len(read) < 20
+
+
+@reaping()
+async def test_without_pressure_a_newcomer_costs_one_comparison(loop: Loop, r: Any) -> None:
+    r.reread = None
+    assert all(r.welcomes() for _ in range(10))
+    r.accepting = False
+    r.reread = lambda: None
+    assert not r.welcomes()
 
 
 def test_the_journal_has_one_life_per_connection_and_why_it_ended(

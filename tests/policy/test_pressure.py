@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 import socket
@@ -18,7 +19,15 @@ from reaper import InvalidArgument
 from reaper.driver.pressing import let_go, until_next
 from reaper.metrics import families
 from reaper.policy import cgroup
-from reaper.policy.pressure import SPARED, Pressure, Resources, limits_here, read_here
+from reaper.policy.pressure import (
+    CROWD,
+    LEAST_ROOM,
+    SPARED,
+    Pressure,
+    Resources,
+    limits_here,
+    read_here,
+)
 from reaper.trio import ParkingLot, open_reaper, relieve
 from tests.helpers.driver_loop import Loop
 
@@ -123,6 +132,41 @@ def test_pressure_is_read_more_often_than_its_absence() -> None:
     calm = pressure.judge(Resources(memory=10))
     full = pressure.judge(Resources(memory=90))
     assert until_next(full, 1.0) < until_next(calm, 1.0) == 1.0
+
+
+def test_a_reading_holds_for_half_of_the_newcomers_that_there_is_room_for() -> None:
+    limit = Resources(memory=100_000_000, descriptors=3000, connections=2000)
+    pressure = Pressure(limit)
+    assert pressure.judge(Resources(connections=1000, descriptors=1010)).room == CROWD
+    grown = Resources(memory=20_000 * 200, connections=1200, descriptors=1210)
+    assert pressure.judge(grown).room == 400  # of 800 connections
+    pressure.limits = Resources(memory=100_000_000)
+    assert pressure.judge(grown).room == (100_000_000 - 4_000_000) / 20_000 / 2
+    assert Pressure(Resources()).judge(grown).room == math.inf
+
+
+def test_a_full_process_is_not_read_for_every_single_newcomer() -> None:
+    assert Pressure(of(10)).judge(of(10)).room == LEAST_ROOM
+
+
+@given(st.integers(4096, 65536), st.integers(1, 4))
+def test_a_crowd_between_two_ticks_outgrows_the_limit_by_a_few_newcomers_at_most(
+    cost: int, workers: int
+) -> None:
+    """Workers share a group, newcomers come to them in turn, and nothing but those has it read."""
+    limit = 40_000_000
+    judges = [Pressure(Resources(memory=limit)) for _ in range(workers)]
+    opened, used = [0] * workers, 10_000_000
+    rooms = [judge.judge(Resources(memory=used)).room for judge in judges]
+    for number in range(2 * limit // cost):
+        each = number % workers
+        if opened[each] >= rooms[each] > 0:
+            verdict = judges[each].judge(Resources(memory=used, connections=opened[each]))
+            rooms[each] = opened[each] + verdict.room if verdict.accept else 0
+        if opened[each] < rooms[each]:
+            opened[each] += 1
+            used += cost
+    assert limit <= used <= limit + workers * LEAST_ROOM * cost
 
 
 def test_a_group_with_a_limit_is_read_instead_of_this_process(
