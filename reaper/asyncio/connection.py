@@ -15,7 +15,7 @@ from typing import Any
 
 from ..driver.driver import Driver
 from ..driver.watched import Watched
-from .transports import descriptor_of, peer_has_shut
+from .transports import descriptor_of, own_socket, peer_has_shut
 
 
 class Connection(Watched):
@@ -48,6 +48,11 @@ class Connection(Watched):
     def descriptor(self) -> int:
         """Of its socket; -1 if there is none, or it is closed."""
         return -1 if self.transport is None else descriptor_of(self.transport)
+
+    @property
+    def own_socket(self) -> Any:
+        """The interpreter's, below its transport; None if there is none."""
+        return None if self.transport is None else own_socket(self.transport)
 
     def __enter__(self) -> Connection:
         task = asyncio.current_task()

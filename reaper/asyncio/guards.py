@@ -171,6 +171,12 @@ class Guard(Watched):
         transport = self._open()
         return -1 if transport is None else transports.descriptor_of(transport)
 
+    @property
+    def own_socket(self) -> Any:
+        """The interpreter's, below its transport; None if there is none, or it is closed."""
+        transport = self._open()
+        return None if transport is None else transports.own_socket(transport)
+
     # ---- what it waits for -----------------------------------------------------------------------
     def phase(self) -> Phase:
         """What it waits for now."""

@@ -8,6 +8,7 @@ write only fills a buffer.
 from __future__ import annotations
 
 import socket
+from asyncio.trsock import TransportSocket
 from typing import Any
 
 from ..driver import sockets
@@ -31,6 +32,14 @@ def descriptor_of(transport: Any) -> int:
     """Its descriptor; -1 if there is none, or it is closed."""
     found = socket_of(transport)
     return -1 if found is None else int(found.fileno())
+
+
+def own_socket(transport: Any) -> Any:
+    """Its socket object where that is the interpreter's own, or asyncio's view of it; None if there
+    is none, as of a transport of uvloop's, whose sockets make one for each question.
+    """
+    found = socket_of(transport)
+    return found if isinstance(found, TransportSocket | socket.socket) else None
 
 
 def is_unix(transport: Any) -> bool:

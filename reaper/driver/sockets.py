@@ -30,6 +30,7 @@ TCP_INFO, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT = (
     int(getattr(socket, name, -1))
     for name in ("TCP_INFO", "TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT")
 )
+IPPROTO_TCP = int(socket.IPPROTO_TCP)
 TCP_RTO_MAX_MS = 44
 """linux/tcp.h from 6.15 on: the longest wait before data is sent, or a window probed, again."""
 
@@ -184,16 +185,22 @@ def silence_of(descriptor: int) -> float | None:
     A third of what `tcp_info_of` takes.
     """
     try:
-        connected = socket.SocketType(*TCP, descriptor)
+        connected = lent(descriptor)
     except OSError:
         return None
     try:
-        found = connected.getsockopt(socket.IPPROTO_TCP, TCP_INFO, _SILENCE.size)
+        return silence_by(connected)
+    finally:
+        connected.detach()
+
+
+def silence_by(connected: Any) -> float | None:
+    """`silence_of` by a socket object of any kind: one system call."""
+    try:
+        found = connected.getsockopt(IPPROTO_TCP, TCP_INFO, _SILENCE.size)
         received, acked = _SILENCE.unpack(found)
     except (OSError, struct.error):
         return None
-    finally:
-        connected.detach()
     return float(min(acked, received)) / 1e3
 
 

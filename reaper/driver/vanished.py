@@ -41,7 +41,9 @@ A list is worked off evenly, `LOOKS_PER_STEP` at a time: over its round, or, whe
 more than one step in `STEP_LENGTH`, over as many as four. So the peers are not asked all in one
 instant. Cost: O(slots) for an eighth of `vanished`; for each connection that is silent and
 unlimited 8 bytes in the ring, an entry in a dict, a look and a question in a little more than half
-of `vanished`: four system calls, two of which are CPython's, which asks each socket for its name.
+of `vanished`: two system calls by the owner's socket object (`Reapable.own_socket`). Where there is
+only a descriptor they are four, because CPython asks each socket that it makes an object of for its
+name.
 
 TCP_USER_TIMEOUT would be simpler and is wrong: the kernel counts a window that stays full against
 it although the peer answers every probe, and so it ends a client that reads slowly, or is stopped.
@@ -85,7 +87,7 @@ from collections import deque
 from collections.abc import Iterator
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..core.lease import IdleSlot, Lease
 from ..core.slots import Chunk
@@ -133,11 +135,11 @@ LONGEST_WAIT_MS = 120_000
 """The most that the kernel takes for TCP_RTO_MAX_MS, and its own default."""
 
 
-SO_KEEPALIVE = int(socket.SO_KEEPALIVE)
+SO_KEEPALIVE, IPPROTO_TCP = int(socket.SO_KEEPALIVE), int(socket.IPPROTO_TCP)
 
 NO_TCP, UNSEEN, TCP, OURS = range(4)
 """What is below a lease: nothing that can vanish; nobody has looked; TCP; TCP, whose keep-alives we
-have set up.
+have set up. Instead of the last, the socket object, if its owner has one.
 """
 
 
@@ -158,6 +160,7 @@ class Vanished:
         self._half = after / 2
         self._patience = after * PATIENCE
         self._round_length = after / ROUNDS
+        self._idle = idle_time(after)
         self._next_round = 0.0  # when its list begins to be worked off
         self._rounds = 0
         self._awake = False
@@ -165,7 +168,7 @@ class Vanished:
 
     def _clear(self) -> None:
         # The leases in the ring, or being asked, each with what is below it.
-        self._known: dict[Lease, int] = {}
+        self._known: dict[Lease, Any] = {}
         self._ring: deque[list[Lease]] = deque([] for _ in range(ROUNDS))
         self._pardoned: set[Lease] = set()  # since they were last looked at
 
@@ -215,8 +218,11 @@ class Vanished:
         core = self._driver.core
         if core._armed or len(core._leases) > len(self._known):
             return True
-        return len(core._leases) != sum(
-            kind == NO_TCP and lease._chunk is not None for lease, kind in self._known.items()
+        return bool(
+            len(core._leases)
+            != sum(
+                kind == NO_TCP and lease._chunk is not None for lease, kind in self._known.items()
+            )
         )
 
     def _chunks(self) -> Iterator[Chunk]:
@@ -251,10 +257,33 @@ class Vanished:
         """
         if left > 1:
             self._driver.after(pause, partial(self._step, due, chunks, left - 1, pause))
-        asked = [lease for lease in islice(due, LOOKS_PER_STEP) if self._look(lease)]
+        known, asked = self._known, list[Lease]()
+        silent_since = self._driver.now() - self._half
+        for lease in islice(due, LOOKS_PER_STEP):
+            # What is done for each of thousands, who have answered before and say nothing, is
+            # written out: any other is looked at.
+            connected, chunk = known.get(lease, UNSEEN), lease._chunk
+            if (
+                chunk is not None
+                and type(connected) is not int
+                and lease._epoch.closed <= silent_since
+                and lease not in self._pardoned
+                and not self._is_limited(chunk.slot)
+            ):
+                try:
+                    # The kernel asks only if it has heard nothing either.
+                    connected.setsockopt(IPPROTO_TCP, sockets.TCP_KEEPIDLE, self._idle)
+                except OSError:  # it is closed, or another object has it now
+                    known[lease] = UNSEEN
+                else:
+                    self.asks += 1
+                    asked.append(lease)
+                    continue
+            if self._look(lease):
+                asked.append(lease)
         if asked:
             self._driver.after(self._round_length, partial(self._look_again, asked, 1))
-        until, known = self._soon(), self._known
+        until = self._soon()
         for chunk in islice(chunks, CHUNKS_PER_STEP):
             for lease in chunk.items:
                 if lease is not None and lease._epoch.closed <= until and lease not in known:
@@ -279,11 +308,11 @@ class Vanished:
         ):
             self._forget(lease)  # until it has been silent for long again
             return False
-        elif self._known.get(lease) == OURS:
+        elif self._is_ours(lease):
             # Asked before, and silent since: the kernel asks only if it has heard nothing either.
             owner = self._driver.owner_of(lease.uid)
             if owner is not None and (link := owner.link) >= 0:
-                self._ask(lease, link)
+                self._ask(lease, owner, link)
                 return True
         owner = self._driver.owner_of(lease.uid)
         seen = None if owner is None else self._seen(owner.link)
@@ -291,23 +320,33 @@ class Vanished:
             self._known[lease] = NO_TCP
             self._ring[ROUNDS - 1].append(lease)
             return False
-        if self._known.get(lease) != OURS:
+        if not self._is_ours(lease):
             self._known[lease] = TCP
         self._hurry(owner.link, seen)
         if seen.silence < self._half:
             self._rest(lease, seen.silence)
             return False
-        self._ask(lease, owner.link)
+        self._ask(lease, owner, owner.link)
         return True
 
     def _look_again(self, asked: list[Lease], looks: int) -> None:
         """Look, for the time number *looks*, at what was *asked*; ask the silent again."""
         silent: list[Lease] = []
+        known, ring = self._known, self._ring
         owner_of, half, now = self._driver.owner_of, self._half, self._driver.now()
+        rested = now + half + JIFFY - self._next_round
         for lease in asked:
+            connected = known.get(lease, UNSEEN)
+            if type(connected) is not int and lease._chunk is not None:
+                silence = sockets.silence_by(connected)
+                if silence is not None and silence < half:
+                    self.looks += 1
+                    rounds = int((rested - silence) // self._round_length) + 1
+                    ring[min(max(rounds, 0), ROUNDS - 1)].append(lease)  # as `_note`
+                    continue
             owner = owner_of(lease.uid) if lease._chunk is not None else None
             if owner is None:
-                self._known.pop(lease, None)
+                known.pop(lease, None)
                 continue
             link = owner.link
             self.looks += 1
@@ -326,7 +365,7 @@ class Vanished:
                 self._known.pop(lease, None)
                 self._driver.after(0.0, partial(self._end, owner, link, seen.silence))
             else:
-                self._ask(lease, link)
+                self._ask(lease, owner, link)
                 self._hurry(link, seen)
                 silent.append(lease)
         if silent:
@@ -338,7 +377,9 @@ class Vanished:
 
     def _forget(self, lease: Lease) -> None:
         """Look no more at *lease*, which is not silent, or will end anyway."""
-        if self._known.pop(lease, None) == OURS and lease._chunk is not None:
+        ours = self._is_ours(lease)
+        self._known.pop(lease, None)
+        if ours and lease._chunk is not None:
             owner = self._driver.owner_of(lease.uid)
             if owner is not None and owner.link >= 0:
                 _calm(owner.link, self.after)
@@ -364,10 +405,15 @@ class Vanished:
         self.looks += 1
         return sockets.tcp_info_of(link) if link >= 0 else None
 
-    def _ask(self, lease: Lease, link: int) -> None:
+    def _ask(self, lease: Lease, owner: Reapable, link: int) -> None:
         self.asks += 1
-        ours = _ask(link, self.after, ours=self._known.get(lease) == OURS)
-        self._known[lease] = OURS if ours else TCP
+        ours = _ask(link, self.after, ours=self._is_ours(lease))
+        self._known[lease] = (owner.own_socket or OURS) if ours else TCP
+
+    def _is_ours(self, lease: Lease) -> bool:
+        """Whether we have set up the keep-alives of what is below *lease*."""
+        known = self._known.get(lease, UNSEEN)
+        return type(known) is not int or known == OURS
 
     def _end(self, owner: Reapable, link: int, silence: float) -> None:
         """Close the connection of a peer that was last heard *silence* seconds ago.
@@ -400,6 +446,11 @@ def longest_wait(after: float, seen: sockets.TcpInfo) -> float | None:
     return max(after / 4, ROUND_TRIPS * (seen.round_trip + 4 * seen.variation), 1.0)
 
 
+def idle_time(after: float) -> int:
+    """Seconds of silence after which the kernel is told to ask, where *after* is `vanished`."""
+    return min(max(int(after / 2), 1), LONGEST_KEEPALIVE)
+
+
 def _ask(link: int, after: float, *, ours: bool) -> bool:
     """Have the kernel ask the peer of *link*, if it has been silent for half of *after* seconds;
     otherwise as soon as it has been.
@@ -409,7 +460,7 @@ def _ask(link: int, after: float, *, ours: bool) -> bool:
     Returns:
         Whether they are now: not where the program has switched them on itself, for a shorter time.
     """
-    half = min(max(int(after / 2), 1), LONGEST_KEEPALIVE)
+    half = idle_time(after)
     try:
         connected = sockets.lent(link)
     except OSError:

@@ -62,6 +62,13 @@ class Reapable:
         return self.descriptor
 
     @property
+    def own_socket(self) -> Any:
+        """The socket object that its owner closes, if that asks the kernel by one system call a
+        question; None: `link` has to do, which takes two.
+        """
+        return None
+
+    @property
     def busy(self) -> bool:
         """Whether it is in use, or not known to be idle."""
         raise NotImplementedError

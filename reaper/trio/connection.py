@@ -82,6 +82,12 @@ class Connection(Watched):
     def descriptor(self) -> int:
         return -1 if self._socket is None else self._socket.fileno()
 
+    @property
+    def own_socket(self) -> Any:
+        """The interpreter's or trio's, at the bottom of its stream; None if there is none."""
+        found = self._socket
+        return found if isinstance(found, stdlib_socket | trio.socket.SocketType) else None
+
 
 class WatchedStream(trio.abc.HalfCloseableStream):
     """A stream that touches its `connection` whenever bytes are received. Everything else goes to

@@ -127,6 +127,21 @@ async def eventually(true: Callable[[], object]) -> None:
             await asyncio.sleep(0.01)
 
 
+@SERVERS
+async def test_where_the_interpreter_has_the_socket_the_kernel_is_asked_by_it(
+    served: Any, anyio_backend: tuple[str, dict[str, bool]]
+) -> None:
+    """uvloop's view of a socket makes an object for each question, so there it is not used."""
+    async with serving(served, idle=60.0) as (r, address):
+        with socket.create_connection(address):
+            await eventually(lambda: polled.transports_of(r) or r.driver.connections)
+            [connection] = r.driver.connections.values()
+            own = connection.own_socket
+            assert (own is None) is anyio_backend[1]["use_uvloop"]
+            assert own is None or own.fileno() == connection.link
+            connection.reap("idle")
+
+
 @pytest.mark.parametrize("how", ["close", "shut"])
 async def test_a_peer_hears_of_its_close_before_the_loop_goes_on(how: str) -> None:
     async with serving(Echo) as (r, address):

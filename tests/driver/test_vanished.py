@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import math
 import re
 import socket
 import struct
+import sys
+from collections import Counter
 from contextlib import nullcontext
 from functools import partial
+from types import FrameType
+from typing import Any
 
 import pytest
 
 from reaper.config import ReaperConfig
 from reaper.core.lease import Lease
 from reaper.driver.sockets import TCP_RTO_MAX_MS, TcpInfo
-from reaper.driver.vanished import LOOKS_PER_STEP, _ask, longest_wait
+from reaper.driver.vanished import LONGEST_KEEPALIVE, LOOKS_PER_STEP, _ask, longest_wait
 from tests.driver.test_sockets import connected
 from tests.helpers.driver_loop import Connection, Loop
 
@@ -141,8 +146,41 @@ def test_the_kernel_is_told_to_ask_and_the_close_of_a_vanished_peer_is_a_reset(
         assert client.recv(1) == b""
 
 
+class Owner(Connection):
+    """A connection that has a socket object of its own."""
+
+    own_socket: Any = None
+
+
+class OwnSocket:
+    """The socket object of one of a `Crowd`: what the kernel is asked by it."""
+
+    def __init__(self, crowd: Crowd, link: int) -> None:
+        self.crowd, self.link = crowd, link
+        self.closed = False
+
+    def getsockopt(self, level: int, name: int, size: int) -> bytes:
+        self._called()
+        silence = round((self.crowd.loop.time - self.crowd.heard[self.link - MANY]) * 1e3)
+        return struct.pack("=52xII", silence, silence)[:size]
+
+    def setsockopt(self, level: int, name: int, value: int) -> None:
+        self._called()
+        after = self.crowd.loop.driver.vanished.after
+        half = min(int(after / 2), LONGEST_KEEPALIVE)
+        assert (level, name, value) == (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, half)
+        self.crowd._ask(self.link, after, ours=True)
+
+    def _called(self) -> None:
+        if self.closed:
+            raise OSError(errno.EBADF, "Bad file descriptor")
+        self.crowd.calls += 1
+
+
 class Crowd(Peers):
-    """Thousands of clients whose kernels answer when they are asked, and say nothing else."""
+    """Thousands of clients whose kernels answer when they are asked, and say nothing else. With
+    *own*: their connections have socket objects.
+    """
 
     def __init__(
         self,
@@ -150,8 +188,11 @@ class Crowd(Peers):
         number: int,
         idle: float = 0.0,
         after: float = 60.0,
+        own: bool = False,
     ) -> None:
         super().__init__(monkeypatch, after)
+        self.own = own
+        self.calls = 0  # of the kernel, by socket objects
         self.heard = [0.0] * number
         self.asked: list[list[float]] = [[] for _ in range(number)]
         self.mute = False
@@ -165,7 +206,11 @@ class Crowd(Peers):
         ]
 
     def _make(self, link: int, uid: int) -> Connection:
-        return Connection(self.loop.driver, uid, link)
+        if not self.own:
+            return Connection(self.loop.driver, uid, link)
+        made = Owner(self.loop.driver, uid, link)
+        made.own_socket = OwnSocket(self, link)
+        return made
 
     def _ask(self, link: int, after: float, *, ours: bool) -> bool:
         self.asked[link - MANY].append(self.loop.time)
@@ -175,6 +220,8 @@ class Crowd(Peers):
         return True
 
     def tcp_info_of(self, link: int) -> TcpInfo | None:
+        if link == UNIX:
+            return None
         return heard_of(self.loop.time - self.heard[link - MANY], 9 if self.mute else 0)
 
     def run_until(self, end: float) -> None:
@@ -186,10 +233,14 @@ class Crowd(Peers):
         self.loop.time = end
 
 
+OWN = pytest.mark.parametrize("own", [False, True], ids=["descriptor", "socket"])
+
+
+@OWN
 def test_a_peer_that_answers_is_asked_twice_within_vanished_at_most(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, own: bool
 ) -> None:
-    crowd = Crowd(monkeypatch, 300)
+    crowd = Crowd(monkeypatch, 300, own=own)
     crowd.run_until(660.0)  # eleven times `vanished`
     looks = crowd.loop.driver.vanished.looks / 300 / 11
     assert min(map(len, crowd.asked)) >= 18
@@ -200,21 +251,63 @@ def test_a_peer_that_answers_is_asked_twice_within_vanished_at_most(
     assert not any(connection.reaped for connection in crowd.connections)
 
 
-def test_never_are_many_asked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_question_takes_two_system_calls_and_few_others_where_there_is_a_socket(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    crowd = Crowd(monkeypatch, 1000, own=True)
+    crowd.run_until(120.0)  # by now each was asked before
+    before, crowd.calls = sum(map(len, crowd.asked)), 0
+    calls = Counter[str]()
+
+    def count(frame: FrameType, event: str, of: object) -> None:
+        if frame.f_code.co_filename != __file__:  # the kernel that `OwnSocket` plays
+            calls[event] += 1
+
+    sys.setprofile(count)
+    try:
+        crowd.run_until(300.0)
+    finally:
+        sys.setprofile(None)
+    asks = sum(map(len, crowd.asked)) - before
+    assert asks > 5000
+    assert crowd.calls <= 2 * asks + 1000  # a look at the end may await its question
+    assert calls["call"] + calls["c_call"] <= 17 * asks
+
+
+@pytest.mark.parametrize("remains", [False, True])
+def test_a_socket_object_that_is_closed_is_asked_by_the_descriptor_if_there_is_one(
+    monkeypatch: pytest.MonkeyPatch, remains: bool
+) -> None:
+    """Its owner may have detached it. Or another connection has its descriptor by now."""
+    crowd = Crowd(monkeypatch, 20, own=True)
+    crowd.run_until(120.0)
+    before = sum(map(len, crowd.asked))
+    for connection in crowd.connections:
+        connection.own_socket.closed = True
+        connection.fd = connection.fd if remains else UNIX
+    crowd.run_until(190.0)
+    assert (sum(map(len, crowd.asked)) - before >= 2 * 20) is remains
+    assert remains or sum(map(len, crowd.asked)) == before
+    assert not any(connection.reaped for connection in crowd.connections)
+
+
+@OWN
+def test_never_are_many_asked_at_once(monkeypatch: pytest.MonkeyPatch, own: bool) -> None:
     """The kernel's own timers ask those of half a second in one instant: a loopback drops all but a
     thousand.
     """
-    crowd = Crowd(monkeypatch, 5000)
+    crowd = Crowd(monkeypatch, 5000, own=own)
     crowd.run_until(130.0)
     assert 0 < crowd.most_at_once <= LOOKS_PER_STEP
 
 
+@OWN
 @pytest.mark.parametrize("after", [3.0, 6.0, 60.0, 600.0])
 def test_a_peer_that_leaves_its_first_question_unanswered_is_asked_ten_times_more(
-    monkeypatch: pytest.MonkeyPatch, after: float
+    monkeypatch: pytest.MonkeyPatch, after: float, own: bool
 ) -> None:
     """What a live one behind a lossy link depends on; and the first question comes early."""
-    crowd = Crowd(monkeypatch, 20, after=after)
+    crowd = Crowd(monkeypatch, 20, after=after, own=own)
     crowd.run_until(5 * after)
     crowd.mute = True
     heard = list(crowd.heard)
@@ -230,6 +323,20 @@ def test_whoever_will_be_closed_anyway_is_never_looked_at(monkeypatch: pytest.Mo
     crowd = Crowd(monkeypatch, 100, idle=60.0)
     crowd.run_until(59.0)
     assert (crowd.loop.driver.vanished.looks, sum(map(len, crowd.asked))) == (0, 0)
+
+
+def test_whoever_speaks_after_it_was_asked_is_looked_at_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    crowd = Crowd(monkeypatch, 100, own=True)
+    crowd.run_until(100.0)
+    for turn in range(5, 30):
+        for connection in crowd.connections:
+            connection.touch()
+        crowd.run_until(turn * 25.0)
+        if turn == 6:
+            crowd.calls = 0
+    assert crowd.calls == 0
 
 
 def test_whoever_speaks_is_never_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,6 +42,19 @@ async def test_start_hands_out_the_reaper_and_it_runs_only_once(autojump_clock: 
         nursery.cancel_scope.cancel()
 
 
+async def test_the_kernel_is_asked_by_the_socket_at_the_bottom_of_a_stream(
+    autojump_clock: MockClock,
+) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        stream = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
+        async with open_reaper(tick=1.0) as r:
+            with r.watch(stream, idle=60) as connection:
+                assert connection.own_socket is stream.socket
+            with r.watch(trio.testing.memory_stream_pair()[0], idle=60) as connection:
+                assert connection.own_socket is None
+
+
 # ---- streams -------------------------------------------------------------------------------------
 
 
