@@ -56,8 +56,7 @@ bench-quick: .venv/.dev
 
 # A dot per test as it ends, and the slowest at the end.
 test: .venv/.dev
-	@$(BIN)/python -m pytest -n $(JOBS) --durations=15 -m "not alone" $(PYTEST)
-	@$(BIN)/python -m pytest -m alone $(PYTEST)
+	@$(BIN)/python -m pytest -n $(JOBS) --durations=15 $(PYTEST)
 
 test-quick: .venv/.dev
 	@$(BIN)/python -m pytest -q -n $(JOBS) --hypothesis-profile=quick -m "not slow and not spark" $(PYTEST)

@@ -13,6 +13,11 @@ like that SYN, or hides it. So only a quiet look tells: nothing is on its way, o
 for `QUIET`. Any other look says None, "ask again". And whoever closes asks twice: when it finds the
 connection, and in the final check.
 
+The kernel counts bytes as sent before it knows whether they have left the machine. What a full
+queue or a link that is down has turned away is sent once more and counted once more, as if it were
+new: from then on more bytes were sent than can be acknowledged, and no look tells any more
+(`Snapshot.miscounted`). Then what was found before has to do.
+
 Source: include/uapi/linux/tcp.h and net/ipv4/tcp.c (`tcp_get_info`) of Linux 4.19 to 6.18. A kernel
 only ever appends fields; what an old one lacks (before 4.19 the bytes sent) is refused, never
 guessed.
@@ -100,6 +105,10 @@ class Snapshot(NamedTuple):
     """Segments with data that came so far."""
     segments_out: int = 0
     """Segments with data that went so far."""
+    miscounted: bool = False
+    """Whether this look would tell who opened the connection, but for bytes that were counted as
+    sent and have never left this machine.
+    """
 
     def silent(self, grain: float) -> float:
         """Seconds for which the peer has certainly sent nothing; may be negative."""
@@ -138,13 +147,12 @@ def parse(
         # this long together.
         in_vain = min(sent_ago / 1e3 + rto / 1e6 * (1 - 0.5**retransmits), ack_ago / 1e3)
     # If nothing is on its way, all that is queued is unsent, and its length is not needed.
-    outgoing = None
-    if not unacked:
-        outgoing = _WHO_OPENED.get(acked - (sent - resent))
-    elif min(sent_ago, ack_ago) >= QUIET:
-        outgoing = _WHO_OPENED.get(acked - (sent - resent - (queued - unsent)))
+    outgoing, miscounted = None, False
+    if not unacked or min(sent_ago, ack_ago) >= QUIET:
+        never_sent = acked - (sent - resent - (queued - unsent if unacked else 0))
+        outgoing, miscounted = _WHO_OPENED.get(never_sent), never_sent < 0
     return Snapshot(
         state, received_ago / 1e3, sent_ago / 1e3, received, acked, unread, queued, before, after,
         None, ack_ago / 1e3, sent, outgoing, in_vain, probes,
-        segments_in, segments_out,
+        segments_in, segments_out, miscounted,
     )  # fmt: skip

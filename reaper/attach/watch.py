@@ -12,7 +12,8 @@ silence.
 An outgoing connection of the server's is never closed, although it may use the listening port. A
 busy connection may not show who opened it, or show it wrongly (see `tcpinfo`). So it is watched
 only once a look shows that it came in, and each later look, the final check on the very socket
-included, may still show that it did not; then it is dropped.
+included, may still show that it did not; then it is dropped. If a later look cannot show it any
+more, because the kernel has miscounted, what was found before holds.
 
 Most connections do nothing between two dumps, and are nothing but a key and a `Kept` of some 150
 bytes. Time is cut into steps of a tenth of a tick, and the agenda has a list of idents for each step
@@ -397,7 +398,8 @@ class Watch:
         def again(seen: Snapshot) -> bool:
             judged = judge(seen, row.known, limits)
             last.append((seen, *judged))
-            incoming = seen.outgoing is False
+            # A watched connection was found to have come in, before the kernel miscounted.
+            incoming = seen.outgoing is False or seen.miscounted
             return judged[0].due and judged[0].sure and incoming and self._closes
 
         outcome = end(row.ident, row.inode, again)
@@ -407,7 +409,7 @@ class Watch:
             if seen.outgoing:
                 self._gone(row)
                 return
-            if seen.outgoing is None and outcome == "averted":
+            if seen.outgoing is None and not seen.miscounted and outcome == "averted":
                 self._arm(row, at + RETRY)  # It is busy: who opened it will show in a moment.
                 return
         if outcome == "closed":

@@ -114,6 +114,20 @@ def test_a_quiet_connection_tells_who_opened_it_whatever_the_queue_was_before(
     assert tcpinfo.parse(info, 1, 0, 400_000, 0.0, 0.0).outgoing is opened_here
 
 
+@pytest.mark.parametrize("opened_here", [False, True])
+@pytest.mark.parametrize(("ago", "miscounted"), [(900, True), (3, False)])
+def test_bytes_that_never_left_the_machine_are_seen_by_a_quiet_look(
+    opened_here: bool, ago: int, miscounted: bool
+) -> None:
+    """60 bytes were counted as sent, of which 42 were turned away by a link that is down; 18 are on
+    their way.
+    """
+    acked = 336 + opened_here
+    info = struct.pack("=24xI16xI4xII60xQQ8xI52xQQ", 3, ago, ago, ago, acked, 7, 0, 396, 0)
+    seen = tcpinfo.parse(info, 1, 0, 18, 0.0, 0.0)
+    assert (seen.outgoing, seen.miscounted) == (None, miscounted)
+
+
 @pytest.mark.parametrize("read_too_early", [-5000, -1, 0, 1, 5000])
 def test_a_connection_that_moves_does_not_tell_who_opened_it(read_too_early: int) -> None:
     """One byte that moved between the two readings looks like the SYN, or hides it."""

@@ -166,9 +166,6 @@ def test_the_kernel_gives_up_by_itself_only_after_attach_would_have_closed(limit
     assert sum(pauses) >= longest
 
 
-# In two of three whole runs not all were closed within a minute, by itself and beside its neighbours
-# never; nobody knows yet why. What was open is in the message.
-@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.parametrize("may_take", [True, False])
 def test_whoever_vanishes_is_closed_not_before_the_limit_whatever_it_waits_for(
@@ -186,7 +183,7 @@ def test_whoever_vanishes_is_closed_not_before_the_limit_whatever_it_waits_for(
         time.sleep(AFTER)
         assert it.closed() == {}
         gone = time.time()
-        it.link.down()
+        it.link.down(unnoticed=True)  # as beside other tests, whose links change, too
         seen = set(MODES) if may_take else {"stream", "full"}
         with suppress(AssertionError):
             until(lambda: set(it.closed()) == seen)

@@ -274,6 +274,19 @@ def test_a_final_check_too_busy_to_tell_who_opened_the_connection_is_made_again(
     assert it.events[-1].at - begun <= 14.5 + 2 * TICK
 
 
+def test_a_connection_whose_bytes_were_miscounted_since_is_closed_all_the_same() -> None:
+    """Its own machine dropped some, as where its link is down: no look tells any more who opened
+    it."""
+    it = Harness(Limits(idle=10.0, grain=GRAIN))
+    sock, stranger = it.world.connect(), it.world.connect()
+    stranger.outgoing, stranger.miscounted = None, True  # when it is found already
+    it.discover()
+    sock.outgoing, sock.miscounted = None, True
+    it.run(14.0)
+    assert it.kinds() == ["found", "closed"]
+    assert stranger.open
+
+
 @pytest.mark.parametrize("closes", [True, False])
 def test_a_connection_whose_turn_cannot_be_told_is_named_once_and_never_closed(
     closes: bool,

@@ -41,7 +41,8 @@ class FakeSocket:
     waits: bool = False
     """Whether it asked last: known of a socket in hand alone."""
     outgoing: bool | None = False
-    """None: it is too busy to tell."""
+    """None: it is too busy to tell, or the kernel has miscounted."""
+    miscounted: bool = False
     segments: int = 0
 
 
@@ -125,7 +126,7 @@ class FakeWorld:
         return Snapshot(
             ESTABLISHED, self._ago(sock.heard), self._ago(sock.spoke), sock.received, sock.acked,
             sock.unread, sock.queued, before, self.now, outgoing=sock.outgoing,
-            sent=sock.acked + sock.queued, segments_in=sock.segments,
+            sent=sock.acked + sock.queued, segments_in=sock.segments, miscounted=sock.miscounted,
         )  # fmt: skip
 
     def _ago(self, instant: float) -> float:

@@ -48,8 +48,17 @@ class Link:
             run(*prefix, *["ip", "link", "set", "lo", "up"])
             run(*prefix, *f"ip link set {name} up".split())
 
-    def down(self) -> None:
-        """From now on nothing comes from the client, and nothing reaches it."""
+    def down(self, *, unnoticed: bool = False) -> None:
+        """From now on nothing comes from the client, and nothing reaches it.
+
+        The kernel looks once a second which links have changed. With *unnoticed* it has just looked
+        at others: for most of a second it takes this one for up, and what the server sends is
+        turned away on its own machine.
+        """
+        if unnoticed:
+            run(*self.server, *["ip", "link", "add", "x", "type", "veth", "peer", "name", "y"])
+            for name in "xy":
+                run(*self.server, *f"ip link set {name} up".split())
         run(*self.client, *["ip", "link", "set", "c", "down"])
 
     def up(self) -> None:
