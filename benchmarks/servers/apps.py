@@ -12,6 +12,8 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, cast
 
+from scripts.lifespan import lifespan
+
 BODY = b"ok"
 PATH = "/ok"
 KEPT = 600
@@ -25,11 +27,8 @@ async def asgi(
 ) -> None:
     """For hypercorn and uvicorn."""
     if scope["type"] == "lifespan":
-        while True:
-            message = await receive()
-            await send({"type": message["type"] + ".complete"})
-            if message["type"] == "lifespan.shutdown":
-                return
+        await lifespan(receive, send)
+        return
     headers = [(b"content-type", b"text/plain"), (b"content-length", str(len(BODY)).encode())]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": BODY})

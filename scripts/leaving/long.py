@@ -12,6 +12,8 @@ from typing import Any
 
 import anyio
 
+from scripts.lifespan import lifespan
+
 LONG = 8.0
 """Seconds."""
 BODY = b"done"
@@ -28,11 +30,8 @@ async def work(path: str) -> None:
 async def application(scope: Any, receive: Any, send: Any) -> None:
     """Works, and answers."""
     if scope["type"] == "lifespan":
-        while True:
-            message = await receive()
-            await send({"type": message["type"] + ".complete"})
-            if message["type"] == "lifespan.shutdown":
-                return
+        await lifespan(receive, send)
+        return
     await receive()
     await work(scope["path"])
     headers = [(b"content-length", b"%d" % len(BODY))]

@@ -11,6 +11,7 @@ import anyio
 import reaper.asyncio
 import reaper.uvicorn
 from reaper.config import ReaperConfig
+from scripts.lifespan import lifespan
 
 BIG = b"x" * 20_000_000
 
@@ -100,11 +101,3 @@ async def websocket(receive: Any, send: Any, path: str) -> None:
         await send({"type": "websocket.send", "bytes": b"x" * 100})
     while (message := await receive())["type"] == "websocket.receive":
         await send({"type": "websocket.send", "text": message["text"]})
-
-
-async def lifespan(receive: Any, send: Any) -> None:
-    while True:
-        message = await receive()
-        await send({"type": message["type"] + ".complete"})
-        if message["type"] == "lifespan.shutdown":
-            return

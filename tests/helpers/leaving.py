@@ -9,6 +9,7 @@ import anyio
 from aiohttp import web
 
 import reaper.aiohttp
+from scripts.lifespan import lifespan
 
 LONG = 3.0
 """Seconds that a handler works."""
@@ -36,11 +37,8 @@ async def application(scope: Any, receive: Any, send: Any) -> None:
     begins its response first.
     """
     if scope["type"] == "lifespan":
-        while True:
-            message = await receive()
-            await send({"type": message["type"] + ".complete"})
-            if message["type"] == "lifespan.shutdown":
-                return
+        await lifespan(receive, send)
+        return
     path = scope["path"]
     if path == "/kept":
         scope["extensions"]["reaper"]["abandoned"] = False
