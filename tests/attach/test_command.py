@@ -277,7 +277,8 @@ def test_without_rights_it_shows_and_refuses_to_close_in_one_line(
     if os.getuid():
         pytest.skip("only root can start a server as another user")
     other = {"user": 65534, "group": 65534, "extra_groups": [], "cwd": "/"}
-    command = (tool("redis-server"), "--port", str(port), "--save", "", "--dir", "/tmp")
+    bound = ("--bind", "127.0.0.1", "--port", str(port))
+    command = (tool("redis-server"), *bound, "--save", "", "--dir", "/tmp")
     no_rights = (tool("setpriv"), "--bounding-set=-all", "--inh-caps=-all")
     flags = (*at(port), *LIMITS)
     with running(*command, port=port, **other):

@@ -114,6 +114,8 @@ class Redis(Client):
     def server(port: int, folder: Path) -> Running:
         command = (
             tool("redis-server"),
+            "--bind",
+            "127.0.0.1",  # on all addresses the port may be a client's of somebody else
             "--port",
             str(port),
             "--save",
