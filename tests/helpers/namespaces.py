@@ -89,7 +89,7 @@ def _holder(*command: str) -> Iterator[int]:
 
 
 @contextmanager
-def opened():
+def opened() -> Iterator[Link]:
     """A `Link` for the length of the block; the test is skipped, and says why, where there can be
     none.
     """
