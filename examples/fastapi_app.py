@@ -32,8 +32,9 @@ async def upload(request: Request) -> dict[str, int]:
 @app.get("/events")
 async def events() -> StreamingResponse:
     async def ticks() -> AsyncIterator[str]:
-        while True:  # a request in flight is never idle, however long it takes
-            yield "data: tick\n\n"
+        while not reaper.stopping():  # true from SIGTERM on: then this stream says goodbye
+            yield "data: tick\n\n"  # a request in flight is never idle, however long it takes
             await anyio.sleep(1)
+        yield "retry: 2000\ndata: goodbye\n\n"
 
     return StreamingResponse(ticks(), media_type="text/event-stream")

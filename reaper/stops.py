@@ -34,15 +34,20 @@ class Stopping:
     if reaper.stopping(): ...          # a flag
     await reaper.stopping()            # returns once the server has been told to stop
     nursery.start_soon(reaper.stopping().wait)
+
+    Attributes:
+        asked: Whether anybody has looked at it, or has waited for it.
     """
 
-    __slots__ = ("__weakref__", "_begun", "_waiters")
+    __slots__ = ("__weakref__", "_begun", "_waiters", "asked")
 
     def __init__(self) -> None:
+        self.asked: bool = False
         self._begun = False
         self._waiters: dict[int, _Waiter] = {}  # by their ids
 
     def __bool__(self) -> bool:
+        self.asked = True
         return self._begun
 
     def __await__(self) -> Generator[Any, Any, None]:
@@ -72,6 +77,7 @@ class Stopping:
             RuntimeError: neither trio nor asyncio runs here.
         """
         waiter = _waiter()
+        self.asked = True
         self._waiters[id(waiter)] = waiter
         try:
             if not self._begun:
@@ -80,14 +86,24 @@ class Stopping:
             del self._waiters[id(waiter)]
 
 
-_PROCESS = Stopping()
+class _Process(Stopping):
+    """What stands for all loops, for code outside of any: the threads of a server look at it."""
+
+    __slots__ = ()
+
+    def __bool__(self) -> bool:
+        self.asked = True
+        return self._begun or any(each._begun and _runs(loop) for loop, each in _of_loops())
+
+
+_PROCESS = _Process()
 _OF_LOOPS: WeakKeyDictionary[Any, Stopping] = WeakKeyDictionary()
 _LOCK = threading.RLock()  # a signal handler may come in between
 
 
 def stopping() -> Stopping:
-    """Whether the server of the running loop has been told to stop; outside of any loop, whether
-    this process has.
+    """Whether the server of the running loop has been told to stop; outside of any loop, as in the
+    threads that a server works in, whether this process has, or a loop of it that still runs.
 
     True, and awaitable, from the signal on, before anything is closed.
     """
@@ -98,7 +114,7 @@ def stopping() -> Stopping:
         found = _OF_LOOPS.get(loop)
         if found is None:
             found = _OF_LOOPS[loop] = Stopping()
-            if _PROCESS:
+            if _PROCESS._begun:
                 found.begin()
         return found
 
@@ -109,17 +125,36 @@ def begin_everywhere() -> None:
     For servers, at the signal: it may be called from a signal handler, and from any thread.
     """
     _PROCESS.begin()
-    with _LOCK:
-        loops = list(_OF_LOOPS.values())
-    for each in loops:
+    for _, each in _of_loops():
         each.begin()
+
+
+def was_asked() -> bool:
+    """Whether anybody has asked `stopping()` in the loop that runs, or outside of any loop."""
+    return _PROCESS.asked or stopping().asked
 
 
 def forget() -> None:
     """Begin anew: for programs that are told to stop and go on, and for tests."""
     with _LOCK:
-        _PROCESS._begun = False
+        _PROCESS._begun = _PROCESS.asked = False
         _OF_LOOPS.clear()
+
+
+def _of_loops() -> list[tuple[Any, Stopping]]:
+    with _LOCK:
+        return list(_OF_LOOPS.items())
+
+
+def _runs(loop: Any) -> bool:
+    """Whether *loop*, as `_running` returns it, has not ended."""
+    if hasattr(loop, "is_closed"):
+        return not loop.is_closed()
+    try:
+        loop.run_sync_soon(bool)  # trio says by an error that its run is over
+    except RuntimeError:
+        return False
+    return True
 
 
 def _running() -> Any:

@@ -8,7 +8,7 @@ when a task fails that no nursery of the program has started.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any, ClassVar
 
@@ -36,9 +36,12 @@ class TrioStreams(Streams):
     def _later(self, seconds: float, call: Callable[..., None], *arguments: Any) -> None:
         trio.lowlevel.spawn_system_task(_after, seconds, call, *arguments)
 
-    def _end(self, exchange: Exchange) -> None:
-        if exchange in self._open:
-            trio.lowlevel.spawn_system_task(exchange.end)
+    def _start(self, ending: Coroutine[Any, Any, None]) -> None:
+        trio.lowlevel.spawn_system_task(_run, ending)
+
+
+async def _run(ending: Coroutine[Any, Any, None]) -> None:
+    await ending
 
 
 async def _after(seconds: float, call: Callable[..., None], *arguments: Any) -> None:
@@ -74,6 +77,16 @@ class TrioExchange(Exchange):
                     self._waits = None
         return self.GONE
 
+    def send(self, message: Any) -> Any:
+        """As `Exchange.send`. The end of a response is not cut short: there hypercorn says to the
+        application that the client has gone, and Starlette cancels the task that sends. The
+        connection would stay open, with nobody left to close it.
+        """
+        sending = super().send(message)
+        if message["type"] == "http.response.body" and not message.get("more_body", False):
+            return _to_the_end(sending)
+        return sending
+
     def tell(self) -> None:
         self._state = TOLD
         if self._waits is not None:
@@ -85,6 +98,11 @@ class TrioExchange(Exchange):
         running: Any = self._task
         if running is not None:
             running.cancel()
+
+
+async def _to_the_end(sending: Awaitable[Any]) -> Any:
+    with trio.CancelScope(shield=True):
+        return await sending
 
 
 class TrioTalk(TrioExchange, Talk):

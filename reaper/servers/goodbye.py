@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from contextlib import suppress
 
-from ..stops import stopping
+from ..stops import stopping, was_asked
 
 
 def begin_stopping() -> None:
@@ -22,3 +22,14 @@ def begin_stopping() -> None:
     with suppress(AttributeError):  # it is something else of that name
         if programs is not None and programs.stopping is not stopping:
             programs.stopping().begin(in_loop=True)
+
+
+def program_asks() -> bool:
+    """Whether the program has asked `reaper.stopping()`, or awaits it: whoever does says goodbye by
+    itself, and needs time for that. To be called by a task of the loop.
+    """
+    programs = sys.modules.get("reaper.stops")
+    with suppress(AttributeError):
+        if programs is not None and programs.was_asked():
+            return True
+    return was_asked()

@@ -6,6 +6,11 @@ receives `http.disconnect` when the server is told to stop, and can go on sendin
 ended `timeouts.drain_streams` later is ended for it: the last chunk is sent, and its task cancelled.
 So the client sees a whole response, and no reset.
 
+Some frameworks cancel a stream when it receives that, and it cannot speak any more. So a program that
+asks `reaper.stopping()` is left alone first: its streams are told when `ALONE` of `drain_streams` is
+over, and have the rest of it. The rule is for all streams of a loop, for nobody knows by which
+of them the program has asked.
+
 A WebSocket is told likewise where the server does not do it: it is closed with 1012, its turn lying in
 `timeouts.drain_window`.
 
@@ -19,16 +24,26 @@ from __future__ import annotations
 import asyncio
 import random
 import types
+from collections import defaultdict
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import suppress
 from typing import Any, ClassVar
 
 from ..config.settings import ReaperConfig
+from .goodbye import program_asks
 
 App = Callable[..., Any]
 
 EXTENSION = "reaper"
 """The key of the dict in `scope["extensions"]` in which an application says what its response is."""
+
+ALONE = 0.75
+"""The share of `timeouts.drain_streams` in which the streams of a program that asks
+`reaper.stopping()` can end by themselves before they are told.
+"""
+
+PER_SECOND = 100
+"""Turns in a second of `timeouts.drain_window`; the WebSockets of one turn are told together."""
 
 MOST_TYPES = 100
 """Content types that are known; then all are forgotten."""
@@ -69,33 +84,55 @@ class Streams:
         return len(self._open)
 
     def stop(self, seconds: float) -> None:
-        """Tell all streams and WebSockets that the server stops. Each of them, and each that begins
-        later, is ended *seconds* after it was told. Does nothing if that was done before, or if
+        """Tell all streams and WebSockets that the server stops. A stream is ended *seconds* from
+        now, one that begins later *seconds* after that. Does nothing if that was done before, or if
         *seconds* is 0.
 
         To be called within the running loop.
         """
-        if seconds and self.seconds is None:
-            self.seconds = seconds
-            for exchange in list(self._open):
-                if isinstance(exchange, Talk):
-                    self._later(random.random() * self._window, self._tell, exchange, 0.0)
-                else:
-                    self._tell(exchange, seconds)
+        if not seconds or self.seconds is not None:
+            return
+        self.seconds = seconds
+        streams: list[Exchange] = []
+        turns: defaultdict[int, list[Exchange]] = defaultdict(list)
+        for exchange in self._open:
+            if isinstance(exchange, Talk):
+                turns[int(random.random() * self._window * PER_SECOND)].append(exchange)
+            else:
+                streams.append(exchange)
+        self._let_end(streams, seconds)
+        for turn, talks in turns.items():
+            self._later(turn / PER_SECOND, self._tell, talks, 0.0)
 
-    def _tell(self, exchange: Exchange, seconds: float) -> None:
-        if exchange in self._open:
-            exchange.tell()
-            self._later(seconds, self._end, exchange)
+    def _let_end(self, streams: list[Exchange], seconds: float) -> None:
+        """Tell *streams*, so that they have ended in *seconds*."""
+        alone = ALONE * seconds if program_asks() else 0.0
+        if alone:
+            self._later(alone, self._tell, streams, seconds - alone)
+        else:
+            self._tell(streams, seconds)
+
+    def _tell(self, exchanges: list[Exchange], seconds: float) -> None:
+        for exchange in exchanges:
+            if exchange in self._open:
+                exchange.tell()
+        if seconds:
+            self._later(seconds, self._end, exchanges)
+        else:
+            self._end(exchanges)
 
     def _later(self, seconds: float, call: Callable[..., None], *arguments: Any) -> None:
         asyncio.get_running_loop().call_later(seconds, call, *arguments)
 
-    def _end(self, exchange: Exchange) -> None:
-        if exchange in self._open:
-            ending = asyncio.get_running_loop().create_task(exchange.end())
-            self._ending.add(ending)
-            ending.add_done_callback(self._ending.discard)
+    def _end(self, exchanges: list[Exchange]) -> None:
+        for exchange in exchanges:
+            if exchange in self._open:
+                self._start(exchange.end())
+
+    def _start(self, ending: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(ending)
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
 
     def is_stream(self, said: object, headers: Any) -> bool:
         """Whether the response with *headers* is a stream; *said*: what its application says, None:
@@ -121,7 +158,7 @@ class Streams:
         """The response of *exchange* is a stream, and begins."""
         self._open[exchange] = None
         if self.seconds is not None:
-            self._tell(exchange, self.seconds)
+            self._let_end([exchange], self.seconds)
 
     def over(self, exchange: Exchange) -> None:
         """The response of *exchange* is complete, or its application has returned."""

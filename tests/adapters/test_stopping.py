@@ -111,6 +111,47 @@ def test_what_one_loop_was_told_another_was_not(loop: Loop) -> None:
     assert not reaper.stopping()
 
 
+def test_a_thread_hears_of_the_stop_of_a_loop_until_that_loop_has_ended(loop: Loop) -> None:
+    heard: list[bool] = []
+
+    def look() -> None:
+        thread = threading.Thread(target=lambda: heard.append(bool(reaper.stopping())))
+        thread.start()
+        thread.join()
+
+    async def drains() -> None:
+        async with loop.adapter.open_reaper() as r:
+            look()
+            await r.drain(10)
+            look()
+
+    loop.run(drains)
+    look()
+    assert heard == [False, True, False]
+
+
+def test_it_is_known_whether_anybody_has_asked_in_a_loop_or_in_a_thread(loop: Loop) -> None:
+    async def asks_nothing() -> None:
+        reaper.stopping()
+        assert not stops.was_asked()
+
+    async def looks() -> None:
+        assert not reaper.stopping()
+        assert stops.was_asked()
+
+    async def waits() -> None:
+        await loop.limited(1, reaper.stopping().wait())
+        assert stops.was_asked()
+
+    async def a_thread_asked() -> None:
+        assert stops.was_asked()
+
+    for body in (asks_nothing, looks, waits, asks_nothing):
+        loop.run(body)
+    assert not reaper.stopping()  # outside of any loop, as a thread does
+    loop.run(a_thread_asked)
+
+
 def test_who_is_cancelled_while_it_waits_is_forgotten(loop: Loop) -> None:
     async def body() -> None:
         await loop.limited(1, reaper.stopping().wait())

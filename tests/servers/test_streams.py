@@ -36,17 +36,18 @@ COMMANDS = {
     "hypercorn": [*HYPERCORN, "-b"],
 }
 OTHERS = {"aiohttp": ["tests.helpers.streaming_aiohttp"]}
+TRIO = {"hypercorn, trio": [*HYPERCORN, "-k", "trio", "-b"]}
 LAST_CHUNK = b"\r\n0\r\n\r\n"
 
 
 @contextlib.contextmanager
-def serving(kind: str, tmp_path: Path, **timeouts: str) -> Iterator[Server]:
+def serving(kind: str, tmp_path: Path, app: str = APP, **timeouts: str) -> Iterator[Server]:
     port = free_port()
     limits = {f"REAPER_TIMEOUTS_{name}": value for name, value in timeouts.items()}
     environment = os.environ | {"REAPER_TICK": "250ms"} | limits
-    words = (COMMANDS | OTHERS)[kind]
+    words = (COMMANDS | OTHERS | TRIO)[kind]
     where = f"127.0.0.1:{port}" if words[-1] == "-b" else str(port)
-    command = [sys.executable, "-m", *words, where]
+    command = [sys.executable, "-m", *(app if word == APP else word for word in words), where]
     with start(command, tmp_path / "log", port=port, environment=environment) as server:
         yield server
 
@@ -123,6 +124,25 @@ def test_an_application_that_awaits_the_stop_says_goodbye(kind: str, tmp_path: P
         wait_until(lambda: server.process.poll() is not None)
     assert b"retry: 500" in stream.said
     assert stream.said.endswith(LAST_CHUNK)
+
+
+@pytest.mark.parametrize("kind", [*COMMANDS, *TRIO])
+def test_the_streams_of_fastapi_that_ask_for_the_stop_say_goodbye(
+    kind: str, tmp_path: Path
+) -> None:
+    app = "tests.helpers.streaming_fastapi:app"
+    with serving(kind, tmp_path, app, DRAIN_STREAMS="4s") as server:
+        streams = [Client(server, path) for path in ("/async", "/thread", "/events")]
+        endless = Client(server, "/endless")
+        os.kill(server.pid, signal.SIGTERM)
+        for client in (*streams, endless):
+            client.join()
+        wait_until(lambda: server.process.poll() is not None)
+        log = server.log.read_text()
+    assert all(b"goodbye" in client.said and b"retry: 500" in client.said for client in streams)
+    assert all(client.said.endswith(LAST_CHUNK) for client in (*streams, endless))
+    assert all(client.ended < endless.ended for client in streams)
+    assert "Traceback" not in log
 
 
 @pytest.mark.parametrize("path", ["/stubborn", "/declared"])
