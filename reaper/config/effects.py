@@ -90,7 +90,6 @@ EFFECTS: Mapping[str, Effect] = {
     "reaper.reaps_per_second": _row(f"{INSIDE} {REFERENCES}", outside="attach.reaps_per_second"),
     "reaper.pressure": _row(
         f"{UVICORN} {ASKED} hypercorn-trio websockets {REFERENCES}",
-        gunicorn_gthread="its threads need descriptors to wait: where none is left, newcomers may too",
         tornado="newcomers are not refused",
         twisted="newcomers are not refused",
         websockets="newcomers are not refused",

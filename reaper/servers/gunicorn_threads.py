@@ -13,7 +13,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import functools
 import os
+import selectors
 import socket
 import threading
 import time
@@ -147,7 +149,20 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
                 return
             conn.face = face = Face(conn)
             self._loop.call_soon_threadsafe(self._watch, face)
+            self._until_it_speaks(conn)
+            return
         super().enqueue_req(conn)
+
+    def _until_it_speaks(self, conn: Any) -> None:
+        """Let *conn*, which is new, wait among those of which gunicorn's main thread polls all.
+
+        gunicorn itself has a thread wait for its first byte, for up to 5 s: a few silent clients then
+        hold up all others, and each such wait needs a descriptor of its own.
+        """
+        conn.timeout = time.monotonic() + self.cfg.keepalive
+        self.pending_conns.append(conn)
+        speaks = functools.partial(self.on_pending_socket_readable, conn)
+        self.poller.register(conn.sock, selectors.EVENT_READ, speaks)
 
     def _welcomed(self) -> bool:
         """Whether the connection that is accepted now may stay."""
