@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import os
 import socket
+import ssl
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,6 +31,9 @@ SERVERS = {
     "uvicorn": f"uvicorn {APPLICATION} --http reaper.uvicorn:HttpTools --port PORT",
     "uvicorn under reaper run": f"reaper run -- python -m uvicorn {APPLICATION} --port PORT",
     "gunicorn": f"gunicorn {APPLICATION} -k reaper.gunicorn.ASGIWorker -b 127.0.0.1:PORT",
+    "gunicorn with uvicorn": (
+        f"gunicorn {APPLICATION} -k reaper.gunicorn.UvicornWorker -b 127.0.0.1:PORT"
+    ),
     "gunicorn with threads": (
         f"gunicorn {WSGI} -k reaper.gunicorn.ThreadWorker --threads 8 -b 127.0.0.1:PORT"
     ),
@@ -68,23 +73,40 @@ def test_a_refused_client_of_http2_learns_that_nothing_was_done() -> None:
 
 
 @contextmanager
-def started(folder: Path, name: str, *before: str, **settings: str) -> Iterator[Server]:
-    """The server *name*, which every word of *before* precedes, with settings as REAPER_*."""
+def started(
+    folder: Path, name: str, *before: str, flags: Sequence[str] = (), **settings: str
+) -> Iterator[Server]:
+    """The server *name*, which every word of *before* precedes and *flags* follow, with settings as
+    REAPER_*.
+    """
     port = free_port()
     words = [
         sys.executable if word == "python" else word.replace("PORT", str(port))
         for word in SERVERS[name].split()
     ]
     environment = os.environ | QUIET | {f"REAPER_{key}": value for key, value in settings.items()}
-    command = [*before, sys.executable, "-m", *words]
+    command = [*before, sys.executable, "-m", *words, *flags]
     with serving(command, folder / "log", port=port, environment=environment) as server:
         yield server
 
 
-def asks(server: Server, request: bytes = REQUEST) -> bytes:
+@contextmanager
+def connected(server: Server, tls: Sequence[str] | None = None) -> Iterator[socket.socket]:
+    """A new client; with TLS if it is given the protocols to offer."""
+    with socket.create_connection(server.address, timeout=PATIENCE) as client:
+        if tls is None:
+            yield client
+            return
+        context = ssl._create_unverified_context()
+        context.set_alpn_protocols(list(tls))
+        with context.wrap_socket(client) as secret:
+            yield secret
+
+
+def asks(server: Server, request: bytes = REQUEST, *, tls: Sequence[str] | None = None) -> bytes:
     """What a new client is answered, as far as it comes at once; empty: it is reset."""
     try:
-        with socket.create_connection(server.address, timeout=PATIENCE) as client:
+        with connected(server, tls) as client:
             client.sendall(request)
             heard = client.recv(65536)
             while heard.startswith(b"HTTP/1.1 101 ") and (more := client.recv(65536)):
@@ -119,6 +141,66 @@ def test_one_connection_too_many_is_refused_until_another_has_gone(
         assert asks(server, UPGRADE).endswith(b"\x88\x02\x03\xf5")
         clients[0].close()
         wait_until(lambda: asks(server).startswith(b"HTTP/1.1 200 "), "room")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "flag"),
+    [("gunicorn with threads", ""), ("gunicorn with uvicorn", ""), ("gunicorn", ""),
+     ("uvicorn", "ssl-"), ("hypercorn", ""), ("hypercorn on trio", "")],
+)  # fmt: skip
+def test_over_tls_one_connection_too_many_is_told_so(
+    tmp_path: Path, name: str, flag: str, certificate: tuple[str, str]
+) -> None:
+    flags = [f"--{flag}certfile", certificate[0], f"--{flag}keyfile", certificate[1]]
+    one = {"LIMITS_MAX_CONNECTIONS": "1"}
+    with started(tmp_path, name, flags=flags, **one) as server, ExitStack() as held:
+
+        def holds() -> bool:
+            """Another client is let in, once the one that asked whether the server listens is gone."""
+            client = held.enter_context(connected(server, ["http/1.1"]))
+            client.sendall(REQUEST)
+            return client.recv(65536).startswith(b"HTTP/1.1 200 ")
+
+        wait_until(holds, "room for one")
+        assert asks(server, tls=["http/1.1"]).startswith(b"HTTP/1.1 503 ")
+        assert asks(server, UPGRADE, tls=["http/1.1"]).endswith(b"\x88\x02\x03\xf5")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tls", [None, ["h2"]], ids=["clear", "tls"])
+@pytest.mark.parametrize("name", ["hypercorn", "hypercorn on trio"])
+def test_one_connection_of_http2_too_many_is_told_that_nothing_was_done(
+    tmp_path: Path, name: str, tls: list[str] | None, certificate: tuple[str, str]
+) -> None:
+    h2 = pytest.importorskip("h2.connection")
+    from h2.events import ConnectionTerminated, ResponseReceived
+
+    def hears(client: socket.socket, kind: type) -> Any:
+        """Ask over HTTP/2, and return the first event of *kind*; None: the connection ends first."""
+        state = h2.H2Connection()
+        state.initiate_connection()
+        names = {":method": "GET", ":path": "/", ":scheme": "https", ":authority": "h"}
+        state.send_headers(1, list(names.items()), end_stream=True)
+        client.sendall(state.data_to_send())
+        while data := client.recv(65536):
+            for event in state.receive_data(data):
+                if isinstance(event, kind):
+                    return event
+                if isinstance(event, ConnectionTerminated):
+                    return None
+        return None
+
+    flags = ["--certfile", certificate[0], "--keyfile", certificate[1]] if tls else []
+    one = {"LIMITS_MAX_CONNECTIONS": "1"}
+    with started(tmp_path, name, flags=flags, **one) as server, ExitStack() as held:
+        wait_until(
+            lambda: hears(held.enter_context(connected(server, tls)), ResponseReceived) is not None,
+            "room for one",
+        )
+        with connected(server, tls) as client:
+            refused = hears(client, ConnectionTerminated)
+            assert (refused.last_stream_id, refused.error_code) == (0, 0)
 
 
 @pytest.mark.slow

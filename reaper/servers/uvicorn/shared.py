@@ -294,6 +294,13 @@ def _transport(receive: Any, _: Any) -> Any:
     return receive.__self__.transport
 
 
+def _opened(shared: Shared, connections: set[Any]) -> int:
+    """How many *connections* are open: those that shake hands are not, and what stands for them is
+    in that list.
+    """
+    return len(connections) - (shared.greeting in connections)
+
+
 _SHARED: weakref.WeakKeyDictionary[Config, Shared] = weakref.WeakKeyDictionary()
 
 
@@ -308,7 +315,7 @@ def shared_by(
     if found is None or found.reaper.loop is not asyncio.get_running_loop():
         found = _SHARED[config] = Shared(config, settings, journal)
         if server_state is not None:
-            found.reaper.count = server_state.connections.__len__
+            found.reaper.count = functools.partial(_opened, found, server_state.connections)
         REPORTS.join()
         if server_state is not None and threading.current_thread() is threading.main_thread():
             found.begin(server_state)  # signals can be handled in the main thread only
