@@ -21,7 +21,12 @@ from tests.helpers.attach_servers import ROOT, until
 from tests.helpers.namespaces import Link
 from tests.helpers.planted_faults import HANDSHAKES, examine, kinds, mend
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        os.geteuid() != 0, reason="doctor may enter a server's network namespace as root only"
+    ),
+]
 
 NOBODY = "198.18.0"
 """The beginning of addresses that nobody has."""
@@ -77,8 +82,6 @@ def listens(pid: int, port: int) -> bool:
 
 @pytest.fixture(scope="module")
 def link() -> Iterator[Link]:
-    if os.geteuid() != 0:
-        pytest.skip("doctor may enter a server's network namespace as root only")
     with namespaces.opened() as opened:
         yield opened
 
