@@ -154,7 +154,7 @@ class Guard(Watched):
 
     @property
     def descriptor(self) -> int:
-        """Of its socket; -1 if it is closed, or if the peer has to take something first.
+        """The descriptor of its socket; -1 if it is closed, or the peer has to take something first.
 
         In that case unread bytes do not count.
         """
@@ -167,13 +167,13 @@ class Guard(Watched):
 
     @property
     def link(self) -> int:
-        """Of its socket, whatever it waits for; -1 if it is closed."""
+        """The descriptor of its socket, whatever it waits for; -1 if it is closed."""
         transport = self._open()
         return -1 if transport is None else transports.descriptor_of(transport)
 
     @property
     def own_socket(self) -> Any:
-        """The interpreter's, below its transport; None if there is none, or it is closed."""
+        """The socket below its transport; None if there is none, or it is closed."""
         transport = self._open()
         return None if transport is None else transports.own_socket(transport)
 
@@ -216,7 +216,7 @@ class Guard(Watched):
         return Phase.HEADERS if _spoke_last(info) else Phase.KEEP_ALIVE
 
     def silence(self, explained: Explanation, now: float) -> tuple[float, float | None]:
-        """As the kernel knows: the lease is touched by looks, and due at the next one."""
+        """As `Watched.silence`, by what the kernel knows: looks touch the lease, so it does not tell."""
         transport = self._open()
         info = None if transport is None else transports.tcp_info(transport)
         if info is None:
@@ -276,7 +276,7 @@ class Guard(Watched):
         return True
 
     def outlasts(self, seconds: float) -> bool:
-        """By the limit of the phase that `pardon` has found."""
+        """As `Watched.outlasts`; the limit is that of the phase which `pardon` has found."""
         limit = self._rules.limits.get(self._phase)
         return limit is None or limit > seconds or self._phase is Phase.IN_FLIGHT
 
@@ -331,7 +331,7 @@ class Guard(Watched):
             closing.shut(transport)
 
     def reap(self, reason: str, expiry: Expiry | None = None) -> None:
-        """End it: for what it waits for, if that is due. Does nothing if it has ended."""
+        """Close it, for what it waits for if that is due. Does nothing if it has ended."""
         if self._open() is None:
             self.lost()
         else:
@@ -418,7 +418,9 @@ def guarded(
     rules: Callable[[AsyncioReaper], Rules],
     reaper: Callable[[], AsyncioReaper],
 ) -> Callable[[], asyncio.BaseProtocol]:
-    """*factory*, its connections guarded by *rules*, which are made once for each reaper."""
+    """Return a factory like *factory* whose connections are guarded by *rules*, which are made
+    once for each reaper.
+    """
     known: weakref.WeakKeyDictionary[AsyncioReaper, Rules] = weakref.WeakKeyDictionary()
 
     def make() -> asyncio.BaseProtocol:

@@ -199,10 +199,10 @@ EFFECTS: Mapping[str, Effect] = {
 
 
 def without_effect(config: ReaperConfig, servers: Iterable[str]) -> dict[str, str]:
-    """What *config* sets, by any means, and what does nothing in one of *servers*: the setting, and
-    what holds instead, or nothing. In the order of the settings.
+    """Return the settings that *config* sets, by any means, and that do nothing in one of *servers*,
+    each with what holds instead, or nothing. They come in the order of the settings.
 
-    `[attach]` and `server.behind` are for other readers, and never named.
+    `[attach]` and `server.behind` are for other readers, and are never named.
     """
     found: dict[str, str] = {}
     for path, effect in EFFECTS.items():
@@ -215,13 +215,13 @@ def without_effect(config: ReaperConfig, servers: Iterable[str]) -> dict[str, st
 
 
 def said(found: Mapping[str, str]) -> str:
-    """*found* of `without_effect` for people, in one line; empty if nothing is."""
+    """Write *found*, what `without_effect` returned, for people in one line; empty if it is empty."""
     parts = (f"{path} (instead: {but})" if but else path for path, but in found.items())
     return "set, but without effect here: " + ", ".join(parts) if found else ""
 
 
 def markdown() -> str:
-    """The table, for pages: a row per setting, but for `[attach]`; a column per server."""
+    """Write the table for pages: a row per setting, except those of `[attach]`, a column per server."""
     columns = list(SERVERS)
     notes: dict[str, int] = {}
     rows = []

@@ -227,12 +227,12 @@ class Handlings:
         return True
 
     def _of(self, protocol: Any) -> Handling | None:
-        """What is worked on for *protocol*, and not answered yet."""
+        """The request that is worked on for *protocol*, if it is not answered yet."""
         request = protocol._current_request
         return None if _is_sent(request) else self._underway.get(id(request))
 
     def factory(self, server: Callable[[], Any]) -> Callable[[], Any]:
-        """*server*, whose protocols tell this object that their clients have gone."""
+        """Return a factory like *server* whose protocols tell this object that their clients have gone."""
         kind = web.RequestHandler
         handlings = self
 

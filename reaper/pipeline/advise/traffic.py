@@ -56,7 +56,7 @@ BINS = 600
 
 
 def silences_of_journal(events: DataFrame) -> DataFrame:
-    """The silences of connections; those of a server at work are left out. Grain: one row per
+    """The silences of connections, without those in which a server works. Grain: one row per
     silence; listener_hash, idle_ns, returned.
     """
     return (

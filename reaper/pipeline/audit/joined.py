@@ -227,7 +227,7 @@ class Drift:
         return skew + (t - at) * (skew_then - skew) // (then - at)
 
     def rows(self) -> list[tuple[int, int, int, int, int, int, float]]:
-        """As `DRIFT` has them."""
+        """Return its stretches as rows of the schema `DRIFT`."""
         found = []
         for (run, c_run), knots in sorted(self.knots.items()):
             if len(knots) == 1:
