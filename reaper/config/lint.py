@@ -125,7 +125,7 @@ def _balancers(config: ReaperConfig) -> Iterator[Finding]:
     theirs = f"{balancer.title}'s idle time of {_show(balancer.idle)} ({balancer.source})"
     if balancer.tells and ours <= balancer.idle:
         order = "below" if ours < balancer.idle else "equal to"
-        text = f"{order} {theirs}: it sends requests into our close and answers 502; use more than that"
+        text = f"{order} {theirs}: what it sends into our close is lost; use more than that"
     elif not balancer.tells and ours >= balancer.idle:
         text = f"not below {theirs}: it forgets connections that we still hold; use less"
     else:

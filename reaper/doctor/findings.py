@@ -102,6 +102,11 @@ def unjudged(seen: Examination) -> list[str]:
     vague = sum(one.incoming is None for one in quiet)
     if vague:
         said.append(f"silent: who opened {vague:,} connections is not known by this look")
+    if young := sum(_may_be_forgotten(*both) and not _forgotten(*both) for _, *both in _both(seen)):
+        what = f"{young:,} half-closed connection{'s' * (young > 1)}"
+        said.append(
+            f"close-wait: {what} may still be answered; ask again {GIVEN_UP:.0f} s after the close"
+        )
     if seen.seconds < STUCK:
         said.append(f"takes-nothing: it needs --for {STUCK:.0f}s or longer")
     if seen.seconds < COMPLETES:
@@ -185,13 +190,18 @@ def _descriptors(seen: Examination) -> Seen | None:
     return Seen(evidence, mend, one.open, None, example)
 
 
-def _close_wait(seen: Examination) -> Seen | None:
-    def forgotten(before: Connection, now: Connection) -> bool:
-        patience = GIVEN_UP if now.waits_for_us else FORGOTTEN
-        moved = (before.received, before.acked) != (now.received, now.acked)
-        return before.half_closed and now.silent >= patience and not now.queued and not moved
+def _may_be_forgotten(before: Connection, now: Connection) -> bool:
+    moved = (before.received, before.acked) != (now.received, now.acked)
+    return before.half_closed and not now.queued and not moved
 
-    found = ((ident, now, now.silent) for ident, was, now in _both(seen) if forgotten(was, now))
+
+def _forgotten(before: Connection, now: Connection) -> bool:
+    patience = GIVEN_UP if now.waits_for_us else FORGOTTEN
+    return _may_be_forgotten(before, now) and now.silent >= patience
+
+
+def _close_wait(seen: Examination) -> Seen | None:
+    found = ((ident, now, now.silent) for ident, was, now in _both(seen) if _forgotten(was, now))
     what = "closed by the other side and not by the program"
     return _lasted(seen, found, what, _again(seen, "close-wait", "--for 5s"))
 
@@ -279,7 +289,7 @@ TROUBLES = (
     Trouble(
         "descriptors",
         "The process has nearly used up its descriptors: soon it accepts nobody (Too many open "
-        "files). The command gives it more; the other findings say who holds them.",
+        "files). The command gives it more; if clients hold them, another finding says so.",
         _descriptors,
     ),
     Trouble(
@@ -319,8 +329,9 @@ TROUBLES = (
     ),
     Trouble(
         "proxy",
-        "The keep-alive timeout does not suit the proxy in front: it sends requests into a close, and "
-        "answers 502. Start the server anew with a timeout that suits.",
+        "The keep-alive timeout does not suit the proxy or client in front: it sends requests into a "
+        "close, and they are lost (502, Server disconnected). Start the server anew with a timeout "
+        "that suits.",
         _proxy,
     ),
     Trouble(

@@ -166,6 +166,15 @@ def test_what_was_not_judged_is_counted_and_said() -> None:
     ]
 
 
+def test_a_half_closed_connection_that_is_too_young_to_be_judged_is_counted() -> None:
+    young = WELL._replace(half_closed=True, silent=30.0, waits_for_us=True)
+    assert [one.split(" may")[0] for one in unjudged(both(connections={b"one": young}))] == [
+        "close-wait: 1 half-closed connection"
+    ]
+    old = young._replace(silent=90.0)
+    assert unjudged(both(connections={b"one": old})) == []
+
+
 @pytest.mark.parametrize(
     ("seconds", "said"),
     [(45.2, "45 s"), (119.0, "119 s"), (240.0, "4 min"), (7200.0, "2 h"), (2e5, "2 days")],
