@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
+import signal
 import socket
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +18,7 @@ import pytest
 
 from reaper.__main__ import main
 from tests.conftest import Ran
-from tests.helpers.attach_servers import Client, Echo, at, running
+from tests.helpers.attach_servers import PATIENCE, Client, Echo, at, running, until
 
 
 def examine(call: Ran, *flags: str) -> tuple[int, dict[str, Any]]:
@@ -60,6 +65,49 @@ def test_a_command_is_started_examined_and_ended(port: int, call: Ran) -> None:
     assert (status, "nothing is wrong" in out) == (0, True)
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port))
+
+
+@pytest.mark.slow
+def test_a_ctrl_c_ends_the_looking_and_the_command_with_its_children(port: int) -> None:
+    server = shlex.join([*HTTP, str(port)])
+    doctor = (sys.executable, "-m", "reaper", "doctor", "--for", "10m", "--", "sh", "-c")
+    terminal, stderr = os.openpty()  # there it says how far it is
+    with subprocess.Popen(
+        [*doctor, f"{server} & echo child $! end; wait"],
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        text=True,
+    ) as process:
+        os.close(stderr)
+        said = ""
+        while "connections" not in said:  # it looks
+            said += os.read(terminal, 4096).decode()
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=PATIENCE)
+    os.close(terminal)
+    assert (process.returncode, "nothing is wrong" in out) == (0, True)
+    child = Path("/proc", said.split()[said.split().index("child") + 1])
+    until(lambda: not child.exists(), "the child of the command has ended")
+
+
+@contextmanager
+def without_rights() -> Iterator[None]:
+    """Be somebody who owns nothing; what is imported meanwhile must be readable for all."""
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can have no rights on purpose")
+def test_a_process_of_somebody_else_is_not_looked_at_and_the_status_is_2(call: Ran) -> None:
+    call(main, "doctor", "--listen", "127.0.0.1:1")  # imports what it needs
+    with without_rights():
+        status, out, err = call(main, "doctor", "--for", "1s", "--pid", "1")
+    (line,) = err.splitlines()
+    assert (status, out) == (2, "")
+    assert "run as its user" in line
 
 
 @pytest.mark.parametrize(
