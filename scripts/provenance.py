@@ -52,6 +52,16 @@ def machine() -> dict[str, Any]:
     }
 
 
+def commit() -> str:
+    """The commit that is checked out, in twelve digits; followed by `, changed` if the tree is not
+    that, docs and results apart. Empty: it is no repository. Cost: two runs of git.
+    """
+    apart = (":!benchmarks/results", ":!docs", ":!*/results.json")
+    changed = ", changed" if _git("status", "--porcelain", "--", ".", *apart) else ""
+    head = _git("rev-parse", "HEAD")
+    return head[:12] + changed if head else ""
+
+
 def _cpu_model() -> str:
     found = re.search(
         r"^model name\s*:\s*(.*?)\s*$", Path("/proc/cpuinfo").read_text(), re.MULTILINE

@@ -15,6 +15,7 @@ from typing import Any
 
 from reaper.config.flags import Parser
 
+from ..provenance import commit
 from ..serving import ROOT, DidNotStart
 from ..tools import Missing
 from . import table
@@ -55,6 +56,7 @@ def main() -> int:
     results: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     until = time.monotonic() + 60 * options.minutes
     began = time.monotonic()
+    of = commit()  # asked once: another may be checked out while the programs are tried
     if options.table:
         chosen = []
         for found in results.values():  # judged by the rules of today
@@ -63,7 +65,8 @@ def main() -> int:
         RESULTS.write_text(json.dumps(results, indent=1) + "\n")
     with ThreadPoolExecutor(options.at_once) as pool:
         running = {
-            pool.submit(row, known[name], until, with_apt=options.install): name for name in chosen
+            pool.submit(row, known[name], until, of, with_apt=options.install): name
+            for name in chosen
         }
         for number, future in enumerate(as_completed(running), 1):
             name = running[future]
@@ -84,9 +87,12 @@ def main() -> int:
     return 1 if wrong else 0
 
 
-def row(program: Program, until: float, *, with_apt: bool) -> dict[str, Any]:
-    """Try *program* stock and guarded, at the same time; what was seen, or `why` it was not tried."""
+def row(program: Program, until: float, of: str, *, with_apt: bool) -> dict[str, Any]:
+    """Try *program* stock and guarded, at the same time; what was seen of the commit *of*, or `why`
+    it was not tried.
+    """
     about = {
+        "commit": of,
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "load": round(os.getloadavg()[0], 1),
         "cpus": os.cpu_count(),

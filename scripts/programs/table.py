@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -140,7 +141,9 @@ def markdown(results: Mapping[str, Any]) -> str:
     when = " to ".join(dict.fromkeys([days[0], days[-1]]))
     busy = f"a load of {min(loads):.0f} to {max(loads):.0f}"
     cores = max(found["cpus"] for found in tried.values())
-    lines += ["", f"{len(tried)} programs, {when}, beside {busy} on {cores} cores."]
+    commits = Counter(found.get("commit", "that was not noted") for found in tried.values())
+    tree = ", ".join(f"{many} of commit {which}" for which, many in commits.most_common())
+    lines += ["", f"{len(tried)} programs ({tree}), {when}, beside {busy} on {cores} cores."]
     if wrong := [f"{name}: {each}" for name, found in tried.items() for each in found["worse"]]:
         lines += ["", "Worse than stock, or not as the limit says:", ""]
         lines += [f"- {each}" for each in wrong]

@@ -83,6 +83,14 @@ def test_a_cell_says_both_where_they_differ_and_one_where_not() -> None:
     assert table.cell("pauses", {"stock": {}, "guarded": {}}) == "-"
 
 
+def test_the_table_says_how_many_programs_were_tried_on_which_commit() -> None:
+    found = {"date": "2026-11-25 21:00 UTC", "load": 1.0, "cpus": 2, "version": "1", "worse": []}
+    found |= {"stock": GOOD, "guarded": GOOD}
+    results = {"a": found | {"commit": "0123456789ab"}, "b": found | {"commit": "0123456789ab"}}
+    said = table.markdown(results | {"c": found})
+    assert "(2 of commit 0123456789ab, 1 of commit that was not noted)" in said
+
+
 @pytest.mark.parametrize("asks", [REDIS, POSTGRES])
 def test_a_slow_request_has_the_same_length_whatever_the_seconds(asks: Any) -> None:
     assert len(asks.slow.bytes_for(5.0)) == len(asks.slow.bytes_for(1.25))
