@@ -7,11 +7,12 @@ is begun, in one line, with exit status 2. The flags become a `Request`, and tha
 from __future__ import annotations
 
 import argparse
+import ctypes
 import ipaddress
 import select
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ from .watch import Watch
 
 GOOD, UNUSABLE = 0, 2
 STANDARD_OUTPUT = 1
+M_MMAP_THRESHOLD, LARGE = -3, 128 * 1024
+"""malloc.h, and the bytes from which on a block is a mapping of its own: its first value there."""
 
 
 def add_commands(commands: Any) -> None:
@@ -97,13 +100,26 @@ def run(parsed: argparse.Namespace) -> int:
                 f"this is {sys.platform}"
             )
         with ExitStack() as stack:
-            return _watch(_request(parsed), stack)
+            request = _request(parsed)
+            give_back_large_blocks()
+            return _watch(request, stack)
     except ConfigError as error:
         for line in str(error).splitlines():
             print(line, file=sys.stderr)
     except (ReaperError, ImportError, OSError) as error:
         print(f"attach: {error}", file=sys.stderr)
     return UNUSABLE
+
+
+def give_back_large_blocks() -> None:
+    """Have libc give each large block that is freed back to the system, as it does at first.
+
+    By itself it raises the bound to the largest that was freed, up to 32 MiB, and takes the next
+    from its heap, which never shrinks below what is in use. The list of sockets is read anew every
+    few seconds: of 100,000 connections it left 120 bytes each.
+    """
+    with suppress(AttributeError, OSError):  # a libc without mallopt
+        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LARGE)
 
 
 def _request(parsed: argparse.Namespace) -> Request:

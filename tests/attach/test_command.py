@@ -35,6 +35,28 @@ from tests.helpers.attach_servers import (
 
 LIMITS = ("--idle", "1s", "--tick", "100ms")
 
+LARGE_BLOCKS = """
+import psutil
+from reaper.__main__ import main
+assert main(["attach", "--listen", "127.0.0.1:1"]) == 2  # nothing listens there
+me = psutil.Process()
+earlier = bytearray(b"x") * (16 << 20)
+del earlier
+large = bytearray(b"x") * (8 << 20)
+above = bytearray(b"x") * 100_000
+before = me.memory_info().rss
+del large
+print(before - me.memory_info().rss)
+"""
+"""Prints how many bytes less a process of attach has once it has freed eight MiB, after sixteen
+before."""
+
+
+def test_attach_gives_large_blocks_back_whatever_it_freed_before() -> None:
+    command = [sys.executable, "-c", LARGE_BLOCKS]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert int(done.stdout) >= 7 << 20
+
 
 def descriptors(pid: int) -> list[str]:
     """What *pid* has open, by what it is."""
