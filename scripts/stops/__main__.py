@@ -40,6 +40,13 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=ROOT / "out" / "stops.json")
     options = parser.parse_args()
     report: dict[str, Any] = {"about": machine(), "stops": []}
+    if options.document and options.only:
+        parser.error(f"--only {options.only}: the tables of --document have all servers")
+    if options.document and report["about"]["dirty"]:
+        parser.error(
+            "--document: the tree has changes that no commit has, so the tables could not name what "
+            "was measured: commit them first, or leave --document out"
+        )
     for how in ("SIGTERM", "Ctrl-C", "reload"):
         for server in [options.only] if options.only else COMMANDS:
             for guarded in (False, True) if how != "reload" or server in RELOADS else ():
@@ -69,6 +76,7 @@ def measured(server: str, how: str, *, guarded: bool) -> dict[str, Any]:
         "whole": sum(each.whole for each in seen.answers),
         "answers": len(seen.answers),
         "gone": seen.since(seen.gone),
+        "back": seen.since(seen.back),
         "lifespan": seen.lifespan,
     }
 
@@ -99,6 +107,11 @@ def said(one: dict[str, Any]) -> str:
         if one["gone"] is None
         else f"over after {one['gone']:.1f} s"
     )
+    if one["how"] == "reload" and one["gone"] is not None:
+        new = (
+            "no new one" if one["back"] is None else f"a new one answers after {one['back']:.1f} s"
+        )
+        gone = f"old process gone after {one['gone']:.1f} s, {new}"
     return f"{stream}; {answers}; {gone}" + ("" if one["lifespan"] else "; no lifespan shutdown")
 
 
@@ -106,7 +119,7 @@ def document(report: dict[str, Any]) -> None:
     """Write the tables between the marks of the pages. Raises SystemExit: a page has none."""
     known = report["about"]
     for path, ways in PAGES.items():
-        taken = f"{known['date']}, {known['cpus']} cores, {known['python']}, beside other work"
+        taken = f"{known['date']}, {known['cpus']} cores, {known['python']}, load {known['load_before']:.1f} before it"
         lines = [f"`python -m scripts.stops`, commit {known['commit'][:12]}, {taken}."]
         for how in ways:
             lines += ["", f"| {how} | stock | `reaper run` |", "|---|---|---|", *rows(report, how)]

@@ -94,8 +94,8 @@ class Seen:
     Attributes:
         streams, sockets, answers: What each of their clients heard.
         signalled: When the server was told, by the loop's clock.
-        gone: When its process had ended, or in a reload, when its port was answered by another one;
-            None: not within the patience.
+        gone: When the process that served had ended; None: not within the patience.
+        back: In a reload: when another process answered; None: not within the patience.
         lifespan: Whether the application was told that the server has stopped.
     """
 
@@ -104,6 +104,7 @@ class Seen:
     answers: list[Heard] = field(default_factory=list)
     signalled: float = 0.0
     gone: float | None = None
+    back: float | None = None
     lifespan: bool = False
     log: str = ""
 
@@ -180,7 +181,7 @@ async def stopped(
 
     Args:
         how: `SIGTERM` to its process; `Ctrl-C`: SIGINT to its group, as a terminal sends it;
-            `reload`: a file that it watches is touched, and it is gone when another serves.
+            `reload`: a file that it watches is touched.
         answers: How many clients ask for each of `ANSWERS`.
         patience: Seconds after which the clients leave by themselves.
     """
@@ -204,14 +205,13 @@ async def stopped(
     else:
         os.kill(server.pid, signal.SIGTERM)
     listening = [task for _, task in opened]
-    ending = asyncio.create_task(_gone(server, pids, how))
+    ending = asyncio.create_task(_watch(server, pids, how, seen))
     with suppress(TimeoutError):
         async with asyncio.timeout(patience):
             await asyncio.wait([*listening, ending])
     for task in (*listening, ending):
         task.cancel()
     await asyncio.gather(*listening, ending, return_exceptions=True)
-    seen.gone = ending.result() if ending.done() and not ending.cancelled() else None
     seen.log = server.said()
     seen.lifespan = words.ENDED in seen.log
     return seen
@@ -221,18 +221,20 @@ def _tree(pid: int) -> list[psutil.Process]:
     return [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
 
 
-async def _gone(server: Server, before: list[psutil.Process], how: str) -> float:
-    """The instant at which the server has ended; in a reload, at which the process that served has,
-    and another one answers.
-    """
+async def _watch(server: Server, before: list[psutil.Process], how: str, seen: Seen) -> None:
+    """Note when the process that served has ended; in a reload also when another one answers."""
     clock = asyncio.get_running_loop().time
-    while how != "reload" and server.process.poll() is None:
-        await asyncio.sleep(0.02)
-    while how == "reload" and not (
-        any(not each.is_running() for each in before[1:]) and await _answers(server)
+    while (
+        all(each.is_running() for each in before[1:])
+        if how == "reload"
+        else server.process.poll() is None
     ):
+        await asyncio.sleep(0.02)
+    seen.gone = clock()
+    while how == "reload" and seen.back is None:
+        if await _answers(server):
+            seen.back = clock()
         await asyncio.sleep(0.05)
-    return clock()
 
 
 async def _answers(server: Server) -> bool:

@@ -43,6 +43,7 @@ def test_the_stream_says_goodbye_the_answers_are_whole_and_the_process_ends(
     assert all(each.ended is not None and stream.ended < each.ended for each in seen.answers)
     assert seen.lifespan
     assert seen.gone is not None
+    assert (seen.back is not None) is (how == "reload")
     assert "Traceback" not in seen.log
 
 
