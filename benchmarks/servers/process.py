@@ -116,8 +116,9 @@ class Server(serving.Server):
         log: Path,
         port: int,
         tls: ssl.SSLContext | None = None,
+        cwd: Path = serving.ROOT,
     ) -> None:
-        super().__init__(command, log, port=port)
+        super().__init__(command, log, port=port, cwd=cwd)
         self.name = name
         self._tls = tls
 

@@ -69,13 +69,13 @@ def run(
     }
 
 
-def asked(server: Server) -> dict[str, float]:
-    """What wrk finds in a second, and the server's CPU per request."""
+def asked(server: Server, seconds: int = 1) -> dict[str, float]:
+    """What wrk finds in so many *seconds*, and the server's CPU per request."""
     command = [
         tool("wrk"),
         "-t1",
         f"-c{BUSY}",
-        "-d1s",
+        f"-d{seconds}s",
         "--latency",
         f"http://127.0.0.1:{server.port}{PATH}",
     ]
