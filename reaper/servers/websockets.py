@@ -10,6 +10,8 @@ websockets 14.0 to 17.4.
 from __future__ import annotations
 
 import asyncio
+import logging
+import weakref
 from typing import Any
 
 from websockets.asyncio.server import ServerConnection
@@ -23,8 +25,14 @@ from ..asyncio.reaper import AsyncioReaper, reaper_of
 from ..core.ticks import check_timeout
 from ..policy.min_rate import Allowance
 from ..policy.phases import STALL_TICKS
+from .configured import warn
 
 MESSAGES: frozenset[Opcode] = frozenset({Opcode.TEXT, Opcode.BINARY, Opcode.CONT})
+
+log: logging.Logger = logging.getLogger("websockets.server")
+
+_WARNED: weakref.WeakSet[AsyncioReaper] = weakref.WeakSet()
+"""The reapers of which the log has said what they are set to and what has no effect here."""
 
 LONG = 16384
 """Bytes; of a longer message it is looked at whether the client takes it."""
@@ -118,6 +126,9 @@ class GuardedConnection(ServerConnection):
 
     def connection_made(self, transport: Any) -> None:
         reaper = reaper_of() if self.reaper is None else self.reaper
+        if reaper not in _WARNED:
+            _WARNED.add(reaper)
+            warn(reaper.config, "websockets", log)
         idle = reaper.config.timeouts.tunnel if self.idle is None else self.idle
         self.watch = reaper.driver.watch(
             lambda uid: _Silent(reaper, uid, transport, self),

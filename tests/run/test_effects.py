@@ -20,10 +20,11 @@ from pathlib import Path
 
 import pytest
 
-from reaper.config.effects import ASKED, EFFECTS, GUARDED, INSIDE_HTTP, UVICORN
+from reaper.config.effects import ASKED, EFFECTS, GUARDED, INSIDE_HTTP, SERVERS, UVICORN
 from scripts.programs.trial import APPS
 from scripts.serving import Server, free_port
 from tests.helpers import traced
+from tests.helpers.server_process import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -31,6 +32,9 @@ PYTHON = sys.executable
 APP = "tests.helpers.asgi:application"
 GUNICORN = [PYTHON, "-m", "gunicorn", "--no-control-socket"]
 PROGRAMS = [PYTHON, str(APPS / "programs.py")]
+RUN = [PYTHON, "-m", "reaper", "run"]
+FILES = [PYTHON, "-m", "http.server", "--bind", "127.0.0.1"]
+"""A server that nothing guards from inside. `reaper run` waits for ten seconds whether anything does."""
 EXAMPLE = [PYTHON, "-m", "server_example"]
 MOST = 30
 """Connections; one more is refused where that acts."""
@@ -52,6 +56,9 @@ SETTINGS = {
 class Watched:
     """How one server of the table is started: each of *commands* in turn, for it is started in more
     than one way; the port is the last word, or the address after `-b`.
+
+    Attributes:
+        environment: Variables besides those of `SETTINGS`.
     """
 
     commands: list[list[str]]
@@ -82,6 +89,10 @@ WATCHED = {
     "tornado": Watched([[*PROGRAMS, "tornado"]]),
     "twisted": Watched([[PYTHON, "-m", "daphne", APP, "-p"]]),
     "websockets": Watched([[PYTHON, "-m", "tests.helpers.traced"]]),
+    "outside": Watched(
+        [[*RUN, "--", *FILES], [*RUN, "--idle", "60s", "--", *FILES]],
+        {"REAPER_LIMITS_MIN_IN_RATE": "1"},
+    ),
     "http": Watched([[*EXAMPLE, "http", "--workers", "1", "--port"]]),
     "echo": Watched([[*EXAMPLE, "echo", "--workers", "1", "--port"]]),
 }
@@ -99,6 +110,10 @@ IN_VAIN: dict[str, tuple[str, str]] = {
     **dict.fromkeys(
         [f"limits.min_{way}_{what}" for way in ("in", "out") for what in ("rate", "grace")],
         ("hypercorn-trio", "the policy makes the allowance, and no sweep charges it"),
+    ),
+    "reaper.pressure": (
+        "outside",
+        "reaper run hands it to the servers that are guarded from inside",
     ),
     "timeouts.tunnel": ("gunicorn-gthread", "it has no WebSockets"),
     "timeouts.keep_alive": (
@@ -191,13 +206,22 @@ def refusals(server: Server) -> int:
     return ended
 
 
+def is_attached(server: Server) -> None:
+    """Return when `reaper run` has read what it attaches with, and has met a client."""
+    wait_until(lambda: "guarded from outside" in server.said())
+    sends(server, get("/"))
+    time.sleep(1)
+
+
 def acting(name: str) -> set[str]:
     """The settings that act in the server *name*, by the table."""
     return {path for path, effect in EFFECTS.items() if name in effect.acts}
 
 
 def read_by(name: str, tmp_path: Path, certificate: tuple[str, str]) -> tuple[set[str], list[int]]:
-    """The settings that the server *name* reads, and how many of too many clients it refuses."""
+    """The settings that the server *name* reads, and how many of too many clients it refuses; that of
+    `outside` is the affair of the server that is attached to, and not counted.
+    """
     found: set[str] = set()
     refused: list[int] = []
     for number, command in enumerate(WATCHED[name].commands):
@@ -207,13 +231,17 @@ def read_by(name: str, tmp_path: Path, certificate: tuple[str, str]) -> tuple[se
         if command[-1] == "--guarded":
             words = [*command[:-1], where, "--guarded"]
         environment = {**os.environ, **SETTINGS, **traced.environment(folder)}
-        if "--guarded" in words:
+        environment |= WATCHED[name].environment
+        if "--guarded" in words or name == "outside":
             environment["REAPER_RUN"] = ""
         if name in ("http", "echo"):
             environment |= {"REAPER_PRESSURE": "true"}
         server = Server(words, folder / "log", port=port, environment=environment, session=True)
         try:
             server.wait_until_it_listens()
+            if name == "outside":
+                is_attached(server)
+                continue
             refused.append(converses(server))
             for _ in range(2):  # a machine that is busy may deliver at once what was sent in parts
                 if not acting(name) - found - traced.read(folder):
@@ -222,7 +250,7 @@ def read_by(name: str, tmp_path: Path, certificate: tuple[str, str]) -> tuple[se
         finally:
             server.stop()
             server.end(10)
-        found |= traced.read(folder)
+            found |= traced.read(folder)
     if name in ("http", "echo"):
         found |= read_with_tls(name, tmp_path / "tls", certificate)
     return found, refused
@@ -264,8 +292,8 @@ def test_a_server_reads_the_settings_that_act_in_it_and_no_other(
     assert all(bool(count) is wanted for count in refused), refused
 
 
-def test_every_server_that_is_guarded_from_inside_is_watched() -> None:
-    assert {*GUARDED, "http", "echo"} == WATCHED.keys()
+def test_every_column_of_the_table_is_watched() -> None:
+    assert SERVERS.keys() == WATCHED.keys()
     assert set(ASKED.split()) <= GUARDED.keys()
 
 

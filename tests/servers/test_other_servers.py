@@ -282,6 +282,17 @@ async def test_websockets_closes_a_silent_connection_although_pings_are_answered
         assert len(r.core) == 0
 
 
+async def test_websockets_names_once_in_the_log_what_is_set_and_does_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with talking(echo, {"timeouts.headers": "5s"}) as (_, port, _):
+        for _ in range(2):
+            async with websockets.asyncio.client.connect(f"ws://127.0.0.1:{port}"):
+                pass
+    said = [line for line in caplog.messages if "without effect" in line]
+    assert said == ["reaper: set, but without effect here: timeouts.headers"]
+
+
 async def echo(websocket: Any) -> None:
     async for message in websocket:
         await websocket.send(message)
