@@ -46,11 +46,14 @@ class Lingering:
     Args:
         seconds: How long each waits at least; it waits at most twice as long. With 0 none waits.
         parks: With False each waits until there are bytes.
+    Attributes:
+        at_once: Whether nobody waits, so that a connection is parked without asking here.
     """
 
     def __init__(self, seconds: float, *, parks: bool) -> None:
         self._seconds = seconds
         self._parks = parks
+        self.at_once: bool = parks and not seconds
         self._allowed = FEWEST
         self._worth_it = False  # whether the wait of one ended with bytes in this round
         # -> the round in which it began to wait; the longest waiting is first
@@ -109,6 +112,7 @@ class Lingering:
     def end(self) -> None:
         """Let no task wait from now on; those that wait meet `Silent`."""
         self._seconds = 0.0
+        self.at_once = self._parks
         for one in list(self._waiting):
             self._disturb(one)
 

@@ -18,7 +18,7 @@ import trio
 from ..driver.driver import Driver
 from ..driver.watched import Reapable
 from ..stops import Stopping, stopping
-from .linger import Lingering
+from .linger import Lingering, Silent
 from .streams import SocketStream
 from .tls import TlsSession
 
@@ -122,7 +122,11 @@ class ParkableStream(SocketStream):
 
     def until_readable(self) -> Awaitable[None]:
         if self.may_park:
-            return self.parked.lot.lingering.wait(self)
+            lingering = self.parked.lot.lingering
+            if lingering.at_once and not self.silenced:  # as it would say; without a coroutine
+                self.silenced = True
+                raise Silent
+            return lingering.wait(self)
         return trio.lowlevel.wait_readable(self.parked.fd)
 
     def close(self) -> None:

@@ -217,10 +217,11 @@ class ParkingLot:
                 task_status.started(self)
                 if self._epoll is None:
                     await trio.sleep_forever()
+                descriptor, poll, by_fd = self._epoll.fileno(), self._epoll.poll, self._by_fd
                 while True:
-                    await trio.lowlevel.wait_readable(self._epoll.fileno())
-                    for fd, events in self._epoll.poll(0, WAKES_PER_PASS):
-                        parked = self._by_fd[fd]
+                    await trio.lowlevel.wait_readable(descriptor)
+                    for fd, events in poll(0, WAKES_PER_PASS):
+                        parked = by_fd[fd]
                         if parked is None:
                             continue  # it has ended since the epoll was asked
                         if parked.state is PARKED:

@@ -33,6 +33,19 @@ async def test_a_burst_of_clients_never_has_more_tasks_than_work_and_wait_at_onc
             await echoes(theirs, b"again")
 
 
+async def test_where_nobody_lingers_a_connection_is_parked_without_a_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The wait that ends at once made a coroutine for each exchange."""
+    waited = list[object]()
+    async with several(3, idle=60) as (lot, peers):
+        monkeypatch.setattr(lot.lingering, "wait", waited.append)
+        for theirs in peers:
+            await echoes(theirs, b"once")
+        await settle()
+        assert (lot.parked, waited) == (3, [])
+
+
 async def test_as_many_tasks_linger_as_are_asked_again_and_only_for_so_long(
     autojump_clock: MockClock,
 ) -> None:
