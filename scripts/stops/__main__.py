@@ -26,7 +26,7 @@ PAGES = {
 """The pages, and the ways of stopping that the table of each shows."""
 BEGIN = "<!-- stops: written by `python -m scripts.stops --document`, do not edit -->"
 END = "<!-- end of stops -->"
-PATIENCE = 20.0
+PATIENCE = 12.0
 """Seconds after which a stop is given up."""
 
 

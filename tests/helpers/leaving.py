@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
@@ -11,7 +12,7 @@ from aiohttp import web
 import reaper.aiohttp
 from scripts.lifespan import lifespan
 
-LONG = 3.0
+LONG = float(os.environ.get("LEAVING_LONG", "3"))
 """Seconds that a handler works."""
 BEGAN = "is being worked on"
 CANCELLED = "was cancelled"
@@ -80,10 +81,11 @@ async def handler(request: web.Request) -> web.StreamResponse:
 
 
 def main() -> None:
-    """`python -m tests.helpers.leaving PORT`: it serves aiohttp, guarded."""
+    """`python -m tests.helpers.leaving [--stock] PORT`: aiohttp serves it, guarded or not."""
     app = web.Application()
     app.router.add_get("/{path:.*}", handler)
-    reaper.aiohttp.run_app(app, host="127.0.0.1", port=int(sys.argv[1]), handle_signals=True)
+    run = web.run_app if "--stock" in sys.argv else reaper.aiohttp.run_app
+    run(app, host="127.0.0.1", port=int(sys.argv[-1]), handle_signals=True)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -19,11 +21,14 @@ from reaper.driver.sockets import is_over
 from reaper.servers.abandoned import QUESTION, Abandoned, Link
 from scripts.serving import Server, free_port
 from scripts.serving import serving as start
+from tests.helpers import namespaces
 from tests.helpers.driver_loop import Loop
 from tests.helpers.leaving import BEGAN, CANCELLED, ENDED
 from tests.helpers.program_trials import connect, reset, rest
 from tests.helpers.server_process import wait_until
 
+RUNS = re.compile(r"Uvicorn running on http://([^\s:]+):(\d+)")
+"""What uvicorn says when it listens."""
 AFTER = 1.0
 """Seconds that a request has when its client is gone."""
 
@@ -252,7 +257,8 @@ def test_nothing_is_asked_while_something_may_still_be_written(
 
 APP = "tests.helpers.leaving:application"
 GUNICORN = ["gunicorn", APP, "--no-control-socket", "-k"]
-HYPERCORN = ["reaper", "run", "--", sys.executable, "-m", "hypercorn", APP, "-k"]
+RUN = ["reaper", "run", "--", sys.executable, "-m"]
+HYPERCORN = [*RUN, "hypercorn", APP, "-k"]
 COMMANDS = {
     "HttpTools": ["uvicorn", APP, "--http", "reaper.uvicorn:HttpTools", "--port"],
     "H11": ["uvicorn", APP, "--http", "reaper.uvicorn:H11", "--port"],
@@ -262,6 +268,7 @@ COMMANDS = {
     "hypercorn": [*HYPERCORN, "asyncio", "-b"],
     "hypercorn on trio": [*HYPERCORN, "trio", "-b"],
     "aiohttp": ["tests.helpers.leaving"],
+    "aiohttp below reaper run": [*RUN, "tests.helpers.leaving", "--stock"],
 }
 THREADS = [
     "gunicorn",
@@ -394,6 +401,47 @@ def test_a_reset_stream_of_http2_is_cancelled_and_its_neighbour_answered(
     assert f"/closes {CANCELLED}" in log
     assert f"/stays {ENDED}" in log
     assert (answers[0].stream_id, answers[0].data) == (3, b"done")
+
+
+ASKS = """
+import socket, sys
+client = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+client.sendall(b"GET %s HTTP/1.1\\r\\nhost: h\\r\\n\\r\\n" % sys.argv[3].encode())
+while client.recv(1000):
+    pass
+"""
+
+
+@pytest.mark.slow
+def test_a_machine_that_vanishes_has_its_request_cancelled_and_no_other_one(tmp_path: Path) -> None:
+    limits = {"REAPER_TICK": "250ms", "REAPER_TIMEOUTS_VANISHED": "3s", "LEAVING_LONG": "12"}
+    environment = os.environ | limits | {"REAPER_TIMEOUTS_ABANDONED": f"{AFTER:g}s"}
+    log = tmp_path / "log"
+    with namespaces.opened() as link, contextlib.ExitStack() as stack:
+        uvicorn = [sys.executable, "-m", *COMMANDS["HttpTools"], "0", "--host", "0.0.0.0"]
+        server = Server([*link.server, *uvicorn], log, says=RUNS, environment=environment)
+        stack.callback(server.end)
+        stack.callback(server.stop)
+        server.wait_until_it_listens()
+
+        def ask(where: list[str], address: str, path: str) -> None:
+            command = [*where, sys.executable, "-c", ASKS, address, str(server.port), path]
+            client = stack.enter_context(subprocess.Popen(command))
+            stack.callback(client.kill)
+
+        ask(link.client, link.address, "/vanishes")
+        ask(link.server, "127.0.0.1", "/lives")
+        paths = ("/vanishes", "/lives")
+        wait_until(lambda: all(f"{path} {BEGAN}" in server.said() for path in paths))
+        link.down()
+        wait_until(lambda: all(_is_over(path, server.said()) for path in paths))
+        said = server.said()
+    assert f"/vanishes {CANCELLED}" in said
+    assert f"/lives {ENDED}" in said
+    gone = re.search(r"GET /vanishes - cancelled: its client has been gone for ([\d.]+) s", said)
+    assert gone is not None
+    assert float(gone[1]) >= AFTER
+    assert said.index(f"/vanishes {CANCELLED}") < said.index(f"/lives {ENDED}")
 
 
 @pytest.mark.slow
