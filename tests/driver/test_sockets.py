@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import socket
+import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from reaper.driver.sockets import peer_has_shut, peer_name, queued, silence_of, tcp_info_of, unread
+from reaper.driver.sockets import (
+    is_over,
+    peer_has_shut,
+    peer_name,
+    queued,
+    shut_by_peer,
+    silence_of,
+    tcp_info_of,
+    unread,
+)
 
 
 @contextmanager
@@ -91,3 +101,30 @@ def test_the_silence_of_a_peer_alone_is_what_tcp_info_says_too() -> None:
     near, far = socket.socketpair()
     with near, far:
         assert (silence_of(near.fileno()), silence_of(descriptor)) == (None, None)
+
+
+def test_a_connection_is_over_when_it_was_reset_or_its_socket_is_closed() -> None:
+    with connected() as (client, server):
+        descriptor = server.fileno()
+        assert not is_over(descriptor)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.close()  # with a reset
+        assert is_over(descriptor)
+        server.close()
+        assert is_over(server.fileno())
+
+
+def test_a_half_closed_connection_is_not_over_and_its_peer_has_shut() -> None:
+    with connected() as (client, server):
+        assert not shut_by_peer(server.fileno())
+        client.shutdown(socket.SHUT_WR)
+        assert shut_by_peer(server.fileno())
+        assert not is_over(server.fileno())
+
+
+def test_of_what_is_no_tcp_nothing_is_said_to_be_over_or_shut() -> None:
+    one, other = socket.socketpair()
+    with one, other:
+        other.close()
+        assert not is_over(one.fileno())
+        assert not shut_by_peer(one.fileno())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from reaper.driver.stall_clock import StallClock
+from reaper.driver.stall_clock import REMEMBERED, StallClock
 from tests.helpers.driver_loop import Loop, ping
 
 
@@ -97,3 +97,24 @@ def test_a_probe_does_not_turn_back_a_clock_that_moves_between_two_readings(
     connections = [loop.watch(0.5 + number / 100, probe=ping, grace=0.3) for number in range(50)]
     loop.run_until(4)
     assert {connection.reason for connection in connections} == {"unanswered"}
+
+
+def test_who_wakes_when_it_was_told_to_does_not_wake_too_early(stalled: StallClock) -> None:
+    for tenth in range(200, 2000):  # the sums of some of them are rounded down
+        stalled.expect(tenth / 10)
+        assert stalled.expected - stalled.stalled >= tenth / 10
+
+
+def test_a_clock_of_many_stalls_forgets_the_old_and_knows_the_late_ones(
+    real: list[float], clock: StallClock
+) -> None:
+    named = []
+    for _ in range(3 * REMEMBERED):
+        clock.expect(clock.now() + 1.0)
+        real[0] += 5.0
+        clock.woke()
+        named.append((clock.now(), real[0]))
+    assert [clock.real(instant) for instant, _ in named[-REMEMBERED:]] == [
+        there for _, there in named[-REMEMBERED:]
+    ]
+    assert len(clock._instants) == len(clock._offsets) <= 2 * REMEMBERED
