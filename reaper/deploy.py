@@ -27,10 +27,12 @@ FILES: Mapping[str, Mapping[str, str]] = {
 
 SERVERS: Mapping[str, str] = {
     "uvicorn": "uvicorn app:app --host 0.0.0.0 --port 8000",
-    "gunicorn": "gunicorn app:app --bind 0.0.0.0:8000",
+    "gunicorn": "gunicorn app:app --worker-class gthread --bind 0.0.0.0:8000",
     "hypercorn": "hypercorn app:app --bind 0.0.0.0:8000",
 }
-"""What is started for each server, behind `python -m`. The files have the first one's."""
+"""What is started for each server, behind `python -m`. The files have the first one's. gunicorn's
+own default, `sync`, cannot be guarded from inside.
+"""
 
 ABOUT: Mapping[str, str] = {
     "systemd": "a service: reaper-app.service, or with --for attach reaper-attach@.service",

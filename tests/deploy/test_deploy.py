@@ -25,6 +25,7 @@ import pytest
 import yaml
 
 from reaper.config.settings import OPTIONS
+from reaper.deploy import text as printed
 from scripts.serving import free_port, serving
 from scripts.tools import get
 from server_example.__main__ import main as server_main
@@ -437,3 +438,24 @@ def test_the_units_start_and_serve_under_a_real_systemd(tmp_path: Path) -> None:
         tmp_path, {name: unit(source) for name, source in UNITS.items()}, ASK, files
     ).splitlines()
     assert {"8080 200 b''", "8000 200 b''", "active active active"} <= set(said), "\n".join(said)
+
+
+WSGI = """
+def app(environ, start_response):
+    start_response("200 OK", [("Content-Length", "5")])
+    return [b"hello"]
+"""
+LIMIT = '[timeouts]\nfirst_byte = "1s"\n'
+
+
+@pytest.mark.slow
+def test_a_silent_client_of_gunicorns_unit_is_closed_under_a_real_systemd(tmp_path: Path) -> None:
+    ask = ASK.partition("for port in")[0] + (
+        "print(ask(8000)[1])\n"
+        "silent = socket.create_connection(('127.0.0.1', 8000), timeout=10)\n"
+        "print('silent', silent.recv(1), flush=True)\n"
+    )
+    units = {"reaper-app.service": printed("systemd", "gunicorn")}
+    said = booted(tmp_path, units, ask, {"reaper.toml": LIMIT, "app.py": WSGI})
+    assert {"200", "silent b''"} <= set(said.splitlines()), said
+    assert "ERROR" not in said
