@@ -254,15 +254,19 @@ def is_ours(kind: Any) -> bool:
 
 def _gunicorn_config(module: ModuleType, server: Server) -> None:
     read = module.Config.worker_class.fget
+    how, said = os.environ.get(report.RUN), set[type]()
 
     def worker_class(self: Any) -> Any:
         found = read(self)
         name = GUNICORN.get(f"{found.__module__}.{found.__qualname__}")
         if name is None:
             guards = is_ours(found) or found.__module__.startswith("uvicorn")
-            if not guards and os.environ.get(report.RUN) == report.STRICT_INSIDE:
+            # Where somebody watches from outside, he says what becomes of it.
+            alone = how == report.STRICT_INSIDE or not os.environ.get(report.ADDRESS)
+            if not guards and alone and found not in said:
+                said.add(found)  # gunicorn reads the class again and again
                 kind = f"{server}'s worker {found.__qualname__}"
-                report.refuse(f"{kind} cannot be guarded from inside: -k asgi or gthread can")
+                report.left_alone(kind, "-k asgi or gthread can be, from inside")
             return found
         try:
             from .. import gunicorn
@@ -280,7 +284,10 @@ def _gunicorn_worker(module: ModuleType, server: Server) -> None:
     def init_process(method: Callable[..., Any], self: Any) -> None:
         kind = type(self)
         if is_ours(kind) and kind.__name__ in GUNICORN.values():
-            server.listens((each.sock for each in self.sockets), GUNICORN_COLUMNS[kind.__name__])
+            own = getattr(self, "own_keep_alive", self.cfg.keepalive)
+            known = {} if report.is_set("keep_alive") or not own else {"keep_alive": float(own)}
+            column = GUNICORN_COLUMNS[kind.__name__]
+            server.listens((each.sock for each in self.sockets), column, **known)
         method(self)  # this returns when the worker has ended
 
 

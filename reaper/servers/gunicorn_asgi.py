@@ -87,6 +87,8 @@ class ASGIWorker(gasgi.ASGIWorker):  # type: ignore[misc]
     """
 
     loop: Any
+    own_keep_alive: float
+    """What gunicorn's own `--keep-alive` says, seconds."""
 
     def _setup_event_loop(self) -> None:
         super()._setup_event_loop()
@@ -96,6 +98,7 @@ class ASGIWorker(gasgi.ASGIWorker):  # type: ignore[misc]
         self._settings = settings
         warn(settings, "gunicorn-asgi", self.log)
         self._streams: Streams | None = None  # until it listens
+        self.own_keep_alive = self.cfg.keepalive
         if self.cfg.keepalive:
             settings = kept_alive(settings, self.cfg.keepalive)
             self.cfg.set("keepalive", NEVER)

@@ -180,6 +180,39 @@ LISTENS = {
 
 
 @pytest.mark.slow
+def test_inside_says_that_gunicorns_sync_worker_is_not_guarded() -> None:
+    words = ["-m", "gunicorn", "-b", "unix:/none/there", "asgi:wsgi"]  # it ends when it binds that
+    environment = os.environ | {"PYTHONPATH": str(APPS)}
+    done = run("--inside", "--", sys.executable, *words, env=environment)
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("reaper run: ")]
+    assert line.endswith(
+        "'s worker SyncWorker is not guarded: -k asgi or gthread can be, from inside"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("worker", ["gthread", "asgi"])
+def test_the_line_of_a_gunicorn_says_the_keep_alive_that_it_has(worker: str) -> None:
+    words = [
+        "-m",
+        "gunicorn",
+        "--no-control-socket",
+        "-k",
+        worker,
+        "-b",
+        "127.0.0.1:0",
+        "asgi:wsgi",
+    ]
+    environment = os.environ | {"PYTHONPATH": str(APPS)}
+    command = [*REAPER, "run", "--inside", "--", sys.executable, *words, "--keep-alive", "3"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stderr is not None
+        line = next(line for line in process.stderr if "is guarded: " in line)
+        process.terminate()
+    assert " keep_alive 3s," in line
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LISTENS)
 def test_inside_strict_refuses_what_listens_and_cannot_be_guarded(name: str) -> None:
     words = [word.format(port=free_port()) for word in LISTENS[name]]
