@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
-import socket
+import subprocess
 import sys
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from scripts.serving import free_port, serving
 from scripts.tools import nginx
-from tests.helpers.server_process import PATIENCE, ROOT, installed
+from tests.helpers import namespaces
+from tests.helpers.one_and_others import tried
+from tests.helpers.server_process import ROOT, installed
 
 pytestmark = pytest.mark.slow
 
 PAGE = ROOT / "docs" / "howto" / "many-clients.md"
 LIMIT = 100
 MORE = 50
-DEFAULTS = """
-defaults
-    mode http
-    timeout connect 2s
-    timeout client 60s
-    timeout server 60s
-"""
-
-
-def connected(source: str, port: int) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", port), PATIENCE, source_address=(source, 0))
+HONEST = 5
 
 
 def command(name: str, folder: Path, front: int, back: int) -> list[str]:
@@ -43,8 +35,15 @@ def command(name: str, folder: Path, front: int, back: int) -> list[str]:
     )
     if name == "nginx":
         return nginx(folder, text)
-    (folder / "haproxy.conf").write_text(DEFAULTS + text)
+    (folder / "haproxy.conf").write_text(text)
     return [name, "-f", str(folder / "haproxy.conf")]
+
+
+def app(port: int, *before: str) -> list[str]:
+    """The command of a guarded uvicorn, which every word of *before* precedes."""
+    words = "uvicorn tests.helpers.asgi:application --http reaper.uvicorn:HttpTools"
+    words += f" --timeout-graceful-shutdown 1 --port {port}"
+    return [*before, sys.executable, "-m", *words.split()]
 
 
 @pytest.mark.parametrize("name", ["nginx", "haproxy"])
@@ -52,35 +51,26 @@ def test_a_client_with_too_many_connections_is_refused_and_others_are_answered(
     tmp_path: Path, name: str
 ) -> None:
     front, back = free_port(), free_port()
-    words = "uvicorn tests.helpers.asgi:application --http reaper.uvicorn:HttpTools"
-    words += " --timeout-graceful-shutdown 1 --port"
-    app = [sys.executable, "-m", *words.split(), str(back)]
     proxy = command(name, tmp_path, front, back)
     with (
-        serving(app, tmp_path / "app", port=back, environment=dict(os.environ)),
+        serving(app(back), tmp_path / "app", port=back, environment=dict(os.environ)),
         serving(proxy, tmp_path / "proxy", port=front),
-        ExitStack() as held,
     ):
-        refused = 0
-        greedy = []
-        for _ in range(LIMIT + MORE):
-            try:
-                client = held.enter_context(connected("127.0.0.2", front))
-                client.sendall(b"GET /slow?60 HTTP/1.1\r\nhost: x\r\n\r\n")
-                greedy.append(client)
-            except ConnectionError:
-                refused += 1
-        # The last ones have been met by the limit, too, once another address has been answered.
-        for number in range(1, 6):
-            with connected(f"127.0.1.{number}", front) as honest:
-                honest.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
-                assert honest.recv(1000).startswith(b"HTTP/1.1 200 ")
-        for client in greedy:
-            client.setblocking(False)
-            try:
-                refused += not client.recv(1000).startswith(b"HTTP/1.1 200 ")
-            except BlockingIOError:
-                pass
-            except ConnectionError:
-                refused += 1
-        assert refused == MORE
+        assert tried(front, LIMIT + MORE, HONEST) == {"refused": MORE, "answered": HONEST}
+
+
+def test_the_kernel_refuses_too_many_connections_of_a_client_by_the_page(
+    tmp_path: Path,
+) -> None:
+    """In a network namespace, so that no connection of anybody else is counted."""
+    installed("nft", "nftables")
+    (rules,) = re.findall(r"```\n(table inet.*?)```", PAGE.read_text(), re.DOTALL)
+    clients = "-m", "tests.helpers.one_and_others", "8000", str(LIMIT + MORE), str(HONEST)
+    with namespaces.opened() as link:
+        subprocess.run([*link.server, "nft", "-f", "-"], input=rules, text=True, check=True)
+        with serving(app(8000, *link.server), tmp_path / "app", says=re.compile("running on")):
+            said = subprocess.run(
+                [*link.server, sys.executable, *clients],
+                cwd=ROOT, capture_output=True, text=True, check=True,
+            )  # fmt: skip
+    assert json.loads(said.stdout) == {"refused": MORE, "answered": HONEST}
