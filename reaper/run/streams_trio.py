@@ -64,7 +64,7 @@ class TrioExchange(Exchange):
         finally:
             self._task = None
             if self._state >= STREAM:
-                await self._returned()
+                await self.returned()
 
     async def receive(self) -> Any:
         """What the server gives; `http.disconnect` once a stream was told to end."""

@@ -218,16 +218,21 @@ class Exchange:
         try:
             return await self._streams.app(self._scope, self.receive, self.send)
         except asyncio.CancelledError:
-            if not self._cancelled or self._task is None or self._task.uncancel():
-                raise  # somebody else cancelled it
+            if not self.has_cancelled():
+                raise
             return None
         finally:
             self._task = None
             if self._state >= STREAM:
-                await self._returned()
+                await self.returned()
 
-    async def _returned(self) -> None:
+    def has_cancelled(self) -> bool:
+        """Whether it was this exchange, and nobody else, that cancelled the application."""
+        return self._cancelled and self._task is not None and not self._task.uncancel()
+
+    async def returned(self) -> None:
         """The application, whose response is a stream, has returned."""
+        self._task = None
         if self._state == TOLD:
             await self._finish()
         self._streams.over(self)

@@ -67,5 +67,6 @@ still an `HttpTools` or `H11` only if the timeout is shorter than the one to two
 a connection rests. uvicorn's own keep-alive timer is never set.
 
 To read it: `base.py` (what all three have in common), `idle.py`, `http.py`, `tunnel.py`;
-`shared.py` is what the connections of one server share.
+`shared.py` is what the connections of one server share, and `answers.py` what stands between
+uvicorn and the application.
 """

@@ -183,7 +183,6 @@ class GuardedHttp(Guarded):
         if not requests.hung_up(transport, link_of(transport)):
             return False
         self.cycle.keep_alive = False
-        self._is_the_last()
         return True
 
     def _may_wait(self) -> bool:
@@ -299,14 +298,6 @@ class GuardedHttp(Guarded):
         if not cycle.response_started and CLOSE not in cycle.default_headers:
             cycle.default_headers = [*cycle.default_headers, CLOSE]
 
-    def _is_the_last(self) -> None:
-        """The client wants no more than the request that has come: its response, if it has not
-        begun, promises no time for which the connection is kept.
-        """
-        cycle = self.cycle
-        if cycle is not None and not cycle.response_started:
-            cycle.default_headers = list(cycle.default_headers)
-
     def _owes_an_answer(self) -> bool:
         """Whether no part of a response has been sent to the request that is waited for, or whose
         headers are.
@@ -333,8 +324,8 @@ class H11(GuardedHttp, H11Protocol):  # type: ignore[misc]  # uvicorn says that 
             H11Protocol.data_received(self, data)
             theirs = self.conn.their_state
             if theirs is not h11.DONE:
-                if theirs is h11.MUST_CLOSE:
-                    self._is_the_last()
+                if theirs is h11.MUST_CLOSE and self.cycle is not None:
+                    self.cycle.keep_alive = False
                 self.look()
         else:
             waiting.bytes_in(len(data))
@@ -344,7 +335,7 @@ class H11(GuardedHttp, H11Protocol):  # type: ignore[misc]  # uvicorn says that 
 
     def _goes_on(self) -> None:
         if self.conn.their_state is h11.MUST_CLOSE:
-            self._is_the_last()
+            self.cycle.keep_alive = False
 
     def went_idle(self) -> None:
         """A response is complete. After this call uvicorn may go on with the next request."""
@@ -404,8 +395,6 @@ else:
                 HttpToolsProtocol.data_received(self, data)
                 if (scope := self.scope) is not None:
                     cycle = self.cycle
-                    if cycle is not None and not cycle.keep_alive:
-                        self._is_the_last()
                     if cycle is None or cycle.scope is not scope or cycle.more_body:
                         self.look()
             else:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from typing import Any
 
 from uvicorn.config import Config
 from uvicorn.protocols.http.flow_control import FlowControl
@@ -23,6 +24,13 @@ else:
     PROTOCOLS = (H11Protocol, HttpToolsProtocol)
 """uvicorn's HTTP protocols that are installed."""
 
+CYCLES: tuple[Any, ...] = tuple(
+    vars(sys.modules[protocol.__module__])["RequestResponseCycle"] for protocol in PROTOCOLS
+)
+"""uvicorn's object for one request and its response, of each of them. Within its method `run_asgi`,
+which is the coroutine of a task, it is `self`.
+"""
+
 TESTED = ("0.36.0", "0.54.0")
 """The lowest version of uvicorn that is supported (the first whose --http takes any class), and the
 latest tried.
@@ -34,8 +42,8 @@ handle_websocket_upgrade loop on_response_complete pause_writing scope shutdown
 timeout_keep_alive_handler transport ws_protocol_class
 """
 _OF_CYCLE = """
-default_headers keep_alive more_body response_complete response_started scope
-waiting_for_100_continue
+default_headers disconnected flow keep_alive message_event more_body receive response_complete
+response_started run_asgi scope send transport waiting_for_100_continue
 """
 
 NAMES: dict[str, tuple[str, ...]] = {
@@ -46,7 +54,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "FlowControl": ("read_paused", "write_paused"),
     "H11Protocol": ("conn",),
     "HttpToolsProtocol": ("parser", "pipeline"),
-    "ServerState": ("connections", "default_headers"),
+    "ServerState": ("connections", "default_headers", "tasks"),
     "protocol": tuple(_OF_BOTH.split()),
     "cycle": tuple(_OF_CYCLE.split()),
 }
@@ -60,8 +68,7 @@ def missing() -> list[str]:
     made: list[tuple[type, str]] = [
         (kind, kind.__name__) for kind in (Config, FlowControl, ServerState)
     ]
-    for protocol in PROTOCOLS:
-        cycle = vars(sys.modules[protocol.__module__])["RequestResponseCycle"]
+    for protocol, cycle in zip(PROTOCOLS, CYCLES, strict=True):
         made += [(protocol, protocol.__name__), (protocol, "protocol"), (cycle, "cycle")]
     return [
         f"{kind.__name__}.{name}"

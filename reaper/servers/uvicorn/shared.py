@@ -12,7 +12,7 @@ import random
 import signal
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple, Protocol
 
 from uvicorn.config import Config
@@ -26,11 +26,12 @@ from ...driver.watched import check_idle
 from ...journal import Journal
 from ...policy.min_rate import Sweep
 from .. import metrics as metrics_of
-from ..abandoned import Requests, streams_of
+from ..abandoned import Requests
 from ..configured import advertised, ages, kept_alive, warn
 from ..goodbye import begin_stopping
 from ..metrics import Application, Reports
 from ..streams import Streams
+from .answers import Answers, Promises, promising
 
 CLOSE = (b"connection", b"close")
 """The header of a response that is the last of its connection."""
@@ -65,43 +66,6 @@ class Timerless:
         return getattr(self._loop, name)
 
 
-class KeptAlive(list[tuple[bytes, bytes]]):
-    """The headers of every response, and one more for those after which the connection is kept.
-
-    uvicorn adds the headers of the application to this list when a response begins, so this is
-    where it is known whether they say `Connection: close`. Whoever copies the list, as uvicorn's
-    WebSockets and its answer 400 do, has no more than the list.
-
-    Args:
-        headers: Those of every response.
-        kept: The one more.
-    """
-
-    __slots__ = ("_kept",)
-
-    def __init__(self, headers: Iterable[tuple[bytes, bytes]], kept: tuple[bytes, bytes]) -> None:
-        super().__init__(headers)
-        self._kept = kept
-
-    def __add__(self, headers: list[Any]) -> list[Any]:
-        """The headers of one response, of which *headers* are the application's."""
-        for name, value in headers:
-            if len(name) == CONNECTION and name.lower() == b"connection" and _closes(value):
-                return [*self, *headers]
-        return [*self, self._kept, *headers]
-
-    def __radd__(self, date: list[tuple[bytes, bytes]]) -> KeptAlive:
-        """The same with *date* before it; uvicorn makes its list anew every second."""
-        return KeptAlive([*date, *self], self._kept)
-
-
-CONNECTION = len(b"connection")
-
-
-def _closes(value: bytes) -> bool:
-    return b"close" in [token.strip() for token in value.lower().split(b",")]
-
-
 class Origin(NamedTuple):
     """What uvicorn gives to each of its protocols; one tuple for all connections of a server."""
 
@@ -128,11 +92,13 @@ class Shared:
         settings: The settings in force; None: those of the file that REAPER_CONFIG names and of the
             variables REAPER_*.
         journal: Where the life of every connection is written; None: nowhere.
+        tasks: Those in which uvicorn runs the application.
     Attributes:
         config: The settings, with the keep-alive that is in force.
         reaper: Watches the connections; it is running.
         first_byte, keep_alive, tunnel: Timeouts in seconds; None: there is none.
         streams: The responses that never end by themselves.
+        promises: What responses say of the time for which their connections are kept.
         requests: Those under way, by transport; None: `timeouts.abandoned` is off.
         app: The application that uvicorn's protocols are given.
         sweep: Judges the least rates of the connections that are waited for.
@@ -144,7 +110,11 @@ class Shared:
     """
 
     def __init__(
-        self, uvicorn: Config, settings: ReaperConfig | None, journal: Journal | None
+        self,
+        uvicorn: Config,
+        settings: ReaperConfig | None,
+        journal: Journal | None,
+        tasks: Collection[asyncio.Task[Any]] = (),
     ) -> None:
         if settings is None:
             settings = ReaperConfig.load(os.environ.get("REAPER_CONFIG"))
@@ -159,14 +129,26 @@ class Shared:
         self.keep_alive: float | None = check_idle(config.timeouts.keep_alive)
         self.tunnel: float | None = check_idle(config.timeouts.tunnel)
         self.sweep: Sweep = self.reaper.sweep
-        app, timeouts = uvicorn.loaded_app, config.timeouts
-        self.streams: Streams = streams_of(
-            app, config, self.driver, _transport, lambda transport: transport.is_closing()
-        )
-        self.app: Any = self.streams if timeouts.drain_streams or timeouts.abandoned else app
-        self.requests: Requests | None = (
-            self.streams if isinstance(self.streams, Requests) else None
-        )
+        self.promises: Promises = Promises()
+        self.streams: Streams
+        self.app: Any
+        self.requests: Requests | None = None
+        if config.timeouts.abandoned:
+            self.streams = self.requests = Requests(
+                uvicorn.loaded_app,
+                config,
+                self.driver,
+                _transport,
+                lambda transport: transport.is_closing(),
+            )
+            self.app = promising(self.requests, self.promises)
+        else:
+            self.streams = Answers(uvicorn.loaded_app, config, self.promises, tasks)
+            self.app = (
+                self.streams.__call__  # a method is called for less than an object
+                if config.timeouts.drain_streams
+                else promising(uvicorn.loaded_app, self.promises)
+            )
         self.loop: Timerless = Timerless(self.reaper.loop)
         self.leave_by: float | None = None
         self.greeting: Greeting | None = None
@@ -198,9 +180,7 @@ class Shared:
         """
         seconds = advertised(self.config)
         if seconds and not self._says(b"keep-alive"):
-            header = b"keep-alive", b"timeout=%d" % seconds
-            self._uvicorn.encoded_headers = KeptAlive(self._uvicorn.encoded_headers, header)
-            server_state.default_headers = KeptAlive(server_state.default_headers, header)
+            self.promises.promise = [(b"keep-alive", b"timeout=%d" % seconds)]
         stop: Any = signal.getsignal(signal.SIGTERM)
         delay = self.config.timeouts.drain_delay
         if not delay or not isinstance(getattr(stop, "__self__", None), Server):
@@ -219,6 +199,7 @@ class Shared:
         log.info("Shutting down in %g s; until then newcomers are served", delay)
         metrics_of.note_stopping()
         begin_stopping()
+        self.promises.promise = []
         # uvicorn makes its list of headers anew every second, from `encoded_headers`.
         more = [] if self._says(b"connection") else [CLOSE]
         self._uvicorn.encoded_headers = [*self._uvicorn.encoded_headers, *more]
@@ -313,7 +294,8 @@ def shared_by(
     """What the connections of the server of *config* share; it is made for the first of them."""
     found = _SHARED.get(config)
     if found is None or found.reaper.loop is not asyncio.get_running_loop():
-        found = _SHARED[config] = Shared(config, settings, journal)
+        tasks = () if server_state is None else server_state.tasks
+        found = _SHARED[config] = Shared(config, settings, journal, tasks)
         if server_state is not None:
             found.reaper.count = functools.partial(_opened, found, server_state.connections)
         REPORTS.join()

@@ -69,9 +69,6 @@ class GuardedTunnel(Guarded):
 
     def __init__(self, *arguments: Any, shared: Shared, before: Guarded, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        base: Any = self
-        if hasattr(base, "default_headers"):  # without the one that names the keep-alive
-            base.default_headers = list(base.default_headers)
         self.shared = shared
         self._before: Guarded | None = before
         self._paused = False

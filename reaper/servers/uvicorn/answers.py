@@ -1,0 +1,200 @@
+"""What stands between uvicorn and the application: it looks at the beginning of each response.
+
+The rule of this module: *an ordinary request pays for one look, and nothing is wrapped that is not
+looked at*. The theory of streams is that of `servers.streams`; but there each request of a server has
+an `Exchange` around it. Here uvicorn has an object for each request already, its cycle. The headers
+of the response are kept on it, and what is open is found among uvicorn's tasks when the server stops.
+Only then a cycle whose response is a stream is given an exchange, `Told`.
+
+The same look finds out whether the response may say for how long its connection is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import weakref
+from collections.abc import Callable, Collection
+from typing import Any
+
+from ...config.settings import ReaperConfig
+from ..streams import EXTENSION, STREAM, TOLD, App, Exchange, Streams
+from .names import CYCLES
+
+Header = tuple[bytes, bytes]
+
+KEPT = "_reaper_headers"
+"""The attribute of a cycle that has the headers which the application gave its response; missing:
+the response has not begun.
+"""
+
+CONNECTION = len(b"connection")
+
+
+def _closes(value: bytes) -> bool:
+    return b"close" in [token.strip() for token in value.lower().split(b",")]
+
+
+class Promises:
+    """Has each response name the time for which its connection is kept, unless it is the last one.
+
+    Attributes:
+        promise: What such a response says, as a list of headers; empty: nothing.
+    """
+
+    def __init__(self) -> None:
+        self.promise: list[Header] = []
+
+    def look(self, cycle: Any, message: Any) -> Any:
+        """Look at *message*, with which the response of *cycle* begins; return what is to be sent.
+
+        uvicorn puts `cycle.default_headers` before those of the application.
+        """
+        headers = message.get("headers", ())
+        if not isinstance(headers, (list, tuple)):  # it can be read once only
+            headers = list(headers)
+            message = {**message, "headers": headers}
+        cycle._reaper_headers = headers
+        if self.promise and cycle.keep_alive:
+            for name, value in headers:
+                if len(name) == CONNECTION and name.lower() == b"connection" and _closes(value):
+                    return message
+            cycle.default_headers = cycle.default_headers + self.promise
+        return message
+
+
+def promising(app: App, promises: Promises) -> App:
+    """*app*, whose responses name the time for which their connections are kept."""
+    look = promises.look
+
+    def around(scope: Any, receive: Any, send: Any) -> Any:
+        cycle = send.__self__
+
+        def sent(message: Any) -> Any:
+            return send(message if cycle.response_started else look(cycle, message))
+
+        return app(scope, receive, sent)
+
+    return around
+
+
+class Answers(Streams):
+    """The application of one uvicorn server, whose streams can be told to end.
+
+    Args:
+        app, config: As in `Streams`.
+        promises: Is asked at the beginning of each response.
+        tasks: Those that uvicorn runs the application in.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        config: ReaperConfig,
+        promises: Promises,
+        tasks: Collection[asyncio.Task[Any]],
+    ) -> None:
+        super().__init__(app, config)
+        self._look: Callable[[Any, Any], Any] = promises.look
+        self._tasks = tasks
+        # By cycle, once the server stops: the tasks, and the streams.
+        self._running: weakref.WeakKeyDictionary[Any, asyncio.Task[Any]] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._told: weakref.WeakKeyDictionary[Any, Told] = weakref.WeakKeyDictionary()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> Any:
+        """Call the application for one request of uvicorn's: *send* is a method of its cycle."""
+        cycle = send.__self__
+        given = scope.get("extensions")
+        scope["extensions"] = {EXTENSION: {}, **given} if given else {EXTENSION: {}}
+        if self.seconds is not None and (task := asyncio.current_task()) is not None:
+            self._running[cycle] = task
+
+        def sent(message: Any) -> Any:
+            # A stream that was told has a `send` of its own.
+            return cycle.send(message) if cycle.response_started else self._first(cycle, message)
+
+        try:
+            return await self.app(scope, receive, sent)
+        except asyncio.CancelledError:
+            told = self._told.get(cycle)
+            if told is None or not told.has_cancelled():
+                raise
+            return None
+        finally:
+            if self.seconds is not None and (told := self._told.get(cycle)) is not None:
+                await told.returned()
+
+    def _first(self, cycle: Any, message: Any) -> Any:
+        """Send *message*, with which the response of *cycle* begins; return what to await."""
+        message = self._look(cycle, message)
+        if self.seconds is not None and (told := self._if_stream(cycle)) is not None:
+            return told.speak(message)
+        return cycle.send(message)
+
+    def stop(self, seconds: float) -> None:
+        """As `Streams.stop`. Cost: a look at each request that is under way."""
+        if seconds and self.seconds is None:
+            for task in list(self._tasks):
+                coroutine: Any = task.get_coro()
+                cycle: Any = inspect.getcoroutinelocals(coroutine).get("self")
+                if isinstance(cycle, CYCLES) and not cycle.response_complete:
+                    self._running[cycle] = task
+                    if hasattr(cycle, KEPT):
+                        self._if_stream(cycle)
+        super().stop(seconds)
+
+    def _if_stream(self, cycle: Any) -> Told | None:
+        """Let the response of *cycle* be told that the server stops, if it is a stream; otherwise
+        None.
+        """
+        said = (cycle.scope.get("extensions") or {}).get(EXTENSION) or {}
+        if not self.is_stream(said.get("stream"), getattr(cycle, KEPT)):
+            return None
+        told = self._told[cycle] = Told(self, cycle, self._running.get(cycle))
+        self.begun(told)
+        return told
+
+
+class Told(Exchange):
+    """A stream of uvicorn's, once the server stops.
+
+    It is told by what uvicorn notes when a client has gone, and that is taken back for as long as
+    something is sent.
+
+    Args:
+        streams: Of the server.
+        cycle: uvicorn's.
+        task: In which the application runs; None: it cannot be cancelled.
+    """
+
+    __slots__ = ("__weakref__", "_cycle", "_speaks")
+
+    def __init__(self, streams: Streams, cycle: Any, task: asyncio.Task[Any] | None) -> None:
+        # What the application says of its response is in its own scope.
+        super().__init__(streams, {}, cycle.receive, self.speak)
+        self._state = STREAM
+        self._task = task
+        self._cycle = cycle
+        self._speaks = cycle.send
+        cycle.send = self.send
+
+    def tell(self) -> None:
+        """As `Exchange.tell`."""
+        self._state = TOLD
+        self._cycle.disconnected = True
+        self._cycle.message_event.set()
+
+    async def speak(self, message: Any) -> None:
+        """Send *message*, unless the client is really gone."""
+        cycle = self._cycle
+        if cycle.flow.write_paused:
+            await cycle.flow.drain()
+        if cycle.transport.is_closing():
+            return
+        told, cycle.disconnected = cycle.disconnected, False
+        try:
+            await self._speaks(message)  # which waits for nothing: there is room
+        finally:
+            cycle.disconnected = told
