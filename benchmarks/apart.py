@@ -5,8 +5,10 @@
 The same clients of the load generator, all of whom talk and none of whom is closed, meet two
 servers in turn: our parked echo, and `peers/bare.py`, which does nothing but read and write. With a
 beat clients act together, and a process that is woken finds many sockets to read; without one it is
-woken for one packet, and finds nothing cached. The CPU is that of the server's processes from the
-first connection to the last answer, per exchange. It takes minutes, so `run` leaves it out.
+woken for one packet, and finds nothing cached. The bare peer has a timer in each process, which does
+nothing: how late that comes is the least that a close can be late on this machine. The CPU is that
+of the server's processes from the first connection to the last answer, per exchange. It takes
+minutes, so `run` leaves it out.
 """
 
 from __future__ import annotations
@@ -52,6 +54,11 @@ def measure(server: str, connections: int, beat: float, timeout: float, out: Pat
             check=False,
         )
         times = [psutil.Process(pid).cpu_times() for pid in tree(started.pid)]
+    timers = [
+        json.loads(line)
+        for line in (out / f"{server}.log").read_text().splitlines()
+        if line.startswith('{"timers"')
+    ]
     said: dict[str, Any] = json.loads(report.read_text())
     if said["verdict"] != "pass":
         print(f"{server}: the load generator says {said['verdict']}", file=sys.stderr)
@@ -65,7 +72,17 @@ def measure(server: str, connections: int, beat: float, timeout: float, out: Pat
         figure(user / done * 1e6),
         f"{figure(late['p50'] * 1e3)}, {figure(late['p99'] * 1e3)}",
         f"{figure(lag['p99'] * 1e3)}, {figure(lag['max'] * 1e3)}",
+        timers_said(timers),
     ]
+
+
+def timers_said(timers: list[dict[str, Any]]) -> str:
+    """How many of the timers of all processes came more than a second late, and the latest."""
+    if not timers:
+        return "-"
+    due, late = sum(each["timers"] for each in timers), sum(each["late"] for each in timers)
+    latest = max(each["latest_s"] for each in timers)
+    return f"{late:,} of {due:,} ({late / max(due, 1):.2%}), {figure(latest * 1e3)}"
 
 
 def main() -> int:
@@ -91,6 +108,7 @@ def main() -> int:
         "of it user",
         "answers p50, p99, ms",
         "clients' own lag p99, max, ms",
+        "timers over 1 s late; the latest, ms",
     ]
     print(markdown(head, rows))
     return 0

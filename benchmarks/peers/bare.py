@@ -3,30 +3,45 @@
     python -m benchmarks.peers.bare WORKERS
 
 No timeout, no limit, no framework: each process has one epoll, and of a connection it knows the
-descriptor.
+descriptor. It has one timer besides, which is due twice a second and does nothing: how late that
+comes is how late anything comes here. At SIGTERM each process says so, in a line of JSON.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import signal
 import socket
 import sys
+import time
 from contextlib import suppress
 
 from loadgen.plan.capacity import raise_descriptor_limit
 
 EVENTS = 1024
 """The most that one epoll_wait returns."""
+PERIOD = 0.5
+"""Seconds from one instant at which the timer is due to the next."""
+LATE = 1.0
+"""Seconds: a timer that comes later is counted; one tick of the parked echo."""
 
 
 def serve(listening: socket.socket) -> None:
-    """Echo until SIGTERM."""
+    """Echo until SIGTERM, then say how late the timer came."""
+    told: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, frame: told.append(number))
     epoll, first = select.epoll(), listening.fileno()
     epoll.register(first, select.EPOLLIN)
-    while True:
-        for descriptor, _ in epoll.poll(-1, EVENTS):
+    due, timers, late, latest = time.monotonic() + PERIOD, 0, 0, 0.0
+    while not told:
+        ready = epoll.poll(max(due - time.monotonic(), 0.0), EVENTS)
+        lateness = time.monotonic() - due
+        while lateness >= 0.0:  # what was due meanwhile came now, too
+            timers, late, latest = timers + 1, late + (lateness > LATE), max(latest, lateness)
+            due, lateness = due + PERIOD, lateness - PERIOD
+        for descriptor, _ in ready:
             if descriptor == first:
                 with suppress(BlockingIOError):
                     client = listening.accept()[0].detach()
@@ -43,6 +58,8 @@ def serve(listening: socket.socket) -> None:
             except OSError:
                 pass  # a reset
             os.close(descriptor)
+    said = json.dumps({"timers": timers, "late": late, "latest_s": latest})
+    os.write(sys.stdout.fileno(), f"{said}\n".encode())  # in one piece: others write there, too
 
 
 def listen(port: int) -> socket.socket:
@@ -65,11 +82,11 @@ def main(workers: int) -> None:
     for one in listening:
         child = os.fork()
         if not child:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             for other in listening:
                 if other is not one:
                     other.close()
             serve(one)
+            os._exit(0)
         children.append(child)
     for one in listening:
         one.close()
