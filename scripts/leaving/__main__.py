@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 from scripts.leaving.applications import APPLICATIONS
+from scripts.leaving.postgres import tool
 from scripts.leaving.servers import table
 from scripts.leaving.trial import SERVERS, faults, tried
 
@@ -30,6 +31,10 @@ def main() -> int:
         return 0
     failed = False
     for application in [given.application] if given.application else APPLICATIONS:
+        if application == "postgresql" and tool("initdb") is None:
+            print("postgresql: NOT TRIED: no initdb, install PostgreSQL", flush=True)
+            failed |= given.application is not None
+            continue
         for server in SERVERS:
             with tempfile.TemporaryDirectory() as folder:
                 row = tried(

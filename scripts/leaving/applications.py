@@ -1,5 +1,5 @@
 """Applications that hold something while they answer: FastAPI below a `BaseHTTPMiddleware`, Django
-on ASGI, and a pool of two database connections.
+on ASGI, and a pool of two database connections, to SQLite and to PostgreSQL.
 
 `/work` takes a while and answers with the number it was asked with, `/state` says what has become
 of all that came.
@@ -17,8 +17,10 @@ from typing import Any
 WORK = 2.0
 """Seconds that a request of the first two takes."""
 QUERY = float(os.environ.get("LEAVING_QUERY", "0.004"))
-"""Seconds for which a request of the third holds one of the two connections."""
+"""Seconds for which a request of the last two holds one of the two connections."""
 CONNECTIONS = 2
+DATABASE = "LEAVING_DATABASE"
+"""The variable that has the address of the PostgreSQL server."""
 LENGTHS = "django.middleware.common.CommonMiddleware"
 """Gives each answer its length."""
 
@@ -119,6 +121,20 @@ def django() -> Any:
 
 def database() -> Any:
     """FastAPI with a pool of `CONNECTIONS` connections to a database in memory."""
+    address = "sqlite+aiosqlite:///file:leaving?mode=memory&cache=shared&uri=true"
+    return _pooled(address, "select cast(:n as integer)", QUERY)
+
+
+def postgresql() -> Any:
+    """The same with PostgreSQL, in which the query itself takes its time: it is cancelled in the
+    middle.
+    """
+    query = f"select cast(:n as integer) from pg_sleep({QUERY})"
+    return _pooled(os.environ[DATABASE], query, 0.0)
+
+
+def _pooled(address: str, query: str, pause: float) -> Any:
+    """A request holds a connection for *pause* seconds, and then for *query*."""
     from fastapi import FastAPI
     from sqlalchemy import text
     from sqlalchemy.ext.asyncio import create_async_engine
@@ -126,7 +142,7 @@ def database() -> Any:
 
     state = State()
     engine = create_async_engine(
-        "sqlite+aiosqlite:///file:leaving?mode=memory&cache=shared&uri=true",
+        address,
         poolclass=AsyncAdaptedQueuePool,
         pool_size=CONNECTIONS,
         max_overflow=0,
@@ -137,8 +153,8 @@ def database() -> Any:
     @app.get("/work")
     async def work(n: int) -> int:
         async with state.counted(), engine.begin() as connection:
-            await asyncio.sleep(QUERY)
-            found = await connection.scalar(text("select :n"), {"n": n})
+            await asyncio.sleep(pause)
+            found = await connection.scalar(text(query), {"n": n})
         return int(found or 0)
 
     @app.get("/state")
@@ -153,4 +169,5 @@ APPLICATIONS: dict[str, Callable[[], Any]] = {
     "fastapi": fastapi,
     "django": django,
     "database": database,
+    "postgresql": postgresql,
 }

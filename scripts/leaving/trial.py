@@ -6,12 +6,14 @@ import asyncio
 import os
 import sys
 import time
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from scripts.leaving.applications import QUERY, WORK
+from scripts.leaving.applications import DATABASE, QUERY, WORK
 from scripts.leaving.clients import leave, state_of
+from scripts.leaving.postgres import postgres
 from scripts.serving import free_port, serving
 
 SERVERS = {
@@ -42,6 +44,8 @@ def tried(
         abandoned: The setting of that name.
         query: Seconds for which a request holds a connection to the database.
         seed: Of the instants.
+    Raises:
+        DidNotStart: it, or the PostgreSQL that it needs.
     """
     port = free_port()
     command = [
@@ -51,7 +55,10 @@ def tried(
     ]
     settings = {"REAPER_TICK": "100ms", "REAPER_TIMEOUTS_ABANDONED": abandoned}
     environment = os.environ | settings | {"LEAVING_QUERY": str(query)}
-    with serving(command, log, port=port, environment=environment) as running:
+    with ExitStack() as stack:
+        if application == "postgresql":
+            environment[DATABASE] = stack.enter_context(postgres())
+        running = stack.enter_context(serving(command, log, port=port, environment=environment))
         host, port = running.address
         outcome = asyncio.run(leave(host, port, clients, at_once, 1.2 * WORK, seed))
         state = asyncio.run(_settled(host, port))
