@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from ..config.flags import duration
 from ..errors import ReaperError, needs, printable
-from .picture import Picture, picture_of, rates
+from .picture import ADDRESS, PHASE, Picture, picture_of, rates
 from .sources import Http, Kernel, Unreachable
 
 GOOD, UNUSABLE = 0, 2
@@ -50,6 +50,12 @@ def add_commands(commands: Any) -> None:
         metavar="DURATION",
         help="between two pictures; default 2s",
     )
+    top.add_argument(
+        "--by",
+        choices=(PHASE, ADDRESS),
+        default=PHASE,
+        help="what connections are counted by, with --pid; default phase",
+    )
     top.add_argument("--once", action="store_true", help="print one picture and end")
     top.add_argument("--json", action="store_true", help="print one status document and end")
     top.set_defaults(run=run)
@@ -58,7 +64,12 @@ def add_commands(commands: Any) -> None:
 def run(parsed: argparse.Namespace) -> int:
     """Run the command; returns the exit status."""
     try:
-        source = Kernel(parsed.pid) if parsed.connect is None else Http(parsed.connect)
+        if parsed.connect is not None and parsed.by != PHASE:
+            raise ReaperError(
+                f"--by {parsed.by} needs --pid N in the place of --connect: "
+                "a status does not name every client"
+            )
+        source = Kernel(parsed.pid, parsed.by) if parsed.connect is None else Http(parsed.connect)
         if parsed.json:
             print(json.dumps(source.ask()))
             sys.stdout.flush()

@@ -13,6 +13,9 @@ from typing import Any
 
 from ..errors import printable
 
+PHASE, ADDRESS = "phase", "address"
+"""What connections are counted by."""
+
 IN_FLIGHT = "in_flight"
 """The phase of a connection that cannot expire now, because a request is being answered."""
 
@@ -65,6 +68,8 @@ class Picture:
     pressures: tuple[Mapping[str, Any], ...] = field(default=())
     dropped: int | None = None
     """Journal rows lost; None: there is no journal."""
+    by: str = PHASE
+    """What `phases` are: phases, or addresses of clients."""
 
     @property
     def closes(self) -> int:
@@ -132,6 +137,7 @@ def picture_of(document: Mapping[str, Any]) -> Picture:
             if said.get("pressure")
         ),
         dropped=sum(journal["dropped"] for journal in journals) if journals else None,
+        by=document.get("by", PHASE),
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from ..errors import ReaperError, needs
 from ..status import IDLE_BOUNDS, SCHEMA
+from .picture import PHASE
 
 TIMEOUT = 5.0
 """Seconds that a server has for its answer: an event loop may well stall for so long."""
@@ -90,19 +91,23 @@ class Http:
 class Kernel:
     """The connections of a process and its children, of any server, as the kernel sees them. Linux.
 
+    Args:
+        by: What they are counted by: PHASE, or ADDRESS, that of the client, which then stands in
+            the place of the phase.
     Raises:
         ReaperError: there is no such process, its descriptors may not be read, or it listens
             nowhere.
         NotInstalled: there is no psutil.
     """
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, by: str = PHASE) -> None:
         with needs("top --pid", "idle-reaper[attach]"):
             from ..attach.kernel import Linux
             from ..attach.targets import ByPid
 
         self.name: str = f"process {pid}"
         self._pid = pid
+        self._by = by
         self._target = ByPid(pid, Linux(pid))
 
     def ask(self) -> dict[str, Any]:
@@ -123,7 +128,8 @@ class Kernel:
                 continue
             phase = _phase_of(seen)
             idle = max(0.0, seen.received_ago)
-            row = phases.setdefault(phase, [0] * (len(IDLE_BOUNDS) + 1))
+            named = phase if self._by == PHASE else addresses_of(found.ident)[1].host
+            row = phases.setdefault(named, [0] * (len(IDLE_BOUNDS) + 1))
             row[bisect_right(IDLE_BOUNDS, idle)] += 1
             silences.append((idle, found.ident, phase))
         unknown = {"timeout_s": None, "due_in_s": None}
@@ -143,7 +149,8 @@ class Kernel:
             ],
             "closed": {},
         }
-        return {"schema": SCHEMA, "server": self.name, "workers": [worker], "missing": []}
+        known = {"schema": SCHEMA, "server": self.name, "workers": [worker], "missing": []}
+        return known if self._by == PHASE else {**known, "by": self._by}
 
 
 def _phase_of(seen: Any) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from rich.text import Text
 
 from ..config.durations import format_duration
-from .picture import Picture, quantile
+from .picture import PHASE, Picture, quantile
 
 BARS, ASCII_BARS = " ▁▂▃▄▅▆▇█", " .:-=+*#@"
 PHASE_WIDTH, NUMBER_WIDTH, IDLE_WIDTH, WIDEST_IDLE = 13, 9, 6, 11
@@ -197,17 +197,18 @@ def _pressure(pressure: Mapping[str, Any], several: bool) -> Text:
 def _phases(picture: Picture, frame: Frame) -> list[Text]:
     bounds = picture.idle_bounds
     ends = [*(f"<{_short(bound)}" for bound in bounds), f">{_short(bounds[-1])}"]
-    column = min((frame.width - PHASE_WIDTH - 2 * NUMBER_WIDTH) // len(ends), WIDEST_IDLE)
+    first = PHASE_WIDTH
+    if picture.by != PHASE:  # an address is of use only as a whole
+        first = max(first, *(len(row.phase) + 1 for row in picture.phases[:PHASE_ROWS]), 0)
+    column = min((frame.width - first - 2 * NUMBER_WIDTH) // len(ends), WIDEST_IDLE)
     wide = column >= IDLE_WIDTH
-    head = f"{'phase':{PHASE_WIDTH}}{'timeout':>{NUMBER_WIDTH}}{'open':>{NUMBER_WIDTH}}"
+    head = f"{picture.by:{first}}{'timeout':>{NUMBER_WIDTH}}{'open':>{NUMBER_WIDTH}}"
     head += "".join(f"{end:>{column}}" for end in ends if wide)
     lines = [Text(f"{head:{frame.width}}", style="reverse")]
     if not picture.phases:
         lines.append(Text("no connection is open", style="dim"))
     for row in picture.phases[:PHASE_ROWS]:
-        line = Text(
-            f"{row.phase[: PHASE_WIDTH - 1]:{PHASE_WIDTH}}{seconds(row.timeout):>{NUMBER_WIDTH}}"
-        )
+        line = Text(f"{row.phase[: first - 1]:{first}}{seconds(row.timeout):>{NUMBER_WIDTH}}")
         line.append(f"{number(row.connections):>{NUMBER_WIDTH}}", style="bold")
         for count in row.idle if wide else ():
             line.append(f"{brief(count):>{column}}", style="" if count else "dim")

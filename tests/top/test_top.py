@@ -370,6 +370,13 @@ def test_in_a_pipe_it_prints_one_picture_of_a_real_server_and_ends() -> None:
             assert found == {"first byte": 20, "server": 1, "client": 1}
             shown = top("--pid", str(process.pid)).stdout
             assert "silent longest" in shown
+            with socket.create_connection(
+                process.address, PATIENCE, source_address=("127.0.0.201", 0)
+            ):
+                counted = top("--pid", str(process.pid), "--by", "address").stdout.splitlines()
+            (first,) = (number for number, line in enumerate(counted) if "address" in line)
+            rows = [line.split()[0::2][:2] for line in counted[first + 1 : first + 3]]
+            assert rows == [["127.0.0.1", "22"], ["127.0.0.201", "1"]]
         for client in clients:
             client.close()
     gone = top("--connect", url)
@@ -400,3 +407,23 @@ def test_what_a_connection_waits_for_is_told_from_the_kernels_stamps(
         "sent_ago": 4.0,
     }
     assert _phase_of(SimpleNamespace(**usual | seen)) == phase
+
+
+def test_clients_are_counted_by_whole_addresses_that_hold_most_first() -> None:
+    idle = [1, 0, 0, 0, 0, 0, 0, 0]
+    addresses = {"192.168.100.200": 7, "2001:db8:aaaa:bbbb:cccc:dddd:eeee:1": 30}
+    rows = [
+        {"phase": each, "timeout_s": None, "connections": count, "idle": [count, *idle[1:]]}
+        for each, count in addresses.items()
+    ]
+    shown = [line.split() for line in drawn(status(worker(phases=rows), by="address"), 120, None)]
+    begin = next(number for number, words in enumerate(shown) if words[:1] == ["address"])
+    assert [words[0] for words in shown[begin + 1 : begin + 3]] == sorted(addresses, reverse=True)
+
+
+def test_clients_of_a_status_cannot_be_counted_by_address(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asked = ["top", "--connect", "http://127.0.0.1:1", "--by", "address"]
+    assert main(asked) == 2
+    assert "--by address needs --pid N" in capsys.readouterr().err
