@@ -12,12 +12,12 @@ from pathlib import Path
 PATIENCE = 60.0
 """Seconds for an answer."""
 NGINX = """
-daemon off; pid {folder}/nginx.pid; error_log {folder}/error.log info; {main}
+daemon off; pid "{folder}/nginx.pid"; error_log "{folder}/error.log" info; {main}
 events {{ worker_connections {most}; }}
 http {{
-    access_log off; client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy;
-    fastcgi_temp_path {folder}/fastcgi; uwsgi_temp_path {folder}/uwsgi;
-    scgi_temp_path {folder}/scgi;
+    access_log off; client_body_temp_path "{folder}/body"; proxy_temp_path "{folder}/proxy";
+    fastcgi_temp_path "{folder}/fastcgi"; uwsgi_temp_path "{folder}/uwsgi";
+    scgi_temp_path "{folder}/scgi";
     {http}
 }}
 """

@@ -319,7 +319,7 @@ def test_the_advice_from_a_journal_with_a_known_truth(spark: Any, tmp_path: Path
 
 NGINX = """log_format reaper '$msec $connection $connection_requests $request_time';
 keepalive_timeout 4s;
-server {{ access_log {log} reaper; listen 127.0.0.1:{port}; location / {{ return 200 "ok"; }} }}"""
+server {{ access_log "{log}" reaper; listen 127.0.0.1:{port}; location / {{ return 200 "ok"; }} }}"""
 
 
 @pytest.mark.slow
