@@ -116,10 +116,9 @@ class Streams:
         for exchange in exchanges:
             if exchange in self._open:
                 exchange.tell()
-        if seconds:
-            self._later(seconds, self._end, exchanges)
-        else:
-            self._end(exchanges)
+        # Never in this pass of the loop: who is told and returns at once closes by itself, and two
+        # who close would get in each other's way.
+        self._later(seconds, self._end, exchanges)
 
     def _later(self, seconds: float, call: Callable[..., None], *arguments: Any) -> None:
         asyncio.get_running_loop().call_later(seconds, call, *arguments)
