@@ -17,7 +17,7 @@ from tests.servers.test_uvicorn_quiet import ask, serving
 pytestmark = pytest.mark.anyio
 
 OURS = Path(reaper.__file__).parent
-BOTH = ["data_received", "__call__", "sent", "_first", "look", "sent", "on_response_complete"]
+BOTH = ["data_received", "__call__", "sent", "look", "sent", "on_response_complete"]
 AFTERWARDS = ["call_later", "went_idle", "touch", "_is_idle"]
 CALLS = {
     "HttpTools": ["on_message_complete", *BOTH, *AFTERWARDS],

@@ -51,7 +51,8 @@ class Promises:
         uvicorn puts `cycle.default_headers` before those of the application.
         """
         headers = message.get("headers", ())
-        if not isinstance(headers, (list, tuple)):  # it can be read once only
+        if type(headers) is not list and not isinstance(headers, (list, tuple)):
+            # It can be read once only.
             headers = list(headers)
             message = {**message, "headers": headers}
         cycle._reaper_headers = headers
@@ -111,9 +112,14 @@ class Answers(Streams):
         if self.seconds is not None and (task := asyncio.current_task()) is not None:
             self._running[cycle] = task
 
+        look = self._look
+
         def sent(message: Any) -> Any:
-            # A stream that was told has a `send` of its own.
-            return cycle.send(message) if cycle.response_started else self._first(cycle, message)
+            if not cycle.response_started:
+                message = look(cycle, message)
+                if self.seconds is not None and (told := self._if_stream(cycle)) is not None:
+                    return told.speak(message)
+            return cycle.send(message)  # a stream that was found has one of its own
 
         try:
             return await self.app(scope, receive, sent)
@@ -125,13 +131,6 @@ class Answers(Streams):
         finally:
             if self.seconds is not None and (told := self._told.get(cycle)) is not None:
                 await told.returned()
-
-    def _first(self, cycle: Any, message: Any) -> Any:
-        """Send *message*, with which the response of *cycle* begins; return what to await."""
-        message = self._look(cycle, message)
-        if self.seconds is not None and (told := self._if_stream(cycle)) is not None:
-            return told.speak(message)
-        return cycle.send(message)
 
     def stop(self, seconds: float) -> None:
         """As `Streams.stop`. Cost: a look at each request that is under way."""
