@@ -199,8 +199,9 @@ def tls_context(config: ReaperConfig) -> ssl.SSLContext | None:
     return context
 
 
-def turn_away(listening: socket.socket) -> None:
-    """Have the kernel drop every SYN that comes; handshakes that have begun are completed.
+def turn_away(listening: socket.socket) -> bool:
+    """Have the kernel drop every SYN that comes; handshakes that have begun are completed. Returns
+    whether the kernel does: some let root alone filter a TCP socket.
 
     A client whose SYN is dropped sends it again a second later, and reaches whoever listens then.
     Without this it would be reset, with a request under way, as *listening* is closed. The filter
@@ -214,12 +215,14 @@ def turn_away(listening: socket.socket) -> None:
     keep = (0x06, 0, 0, 0xFFFFFFFF)
     program = (load_tcp_flags, skip_one_unless_syn, drop, keep)
     steps = array("B", b"".join(struct.pack("=HBBI", *step) for step in program))
-    with suppress(OSError):  # a kernel without packet filters: the socket is closed as it is
+    with suppress(OSError):  # without the filter the socket is closed as it is
         listening.setsockopt(
             socket.SOL_SOCKET,
             SO_ATTACH_FILTER,
             struct.pack("HP", len(program), steps.buffer_info()[0]),
         )
+        return True
+    return False
 
 
 def empty(listening: socket.socket, admit: Admit) -> None:
