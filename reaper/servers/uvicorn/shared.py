@@ -141,7 +141,7 @@ class Shared:
                 _transport,
                 lambda transport: transport.is_closing(),
             )
-            self.app = promising(self.requests, self.promises)
+            self.app = promising(self.requests.__call__, self.promises)
         else:
             self.streams = Answers(uvicorn.loaded_app, config, self.promises, tasks)
             self.app = (
