@@ -35,6 +35,9 @@ BEGUN = 1.0
 """Seconds that a request is in flight when a signal comes."""
 LISTENS_SOON = 120.0
 """Seconds in which a program listens; four at once start slowly."""
+
+EARLY = 0.1
+"""Seconds by which the sleep of a slow answer may be too short."""
 GUARDED_SOON = 40.0
 """Seconds in which `reaper run` has said what it guards; a Python may take ten to say that."""
 
@@ -255,8 +258,10 @@ async def _drip(writer: asyncio.StreamWriter, drip: bytes) -> None:
             await asyncio.sleep(DRIP)
 
 
-async def answer(port: int, ask: Ask, limits: Limits) -> Seen:
-    """Whether *ask* is answered: `answered`, `cut` after so many seconds, `refused`, `no answer`."""
+async def answer(port: int, ask: Ask, limits: Limits, *, late: bool = False) -> Seen:
+    """Whether *ask* is answered: `answered`, `cut` after so many seconds, `refused`, `no answer`;
+    `another answer`: it came too soon for a *late* one, or not in halves, so nothing was tried.
+    """
     try:
         reader, writer = await _connected(port)
     except OSError:
@@ -268,6 +273,9 @@ async def answer(port: int, ask: Ask, limits: Limits) -> Seen:
     finally:
         writer.close()
     seconds = round(time.monotonic() - began, 2)
+    early = late and how == "enough" and seconds < limits.slow - EARLY
+    if early or (found and ask.starts not in found):
+        return {"is": "another answer", "s": seconds, "bytes": len(found)}
     if how == "enough":
         return {"is": "answered", "s": seconds}
     return {"is": "cut" if how == "closed" else "no answer", "s": seconds, "bytes": len(found)}
@@ -285,9 +293,9 @@ async def quiet_and_slow(program: Program, port: int, limits: Limits) -> dict[st
         "idle": closes(port, limits, ask=asks.now, farewell=asks.farewell),
     }
     if asks.slow is not None:
-        running["slow"] = answer(port, asks.slow, limits)
+        running["slow"] = answer(port, asks.slow, limits, late=True)
     if asks.pauses is not None:
-        running["pauses"] = answer(port, asks.pauses, limits)
+        running["pauses"] = answer(port, asks.pauses, limits, late=True)
     return dict(zip(running, await asyncio.gather(*running.values()), strict=True))
 
 
@@ -321,7 +329,7 @@ async def stopped(program: Program, server: Server, number: signal.Signals, limi
 
 async def _in_flight(program: Program, port: int, limits: Limits) -> str | None:
     slow = program.asks.slow
-    return None if slow is None else str((await answer(port, slow, limits))["is"])
+    return None if slow is None else str((await answer(port, slow, limits, late=True))["is"])
 
 
 async def reloaded(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import json
 import re
@@ -11,8 +12,9 @@ import pytest
 
 from scripts.programs import table
 from scripts.programs.__main__ import BEGIN, END, LIMITS, PAGE, RESULTS, main
-from scripts.programs.asks import GRPC, POSTGRES, REDIS
+from scripts.programs.asks import GRPC, HTTP, POSTGRES, REDIS, Ask
 from scripts.programs.declared import PROGRAMS
+from scripts.programs.trial import answer
 
 RESULT: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8"))
 CLOSED = {"is": "closed", "s": 2.1}
@@ -99,6 +101,22 @@ def test_a_slow_request_has_the_same_length_whatever_the_seconds(asks: Any) -> N
 def test_a_call_of_grpc_begins_as_http2_does() -> None:
     assert GRPC.slow is not None
     assert GRPC.slow.sent.startswith(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+
+
+async def _asked(ask: Ask) -> Any:
+    """What is seen of *ask* where every answer comes at once, and whole."""
+
+    async def at_once(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
+        writer.close()
+
+    async with await asyncio.start_server(at_once, "127.0.0.1", 0) as server:
+        return await answer(server.sockets[0].getsockname()[1], ask, LIMITS, late=True)
+
+
+@pytest.mark.parametrize("ask", [HTTP.slow, HTTP.pauses], ids=["late", "in halves"])
+def test_an_answer_that_is_not_the_one_asked_for_was_not_tried(ask: Ask) -> None:
+    assert asyncio.run(_asked(ask))["is"] == "another answer"
 
 
 def test_an_unknown_program_is_refused_in_one_line(
