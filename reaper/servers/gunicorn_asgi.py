@@ -78,6 +78,25 @@ def farewell(transport: Any) -> bytes:
     return bytes(http2.h2_conn.data_to_send())
 
 
+class Protocol(gasgi.ASGIProtocol):  # type: ignore[misc]
+    """gunicorn's protocol, whose own keep-alive stays in force over HTTP/2.
+
+    We ask the kernel when a connection was used last, and to the kernel a PING and what answers it
+    are bytes like those of a request. gunicorn counts from its last stream.
+    """
+
+    worker: ASGIWorker
+
+    def _handle_http2_connection(self, *given: Any, **named: Any) -> Any:
+        self._keepalive: float = self.worker.http2_keep_alive
+        return super()._handle_http2_connection(*given, **named)
+
+    @classmethod
+    def _check_h1c_protocol_available(cls) -> bool:
+        """gunicorn notes the fast parser on the class that is asked, and looks for it on its own."""
+        return bool(gasgi.ASGIProtocol._check_h1c_protocol_available())
+
+
 class ASGIWorker(gasgi.ASGIWorker):  # type: ignore[misc]
     """gunicorn's worker with guarded connections and TLS handshakes.
 
@@ -89,6 +108,10 @@ class ASGIWorker(gasgi.ASGIWorker):  # type: ignore[misc]
     loop: Any
     own_keep_alive: float
     """What gunicorn's own `--keep-alive` says, seconds."""
+    http2_keep_alive: float
+    """Seconds without a stream after which gunicorn ends a connection of HTTP/2; 0: never. Ours is a
+    tick shorter, so it comes first where nothing is sent.
+    """
 
     def _setup_event_loop(self) -> None:
         super()._setup_event_loop()
@@ -102,21 +125,22 @@ class ASGIWorker(gasgi.ASGIWorker):  # type: ignore[misc]
         if self.cfg.keepalive:
             settings = kept_alive(settings, self.cfg.keepalive)
             self.cfg.set("keepalive", NEVER)
+        limit = settings.timeouts.keep_alive
+        self.http2_keep_alive = limit and limit + settings.reaper.tick
         self._reaper: functools.partial[AsyncioReaper] = functools.partial(
             reaper_of, config=settings
         )
 
         def wrap(factory: Any) -> Any:
             self._stand_around()
-            if settings.timeouts.abandoned:
-                return polled.guard(
-                    functools.partial(self._made, factory),
-                    phase_of,
-                    reaper=self._reaper(),
-                    gone=self._gone,
-                    farewell=farewell,
-                )
-            return polled.guard(factory, phase_of, reaper=self._reaper(), farewell=farewell)
+            gone = self._gone if settings.timeouts.abandoned else None
+            return polled.guard(
+                functools.partial(self._made, factory),
+                phase_of,
+                reaper=self._reaper(),
+                gone=gone,
+                farewell=farewell,
+            )
 
         self.loop = loop_factory(base=kind, wrap=wrap, config=settings)()
         asyncio.set_event_loop(self.loop)
@@ -141,9 +165,13 @@ class ASGIWorker(gasgi.ASGIWorker):  # type: ignore[misc]
                 self.asgi: Any = self._streams
 
     def _made(self, factory: Any) -> Any:
-        """A protocol of gunicorn's that keeps the connection open at a FIN while an answer is owed."""
+        """A protocol of gunicorn's. If `timeouts.abandoned` is set, it keeps the connection open at a
+        FIN while an answer is owed.
+        """
         protocol = factory()
-        protocol.eof_received = functools.partial(self._hung_up, protocol)
+        protocol.__class__ = Protocol
+        if self._settings.timeouts.abandoned:
+            protocol.eof_received = functools.partial(self._hung_up, protocol)
         return protocol
 
     def _hung_up(self, protocol: Any) -> bool:

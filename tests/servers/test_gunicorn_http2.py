@@ -45,15 +45,21 @@ class Http2:
         self.state.send_headers(stream, list(names.items()), end_stream=True)
         self._flush()
 
-    def hears(self, kind: type) -> None:
-        """Wait until an event of *kind* comes; an end of the connection is an error."""
+    def pings(self) -> None:
+        self.state.ping(b"are you?")
+        self._flush()
+
+    def hears(self, *kinds: type) -> list[type]:
+        """Wait until events of one of *kinds* come, and return the kinds of all that came with them;
+        an end of the connection is an error.
+        """
         while True:
             data = self.client.recv(65536)
-            assert data, f"closed before {kind.__name__}"
+            assert data, f"closed before {kinds}"
             events = self.state.receive_data(data)
+            if any(isinstance(event, kinds) for event in events):
+                return [type(event) for event in events]
             self._flush()
-            if any(isinstance(event, kind) for event in events):
-                return
 
 
 @pytest.fixture(params=["ASGIWorker", "ThreadWorker"])
@@ -97,6 +103,26 @@ def test_a_client_of_http2_is_told_that_its_idle_connection_ends(server: Running
         speaks.asks("/")
         speaks.hears(h2.events.StreamEnded)
         speaks.hears(h2.events.ConnectionTerminated)
+
+
+@pytest.mark.parametrize("server", ["ASGIWorker"], indirect=True)
+def test_a_client_of_http2_that_only_sends_pings_is_told_that_its_connection_ends(
+    server: Running,
+) -> None:
+    with connect(server) as client:
+        speaks = Http2(client)
+        start = time.monotonic()
+        speaks.asks("/")
+        speaks.hears(h2.events.StreamEnded)
+        heard: list[type] = []
+        for _ in range(200):
+            time.sleep(0.1)
+            speaks.pings()
+            heard = speaks.hears(h2.events.PingAckReceived, h2.events.ConnectionTerminated)
+            if h2.events.ConnectionTerminated in heard:
+                break
+        assert h2.events.ConnectionTerminated in heard
+        assert time.monotonic() - start >= 1
 
 
 class FastParser:
