@@ -30,11 +30,7 @@ FRESH = [("cache-control", "no-store")]
 
 async def index(exchange: Exchange) -> None:
     """`/`: the routes."""
-    lines = [
-        f"{path:14} {(route.__doc__ or '').splitlines()[0].partition(': ')[2]}"
-        for path, route in ROUTES.items()
-    ]
-    await exchange.respond(200, "\n".join([*lines, ""]).encode(), TEXT)
+    await exchange.respond(200, INDEX, TEXT)
 
 
 async def sleep(exchange: Exchange) -> None:
@@ -135,6 +131,11 @@ async def show(exchange: Exchange) -> None:
         await exchange.respond(200, body, kind, FRESH)
 
 
+def _about(route: Route) -> str:
+    """What the docstring of *route* says after its path, in one line."""
+    return " ".join((route.__doc__ or "").split()).partition(": ")[2]
+
+
 def _number(exchange: Exchange, name: str, default: float, most: float) -> float:
     """A parameter of the query: a number, or a duration in seconds, in 0..*most* (inclusive).
 
@@ -163,3 +164,6 @@ ROUTES: Mapping[str, Route] = {
     **dict.fromkeys(("/metrics", "/ready", "/status"), show),
 }
 """The routes by path."""
+
+INDEX = "".join(f"{path:14} {_about(route)}\n" for path, route in ROUTES.items()).encode()
+"""The page at `/`."""

@@ -86,6 +86,13 @@ async def test_many_requests_share_a_connection() -> None:
         assert run.counters.opened == 1
 
 
+async def test_the_index_says_of_every_route_a_whole_sentence() -> None:
+    async with running() as run, await run.connect() as stream:
+        lines = (await ask(stream)).body.decode().splitlines()
+    assert [line.split()[0] for line in lines] == list(ROUTES)
+    assert [line for line in lines if not line.endswith(".")] == []
+
+
 @pytest.mark.parametrize(("margin", "advertised"), [("2s", "timeout=7"), ("0s", None)])
 async def test_keep_alive_is_advertised_below_the_truth(
     margin: str, advertised: str | None
