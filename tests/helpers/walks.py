@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 import trio
+import trio.testing
 
 import reaper.trio
 from reaper.__main__ import make_parser
@@ -51,6 +52,7 @@ def echo(steps: Steps, folder: Path) -> None:
                     trio.open_nursery() as nursery,
                 ):
                     nursery.start_soon(accept, listener, admit)
+                    await trio.testing.wait_all_tasks_blocked()  # now it listens
                     steps.counting = True
                     client = partial(speak, listener.getsockname(), b"hello\n")
                     await trio.to_thread.run_sync(client)
