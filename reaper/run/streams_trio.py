@@ -22,6 +22,11 @@ from ..trio.reaper import TrioReaper
 _WAITING: weakref.WeakSet[Any] = weakref.WeakSet()
 """The contexts of hypercorn's whose end is waited for."""
 
+ENDS = 1.0
+"""Seconds that hypercorn has to end a response once it has said that the client is gone. It waits
+for nobody then, and needs a few passes of the loop.
+"""
+
 
 class TrioStreams(Streams):
     """As `Streams`, in a run of trio."""
@@ -58,6 +63,7 @@ class TrioExchange(Exchange):
         """Call the application. When it returns, a stream that was told is completed."""
         running: Any = trio.CancelScope()
         self._task = running
+        self._ending = None
         try:
             with running:
                 return await self._streams.app(self._scope, self.receive, self.send)
@@ -67,25 +73,40 @@ class TrioExchange(Exchange):
                 await self.returned()
 
     async def receive(self) -> Any:
-        """What the server gives; `http.disconnect` once a stream was told to end."""
+        """What the server gives; `http.disconnect` once a stream was told to end.
+
+        hypercorn says so of its own accord, too, in the midst of the end of a response that the
+        application sends. Starlette then cancels the task that sends, and the connection would stay
+        open, with nobody left to close it. So from then on that end has `ENDS` without being cut.
+        """
+        message: Any = self.GONE
         if self._state < TOLD:
             with trio.CancelScope() as waiting:
                 self._waits = waiting
                 try:
-                    return await self._receive()
+                    message = await self._receive()
                 finally:
                     self._waits = None
-        return self.GONE
+        ending: Any = self._ending
+        if ending is not None and message["type"] == self.GONE["type"]:
+            ending.shield = True
+            ending.deadline = trio.current_time() + ENDS
+        return message
 
     def send(self, message: Any) -> Any:
-        """As `Exchange.send`. The end of a response is not cut short: there hypercorn says to the
-        application that the client has gone, and Starlette cancels the task that sends. The
-        connection would stay open, with nobody left to close it.
-        """
+        """As `Exchange.send`."""
         sending = super().send(message)
         if message["type"] == "http.response.body" and not message.get("more_body", False):
-            return _to_the_end(sending)
+            return self._to_the_end(sending)
         return sending
+
+    async def _to_the_end(self, sending: Awaitable[Any]) -> Any:
+        with trio.CancelScope() as ending:
+            self._ending = ending
+            try:
+                return await sending
+            finally:
+                self._ending = None
 
     def tell(self) -> None:
         self._state = TOLD
@@ -98,11 +119,6 @@ class TrioExchange(Exchange):
         running: Any = self._task
         if running is not None:
             running.cancel()
-
-
-async def _to_the_end(sending: Awaitable[Any]) -> Any:
-    with trio.CancelScope(shield=True):
-        return await sending
 
 
 class TrioTalk(TrioExchange, Talk):

@@ -193,7 +193,7 @@ class Exchange:
     """What ends the response."""
 
     __slots__ = (
-        *("_cancelled", "_receive", "_said", "_scope", "_send", "_state"),
+        *("_cancelled", "_ending", "_receive", "_said", "_scope", "_send", "_state"),
         *("_streams", "_task", "_waits", "_woken"),
     )
 
@@ -205,6 +205,7 @@ class Exchange:
         self._state = BEFORE
         self._waits: Any = None  # the future that `receive` waits for
         self._woken: bool  # that future was cancelled by us; `receive` sets it first
+        self._ending: Any  # on trio: the scope in which the end of the response is sent
         self._cancelled = False
         self._task: asyncio.Task[Any] | None = None
         self._said: dict[str, Any] = {}
