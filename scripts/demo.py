@@ -13,9 +13,10 @@ import sys
 import textwrap
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
-from loadgen.cli_options import COUNT, INTERRUPTED, option
+from loadgen.cli_options import COUNT, DURATION_OR_0, INTERRUPTED, option
 from loadgen.units import seconds, size
 from reaper.config.flags import Parser
 
@@ -31,6 +32,12 @@ def main() -> int:
     """
     parser = Parser(prog="make demo", description=__doc__)
     option(parser, "--connections", COUNT, "how many real TCP connections; default 10000", 10_000)
+    option(
+        parser,
+        "--beat",
+        DURATION_OR_0,
+        "clients act at multiples of this; 0: each at its own instant; default: what --plan says",
+    )
     parser.add_argument(
         "--plan", action="store_true", help="say what would be run and what it takes, and stop"
     )
@@ -38,6 +45,8 @@ def main() -> int:
     options = parser.parse_args()
     machine = Machine.here()
     plan = make_plan(options.connections, machine.descriptors)
+    if options.beat is not None:
+        plan = replace(plan, beat=options.beat)
     lacking = shortages(plan, machine)
     if lacking:
         print(f"CONNECTIONS={plan.connections}: this machine is too small for it:", file=sys.stderr)
