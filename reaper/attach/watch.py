@@ -15,12 +15,11 @@ only once a look shows that it came in, and each later look, the final check on 
 included, may still show that it did not; then it is dropped. If a later look cannot show it any
 more, because the kernel has miscounted, what was found before holds.
 
-Most connections do nothing between two dumps, and are nothing but two strings of bytes: their
-ident, and the rest, which is written anew when anything of it changes. Time is cut into steps of a
-tenth of a tick, and the agenda has a list of idents for each step in which something is to be
-looked at. A row stands in one list; when a dump puts its look off, only its own step changes, and
-it is moved when the step of its list has come. A row that is discarded stays in its list until
-then, too.
+Most connections do nothing between two dumps, and are nothing but a key and a `Kept` of some 150
+bytes. Time is cut into steps of a tenth of a tick, and the agenda has a list of idents for each step
+in which something is to be looked at. A row stands in one list; when a dump puts its look off, only
+its own `step` changes, and it is moved when the step of its list has come. A row that is discarded
+stays in its list until then, too.
 
 The watch has no clock and does no I/O: `now` is an argument, the kernel and the hands are given. It
 never blocks longer than one slice of work.
@@ -60,25 +59,21 @@ FURTHEST = 1e9
 """The instant, in seconds, that stands for never."""
 
 
-REPORTED, OVERDUE, TO_ASK, THEIRS, OWED, ASKS = 1, 2, 4, 8, 16, 32
-"""Flags of a kept row: see `Row.reported`, `Row.overdue`, `Row.to_ask` and `Memory`."""
+REPORTED, OVERDUE, TO_ASK = 1, 2, 4
+"""Flags of a kept row: see `Row.reported` and `Row.overdue`; and its peer shall be asked, but its
+socket was not found yet."""
 QUEUED = 0
 """The step of a row whose look is due, and waits for its turn or for the bound on closes."""
 
-_KEPT = struct.Struct("=IqBIdddqq")
-"""A row that is kept: the number of the dump that showed it last, its step, flags, inode, and of its
-`Memory` opened, turn, vain, received and acked. As an object with attributes it had half as much
-again."""
-_SHOWN = struct.Struct("=IqB")
-"""What a dump may change of that: the beginning."""
-_OPENED = struct.Struct("=17xd")
+_KEPT = struct.Struct("=Idddqq???")
 _RATES = struct.Struct("=dqd")
-"""What follows `_KEPT` where `write` or `min_in_rate` need it: the rest of the `Memory`."""
+"""What `Kept.packed` has: an inode, and a `Memory` without and with the part that only `write` and
+`min_in_rate` need."""
 
 
 @dataclass(slots=True, eq=False)
 class Row:
-    """One watched connection while something is decided about it; otherwise it is kept as bytes."""
+    """One watched connection while something is decided about it; otherwise it is a `Kept`."""
 
     ident: bytes
     inode: int
@@ -89,10 +84,25 @@ class Row:
     """Whether it was due when it was found."""
     to_ask: bool = False
     """Whether its peer shall be asked, but its socket was not found yet."""
-    mark: int = 0
-    """The number of the dump that showed it last."""
-    step: int = QUEUED
-    """The step of time in which it is looked at next."""
+
+
+class Kept:
+    """One watched connection while nothing is decided about it, in as few bytes as can be.
+
+    There may be as many as the machine can hold, and most of them do nothing.
+    """
+
+    __slots__ = ("flags", "mark", "packed", "step")
+
+    def __init__(self, packed: bytes, mark: int) -> None:
+        self.packed: bytes = packed
+        """Its inode and its `Memory`, see `_KEPT`."""
+        self.mark: int = mark
+        """The number of the dump that showed it last."""
+        self.step: int = QUEUED
+        """The step of time in which it is looked at next."""
+        self.flags: int = 0
+        """`REPORTED`, `OVERDUE` and `TO_ASK`, added up."""
 
 
 class Event(NamedTuple):
@@ -183,12 +193,13 @@ class Watch:
         self._bucket = Bucket(reaps_per_second) if reaps_per_second else None
         self._stalls_matter = limits.write > 0
         self.limits = limits
-        self.rows: dict[bytes, bytes] = {}
-        """The watched connections by ident, see `_KEPT`. One costs about 250 bytes altogether."""
+        self.rows: dict[bytes, Kept] = {}
+        """The watched connections by ident. A connection costs about 300 bytes altogether."""
         self.counts: Counts = Counts()
         # A tenth of a tick: looks that come due together are one wake-up, and none is too soon.
         self._step = check_timeout("tick", tick) / LOOKS_PER_TICK
         self._agenda: dict[int, list[bytes]] = {}
+        self._same: dict[int, int] = {}  # Each step once, as an object that all its rows share.
         self._order: list[int] = []
         self._due: deque[bytes] = deque()
         self._held: deque[bytes] = deque()
@@ -207,8 +218,8 @@ class Watch:
             return
         verdict, memory = judge(seen, Memory(seen.after), self._limits_of(ident))
         # If it was due before we were there, that lateness is not ours.
-        row = Row(ident, inode, memory, overdue=verdict.due, mark=self._serial)
-        self._keep(row)
+        row = Row(ident, inode, memory, overdue=verdict.due)
+        self.rows[ident] = Kept(b"", self._serial)
         self._event("found", row, seen.after, verdict, memory.opened)
         self._arm(row, verdict.at, seen.after)
 
@@ -227,24 +238,22 @@ class Watch:
         if kept is None:
             return False
         self._sighted += 1
-        _, step, flags = _SHOWN.unpack_from(kept)
+        kept.mark = self._serial
         if self._rates_matter:
-            if self._stalls_matter and queued and step != QUEUED:
-                stalled = _RATES.unpack_from(kept, _KEPT.size)[0]
+            if self._stalls_matter and queued and kept.step != QUEUED:
+                stalled = _RATES.unpack_from(kept.packed, _KEPT.size)[0]
                 if stalled == NONE:
-                    step = QUEUED
+                    kept.step = QUEUED
                     self._due.append(ident)
-        elif heard and step != QUEUED and not flags & TO_ASK:
-            step = self._put_off(kept, step, at, heard, bool(vain or queued))
-        self.rows[ident] = _SHOWN.pack(self._serial, step, flags) + kept[_SHOWN.size :]
+        elif heard and kept.step != QUEUED and not kept.flags & TO_ASK:
+            self._put_off(kept, at, heard, bool(vain or queued))
         return True
 
-    def _put_off(self, kept: bytes, step: int, at: float, heard: float, asked: bool) -> int:
-        """The step of the next look at *kept*, put off as far as a dump allows, if that is later.
+    def _put_off(self, kept: Kept, at: float, heard: float, asked: bool) -> None:
+        """Put the next look at *kept* off as far as a dump allows, if that is later.
 
         Args:
             kept: A row without `write` and `min_in_rate`, whose peer has sent something.
-            step: Its step so far.
             at: When it was shown, at the earliest.
             heard: When its peer was heard last, at the earliest.
             asked: Whether its peer's kernel owes an answer.
@@ -253,12 +262,13 @@ class Watch:
         until = heard + limits.idle if limits.idle else math.inf
         if limits.vanished:
             if asked:
-                return step
+                return
             until = min(until, at + limits.vanished * 0.75)  # as `judge` does after a look
         if limits.max_age:
-            until = min(until, _OPENED.unpack_from(kept)[0] + limits.max_age)
+            until = min(until, _KEPT.unpack_from(kept.packed)[1] + limits.max_age)
         number = int(min(until, FURTHEST) / self._step) + 1
-        return self._listed(number) if number > step else step
+        if number > kept.step:
+            kept.step = self._shared(number)
 
     def discover(
         self, dump: Iterable[Found | None], wanted: Callable[[Found], bool]
@@ -290,7 +300,7 @@ class Watch:
         self._admit(fresh)
         # A dump is not one instant's: a connection that it did not show may only have moved. So the
         # kernel is asked for each.
-        unseen = [ident for ident, kept in rows.items() if _SHOWN.unpack_from(kept)[0] != serial]
+        unseen = [ident for ident, kept in rows.items() if kept.mark != serial]
         for start in range(0, len(unseen), SLICE):
             part = [ident for ident in unseen[start : start + SLICE] if ident in rows]
             for ident, seen in zip(part, self._asked(part), strict=True):
@@ -350,17 +360,17 @@ class Watch:
 
     def _begin(self, step: int) -> None:
         """Queue the looks of *step*, which has come, and move those that were put off."""
+        del self._same[step]
         rows, agenda = self.rows, self._agenda
         for ident in agenda.pop(step):
             kept = rows.get(ident)
             if kept is None:
                 continue
-            mark, due, flags = _SHOWN.unpack_from(kept)
-            if due == step:
-                rows[ident] = _SHOWN.pack(mark, QUEUED, flags) + kept[_SHOWN.size :]
+            if kept.step == step:
+                kept.step = QUEUED
                 self._due.append(ident)
-            elif due > step:  # Otherwise this entry is of an earlier life of the row.
-                agenda[due].append(ident)
+            elif kept.step > step:  # Otherwise this entry is of an earlier life of the row.
+                agenda[kept.step].append(ident)
 
     def _judged(self, ident: bytes, seen: Snapshot | None) -> None:
         row = self._row(ident)
@@ -426,9 +436,8 @@ class Watch:
 
         This changes nothing: what the looks show is not remembered.
         """
-        steps = ((_SHOWN.unpack_from(kept)[1], ident) for ident, kept in self.rows.items())
-        armed = heapq.nsmallest(count, (one for one in steps if one[0] != QUEUED))
-        idents = [ident for _, ident in armed]
+        armed = (ident for ident, kept in self.rows.items() if kept.step != QUEUED)
+        idents = heapq.nsmallest(count, armed, key=lambda ident: self.rows[ident].step)
         found = []
         for ident, seen in zip(idents, self._asked(idents), strict=True):
             if seen is not None:
@@ -455,36 +464,41 @@ class Watch:
     def _row(self, ident: bytes) -> Row:
         """The watched connection with *ident*, to decide something about it."""
         kept = self.rows[ident]
-        mark, step, flags, inode, opened, turn, vain, received, acked = _KEPT.unpack_from(kept)
+        inode, opened, turn, vain, received, acked, theirs, owed, asks = _KEPT.unpack_from(
+            kept.packed
+        )
         stalled, slow_received, slow = NONE, 0, NONE
         if self._rates_matter:
-            stalled, slow_received, slow = _RATES.unpack_from(kept, _KEPT.size)
+            stalled, slow_received, slow = _RATES.unpack_from(kept.packed, _KEPT.size)
         known = Memory(
-            opened, received, turn, acked, stalled, slow_received, slow,
-            bool(flags & THEIRS), bool(flags & OWED), bool(flags & ASKS), vain,
-        )  # fmt: skip
-        told = bool(flags & REPORTED), bool(flags & OVERDUE), bool(flags & TO_ASK)
-        return Row(ident, inode, known, *told, mark, step)
+            opened, received, turn, acked, stalled, slow_received, slow, theirs, owed, asks, vain
+        )
+        flags = kept.flags
+        return Row(
+            ident, inode, known, bool(flags & REPORTED), bool(flags & OVERDUE), bool(flags & TO_ASK)
+        )
 
-    def _keep(self, row: Row) -> None:
+    def _keep(self, row: Row) -> Kept:
         """Put what was decided about *row* back into the table."""
-        known = row.known
-        flags = row.reported * REPORTED + row.overdue * OVERDUE + row.to_ask * TO_ASK
-        flags += known.theirs * THEIRS + known.owed * OWED + known.asks * ASKS
-        kept = _KEPT.pack(
-            row.mark, row.step, flags, row.inode, known.opened, known.turn, known.vain,
-            known.received, known.acked,
+        known, kept = row.known, self.rows[row.ident]
+        packed = _KEPT.pack(
+            row.inode, known.opened, known.turn, known.vain, known.received, known.acked,
+            known.theirs, known.owed, known.asks,
         )  # fmt: skip
         if self._rates_matter:
-            kept += _RATES.pack(known.stalled, known.slow_received, known.slow)
-        self.rows[row.ident] = kept
+            packed += _RATES.pack(known.stalled, known.slow_received, known.slow)
+        kept.packed = packed
+        kept.flags = row.reported * REPORTED + row.overdue * OVERDUE + row.to_ask * TO_ASK
+        return kept
 
-    def _listed(self, step: int) -> int:
-        """*step*, which the agenda has a list for from now on."""
-        if step not in self._agenda:
+    def _shared(self, step: int) -> int:
+        """*step* as an object that all rows of that step share, with a list in the agenda."""
+        same = self._same.get(step)
+        if same is None:
+            same = self._same[step] = step
             self._agenda[step] = []
             heapq.heappush(self._order, step)
-        return step
+        return same
 
     def _arm(self, row: Row, at: float, now: float = NONE) -> None:
         """Keep *row*, and look at it again at *at*.
@@ -498,10 +512,10 @@ class Watch:
                 row.known = row.known._replace(asks=True)
             elif outcome == "later":
                 at = min(at, now + self.limits.asks)
+        kept = self._keep(row)
         # The step after that of *at*: a look at a step that began before would be too soon.
-        row.step = self._listed(max(int(min(at, FURTHEST) / self._step), 0) + 1)
-        self._agenda[row.step].append(row.ident)
-        self._keep(row)
+        kept.step = self._shared(max(int(min(at, FURTHEST) / self._step), 0) + 1)
+        self._agenda[kept.step].append(row.ident)
 
     def _limits_of(self, ident: bytes) -> Limits:
         # Cookies are assigned in order: neighbours get different lengths.
