@@ -78,7 +78,7 @@ def farewell(transport: Any) -> bytes:
     return bytes(http2.h2_conn.data_to_send())
 
 
-class Protocol(gasgi.ASGIProtocol):  # type: ignore[misc]
+class _Protocol(gasgi.ASGIProtocol):  # type: ignore[misc]
     """gunicorn's protocol, whose own keep-alive stays in force over HTTP/2.
 
     We ask the kernel when a connection was used last, and to the kernel a PING and what answers it
@@ -169,7 +169,7 @@ class ASGIWorker(gasgi.ASGIWorker):  # type: ignore[misc]
         FIN while an answer is owed.
         """
         protocol = factory()
-        protocol.__class__ = Protocol
+        protocol.__class__ = _Protocol
         if self._settings.timeouts.abandoned:
             protocol.eof_received = functools.partial(self._hung_up, protocol)
         return protocol
