@@ -39,11 +39,13 @@ class Http2:
     def _flush(self) -> None:
         self.client.sendall(self.state.data_to_send())
 
-    def asks(self, path: str) -> None:
+    def is_answered(self, path: str) -> None:
+        """Ask for *path*, and wait for the whole answer."""
         names = {":method": "GET", ":path": path, ":scheme": "http", ":authority": "h"}
         stream = self.state.get_next_available_stream_id()
         self.state.send_headers(stream, list(names.items()), end_stream=True)
         self._flush()
+        self.hears(h2.events.StreamEnded)
 
     def pings(self) -> None:
         self.state.ping(b"are you?")
@@ -79,8 +81,7 @@ def test_a_request_over_http2_that_takes_longer_than_every_timeout_is_answered(
 ) -> None:
     with connect(server) as client:
         speaks = Http2(client)
-        speaks.asks("/slow?4")
-        speaks.hears(h2.events.StreamEnded)
+        speaks.is_answered("/slow?4")
 
 
 def test_a_connection_of_http2_without_a_request_is_closed_and_never_early(
@@ -89,8 +90,7 @@ def test_a_connection_of_http2_without_a_request_is_closed_and_never_early(
     with connect(server) as client:
         speaks = Http2(client)
         start = time.monotonic()
-        speaks.asks("/")
-        speaks.hears(h2.events.StreamEnded)
+        speaks.is_answered("/")
         while client.recv(65536):
             pass
         assert time.monotonic() - start >= 1
@@ -100,8 +100,7 @@ def test_a_connection_of_http2_without_a_request_is_closed_and_never_early(
 def test_a_client_of_http2_is_told_that_its_idle_connection_ends(server: Running) -> None:
     with connect(server) as client:
         speaks = Http2(client)
-        speaks.asks("/")
-        speaks.hears(h2.events.StreamEnded)
+        speaks.is_answered("/")
         speaks.hears(h2.events.ConnectionTerminated)
 
 
@@ -112,8 +111,7 @@ def test_a_client_of_http2_that_only_sends_pings_is_told_that_its_connection_end
     with connect(server) as client:
         speaks = Http2(client)
         start = time.monotonic()
-        speaks.asks("/")
-        speaks.hears(h2.events.StreamEnded)
+        speaks.is_answered("/")
         heard: list[type] = []
         for _ in range(200):
             time.sleep(0.1)
