@@ -60,20 +60,22 @@ def run(scale: Scale, note: Note) -> dict[str, Any]:
         [(20_000, 3), (10_000_000, 2), (50_000_000, 1)],
     )
     found: dict[str, Any] = {"sizes": {}, "cpu": {}, "rounds": [rounds for _, rounds in plan]}
-    for events, rounds in plan:
-        with tempfile.TemporaryDirectory(prefix="reaper-pipeline-") as folder:
+    with tempfile.TemporaryDirectory(prefix="reaper-pipeline-") as folder:
+        for events, rounds in plan:
+            # Sizes above `SIMULATED` add servers to the journal of the size before.
+            journal = Path(folder, str(min(events, SIMULATED)))
             note(f"writing {events:,} events")
-            made(events, Path(folder))
-            samples = measured(Path(folder), rounds, note)
-        for name, unit in (("sizes", "s"), ("cpu", "cpu")):
-            found[name][str(events)] = {
-                engine: {
-                    step: spread([each[unit][step] for each in taken])
-                    for step in STEPS
-                    if step in taken[0][unit]
+            made(events, journal)
+            samples = measured(journal, rounds, note)
+            for name, unit in (("sizes", "s"), ("cpu", "cpu")):
+                found[name][str(events)] = {
+                    engine: {
+                        step: spread([each[unit][step] for each in taken])
+                        for step in STEPS
+                        if step in taken[0][unit]
+                    }
+                    for engine, taken in samples.items()
                 }
-                for engine, taken in samples.items()
-            }
     return found
 
 
@@ -88,9 +90,12 @@ def compared(engines: dict[str, Any], engine: str, question: str) -> str:
 
 
 def made(events: int, folder: Path) -> None:
-    """About *events* rows of servers' journals below *folder*."""
-    simulated(min(events, SIMULATED), folder)
+    """About *events* rows of servers' journals below *folder*; what is simulated there already is
+    not simulated again.
+    """
     server = folder / "journal" / "server"
+    if not server.exists():
+        simulated(min(events, SIMULATED), folder)
     files = sorted(server.glob("*.parquet"))
     for copy in range(1, round(events / SIMULATED)):
         for path in files:
