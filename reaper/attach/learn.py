@@ -44,9 +44,11 @@ class Learner:
         gap: The journal's `gap_threshold`, seconds, > 0.
         grain: Seconds by which the kernel's stamps may be off.
         clock: Seconds, monotonic.
+        cpu: Seconds of CPU time that the calling thread has had. A sample that waits for its turn on
+            a busy machine takes nothing of a core, and must not thin out those that follow.
     Attributes:
         samples: How often all connections were looked at so far.
-        spent: How many seconds that took altogether.
+        spent: How many seconds of CPU time that took altogether.
     Cost: about 500 bytes per connection.
     """
 
@@ -57,6 +59,7 @@ class Learner:
         gap: float,
         grain: float,
         clock: Callable[[], float] = time.monotonic,
+        cpu: Callable[[], float] = time.thread_time,
     ) -> None:
         self.samples: int = 0
         self.spent: float = 0.0
@@ -65,13 +68,16 @@ class Learner:
         self._pace = gap / 2
         self._grain = grain
         self._clock = clock
+        self._cpu = cpu
         # By ident: the log, and how many segments the client had sent by the last sample.
         self._seen: dict[bytes, tuple[ConnectionLog, int]] = {}
         self._sampled_at = clock()
 
     def sample(self) -> float:
-        """Look at all connections once; returns the seconds until the next sample is due."""
-        began = self._clock()
+        """Look at all connections once; returns the seconds until the next sample is due, negative
+        if it is overdue.
+        """
+        began, worked = self._clock(), self._cpu()
         self.samples += 1
         before, self._seen = self._seen, {}
         for found in self._target.dump(True):
@@ -81,9 +87,9 @@ class Learner:
         for log, _ in before.values():
             log.close_peer(max(middle, log.last_ns), "gone")
         self._sampled_at = began
-        took = self._clock() - began
+        took = self._cpu() - worked
         self.spent += took
-        return max(self._pace, took / SHARE) - took
+        return max(self._pace, took / SHARE) - (self._clock() - began)
 
     def _note(
         self, found: Found, snapshot: Snapshot, seen: tuple[ConnectionLog, int] | None
@@ -122,9 +128,9 @@ def learn(
     Raises:
         Refusal: the folder cannot be written, or pyarrow is missing.
     """
-    began = time.monotonic()
+    began, worked = time.monotonic(), time.thread_time()
     count = sum(1 for _ in target.dump(True))
-    least = 2 * (time.monotonic() - began) / SHARE
+    least = 2 * (time.thread_time() - worked) / SHARE
     if least > gap:
         say(
             f"--gap {gap:g}s is too short for {count:,} connections: "

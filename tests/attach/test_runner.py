@@ -5,6 +5,7 @@ what is learned.
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import cast
@@ -12,8 +13,8 @@ from typing import cast
 import pyarrow.parquet as pq
 import pytest
 
-from reaper.attach.kernel import Found, Linux, Listener, Sighted
-from reaper.attach.learn import Learner
+from reaper.attach.kernel import Found, Linux, Listener, Refusal, Sighted
+from reaper.attach.learn import Learner, learn
 from reaper.attach.runner import Runner, limits_of
 from reaper.attach.show import Lines
 from reaper.attach.targets import Target
@@ -153,3 +154,46 @@ def test_the_silences_that_are_learned_are_those_that_were(
     assert abs(len(learned) - len(beyond)) <= 0.03 * len(beyond)
     for mine, real in zip(learned[-100:], beyond[-100:], strict=True):
         assert abs(mine - real) <= gap / 4
+
+
+class WaitingTarget(FakeTarget):
+    """One on a busy machine: each of its dumps waits for its turn, in virtual and in real time. It is
+    gone after *dumps*.
+    """
+
+    def __init__(self, dumps: int) -> None:
+        super().__init__()
+        self.dumps = dumps
+
+    def dump(self, info: bool) -> Iterator[Found]:
+        self.dumps -= 1
+        if self.dumps < 0:
+            raise Refusal("it is gone")
+        time.sleep(0.2)
+        self.world.wait(60.0)
+        return super().dump(info)
+
+
+def test_a_gap_is_not_lengthened_for_a_dump_that_waited_for_its_turn(tmp_path: Path) -> None:
+    said: list[str] = []
+    learn(WaitingTarget(dumps=1), tmp_path, gap=1.0, tick=1.0, say=lambda line: said.append(line))
+    assert "learning the silences beyond 1 s" in said[0]
+
+
+def test_a_sample_that_waited_for_its_turn_does_not_thin_out_those_that_follow(
+    tmp_path: Path,
+) -> None:
+    target = WaitingTarget(dumps=1)
+    with Journal(tmp_path, gap_threshold=1.0) as journal:
+        learner = Learner(target, journal, 1.0, 0.0, lambda: target.world.now, cpu=lambda: 0.0)
+        assert learner.sample() <= 0.0
+
+
+def test_samples_take_a_tenth_of_a_core_at_most(target: FakeTarget, tmp_path: Path) -> None:
+    cpu = iter([3.0, 5.0])
+    with Journal(tmp_path, gap_threshold=1.0) as journal:
+        learner = Learner(
+            target, journal, 1.0, 0.0, lambda: target.world.now, cpu=lambda: next(cpu)
+        )
+        assert learner.sample() == 20.0
+        assert learner.spent == 2.0
