@@ -3,8 +3,9 @@
     python -m benchmarks.scale [--add REPORT ...] [--picture REPORT]
 
 `--add out/demo/report.json` takes the report of a `make demo` into
-benchmarks/results/scale/demos.json, in place of the one of that size; then, as without it, the
-table is written. `--picture` draws README's of a report. *No figure is typed by hand*.
+benchmarks/results/scale/demos.json, in place of the one of that size; one of `--beat 0` has a
+column of its own. Then, as without it, the table is written. `--picture` draws README's of a
+report. *No figure is typed by hand*.
 """
 
 from __future__ import annotations
@@ -63,14 +64,25 @@ def kept(report: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def column(report: dict[str, Any]) -> str:
+    """Under which name a demo's report is kept: its size, and whether its clients have no beat."""
+    size = str(report["connections"]["requested"])
+    return size if report["config"]["beat_s"] else f"{size} --beat 0"
+
+
+def _place(column: str) -> tuple[int, str]:
+    size, _, beat = column.partition(" ")
+    return int(size), beat
+
+
 def table(demos: dict[str, Any]) -> str:
     """A column per demo, in Markdown."""
-    sizes = sorted(demos, key=int)
-    rows = [[name, *(shown(demos[each]) for each in sizes)] for name, shown in ROWS.items()]
-    return (
-        markdown(["`make demo CONNECTIONS=`", *(f"**{int(each):,}**" for each in sizes)], rows)
-        + "\n"
-    )
+    columns = sorted(demos, key=_place)
+    rows = [[name, *(shown(demos[each]) for each in columns)] for name, shown in ROWS.items()]
+    heads = [
+        f"**{size:,}**" + (f" `{beat}`" if beat else "") for size, beat in map(_place, columns)
+    ]
+    return markdown(["`make demo CONNECTIONS=`", *heads], rows) + "\n"
 
 
 def _late(demo: dict[str, Any]) -> str:
@@ -162,13 +174,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             PICTURE.write_text(picture(json.loads(path.read_text())))
         for path in options.add:
             report = json.loads(path.read_text())
-            demos[str(report["connections"]["requested"])] = kept(report)
+            demos[column(report)] = kept(report)
     except (OSError, ValueError, KeyError) as error:
         print(f"{path}: {error}", file=sys.stderr)
         return 2
     if options.add:
-        ordered = {each: demos[each] for each in sorted(demos, key=int)}
-        store.parent.mkdir(exist_ok=True)
+        ordered = {each: demos[each] for each in sorted(demos, key=_place)}
+        store.parent.mkdir(parents=True, exist_ok=True)
         store.write_text(
             json.dumps({"schema": SCHEMA, "part": "demos", "results": ordered}, indent=1) + "\n"
         )

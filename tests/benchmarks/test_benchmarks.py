@@ -5,6 +5,7 @@ not.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import socket
 import subprocess
@@ -166,6 +167,35 @@ def test_a_demo_that_failed_or_was_cut_short_is_not_shown(
         json.dumps({"verdict": verdict, "partial": partial, "connections": {"requested": 1}})
     )
     assert scale.main(["--page", str(page_of_scale), "--add", str(report)]) == 2
+
+
+def test_a_demo_without_a_beat_has_a_column_of_its_own(page_of_scale: Path, tmp_path: Path) -> None:
+    demos = json.loads((RESULTS / "scale" / "demos.json").read_text())["results"]
+    known = dict(demos["1000000"])
+    report = tmp_path / "report.json"
+    report.write_text(
+        json.dumps(
+            {
+                "verdict": "pass",
+                "partial": False,
+                "connections": {
+                    "requested": 1_000_000,
+                    "connect_s": known["connect_s"],
+                    "peak_open": known["peak_open"],
+                },
+                "config": {**known["config"], "beat_s": 0.0},
+                "loadgen": {"processes": known["processes"]},
+                "machine": known["parts"],
+                **{each: known[each] for each in ("elapsed_s", "reaps", "lateness_s", "server")},
+            }
+        )
+    )
+    results = tmp_path / "results"
+    arguments = ["--results", str(results), "--page", str(page_of_scale), "--add", str(report)]
+    assert scale.main(arguments) == 0
+    shown = page_of_scale.read_text()
+    assert "| `make demo CONNECTIONS=` | **1,000,000** `--beat 0` |" in shown
+    assert re.search(r"timeout, beat, whole run \| \w+, none, ", shown)
 
 
 @pytest.mark.parametrize(
