@@ -17,13 +17,15 @@ from gunicorn.workers import gasgi
 
 from ..asyncio.reaper import AsyncioReaper, reaper_of
 from ..asyncio.serve import loop_factory
-from ..asyncio.transports import is_tls
+from ..asyncio.transports import descriptor_of, is_tls
 from ..config.settings import ReaperConfig
 from ..policy import Phase
 from . import polled
 from .abandoned import Requests, link_of, streams_of
 from .configured import kept_alive, warn
 from .goodbye import begin_stopping
+from .http2.gunicorn import guard
+from .http2.waiting import Watch
 from .metrics import stopping
 from .streams import Streams
 
@@ -79,7 +81,8 @@ def farewell(transport: Any) -> bytes:
 
 
 class _Protocol(gasgi.ASGIProtocol):  # type: ignore[misc]
-    """gunicorn's protocol, whose own keep-alive stays in force over HTTP/2.
+    """gunicorn's protocol, whose streams of HTTP/2 are guarded, and whose own keep-alive stays in
+    force there.
 
     We ask the kernel when a connection was used last, and to the kernel a PING and what answers it
     are bytes like those of a request. gunicorn counts from its last stream.
@@ -90,6 +93,11 @@ class _Protocol(gasgi.ASGIProtocol):  # type: ignore[misc]
     def _handle_http2_connection(self, *given: Any, **named: Any) -> Any:
         self._keepalive: float = self.worker.http2_keep_alive
         return super()._handle_http2_connection(*given, **named)
+
+    def _start_http2_stream(self, request: Any, http2: Any, *names: Any) -> None:
+        watch = functools.partial(self.worker.watch_of, self.transport)
+        guard(http2, request.stream, watch)
+        super()._start_http2_stream(request, http2, *names)
 
     @classmethod
     def _check_h1c_protocol_available(cls) -> bool:
@@ -144,6 +152,17 @@ class ASGIWorker(gasgi.ASGIWorker):  # type: ignore[misc]
 
         self.loop = loop_factory(base=kind, wrap=wrap, config=settings)()
         asyncio.set_event_loop(self.loop)
+
+    def watch_of(self, transport: Any) -> Watch:
+        """Who watches the streams of the connection of *transport*."""
+        reaper = self._reaper()
+        return Watch(
+            reaper.driver,
+            reaper.config,
+            reaper.sweep,
+            functools.partial(descriptor_of, transport),
+            transport.close,
+        )
 
     def _stand_around(self) -> None:
         """Stand around the application: its streams are told when the worker stops, and requests

@@ -39,12 +39,16 @@ class Http2:
     def _flush(self) -> None:
         self.client.sendall(self.state.data_to_send())
 
+    def asks(self, path: str, method: str = "GET") -> None:
+        """Ask for *path*; with another method a body is yet to come."""
+        names = {":method": method, ":path": path, ":scheme": "http", ":authority": "h"}
+        stream = self.state.get_next_available_stream_id()
+        self.state.send_headers(stream, list(names.items()), end_stream=method == "GET")
+        self._flush()
+
     def is_answered(self, path: str) -> None:
         """Ask for *path*, and wait for the whole answer."""
-        names = {":method": "GET", ":path": path, ":scheme": "http", ":authority": "h"}
-        stream = self.state.get_next_available_stream_id()
-        self.state.send_headers(stream, list(names.items()), end_stream=True)
-        self._flush()
+        self.asks(path)
         self.hears(h2.events.StreamEnded)
 
     def pings(self) -> None:
@@ -121,6 +125,17 @@ def test_a_client_of_http2_that_only_sends_pings_is_told_that_its_connection_end
                 break
         assert h2.events.ConnectionTerminated in heard
         assert time.monotonic() - start >= 1
+
+
+@pytest.mark.parametrize("server", ["ASGIWorker"], indirect=True)
+def test_a_client_of_http2_is_told_that_its_connection_ends_with_its_last_stream(
+    server: Running,
+) -> None:
+    with connect(server) as client:
+        speaks = Http2(client)
+        speaks.asks("/echo", "POST")
+        assert h2.events.ConnectionTerminated in speaks.hears(h2.events.StreamReset)
+        assert not client.recv(65536)
 
 
 class FastParser:

@@ -1,4 +1,4 @@
-"""What a stream of hypercorn waits for, by what hypercorn and h2 know."""
+"""What a stream waits for, by what h2 and hypercorn or gunicorn know."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ pytest.importorskip("h2")
 from h2.exceptions import StreamClosedError
 
 from reaper.policy import Phase
+from reaper.servers.http2 import gunicorn
 from reaper.servers.http2.hypercorn import Session
 
 
@@ -29,8 +30,8 @@ def phase(unsent: bytes, window: int | None) -> Phase:
         stream_buffers={1: SimpleNamespace(buffer=unsent)},
         connection=SimpleNamespace(streams={}, local_flow_control_window=left),
     )
-    session._protocol = protocol
-    return session._phase_of(1)
+    session._protocol, session.connection = protocol, protocol.connection
+    return session.phase_of(1)
 
 
 def test_an_answer_whose_window_is_shut_waits_for_its_client() -> None:
@@ -44,3 +45,35 @@ def test_an_answer_that_may_be_sent_waits_for_the_server() -> None:
 
 def test_an_answer_on_a_stream_that_has_ended_waits_for_nobody() -> None:
     assert phase(b"much", None) is Phase.IN_FLIGHT
+
+
+def gunicorn_phase(window: int = 1, **known: Any) -> Phase:
+    """Of a stream of gunicorn's whose body has yet to come, but for what is *known* of it."""
+    noted = {"state": None, "response_complete": False, "response_headers_sent": False}
+    stream = SimpleNamespace(**{**noted, "body_complete": False, "_body_chunks": [], **known})
+    session = gunicorn.Session.__new__(gunicorn.Session)
+    session._serving = SimpleNamespace(streams={1: stream})
+    session.stalled = {1}
+    session.connection = SimpleNamespace(local_flow_control_window=lambda number: window)
+    return session.phase_of(1)
+
+
+def test_a_body_that_is_yet_to_come_is_waited_for_under_gunicorn() -> None:
+    assert gunicorn_phase() is Phase.BODY
+
+
+def test_what_the_application_has_yet_to_read_waits_for_it_under_gunicorn() -> None:
+    assert gunicorn_phase(_body_chunks=[b"much"]) is Phase.IN_FLIGHT
+    assert gunicorn_phase(body_complete=True) is Phase.IN_FLIGHT
+
+
+def test_an_answer_that_begins_before_the_body_ends_is_a_tunnel_under_gunicorn() -> None:
+    assert gunicorn_phase(response_headers_sent=True) is Phase.TUNNEL
+
+
+def test_a_shut_window_is_waited_for_first_under_gunicorn() -> None:
+    assert gunicorn_phase(window=0, response_headers_sent=True) is Phase.WRITE
+
+
+def test_a_complete_answer_waits_for_nobody_under_gunicorn() -> None:
+    assert gunicorn_phase(window=0, response_complete=True) is Phase.IN_FLIGHT

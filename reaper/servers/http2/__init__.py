@@ -37,7 +37,8 @@ may be what is waited for.
 What lies below is not looked at here: a client whose kernel takes no bytes at all is found by the
 guard of the connection, as with HTTP/1.1.
 
-Read `waiting`, `floods`, then `hypercorn`, which is told by hypercorn's own methods what moves.
+Read `waiting`, `connection`, `floods`, then `hypercorn` and `gunicorn`, which are told by those
+servers' own methods what moves.
 """
 
 from __future__ import annotations

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 from ...driver.sockets import peer_name
 from ...policy import Phase
 from ...policy.reasons import FLOOD
+from .connection import ENHANCE_YOUR_CALM, NO_ERROR, REFUSED_STREAM, Connection, tolerant
 from .floods import BOUNDED, Budget, cancelled_at_once
-from .waiting import Waiting, Watch
+from .waiting import Watch
 
 SESSION = "_reaper_session"
 """The attribute of an `H2Protocol` that is its `Session`."""
@@ -25,14 +25,8 @@ SESSION = "_reaper_session"
 WATCH = "_reaper_watch"
 """The attribute of a hypercorn `TCPServer` that says who watches its connection: a `Watch`."""
 
-NO_ERROR, REFUSED_STREAM, CANCEL, ENHANCE_YOUR_CALM = 0, 7, 8, 11
-"""Error codes of RFC 9113, section 7."""
-
 HEADER_FRAMES = frozenset({1, 9})
 """HEADERS and CONTINUATION."""
-DATA = 0
-FRAME_HEAD = 9
-"""Bytes before the payload of a frame."""
 
 Around = Callable[[Any, str], Callable[[Callable[..., Any]], None]]
 """As `reaper.run.servers.around`: replaces a method by a function that is given it first."""
@@ -44,39 +38,29 @@ def session_of(protocol: Any) -> Session | None:
     return found
 
 
-class Session:
-    """One connection of HTTP/2.
+class Session(Connection):
+    """One connection of HTTP/2 under hypercorn.
 
     Args:
         protocol: Its `H2Protocol`.
         watch: Who watches it.
     Attributes:
-        streams: What each open stream waits for, by number.
         working: Calls of `handle` that have not returned.
         leaving: Whether GOAWAY was sent: no further stream is begun.
-        ended: Whether the connection has ended, or is being closed: what comes is not looked at.
     """
 
     def __init__(self, protocol: Any, watch: Watch) -> None:
+        super().__init__(protocol.connection, watch)
         self._protocol = protocol
-        self._watch = watch
         self._server = protocol.send.__self__
         self._budget = Budget(watch.driver.now)
-        self.streams: dict[int, Waiting] = {}
         self.working: int = 0
         self.leaving: bool = False
-        self.ended: bool = False
         self._heard = False
-        self._idle = self._waiting(Phase.FIRST_BYTE, "", self._close)
-        self._block = self._waiting(Phase.IN_FLIGHT, "", self._close)
+        self._idle = self.waiting(Phase.FIRST_BYTE, "", self._close)
+        self._block = self.waiting(Phase.IN_FLIGHT, "", self._close)
 
-    def _waiting(self, phase: Phase, name: str, end: Callable[[str], object]) -> Waiting:
-        def named() -> str:
-            return f"{peer_name(self._watch.descriptor()) or 'a client'}{name}"
-
-        return Waiting(self._watch, phase, named, self._works, end)
-
-    def _works(self) -> bool:
+    def works(self) -> bool:
         """Whether the server has yet to work off what has come."""
         reader = getattr(self._server, "reader", None)
         return self.working > 0 or bool(getattr(reader, "_buffer", None))
@@ -84,10 +68,10 @@ class Session:
     # ---- what it waits for
     def look(self) -> None:
         """Note what the connection waits for now, but for its streams."""
-        incoming = self._protocol.connection.incoming_buffer
+        incoming = self.connection.incoming_buffer
         if not self._heard and not incoming._preamble_len:
             self._heard = True
-        partial_block = incoming._headers_buffer or self._pending()[0] in HEADER_FRAMES
+        partial_block = incoming._headers_buffer or self.pending()[0] in HEADER_FRAMES
         begun = incoming._preamble_len < len(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
         preface = begun and not self._heard
         self._block.enter(Phase.HEADERS if partial_block or preface else Phase.IN_FLIGHT)
@@ -96,23 +80,10 @@ class Session:
         elif self._heard:
             self._idle.enter(Phase.KEEP_ALIVE)
 
-    def _pending(self) -> tuple[int, int]:
-        """The type of the frame that has begun to come, and its stream; -1 where there is none."""
-        data = self._protocol.connection.incoming_buffer._data
-        if len(data) < FRAME_HEAD:
-            return -1, 0
-        return data[3], int.from_bytes(data[5:FRAME_HEAD], "big") & 0x7FFFFFFF
-
-    def look_at(self, number: int) -> None:
-        """Note what stream *number* waits for now."""
-        waiting = self.streams.get(number)
-        if waiting is not None:
-            waiting.enter(self._phase_of(number))
-
-    def _phase_of(self, number: int) -> Phase:
+    def phase_of(self, number: int) -> Phase:
         protocol = self._protocol
         stream, buffer = protocol.streams.get(number), protocol.stream_buffers.get(number)
-        if buffer is not None and buffer.buffer and self._is_shut(number):
+        if buffer is not None and buffer.buffer and self.is_shut(number):
             return Phase.WRITE  # with an open window it is hypercorn's turn, which is busy perhaps
         known = protocol.connection.streams.get(number)
         state = getattr(getattr(known, "state_machine", None), "state", None)
@@ -123,27 +94,7 @@ class Session:
             return Phase.TUNNEL if answering == "CONNECTED" else Phase.IN_FLIGHT
         return Phase.BODY if answering == "REQUEST" else Phase.TUNNEL
 
-    def _is_shut(self, number: int) -> bool:
-        """Whether the client lets nothing more be sent on stream *number*."""
-        from h2.exceptions import ProtocolError
-
-        try:
-            return bool(self._protocol.connection.local_flow_control_window(number) <= 0)
-        except ProtocolError:  # it has ended
-            return False
-
     # ---- what moves
-    def begin(self, number: int) -> None:
-        """Stream *number* begins."""
-        end = partial(self._reset, number)
-        self.streams[number] = self._waiting(Phase.IN_FLIGHT, f" stream {number}", end)
-
-    def finish(self, number: int) -> None:
-        """Stream *number* has ended."""
-        waiting = self.streams.pop(number, None)
-        if waiting is not None:
-            waiting.over()
-
     def came(self, events: Sequence[Any]) -> bool:
         """Note what has come; returns whether the client may send so many frames of no use."""
         useless = 0
@@ -163,18 +114,10 @@ class Session:
         if number in self.streams:
             self._budget.earn()
 
-    def received(self, count: int) -> None:
-        """*count* bytes came. Those of a DATA frame that is not complete count for its stream."""
-        kind, number = self._pending()
-        if kind == DATA and number in self.streams:
-            self.streams[number].moved(received=count)
-
     # ---- ends
     def over(self) -> None:
         """The connection has ended."""
-        self.ended = True
-        for number in list(self.streams):
-            self.finish(number)
+        super().over()
         self._idle.over()
         self._block.over()
 
@@ -187,8 +130,8 @@ class Session:
     def give_up(self) -> None:
         """End the connection at once: its client sends too many frames that move nothing."""
         if self._idle.policy is not None:
-            name = peer_name(self._watch.descriptor()) or "a client"
-            self._watch.driver.books.reaped(self._idle.lease, name, FLOOD, None)
+            name = peer_name(self.watch.descriptor()) or "a client"
+            self.watch.driver.books.reaped(self._idle.lease, name, FLOOD, None)
             self._close(FLOOD, ENHANCE_YOUR_CALM)
 
     def _spawn(self, what: Callable[..., Any], *arguments: Any) -> None:
@@ -198,20 +141,12 @@ class Session:
     def _close(self, _reason: str, code: int = NO_ERROR) -> None:
         """End the connection. h2 takes no frame from now on: GOAWAY names the last stream."""
         self.over()
-        _tolerant(self._protocol.connection.close_connection, code)
+        tolerant(self.connection.close_connection, code)
         self._spawn(self._end)
 
-    def _reset(self, number: int, _reason: str) -> None:
-        """Reset a stream; with the last one the connection goes as well."""
-        self.streams.pop(number, None)
-        protocol = self._protocol
-        _tolerant(protocol.connection.reset_stream, number, CANCEL)
-        if self.streams:
-            self._spawn(self._end, number, False)
-            return
-        self.over()
-        _tolerant(protocol.connection.close_connection, NO_ERROR)
-        self._spawn(self._end, number, True)
+    def end(self, number: int, last: bool) -> None:
+        """As the base says, in a task of the connection's."""
+        self._spawn(self._end, number, last)
 
     async def _end(self, number: int | None = None, last: bool = True) -> None:
         """Send what h2 has made, let hypercorn forget stream *number*, and close after the *last*.
@@ -227,24 +162,16 @@ class Session:
             await protocol._close_stream(number)
             await protocol._window_updated(number)  # the sending task then forgets the stream
         if last:
-            self._watch.close()
+            self.watch.close()
 
     async def _say_goodbye(self) -> None:
         from hypercorn.events import RawData
 
         # Written by hand: after its own GOAWAY, h2 would send no answer to what is open.
-        last = self._protocol.connection.highest_inbound_stream_id
+        last = self.connection.highest_inbound_stream_id
         payload = last.to_bytes(4, "big") + NO_ERROR.to_bytes(4, "big")
         head = len(payload).to_bytes(3, "big") + bytes((7, 0)) + bytes(4)
         await self._protocol.send(RawData(data=head + payload))
-
-
-def _tolerant(call: Callable[..., object], *arguments: object) -> None:
-    """Call what h2 refuses if the stream or the connection has ended meanwhile."""
-    from h2.exceptions import ProtocolError
-
-    with suppress(ProtocolError):
-        call(*arguments)
 
 
 def guard(around: Around) -> None:
@@ -301,7 +228,7 @@ def guard(around: Around) -> None:
     async def create_stream(method: Any, self: Any, request: Any) -> None:
         session = session_of(self)
         if session is not None and session.leaving:
-            _tolerant(self.connection.reset_stream, request.stream_id, REFUSED_STREAM)
+            tolerant(self.connection.reset_stream, request.stream_id, REFUSED_STREAM)
             return
         if session is not None and not session.ended:
             session.begin(request.stream_id)

@@ -1,0 +1,187 @@
+"""HTTP/2 under gunicorn's ASGI worker: its connection and its streams are told apart.
+
+The rule of this module: *gunicorn's objects stay, and get another class*. What it has noted on a
+stream is read when something has moved. Its own limit of a wait, `--timeout`, stays in force. Tried
+with gunicorn 27.0.1 and h2 4.4.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gunicorn.http2.async_connection import AsyncHTTP2Connection
+from gunicorn.http2.stream import HTTP2Stream, StreamState
+
+from ...policy import Phase
+from .connection import CANCEL, Connection
+from .waiting import Watch
+
+
+class Session(Connection):
+    """One connection of HTTP/2 under gunicorn.
+
+    Args:
+        serving: gunicorn's connection, guarded.
+        watch: Who watches it.
+    Attributes:
+        stalled: The streams whose answer waits for the client's window.
+        unread: Bytes that were taken from the reader, and that h2 has not been given yet.
+    """
+
+    def __init__(self, serving: Any, watch: Watch) -> None:
+        super().__init__(serving.h2_conn, watch)
+        self._serving = serving
+        self.stalled: set[int] = set()
+        self.unread: int = 0
+
+    def works(self) -> bool:
+        """As the base says."""
+        return self.unread > 0 or bool(self._serving.reader.buffered())
+
+    def phase_of(self, number: int) -> Phase:
+        """As the base says."""
+        stream = self._serving.streams.get(number)
+        if stream is None or stream.state is StreamState.CLOSED or stream.response_complete:
+            return Phase.IN_FLIGHT  # only the application still works
+        if number in self.stalled and self.is_shut(number):
+            return Phase.WRITE
+        if stream.body_complete or stream._body_chunks:
+            return Phase.IN_FLIGHT
+        return Phase.TUNNEL if stream.response_headers_sent else Phase.BODY
+
+    def look_at(self, number: int) -> None:
+        """As the base says. A stream that was reset has ended, whatever its application does."""
+        stream = self._serving.streams.get(number)
+        if stream is None or stream.state is StreamState.CLOSED:
+            self.finish(number)
+        else:
+            super().look_at(number)
+
+    def end(self, number: int, last: bool) -> None:
+        """As the base says. The application sees that its client has gone."""
+        serving = self._serving
+        if (stream := serving.streams.get(number)) is not None:
+            stream.reset(CANCEL)
+        serving._write_pending_nowait()
+        serving.cleanup_stream(number)
+        if last:
+            serving.abort_streams_nowait()
+            self.watch.close()
+        else:
+            serving._signal_window()  # the application may wait there
+
+
+class _Reader:
+    """Stands before gunicorn's reader, and notes what is on its way from there to h2."""
+
+    def __init__(self, reader: Any, session: Session) -> None:
+        self._reader = reader
+        self._session = session
+
+    def buffered(self) -> int:
+        """Bytes that came, and that gunicorn has not read."""
+        return len(self._reader._buffer)
+
+    async def read(self, most: int) -> bytes:
+        """As the reader's own."""
+        data: bytes = await self._reader.read(most)
+        self._session.unread = len(data)
+        return data
+
+
+class _Stream(HTTP2Stream):  # type: ignore[misc]
+    """A stream of gunicorn's that says what moves it."""
+
+    connection: _AsyncConnection
+
+    def _looked_at(self) -> None:
+        self.connection.session.look_at(self.stream_id)
+
+    def _moved(self, received: int = 0, sent: int = 0) -> None:
+        waiting = self.connection.session.streams.get(self.stream_id)
+        if waiting is not None:
+            waiting.moved(received, sent)
+            self._looked_at()
+
+    def receive_data(self, data: bytes, end_stream: bool = False) -> None:
+        super().receive_data(data, end_stream)
+        self._moved(received=len(data))
+
+    def send_data(self, data: bytes, end_stream: bool = False) -> None:
+        super().send_data(data, end_stream)
+        self._moved(sent=len(data))
+
+    def send_headers(self, headers: Any, end_stream: bool = False) -> None:
+        super().send_headers(headers, end_stream)
+        self._looked_at()
+
+    def pop_chunk(self) -> bytes | None:
+        chunk: bytes | None = super().pop_chunk()
+        self._looked_at()
+        return chunk
+
+
+class _AsyncConnection(AsyncHTTP2Connection):  # type: ignore[misc]
+    """A connection of gunicorn's whose streams are guarded.
+
+    Attributes:
+        session: What they wait for.
+    """
+
+    session: Session
+
+    async def receive_data(self, timeout: float | None = None) -> Any:
+        session = self.session
+        try:
+            return await super().receive_data(timeout)
+        finally:
+            session.received(session.unread)
+            session.unread = 0
+
+    def _handle_event(self, event: Any) -> Any:
+        request = super()._handle_event(event)
+        if (number := getattr(event, "stream_id", None)) is not None:
+            self.session.look_at(number)
+        return request
+
+    def _signal_window(self) -> None:
+        super()._signal_window()
+        for number in self.session.stalled:
+            self.session.look_at(number)
+
+    async def _wait_for_flow_control_window(self, number: int) -> Any:
+        session = self.session
+        session.stalled.add(number)
+        session.look_at(number)
+        try:
+            return await super()._wait_for_flow_control_window(number)
+        finally:
+            session.stalled.discard(number)
+            session.look_at(number)
+
+    def cleanup_stream(self, number: int) -> None:
+        super().cleanup_stream(number)
+        self.session.finish(number)
+
+    def _abort_all_streams(self) -> None:
+        self.session.over()
+        super()._abort_all_streams()
+
+
+def guard(serving: Any, stream: Any, watch: Callable[[], Watch]) -> None:
+    """Guard *stream*, which is about to be served.
+
+    Args:
+        serving: Its connection, gunicorn's `AsyncHTTP2Connection`.
+        watch: Returns who watches it. Called once for each connection.
+    """
+    if type(serving) is AsyncHTTP2Connection:
+        serving.__class__ = _AsyncConnection
+        serving.session = session = Session(serving, watch())
+        serving.reader = _Reader(serving.reader, session)
+    session = serving.session
+    if not session.ended:
+        stream.__class__ = _Stream
+        session.begin(stream.stream_id)
+        stream._moved(received=stream.body_size)

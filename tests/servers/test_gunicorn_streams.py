@@ -1,0 +1,94 @@
+"""Streams of HTTP/2 under gunicorn's guarded workers: clients that hold them, and one that lives."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+pytest.importorskip("h2")
+
+import reaper.gunicorn
+from loadgen.clients import Ended, Speech
+from loadgen.drive.protocols import Paths
+from loadgen.http2 import Http2, play
+from loadgen.units import parse_target
+from tests.helpers import asgi
+from tests.servers.test_other_servers import LIMITS, worker
+
+pytestmark = pytest.mark.slow
+
+LIMIT = 2.0
+"""Seconds: every timeout of the server."""
+LATE = 3.0
+"""Seconds after its timeout by which a stream is ended at the latest, on a machine that is busy."""
+SPEECH = Speech("http2", Paths("/", post="/echo", much="/big"))
+STREAM_RESET = b"RST_STREAM 8"
+
+
+@pytest.fixture(scope="module")
+def target() -> Iterator[str]:
+    """Where a worker listens that takes HTTP/2 in clear text."""
+    given = {"http_protocols": "h1,h2", "http2_cleartext": "prior-knowledge"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("REAPER_TICK", "250ms")
+        for name in LIMITS:
+            patch.setenv(f"REAPER_TIMEOUTS_{name}", f"{LIMIT:g}s")
+        with worker(reaper.gunicorn.ASGIWorker, asgi.application, **given) as running:
+            host, port = running.address[:2]
+            yield f"{host}:{port}"
+
+
+def played(target: str, *kinds: str, patience: float = LIMIT + LATE) -> list[Ended]:
+    """What became of a client of each of *kinds*, all at the same time."""
+
+    async def run() -> list[Ended]:
+        return await asyncio.gather(
+            *(play(kind, parse_target(target), SPEECH, patience) for kind in kinds)
+        )
+
+    return asyncio.run(run())
+
+
+def test_a_stream_whose_client_gives_nothing_is_reset_by_its_timeout(target: str) -> None:
+    for ended in played(target, "half_body", "empty_body", "unopened", "unopened_pings"):
+        assert (ended.how, STREAM_RESET in ended.said) == ("closed", True), ended
+        assert ended.borne is not None
+        assert LIMIT <= ended.borne <= LIMIT + LATE, ended
+
+
+def test_a_stream_whose_body_drips_is_reset_by_the_least_rate(target: str) -> None:
+    (ended,) = played(target, "dripped_body", patience=5 + LIMIT + LATE)
+    assert (ended.how, STREAM_RESET in ended.said) == ("closed", True), ended
+
+
+def test_a_stream_whose_client_reads_slowly_is_kept(target: str) -> None:
+    (ended,) = played(target, "slow_reader", patience=3 * LIMIT)
+    assert ended.how == "left"
+
+
+def test_a_stream_that_is_due_does_not_end_its_neighbour(target: str) -> None:
+    reset: list[int] = []
+
+    async def both(client: Http2) -> None:
+        client.begin(1000)
+        client.ask("/big")  # whose window is never opened again
+        client.ask(f"/slow?{LIMIT + 1.5:g}")
+        await client.answered.wait()
+
+    async def run() -> Ended:
+        client = Http2(parse_target(target), SPEECH, "both")
+        heard = client._heard
+
+        def note(event: object) -> bool:
+            if type(event).__name__ == "StreamReset":
+                reset.append(event.stream_id)  # type: ignore[attr-defined]
+            heard(event)
+            return client.answered.is_set() or type(event).__name__ == "ConnectionTerminated"
+
+        client._heard = note  # type: ignore[method-assign]
+        return await client.play(both, 3 * LIMIT + LATE)
+
+    ended = asyncio.run(run())
+    assert (reset, ended.answered) == ([1], 1)
