@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,13 @@ def test_the_program_about_the_journal_writes_one(
     (file,) = (tmp_path / "journal").glob("*.parquet")
     kinds = read_table(file, columns=["kind"]).to_pydict()["kind"]
     assert [kind for kind in kinds if kind != "config"] == ["open", "close_peer", "drain"]
+
+
+def test_the_test_on_the_page_about_testing_passes() -> None:
+    (program,) = blocks("docs/reference/testing.md", "python")
+    names: dict[str, Callable[[], None]] = {}
+    exec(program, names)
+    names["test_a_silent_client_is_closed"]()
 
 
 @pytest.mark.parametrize("page", SETTINGS)
