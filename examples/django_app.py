@@ -1,6 +1,6 @@
 """Django (ASGI) in one file, under a guarded uvicorn.
 
-uvicorn examples.django_app:app --http reaper.uvicorn:HttpTools --lifespan off
+uvicorn examples.django_app:app --http reaper.uvicorn:Auto --lifespan off
 """
 
 from __future__ import annotations

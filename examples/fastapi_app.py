@@ -1,6 +1,6 @@
 """FastAPI under a guarded uvicorn: nothing in the application knows of it.
 
-uvicorn examples.fastapi_app:app --http reaper.uvicorn:HttpTools
+uvicorn examples.fastapi_app:app --http reaper.uvicorn:Auto
 """
 
 from __future__ import annotations

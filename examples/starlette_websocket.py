@@ -1,7 +1,7 @@
 """A Starlette WebSocket under a guarded uvicorn: it is closed when nothing moves on it for
 `timeouts.tunnel`.
 
-uvicorn examples.starlette_websocket:app --http reaper.uvicorn:HttpTools
+uvicorn examples.starlette_websocket:app --http reaper.uvicorn:Auto
 """
 
 from __future__ import annotations
