@@ -35,10 +35,13 @@ def descriptor_of(transport: Any) -> int:
 
 
 def own_socket(transport: Any) -> Any:
-    """Its socket object where that is the interpreter's own, or asyncio's view of it; None if there
-    is none, as of a transport of uvloop's, whose sockets make one for each question.
+    """Its socket object where that is the interpreter's own; None if there is none, as of a
+    transport of uvloop's, whose sockets make one for each question.
     """
     found = socket_of(transport)
+    if isinstance(found, TransportSocket):
+        # asyncio's view of it hands each question on by a call in Python.
+        found = getattr(found, "_sock", found)
     return found if isinstance(found, TransportSocket | socket.socket) else None
 
 

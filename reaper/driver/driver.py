@@ -363,10 +363,12 @@ class Driver:
         It does not wait behind connections that `reaps_per_second` holds back. What it raises is
         logged.
         """
+        return self.at(self.now() + seconds, call)
+
+    def at(self, instant: float, call: Callable[[], object]) -> Call:
+        """`after`, at an *instant* of `now`; as soon as may be if it is past."""
         made = Call(call)
-        due = ms_to_seconds(
-            seconds_to_ms_deadline(self.now() + seconds)
-        )  # so that many fall due together
+        due = ms_to_seconds(seconds_to_ms_deadline(instant))  # so that many fall due together
         heappush(self._calls, (due, self.next_number(), made))
         self._hurry(self._next_wakeup())
         return made

@@ -178,6 +178,8 @@ def tcp_info_of(descriptor: int) -> TcpInfo | None:
 _SILENCE = struct.Struct("=52xII")
 """Of the same: ms since data was received, and an acknowledgement."""
 
+_silence, _SILENCE_SIZE = _SILENCE.unpack, _SILENCE.size
+
 
 def silence_of(descriptor: int) -> float | None:
     """`TcpInfo.silence` of the TCP socket *descriptor*; None if it is closed, or not over TCP.
@@ -197,11 +199,10 @@ def silence_of(descriptor: int) -> float | None:
 def silence_by(connected: Any) -> float | None:
     """`silence_of` by a socket object of any kind: one system call."""
     try:
-        found = connected.getsockopt(IPPROTO_TCP, TCP_INFO, _SILENCE.size)
-        received, acked = _SILENCE.unpack(found)
+        received, acked = _silence(connected.getsockopt(IPPROTO_TCP, TCP_INFO, _SILENCE_SIZE))
     except (OSError, struct.error):
         return None
-    return float(min(acked, received)) / 1e3
+    return float(min(received, acked)) / 1e3
 
 
 _MPTCP_INFO = struct.Struct("=88xII")

@@ -37,13 +37,18 @@ A healthy peer answers its first question, and no two of those are less than hal
 apart: it is asked twice at most within it. One that leaves the first unanswered is asked ten times
 more, at least, before it is closed; that costs nothing for the others.
 
-A list is worked off evenly, `LOOKS_PER_STEP` at a time: over its round, or, where that would be
-more than one step in `STEP_LENGTH`, over as many as four. So the peers are not asked all in one
-instant. Cost: O(slots) for an eighth of `vanished`; for each connection that is silent and
-unlimited 8 bytes in the ring, an entry in a dict, a look and a question in a little more than half
-of `vanished`: two system calls by the owner's socket object (`Reapable.own_socket`). Where there is
-only a descriptor they are four, because CPython asks each socket that it makes an object of for its
-name.
+A list is worked off evenly, `LOOKS_PER_STEP` at a time at the most: over its round, or, where that
+would be more than one step in `STEP_LENGTH`, over as many as four. So the peers are not asked all
+in one instant. A processor that has rested does its first work slowly, so a wake of the loop costs
+as much as many questions: the steps of a round are a power of two, and the instants are counted
+from the last ones and not from when the loop woke, so that one wake asks some and looks at those
+asked a round ago.
+
+Cost: O(chunks) for an eighth of `vanished`, since a chunk of which each lease is known is passed
+over until that changes; for each connection that is silent and unlimited 8 bytes in the ring, an
+entry in a dict, a look and a question in a little more than half of `vanished`: two system calls by
+the owner's socket object (`Reapable.own_socket`). Where there is only a descriptor they are four,
+because CPython asks each socket that it makes an object of for its name.
 
 TCP_USER_TIMEOUT would be simpler and is wrong: the kernel counts a window that stays full against
 it although the peer answers every probe, and so it ends a client that reads slowly, or is stopped.
@@ -84,7 +89,7 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -99,8 +104,8 @@ if TYPE_CHECKING:
     from .driver import Driver
     from .watched import Reapable
 
-LOOKS_PER_STEP = 128
-"""Connections looked at, and asked, before the loop is let run again: about a millisecond."""
+LOOKS_PER_STEP = 256
+"""Connections looked at, and asked, before the loop is let run again: about two milliseconds."""
 
 CHUNKS_PER_STEP = 16
 """Chunks of slots gone through before the loop is let run again: 4,096 leases, 0.5 ms."""
@@ -171,13 +176,17 @@ class Vanished:
         self._known: dict[Lease, Any] = {}
         self._ring: deque[list[Lease]] = deque([] for _ in range(ROUNDS))
         self._pardoned: set[Lease] = set()  # since they were last looked at
+        # The chunks of which each lease is known, each with its list and how long that was: leases
+        # are only appended to it, or overwritten by None; whoever else is to lie in the chunk gets
+        # a new list.
+        self._whole: dict[Chunk, tuple[list[Any], int]] = {}
 
     def begin(self) -> None:
         """There is a connection to look at."""
         if self.after and not self._awake:
             self._awake = True
             self._rounds = 0
-            self._await_round()
+            self._await_round(self._driver.now())
 
     def pardoned(self, owner: Reapable, lease: Lease) -> None:
         """The limit of *lease* was over, and the connection of its *owner* is not due after all."""
@@ -189,11 +198,21 @@ class Vanished:
 
     # ---- the rounds ------------------------------------------------------------------------------
 
-    def _await_round(self) -> None:
-        self._next_round = self._driver.now() + self._round_length
-        self._driver.after(self._round_length, self._round)
+    def _next(self, instant: float, seconds: float, call: Callable[[float], object]) -> float:
+        """Call *call* with its instant, *seconds* after *instant*, and return that.
 
-    def _round(self) -> None:
+        Where the loop has come late by more than a quarter of them, they are counted from now: what
+        is left of them must do for an answer.
+        """
+        now = self._driver.now()
+        due = (instant if now - instant <= seconds / 4 else now) + seconds
+        self._driver.at(due, partial(call, due))
+        return due
+
+    def _await_round(self, instant: float) -> None:
+        self._next_round = self._next(instant, self._round_length, self._round)
+
+    def _round(self, instant: float) -> None:
         """Begin to work off the list of this round, and now and then to find the silent."""
         self._rounds += 1
         chunks: list[Chunk] = []
@@ -202,16 +221,18 @@ class Vanished:
                 self._awake = False  # until another connection begins
                 self._clear()
                 return
-            chunks = list(self._chunks())
-        self._await_round()
+            chunks = self._chunks()
+        self._await_round(instant)
         due = self._ring.popleft()
         self._ring.append([])
         if not due and not chunks:
             return
         steps = max(-(-len(due) // LOOKS_PER_STEP), -(-len(chunks) // CHUNKS_PER_STEP))
+        steps = 1 << (steps - 1).bit_length()
         longest = self._round_length * ROUNDS_PER_SCAN / steps
         pause = min(max(self._round_length / steps, STEP_LENGTH), longest)
-        self._step(iter(due), iter(chunks), steps, pause)
+        share = -(-len(due) // steps)
+        self._step(iter(due), share, iter(chunks), steps, pause, instant)
 
     def _can_vanish(self) -> bool:
         """Whether there is any connection but those over sockets that cannot vanish."""
@@ -225,17 +246,29 @@ class Vanished:
             )
         )
 
-    def _chunks(self) -> Iterator[Chunk]:
+    def _chunks(self) -> list[Chunk]:
         """The chunks of leases that may soon have been silent for half of `vanished`, and that no
-        limit ends before it is over. O(slots).
+        limit ends before it is over, without those of which each is known. O(chunks).
         """
         core = self._driver.core
         until = self._soon()
+        before, self._whole = self._whole, {}
+        found: list[Chunk] = []
         for slot in [*core._slots, *core._never.slots.values()]:
             if slot.epoch is core._never or (
                 slot.epoch.closed <= until and not self._is_limited(slot)
             ):
-                yield from slot.chunks
+                for chunk in slot.chunks:
+                    marked = before.get(chunk)
+                    if (
+                        marked is not None
+                        and marked[0] is chunk.items
+                        and marked[1] == len(chunk.items)
+                    ):
+                        self._whole[chunk] = marked
+                    else:
+                        found.append(chunk)
+        return found
 
     def _is_limited(self, slot: IdleSlot) -> bool:
         """Whether the leases of *slot* end without our doing before their peers have vanished."""
@@ -251,15 +284,25 @@ class Vanished:
         ahead = (ROUNDS_PER_SCAN + 1) * self._round_length
         return self._driver.now() - self._half + ahead
 
-    def _step(self, due: Iterator[Lease], chunks: Iterator[Chunk], left: int, pause: float) -> None:
-        """A part of a round, *left* with this: look at some leases, and find some that have gone
+    def _step(
+        self,
+        due: Iterator[Lease],
+        share: int,
+        chunks: Iterator[Chunk],
+        left: int,
+        pause: float,
+        instant: float,
+    ) -> None:
+        """A part of a round, *left* with this: look at *share* leases, and find some that have gone
         silent.
         """
         if left > 1:
-            self._driver.after(pause, partial(self._step, due, chunks, left - 1, pause))
-        known, asked = self._known, list[Lease]()
+            self._next(instant, pause, partial(self._step, due, share, chunks, left - 1, pause))
+        known, pardoned, asked = self._known, self._pardoned, list[Lease]()
+        idle, keep_idle = self._idle, sockets.TCP_KEEPIDLE
         silent_since = self._driver.now() - self._half
-        for lease in islice(due, LOOKS_PER_STEP):
+        slot, limited = None, False
+        for lease in islice(due, share):
             # What is done for each of thousands, who have answered before and say nothing, is
             # written out: any other is looked at.
             connected, chunk = known.get(lease, UNSEEN), lease._chunk
@@ -267,28 +310,38 @@ class Vanished:
                 chunk is not None
                 and type(connected) is not int
                 and lease._epoch.closed <= silent_since
-                and lease not in self._pardoned
-                and not self._is_limited(chunk.slot)
+                and lease not in pardoned
             ):
-                try:
-                    # The kernel asks only if it has heard nothing either.
-                    connected.setsockopt(IPPROTO_TCP, sockets.TCP_KEEPIDLE, self._idle)
-                except OSError:  # it is closed, or another object has it now
-                    known[lease] = UNSEEN
-                else:
-                    self.asks += 1
-                    asked.append(lease)
-                    continue
+                if chunk.slot is not slot:  # it is that of the one before, mostly
+                    slot = chunk.slot
+                    limited = self._is_limited(slot)
+                if not limited:
+                    try:
+                        # The kernel asks only if it has heard nothing either.
+                        connected.setsockopt(IPPROTO_TCP, keep_idle, idle)
+                    except OSError:  # it is closed, or another object has it now
+                        known[lease] = UNSEEN
+                    else:
+                        self.asks += 1
+                        asked.append(lease)
+                        continue
             if self._look(lease):
                 asked.append(lease)
         if asked:
-            self._driver.after(self._round_length, partial(self._look_again, asked, 1))
+            self._next(instant, self._round_length, partial(self._look_again, asked, 1))
         until = self._soon()
         for chunk in islice(chunks, CHUNKS_PER_STEP):
+            whole = True
             for lease in chunk.items:
-                if lease is not None and lease._epoch.closed <= until and lease not in known:
+                if lease is None or lease in known:
+                    continue
+                if lease._epoch.closed <= until:
                     known[lease] = UNSEEN
                     self._note(lease, lease._epoch.closed + self._half)
+                else:
+                    whole = False
+            if whole:
+                self._whole[chunk] = chunk.items, len(chunk.items)
 
     def _note(self, lease: Lease, due: float) -> None:
         """Put *lease* into the first list that is not begun before *due*, an instant."""
@@ -329,24 +382,27 @@ class Vanished:
         self._ask(lease, owner, owner.link)
         return True
 
-    def _look_again(self, asked: list[Lease], looks: int) -> None:
+    def _look_again(self, asked: list[Lease], looks: int, instant: float) -> None:
         """Look, for the time number *looks*, at what was *asked*; ask the silent again."""
         silent: list[Lease] = []
         known, ring = self._known, self._ring
+        silence_by = sockets.silence_by
         owner_of, half, now = self._driver.owner_of, self._half, self._driver.now()
-        rested = now + half + JIFFY - self._next_round
+        length, rested = self._round_length, now + half + JIFFY - self._next_round
         for lease in asked:
             connected = known.get(lease, UNSEEN)
             if type(connected) is not int and lease._chunk is not None:
-                silence = sockets.silence_by(connected)
+                silence = silence_by(connected)
                 if silence is not None and silence < half:
                     self.looks += 1
-                    rounds = int((rested - silence) // self._round_length) + 1
-                    ring[min(max(rounds, 0), ROUNDS - 1)].append(lease)  # as `_note`
+                    rounds = int((rested - silence) // length) + 1
+                    if not 0 <= rounds < ROUNDS:
+                        rounds = min(max(rounds, 0), ROUNDS - 1)
+                    ring[rounds].append(lease)  # as `_note`
                     continue
             owner = owner_of(lease.uid) if lease._chunk is not None else None
             if owner is None:
-                known.pop(lease, None)
+                self._drop(lease)
                 continue
             link = owner.link
             self.looks += 1
@@ -357,19 +413,19 @@ class Vanished:
             self.looks -= 1
             seen = self._seen(link)
             if seen is None:
-                self._known.pop(lease, None)
+                self._drop(lease)
             elif seen.silence < half:
                 self._rest(lease, seen.silence)
             elif looks >= LOOKS_TO_END and self._is_gone(link, seen):
                 # By a call of its own: what an adapter raises must harm no other.
-                self._known.pop(lease, None)
+                self._drop(lease)
                 self._driver.after(0.0, partial(self._end, owner, link, seen.silence))
             else:
                 self._ask(lease, owner, link)
                 self._hurry(link, seen)
                 silent.append(lease)
         if silent:
-            self._driver.after(self._round_length, partial(self._look_again, silent, looks + 1))
+            self._next(instant, self._round_length, partial(self._look_again, silent, looks + 1))
 
     def _rest(self, lease: Lease, silence: float) -> None:
         """Look at *lease* again when its peer may have been silent for half of `vanished`."""
@@ -378,12 +434,18 @@ class Vanished:
     def _forget(self, lease: Lease) -> None:
         """Look no more at *lease*, which is not silent, or will end anyway."""
         ours = self._is_ours(lease)
-        self._known.pop(lease, None)
+        self._drop(lease)
         if ours and lease._chunk is not None:
             owner = self._driver.owner_of(lease.uid)
             if owner is not None and owner.link >= 0:
                 _calm(owner.link, self.after)
         self._pardoned.discard(lease)
+
+    def _drop(self, lease: Lease) -> None:
+        """*lease* is known no more: if it lives, the next scan may find it."""
+        self._known.pop(lease, None)
+        if lease._chunk is not None:
+            self._whole.pop(lease._chunk, None)
 
     # ---- one connection --------------------------------------------------------------------------
 
