@@ -16,7 +16,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import psutil
 
@@ -35,13 +35,18 @@ def descriptors(pid: int) -> Iterator[tuple[int, int]]:
 
     Raises:
         PermissionError: its descriptors may not be read.
-    Cost: about 2 us per descriptor.
+    Cost: 2 to 5 us per descriptor, most of it the kernel's.
     """
-    with suppress(FileNotFoundError, ProcessLookupError), os.scandir(f"/proc/{pid}/fd") as entries:
-        for entry in entries:
-            with suppress(FileNotFoundError, ProcessLookupError):
-                link = os.readlink(entry.path)
-                yield int(link[8:-1]) if link.startswith("socket:[") else 0, int(entry.name)
+    with suppress(FileNotFoundError, ProcessLookupError), ExitStack() as stack:
+        # By names within the directory, the kernel does not walk its whole path for each.
+        folder = os.open(f"/proc/{pid}/fd", os.O_RDONLY | os.O_DIRECTORY)
+        stack.callback(os.close, folder)
+        for entry in stack.enter_context(os.scandir(folder)):
+            try:
+                link = os.readlink(entry.name, dir_fd=folder)
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            yield int(link[8:-1]) if link.startswith("socket:[") else 0, int(entry.name)
 
 
 def socket_inodes(pid: int) -> Iterator[tuple[int, int]]:

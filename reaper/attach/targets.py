@@ -8,9 +8,10 @@ socket, never our own process.
 
 The answer changes while we watch: servers restart, workers come and go, listening sockets and
 connections are handed over. So `listeners` is asked again at each discovery, and what processes
-hold is read again every few seconds, whether or not anything looks new. Even so it is a hint,
-because descriptors are closed and reused behind our back. Whoever takes one compares the socket's
-cookie, and has the descriptors read again when it differs.
+hold is read again now and then, whether or not anything looks new: every `READ_EVERY` seconds, or
+as often as `READ_SHARE` of a core allows. Even so it is a hint, because descriptors are closed and
+reused behind our back. Whoever takes one compares the socket's cookie, and has the descriptors read
+again when it differs.
 
 Reading all descriptors of a process takes time, and other users may have as many as they like. So
 only the processes that are known to serve the target are read by the thread that closes; `holders`
@@ -35,7 +36,9 @@ from .kernel import Found, Linux, Listener, Refusal, Sighted
 from .netlink import Address, Network, addresses_of
 
 READ_EVERY = 10.0
-"""Seconds: what was handed over is noticed after so long at the latest."""
+"""Seconds between two readings of all descriptors while nothing looks new, at least."""
+READ_SHARE = 0.01
+"""The most of a core that these readings take: of 100,000 descriptors, about one a minute."""
 
 
 class Target(ABC):
@@ -64,6 +67,9 @@ class Target(ABC):
         self.tells_gaps: bool = True
         self.read_at: float = float("-inf")
         self._clock = clock
+        # Time that this thread works: what it waits for a processor costs nobody anything.
+        self._worked: Callable[[], float] = time.thread_time
+        self._read_took = 0.0
         self._places: dict[int, tuple[int, int]] = {}
         self._known: frozenset[int] = frozenset()
         self._may_scan = True
@@ -120,11 +126,13 @@ class Target(ABC):
         Cost: about 3 us per descriptor.
         """
         self.read_at = self._clock()
+        before = self._worked()
         self._places = {}
         for pid in self.pids():
             with suppress(PermissionError):
                 for inode, fd in socket_inodes(pid):
                     self._places.setdefault(inode, (pid, fd))
+        self._read_took = self._worked() - before
 
     @property
     def searching(self) -> bool:
@@ -146,13 +154,15 @@ class Target(ABC):
             return False
         return not any(remote in network for network in self.never)
 
-    def _news(self, listeners: list[Listener], read_at: float) -> bool:
-        """Whether it is time to read again what was read at *read_at*.
+    def _news(self, listeners: list[Listener], read_at: float, took: float = 0.0) -> bool:
+        """Whether it is time to read again what was read at *read_at*, in *took* seconds of work.
 
-        It is if another socket listens than at the last call, or after `READ_EVERY` seconds.
+        It is if another socket listens than at the last call, or after `READ_EVERY` seconds; after
+        more, if a reading would take more than `READ_SHARE` of a core.
         """
         before, self._known = self._known, frozenset(listener.inode for listener in listeners)
-        return bool(self._known - before) or self._clock() - read_at >= READ_EVERY
+        pause = max(READ_EVERY, took / READ_SHARE)
+        return bool(self._known - before) or self._clock() - read_at >= pause
 
 
 class ByPid(Target):
@@ -188,7 +198,7 @@ class ByPid(Target):
         if not self._process.is_running():  # This compares the time at which it was started, too.
             raise Refusal(f"process {self.pid} has ended")
         found = self.kernel.listeners()
-        if self._news(found, self.read_at):
+        if self._news(found, self.read_at, self._read_took):
             self.scan()
         return [listener for listener in found if listener.inode in self]
 

@@ -257,6 +257,29 @@ def test_a_listening_socket_that_is_handed_over_later_is_watched(
         ours.send(b"!")
 
 
+def test_descriptors_are_read_again_in_the_time_that_their_reading_may_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A reading takes 2 s of work here: at a hundredth of a core that is one in 200 s."""
+    ours, theirs = socket.socketpair()
+    with (
+        subprocess.Popen([sys.executable, "-c", TAKES_OVER], stdin=theirs.fileno()) as child,
+        theirs, ours, socket.create_server(("127.0.0.1", 0)) as server, closing(Linux()) as kernel,
+    ):  # fmt: skip
+        target = ByPid(child.pid, kernel, waits=True)
+        socket.send_fds(ours, [b"!"], [server.fileno()])
+        assert ours.recv(1) == b"!"
+        target.listeners()
+        monkeypatch.setattr(target, "_clock", lambda: 1000.0)
+        monkeypatch.setattr(target, "_worked", iter([7.0, 9.0, 7.0, 9.0]).__next__)
+        target.scan()
+        for now, read_at in ((1199.0, 1000.0), (1200.0, 1200.0), (1399.0, 1200.0)):
+            monkeypatch.setattr(target, "_clock", lambda now=now: now)
+            assert len(target.listeners()) == 1
+            assert target.read_at == read_at
+        ours.send(b"!")
+
+
 @pytest.mark.parametrize(
     ("code", "said"), [(errno.EOPNOTSUPP, "CONFIG_INET_DIAG_DESTROY"), (errno.EPERM, "NET_ADMIN")]
 )
