@@ -34,6 +34,8 @@ PATIENCE = 10
 """Seconds that the kernel may take to answer; it has never been seen to take them."""
 MOST_BYTES = 65536
 """The most that one datagram of the kernel's can have."""
+ONE_ANSWER = 4096
+"""Enough bytes for the answer to one look, of which the kernel sends each in its own datagram."""
 CLONE_NEWNET = 0x40000000
 CLOCK_MONOTONIC_COARSE = 6
 SHUTDOWN_INSTEAD = "leave it out: --how shutdown needs no more than the right to trace"
@@ -179,7 +181,7 @@ class Linux:
                     if said != sequence:  # an earlier dump was not read to its end
                         continue
                     if info:
-                        vain, ago, received = netlink.movement(data, info)
+                        _, vain, ago, received = netlink.movement(data, info)
                         heard = earlier - ago / 1e3 - self._grain if received else 0.0
                         if sighted(ident, earlier, heard, queued, vain):
                             continue
@@ -221,6 +223,41 @@ class Linux:
             for start in range(0, len(places), netlink.MOST_PLACES):
                 yield family, places[start : start + netlink.MOST_PLACES]
 
+    def glance(
+        self, idents: Sequence[bytes], sighted: Sighted
+    ) -> list[tuple[bytes, Snapshot | None]]:
+        """As `look`, each with its ident, but without those that *sighted* says it knows.
+
+        As in a `survey`, each open connection is shown to *sighted* first, and no object is made of
+        it. The order is any.
+
+        Raises:
+            OSError: the kernel refuses to answer at all.
+        Cost: that of `look`, without the objects for those that *sighted* knows.
+        """
+        found = list[tuple[bytes, Snapshot | None]]()
+        for start in range(0, len(idents), BATCH):
+            part = idents[start : start + BATCH]
+            first, before = self._ask(part)
+            left = len(part)
+            while left:
+                data = self._looks.recv(ONE_ANSWER)
+                for at, end, said, _, queued, info in netlink.scan(data):
+                    if said < first:  # what an interrupted call left behind
+                        continue
+                    left -= 1
+                    # The very object that was given, which may be kept: the answer has a copy.
+                    ident = part[said - first]
+                    if info:
+                        state, vain, ago, received = netlink.movement(data, info)
+                        heard = before - ago / 1e3 - self._grain if received else 0.0
+                        is_open = OPEN_STATES >> state & 1
+                        if is_open and sighted(ident, before, heard, queued, vain):
+                            continue
+                    (answer,) = netlink.parse(data[at:end])
+                    found.append((ident, self._seen(answer, before)))
+        return found
+
     def look(self, idents: Sequence[bytes]) -> list[Snapshot | None]:
         """The connections with *idents* now, in that order; None: no longer open.
 
@@ -254,23 +291,32 @@ class Linux:
         return True
 
     def _look(self, idents: Sequence[bytes]) -> list[Snapshot | None]:
-        first = self._sequence + 1
-        self._sequence += len(idents)
-        before = self._clock()
-        self._looks.send(
-            b"".join([netlink.look_request(first + n, ident) for n, ident in enumerate(idents)])
-        )
+        first, before = self._ask(idents)
         found: dict[int, Snapshot | None] = {}
         answers = self._answers(self._looks)
         while len(found) < len(idents):
             answer = next(answers)
             if answer.sequence < first:  # what an interrupted call left behind
                 continue
-            if answer.error and answer.error not in (errno.ENOENT, errno.ESTALE):
-                raise OSError(answer.error, os.strerror(answer.error))
-            gone = answer.error or not OPEN_STATES >> answer.state & 1
-            found[answer.sequence] = None if gone else self._snapshot(answer, before)
+            found[answer.sequence] = self._seen(answer, before)
         return [found[first + n] for n in range(len(idents))]
+
+    def _ask(self, idents: Sequence[bytes]) -> tuple[int, float]:
+        """Ask for each of *idents*: (the sequence number of the first, the instant before)."""
+        first = self._sequence + 1
+        self._sequence += len(idents)
+        before = self._clock()
+        self._looks.send(
+            b"".join([netlink.look_request(first + n, ident) for n, ident in enumerate(idents)])
+        )
+        return first, before
+
+    def _seen(self, answer: Answer, before: float) -> Snapshot | None:
+        """What *answer* to a look shows; None: the connection is no longer open."""
+        if answer.error and answer.error not in (errno.ENOENT, errno.ESTALE):
+            raise OSError(answer.error, os.strerror(answer.error))
+        gone = answer.error or not OPEN_STATES >> answer.state & 1
+        return None if gone else self._snapshot(answer, before)
 
     def _snapshot(self, answer: Answer, before: float) -> Snapshot:
         return parse(answer.info, answer.state, answer.unread, answer.queued, before, self._clock())

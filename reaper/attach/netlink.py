@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ..errors import ReaperError
+from .tcpinfo import CLOSE_WAIT
 
 SOCK_DIAG_BY_FAMILY, SOCK_DESTROY = 20, 21
 NLM_F_REQUEST, NLM_F_ACK, NLM_F_DUMP = 0x1, 0x4, 0x300
@@ -164,7 +165,8 @@ def parse(data: bytes | memoryview) -> Iterator[Answer]:
 
 
 _SEEN = struct.Struct("=IHHI4xBB2x48sIIIII")  # a header and a message, as one
-_MOVED = struct.Struct("=2xBB48xI72xQ")  # of tcp_info: retransmits, probes, received ago, received
+# of tcp_info: state, retransmits, probes, received ago, received
+_MOVED = struct.Struct("=BxBB48xI72xQ")
 
 
 Sight = tuple[int, int, int, bytes, int, int]
@@ -214,14 +216,17 @@ def _place_of_info(data: bytes, start: int, end: int) -> int:
     return 0
 
 
-def movement(data: bytes, at: int) -> tuple[int, int, int]:
-    """(questions in vain, milliseconds since the peer sent data, bytes received) at *at*.
+def movement(data: bytes, at: int) -> tuple[int, int, int, int]:
+    """(state, questions in vain, milliseconds since the peer sent data, bytes received) at *at*.
 
     *at* is the start of a `struct tcp_info` in *data*. Questions are retransmissions and probes
-    that the peer's kernel has not answered.
+    that the peer's kernel has not answered. The byte that the kernel counts for the peer's end of
+    file is not among the bytes received.
     """
-    retransmits, probes, received_ago, received = _MOVED.unpack_from(data, at)
-    return retransmits + probes, received_ago, received
+    state, retransmits, probes, received_ago, received = _MOVED.unpack_from(data, at)
+    if state == CLOSE_WAIT and received:
+        received -= 1
+    return state, retransmits + probes, received_ago, received
 
 
 def _parse_one(body: memoryview, kind: int, sequence: int) -> Answer:

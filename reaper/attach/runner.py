@@ -172,6 +172,7 @@ class Runner:
         self.watch: Watch = Watch(
             target.kernel.look,
             limits,
+            glance=target.kernel.glance,
             tick=config.tick,
             end=end,
             ask=(lambda ident, inode: hands.ask(ident, inode, limits.asks)) if closes else None,

@@ -28,7 +28,6 @@ never blocks longer than one slice of work.
 from __future__ import annotations
 
 import heapq
-import math
 import struct
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -38,11 +37,12 @@ from typing import NamedTuple
 from ..core.ticks import check_timeout
 from ..policy.jitter import Bucket
 from .judge import NONE, Limits, Memory, Verdict, judge
-from .kernel import Found
+from .kernel import Found, Sighted
 from .netlink import cookie_of
 from .tcpinfo import Snapshot
 
 Look = Callable[[Sequence[bytes]], list[Snapshot | None]]
+Glance = Callable[[Sequence[bytes], Sighted], Iterable[tuple[bytes, Snapshot | None]]]
 Again = Callable[[Snapshot], bool]
 End = Callable[[bytes, int, Again], str]
 Ask = Callable[[bytes, int], str]
@@ -152,6 +152,8 @@ class Watch:
     Args:
         look: Asks the kernel for connections by ident; answers None for each that is gone.
         limits: What is not tolerated.
+        glance: As *look*, but shows each to a function first, and leaves out those that it knows; see
+            `Linux.glance`. None: each is looked at.
         tick: Seconds, > 0: a due connection is closed at most one tick late, plus our own stall.
         end: Closes a connection, see `Hands.end`; None: a look has to do for a final check.
         ask: Has the kernel ask a silent peer for `Limits.vanished`, see `Hands.ask`; None: nobody
@@ -172,6 +174,7 @@ class Watch:
         limits: Limits,
         *,
         tick: float,
+        glance: Glance | None = None,
         end: End | None = None,
         ask: Ask | None = None,
         closes: bool = True,
@@ -180,6 +183,7 @@ class Watch:
         on: Callable[[Event], object] = lambda event: None,
     ) -> None:
         self._look = look
+        self._glance = glance
         steps = (
             [limits.longer(1 + jitter * step / (STEPS - 1)) for step in range(STEPS)]
             if jitter
@@ -246,11 +250,30 @@ class Watch:
                     kept.step = QUEUED
                     self._due.append(ident)
         elif heard and kept.step != QUEUED and not kept.flags & TO_ASK:
-            self._put_off(kept, at, heard, bool(vain or queued))
+            number = self._worth_while(kept, at, heard, bool(vain or queued))
+            if number > kept.step:
+                kept.step = self._shared(number)
         return True
 
-    def _put_off(self, kept: Kept, at: float, heard: float, asked: bool) -> None:
-        """Put the next look at *kept* off as far as a dump allows, if that is later.
+    def _glanced(self, ident: bytes, at: float, heard: float, queued: int, vain: int) -> bool:
+        """Put a look that has come off, if what is shown of the connection allows; whether it does.
+
+        As a dump does; most connections that come due have spoken since they were looked at last.
+        """
+        kept = self.rows.get(ident)
+        if kept is None:
+            return True
+        if not heard or kept.flags:
+            return False
+        number = self._worth_while(kept, at, heard, bool(vain or queued))
+        if number <= at / self._step + LOOKS_PER_TICK:  # not for so little: judge it
+            return False
+        kept.step = self._shared(number)
+        self._agenda[number].append(ident)
+        return True
+
+    def _worth_while(self, kept: Kept, at: float, heard: float, asked: bool) -> int:
+        """The step before which no look at *kept* is worth while; 0: this does not tell.
 
         Args:
             kept: A row without `write` and `min_in_rate`, whose peer has sent something.
@@ -259,16 +282,14 @@ class Watch:
             asked: Whether its peer's kernel owes an answer.
         """
         limits = self.limits
-        until = heard + limits.idle if limits.idle else math.inf
+        until = heard + limits.idle if limits.idle else FURTHEST
         if limits.vanished:
             if asked:
-                return
+                return 0
             until = min(until, at + limits.vanished * 0.75)  # as `judge` does after a look
         if limits.max_age:
             until = min(until, _KEPT.unpack_from(kept.packed)[1] + limits.max_age)
-        number = int(min(until, FURTHEST) / self._step) + 1
-        if number > kept.step:
-            kept.step = self._shared(number)
+        return int(min(until, FURTHEST) / self._step) + 1
 
     def discover(
         self, dump: Iterable[Found | None], wanted: Callable[[Found], bool]
@@ -353,7 +374,7 @@ class Watch:
                 batch.append(ident)
         for start in range(0, len(batch), 32):
             part = batch[start : start + 32]
-            for ident, seen in zip(part, self._asked(part), strict=True):
+            for ident, seen in self._glanced_at(part):
                 if ident in self.rows:
                     self._judged(ident, seen)
         return len(batch) + held
@@ -457,6 +478,13 @@ class Watch:
     def _asked(self, idents: list[bytes]) -> list[Snapshot | None]:
         self.counts.looks += len(idents)
         return self._look(idents) if idents else []
+
+    def _glanced_at(self, idents: list[bytes]) -> Iterable[tuple[bytes, Snapshot | None]]:
+        """Those of *idents* that have to be judged, as they are now."""
+        if self._glance is None or self._rates_matter:
+            return zip(idents, self._asked(idents), strict=True)
+        self.counts.looks += len(idents)
+        return self._glance(idents, self._glanced)
 
     def _may_end(self, now: float) -> bool:
         return self._bucket is None or self._bucket.available(now) >= 1

@@ -77,6 +77,47 @@ def test_a_survey_shows_each_connection_and_gives_those_that_are_not_known(world
     assert {shown[other][1] for other in others} == {0.0}  # they have not sent a byte
 
 
+def test_a_glance_shows_each_connection_and_gives_the_gone_and_the_unknown(world: World) -> None:
+    ends = [world.connect() for _ in range(2)]
+    gone, unknown = (world.ident(end) for end in ends)
+    ends += [world.connect() for _ in range(38)]  # more than one system call asks for
+    for end in ends:
+        world.send(end)
+    idents = [found.ident for found in world.dump([world.listener], False)]
+    world.hang_up(ends[0])
+    shown: dict[bytes, float] = {}
+
+    def sighted(ident: bytes, at: float, heard: float, queued: int, vain: int) -> bool:
+        assert 0.0 < heard < at <= world.now
+        assert any(ident is each for each in idents), "a copy, which would be kept beside the key"
+        shown[ident] = heard
+        return ident != unknown
+
+    given = dict(world.glance(idents, sighted))
+    assert sorted(shown) == sorted(set(idents) - {gone})
+    assert sorted(given) == sorted([gone, unknown])
+    assert given[gone] is None
+    seen = given[unknown]
+    assert seen.received == 1
+    assert shown[unknown] <= seen.since(seen.received_ago, GRAIN)
+
+
+def test_a_client_that_ends_its_half_is_not_shown_as_having_sent_a_byte() -> None:
+    with closing(RealWorld()) as world:
+        pair = world.connect()
+        pair.client.shutdown(socket.SHUT_WR)
+        assert pair.server.recv(1) == b""
+        shown: list[float] = []
+
+        def sighted(ident: bytes, at: float, heard: float, queued: int, vain: int) -> bool:
+            shown.append(heard)
+            return True
+
+        assert list(world.glance([world.ident(pair)], sighted)) == []
+        assert [each for each in world.survey([world.listener], sighted) if each] == []
+        assert shown == [0.0, 0.0]
+
+
 def test_who_listens_may_be_asked_while_a_dump_is_half_read() -> None:
     with closing(RealWorld()) as world:
         ends = [world.connect() for _ in range(300)]

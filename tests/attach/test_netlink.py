@@ -169,9 +169,11 @@ def test_a_scan_finds_what_a_parse_does() -> None:
 
 def test_a_scan_tells_when_the_peer_spoke_and_what_it_owes() -> None:
     info = bytearray(INFO)
-    info[2:4] = 1, 2
+    info[0], info[2:4] = tcpinfo.ESTABLISHED, bytes([1, 2])
     ((_, _, _, _, _, at),) = netlink.scan(data := message(info=bytes(info)))
-    assert netlink.movement(data, at) == (3, 48, 21)
+    assert netlink.movement(data, at) == (tcpinfo.ESTABLISHED, 3, 48, 21)
+    info[0] = tcpinfo.CLOSE_WAIT  # the kernel counts the peer's end of file as a byte
+    assert netlink.movement(message(info=bytes(info)), at) == (tcpinfo.CLOSE_WAIT, 3, 48, 20)
 
 
 @pytest.mark.parametrize("cut", range(1, 80))

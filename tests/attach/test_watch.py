@@ -16,7 +16,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from reaper.attach.judge import BUSY_LOOK, Limits
+from reaper.attach.judge import BUSY_LOOK, Limits, Memory, Verdict, judge
 from reaper.attach.kernel import Found
 from reaper.attach.show import summary, text_of
 from reaper.attach.tcpinfo import ESTABLISHED, Snapshot
@@ -35,7 +35,13 @@ class Harness:
         self.events: list[Event] = []
         end = self.world.end if closes else None
         self.watch = Watch(
-            self.world.look, limits, tick=TICK, end=end, on=self.events.append, **options
+            self.world.look,
+            limits,
+            glance=self.world.glance,
+            tick=TICK,
+            end=end,
+            on=self.events.append,
+            **options,
         )
 
     def discover(self, info: bool | None = None) -> None:
@@ -148,6 +154,31 @@ def test_a_connection_that_dumps_show_busy_is_looked_at_once_in_90_seconds(limit
     assert it.watch.counts.looks <= 20 * 45 / 90 + 3
 
 
+def test_a_look_that_shows_that_the_peer_has_spoken_needs_no_judgement(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    it = Harness(Limits(idle=60.0, vanished=60.0, grain=GRAIN))
+    sock = it.served(later=0.1)
+    it.discover()
+    judged: list[Snapshot] = []
+
+    def counted(seen: Snapshot, known: Memory, limits: Limits) -> tuple[Verdict, Memory]:
+        judged.append(seen)
+        return judge(seen, known, limits)
+
+    monkeypatch.setattr("reaper.attach.watch.judge", counted)
+    monkeypatch.setattr(it, "discover", lambda: None)  # a dump would put the looks off
+    for _ in range(20):
+        it.run(25.0)
+        it.exchange(sock, later=0.1)
+        spoke = it.world.now
+    assert it.watch.counts.looks >= 20 * 25 / 60
+    assert not judged
+    it.run(100.0)
+    (closed,) = it.closed()
+    assert 60.0 <= closed.at - spoke <= 60.0 + TICK
+
+
 def test_a_dump_that_puts_a_look_off_delays_no_close() -> None:
     it = Harness(Limits(idle=60.0, grain=GRAIN))
     sock = it.served(later=0.1)
@@ -169,6 +200,15 @@ def test_a_dump_puts_off_no_look_at_a_peer_whose_kernel_owes_an_answer(vain: int
     before = kept.step
     assert it.watch.sighted(ident, it.world.now + 30.0, it.world.now, 0, vain)
     assert (kept.step > before) is (not vain)
+
+
+@pytest.mark.parametrize("vain", [0, 1])
+def test_a_look_at_a_peer_whose_kernel_owes_an_answer_is_judged(vain: int) -> None:
+    it = Harness(Limits(vanished=60.0, grain=GRAIN))
+    it.served()
+    it.discover()
+    (ident,) = it.watch.rows
+    assert it.watch._glanced(ident, it.world.now + 45.0, it.world.now + 44.0, 0, vain) is (not vain)
 
 
 def test_a_connection_that_a_dump_did_not_show_is_asked_for_before_it_counts_as_gone() -> None:

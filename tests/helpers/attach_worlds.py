@@ -152,6 +152,16 @@ class FakeWorld:
         by_ident = {sock.ident: sock for sock in self.sockets}
         return [self._snapshot(by_ident[ident]) if ident in by_ident else None for ident in idents]
 
+    def glance(
+        self, idents: Sequence[bytes], sighted: Sighted
+    ) -> Iterator[tuple[bytes, Snapshot | None]]:
+        for ident, seen in zip(idents, self.look(idents), strict=True):
+            if seen is not None:
+                heard = seen.before - seen.received_ago - 0.008 if seen.received else 0.0
+                if sighted(ident, seen.before, heard, seen.queued, 0):
+                    continue
+            yield ident, seen
+
     def end(self, ident: bytes, inode: int, again: Callable[[Snapshot], bool]) -> str:
         (seen,) = self.look([ident])
         self.looks -= 1
@@ -183,7 +193,7 @@ class RealWorld:
         self.kernel = self._kept.enter_context(closing(Linux()))
         self.pairs: list[Pair] = []
         self.look, self.dump = self.kernel.look, self.kernel.dump
-        self.survey = self.kernel.survey
+        self.survey, self.glance = self.kernel.survey, self.kernel.glance
 
     @property
     def listener(self) -> Listener:
