@@ -3,9 +3,9 @@
 The rule of this module: *the worker's threads are told nothing, and wait for nothing of ours*. They
 leave two flags on the connection, which say what they do; the kernel says when bytes moved. A
 connection that is due is shut down, so that the thread of gunicorn's that reads or polls it sees
-its end and closes it. gunicorn's own timers of idle connections do nothing here: when the process
-has stood still they would fire before the bytes are read that came meanwhile. Tried with gunicorn
-27.0.1.
+its end and closes it. A stream of HTTP/2 is reset by the thread that serves it: see `http2.threads`.
+gunicorn's own timers of idle connections do nothing here: when the process has stood still they
+would fire before the bytes are read that came meanwhile. Tried with gunicorn 27.0.1.
 """
 
 from __future__ import annotations
@@ -19,18 +19,21 @@ import selectors
 import socket
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from gunicorn import sock as gunicorn_sock
 from gunicorn.workers import gthread
 
 from ..asyncio.overload import REFUSALS, Refusal
-from ..asyncio.reaper import AsyncioReaper, reaper_of
+from ..asyncio.reaper import LOOKS_PER_TICK, AsyncioReaper, reaper_of
 from ..config.settings import ReaperConfig
 from ..driver.sockets import reset_on_close
 from ..policy import Phase
 from . import polled
 from .configured import kept_alive, warn
+from .http2.threads import guard
+from .http2.waiting import Watch
 
 FULL_PAUSE = 0.05
 """Seconds for which gunicorn's main thread waits when there is no descriptor for a newcomer."""
@@ -211,6 +214,23 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
             return super().handle_request(req, conn)
         finally:
             face.answering = False
+
+    def _serve_http2_stream(self, request: Any, conn: Any, http2: Any) -> None:
+        watch = functools.partial(self._watch_of, conn)
+        guard(http2, request.stream, watch, self._soon, self._reaper.core.tick / LOOKS_PER_TICK)
+        super()._serve_http2_stream(request, conn, http2)
+
+    def _soon(self, call: Callable[[], None]) -> None:
+        """Have *call* called in our thread."""
+        with contextlib.suppress(RuntimeError):  # the worker has ended
+            self._loop.call_soon_threadsafe(call)
+
+    def _watch_of(self, conn: Any) -> Watch:
+        """Who watches the streams of *conn*."""
+        reaper = self._reaper
+        return Watch(
+            reaper.driver, reaper.config, reaper.sweep, lambda: conn.sock.fileno(), conn.face.close
+        )
 
     def handle_h2c_upgrade(self, conn: Any, *arguments: Any) -> Any:
         """Read the body of the request that asks for HTTP/2, then serve the connection. Until its

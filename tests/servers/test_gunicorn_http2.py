@@ -127,7 +127,6 @@ def test_a_client_of_http2_that_only_sends_pings_is_told_that_its_connection_end
         assert time.monotonic() - start >= 1
 
 
-@pytest.mark.parametrize("server", ["ASGIWorker"], indirect=True)
 def test_a_client_of_http2_is_told_that_its_connection_ends_with_its_last_stream(
     server: Running,
 ) -> None:
@@ -136,6 +135,32 @@ def test_a_client_of_http2_is_told_that_its_connection_ends_with_its_last_stream
         speaks.asks("/echo", "POST")
         assert h2.events.ConnectionTerminated in speaks.hears(h2.events.StreamReset)
         assert not client.recv(65536)
+
+
+def test_pings_do_not_put_off_the_end_of_a_stream(server: Running) -> None:
+    with connect(server) as client:
+        speaks = Http2(client)
+        speaks.asks("/echo", "POST")
+        for _ in range(900):
+            time.sleep(0.02)
+            speaks.pings()
+            if h2.events.StreamReset in speaks.hears(
+                h2.events.PingAckReceived, h2.events.StreamReset
+            ):
+                return
+    raise AssertionError("it was kept")
+
+
+def test_a_frame_of_a_body_that_comes_in_pieces_keeps_its_stream(server: Running) -> None:
+    with connect(server) as client:
+        speaks = Http2(client)
+        speaks.asks("/echo", "POST")
+        speaks.state.send_data(1, bytes(1200), end_stream=True)
+        frame = speaks.state.data_to_send()
+        for start in range(0, len(frame), 100):
+            client.sendall(frame[start : start + 100])
+            time.sleep(0.2)
+        speaks.hears(h2.events.StreamEnded)
 
 
 class FastParser:

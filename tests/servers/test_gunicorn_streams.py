@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -12,9 +14,10 @@ pytest.importorskip("h2")
 import reaper.gunicorn
 from loadgen.clients import Ended, Speech
 from loadgen.drive.protocols import Paths
+from loadgen.drive.wire import Tls
 from loadgen.http2 import Http2, play
 from loadgen.units import parse_target
-from tests.helpers import asgi
+from tests.servers.test_gunicorn_http2 import APPLICATIONS
 from tests.servers.test_other_servers import LIMITS, worker
 
 pytestmark = pytest.mark.slow
@@ -27,25 +30,34 @@ SPEECH = Speech("http2", Paths("/", post="/echo", much="/big"))
 STREAM_RESET = b"RST_STREAM 8"
 
 
-@pytest.fixture(scope="module")
-def target() -> Iterator[str]:
-    """Where a worker listens that takes HTTP/2 in clear text."""
-    given = {"http_protocols": "h1,h2", "http2_cleartext": "prior-knowledge"}
+@contextmanager
+def serving(name: str, **given: str) -> Iterator[str]:
+    """Where a worker of that *name* listens that takes HTTP/2."""
+    kind = getattr(reaper.gunicorn, name)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("REAPER_TICK", "250ms")
-        for name in LIMITS:
-            patch.setenv(f"REAPER_TIMEOUTS_{name}", f"{LIMIT:g}s")
-        with worker(reaper.gunicorn.ASGIWorker, asgi.application, **given) as running:
+        for limit in LIMITS:
+            patch.setenv(f"REAPER_TIMEOUTS_{limit}", f"{LIMIT:g}s")
+        with worker(kind, APPLICATIONS[name], http_protocols="h1,h2", **given) as running:
             host, port = running.address[:2]
             yield f"{host}:{port}"
 
 
-def played(target: str, *kinds: str, patience: float = LIMIT + LATE) -> list[Ended]:
+@pytest.fixture(scope="module", params=APPLICATIONS)
+def target(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Where a worker of each kind listens that takes HTTP/2 in clear text."""
+    with serving(request.param, http2_cleartext="prior-knowledge") as address:
+        yield address
+
+
+def played(
+    target: str, *kinds: str, patience: float = LIMIT + LATE, speech: Speech = SPEECH
+) -> list[Ended]:
     """What became of a client of each of *kinds*, all at the same time."""
 
     async def run() -> list[Ended]:
         return await asyncio.gather(
-            *(play(kind, parse_target(target), SPEECH, patience) for kind in kinds)
+            *(play(kind, parse_target(target), speech, patience) for kind in kinds)
         )
 
     return asyncio.run(run())
@@ -56,6 +68,16 @@ def test_a_stream_whose_client_gives_nothing_is_reset_by_its_timeout(target: str
         assert (ended.how, STREAM_RESET in ended.said) == ("closed", True), ended
         assert ended.borne is not None
         assert LIMIT <= ended.borne <= LIMIT + LATE, ended
+
+
+@pytest.mark.parametrize("name", APPLICATIONS)
+def test_over_tls_a_stream_whose_client_gives_nothing_is_reset_likewise(
+    name: str, certificate: tuple[str, str]
+) -> None:
+    speech = replace(SPEECH, tls=Tls("localhost", certificate[0]))
+    with serving(name, certfile=certificate[0], keyfile=certificate[1]) as target:
+        for ended in played(target, "half_body", "unopened_pings", speech=speech):
+            assert (ended.how, STREAM_RESET in ended.said) == ("closed", True), ended
 
 
 def test_a_stream_whose_body_drips_is_reset_by_the_least_rate(target: str) -> None:
