@@ -17,6 +17,9 @@ from ...policy import Phase
 from .connection import CANCEL, Connection
 from .waiting import Watch
 
+ENDS = frozenset({"StreamEnded", "StreamReset", "TrailersReceived"})
+"""The events of h2, by name, after which a client sends nothing more on a stream."""
+
 
 class Session(Connection):
     """One connection of HTTP/2 under gunicorn.
@@ -102,15 +105,19 @@ class _Stream(HTTP2Stream):  # type: ignore[misc]
         waiting = self.connection.session.streams.get(self.stream_id)
         if waiting is not None:
             waiting.moved(received, sent)
-            self._looked_at()
 
     def receive_data(self, data: bytes, end_stream: bool = False) -> None:
+        unread = len(self._body_chunks)
         super().receive_data(data, end_stream)
         self._moved(received=len(data))
+        if not unread:  # until now it waited for these bytes, perhaps
+            self._looked_at()
 
     def send_data(self, data: bytes, end_stream: bool = False) -> None:
         super().send_data(data, end_stream)
         self._moved(sent=len(data))
+        if end_stream:
+            self._looked_at()
 
     def send_headers(self, headers: Any, end_stream: bool = False) -> None:
         super().send_headers(headers, end_stream)
@@ -118,7 +125,8 @@ class _Stream(HTTP2Stream):  # type: ignore[misc]
 
     def pop_chunk(self) -> bytes | None:
         chunk: bytes | None = super().pop_chunk()
-        self._looked_at()
+        if chunk is not None and not self._body_chunks:
+            self._looked_at()
         return chunk
 
 
@@ -141,8 +149,8 @@ class _AsyncConnection(AsyncHTTP2Connection):  # type: ignore[misc]
 
     def _handle_event(self, event: Any) -> Any:
         request = super()._handle_event(event)
-        if (number := getattr(event, "stream_id", None)) is not None:
-            self.session.look_at(number)
+        if type(event).__name__ in ENDS:
+            self.session.look_at(event.stream_id)
         return request
 
     def _signal_window(self) -> None:
@@ -184,4 +192,5 @@ def guard(serving: Any, stream: Any, watch: Callable[[], Watch]) -> None:
     if not session.ended:
         stream.__class__ = _Stream
         session.begin(stream.stream_id)
+        session.look_at(stream.stream_id)
         stream._moved(received=stream.body_size)
