@@ -80,12 +80,16 @@ async def handler(request: web.Request) -> web.StreamResponse:
     return response
 
 
-def main() -> None:
-    """`python -m tests.helpers.leaving [--stock] PORT`: aiohttp serves it, guarded or not."""
+def aiohttp_app() -> web.Application:
     app = web.Application()
     app.router.add_get("/{path:.*}", handler)
+    return app
+
+
+def main() -> None:
+    """`python -m tests.helpers.leaving [--stock] PORT`: aiohttp serves it, guarded or not."""
     run = web.run_app if "--stock" in sys.argv else reaper.aiohttp.run_app
-    run(app, host="127.0.0.1", port=int(sys.argv[-1]), handle_signals=True)
+    run(aiohttp_app(), host="127.0.0.1", port=int(sys.argv[-1]), handle_signals=True)
 
 
 if __name__ == "__main__":

@@ -3,29 +3,37 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import socket
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp.web import NotAppKeyWarning
 
+import reaper.gunicorn
+import reaper.uvicorn
 from reaper.config.settings import ReaperConfig
 from reaper.driver.driver import Call
 from reaper.driver.sockets import is_over
 from reaper.servers.abandoned import QUESTION, Abandoned, Link
 from scripts.serving import Server, free_port
 from scripts.serving import serving as start
-from tests.helpers import namespaces
+from tests.helpers import leaving, namespaces
 from tests.helpers.driver_loop import Loop
+from tests.helpers.hypercorn_here import Here, hypercorn_here, logged
 from tests.helpers.leaving import BEGAN, CANCELLED, ENDED
 from tests.helpers.program_trials import connect, reset, rest
 from tests.helpers.server_process import wait_until
+from tests.helpers.servers_here import aiohttp_here, uvicorn_here
+from tests.servers.test_other_servers import worker
 
 RUNS = re.compile(r"Uvicorn running on http://([^\s:]+):(\d+)")
 """What uvicorn says when it listens."""
@@ -261,13 +269,10 @@ RUN = ["reaper", "run", "--", sys.executable, "-m"]
 HYPERCORN = [*RUN, "hypercorn", APP, "-k"]
 COMMANDS = {
     "HttpTools": ["uvicorn", APP, "--http", "reaper.uvicorn:HttpTools", "--port"],
-    "H11": ["uvicorn", APP, "--http", "reaper.uvicorn:H11", "--port"],
     "uvloop": ["uvicorn", APP, "--http", "reaper.uvicorn:Auto", "--loop", "uvloop", "--port"],
-    "ASGIWorker": [*GUNICORN, "reaper.gunicorn.ASGIWorker", "-b"],
     "UvicornWorker": [*GUNICORN, "reaper.gunicorn.UvicornWorker", "-b"],
     "hypercorn": [*HYPERCORN, "asyncio", "-b"],
     "hypercorn on trio": [*HYPERCORN, "trio", "-b"],
-    "aiohttp": ["tests.helpers.leaving"],
     "aiohttp below reaper run": [*RUN, "tests.helpers.leaving", "--stock"],
 }
 THREADS = [
@@ -318,7 +323,7 @@ def _is_over(path: str, log: str) -> bool:
 class Trial:
     """What became of the requests of all `LEAVERS`: what each client heard, and the log."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server | Here) -> None:
         clients = {path: connect(server) for path in LEAVERS}
         for path, client in clients.items():
             version = b"1.0" if path == "/old" else b"1.1"
@@ -337,9 +342,52 @@ class Trial:
         self.log = server.log.read_text()
 
 
-@pytest.fixture(scope="module", params=COMMANDS)
+SETTINGS = {"TICK": "250ms", "TIMEOUTS_ABANDONED": f"{AFTER:g}s", "TIMEOUTS_DRAIN": "1s"}
+HERE = ["HttpTools", "H11", "ASGIWorker", "hypercorn", "hypercorn on trio", "aiohttp"]
+"""The servers that run in a thread of the test's process."""
+PROCESSES = ["uvloop", "UvicornWorker", "aiohttp below reaper run"]
+
+
+@contextlib.contextmanager
+def here(kind: str, log: Path) -> Iterator[Here]:
+    """The server *kind* in a thread; *log* gets what it logs, and what the application prints."""
+    named = {f"REAPER_{name}": value for name, value in SETTINGS.items()}
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.redirect_stdout(stack.enter_context(log.open("a"))))
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter(
+            "ignore", NotAppKeyWarning
+        )  # `request["reaper"]` has no key of a type
+        if kind.startswith("hypercorn"):
+            flavour = "trio" if kind.endswith("trio") else "asyncio"
+            made = hypercorn_here(flavour, log, leaving.application, **SETTINGS)
+        elif kind == "ASGIWorker":
+            made = worker_here(log, named)
+        elif kind == "aiohttp":
+            made = aiohttp_here(leaving.aiohttp_app(), log, ReaperConfig.load(environ=named))
+        else:
+            protocol, config = getattr(reaper.uvicorn, kind), ReaperConfig.load(environ=named)
+            made = uvicorn_here(protocol, log, leaving.application, config)
+        yield stack.enter_context(made)
+
+
+@contextlib.contextmanager
+def worker_here(log: Path, variables: dict[str, str]) -> Iterator[Here]:
+    """gunicorn's ASGI worker in a thread, by the *variables*."""
+    with pytest.MonkeyPatch.context() as patch, logged(log):
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        with worker(reaper.gunicorn.ASGIWorker, leaving.application) as running:
+            patch.setattr(logging.getLogger("gunicorn.error"), "propagate", True)
+            yield Here(running.address, log, lambda: None)
+
+
+@pytest.fixture(scope="module", params=[*HERE, *PROCESSES])
 def trial(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Trial:
     log = tmp_path_factory.mktemp("leaving") / "log"
+    if request.param in HERE:
+        with here(request.param, log) as running:
+            return Trial(running)
     with serving(request.param, log, ABANDONED=f"{AFTER:g}s") as server:
         return Trial(server)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,6 +24,9 @@ from loadgen.drive.wire import Tls
 from loadgen.http2 import play
 from loadgen.units import parse_target
 from scripts.serving import Server, free_port, serving
+from tests.helpers.asgi import application
+from tests.helpers.hypercorn_here import Here, hypercorn_here
+from tests.helpers.program_trials import connect
 from tests.helpers.server_process import installed
 
 pytestmark = pytest.mark.slow
@@ -32,32 +36,35 @@ LIMIT = 2.0
 LATE = 3.0
 """Seconds after its timeout by which a client is ended at the latest, on a machine that is busy."""
 PHASES = ("FIRST_BYTE", "HEADERS", "BODY", "KEEP_ALIVE", "WRITE", "TUNNEL")
+SETTINGS = {f"TIMEOUTS_{phase}": f"{LIMIT:g}s" for phase in PHASES} | {"TICK": "250ms"}
 SPEECH = Speech("http2", Paths("/", post="/echo", much="/big"))
 STREAM_RESET, GOAWAY, CALM = b"RST_STREAM 8", b"GOAWAY 0", b"GOAWAY 11"
 
 
 def hypercorn(kind: str, log: Path, *flags: str) -> AbstractContextManager[Server]:
-    """hypercorn as `reaper run` guards it; its own keep-alive is switched off."""
+    """hypercorn as a process of `reaper run`; its own keep-alive is switched off."""
     port = free_port()
-    limits = {f"REAPER_TIMEOUTS_{phase}": f"{LIMIT:g}s" for phase in PHASES}
-    environment = os.environ | limits | {"REAPER_TICK": "250ms"}
+    environment = os.environ | {f"REAPER_{name}": value for name, value in SETTINGS.items()}
     words = f"-m hypercorn -k {kind} --keep-alive 3600 -b 127.0.0.1:{port}"
     guard = [sys.executable, "-m", "reaper", "run", "--"]
     command = [*guard, sys.executable, *words.split(), *flags]
-    application = "tests.helpers.asgi:application"
-    return serving([*command, application], log, port=port, environment=environment)
+    return serving(
+        [*command, "tests.helpers.asgi:application"], log, port=port, environment=environment
+    )
 
 
 @pytest.fixture(scope="module", params=["asyncio", "trio"])
 def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Server]:
-    """A guarded hypercorn of each flavour."""
-    with hypercorn(request.param, tmp_path_factory.mktemp("hypercorn") / "log") as running:
+) -> Iterator[Here]:
+    """A guarded hypercorn of each flavour, in a thread."""
+    log = tmp_path_factory.mktemp("hypercorn") / "log"
+    settings = SETTINGS | {"TIMEOUTS_DRAIN": "1s"}
+    with hypercorn_here(request.param, log, application, 3600, **settings) as running:
         yield running
 
 
-def played(kind: str, server: Server, patience: float = LIMIT + LATE) -> Ended:
+def played(kind: str, server: Here, patience: float = LIMIT + LATE) -> Ended:
     return asyncio.run(play(kind, parse_target(server.target), SPEECH, patience))
 
 
@@ -83,7 +90,7 @@ HOLDS = [
 
 
 @pytest.mark.parametrize("hold", HOLDS, ids=lambda hold: hold.kind)
-def test_a_client_that_gives_nothing_is_ended_by_its_timeout(hold: Hold, server: Server) -> None:
+def test_a_client_that_gives_nothing_is_ended_by_its_timeout(hold: Hold, server: Here) -> None:
     ended = played(hold.kind, server)
     assert (ended.how, hold.said in ended.said) == ("closed", True), ended
     assert ended.borne is not None
@@ -91,17 +98,17 @@ def test_a_client_that_gives_nothing_is_ended_by_its_timeout(hold: Hold, server:
 
 
 @pytest.mark.parametrize("kind", ["rapid_reset", "ping_flood", "settings_flood"])
-def test_a_flood_of_frames_that_move_nothing_ends_its_connection(kind: str, server: Server) -> None:
+def test_a_flood_of_frames_that_move_nothing_ends_its_connection(kind: str, server: Here) -> None:
     ended = played(kind, server, 20.0)
     assert ended.how in ("closed", "reset")
     assert ended.said in (b"", CALM)  # a client that goes on sending may be reset before it reads
 
 
-def test_a_stream_whose_client_reads_slowly_is_kept(server: Server) -> None:
+def test_a_stream_whose_client_reads_slowly_is_kept(server: Here) -> None:
     assert played("slow_reader", server, 3 * LIMIT).how == "left"
 
 
-def test_a_stream_that_is_due_does_not_end_its_neighbour(server: Server) -> None:
+def test_a_stream_that_is_due_does_not_end_its_neighbour(server: Here) -> None:
     from loadgen.http2 import Http2
 
     reset: list[int] = []
@@ -129,14 +136,14 @@ def test_a_stream_that_is_due_does_not_end_its_neighbour(server: Server) -> None
     assert (reset, ended.answered) == ([1], 1)
 
 
-def test_curl_has_its_answer(server: Server) -> None:
+def test_curl_has_its_answer(server: Here) -> None:
     command = [installed("curl"), "-sS", "--http2-prior-knowledge", "-w", "%{http_version}"]
     url = f"http://{server.target}/"
     done = subprocess.run([*command, url], capture_output=True, text=True, check=True)
     assert done.stdout == "hello2"
 
 
-def test_h2load_has_all_of_its_answers(server: Server) -> None:
+def test_h2load_has_all_of_its_answers(server: Here) -> None:
     command = [installed("h2load", "nghttp2-client"), "-n", "1000", "-c", "10", "-m", "50"]
     url = f"http://{server.target}/some?2000"
     said = subprocess.run([*command, url], capture_output=True, text=True, check=True).stdout
@@ -144,7 +151,7 @@ def test_h2load_has_all_of_its_answers(server: Server) -> None:
     assert f"requests: {counts}" in said
 
 
-def test_nghttp_has_a_long_answer(server: Server) -> None:
+def test_nghttp_has_a_long_answer(server: Here) -> None:
     command = [installed("nghttp", "nghttp2-client"), f"http://{server.target}/some?300000"]
     assert len(subprocess.run(command, capture_output=True, check=True).stdout) == 300_000
 
@@ -168,5 +175,47 @@ def test_over_tls_they_are_ended_likewise_and_nothing_fails(
         assert "Traceback" not in running.said()
 
 
-def test_no_failure_is_logged(server: Server) -> None:
+def test_no_failure_is_logged(server: Here) -> None:
     assert "Traceback" not in server.said()
+
+
+DATA, RST_STREAM, GOES_AWAY = 0, 3, 7
+NO_ERROR, REFUSED_STREAM = bytes(4), (7).to_bytes(4, "big")
+
+
+def frames(client: socket.socket) -> Iterator[tuple[int, int, bytes]]:
+    """Type, stream and payload of each frame until the server ends the connection."""
+    with client.makefile("rb") as said:
+        while head := said.read(9):
+            payload = said.read(int.from_bytes(head[:3], "big"))
+            yield head[3], int.from_bytes(head[5:], "big"), payload
+
+
+def test_a_connection_that_is_too_old_takes_no_further_stream_and_answers_what_is_open(
+    tmp_path: Path,
+) -> None:
+    from h2.connection import H2Connection
+
+    speaks = H2Connection()
+    speaks.initiate_connection()
+    asked = []
+    for stream, path in ((1, "/slow?3"), (3, "/")):
+        names = {":method": "GET", ":path": path, ":scheme": "http", ":authority": "h"}
+        speaks.send_headers(stream, list(names.items()), end_stream=True)
+        asked.append(speaks.data_to_send())
+    aged = {"TIMEOUTS_MAX_AGE": "500ms", "TIMEOUTS_DRAIN_IDLE": "100ms", "TICK": "100ms"}
+    heard = []
+    with (
+        hypercorn_here("asyncio", tmp_path / "log", application, **aged) as running,
+        connect(running) as client,
+    ):
+        client.sendall(asked[0])
+        for frame in frames(client):
+            heard += [frame] if frame[0] in (DATA, RST_STREAM, GOES_AWAY) else []
+            if frame[0] == GOES_AWAY:
+                client.sendall(asked[1])
+    assert heard[:3] == [
+        (GOES_AWAY, 0, (1).to_bytes(4, "big") + NO_ERROR),
+        (RST_STREAM, 3, REFUSED_STREAM),
+        (DATA, 1, b"hello"),
+    ]

@@ -1,0 +1,156 @@
+"""hypercorn in a thread of this process, guarded by what `reaper run` does to it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import hypercorn.asyncio.tcp_server
+import hypercorn.trio.tcp_server
+import pytest
+import trio
+from hypercorn.config import Config
+from hypercorn.protocol.h2 import H2Protocol, StreamBuffer
+from hypercorn.protocol.http_stream import HTTPStream
+
+from reaper.run import report
+from reaper.run.servers import SERVERS
+from reaper.servers.hypercorn import OWN_KEEP_ALIVE
+
+FLAVOURS: dict[str, Any] = {
+    "asyncio": hypercorn.asyncio.tcp_server,
+    "trio": hypercorn.trio.tcp_server,
+}
+CHANGED: tuple[Any, ...] = (
+    *(module.TCPServer for module in FLAVOURS.values()),
+    *(Config, H2Protocol, StreamBuffer, HTTPStream),
+)
+"""The classes of hypercorn that are changed, and have to be as they were afterwards."""
+
+
+class Here(NamedTuple):
+    """A hypercorn that runs in this process.
+
+    Attributes:
+        address: Where it listens.
+        log: What it, asyncio and this library have logged.
+        stop: Tells it to stop, and returns at once; any number of times.
+    """
+
+    address: tuple[str, int]
+    log: Path
+    stop: Callable[[], object]
+
+    @property
+    def target(self) -> str:
+        return f"{self.address[0]}:{self.address[1]}"
+
+    def said(self) -> str:
+        return self.log.read_text()
+
+
+@contextmanager
+def configured(settings: dict[str, str]) -> Iterator[None]:
+    """Within the block the variables REAPER_* are *settings*, which are named without that prefix."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in settings.items():
+            patch.setenv(f"REAPER_{name}", value)
+        yield
+
+
+@contextmanager
+def changed(kind: str) -> Iterator[None]:
+    """Within the block hypercorn of the flavour *kind* is guarded, as in a program that
+    `reaper run` starts.
+    """
+    before = {each: dict(vars(each)) for each in CHANGED}
+    module = FLAVOURS[kind]
+    (server,) = (each for each in SERVERS if each.module == module.__name__)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report, "_say", lambda message, text: None)
+        try:
+            server.guard(module, strict=True)
+            yield
+        finally:
+            for each, had in before.items():
+                for name, value in had.items():
+                    if vars(each)[name] is not value:
+                        setattr(each, name, value)
+
+
+@contextmanager
+def logged(log: Path) -> Iterator[None]:
+    """Within the block *log* gets what is logged in this process."""
+    handler = logging.FileHandler(log)
+    logging.getLogger().addHandler(handler)
+    try:
+        yield
+    finally:
+        logging.getLogger().removeHandler(handler)
+        handler.close()
+
+
+@contextmanager
+def hypercorn_here(
+    kind: str, log: Path, application: Any, keep_alive: float = OWN_KEEP_ALIVE, **settings: str
+) -> Iterator[Here]:
+    """hypercorn of the flavour *kind* with *application*, until the end of the block.
+
+    Args:
+        log: The file that gets what is logged.
+        keep_alive: hypercorn's own, in seconds.
+        settings: The variables REAPER_*, without that prefix.
+    """
+    listening = socket.create_server(("127.0.0.1", 0), backlog=100)
+    address = listening.getsockname()
+    config = Config()
+    config.bind = [f"fd://{listening.detach()}"]
+    config.keep_alive_timeout = keep_alive
+    config.errorlog = logging.getLogger("hypercorn.error")
+    started = threading.Event()
+    stops: list[Callable[[], object]] = []
+    body = on_trio if kind == "trio" else on_asyncio
+    with configured(settings), logged(log), changed(kind):
+        thread = threading.Thread(target=body, args=(application, config, stops, started))
+        thread.start()
+        started.wait()
+        try:
+            yield Here(address, log, stops[0])
+        finally:
+            stops[0]()
+            thread.join()
+
+
+def on_asyncio(
+    application: Any, config: Config, stops: list[Callable[[], object]], started: threading.Event
+) -> None:
+    async def main() -> None:
+        stopped, loop = asyncio.Event(), asyncio.get_running_loop()
+        stops.append(lambda: loop.is_closed() or loop.call_soon_threadsafe(stopped.set))
+        started.set()
+        await hypercorn.asyncio.serve(application, config, shutdown_trigger=stopped.wait)
+
+    asyncio.run(main())
+
+
+def on_trio(
+    application: Any, config: Config, stops: list[Callable[[], object]], started: threading.Event
+) -> None:
+    async def main() -> None:
+        stopped, token = trio.Event(), trio.lowlevel.current_trio_token()
+
+        def stop() -> None:
+            with suppress(trio.RunFinishedError):  # it has stopped
+                token.run_sync_soon(stopped.set)
+
+        stops.append(stop)
+        started.set()
+        await hypercorn.trio.serve(application, config, shutdown_trigger=stopped.wait)
+
+    trio.run(main)
