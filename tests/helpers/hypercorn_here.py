@@ -98,14 +98,18 @@ def logged(log: Path) -> Iterator[None]:
 
 @contextmanager
 def hypercorn_here(
-    kind: str, log: Path, application: Any, keep_alive: float = OWN_KEEP_ALIVE, **settings: str
+    kind: str,
+    log: Path,
+    application: Any,
+    settings: dict[str, str],
+    keep_alive: float = OWN_KEEP_ALIVE,
 ) -> Iterator[Here]:
     """hypercorn of the flavour *kind* with *application*, until the end of the block.
 
     Args:
         log: The file that gets what is logged.
-        keep_alive: hypercorn's own, in seconds.
         settings: The variables REAPER_*, without that prefix.
+        keep_alive: hypercorn's own, in seconds.
     """
     listening = socket.create_server(("127.0.0.1", 0), backlog=100)
     address = listening.getsockname()

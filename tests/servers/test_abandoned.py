@@ -360,7 +360,7 @@ def here(kind: str, log: Path) -> Iterator[Here]:
         )  # `request["reaper"]` has no key of a type
         if kind.startswith("hypercorn"):
             flavour = "trio" if kind.endswith("trio") else "asyncio"
-            made = hypercorn_here(flavour, log, leaving.application, **SETTINGS)
+            made = hypercorn_here(flavour, log, leaving.application, SETTINGS)
         elif kind == "ASGIWorker":
             made = worker_here(log, named)
         elif kind == "aiohttp":

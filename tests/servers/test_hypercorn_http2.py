@@ -60,7 +60,7 @@ def server(
     """A guarded hypercorn of each flavour, in a thread."""
     log = tmp_path_factory.mktemp("hypercorn") / "log"
     settings = SETTINGS | {"TIMEOUTS_DRAIN": "1s"}
-    with hypercorn_here(request.param, log, application, 3600, **settings) as running:
+    with hypercorn_here(request.param, log, application, settings, 3600) as running:
         yield running
 
 
@@ -191,7 +191,7 @@ def frames(client: socket.socket) -> Iterator[tuple[int, int, bytes]]:
             yield head[3], int.from_bytes(head[5:], "big"), payload
 
 
-def test_a_connection_that_is_too_old_takes_no_further_stream_and_answers_what_is_open(
+def test_who_is_too_old_begins_no_stream_and_is_answered_on_those_that_are_open(
     tmp_path: Path,
 ) -> None:
     from h2.connection import H2Connection
@@ -206,7 +206,7 @@ def test_a_connection_that_is_too_old_takes_no_further_stream_and_answers_what_i
     aged = {"TIMEOUTS_MAX_AGE": "500ms", "TIMEOUTS_DRAIN_IDLE": "100ms", "TICK": "100ms"}
     heard = []
     with (
-        hypercorn_here("asyncio", tmp_path / "log", application, **aged) as running,
+        hypercorn_here("asyncio", tmp_path / "log", application, aged) as running,
         connect(running) as client,
     ):
         client.sendall(asked[0])
