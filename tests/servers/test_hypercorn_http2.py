@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -26,7 +27,7 @@ from loadgen.units import parse_target
 from scripts.serving import Server, free_port, serving
 from tests.helpers.asgi import application
 from tests.helpers.hypercorn_here import Here, hypercorn_here
-from tests.helpers.program_trials import connect
+from tests.helpers.program_trials import connect, rest
 from tests.helpers.server_process import installed
 
 pytestmark = pytest.mark.slow
@@ -219,3 +220,27 @@ def test_who_is_too_old_begins_no_stream_and_is_answered_on_those_that_are_open(
         (RST_STREAM, 3, REFUSED_STREAM),
         (DATA, 1, b"hello"),
     ]
+
+
+@pytest.mark.parametrize("kind", ["asyncio", "trio"])
+def test_the_time_for_headers_is_not_cut_short_by_the_silence_before_them(
+    kind: str, tmp_path: Path
+) -> None:
+    from h2.connection import H2Connection
+
+    speaks = H2Connection()
+    speaks.initiate_connection()
+    limits = {"TIMEOUTS_KEEP_ALIVE": "1500ms", "TIMEOUTS_HEADERS": "1500ms", "TICK": "100ms"}
+    with (
+        hypercorn_here(kind, tmp_path / "log", application, limits, 3600) as running,
+        connect(running) as client,
+    ):
+        client.sendall(speaks.data_to_send())
+        client.recv(1000)  # the connection is idle from now on
+        time.sleep(1)
+        began = time.monotonic()
+        client.sendall(
+            b"\x00\x00\x01\x01\x01" + (1).to_bytes(4, "big") + b"\x82"
+        )  # and no END_HEADERS
+        rest(client)
+        assert time.monotonic() - began >= 1.5

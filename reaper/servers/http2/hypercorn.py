@@ -74,8 +74,9 @@ class Session(Connection):
         partial_block = incoming._headers_buffer or self.pending()[0] in HEADER_FRAMES
         begun = incoming._preamble_len < len(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
         preface = begun and not self._heard
-        self._block.enter(Phase.HEADERS if partial_block or preface else Phase.IN_FLIGHT)
-        if self.streams or preface:
+        headers = partial_block or preface
+        self._block.enter(Phase.HEADERS if headers else Phase.IN_FLIGHT)
+        if self.streams or headers:
             self._idle.enter(Phase.IN_FLIGHT)
         elif self._heard:
             self._idle.enter(Phase.KEEP_ALIVE)
