@@ -27,7 +27,7 @@ from typing import Any
 
 from ..config.effects import said, without_effect
 from ..config.settings import DEFAULT, Attach, ReaperConfig
-from ..errors import NotInstalled, one_line, printable
+from ..errors import NotInstalled, needs, one_line, printable
 from . import report
 from .channel import ADDRESS, Ears
 
@@ -215,8 +215,9 @@ class Watcher:
         """Watch until COMMAND has ended."""
         threading.Thread(target=self._hear, name="reaper.run", daemon=True).start()
         try:
-            from ..attach.kernel import Linux, Refusal, namespace
-            from ..attach.targets import ByPid
+            with needs("guarding from outside", "idle-reaper[attach]"):
+                from ..attach.kernel import Linux, Refusal, namespace
+                from ..attach.targets import ByPid
         except (NotInstalled, ImportError) as error:
             if self._attaches:
                 self._say(f"guards from inside only: {one_line(error)}")

@@ -157,6 +157,14 @@ def test_the_watcher_of_a_command_that_listens_nowhere_asks_one_kernel_and_is_si
     assert (len(opened), lines) == (2, [])  # one for dumps and one for looks
 
 
+def test_without_psutil_the_line_says_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psutil", None)
+    monkeypatch.delitem(sys.modules, "reaper.attach.targets", raising=False)  # imported anew
+    _, lines = watched(["sleep", "0.1"])
+    (line,) = lines
+    assert line.endswith("guarding from outside needs psutil: pip install 'idle-reaper[attach]'")
+
+
 def test_a_command_that_is_about_to_end_is_not_said_to_be_unreadable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
