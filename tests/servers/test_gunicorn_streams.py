@@ -15,8 +15,9 @@ import reaper.gunicorn
 from loadgen.clients import Ended, Speech
 from loadgen.drive.protocols import Paths
 from loadgen.drive.wire import Tls
-from loadgen.http2 import Http2, play
+from loadgen.http2 import play
 from loadgen.units import parse_target
+from tests.helpers.neighbours import one_takes_nothing
 from tests.servers.test_gunicorn_http2 import APPLICATIONS
 from tests.servers.test_other_servers import LIMITS, worker
 
@@ -91,26 +92,5 @@ def test_a_stream_whose_client_reads_slowly_is_kept(target: str) -> None:
 
 
 def test_a_stream_that_is_due_does_not_end_its_neighbour(target: str) -> None:
-    reset: list[int] = []
-
-    async def both(client: Http2) -> None:
-        client.begin(1000)
-        client.ask("/big")  # whose window is never opened again
-        client.ask(f"/slow?{LIMIT + 1.5:g}")
-        await client.answered.wait()
-
-    async def run() -> Ended:
-        client = Http2(parse_target(target), SPEECH, "both")
-        heard = client._heard
-
-        def note(event: object) -> bool:
-            if type(event).__name__ == "StreamReset":
-                reset.append(event.stream_id)  # type: ignore[attr-defined]
-            heard(event)
-            return client.answered.is_set() or type(event).__name__ == "ConnectionTerminated"
-
-        client._heard = note  # type: ignore[method-assign]
-        return await client.play(both, 3 * LIMIT + LATE)
-
-    ended = asyncio.run(run())
-    assert (reset, ended.answered) == ([1], 1)
+    ended = one_takes_nothing(parse_target(target), SPEECH, LIMIT, 3 * LIMIT + LATE)
+    assert ended == ([1], 1)

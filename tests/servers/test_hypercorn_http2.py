@@ -27,6 +27,7 @@ from loadgen.units import parse_target
 from scripts.serving import Server, free_port, serving
 from tests.helpers.asgi import application
 from tests.helpers.hypercorn_here import Here, hypercorn_here
+from tests.helpers.neighbours import one_takes_nothing
 from tests.helpers.program_trials import connect, rest
 from tests.helpers.server_process import installed
 
@@ -110,31 +111,8 @@ def test_a_stream_whose_client_reads_slowly_is_kept(server: Here) -> None:
 
 
 def test_a_stream_that_is_due_does_not_end_its_neighbour(server: Here) -> None:
-    from loadgen.http2 import Http2
-
-    reset: list[int] = []
-
-    async def both(client: Http2) -> None:
-        client.begin(1000)
-        client.ask("/big")  # whose window is never opened again
-        client.ask("/slow?" + f"{LIMIT + 1.5:g}")
-        await client.answered.wait()
-
-    async def run() -> Ended:
-        client = Http2(parse_target(server.target), SPEECH, "both")
-        heard = client._heard
-
-        def note(event: object) -> bool:
-            if type(event).__name__ == "StreamReset":
-                reset.append(event.stream_id)  # type: ignore[attr-defined]
-            heard(event)
-            return client.answered.is_set() or type(event).__name__ == "ConnectionTerminated"
-
-        client._heard = note  # type: ignore[method-assign]
-        return await client.play(both, 3 * LIMIT + LATE)
-
-    ended = asyncio.run(run())
-    assert (reset, ended.answered) == ([1], 1)
+    ended = one_takes_nothing(parse_target(server.target), SPEECH, LIMIT, 3 * LIMIT + LATE)
+    assert ended == ([1], 1)
 
 
 def test_curl_has_its_answer(server: Here) -> None:
