@@ -34,6 +34,16 @@ class DidNotStart(RuntimeError):
     """The server ended, or did not listen in time; the message has the last that it said."""
 
 
+def hear_interrupts() -> None:
+    """Have whoever is started from now on end at SIGINT, unless it says otherwise itself.
+
+    A shell starts what runs in its background with SIGINT ignored, and that is inherited: a server
+    that installs no handler would then be judged as one that does not end. Only the main thread may
+    call this.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def example(kind: str, *flags: str) -> list[str]:
     """The command of the example server: *kind* is `echo` or `http`, its port is the kernel's
     choice.

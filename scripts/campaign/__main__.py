@@ -19,7 +19,7 @@ from loadgen.plan.capacity import raise_descriptor_limit
 from reaper.config.flags import Parser
 
 from ..provenance import machine
-from ..serving import ROOT, DidNotStart
+from ..serving import ROOT, DidNotStart, hear_interrupts
 from ..tools import Missing
 from .rounds import Trial, played
 from .trouble import Outcome
@@ -53,6 +53,7 @@ def main() -> int:
     if not options.minutes > 0:
         parser.error(f"--minutes {options.minutes}: must be more than 0")
     raise_descriptor_limit()  # servers inherit it; 1,024 are too few for some trials
+    hear_interrupts()
     total = sum(trial.share for trial in chosen) or 1.0
     report: dict[str, Any] = {"about": machine(), "minutes": options.minutes, "trials": []}
     options.out.mkdir(parents=True, exist_ok=True)

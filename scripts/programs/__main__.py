@@ -16,7 +16,7 @@ from typing import Any
 from reaper.config.flags import Parser
 
 from ..provenance import commit
-from ..serving import ROOT, DidNotStart
+from ..serving import ROOT, DidNotStart, hear_interrupts
 from ..tools import Missing
 from . import table
 from .declared import PROGRAMS, Program
@@ -56,6 +56,7 @@ def main() -> int:
     results: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     until = time.monotonic() + 60 * options.minutes
     began = time.monotonic()
+    hear_interrupts()
     of = commit()  # asked once: another may be checked out while the programs are tried
     if options.table:
         chosen = []
