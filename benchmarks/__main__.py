@@ -1,6 +1,6 @@
 """`python -m benchmarks`: measure, and write docs/performance.md.
 
-    python -m benchmarks run [NAME ...] [--quick] [--out DIR]
+    python -m benchmarks run [NAME ...] [--quick] [--beside TEXT] [--out DIR]
     python -m benchmarks document [--results DIR] [--out FILE]
     python -m benchmarks release
 
@@ -29,9 +29,14 @@ from .document import PROGRAMS, SLOW, Program, page, read
 SCHEMA = "reaper-benchmarks/1"
 
 
-def measure(program: Program, scale: Scale, out: Path) -> str:
-    """Run *program* in this process, write its file, and return its table; notes go to stdout."""
+def measure(program: Program, scale: Scale, out: Path, beside: str = "") -> str:
+    """Run *program* in this process, write its file, and return its table; notes go to stdout.
+
+    The page says *beside* what it ran, if that is not empty.
+    """
     about, began = machine(), time.monotonic()
+    if beside:
+        about["beside"] = beside
     module = program.load()
     found: dict[str, Any] = module.run(scale, lambda text: print(f"# {text}", flush=True))
     head = {
@@ -48,7 +53,7 @@ def measure(program: Program, scale: Scale, out: Path) -> str:
     return str(found["absent"] if "absent" in found else module.table(found))
 
 
-def run_all(programs: Sequence[Program], scale: Scale, out: Path) -> list[str]:
+def run_all(programs: Sequence[Program], scale: Scale, out: Path, beside: str = "") -> list[str]:
     """Run *programs* one after the other, print their tables, and return those that failed."""
     out.mkdir(parents=True, exist_ok=True)
     failed = []
@@ -68,6 +73,8 @@ def run_all(programs: Sequence[Program], scale: Scale, out: Path) -> list[str]:
             scale,
             "--out",
             str(out),
+            "--beside",
+            beside,
         ]
         with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
@@ -116,6 +123,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run.add_argument(
         "--out", type=Path, default=RESULTS, metavar="DIR", help="where the JSON files go"
     )
+    run.add_argument(
+        "--beside",
+        default="",
+        metavar="TEXT",
+        help="what else runs on this machine meanwhile; the page says so. The load is measured "
+        "before a program begins: what comes later it does not show",
+    )
     write = commands.add_parser("document", help="write the page from the JSON files")
     write.add_argument("--results", type=Path, default=RESULTS, metavar="DIR")
     write.add_argument("--out", type=Path, default=ROOT / "docs" / "performance.md", metavar="FILE")
@@ -124,10 +138,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     one.add_argument("name", choices=PROGRAMS)
     one.add_argument("--scale", choices=["tiny", "quick", "full"], default="full")
     one.add_argument("--out", type=Path, default=RESULTS, metavar="DIR")
+    one.add_argument("--beside", default="", metavar="TEXT")
     options = parser.parse_args(arguments)
     try:
         if options.command == "measure":
-            print(measure(PROGRAMS[options.name], options.scale, options.out))
+            print(measure(PROGRAMS[options.name], options.scale, options.out, options.beside))
             return 0
         if options.command == "document":
             if not any(options.results.glob("*.json")):
@@ -145,7 +160,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 run.error(f"NAME {name}: must be of {', '.join(PROGRAMS)}")
         names = options.names or [name for name in PROGRAMS if name not in SLOW]
         scale: Scale = "tiny" if options.tiny else "quick" if options.quick else "full"
-        failed = run_all([PROGRAMS[name] for name in names], scale, options.out)
+        chosen = [PROGRAMS[name] for name in names]
+        failed = run_all(chosen, scale, options.out, options.beside)
     except KeyboardInterrupt:
         print("interrupted; what had been measured by then is kept", file=sys.stderr)
         return 130

@@ -123,6 +123,8 @@ def measured(part: dict[str, Any]) -> str:
     size = "" if part["scale"] == "full" else f" **A {part['scale']} run, with small sizes.**"
     load = about["load_before"]
     busy = f" **Busy machine: load {load:.1f}.**" if load > about["cpus"] else ""
+    if beside := about.get("beside"):
+        busy += f" **Beside {beside}.**"
     dirty = " with changes" if about["dirty"] else ""
     return (
         f"`{part['part']}`, {about['commit'][:12]}{dirty}, {about['date'].split()[0]}.{size}{busy}"

@@ -19,7 +19,7 @@ import pytest
 from benchmarks import apart, scale
 from benchmarks.__main__ import main
 from benchmarks.common import RESULTS, ROOT, ratios, spread
-from benchmarks.document import PROGRAMS, page
+from benchmarks.document import PROGRAMS, measured, page
 from benchmarks.peers import jvm
 from benchmarks.peers import python as peers
 from benchmarks.pipeline import run as pipeline
@@ -106,11 +106,18 @@ def test_seconds_and_processor_time_of_the_pipeline_are_compared_apart() -> None
 # ---- the harness
 
 
+def test_a_page_says_beside_what_a_benchmark_ran() -> None:
+    about = {"load_before": 0.1, "cpus": 2, "dirty": False, "commit": "0" * 40, "date": "today"}
+    part = {"part": "touch", "scale": "full", "about": {**about, "beside": "a campaign"}}
+    assert measured(part) == "`touch`, 000000000000, today. **Beside a campaign.**"
+
+
 @pytest.fixture(scope="module")
 def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A run of the smallest sizes: the folder of its results, and what it printed."""
     out = tmp_path_factory.mktemp("tiny")
     command = [sys.executable, "-m", "benchmarks", "run", "--tiny", *SMOKED, "--out", str(out)]
+    command += ["--beside", "a test"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return out, done.stdout
@@ -123,7 +130,7 @@ def test_a_run_prints_tables_and_writes_what_they_were_measured_on(
     out, printed = tiny_run
     for name in SMOKED:
         part = json.loads((out / f"{name}.json").read_text())
-        assert part["scale"] == "tiny"
+        assert (part["scale"], part["about"]["beside"]) == ("tiny", "a test")
         assert {"cpu", "kernel", "python", "packages", "commit", "dirty", "date"} <= set(
             part["about"]
         ), name

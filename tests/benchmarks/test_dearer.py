@@ -11,7 +11,7 @@ import pytest
 from benchmarks import dearer
 from benchmarks.__main__ import main
 from benchmarks.common import RESULTS, spread
-from benchmarks.document import PROGRAMS
+from benchmarks.document import PROGRAMS, read
 
 if TYPE_CHECKING:
     from tests.conftest import Ran
@@ -37,6 +37,11 @@ def last(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
     dearer.keep(measured([1.0, 1.1, 1.2], 100.0))
     found: dict[str, Any] = json.loads(dearer.LAST.read_text())
     return found
+
+
+def test_every_figure_of_the_last_release_is_found_in_the_results_of_now() -> None:
+    last = json.loads(dearer.LAST.read_text())["figures"]
+    assert set(last) <= set(dearer.ranges(read(RESULTS)))
 
 
 @pytest.mark.parametrize(
