@@ -10,6 +10,7 @@ import socket
 import struct
 import sys
 from collections import Counter
+from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from types import FrameType
@@ -70,7 +71,7 @@ class Peers:
         monkeypatch.setattr("reaper.driver.sockets.silence_of_paths", lambda link: math.inf)
 
     def tcp_info_of(self, link: int) -> TcpInfo | None:
-        if link == UNIX:
+        if link in (UNIX, -1):
             return None
         silence = self.loop.time - self.silent_since.get(link, self.loop.time)
         return heard_of(silence, int(silence / 15.0))
@@ -234,7 +235,7 @@ class Crowd(Peers):
         return True
 
     def tcp_info_of(self, link: int) -> TcpInfo | None:
-        if link == UNIX:
+        if link in (UNIX, -1):
             return None
         return heard_of(self.loop.time - self.heard[link - MANY], 9 if self.mute else 0)
 
@@ -246,6 +247,11 @@ class Crowd(Peers):
             self.loop.wake()
             self.most_at_once = max(self.most_at_once, self._at_once)
         self.loop.time = end
+
+    def run_until_it(self, happens: Callable[[], bool]) -> None:
+        while not happens():
+            assert self.loop.time < 1000.0
+            self.run_until(min(self.loop.driver.rest(), 1000.0))
 
 
 OWN = pytest.mark.parametrize("own", [False, True], ids=["descriptor", "socket"])
@@ -572,6 +578,101 @@ def test_a_kernel_that_cannot_be_hurried_is_made_to_ask_all_the_same(
     peers.silent_since[GONE] = 0.0
     peers.loop.run_until(45.0)
     assert socket.TCP_KEEPIDLE in old.taken
+
+
+class Hurried(OldKernel):
+    """In place of a socket, from Linux 6.15 on: it notes the milliseconds after which it asks
+    again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[int] = []
+
+    def setsockopt(self, level: int, name: int, value: int) -> None:
+        if (level, name) == (socket.IPPROTO_TCP, TCP_RTO_MAX_MS):
+            self.waits.append(value)
+
+
+@pytest.mark.parametrize(
+    ("on_its_way", "round_trip", "waits"),
+    [
+        (1, 0.02, {15_000}),  # a quarter of `vanished`
+        (1, 0.0, set()),  # nobody knows how long an answer takes
+        (1, 60.0, {120_000}),  # the most that the kernel takes
+        (0, 0.02, set()),  # a keep-alive is asked by ourselves
+    ],
+)
+def test_where_data_is_on_its_way_the_kernel_is_told_to_ask_every_quarter(
+    monkeypatch: pytest.MonkeyPatch, on_its_way: int, round_trip: float, waits: set[int]
+) -> None:
+    peers, kernel = Peers(monkeypatch), Hurried()
+
+    def tcp_info_of(link: int) -> TcpInfo:
+        info = heard_of(peers.loop.time, 2)
+        return info._replace(on_its_way=on_its_way, round_trip=round_trip)
+
+    monkeypatch.setattr("reaper.driver.sockets.tcp_info_of", tcp_info_of)
+    monkeypatch.setattr("reaper.driver.sockets.borrowed", lambda link, kind: nullcontext(kernel))
+    monkeypatch.setattr("reaper.driver.sockets.lent", lambda link: kernel)
+    peers.watch(GONE)
+    peers.loop.run_until(50.0)
+    assert set(kernel.waits) == waits
+
+
+def test_what_is_no_tcp_gets_no_keep_alives() -> None:
+    one, other = socket.socketpair()
+    with one, other:
+        assert not _ask(one.fileno(), 60.0, ours=False)
+        assert not _ask(one.fileno(), 60.0, ours=True)
+
+
+def test_a_connection_that_ends_before_it_is_looked_at_again_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    crowd = Crowd(monkeypatch, 3)
+    judge = crowd.loop.driver.vanished
+    crowd.run_until_it(lambda: crowd.connections[0].lease in judge._known)
+    crowd.connections[0].leave()  # noted, and never asked
+    crowd.run_until_it(lambda: bool(crowd.asked[1]))
+    crowd.connections[1].leave()  # asked, and about to be looked at
+    crowd.run_until(70.0)
+    assert {lease.uid for lease in judge._known} == {crowd.connections[2].uid}
+    assert caplog.records == []
+
+
+def test_a_connection_that_has_lost_its_descriptor_is_asked_no_more_and_lives_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    crowd = Crowd(monkeypatch, 2)
+    crowd.run_until(100.0)
+    crowd.connections[0].fd = -1  # between two questions
+    asked = crowd.asked[1]
+    before, known = len(crowd.asked[0]), len(asked)
+    crowd.run_until_it(lambda: len(asked) > known)
+    crowd.connections[1].fd = -1  # its answer is about to be looked for
+    crowd.run_until(300.0)
+    assert [len(crowd.asked[0]), len(asked)] == [before, known + 1]
+    assert not any(connection.reaped for connection in crowd.connections)
+    assert caplog.records == []
+
+
+def test_what_has_the_descriptor_of_a_vanished_peer_after_the_close_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Closing(Connection):
+        def _cut(self, reason: str) -> None:
+            super()._cut(reason)
+            self.fd = -1  # closed; the number is somebody else's by now
+
+    with connected() as (client, served):
+        peers = Peers(monkeypatch)
+        driver, link = peers.loop.driver, served.fileno()
+        gone: Connection = driver.watch(lambda uid: Closing(driver, uid, link), object(), 0.0)
+        peers.silent_since[link] = 0.0
+        peers.loop.run_until(80.0)
+        assert gone.reason == "vanished"
+        served.send(b"still open")
+        assert client.recv(100) == b"still open"
 
 
 def test_no_step_looks_at_many_and_each_is_looked_at_in_time(
