@@ -41,11 +41,13 @@ class Here(NamedTuple):
         address: Where it listens.
         log: What it, asyncio and this library have logged.
         stop: Tells it to stop, and returns at once; any number of times.
+        end: Waits until it has.
     """
 
     address: tuple[str, int]
     log: Path
     stop: Callable[[], object]
+    end: Callable[[], object]
 
     @property
     def target(self) -> str:
@@ -125,7 +127,7 @@ def hypercorn_here(
         thread.start()
         started.wait()
         try:
-            yield Here(address, log, stops[0])
+            yield Here(address, log, stops[0], thread.join)
         finally:
             stops[0]()
             thread.join()

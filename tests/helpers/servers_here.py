@@ -1,21 +1,32 @@
-"""uvicorn and aiohttp in a thread of this process, guarded."""
+"""uvicorn, aiohttp and workers of gunicorn in a thread of this process, guarded; and any server by
+its name.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import socket
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, redirect_stdout
 from pathlib import Path
-from typing import Any, NoReturn
+from types import SimpleNamespace
+from typing import Any, NamedTuple, NoReturn
 
+import pytest
 import uvicorn
 from aiohttp import web
+from gunicorn import glogging, sock
+from gunicorn.config import Config
 
 import reaper.aiohttp
+import reaper.gunicorn
+import reaper.uvicorn
 from reaper.config import ReaperConfig
-from tests.helpers.hypercorn_here import Here, logged
+from tests.helpers.hypercorn_here import Here, configured, hypercorn_here, logged
 from tests.helpers.server_process import wait_until
 
 
@@ -39,7 +50,7 @@ def uvicorn_here(
         thread.start()
         wait_until(lambda: server.started)
         try:
-            yield Here(server.servers[0].sockets[0].getsockname(), log, stop)
+            yield Here(server.servers[0].sockets[0].getsockname(), log, stop, thread.join)
         finally:
             stop()
             thread.join()
@@ -76,7 +87,99 @@ def aiohttp_here(app: web.Application, log: Path, config: ReaperConfig) -> Itera
         thread.start()
         started.wait()
         try:
-            yield Here(listening.getsockname(), log, stop)
+            yield Here(listening.getsockname(), log, stop, thread.join)
         finally:
             stop()
             thread.join()
+
+
+class Worker(NamedTuple):
+    """A worker of gunicorn's that runs in this process.
+
+    Attributes:
+        address: Where it listens.
+        stop: Tells it to stop, and returns at once; any number of times.
+        end: Waits until it has.
+    """
+
+    address: tuple[str, int]
+    stop: Callable[[], object]
+    end: Callable[[], object]
+
+
+@contextmanager
+def worker(kind: Any, application: Any, **options: str) -> Iterator[Worker]:
+    """A worker of gunicorn's in a thread of this process, which is sent no signal."""
+    settings = Config()
+    settings.set("threads", 16)
+    for name, value in options.items():
+        settings.set(name, value)
+    log = glogging.Logger(settings)
+    listening = sock.TCPSocket(("127.0.0.1", 0), settings, log)
+    made = kind(
+        1, os.getppid(), [listening], SimpleNamespace(wsgi=lambda: application), 30, settings, log
+    )
+    made.init_signals = lambda: None
+    thread = threading.Thread(target=made.init_process)
+    thread.start()
+
+    def stop() -> None:
+        made.alive = False
+
+    try:
+        yield Worker(listening.getsockname(), stop, thread.join)
+    finally:
+        stop()
+        thread.join()
+        made.tmp.close()
+
+
+SERVERS_HERE = ["HttpTools", "H11", "ASGIWorker", "hypercorn", "hypercorn on trio", "aiohttp"]
+"""The servers that run in a thread of the test's process."""
+
+
+@contextmanager
+def server_here(
+    kind: str, log: Path, application: Any, app: web.Application, settings: dict[str, str]
+) -> Iterator[Here]:
+    """The server *kind*, one of `SERVERS_HERE`, in a thread, until the end of the block.
+
+    Args:
+        log: The file that gets what the server logs, and what the application prints.
+        application: For all but aiohttp.
+        app: For aiohttp.
+        settings: The variables REAPER_*, without that prefix.
+    """
+    config = ReaperConfig.load(
+        environ={f"REAPER_{name}": value for name, value in settings.items()}
+    )
+    with ExitStack() as stack:
+        stack.enter_context(redirect_stdout(stack.enter_context(log.open("a"))))
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter(
+            "ignore", web.NotAppKeyWarning
+        )  # `request["reaper"]` has no key of a type
+        made: AbstractContextManager[Here]
+        if kind.startswith("hypercorn"):
+            flavour = "trio" if kind.endswith("trio") else "asyncio"
+            made = hypercorn_here(flavour, log, application, settings)
+        elif kind == "ASGIWorker":
+            made = asgi_worker_here(log, application, settings)
+        elif kind == "aiohttp":
+            made = aiohttp_here(app, log, config)
+        else:
+            made = uvicorn_here(getattr(reaper.uvicorn, kind), log, application, config)
+        yield stack.enter_context(made)
+
+
+@contextmanager
+def asgi_worker_here(log: Path, application: Any, settings: dict[str, str]) -> Iterator[Here]:
+    """gunicorn's ASGI worker in a thread, as `server_here` has it."""
+    with (
+        configured(settings),
+        logged(log),
+        worker(reaper.gunicorn.ASGIWorker, application) as running,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setattr(logging.getLogger("gunicorn.error"), "propagate", True)
+        yield Here(running.address, log, running.stop, running.end)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from typing import Any
 
 from aiohttp import web
 
@@ -47,14 +48,19 @@ async def ended(app: web.Application) -> None:
     print("lifespan has ended", flush=True)
 
 
-def main() -> None:
+def application() -> web.Application:
     app = web.Application()
     for path in ("/events", "/goodbye"):
         app.router.add_get(path, events)
     app.router.add_get("/ws", talk)
     app.router.add_get("/{path:.*}", ordinary)
     app.on_cleanup.append(ended)
-    reaper.aiohttp.run_app(app, host="127.0.0.1", port=int(sys.argv[1]), handle_signals=True)
+    return app
+
+
+def main() -> None:
+    where: dict[str, Any] = {"host": "127.0.0.1", "port": int(sys.argv[1])}
+    reaper.aiohttp.run_app(application(), **where, handle_signals=True)
 
 
 if __name__ == "__main__":

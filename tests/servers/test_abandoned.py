@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import re
 import socket
 import subprocess
 import sys
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp.web import NotAppKeyWarning
 
-import reaper.gunicorn
-import reaper.uvicorn
 from reaper.config.settings import ReaperConfig
 from reaper.driver.driver import Call
 from reaper.driver.sockets import is_over
@@ -28,12 +23,11 @@ from scripts.serving import Server, free_port
 from scripts.serving import serving as start
 from tests.helpers import leaving, namespaces
 from tests.helpers.driver_loop import Loop
-from tests.helpers.hypercorn_here import Here, hypercorn_here, logged
+from tests.helpers.hypercorn_here import Here
 from tests.helpers.leaving import BEGAN, CANCELLED, ENDED
 from tests.helpers.program_trials import connect, reset, rest
 from tests.helpers.server_process import wait_until
-from tests.helpers.servers_here import aiohttp_here, uvicorn_here
-from tests.servers.test_other_servers import worker
+from tests.helpers.servers_here import SERVERS_HERE, server_here
 
 RUNS = re.compile(r"Uvicorn running on http://([^\s:]+):(\d+)")
 """What uvicorn says when it listens."""
@@ -343,50 +337,15 @@ class Trial:
 
 
 SETTINGS = {"TICK": "250ms", "TIMEOUTS_ABANDONED": f"{AFTER:g}s", "TIMEOUTS_DRAIN": "1s"}
-HERE = ["HttpTools", "H11", "ASGIWorker", "hypercorn", "hypercorn on trio", "aiohttp"]
-"""The servers that run in a thread of the test's process."""
 PROCESSES = ["uvloop", "UvicornWorker", "aiohttp below reaper run"]
 
 
-@contextlib.contextmanager
-def here(kind: str, log: Path) -> Iterator[Here]:
-    """The server *kind* in a thread; *log* gets what it logs, and what the application prints."""
-    named = {f"REAPER_{name}": value for name, value in SETTINGS.items()}
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(contextlib.redirect_stdout(stack.enter_context(log.open("a"))))
-        stack.enter_context(warnings.catch_warnings())
-        warnings.simplefilter(
-            "ignore", NotAppKeyWarning
-        )  # `request["reaper"]` has no key of a type
-        if kind.startswith("hypercorn"):
-            flavour = "trio" if kind.endswith("trio") else "asyncio"
-            made = hypercorn_here(flavour, log, leaving.application, SETTINGS)
-        elif kind == "ASGIWorker":
-            made = worker_here(log, named)
-        elif kind == "aiohttp":
-            made = aiohttp_here(leaving.aiohttp_app(), log, ReaperConfig.load(environ=named))
-        else:
-            protocol, config = getattr(reaper.uvicorn, kind), ReaperConfig.load(environ=named)
-            made = uvicorn_here(protocol, log, leaving.application, config)
-        yield stack.enter_context(made)
-
-
-@contextlib.contextmanager
-def worker_here(log: Path, variables: dict[str, str]) -> Iterator[Here]:
-    """gunicorn's ASGI worker in a thread, by the *variables*."""
-    with pytest.MonkeyPatch.context() as patch, logged(log):
-        for name, value in variables.items():
-            patch.setenv(name, value)
-        with worker(reaper.gunicorn.ASGIWorker, leaving.application) as running:
-            patch.setattr(logging.getLogger("gunicorn.error"), "propagate", True)
-            yield Here(running.address, log, lambda: None)
-
-
-@pytest.fixture(scope="module", params=[*HERE, *PROCESSES])
+@pytest.fixture(scope="module", params=[*SERVERS_HERE, *PROCESSES])
 def trial(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Trial:
     log = tmp_path_factory.mktemp("leaving") / "log"
-    if request.param in HERE:
-        with here(request.param, log) as running:
+    if request.param in SERVERS_HERE:
+        app = leaving.application
+        with server_here(request.param, log, app, leaving.aiohttp_app(), SETTINGS) as running:
             return Trial(running)
     with serving(request.param, log, ABANDONED=f"{AFTER:g}s") as server:
         return Trial(server)

@@ -18,8 +18,9 @@ import reaper.gunicorn
 from tests.helpers import asgi, wsgi
 from tests.helpers.program_trials import connect
 from tests.helpers.program_trials import heard as until
-from tests.servers.test_other_servers import LIMITS, worker
-from tests.servers.test_uvicorn import Running, get
+from tests.helpers.servers_here import Worker, worker
+from tests.servers.test_other_servers import LIMITS
+from tests.servers.test_uvicorn import get
 
 pytestmark = pytest.mark.slow
 
@@ -69,7 +70,7 @@ class Http2:
 
 
 @pytest.fixture(params=["ASGIWorker", "ThreadWorker"])
-def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
+def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
     """A worker that takes HTTP/2 in clear text, with every timeout 1 s."""
     monkeypatch.setenv("REAPER_TICK", "250ms")
     for name in LIMITS:
@@ -81,7 +82,7 @@ def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
 
 
 def test_a_request_over_http2_that_takes_longer_than_every_timeout_is_answered(
-    server: Running,
+    server: Worker,
 ) -> None:
     with connect(server) as client:
         speaks = Http2(client)
@@ -89,7 +90,7 @@ def test_a_request_over_http2_that_takes_longer_than_every_timeout_is_answered(
 
 
 def test_a_connection_of_http2_without_a_request_is_closed_and_never_early(
-    server: Running,
+    server: Worker,
 ) -> None:
     with connect(server) as client:
         speaks = Http2(client)
@@ -101,7 +102,7 @@ def test_a_connection_of_http2_without_a_request_is_closed_and_never_early(
 
 
 @pytest.mark.parametrize("server", ["ASGIWorker"], indirect=True)
-def test_a_client_of_http2_is_told_that_its_idle_connection_ends(server: Running) -> None:
+def test_a_client_of_http2_is_told_that_its_idle_connection_ends(server: Worker) -> None:
     with connect(server) as client:
         speaks = Http2(client)
         speaks.is_answered("/")
@@ -110,7 +111,7 @@ def test_a_client_of_http2_is_told_that_its_idle_connection_ends(server: Running
 
 @pytest.mark.parametrize("server", ["ASGIWorker"], indirect=True)
 def test_a_client_of_http2_that_only_sends_pings_is_told_that_its_connection_ends(
-    server: Running,
+    server: Worker,
 ) -> None:
     with connect(server) as client:
         speaks = Http2(client)
@@ -128,7 +129,7 @@ def test_a_client_of_http2_that_only_sends_pings_is_told_that_its_connection_end
 
 
 def test_a_client_of_http2_is_told_that_its_connection_ends_with_its_last_stream(
-    server: Running,
+    server: Worker,
 ) -> None:
     with connect(server) as client:
         speaks = Http2(client)
@@ -137,7 +138,7 @@ def test_a_client_of_http2_is_told_that_its_connection_ends_with_its_last_stream
         assert not client.recv(65536)
 
 
-def test_pings_do_not_put_off_the_end_of_a_stream(server: Running) -> None:
+def test_pings_do_not_put_off_the_end_of_a_stream(server: Worker) -> None:
     with connect(server) as client:
         speaks = Http2(client)
         speaks.asks("/echo", "POST")
@@ -151,7 +152,7 @@ def test_pings_do_not_put_off_the_end_of_a_stream(server: Running) -> None:
     raise AssertionError("it was kept")
 
 
-def test_a_frame_of_a_body_that_comes_in_pieces_keeps_its_stream(server: Running) -> None:
+def test_a_frame_of_a_body_that_comes_in_pieces_keeps_its_stream(server: Worker) -> None:
     with connect(server) as client:
         speaks = Http2(client)
         speaks.asks("/echo", "POST")

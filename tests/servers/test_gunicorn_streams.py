@@ -18,8 +18,9 @@ from loadgen.drive.wire import Tls
 from loadgen.http2 import play
 from loadgen.units import parse_target
 from tests.helpers.neighbours import one_takes_nothing
+from tests.helpers.servers_here import worker
 from tests.servers.test_gunicorn_http2 import APPLICATIONS
-from tests.servers.test_other_servers import LIMITS, worker
+from tests.servers.test_other_servers import LIMITS
 
 pytestmark = pytest.mark.slow
 

@@ -10,20 +10,16 @@ import os
 import signal
 import socket
 import sys
-import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import aiohttp.web
 import pytest
 import websockets.asyncio.client
 import websockets.asyncio.server
-from gunicorn import glogging, sock
-from gunicorn.config import Config
 
 import reaper.aiohttp
 import reaper.asyncio
@@ -37,10 +33,10 @@ from tests.helpers.guarded_programs import aiohttp_app
 from tests.helpers.program_trials import Addressed, connect
 from tests.helpers.program_trials import heard as until
 from tests.helpers.server_process import wait_until
+from tests.helpers.servers_here import Worker, worker
 from tests.servers.test_uvicorn import (
     PATIENCE,
     UPGRADE,
-    Running,
     a_pause_loses_no_request,
     all_end_and_none_early,
     answered,
@@ -119,31 +115,8 @@ def ask(server: Addressed) -> bytes:
     return b""
 
 
-@contextlib.contextmanager
-def worker(kind: Any, application: Any, **options: str) -> Iterator[Running]:
-    """A worker of gunicorn's in a thread of this process, which is sent no signal."""
-    settings = Config()
-    settings.set("threads", 16)
-    for name, value in options.items():
-        settings.set(name, value)
-    log = glogging.Logger(settings)
-    listening = sock.TCPSocket(("127.0.0.1", 0), settings, log)
-    made = kind(
-        1, os.getppid(), [listening], SimpleNamespace(wsgi=lambda: application), 30, settings, log
-    )
-    made.init_signals = lambda: None
-    thread = threading.Thread(target=made.init_process)
-    thread.start()
-    try:
-        yield Running(listening.getsockname())
-    finally:
-        made.alive = False
-        thread.join()
-        made.tmp.close()
-
-
 @pytest.fixture(params=["ASGIWorker", "ThreadWorker"])
-def gunicorn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
+def gunicorn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
     """A worker of gunicorn's with every timeout 1 s."""
     monkeypatch.setenv("REAPER_TICK", "250ms")
     for name in LIMITS:
@@ -153,12 +126,12 @@ def gunicorn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
         yield running
 
 
-def test_gunicorn_is_rid_of_every_kind_of_idleness_and_none_ends_early(gunicorn: Running) -> None:
+def test_gunicorn_is_rid_of_every_kind_of_idleness_and_none_ends_early(gunicorn: Worker) -> None:
     asyncio.run(all_end_and_none_early(ATTACKS, gunicorn.address))
 
 
 def test_who_waits_for_gunicorns_answer_longer_than_every_timeout_has_it(
-    gunicorn: Running,
+    gunicorn: Worker,
 ) -> None:
     with connect(gunicorn) as patient:
         patient.sendall(get(b"/slow?4"))

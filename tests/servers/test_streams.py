@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import re
 import signal
@@ -15,12 +16,16 @@ from pathlib import Path
 
 import pytest
 
+from reaper import stops
 from scripts.serving import Server, free_port
 from scripts.serving import serving as start
+from tests.helpers import streaming_aiohttp
+from tests.helpers.hypercorn_here import Here
 from tests.helpers.program_trials import connect
 from tests.helpers.program_trials import heard as until
 from tests.helpers.program_trials import rest as until_closed
 from tests.helpers.server_process import wait_until
+from tests.helpers.servers_here import SERVERS_HERE, server_here
 from tests.servers.test_uvicorn import UPGRADE, get
 
 pytestmark = pytest.mark.slow
@@ -36,26 +41,58 @@ COMMANDS = {
     "hypercorn": [*HYPERCORN, "-b"],
 }
 OTHERS = {"aiohttp": ["tests.helpers.streaming_aiohttp"]}
-TRIO = {"hypercorn, trio": [*HYPERCORN, "-k", "trio", "-b"]}
 LAST_CHUNK = b"\r\n0\r\n\r\n"
 
 
+HERE = ["HttpTools", "H11", "ASGIWorker", "hypercorn"]
+"""Those of `COMMANDS` that run in a thread of the test's process, but where a test sends signals."""
+EACH = [*HERE, "UvicornWorker"]
+
+
 @contextlib.contextmanager
-def serving(kind: str, tmp_path: Path, app: str = APP, **timeouts: str) -> Iterator[Server]:
+def process(kind: str, tmp_path: Path, app: str = APP, **timeouts: str) -> Iterator[Server]:
     port = free_port()
     limits = {f"REAPER_TIMEOUTS_{name}": value for name, value in timeouts.items()}
     environment = os.environ | {"REAPER_TICK": "250ms"} | limits
-    words = (COMMANDS | OTHERS | TRIO)[kind]
+    words = (COMMANDS | OTHERS)[kind]
     where = f"127.0.0.1:{port}" if words[-1] == "-b" else str(port)
     command = [sys.executable, "-m", *(app if word == APP else word for word in words), where]
     with start(command, tmp_path / "log", port=port, environment=environment) as server:
         yield server
 
 
+@contextlib.contextmanager
+def serving(kind: str, tmp_path: Path, app: str = APP, **timeouts: str) -> Iterator[Server | Here]:
+    """The server *kind*, in a thread if it can: then nothing but its stop begins as by a signal."""
+    if kind not in SERVERS_HERE:
+        with process(kind, tmp_path, app, **timeouts) as server:
+            yield server
+        return
+    module, _, name = app.partition(":")
+    application = getattr(importlib.import_module(module), name)
+    others = streaming_aiohttp.application()
+    limits = {f"TIMEOUTS_{name}": value for name, value in timeouts.items()}
+    with server_here(
+        kind, tmp_path / "log", application, others, {"TICK": "250ms"} | limits
+    ) as here:
+        yield here
+
+
+@pytest.fixture(autouse=True)
+def _nothing_stays_told() -> Iterator[None]:
+    yield
+    stops.forget()
+
+
+def ended(server: Server | Here) -> None:
+    """Wait until *server* has ended; a process has to do that by itself."""
+    assert server.end() != -signal.SIGKILL
+
+
 class Client(threading.Thread):
     """Asks for *path*, and hears all until the server ends the connection."""
 
-    def __init__(self, server: Server, path: str) -> None:
+    def __init__(self, server: Server | Here, path: str) -> None:
         super().__init__()
         self.client = connect(server)
         self.client.sendall(get(path.encode()))
@@ -74,7 +111,7 @@ class Client(threading.Thread):
         self.client.close()
 
 
-@pytest.fixture(params=COMMANDS)
+@pytest.fixture(params=EACH)
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -94,7 +131,7 @@ which nothing is waited for.
 def test_a_stop_ends_the_stream_and_answers_the_others(
     kind: str, tmp_path: Path, number: signal.Signals
 ) -> None:
-    with serving(kind, tmp_path) as server:
+    with process(kind, tmp_path) as server:
         stream, slow, download = (
             Client(server, path) for path in ("/events", "/slow", "/download")
         )
@@ -119,14 +156,14 @@ def test_a_stop_ends_the_stream_and_answers_the_others(
 def test_an_application_that_awaits_the_stop_says_goodbye(kind: str, tmp_path: Path) -> None:
     with serving(kind, tmp_path, DRAIN_STREAMS="20s") as server:
         stream = Client(server, "/goodbye")
-        os.kill(server.pid, signal.SIGTERM)
+        server.stop()
         stream.join()
-        wait_until(lambda: server.process.poll() is not None)
+        ended(server)
     assert b"retry: 500" in stream.said
     assert stream.said.endswith(LAST_CHUNK)
 
 
-@pytest.mark.parametrize("kind", [*COMMANDS, *TRIO])
+@pytest.mark.parametrize("kind", [*EACH, "hypercorn on trio"])
 def test_the_streams_of_fastapi_that_ask_for_the_stop_say_goodbye(
     kind: str, tmp_path: Path
 ) -> None:
@@ -134,10 +171,10 @@ def test_the_streams_of_fastapi_that_ask_for_the_stop_say_goodbye(
     with serving(kind, tmp_path, app, DRAIN_STREAMS="4s") as server:
         streams = [Client(server, path) for path in ("/async", "/thread", "/events")]
         endless = Client(server, "/endless")
-        os.kill(server.pid, signal.SIGTERM)
+        server.stop()
         for client in (*streams, endless):
             client.join()
-        wait_until(lambda: server.process.poll() is not None)
+        ended(server)
         log = server.log.read_text()
     assert all(b"goodbye" in client.said and b"retry: 500" in client.said for client in streams)
     assert all(client.said.endswith(LAST_CHUNK) for client in (*streams, endless))
@@ -152,9 +189,9 @@ def test_a_stop_ends_a_stream_that_does_not_listen_and_one_that_says_what_it_is(
     with serving(kind, tmp_path, DRAIN_STREAMS="1s") as server:
         stream = Client(server, path)
         told = time.monotonic()
-        os.kill(server.pid, signal.SIGTERM)
+        server.stop()
         stream.join()
-        wait_until(lambda: server.process.poll() is not None)
+        ended(server)
         log = server.log.read_text()
     assert stream.said.endswith(LAST_CHUNK)
     assert path == "/declared" or stream.ended - told >= 1
@@ -165,7 +202,7 @@ def test_a_stop_ends_a_stream_that_does_not_listen_and_one_that_says_what_it_is(
 def test_a_stream_is_any_response_where_drain_streams_is_off(kind: str, tmp_path: Path) -> None:
     with serving(kind, tmp_path, DRAIN_STREAMS="0s", DRAIN="2s") as server:
         stream = Client(server, "/events")
-        os.kill(server.pid, signal.SIGTERM)
+        server.stop()
         stream.join()
     assert not stream.said.endswith(LAST_CHUNK)
 
@@ -176,10 +213,10 @@ def test_aiohttp_ends_its_streams_and_answers_the_others(tmp_path: Path) -> None
             Client(server, path) for path in ("/events", "/goodbye", "/slow", "/download")
         )
         time.sleep(0.5)
-        os.kill(server.pid, signal.SIGTERM)
+        server.stop()
         for client in (stream, goodbye, slow, download):
             client.join()
-        wait_until(lambda: server.process.poll() is not None)
+        ended(server)
         log = server.log.read_text()
     assert stream.said.endswith(b"data: tick\n\n" + LAST_CHUNK)
     assert goodbye.said.endswith(b"data: bye\n\n" + LAST_CHUNK)
@@ -214,13 +251,13 @@ def test_idle_connections_are_closed_spread_over_the_window(kind: str, tmp_path:
         for client in clients[:10]:
             client.sendall(get(b"/"))
             until(client, LAST_CHUNK)
-        os.kill(server.pid, signal.SIGTERM)
+        server.stop()
         _, spread = all_end(clients)
-        wait_until(lambda: server.process.poll() is not None)
+        ended(server)
     assert spread > 1
 
 
-@pytest.mark.parametrize("kind", [*COMMANDS, *OTHERS])
+@pytest.mark.parametrize("kind", [*EACH, *OTHERS])
 def test_websockets_are_told_that_the_server_restarts_spread_over_the_window(
     kind: str, tmp_path: Path
 ) -> None:
@@ -229,8 +266,8 @@ def test_websockets_are_told_that_the_server_restarts_spread_over_the_window(
         for client in clients:
             client.sendall(UPGRADE)
             until(client, b"\r\n\r\n")
-        os.kill(server.pid, signal.SIGTERM)
+        server.stop()
         said, spread = all_end(clients)
-        wait_until(lambda: server.process.poll() is not None)
+        ended(server)
     assert all(re.match(rb"\x88.\x03\xf4", each) for each in said)  # a close frame with 1012
     assert spread > 1
