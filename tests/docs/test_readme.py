@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import pkgutil
 import re
+import shutil
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -13,6 +15,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 from pyarrow.parquet import read_table
@@ -94,6 +97,29 @@ def test_a_program_of_the_documentation_survives_its_clients_and_closes_the_sile
     trials: list[Future[None]], number: int
 ) -> None:
     trials[number].result()
+
+
+@pytest.mark.slow
+def test_the_guides_server_with_tls_closes_a_silent_client(
+    certificate: tuple[str, str], tmp_path: Path
+) -> None:
+    """Made as the page says: one more import, and its lines in place of the one that listens."""
+    (plain,) = (text for _, text in SERVERS if "await reaper.asyncio.start_server(echo" in text)
+    (lines,) = re.findall(
+        r"^```\n(context = .*?)```", PAGES["docs/guide.md"], re.MULTILINE | re.DOTALL
+    )
+    with_tls = re.sub(r"^    server = .*\n", indent(lines, "    "), plain, flags=re.MULTILINE)
+    for source, name in zip(certificate, ("cert.pem", "key.pem"), strict=True):
+        shutil.copy(source, tmp_path / name)
+    text = "import ssl\n" + with_tls.replace("8443", "8080")
+    context = ssl.create_default_context(cafile=certificate[0])
+    with (
+        started(text, tmp_path) as server,
+        context.wrap_socket(connect(server), server_hostname="localhost") as client,
+    ):
+        client.sendall(b"x\n")
+        assert client.recv(1000) == b"x\n"
+        assert rest(client) == b""
 
 
 @pytest.mark.slow
