@@ -208,6 +208,13 @@ def default(name: str) -> float:
     return float(seconds)
 
 
+def test_the_page_installs_pyarrow_for_the_journal_of_the_unit_of_attach() -> None:
+    page = (ROOT / "docs" / "production.md").read_text()
+    (extras,) = re.findall(r"/opt/reaper/\.venv/bin/pip install '/path/to/reaper\[(.*?)\]'", page)
+    assert "--journal" in unit("reaper-attach@.service")
+    assert set(extras.split(",")) == {"attach", "journal"}
+
+
 @pytest.mark.slow
 def test_systemd_accepts_the_units(tmp_path: Path) -> None:
     for name, source in UNITS.items():
