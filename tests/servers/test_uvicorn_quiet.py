@@ -92,12 +92,24 @@ async def ended(reader: asyncio.StreamReader) -> bytes:
 
 @contextlib.asynccontextmanager
 async def serving(
-    protocol: str, journal: Journal | None = None, **timeouts: Any
+    protocol: str,
+    journal: Journal | None = None,
+    uvicorns: dict[str, Any] | None = None,
+    **timeouts: Any,
 ) -> AsyncIterator[Served]:
+    """uvicorn with the guarded *protocol*, until the end of the block; *uvicorns* are its own
+    settings.
+    """
     given = {f"timeouts.{name}": value for name, value in timeouts.items()}
     settings = ReaperConfig.load(environ={}, overrides={"reaper.tick": "100ms", **given})
     kind = getattr(reaper.uvicorn, protocol).configured(settings, journal)
-    config = uvicorn.Config(hello, port=0, http=kind, lifespan="off", log_level="error", ws="none")
+    own: dict[str, Any] = {
+        "lifespan": "off",
+        "log_level": "error",
+        "ws": "none",
+        **(uvicorns or {}),
+    }
+    config = uvicorn.Config(hello, port=0, http=kind, **own)
     server = uvicorn.Server(config)
     task = asyncio.create_task(server.serve())
     await until(lambda: server.started)
@@ -235,7 +247,7 @@ async def test_a_stop_answers_the_request_that_is_on_its_way_to_a_quiet_connecti
 async def test_in_the_journal_a_connection_is_one_life_however_often_it_rested(
     protocol: str, end: str, tmp_path: Path
 ) -> None:
-    timeouts = {"max_age": "300ms", "drain_idle": "100ms"} if end == "reap" else {}
+    timeouts: dict[str, Any] = {"max_age": "300ms", "drain_idle": "100ms"} if end == "reap" else {}
     with Journal(tmp_path, tick=0.1) as journal:
         async with serving(protocol, journal, **timeouts) as served:
             reader, writer = await served.connect()
