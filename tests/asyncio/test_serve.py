@@ -1,0 +1,146 @@
+"""A server of asyncio's streams whose connections are watched: real sockets, one process."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import reaper.asyncio
+from reaper.asyncio import loop_factory
+from reaper.asyncio.serve import WatchedReader
+from reaper.config import ReaperConfig
+from reaper.policy import Phase
+from reaper.servers import polled
+from tests.asyncio.test_guards import Echo, echo, eventually, guards_of, serving
+from tests.helpers.program_trials import reset
+
+pytestmark = pytest.mark.anyio
+
+HOUR = 3600.0
+READS: dict[str, Callable[[asyncio.StreamReader], Any]] = {
+    "read": lambda reader: reader.read(10),
+    "readexactly": lambda reader: reader.readexactly(10),
+    "readuntil": lambda reader: reader.readuntil(b"."),
+    "readline": lambda reader: reader.readline(),
+}
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.mark.parametrize("how", READS)
+async def test_a_drain_ends_at_once_who_waits_for_bytes_however_it_reads(how: str) -> None:
+    waits = asyncio.Event()
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        waits.set()
+        await READS[how](reader)
+
+    async with serving(handler, idle=HOUR) as (r, address):
+        _, writer = await asyncio.open_connection(*address)
+        await waits.wait()
+        async with asyncio.timeout(60):
+            await r.drain(HOUR)
+        assert r.statistics().reasons == {"drain": 1}
+        writer.close()
+
+
+async def test_a_handler_that_does_not_read_learns_that_its_peer_has_reset() -> None:
+    readers: list[WatchedReader] = []
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert isinstance(reader, WatchedReader)
+        readers.append(reader)
+        await asyncio.Event().wait()
+
+    async with serving(handler, idle=HOUR) as (r, address):
+        client = await asyncio.to_thread(socket.create_connection, address)
+        await eventually(lambda: readers)
+        connection = readers[0].connection
+        assert connection is not None
+        assert not connection.hung_up
+        reset(client)
+        await eventually(lambda: connection.hung_up)
+        await r.drain(0.01)
+
+
+async def test_a_plain_function_leaves_its_connection_open_until_its_writer_is_closed() -> None:
+    writers: list[asyncio.StreamWriter] = []
+    async with reaper.asyncio.open_reaper(tick=0.1) as r:
+        server = await reaper.asyncio.start_server(
+            lambda reader, writer: writers.append(writer), "127.0.0.1", 0, idle=HOUR, reaper=r
+        )
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        await eventually(lambda: writers)
+        await asyncio.sleep(0)
+        assert len(r) == 1
+        writers[0].write(b"later")
+        writers[0].close()
+        assert await reader.read() == b"later"
+        await eventually(lambda: len(r) == 0)
+        writer.close()
+        server.close()
+
+
+async def test_one_connection_too_many_is_closed_and_its_handler_does_not_begin() -> None:
+    config = ReaperConfig.load(environ={}, overrides={"limits.max_connections": 1})
+    async with serving(echo, config, HOUR) as (r, address):
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(b"x")
+        assert await reader.read(1) == b"x"
+        refused, its = await asyncio.open_connection(*address)
+        async with asyncio.timeout(60):
+            assert await refused.read() == b""
+        assert len(r) == 1
+        its.close()
+        writer.close()
+
+
+def test_a_loop_that_guards_closes_what_is_silent_on_every_server_of_it() -> None:
+    async def body() -> None:
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(Echo, "127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        writer.write(b"x")
+        assert await reader.read(1) == b"x"
+        began = loop.time()
+        async with asyncio.timeout(60):
+            assert await reader.read() == b""
+        assert loop.time() - began >= 0.25
+        writer.close()
+        server.close()
+
+    with asyncio.Runner(loop_factory=loop_factory(0.3, base=asyncio.SelectorEventLoop)) as runner:
+        runner.run(body())
+
+
+async def test_under_pressure_a_guarded_connection_is_as_silent_as_its_kernel_says() -> None:
+    """Its lease is touched by each look, so that says nothing of the client."""
+    settings = {"timeouts.keep_alive": HOUR}
+
+    def factory(r: Any) -> Callable[[], Any]:
+        return polled.guard(Echo, lambda transport: Phase.KEEP_ALIVE, reaper=r)
+
+    config = ReaperConfig.load(environ={}, overrides=settings)
+    async with serving(factory, config) as (r, address):
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(b"x")
+        assert await reader.read(1) == b"x"
+        await asyncio.sleep(0.4)
+        (guard,) = guards_of(r)
+        guard.lease.touch()
+        silent, limit = guard.silence(r.core.explain(guard.uid), r.driver.now())
+        assert limit == HOUR
+        assert silent >= 0.3
+        transport = guard.transport()
+        assert transport is not None
+        transport.abort()
+        silent, _ = guard.silence(r.core.explain(guard.uid), r.driver.now())
+        assert silent < 0.3  # there is only the lease to ask
+        writer.close()
