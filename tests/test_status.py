@@ -144,6 +144,32 @@ async def test_a_survey_says_who_is_connected_in_which_phase_and_what_is_due(
 
 
 @pytest.mark.trio
+async def test_a_survey_of_many_connections_lets_the_loop_run_in_between(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("reaper.core.introspect.STEP", 1)
+    ran: list[int] = []
+
+    async def other() -> None:
+        for turn in range(5):
+            ran.append(turn)
+            await trio.sleep(0)
+
+    async with open_reaper(tick=1.0) as r, trio.open_nursery() as nursery:
+        for n in range(20):
+            r.register(n, 70)
+        nursery.start_soon(other)
+        await survey(r)
+        assert len(ran) == 5
+
+
+@pytest.mark.trio
+async def test_a_survey_says_nothing_of_a_pressure_that_nobody_has_judged_yet() -> None:
+    async with open_reaper(tick=1.0) as r:
+        assert (await survey(r, Pressure(Resources(connections=4))))["pressure"] is None
+
+
+@pytest.mark.trio
 async def test_bad_requests_get_an_error_and_a_page_that_fails_a_500_and_a_record(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

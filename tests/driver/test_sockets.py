@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 import socket
 import struct
 import time
@@ -9,13 +11,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from reaper.driver.sockets import (
     is_over,
+    listen_as,
     peer_has_shut,
     peer_name,
     queued,
     shut_by_peer,
     silence_of,
+    silence_of_paths,
     tcp_info_of,
     unread,
 )
@@ -128,3 +134,17 @@ def test_of_what_is_no_tcp_nothing_is_said_to_be_over_or_shut() -> None:
         other.close()
         assert not is_over(one.fileno())
         assert not shut_by_peer(one.fileno())
+
+
+def test_only_a_connection_of_multipath_tcp_has_been_heard_by_another_path() -> None:
+    with connected() as (_, served):
+        assert silence_of_paths(served.fileno()) == math.inf
+        descriptor = served.fileno()
+    assert silence_of_paths(descriptor) == math.inf  # it is closed
+
+
+def test_a_name_that_the_kernel_refuses_leaves_no_socket_open() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(OSError, match="too long"):
+        listen_as("x" * 200)
+    assert len(os.listdir("/proc/self/fd")) == before
