@@ -48,6 +48,10 @@ def main() -> int:
     parser = Parser(prog="python -m scripts.pictures", description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "img", metavar="DIR")
     out = parser.parse_args().out
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        parser.error(f"argument --out: {out}: {error.strerror}; name a folder")
     with tempfile.TemporaryDirectory() as folder:
         draw(top(Path(folder)), out / "top.svg", "reaper top")
         draw(doctor(Path(folder)), out / "doctor.svg", "reaper doctor")

@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from scripts import pictures
 from scripts.pictures import draw, printed
 
 PICTURES = Path(__file__).parent.parent.parent / "docs" / "img"
@@ -32,3 +33,25 @@ def test_a_picture_of_the_readme_loads_nothing_and_is_small(name: str) -> None:
 def test_a_command_is_shown_as_on_a_terminal() -> None:
     said = printed("--version")
     assert re.fullmatch(r"\$ reaper --version\nreaper [0-9.]+\n", said)
+
+
+def test_a_folder_for_the_pictures_that_is_not_there_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "new" / "folder"
+    monkeypatch.setattr("sys.argv", ["pictures", "--out", str(out)])
+    monkeypatch.setattr(pictures, "top", lambda _: "$ reaper top")
+    monkeypatch.setattr(pictures, "doctor", lambda _: "$ reaper doctor")
+    assert pictures.main() == 0
+    assert {path.name for path in out.iterdir()} == {"top.svg", "doctor.svg"}
+
+
+def test_a_file_is_refused_as_the_folder_for_the_pictures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr("sys.argv", ["pictures", "--out", str(tmp_path / "file")])
+    with pytest.raises(SystemExit) as ended:
+        pictures.main()
+    assert ended.value.code == 2
+    assert "File exists; name a folder" in capsys.readouterr().err
