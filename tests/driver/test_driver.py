@@ -159,6 +159,56 @@ def test_a_drain_ends_all_in_use_at_its_deadline_even_if_the_end_of_one_raises(
     assert raised(caplog) == [AttributeError]
 
 
+def drained(loop: Loop) -> None:
+    """A drain, up to where it waits for those in use."""
+    loop.driver.begin_drain(10)
+    for _ in loop.driver.drain_slices():
+        pass
+
+
+def test_a_drain_does_not_end_at_once_whose_bytes_are_yet_to_be_read(loop: Loop) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        spoke, silent = loop.watch(100, ours.fileno()), loop.watch(100)
+        spoke.receiving = silent.receiving = True
+        theirs.send(b"GET")
+        drained(loop)
+        assert (spoke.reaped, silent.reason) == (False, "drain")
+
+
+def test_a_drain_ends_no_connection_that_the_end_of_another_has_ended(loop: Loop) -> None:
+    first, second = loop.watch(100), loop.watch(100)
+    first.receiving = second.receiving = True
+
+    class EndsAnother(list[str]):
+        def append(self, reason: str) -> None:
+            second.leave()
+
+    first.cuts = EndsAnother()
+    drained(loop)
+    assert (first.reason, second.reaped, second.cuts) == ("drain", False, [])
+
+
+def test_of_many_timers_that_are_due_a_slice_is_called_before_the_loop_runs(loop: Loop) -> None:
+    called: list[int] = []
+    for n in range(REAPS_PER_SLICE + 1):
+        loop.driver.after(5.0, lambda n=n: called.append(n))  # type: ignore[misc]
+    loop.time = loop.driver.rest()
+    loop.wake()
+    assert called == list(range(REAPS_PER_SLICE))
+    loop.time = loop.driver.rest()
+    loop.wake()
+    assert len(called) == REAPS_PER_SLICE + 1
+
+
+def test_a_timer_that_was_cancelled_is_not_called_and_the_next_one_is(loop: Loop) -> None:
+    called: list[str] = []
+    loop.driver.after(5.0, lambda: called.append("cancelled")).cancel()
+    loop.driver.after(5.0, lambda: called.append("kept"))
+    loop.run_until(6.0)
+    assert called == ["kept"]
+
+
 class Moving(Loop):
     """A loop whose clock moves on a little each time it is read, as real ones do."""
 
