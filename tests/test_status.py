@@ -23,6 +23,7 @@ from reaper.driver.status import survey
 from reaper.policy.pressure import Pressure, Resources
 from reaper.status import IDLE_BOUNDS, SCHEMA, answer, complete, document
 from reaper.trio import open_reaper, serve_status
+from reaper.trio.status import serve_pages
 from scripts.tools import get
 from tests.helpers.server_process import PATIENCE, ROOT, server, wait_until
 
@@ -198,6 +199,29 @@ async def test_bad_requests_get_an_error_and_a_page_that_fails_a_500_and_a_recor
     (record,) = caplog.records
     assert record.exc_info is not None
     assert (record.name, record.exc_info[0]) == ("reaper", ValueError)
+
+
+@pytest.mark.trio
+async def test_a_client_that_leaves_amid_its_request_is_answered_nothing_and_others_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reaper.status, "PATIENCE", 2 * PATIENCE)  # it is let go at once
+
+    async def page() -> tuple[str, bytes]:
+        return "text/plain", b"hello"
+
+    async def asks(request: bytes) -> bytes:
+        async with await trio.open_tcp_stream(*listening.getsockname()) as client:
+            await client.send_all(request)
+            await client.send_eof()
+            return b"".join([data async for data in client])
+
+    with socket.create_server(("127.0.0.1", 0)) as listening, trio.fail_after(PATIENCE):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(serve_pages, listening, {"/status": page})
+            assert await asks(b"GET /status HTTP/1.1\r\n") == b""
+            assert (await asks(b"GET /status HTTP/1.1\r\n\r\n")).endswith(b"hello")
+            nursery.cancel_scope.cancel()
 
 
 def served(
