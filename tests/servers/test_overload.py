@@ -210,6 +210,8 @@ def test_when_descriptors_run_short_the_longest_idle_go_and_newcomers_are_answer
 ) -> None:
     limited = "sh", "-c", f'ulimit -n {DESCRIPTORS}; exec "$@"', "sh"
     with started(tmp_path, name, *limited, PRESSURE="true") as server, ExitStack() as held:
+        # gunicorn listens before it has a worker.
+        wait_until(lambda: asks(server).startswith(b"HTTP/1.1 200 "), "an answer")
         processes = tree(server.pid)
         for _ in range(2 * DESCRIPTORS):
             held.enter_context(socket.create_connection(server.address, PATIENCE))
