@@ -12,8 +12,8 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -280,36 +280,42 @@ with socket.socket(fileno=0) as channel:
 """
 
 
-def test_a_listening_socket_that_is_handed_over_later_is_watched(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@contextmanager
+def handed_over() -> Iterator[tuple[ByPid, Callable[[], None], int]]:
+    """A process that is watched: the target, what hands it a listening socket, and that one's port.
+
+    It ends when its channel is closed, or is told to.
+    """
     ours, theirs = socket.socketpair()
     with (
-        # ends when its channel is closed
         subprocess.Popen([sys.executable, "-c", TAKES_OVER], stdin=theirs.fileno()) as child,
         theirs, ours, socket.create_server(("127.0.0.1", 0)) as server, closing(Linux()) as kernel,
     ):  # fmt: skip
-        target = ByPid(child.pid, kernel, waits=True)
-        assert target.listeners() == []
-        socket.send_fds(ours, [b"!"], [server.fileno()])
-        assert ours.recv(1) == b"!"
-        monkeypatch.setattr(target, "_clock", lambda: time.monotonic() + READ_EVERY)
-        assert [one.address.port for one in target.listeners()] == [server.getsockname()[1]]
+
+        def hand_over() -> None:
+            socket.send_fds(ours, [b"!"], [server.fileno()])
+            assert ours.recv(1) == b"!"
+
+        yield ByPid(child.pid, kernel, waits=True), hand_over, server.getsockname()[1]
         ours.send(b"!")
+
+
+def test_a_listening_socket_that_is_handed_over_later_is_watched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with handed_over() as (target, hand_over, port):
+        assert target.listeners() == []
+        hand_over()
+        monkeypatch.setattr(target, "_clock", lambda: time.monotonic() + READ_EVERY)
+        assert [one.address.port for one in target.listeners()] == [port]
 
 
 def test_descriptors_are_read_again_in_the_time_that_their_reading_may_take(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A reading takes 2 s of work here: at a hundredth of a core that is one in 200 s."""
-    ours, theirs = socket.socketpair()
-    with (
-        subprocess.Popen([sys.executable, "-c", TAKES_OVER], stdin=theirs.fileno()) as child,
-        theirs, ours, socket.create_server(("127.0.0.1", 0)) as server, closing(Linux()) as kernel,
-    ):  # fmt: skip
-        target = ByPid(child.pid, kernel, waits=True)
-        socket.send_fds(ours, [b"!"], [server.fileno()])
-        assert ours.recv(1) == b"!"
+    with handed_over() as (target, hand_over, _):
+        hand_over()
         target.listeners()
         monkeypatch.setattr(target, "_clock", lambda: 1000.0)
         monkeypatch.setattr(target, "_worked", iter([7.0, 9.0, 7.0, 9.0]).__next__)
@@ -318,7 +324,6 @@ def test_descriptors_are_read_again_in_the_time_that_their_reading_may_take(
             monkeypatch.setattr(target, "_clock", lambda now=now: now)
             assert len(target.listeners()) == 1
             assert target.read_at == read_at
-        ours.send(b"!")
 
 
 @pytest.mark.parametrize(
