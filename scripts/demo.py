@@ -44,7 +44,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=ROOT / "out" / "demo")
     options = parser.parse_args()
     machine = Machine.here()
-    plan = make_plan(options.connections, machine.descriptors)
+    plan = make_plan(options.connections, machine.descriptors, apart=options.beat == 0)
     if options.beat is not None:
         plan = replace(plan, beat=options.beat)
     lacking = shortages(plan, machine)

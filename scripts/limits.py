@@ -20,6 +20,10 @@ from server_example.planning import RESERVED_DESCRIPTORS, SPREAD
 
 RATE = 4000
 """Connections per second that such a run opens, at least: what two cores keep up for minutes."""
+RATE_APART = 2200
+"""The same where each client acts at its own instant. While a million were opened at 4000, with a
+timeout of 570 s, processes waited for a processor four fifths of the time (/proc/pressure/cpu), and
+a loop that waited for more than a second was nobody's silence."""
 LEISURE = 1.9
 """The timeout, in times that opening all takes. With 1.0 the first would be closed as the last is
 opened; the rest is room for a busy machine to open them more slowly."""
@@ -43,7 +47,10 @@ BUDGET = 0.3
 bursts: a close has half a tick to wait for its worker's turn, and for the client's that sees it."""
 EXCHANGE, CLOSE = 100e-6, 60e-6
 """Seconds of CPU of both sides, kernel included, of clients that act together. Measured 88 and 60
-us, by `benchmarks/exchange.py` of commit aa5331a; an exchange whose client acts alone takes 400."""
+us, by `benchmarks/exchange.py` of commit aa5331a."""
+EXCHANGE_APART, NEWCOMER_APART = 400e-6, 350e-6
+"""Seconds of CPU of both sides, of a client that acts alone, and of one that is opened beside such.
+"""
 RESTING = 0.002
 """Share of a processor that a process takes to itself: epochs, signs of life, looks. Measured
 0.0026 of a worker and 0.0015 of a client process with 6 of each; 0.0009 and 0.0004 with 50, which
@@ -116,9 +123,11 @@ class Machine:
         )
 
 
-def make_plan(connections: int, descriptors: int, processors: int | None = None) -> Plan:
+def make_plan(
+    connections: int, descriptors: int, processors: int | None = None, *, apart: bool = False
+) -> Plan:
     """The demo of *connections* on a machine with so many *descriptors* per process, and
-    *processors*; None: as here.
+    *processors*; None: as here. *apart*: each client acts at its own instant.
 
     A live connection has to speak within its timeout, and all are to be open at once before the
     first is closed. So the timeout grows with the time that it takes to open them, and until what
@@ -130,16 +139,16 @@ def make_plan(connections: int, descriptors: int, processors: int | None = None)
     generators = max(-(-connections // max(descriptors - SPARE_DESCRIPTORS, 1)), 1)
     if connections <= MANY:
         return Plan(connections, 5, 20, RATE, MIX, workers, generators)
-    rate = 3 * RATE if connections <= 5 * MANY else RATE
+    lasting = RATE_APART if apart else RATE
+    rate = 3 * lasting if connections <= 5 * MANY else lasting
     # What falls silent is closed at the pace at which it came, whatever the timeout.
     used = (workers + generators) * RESTING + SILENT * rate * CLOSE
     room = max(BUDGET * processors - used, BUDGET * processors / 4)
-    timeout = max(LEISURE * connections / RATE, connections * SPEAKING * EXCHANGE / room)
+    timeout = max(LEISURE * connections / lasting, connections * SPEAKING * EXCHANGE / room)
     timeout = GRAIN * -(-int(timeout) // GRAIN) or GRAIN
     duration = max(timeout * 9 // 8, timeout + 30)
-    return Plan(
-        connections, timeout, duration, rate, MIX_OF_MANY, workers, generators, timeout * BEAT
-    )
+    beat = 0.0 if apart else timeout * BEAT
+    return Plan(connections, timeout, duration, rate, MIX_OF_MANY, workers, generators, beat)
 
 
 def shortages(plan: Plan, machine: Machine) -> list[str]:

@@ -76,6 +76,18 @@ def test_what_a_plan_does_per_second_once_all_are_open_fits_its_budget_of_cpu(
     )  # a burst on two processors is no stall
 
 
+@pytest.mark.parametrize("connections", [300_000, 1_000_000])
+def test_clients_that_act_apart_leave_processors_free_while_the_last_are_opened(
+    connections: int,
+) -> None:
+    plan = make_plan(connections, 20_000, processors=2, apart=True)
+    exchanges = connections * limits.SPEAKING / plan.timeout
+    used = exchanges * limits.EXCHANGE_APART + plan.rate * limits.NEWCOMER_APART
+    assert used < 0.75 * 2
+    assert plan.expected < 25 * 60
+    assert plan.beat == 0
+
+
 @pytest.mark.parametrize(
     ("limit", "value", "words"),
     [
