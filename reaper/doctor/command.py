@@ -120,9 +120,10 @@ def _examine(parsed: argparse.Namespace) -> int:
         ReaperConfig.load(parsed.config)  # refused before anything is begun
     with ExitStack() as stack:
         stop = stack.enter_context(stoppable())
-        pid = parsed.pid
+        pid, started = parsed.pid, None
         if parsed.command:
-            pid = stack.enter_context(_started(parsed.command)).pid
+            started = stack.enter_context(_started(parsed.command))
+            pid = started.pid
         kernel = Linux(pid)
         stack.callback(kernel.close)
         target: Target
@@ -131,7 +132,7 @@ def _examine(parsed: argparse.Namespace) -> int:
             asked = f"--listen {parsed.listen}"
         else:
             target = ByPid(pid, kernel, waits=bool(parsed.command))
-            _wait_until_it_listens(target, stop)
+            _wait_until_it_listens(target, stop, started)
             address = target.listeners()[0].address
             asked = f"--listen {address}" if parsed.command else f"--pid {pid}"
         if parsed.mend == "backlog":  # a queue that was full a moment ago need not be full now
@@ -223,11 +224,22 @@ def _started(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
     """The process of *command*, ended by SIGTERM, and by SIGKILL if that does not do.
 
     It has a process group of its own: a Ctrl-C ends the looking, and then we end it.
+
+    Raises:
+        Refusal: the block could not look, and *command* has ended by itself.
     """
+    from ..attach.kernel import Refusal
+
     started = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=STDERR, process_group=0)
     with started as process:
         try:
             yield process
+        except Refusal:
+            status = process.poll()
+            if status is None:
+                raise
+            how = f"with status {status}" if status >= 0 else f"by {signal.Signals(-status).name}"
+            raise Refusal(f"{command[0]} has ended {how}; nothing is left to look at") from None
         finally:
             process.terminate()
             try:
@@ -238,12 +250,19 @@ def _started(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
                 os.killpg(process.pid, signal.SIGTERM)
 
 
-def _wait_until_it_listens(target: Any, stop: threading.Event) -> None:
-    """Return when *target* listens. Raises Refusal: it has ended, or `STARTS` are over."""
+def _wait_until_it_listens(
+    target: Any, stop: threading.Event, started: subprocess.Popen[bytes] | None
+) -> None:
+    """Return when *target* listens. Raises Refusal: it has ended, or `STARTS` are over.
+
+    *started* is asked as well: a process of ours that has ended is there until we wait for it.
+    """
     from ..attach.kernel import Refusal
 
     until = time.monotonic() + STARTS
     while not target.listeners():
+        if started is not None and started.poll() is not None:
+            raise Refusal(f"{target} has ended")
         if stop.wait(0.1) or time.monotonic() > until:
             raise Refusal(f"{target} does not listen on a TCP port")
         target.read_at = float("-inf")  # so that its descriptors are read again

@@ -67,6 +67,23 @@ def test_a_command_is_started_examined_and_ended(port: int, call: Ran) -> None:
         socket.create_connection(("127.0.0.1", port))
 
 
+@pytest.mark.parametrize(
+    ("command", "how"),
+    [
+        ("exit 3", "with status 3"),
+        ("sleep 0.5; exit 4", "with status 4"),
+        ("sleep 0.5; kill -9 $$", "by SIGKILL"),
+    ],
+)
+def test_a_command_that_ends_before_it_listens_is_said_to_have_ended(
+    command: str, how: str, call: Ran
+) -> None:
+    status, out, err = call(main, "doctor", "--", "sh", "-c", command)
+    (line,) = err.splitlines()
+    assert (status, out) == (2, "")
+    assert f"sh has ended {how}; nothing is left to look at" in line
+
+
 @pytest.mark.slow
 def test_a_ctrl_c_ends_the_looking_and_the_command_with_its_children(port: int) -> None:
     server = shlex.join([*HTTP, str(port)])
