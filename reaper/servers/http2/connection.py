@@ -13,22 +13,19 @@ from typing import Any
 
 from ...driver.sockets import peer_name
 from ...policy import Phase
+from .frames import DATA, FRAME_HEAD
 from .waiting import Waiting, Watch
 
 NO_ERROR, REFUSED_STREAM, CANCEL, ENHANCE_YOUR_CALM = 0, 7, 8, 11
 """Error codes of RFC 9113, section 7."""
-
-DATA = 0
-"""The type of a frame that has bytes of a body."""
-FRAME_HEAD = 9
-"""Bytes before the payload of a frame."""
 
 
 class Connection:
     """One connection of HTTP/2, and its streams.
 
     Args:
-        connection: h2's `H2Connection`.
+        connection: h2's `H2Connection`; another's where the methods below that speak of h2 are
+            overridden.
         watch: Who watches it.
     Attributes:
         connection: As given.
@@ -56,27 +53,13 @@ class Connection:
         """Send what h2 has made, let the server forget stream *number*, and close after the *last*."""
         raise NotImplementedError
 
-    # ---- what it waits for
-    def waiting(self, phase: Phase, name: str, end: Callable[[str], object]) -> Waiting:
-        """Something of this connection that waits for *phase*; see `Waiting`."""
-
-        def named() -> str:
-            return f"{peer_name(self.watch.descriptor()) or 'a client'}{name}"
-
-        return Waiting(self.watch, phase, named, self.works, end)
-
+    # ---- what h2 says
     def pending(self) -> tuple[int, int]:
         """The type of the frame that has begun to come, and its stream; -1 where there is none."""
         data = self.connection.incoming_buffer._data
         if len(data) < FRAME_HEAD:
             return -1, 0
         return data[3], int.from_bytes(data[5:FRAME_HEAD], "big") & 0x7FFFFFFF
-
-    def look_at(self, number: int) -> None:
-        """Note what stream *number* waits for now."""
-        waiting = self.streams.get(number)
-        if waiting is not None:
-            waiting.enter(self.phase_of(number))
 
     def is_shut(self, number: int) -> bool:
         """Whether the client lets nothing more be sent on stream *number*."""
@@ -86,6 +69,29 @@ class Connection:
             return bool(self.connection.local_flow_control_window(number) <= 0)
         except ProtocolError:  # it has ended
             return False
+
+    def cancel(self, number: int) -> None:
+        """Have RST_STREAM made for stream *number*."""
+        tolerant(self.connection.reset_stream, number, CANCEL)
+
+    def part(self) -> None:
+        """Have GOAWAY made."""
+        tolerant(self.connection.close_connection, NO_ERROR)
+
+    # ---- what it waits for
+    def waiting(self, phase: Phase, name: str, end: Callable[[str], object]) -> Waiting:
+        """Something of this connection that waits for *phase*; see `Waiting`."""
+
+        def named() -> str:
+            return f"{peer_name(self.watch.descriptor()) or 'a client'}{name}"
+
+        return Waiting(self.watch, phase, named, self.works, end)
+
+    def look_at(self, number: int) -> None:
+        """Note what stream *number* waits for now."""
+        waiting = self.streams.get(number)
+        if waiting is not None:
+            waiting.enter(self.phase_of(number))
 
     # ---- what moves
     def begin(self, number: int) -> None:
@@ -115,11 +121,11 @@ class Connection:
     def _reset(self, number: int, _reason: str) -> None:
         """Reset a stream; with the last one the connection goes as well."""
         self.streams.pop(number, None)
-        tolerant(self.connection.reset_stream, number, CANCEL)
+        self.cancel(number)
         last = not self.streams
         if last:
             self.over()
-            tolerant(self.connection.close_connection, NO_ERROR)
+            self.part()
         self.end(number, last)
 
 

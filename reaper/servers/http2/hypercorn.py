@@ -17,6 +17,7 @@ from ...policy import Phase
 from ...policy.reasons import FLOOD
 from .connection import ENHANCE_YOUR_CALM, NO_ERROR, REFUSED_STREAM, Connection, tolerant
 from .floods import BOUNDED, Budget, cancelled_at_once
+from .frames import HEADER_FRAMES, PREFACE
 from .waiting import Watch
 
 SESSION = "_reaper_session"
@@ -24,9 +25,6 @@ SESSION = "_reaper_session"
 
 WATCH = "_reaper_watch"
 """The attribute of a hypercorn `TCPServer` that says who watches its connection: a `Watch`."""
-
-HEADER_FRAMES = frozenset({1, 9})
-"""HEADERS and CONTINUATION."""
 
 Around = Callable[[Any, str], Callable[[Callable[..., Any]], None]]
 """As `reaper.run.servers.around`: replaces a method by a function that is given it first."""
@@ -72,7 +70,7 @@ class Session(Connection):
         if not self._heard and not incoming._preamble_len:
             self._heard = True
         partial_block = incoming._headers_buffer or self.pending()[0] in HEADER_FRAMES
-        begun = incoming._preamble_len < len(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+        begun = incoming._preamble_len < len(PREFACE)
         preface = begun and not self._heard
         headers = partial_block or preface
         self._block.enter(Phase.HEADERS if headers else Phase.IN_FLIGHT)

@@ -18,7 +18,8 @@ from gunicorn.http2.connection import HTTP2ServerConnection
 from gunicorn.http2.stream import HTTP2Stream, StreamState
 
 from ...policy import Phase
-from .connection import CANCEL, DATA, FRAME_HEAD, Connection
+from .connection import CANCEL, Connection
+from .frames import DATA, FRAME_HEAD
 from .waiting import Watch
 
 
