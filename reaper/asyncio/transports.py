@@ -25,7 +25,10 @@ def socket_of(transport: Any) -> Any:
     if hasattr(transport, "getsockopt"):  # a socket, or asyncio's view of one
         return transport
     ask = getattr(transport, "get_extra_info", None)
-    return None if ask is None else ask("socket")
+    try:
+        return None if ask is None else ask("socket")
+    except AttributeError:  # as in `buffered`
+        return None
 
 
 def descriptor_of(transport: Any) -> int:
@@ -109,4 +112,7 @@ class Progress:
 
 def is_tls(transport: Any) -> bool:
     """Whether there is TLS on it."""
-    return transport.get_extra_info("sslcontext") is not None
+    try:
+        return transport.get_extra_info("sslcontext") is not None
+    except AttributeError:  # as in `buffered`: it was TLS
+        return True
