@@ -5,6 +5,7 @@ The rule of this door: *what cannot work is said in one line before the server s
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 from typing import TYPE_CHECKING, Any
@@ -14,9 +15,10 @@ from .errors import ConfigError, NotInstalled, needs
 
 if TYPE_CHECKING:
     from .servers.uvicorn.http import H11, Auto, HttpTools
+    from .servers.uvicorn.http2 import Http2
     from .servers.uvicorn.shared import loop, metrics, ready, status
 
-__all__ = ["HttpTools", "H11", "Auto", "loop", "metrics", "status", "ready"]
+__all__ = ["HttpTools", "H11", "Auto", "Http2", "loop", "metrics", "status", "ready"]
 
 
 def __getattr__(name: str) -> Any:
@@ -27,10 +29,18 @@ def __getattr__(name: str) -> Any:
             import uvicorn
 
             from .servers.uvicorn import http, names, shared
+        with needs(f"reaper.uvicorn:{name}", "zttp"):
+            if name == "Http2":
+                if importlib.util.find_spec(names.HTTP2) is None:
+                    latest = names.TESTED[1]
+                    _refuse(
+                        f"uvicorn {uvicorn.__version__} has no HTTP/2; install uvicorn {latest}"
+                    )
+                import zttp  # noqa: F401
     except NotInstalled as error:
         print(error, file=sys.stderr)
         raise SystemExit(2) from None
-    if lost := names.missing():
+    if lost := names.missing(http2=name == "Http2"):
         lowest, latest = names.TESTED
         _refuse(
             f"uvicorn {uvicorn.__version__} has no {', '.join(lost)}; "
@@ -40,6 +50,10 @@ def __getattr__(name: str) -> Any:
         ReaperConfig.load(os.environ.get("REAPER_CONFIG"))
     except ConfigError as error:
         _refuse("; ".join(str(error).splitlines()))
+    if name == "Http2":
+        from .servers.uvicorn.http2 import Http2
+
+        return Http2
     found = getattr(http, name, None) or getattr(shared, name, None)
     if found is None:
         _refuse(f"{name} needs httptools: pip install httptools, or use reaper.uvicorn:H11")

@@ -200,22 +200,31 @@ def _uvicorn_config(module: ModuleType, server: Server) -> None:
     @after(module.Config, "__init__")
     def told(_: None, config: Any, *__: Any, **___: Any) -> None:
         name = UVICORN_HTTP.get(config.http) if isinstance(config.http, str) else None
+        http2 = config.http == "zttp" and bool(getattr(config, "http2", False))
+        if http2:
+            name = "Http2"
         if name is None:
             if "reaper" not in repr(config.http):
                 report.left_alone(
                     str(server),
-                    f"its protocol is {config.http!r}, not one of {', '.join(UVICORN_HTTP)}",
+                    f"its protocol is {config.http!r}, not one of {', '.join(UVICORN_HTTP)}, "
+                    "or zttp with HTTP/2",
                 )
             return
         from ..servers.uvicorn.names import missing
 
-        lost = missing()
+        try:
+            lost = missing(http2=http2)
+        except ImportError:
+            return  # uvicorn says what its HTTP/2 needs
         if lost:
             report.left_alone(
                 str(server), f"it has no {', '.join(lost)}; tested with {server.range}"
             )
             return
         config.http = f"{PACKAGE}.uvicorn:{name}"
+        if http2:
+            config.http2 = False  # uvicorn refuses it beside any class but its own
         if config.loop == "auto":  # bounds TLS handshakes; a loop that was asked for stays
             config.loop = f"{PACKAGE}.uvicorn:loop"
 

@@ -32,14 +32,15 @@ from tests.helpers.server_process import wait_until
 
 @contextmanager
 def uvicorn_here(
-    protocol: Any, log: Path, application: Any, config: ReaperConfig
+    protocol: Any, log: Path, application: Any, config: ReaperConfig, **given: Any
 ) -> Iterator[Here]:
     """uvicorn with *application* and the guarded *protocol*, until the end of the block.
 
     Args:
         log: The file that gets what is logged.
+        given: More settings of uvicorn's.
     """
-    settings = {"http": protocol.configured(config), "loop": "asyncio", "log_config": None}
+    settings = {"http": protocol.configured(config), "loop": "asyncio", "log_config": None, **given}
     server = uvicorn.Server(uvicorn.Config(application, port=0, **settings))
 
     def stop() -> None:

@@ -130,6 +130,7 @@ FRAMEWORKS = {
         "starlette",
         "django",
         "anyio",
+        "zttp",
     ),
 }
 ASYNCIO = {"asyncio", "uvloop"}
@@ -139,6 +140,7 @@ MAY = {
     "servers": FRAMEWORKS - {"trio", "pyspark", "psutil", "pyarrow", "pandas", "numpy", "rich"},
     **{name: {*ASYNCIO, name} for name in ("uvicorn", "gunicorn", "aiohttp", "websockets")},
     "gunicorn": {*ASYNCIO, "gunicorn", "uvicorn"},  # its worker is uvicorn's
+    "uvicorn": {*ASYNCIO, "uvicorn", "zttp"},  # its HTTP/2 is zttp's
     "journal": {"pyarrow"},
     "policy": {"psutil"},
     "attach": {"psutil", "rich"},

@@ -77,3 +77,48 @@ def test_a_shut_window_is_waited_for_first_under_gunicorn() -> None:
 
 def test_a_complete_answer_waits_for_nobody_under_gunicorn() -> None:
     assert gunicorn_phase(window=0, response_complete=True) is Phase.IN_FLIGHT
+
+
+def uvicorn_phase(
+    parked: int = 0, window: int = 1, of_all: int = 1, paused: bool = False, **known: Any
+) -> Phase:
+    """Of a stream of uvicorn's whose body has yet to come, but for what is *known* of it; its answer
+    has *parked* bytes, and the client takes *window* more on it and *of_all* on the connection.
+    """
+    pytest.importorskip("uvicorn.protocols.http.zttp_h2_impl", exc_type=ImportError)
+    from reaper.servers.uvicorn.http2 import Session as OfUvicorn
+
+    noted = {"response_complete": False, "response_started": False, "more_body": True, "body": b""}
+    session = OfUvicorn.__new__(OfUvicorn)
+    protocol: Any = SimpleNamespace(
+        cycles={1: SimpleNamespace(**{**noted, **known})}, flow=SimpleNamespace(read_paused=paused)
+    )
+    session._protocol, session.parked = protocol, {1: parked} if parked else {}
+    session.connection = SimpleNamespace(
+        send_window=of_all, stream=lambda number: SimpleNamespace(send_window=window)
+    )
+    return session.phase_of(1)
+
+
+def test_a_body_that_is_yet_to_come_is_waited_for_under_uvicorn() -> None:
+    assert uvicorn_phase() is Phase.BODY
+    assert uvicorn_phase(response_started=True) is Phase.TUNNEL
+
+
+def test_what_the_application_has_yet_to_read_waits_for_it_under_uvicorn() -> None:
+    assert uvicorn_phase(body=b"much") is Phase.IN_FLIGHT
+    assert uvicorn_phase(more_body=False) is Phase.IN_FLIGHT
+
+
+@pytest.mark.parametrize(("window", "of_all"), [(0, 1), (1, 0), (-5, 1)])
+def test_a_shut_window_is_waited_for_first_under_uvicorn(window: int, of_all: int) -> None:
+    assert uvicorn_phase(500, window, of_all, response_complete=True) is Phase.WRITE
+
+
+def test_an_answer_that_may_be_sent_waits_for_nobody_under_uvicorn() -> None:
+    assert uvicorn_phase(500, 1, 1) is Phase.IN_FLIGHT
+
+
+def test_while_uvicorn_reads_nothing_nobody_is_waited_for() -> None:
+    assert uvicorn_phase(paused=True) is Phase.IN_FLIGHT
+    assert uvicorn_phase(500, 0, paused=True) is Phase.IN_FLIGHT

@@ -38,7 +38,8 @@ What lies below is not looked at here: a client whose kernel takes no bytes at a
 guard of the connection, as with HTTP/1.1.
 
 Read `waiting`, `connection`, `floods`, then `hypercorn` and `gunicorn`, which are told by those
-servers' own methods what moves, and `threads`, where a thread of gunicorn's says it.
+servers' own methods what moves, `threads`, where a thread of gunicorn's says it, and `frames` with
+`servers.uvicorn.http2`, where the library below shows nothing of a frame that is not complete.
 """
 
 from __future__ import annotations

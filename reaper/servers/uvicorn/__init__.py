@@ -66,6 +66,8 @@ the transport closed (`reaper/asyncio/closing.py`). By then the protocol is an `
 still an `HttpTools` or `H11` only if the timeout is shorter than the one to two seconds after which
 a connection rests. uvicorn's own keep-alive timer is never set.
 
+What speaks HTTP/2, and how, `http2.py` says.
+
 To read it: `base.py` (what all three have in common), `idle.py`, `http.py`, `tunnel.py`;
 `shared.py` is what the connections of one server share, and `answers.py` what stands between
 uvicorn and the application.

@@ -19,7 +19,7 @@ from typing import Any
 
 from ...config.settings import ReaperConfig
 from ..streams import EXTENSION, STREAM, TOLD, App, Exchange, Streams
-from .names import CYCLES
+from .names import cycles
 
 Header = tuple[bytes, bytes]
 
@@ -135,10 +135,11 @@ class Answers(Streams):
     def stop(self, seconds: float) -> None:
         """As `Streams.stop`. Cost: a look at each request that is under way."""
         if seconds and self.seconds is None:
+            kinds = cycles()
             for task in list(self._tasks):
                 coroutine: Any = task.get_coro()
                 cycle: Any = inspect.getcoroutinelocals(coroutine).get("self")
-                if isinstance(cycle, CYCLES) and not cycle.response_complete:
+                if isinstance(cycle, kinds) and not cycle.response_complete:
                     self._running[cycle] = task
                     if hasattr(cycle, KEPT):
                         self._if_stream(cycle)

@@ -52,6 +52,9 @@ class GuardedHttp(Guarded):
     settings: ClassVar[ReaperConfig | None] = None
     journal: ClassVar[Journal | None] = None
 
+    SILENT: ClassVar[type[IdleProtocol]] = IdleProtocol
+    """Stands in its place before the first byte."""
+
     app: Any
     cycle: Any
     flow: Any
@@ -75,7 +78,7 @@ class GuardedHttp(Guarded):
         if not config.loaded:  # a program that makes protocols itself, as uvicorn's own would do
             config.load()
         shared = shared_by(config, cls.settings, cls.journal, server_state)
-        made = IdleProtocol(shared, shared.origin(cls, config, server_state, app_state, _loop))
+        made = cls.SILENT(shared, shared.origin(cls, config, server_state, app_state, _loop))
         if config.ssl is not None:
             if shared.greeting is None:
                 shared.greeting = Greeting(shared, server_state.connections)

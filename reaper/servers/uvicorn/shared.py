@@ -138,8 +138,8 @@ class Shared:
                 uvicorn.loaded_app,
                 config,
                 self.driver,
-                _transport,
-                lambda transport: transport.is_closing(),
+                _known_by,
+                _has_lost,
             )
             self.app = promising(self.requests.__call__, self.promises)
         else:
@@ -270,9 +270,17 @@ class Greeting:
         )
 
 
-def _transport(receive: Any, _: Any) -> Any:
-    """The transport of the request that is received by *receive*, a method of uvicorn's cycle."""
-    return receive.__self__.transport
+def _known_by(receive: Any, _: Any) -> Any:
+    """What the request is known by that is received by *receive*, a method of uvicorn's cycle: its
+    transport, or over HTTP/2, where that has many, the cycle.
+    """
+    cycle = receive.__self__
+    return cycle if cycle.scope["http_version"] == "2" else cycle.transport
+
+
+def _has_lost(key: Any) -> bool:
+    """Whether what is `_known_by` *key* has lost its client."""
+    return bool(getattr(key, "disconnected", False) or getattr(key, "transport", key).is_closing())
 
 
 def _opened(shared: Shared, connections: set[Any]) -> int:

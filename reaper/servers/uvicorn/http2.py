@@ -1,0 +1,420 @@
+"""uvicorn's HTTP/2, guarded: `Http2`. It is zttp's, which uvicorn calls experimental.
+
+The rule of this module: *HTTP/2 is zttp's, HTTP/1 stays where it is guarded already*. What a client
+speaks is decided as uvicorn decides it: over TLS by ALPN, in clear text by the preface. A client of
+HTTP/1 gets `Auto`, not uvicorn's protocol of zttp.
+
+What each stream waits for, and how it ends, `servers.http2` says. The connection has the lease of
+every guarded connection of uvicorn's: HEADERS while a header block comes, IN_FLIGHT while it has
+streams, and otherwise KEEP_ALIVE, from the end of the last stream on. uvicorn forgets a stream once
+its answer is given to zttp; here it is open until the client has taken that: so neither a stop nor
+the keep-alive cuts a client that reads slowly.
+
+After GOAWAY, which a drain and `max_age` send, further streams are refused, and the connection is
+closed when the last is answered. Tried with uvicorn 0.54.0 and zttp 0.0.35.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, ClassVar
+
+from uvicorn.protocols.http.zttp_h2_impl import ZttpH2Protocol
+
+from ...asyncio import closing, transports
+from ...policy import Phase
+from ...policy.reasons import FLOOD
+from ..http2.connection import CANCEL, ENHANCE_YOUR_CALM, NO_ERROR, REFUSED_STREAM, Connection
+from ..http2.floods import Budget
+from ..http2.frames import PREFACE, Frames
+from ..http2.waiting import Watch
+from .http import Auto, GuardedHttp
+from .idle import IdleProtocol
+from .shared import Origin, Shared
+
+TOLD_APART = 3
+"""Bytes after which the preface is told from every method of HTTP/1: PRI from PROPFIND."""
+
+
+class Undecided(IdleProtocol):
+    """Stands in the place of the protocol until it is known which one the client speaks.
+
+    Bytes that do not tell it yet, "P" or "PR", restart `timeouts.first_byte`: at most twice.
+    """
+
+    __slots__ = ("_begun",)
+
+    def __init__(self, shared: Shared, origin: Origin) -> None:
+        super().__init__(shared, origin)
+        self._begun = b""
+
+    def data_received(self, data: bytes) -> None:
+        begun = self._begun + data
+        if len(begun) < TOLD_APART and PREFACE.startswith(begun) and not self._is_tls():
+            self._begun = begun
+            self.lease.touch()
+            return
+        self._begun = b""
+        self._decide(begun)
+        super().data_received(begun)
+
+    def wake(self) -> Any:
+        """As the base says. Bytes that do not tell the protocol are HTTP/1."""
+        begun, self._begun = self._begun, b""
+        if begun or self._is_tls():
+            self._decide(begun)
+        made = super().wake()
+        if begun:
+            made.data_received(begun)
+        return made
+
+    def _is_tls(self) -> bool:
+        return transports.is_tls(self.transport)
+
+    def _decide(self, begun: bytes) -> None:
+        """Have the connection go on with HTTP/1, unless the client speaks HTTP/2."""
+        if self._is_tls():
+            found = self.transport.get_extra_info("ssl_object")
+            http2 = found is not None and found.selected_alpn_protocol() == "h2"
+        else:
+            http2 = begun[:TOLD_APART] == PREFACE[:TOLD_APART]
+        if not http2:
+            self.origin = self.shared.origin(Auto, *self.origin[1:])
+
+
+class Session(Connection):
+    """One connection of HTTP/2 under uvicorn.
+
+    Args:
+        protocol: Its `Http2`.
+        connection: zttp's.
+        watch: Who watches it.
+    Attributes:
+        parked: By stream, how many bytes of its answer wait for the client's window.
+    """
+
+    def __init__(self, protocol: Http2, connection: Any, watch: Watch) -> None:
+        super().__init__(connection, watch)
+        self._protocol = protocol
+        self.parked: dict[int, int] = {}
+
+    def works(self) -> bool:
+        """As the base says: uvicorn works off what comes at once."""
+        return False
+
+    def phase_of(self, number: int) -> Phase:
+        """As the base says. While uvicorn reads nothing, because an application does not, nobody
+        can be waited for.
+        """
+        protocol = self._protocol
+        if protocol.flow.read_paused:
+            return Phase.IN_FLIGHT
+        if number in self.parked:
+            return Phase.WRITE if self.is_shut(number) else Phase.IN_FLIGHT
+        cycle = protocol.cycles.get(number)
+        if cycle is None or cycle.response_complete or not cycle.more_body or cycle.body:
+            return Phase.IN_FLIGHT
+        return Phase.TUNNEL if cycle.response_started else Phase.BODY
+
+    # ---- as the base says, by zttp
+
+    def is_shut(self, number: int) -> bool:
+        room = self.connection.stream(number).send_window
+        return room is not None and (room <= 0 or self.connection.send_window <= 0)
+
+    def cancel(self, number: int) -> None:
+        self.connection.stream(number).reset(CANCEL)
+
+    def part(self) -> None:
+        self.connection.close(NO_ERROR, self._protocol.highest)
+
+    # ---- what moves
+
+    def came(self, number: int, count: int) -> None:
+        """*count* bytes of a body came on stream *number*, or its end."""
+        waiting = self.streams.get(number)
+        if waiting is not None:
+            waiting.moved(received=count)
+            self.look_at(number)
+
+    def given(self, number: int, count: int) -> None:
+        """*count* bytes of an answer were given to zttp, or the client may have made room."""
+        left = self.connection.stream(number).pending_bytes or 0
+        sent = self.parked.get(number, 0) + count - left
+        if left:
+            self.parked[number] = left
+        else:
+            self.parked.pop(number, None)
+        self.look_at(number)
+        if (waiting := self.streams.get(number)) is not None:
+            waiting.moved(sent=max(sent, 0))
+        if not left and number not in self._protocol.cycles:
+            self.finish(number)
+
+    # ---- ends
+
+    def finish(self, number: int) -> None:
+        """As the base says. With the last stream the keep-alive begins."""
+        self.parked.pop(number, None)
+        if number in self.streams:
+            super().finish(number)
+            if not self.streams and not self.ended:
+                self._protocol.has_answered_all()
+
+    def let_go(self) -> None:
+        """The connection is lost: nothing is asked here any more. It and the protocol would be a
+        circle otherwise.
+        """
+        del self._protocol, self.watch
+
+    def end(self, number: int, last: bool) -> None:
+        """As the base says. The application sees that its client has gone."""
+        self.parked.pop(number, None)
+        self._protocol.drop(number)
+        if last:
+            self.watch.close()
+        else:
+            self._protocol.flush()
+
+
+def _run(app: Any, scope: Any, receive: Any, send: Any) -> Any:
+    """Call *app*. HTTP/2 has no header that names the keep-alive."""
+    send.__self__.keep_alive = False
+    return app(scope, receive, send)
+
+
+class _Stream:
+    """A stream of zttp's, that says what is given to it."""
+
+    def __init__(self, stream: Any, session: Session) -> None:
+        self._stream = stream
+        self._session = session
+
+    def send_response(self, *given: Any) -> None:
+        self._stream.send_response(*given)
+        self._session.look_at(self._stream.stream_id)
+
+    def send_data(self, data: bytes) -> None:
+        self._stream.send_data(data)
+        self._session.given(self._stream.stream_id, len(data))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+class _Connection:
+    """A connection of zttp's, whose streams say what is given to them."""
+
+    def __init__(self, connection: Any, session: Session) -> None:
+        self._connection = connection
+        self._session = session
+        self.receive_data: Any = connection.receive_data
+        self.next_event: Any = connection.next_event
+        self.data_to_send: Any = connection.data_to_send
+
+    def stream(self, number: int) -> _Stream:
+        return _Stream(self._connection.stream(number), self._session)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+
+class Http2(GuardedHttp, ZttpH2Protocol):
+    """uvicorn's `ZttpH2Protocol`, guarded; for clients that speak HTTP/1, `Auto`.
+
+    Attributes:
+        session: What its streams wait for.
+        highest: The number of the last stream that was taken; 0: none was.
+    """
+
+    __slots__ = ("_budget", "_frames", "highest", "session")
+
+    SILENT: ClassVar[type[IdleProtocol]] = Undecided
+
+    alpn_protocols: ClassVar[list[str]] = ["h2", "http/1.1"]
+
+    cycles: dict[int, Any]
+    conn: Any
+    shutdown_requested: bool
+
+    # ---- what uvicorn and the loop call
+
+    def take_over(self, before: IdleProtocol) -> None:
+        shared = before.shared
+        watch = Watch(
+            shared.driver,
+            shared.config,
+            shared.sweep,
+            partial(transports.descriptor_of, before.transport),
+            self._end,
+        )
+        self._frames = Frames()
+        self._budget = Budget(shared.driver.now)
+        self.highest: int = 0
+        self.session: Session = Session(self, self.conn, watch)
+        self.conn = _Connection(self.conn, self.session)
+        super().take_over(before)
+        self.app = partial(_run, shared.app)
+
+    def data_received(self, data: bytes) -> None:
+        frames, session = self._frames, self.session
+        if session.ended:
+            return
+        useless = frames.came(data)
+        if useless and not self._budget.spend(useless):
+            self.reap(FLOOD)
+            return
+        super().data_received(data)
+        if self.session.ended:  # by what has just come
+            return
+        for number, count in frames.brought.items():
+            session.came(number, count)
+        for number in list(session.parked):
+            session.given(number, 0)
+        if self.flow.read_paused:
+            self._look_at_all()
+        if self.waiting is not None or frames.in_block or self.transport.is_closing():
+            self.look()
+
+    def handle_request(self, event: Any) -> None:
+        number = event.stream_id
+        if self._leaving is not None:
+            self.conn.stream(number).reset(REFUSED_STREAM)
+            return
+        self.highest = max(self.highest, number)
+        self.session.begin(number)
+        super().handle_request(event)
+        cycle = self.cycles.get(number)
+        if cycle is not None:
+            cycle.resume_reading = partial(self._reads, number)
+            if event.end_stream and cycle.more_body:
+                # uvicorn waits for an `EndOfMessage` as well, which zttp does not send then: its
+                # application would wait for a body for ever.
+                cycle.more_body = False
+                cycle.message_event.set()
+            self.session.look_at(number)
+
+    def handle_rst_stream(self, event: Any) -> None:
+        self._is_gone(self.cycles.get(event.stream_id))
+        super().handle_rst_stream(event)
+        self.session.finish(event.stream_id)
+
+    def on_response_complete(self, number: int) -> None:  # type: ignore[override]
+        ZttpH2Protocol.on_response_complete(self, number)
+        if number in self.session.streams:  # it was not reset
+            self._budget.earn()
+            self.session.given(number, 0)
+
+    def eof_received(self) -> None:  # type: ignore[override]
+        """The client sends no more: the loop closes the connection when all has been sent."""
+        self._half_closed = True
+        if transports.buffered(self.transport):
+            self.look()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        cycles = list(self.cycles.values())
+        super().connection_lost(exc)
+        for cycle in cycles:
+            self._is_gone(cycle)
+        self.session.let_go()
+
+    def went_idle(self) -> None:
+        """uvicorn would set its keep-alive timer. It does so after each PING, too: which streams
+        have ended, the session knows.
+        """
+
+    def _close_connection(self) -> None:
+        """uvicorn has no stream left. Those remain whose answers the client has not taken yet."""
+        self.shutdown_requested = True
+        if not self.session.streams:
+            self._part(NO_ERROR)
+            ZttpH2Protocol.flush(self)
+            self.transport.close()
+            self.look()
+
+    # ---- what the session says
+
+    def has_answered_all(self) -> None:
+        """The last stream has ended."""
+        if self._over:
+            return
+        self.lease.touch()
+        if self.waiting is not None:
+            self.look()
+        if self.shutdown_requested and not self.transport.is_closing():
+            self._close_connection()
+
+    def drop(self, number: int) -> None:
+        """Stream *number* was reset by us."""
+        cycle = self.cycles.pop(number, None)
+        if cycle is not None:
+            cycle.disconnected = True
+            cycle.message_event.set()
+            self._is_gone(cycle)
+
+    def resume_reading_if_idle(self) -> None:
+        paused = self.flow.read_paused
+        super().resume_reading_if_idle()
+        if paused and not self.flow.read_paused and not self._over:
+            self._look_at_all()
+
+    def _look_at_all(self) -> None:
+        """uvicorn has paused reading, or has gone on."""
+        for number in list(self.session.streams):
+            self.session.look_at(number)
+        self.look()
+
+    def _reads(self, number: int) -> None:
+        """The application waits for a part of the body of stream *number*."""
+        self.resume_reading_if_idle()
+        self.session.look_at(number)
+
+    def _is_gone(self, cycle: Any) -> None:
+        """The client of the request of *cycle* has gone."""
+        if cycle is not None and (requests := self.shared.requests) is not None:
+            requests.lost(cycle)
+
+    # ---- phases
+
+    def _reading(self) -> Phase:
+        frames = self._frames
+        if self.flow.read_paused:
+            return Phase.IN_FLIGHT
+        if frames.in_block:
+            return Phase.HEADERS
+        if self.session.streams:
+            return Phase.IN_FLIGHT
+        return self._between() if not frames.heard else Phase.KEEP_ALIVE
+
+    def _whole(self) -> bool:
+        return True
+
+    # ---- the end
+
+    def _announce(self) -> None:
+        """Say that no further stream is taken. What is open is answered."""
+        if self._leaving is None or self.transport.is_closing():
+            return
+        self._part(NO_ERROR)
+        self.flush()
+        if self.session.streams:
+            self.shutdown_requested = True
+
+    def _part(self, code: int) -> None:
+        """Have GOAWAY made."""
+        self.conn.close(code, self.highest)
+
+    def _farewell(self, reason: str) -> bytes:
+        self._part(ENHANCE_YOUR_CALM if reason == FLOOD else NO_ERROR)
+        return bytes(self.conn.data_to_send())
+
+    def shut(self) -> None:
+        """Nothing: GOAWAY has yet to be sent, which tells the client what is not read."""
+
+    def _end(self) -> None:
+        """Close the connection, whose last stream was reset. GOAWAY has been made."""
+        closing.close(self.shared.reaper, self.transport, self.conn.data_to_send())
+
+    def _let_go(self) -> None:
+        super()._let_go()
+        self.session.over()

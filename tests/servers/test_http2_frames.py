@@ -1,0 +1,113 @@
+"""What is read from the heads of frames: which come apart, at any byte."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reaper.servers.http2.frames import (
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    GOAWAY,
+    HEADERS,
+    PADDED,
+    PREFACE,
+    WINDOW_UPDATE,
+    Frames,
+)
+
+PING, SETTINGS, PRIORITY, UNKNOWN = 6, 4, 2, 99
+
+
+class Frame(NamedTuple):
+    kind: int
+    flags: int
+    stream: int
+    payload: bytes
+
+    def sent(self) -> bytes:
+        head = len(self.payload).to_bytes(3, "big") + bytes((self.kind, self.flags))
+        return head + self.stream.to_bytes(4, "big") + self.payload
+
+
+def data(stream: int, body: bytes, pad: int | None, ends: bool) -> Frame:
+    flags = END_STREAM if ends else 0
+    if pad is None:
+        return Frame(DATA, flags, stream, body)
+    return Frame(DATA, flags | PADDED, stream, bytes((pad,)) + body + bytes(pad))
+
+
+STREAMS = st.sampled_from([1, 3, 2**31 - 1])
+DATA_FRAMES = st.builds(
+    data, STREAMS, st.binary(max_size=20), st.none() | st.integers(0, 20), st.booleans()
+)
+OTHERS = st.builds(
+    Frame,
+    st.sampled_from([PING, SETTINGS, PRIORITY, UNKNOWN, GOAWAY, WINDOW_UPDATE]),
+    st.just(0),
+    st.just(0),
+    st.binary(max_size=12),
+)
+
+
+def body_of(frame: Frame) -> bytes:
+    if not frame.flags & PADDED:
+        return frame.payload
+    return frame.payload[1 : len(frame.payload) - frame.payload[0]]
+
+
+@given(st.lists(DATA_FRAMES | OTHERS, max_size=8), st.data())
+def test_however_bytes_are_split_a_body_is_counted_once(
+    sent: list[Frame], draw: st.DataObject
+) -> None:
+    stream = PREFACE + b"".join(frame.sent() for frame in sent)
+    cuts = sorted(draw.draw(st.sets(st.integers(0, len(stream)), max_size=10)))
+    frames, useless, bodies = Frames(), 0, dict.fromkeys([1, 3, 2**31 - 1], 0)
+    for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        useless += frames.came(stream[start:end])
+        for number, count in frames.brought.items():
+            bodies[number] += count
+    for number, count in bodies.items():
+        assert count == sum(
+            len(body_of(each)) for each in sent if each.kind == DATA and each.stream == number
+        )
+    assert useless == sum(
+        not body_of(each) and not each.flags & END_STREAM
+        if each.kind == DATA
+        else each.kind not in (GOAWAY, WINDOW_UPDATE)
+        for each in sent
+    )
+
+
+def test_a_preface_that_has_begun_is_no_silence() -> None:
+    frames = Frames()
+    assert not frames.in_block
+    frames.came(PREFACE[:3])
+    assert (frames.in_block, frames.heard) == (True, False)
+    frames.came(PREFACE[3:])
+    assert (frames.in_block, frames.heard) == (False, True)
+
+
+@pytest.mark.parametrize("size", [0, 9, 11])
+def test_a_header_block_is_open_until_its_last_frame_is_complete(size: int) -> None:
+    frames = Frames()
+    frames.came(PREFACE)
+    frames.came(Frame(HEADERS, END_STREAM, 1, b"abc").sent())
+    assert frames.in_block
+    last = Frame(CONTINUATION, END_HEADERS, 1, b"def").sent()
+    frames.came(last[:size])
+    assert frames.in_block
+    frames.came(last[size:])
+    assert not frames.in_block
+
+
+def test_padding_alone_is_no_body() -> None:
+    frames = Frames()
+    frames.came(PREFACE)
+    assert frames.came(data(1, b"", 20, ends=False).sent()) == 1
+    assert frames.brought == {1: 0}

@@ -1,0 +1,429 @@
+"""HTTP/2 under a guarded uvicorn: real attackers, and clients that live."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import select
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("h2")
+pytest.importorskip(
+    "uvicorn.protocols.http.zttp_h2_impl", exc_type=ImportError
+)  # not in the lowest uvicorn
+
+from h2.connection import H2Connection
+from h2.settings import SettingCodes
+
+import reaper.uvicorn
+from loadgen.clients import Ended, Speech
+from loadgen.drive.protocols import Paths
+from loadgen.drive.wire import Tls
+from loadgen.http2 import Http2, play
+from loadgen.units import parse_target
+from reaper.config import ReaperConfig
+from scripts.serving import free_port, serving
+from tests.helpers.asgi import application
+from tests.helpers.hypercorn_here import Here
+from tests.helpers.program_trials import connect, heard, rest
+from tests.helpers.server_process import installed, wait_until
+from tests.helpers.servers_here import uvicorn_here
+
+pytestmark = pytest.mark.slow
+
+LIMIT = 2.0
+"""Seconds: every timeout of the server."""
+LATE = 3.0
+"""Seconds after its timeout by which a client is ended at the latest, on a machine that is busy."""
+PHASES = ("FIRST_BYTE", "HEADERS", "BODY", "KEEP_ALIVE", "WRITE", "TUNNEL")
+SETTINGS = {f"TIMEOUTS_{phase}": f"{LIMIT:g}s" for phase in PHASES} | {"TICK": "250ms"}
+SPEECH = Speech("http2", Paths("/", post="/echo", much="/big"))
+STREAM_RESET, GOAWAY, CALM = b"RST_STREAM 8", b"GOAWAY 0", b"GOAWAY 11"
+
+ENDS = {
+    "mute": b"",  # no GOAWAY before a preface has come
+    "no_stream": GOAWAY,
+    "half_headers": GOAWAY,
+    "dripped_headers": GOAWAY,
+    "half_body": STREAM_RESET,
+    "empty_body": STREAM_RESET,
+    "unopened": STREAM_RESET,
+    "unopened_pings": STREAM_RESET,
+    "silent": GOAWAY,
+    "pings": GOAWAY,
+}
+"""What a client hears at its end that gives nothing, by what it does."""
+
+
+def uvicorn(
+    log: Path, settings: dict[str, str], app: Any = application, **given: object
+) -> AbstractContextManager[Here]:
+    """uvicorn that takes HTTP/2, in a thread; *settings* are REAPER_*, without that prefix."""
+    config = ReaperConfig.load(
+        environ={f"REAPER_{name}": value for name, value in settings.items()}
+    )
+    return uvicorn_here(reaper.uvicorn.Http2, log, app, config, **given)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Here]:
+    with uvicorn(tmp_path_factory.mktemp("uvicorn") / "log", SETTINGS) as running:
+        yield running
+
+
+def played(
+    server: Here, *kinds: str, patience: float = LIMIT + LATE, speech: Speech = SPEECH
+) -> list[Ended]:
+    """What became of a client of each of *kinds*, all at the same time."""
+
+    return asyncio.run(_all(server.target, *kinds, patience=patience, speech=speech))
+
+
+async def _all(
+    address: str, *kinds: str, patience: float = LIMIT + LATE, speech: Speech = SPEECH
+) -> list[Ended]:
+    target = parse_target(address)
+    return await asyncio.gather(*(play(kind, target, speech, patience) for kind in kinds))
+
+
+def test_a_client_that_gives_nothing_is_ended_by_its_timeout(server: Here) -> None:
+    for ended in played(server, *ENDS):
+        assert (ended.how, ended.said) == ("closed", ENDS[ended.kind]), ended
+        assert ended.borne is not None
+        assert LIMIT <= ended.borne <= LIMIT + LATE, ended
+
+
+def test_over_tls_they_are_ended_likewise(certificate: tuple[str, str], tmp_path: Path) -> None:
+    held = ("no_stream", "half_body", "unopened_pings", "silent")
+    speech = replace(SPEECH, tls=Tls("localhost", certificate[0]))
+    given = {"ssl_certfile": certificate[0], "ssl_keyfile": certificate[1]}
+    with uvicorn(tmp_path / "log", SETTINGS, **given) as running:
+        ends = played(running, *held, speech=speech)
+        assert [ended.said for ended in ends] == [ENDS[kind] for kind in held]
+        assert "Traceback" not in running.said()
+
+
+def test_a_flood_of_frames_that_move_nothing_ends_its_connection(server: Here) -> None:
+    for ended in played(server, "rapid_reset", "ping_flood", "settings_flood", patience=20.0):
+        assert ended.how in ("closed", "reset")
+        assert ended.said in (b"", CALM)  # a client that goes on sending may be reset before
+
+
+def test_a_body_that_its_application_reads_late_is_taken_whole(tmp_path: Path) -> None:
+    got: list[int] = []
+
+    async def late(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            await application(scope, receive, send)
+            return
+        await asyncio.sleep(LIMIT + 0.5)  # uvicorn pauses reading meanwhile
+        got.append(0)
+        message = {"more_body": True}
+        while message.get("more_body"):
+            message = await receive()
+            got[0] += len(message["body"])
+        await application(scope | {"path": "/"}, receive, send)
+
+    body = tmp_path / "body"
+    body.write_bytes(bytes(3_000_000))
+    with uvicorn(tmp_path / "log", SETTINGS, late) as running:
+        command = [installed("nghttp", "nghttp2-client"), "-d", str(body)]
+        done = subprocess.run([*command, f"http://{running.target}/"], capture_output=True)
+    assert (got, done.stdout) == ([3_000_000], b"hello")
+
+
+def test_a_stream_whose_body_drips_is_reset_by_the_least_rate(server: Here) -> None:
+    (ended,) = played(server, "dripped_body", patience=5 + LIMIT + LATE)
+    assert (ended.how, ended.said) == ("closed", STREAM_RESET)
+
+
+def test_a_stream_whose_client_reads_slowly_is_kept(server: Here) -> None:
+    (ended,) = played(server, "slow_reader", patience=3 * LIMIT)
+    assert ended.how == "left"
+
+
+def test_a_stream_that_is_due_does_not_end_its_neighbour(server: Here) -> None:
+    reset: list[int] = []
+
+    async def both(client: Http2) -> None:
+        client.begin(1000)
+        client.ask("/big")  # whose window is never opened again
+        client.ask(f"/slow?{LIMIT + 1.5:g}")
+        await client.answered.wait()
+
+    async def run() -> Ended:
+        client = Http2(parse_target(server.target), SPEECH, "both")
+        takes = client._heard
+
+        def note(event: object) -> bool:
+            if type(event).__name__ == "StreamReset":
+                reset.append(event.stream_id)  # type: ignore[attr-defined]
+            takes(event)
+            return client.answered.is_set() or type(event).__name__ == "ConnectionTerminated"
+
+        client._heard = note  # type: ignore[method-assign]
+        return await client.play(both, 3 * LIMIT + LATE)
+
+    ended = asyncio.run(run())
+    assert (reset, ended.answered) == ([1], 1)
+
+
+def test_a_client_whose_kernel_takes_nothing_is_ended_though_its_window_is_open(
+    server: Here,
+) -> None:
+    speaks = H2Connection()
+    speaks.initiate_connection()
+    speaks.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 2**31 - 1})
+    speaks.increment_flow_control_window(2**30)
+    names = {":method": "GET", ":path": "/big", ":scheme": "http", ":authority": "h"}
+    speaks.send_headers(1, list(names.items()), end_stream=True)
+    with connect(server) as client:
+        client.sendall(speaks.data_to_send())
+        waits = select.poll()
+        waits.register(client, 0)  # for a reset alone: nothing is read
+        assert waits.poll(1000 * (2 * LIMIT + LATE))
+
+
+def test_h2load_has_all_of_its_answers(server: Here) -> None:
+    command = [installed("h2load", "nghttp2-client"), "-n", "1000", "-c", "10", "-m", "50"]
+    url = f"http://{server.target}/some?2000"
+    said = subprocess.run([*command, url], capture_output=True, text=True, check=True).stdout
+    counts = "1000 total, 1000 started, 1000 done, 1000 succeeded, 0 failed, 0 errored, 0 timeout"
+    assert f"requests: {counts}" in said
+
+
+def test_nghttp_has_a_long_answer(server: Here) -> None:
+    command = [installed("nghttp", "nghttp2-client"), f"http://{server.target}/some?300000"]
+    assert len(subprocess.run(command, capture_output=True, check=True).stdout) == 300_000
+
+
+@pytest.mark.parametrize(("flag", "spoken"), [("--http1.1", "1.1"), ("--http2", "2")])
+def test_over_tls_curl_has_its_answer_in_what_it_speaks(
+    flag: str, spoken: str, certificate: tuple[str, str], tmp_path: Path
+) -> None:
+    given = {"ssl_certfile": certificate[0], "ssl_keyfile": certificate[1]}
+    command = [installed("curl"), "-sS", "--cacert", certificate[0], flag, "-w", "%{http_version}"]
+    with uvicorn(tmp_path / "log", SETTINGS, **given) as running:
+        url = f"https://localhost:{running.address[1]}/"
+        done = subprocess.run([*command, url], capture_output=True, text=True, check=True)
+    assert done.stdout == f"hello{spoken}"
+
+
+def test_a_client_of_http_1_is_answered_and_guarded(server: Here) -> None:
+    with connect(server) as client:
+        for part in (b"P", b"OST /echo HTTP/1.1\r\nhost: h\r\ncontent-length: 5\r\n\r\nhello"):
+            client.sendall(part)
+            time.sleep(0.1)
+        heard(client)
+        client.sendall(b"GET / HT")
+        assert rest(client).startswith(b"HTTP/1.1 408")
+
+
+def test_a_preface_that_comes_in_parts_is_understood(server: Here) -> None:
+    speaks = H2Connection()
+    speaks.initiate_connection()
+    preface = speaks.data_to_send()
+    with connect(server) as client:
+        for part in (preface[:2], preface[2:10], preface[10:]):
+            client.sendall(part)
+            time.sleep(0.1)
+        assert client.recv(9)[3] == SETTINGS_FRAME
+
+
+def test_no_failure_is_logged(server: Here) -> None:
+    assert "Traceback" not in server.said()
+
+
+DATA, HEADERS, RST_STREAM, SETTINGS_FRAME, GOES_AWAY = 0, 1, 3, 4, 7
+END_STREAM = 1
+NO_ERROR, REFUSED_STREAM = bytes(4), (7).to_bytes(4, "big")
+
+
+def frames(client: socket.socket) -> Iterator[tuple[int, int, bytes]]:
+    """Type, stream and payload of each frame until the server ends the connection."""
+    with client.makefile("rb") as said:
+        while head := said.read(9):
+            payload = said.read(int.from_bytes(head[:3], "big"))
+            yield head[3], int.from_bytes(head[5:], "big"), payload
+
+
+def until(client: socket.socket, last: int) -> Iterator[tuple[int, int, bytes]]:
+    """The `frames` up to the first of the type *last*."""
+    for frame in frames(client):
+        yield frame
+        if frame[0] == last:
+            return
+
+
+def asking(*paths: str) -> list[bytes]:
+    """What a client sends that asks for *paths*, one after the other."""
+    speaks = H2Connection()
+    speaks.initiate_connection()
+    asked = []
+    for number, path in enumerate(paths):
+        names = {":method": "GET", ":path": path, ":scheme": "http", ":authority": "h"}
+        speaks.send_headers(2 * number + 1, list(names.items()), end_stream=True)
+        asked.append(speaks.data_to_send())
+    return asked
+
+
+def test_an_application_that_awaits_a_body_is_told_that_there_is_none(tmp_path: Path) -> None:
+    (asked,) = asking("/echo")
+    with uvicorn(tmp_path / "log", SETTINGS) as running, connect(running) as client:
+        client.sendall(asked)
+        assert DATA in {kind for kind, _, _ in until(client, DATA)}
+
+
+def test_who_is_too_old_begins_no_stream_and_is_answered_on_those_that_are_open(
+    tmp_path: Path,
+) -> None:
+    asked = asking("/slow?3", "/")
+    aged = {"TIMEOUTS_MAX_AGE": "500ms", "TIMEOUTS_DRAIN_IDLE": "100ms", "TICK": "100ms"}
+    said = []
+    with uvicorn(tmp_path / "log", aged) as running, connect(running) as client:
+        client.sendall(asked[0])
+        for frame in frames(client):
+            said += [frame] if frame[0] in (DATA, RST_STREAM, GOES_AWAY) else []
+            if frame[0] == GOES_AWAY and len(said) == 1:
+                client.sendall(asked[1])
+    assert said[:3] == [
+        (GOES_AWAY, 0, (1).to_bytes(4, "big") + NO_ERROR),
+        (RST_STREAM, 3, REFUSED_STREAM),
+        (DATA, 1, b"hello"),
+    ]
+
+
+@pytest.mark.parametrize("given_first", [True, False], ids=["given", "not given yet"])
+def test_a_stop_waits_until_the_client_has_read_its_answer(
+    given_first: bool, tmp_path: Path
+) -> None:
+    async def late(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http" and not given_first:
+            await asyncio.sleep(1)
+        await application(scope, receive, send)
+
+    (asked,) = asking("/some?70000")  # more than the window that a client begins with
+    opened = b"".join(
+        b"\0\0\4\10\0" + stream.to_bytes(4, "big") + (10_000).to_bytes(4, "big")
+        for stream in (0, 1)
+    )
+    read, left = 0, False
+    settings = {"TICK": "100ms", "TIMEOUTS_DRAIN_IDLE": "100ms"}
+    with uvicorn(tmp_path / "log", settings, late) as running, connect(running) as client:
+        client.sendall(asked)
+        for kind, _, payload in frames(client):
+            read += len(payload) if kind == DATA else 0
+            left = left or kind == GOES_AWAY
+            if read == 65_535 or not given_first:
+                running.stop()
+            if left and read == 65_535:
+                time.sleep(0.5)  # longer than an idle connection would be kept
+                client.sendall(opened)
+    assert read == 70_000
+
+
+def test_the_keep_alive_counts_from_the_end_of_the_last_stream(tmp_path: Path) -> None:
+    (asked,) = asking("/slow?1")
+    limits = {"TIMEOUTS_KEEP_ALIVE": "1500ms", "TICK": "100ms"}
+    with uvicorn(tmp_path / "log", limits) as running, connect(running) as client:
+        client.sendall(asked)
+        for _ in until(client, HEADERS):
+            began = time.monotonic()
+        rest(client)
+        assert time.monotonic() - began >= 1.5
+
+
+def test_a_connection_that_has_ended_leaves_nothing_to_the_garbage_collector(
+    tmp_path: Path,
+) -> None:
+    def left() -> int:
+        return sum(type(each).__name__ == "Http2" for each in gc.get_objects())
+
+    (asked,) = asking("/")
+    before = left()
+    gc.disable()
+    try:
+        with uvicorn(tmp_path / "log", SETTINGS) as running:
+            with connect(running) as client:
+                client.sendall(asked)
+                assert DATA in {kind for kind, _, _ in until(client, DATA)}
+                assert left() == before + 1
+            wait_until(lambda: left() == before)
+    finally:
+        gc.enable()
+
+
+def test_a_stream_of_events_is_ended_in_order_when_the_server_stops(tmp_path: Path) -> None:
+    (asked,) = asking("/events")
+    said = []
+    settings = {"TICK": "100ms", "TIMEOUTS_DRAIN_STREAMS": "500ms"}
+    with uvicorn(tmp_path / "log", settings) as running, connect(running) as client:
+        client.sendall(asked)
+        with client.makefile("rb") as answer:
+            while head := answer.read(9):
+                answer.read(int.from_bytes(head[:3], "big"))
+                said.append((head[3], head[4] & END_STREAM))
+                if head[3] == DATA:
+                    running.stop()
+    assert (DATA, END_STREAM) in said
+    assert RST_STREAM not in {kind for kind, _ in said}
+
+
+def test_the_request_of_a_stream_that_was_reset_is_cancelled_and_no_other(tmp_path: Path) -> None:
+    cancelled = []
+
+    async def works(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "lifespan":
+            try:
+                await asyncio.sleep(1.5)
+            except asyncio.CancelledError:
+                cancelled.append(scope["path"])
+                raise
+        await application(scope, receive, send)
+
+    asked = asking("/left", "/waits")
+    reset = b"\0\0\4\3\0" + (1).to_bytes(4, "big") + (8).to_bytes(4, "big")
+    settings = {"TICK": "100ms", "TIMEOUTS_ABANDONED": "300ms"}
+    with uvicorn(tmp_path / "log", settings, works) as running, connect(running) as client:
+        client.sendall(b"".join([*asked, reset]))
+        answered = {stream for kind, stream, _ in until(client, DATA) if kind == DATA}
+    assert (cancelled, answered) == (["/left"], {3})
+
+
+def test_reaper_run_guards_the_http_2_of_an_unchanged_command(tmp_path: Path) -> None:
+    environment = os.environ | {f"REAPER_{name}": value for name, value in SETTINGS.items()}
+    port = free_port()
+    served = f"-m uvicorn --http zttp --http2 --port {port} tests.helpers.asgi:application"
+    command = [sys.executable, "-m", "reaper", "run", "--", sys.executable, *served.split()]
+    with serving(command, tmp_path / "log", port=port, environment=environment) as running:
+        (ended,) = asyncio.run(_all(running.target, "unopened_pings"))
+        assert (ended.how, ended.said) == ("closed", STREAM_RESET)
+        assert "is guarded from inside" in running.said()
+
+
+@pytest.mark.parametrize("keep_alive", ["1500ms", "1h"])
+def test_headers_after_a_silence_have_their_own_time(keep_alive: str, tmp_path: Path) -> None:
+    speaks = H2Connection()
+    speaks.initiate_connection()
+    limits = {"TIMEOUTS_KEEP_ALIVE": keep_alive, "TIMEOUTS_HEADERS": "1500ms", "TICK": "100ms"}
+    with uvicorn(tmp_path / "log", limits) as running, connect(running) as client:
+        client.sendall(speaks.data_to_send())
+        client.recv(1000)  # the connection is idle from now on
+        time.sleep(1)
+        began = time.monotonic()
+        client.sendall(
+            b"\x00\x00\x01\x01\x01" + (1).to_bytes(4, "big") + b"\x82"
+        )  # and no END_HEADERS
+        rest(client)
+        assert time.monotonic() - began >= 1.5
