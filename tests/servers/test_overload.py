@@ -41,6 +41,8 @@ SERVERS = {
     "hypercorn on trio": f"reaper run -- python -m hypercorn -k trio {APPLICATION} -b 127.0.0.1:PORT",
     "aiohttp": "tests.helpers.guarded_programs aiohttp 127.0.0.1 PORT 3600",
 }
+UVICORN_HTTP2 = "uvicorn over HTTP/2"
+OF_HTTP2 = {UVICORN_HTTP2: f"uvicorn {APPLICATION} --http reaper.uvicorn:Http2 --port PORT"}
 QUIET = {"REAPER_TICK": "100ms", "REAPER_TIMEOUTS_FIRST_BYTE": "1h"}
 DESCRIPTORS = 128
 
@@ -82,7 +84,7 @@ def started(
     port = free_port()
     words = [
         sys.executable if word == "python" else word.replace("PORT", str(port))
-        for word in SERVERS[name].split()
+        for word in (SERVERS | OF_HTTP2)[name].split()
     ]
     environment = os.environ | QUIET | {f"REAPER_{key}": value for key, value in settings.items()}
     command = [*before, sys.executable, "-m", *words, *flags]
@@ -169,7 +171,7 @@ def test_over_tls_one_connection_too_many_is_told_so(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tls", [None, ["h2"]], ids=["clear", "tls"])
-@pytest.mark.parametrize("name", ["hypercorn", "hypercorn on trio"])
+@pytest.mark.parametrize("name", ["hypercorn", "hypercorn on trio", UVICORN_HTTP2])
 def test_one_connection_of_http2_too_many_is_told_that_nothing_was_done(
     tmp_path: Path, name: str, tls: list[str] | None, certificate: tuple[str, str]
 ) -> None:
@@ -191,7 +193,12 @@ def test_one_connection_of_http2_too_many_is_told_that_nothing_was_done(
                     return None
         return None
 
-    flags = ["--certfile", certificate[0], "--keyfile", certificate[1]] if tls else []
+    flag = "--"
+    if name == UVICORN_HTTP2:
+        flag = "--ssl-"
+        # It is not in the lowest uvicorn.
+        pytest.importorskip("uvicorn.protocols.http.zttp_h2_impl", exc_type=ImportError)
+    flags = [f"{flag}certfile", certificate[0], f"{flag}keyfile", certificate[1]] if tls else []
     one = {"LIMITS_MAX_CONNECTIONS": "1"}
     with started(tmp_path, name, flags=flags, **one) as server, ExitStack() as held:
         wait_until(
