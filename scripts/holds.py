@@ -80,6 +80,10 @@ SERVERS = {
         f"gunicorn {_WSGI} {_CLEAR} -k reaper.gunicorn.ThreadWorker --threads 100 -b 127.0.0.1:PORT",
         f"gunicorn {_WSGI} {_CLEAR} -k gthread --threads 100 -b 127.0.0.1:PORT",
     ),
+    "uvicorn": (
+        f"uvicorn {_ASGI} --http reaper.uvicorn:Http2 --port PORT",
+        f"uvicorn {_ASGI} --http zttp --http2 --port PORT",
+    ),
 }
 """The commands of each server, guarded and stock, each with its own defaults besides."""
 
