@@ -198,16 +198,18 @@ class Server:
             self.process.terminate()
 
     def end(self, patience: float = PATIENCE) -> int:
-        """Wait for its end; SIGKILL for all of its processes when it takes longer than *patience*.
-        Its exit status.
+        """Wait for its end; SIGKILL for all of its processes when it takes longer than *patience*,
+        or when the wait is interrupted, whose exception is then raised. Its exit status.
         """
         try:
             status = self.process.wait(patience)
-        except subprocess.TimeoutExpired:
+        except BaseException as error:
             for pid in tree(self.pid):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             status = self.process.wait()
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
         if self.process.stdin is not None:
             self.process.stdin.close()
         return status
