@@ -22,6 +22,7 @@ from hypercorn.protocol.http_stream import HTTPStream
 from reaper.run import report
 from reaper.run.servers import SERVERS
 from reaper.servers.hypercorn import OWN_KEEP_ALIVE
+from scripts.serving import PATIENCE
 
 FLAVOURS: dict[str, Any] = {
     "asyncio": hypercorn.asyncio.tcp_server,
@@ -55,6 +56,20 @@ class Here(NamedTuple):
 
     def said(self) -> str:
         return self.log.read_text()
+
+
+def run_here(body: Callable[..., object], *arguments: object) -> Callable[[], None]:
+    """Call *body* in a thread; returns what waits until that has ended, for `PATIENCE` at most. A
+    server that does not end does not keep this process.
+    """
+    thread = threading.Thread(target=body, args=arguments, daemon=True)
+    thread.start()
+
+    def end() -> None:
+        thread.join(PATIENCE)
+        assert not thread.is_alive(), "the server did not end"
+
+    return end
 
 
 @contextmanager
@@ -123,14 +138,13 @@ def hypercorn_here(
     stops: list[Callable[[], object]] = []
     body = on_trio if kind == "trio" else on_asyncio
     with configured(settings), logged(log), changed(kind):
-        thread = threading.Thread(target=body, args=(application, config, stops, started))
-        thread.start()
+        end = run_here(body, application, config, stops, started)
         started.wait()
         try:
-            yield Here(address, log, stops[0], thread.join)
+            yield Here(address, log, stops[0], end)
         finally:
             stops[0]()
-            thread.join()
+            end()
 
 
 def on_asyncio(

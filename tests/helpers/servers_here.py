@@ -26,7 +26,7 @@ import reaper.aiohttp
 import reaper.gunicorn
 import reaper.uvicorn
 from reaper.config import ReaperConfig
-from tests.helpers.hypercorn_here import Here, configured, hypercorn_here, logged
+from tests.helpers.hypercorn_here import Here, configured, hypercorn_here, logged, run_here
 from tests.helpers.server_process import wait_until
 
 
@@ -47,14 +47,13 @@ def uvicorn_here(
         server.should_exit = True
 
     with logged(log):
-        thread = threading.Thread(target=server.run)
-        thread.start()
+        end = run_here(server.run)
         wait_until(lambda: server.started)
         try:
-            yield Here(server.servers[0].sockets[0].getsockname(), log, stop, thread.join)
+            yield Here(server.servers[0].sockets[0].getsockname(), log, stop, end)
         finally:
             stop()
-            thread.join()
+            end()
 
 
 @contextmanager
@@ -72,26 +71,25 @@ def aiohttp_here(app: web.Application, log: Path, config: ReaperConfig) -> Itera
         loops.append(asyncio.get_running_loop())
         started.set()
 
-    def end() -> NoReturn:
+    def leave() -> NoReturn:
         raise web.GracefulExit  # what a signal raises there
 
     def stop() -> None:
         if not loops[0].is_closed():
-            loops[0].call_soon_threadsafe(end)
+            loops[0].call_soon_threadsafe(leave)
 
     def run() -> None:
         reaper.aiohttp.run_app(app, config=config, sock=listening, handle_signals=False, print=None)
 
     app.on_startup.append(note)
     with logged(log):
-        thread = threading.Thread(target=run)
-        thread.start()
+        end = run_here(run)
         started.wait()
         try:
-            yield Here(listening.getsockname(), log, stop, thread.join)
+            yield Here(listening.getsockname(), log, stop, end)
         finally:
             stop()
-            thread.join()
+            end()
 
 
 class Worker(NamedTuple):
@@ -121,17 +119,16 @@ def worker(kind: Any, application: Any, **options: str) -> Iterator[Worker]:
         1, os.getppid(), [listening], SimpleNamespace(wsgi=lambda: application), 30, settings, log
     )
     made.init_signals = lambda: None
-    thread = threading.Thread(target=made.init_process)
-    thread.start()
+    end = run_here(made.init_process)
 
     def stop() -> None:
         made.alive = False
 
     try:
-        yield Worker(listening.getsockname(), stop, thread.join)
+        yield Worker(listening.getsockname(), stop, end)
     finally:
         stop()
-        thread.join()
+        end()
         made.tmp.close()
 
 

@@ -115,6 +115,9 @@ async def serving(
     await until(lambda: server.started)
     try:
         yield Served(server, kind)
+    except BaseException:
+        server.force_exit = True  # the clients of a test that failed may still be there
+        raise
     finally:
         server.should_exit = True
         await task
