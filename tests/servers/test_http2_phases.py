@@ -73,6 +73,7 @@ def test_an_answer_that_begins_before_the_body_ends_is_a_tunnel_under_gunicorn()
 
 def test_a_shut_window_is_waited_for_first_under_gunicorn() -> None:
     assert gunicorn_phase(window=0, response_headers_sent=True) is Phase.WRITE
+    assert gunicorn_phase(window=0, body_complete=True) is Phase.WRITE
 
 
 def test_a_complete_answer_waits_for_nobody_under_gunicorn() -> None:

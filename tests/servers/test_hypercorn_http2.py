@@ -19,17 +19,21 @@ import pytest
 pytest.importorskip("h2")
 pytest.importorskip("hypercorn")
 
+from h2.events import StreamEnded
+
 from loadgen.clients import Ended, Speech
 from loadgen.drive.protocols import Paths
 from loadgen.drive.wire import Tls
 from loadgen.http2 import play
 from loadgen.units import parse_target
+from reaper.servers.http2.floods import BURST
 from scripts.serving import Server, free_port, serving
 from tests.helpers.asgi import application
 from tests.helpers.hypercorn_here import Here, hypercorn_here
 from tests.helpers.neighbours import one_takes_nothing
 from tests.helpers.program_trials import connect, rest
 from tests.helpers.server_process import installed
+from tests.servers.test_gunicorn_http2 import Http2
 
 pytestmark = pytest.mark.slow
 
@@ -106,6 +110,19 @@ def test_a_flood_of_frames_that_move_nothing_ends_its_connection(kind: str, serv
     assert ended.said in (b"", CALM)  # a client that goes on sending may be reset before it reads
 
 
+def test_each_request_that_is_answered_pays_for_a_frame_that_moves_nothing(server: Here) -> None:
+    at_once, times = BURST // 4, 8
+    with connect(server) as client:
+        speaks = Http2(client)
+        for _ in range(times):
+            for _ in range(at_once):
+                speaks.asks("/")
+                speaks.pings()
+            ended = 0
+            while ended < at_once:
+                ended += speaks.hears(StreamEnded).count(StreamEnded)
+
+
 def test_a_stream_whose_client_reads_slowly_is_kept(server: Here) -> None:
     assert played("slow_reader", server, 3 * LIMIT).how == "left"
 
@@ -123,7 +140,7 @@ def test_curl_has_its_answer(server: Here) -> None:
 
 
 def test_h2load_has_all_of_its_answers(server: Here) -> None:
-    command = [installed("h2load", "nghttp2-client"), "-n", "1000", "-c", "10", "-m", "50"]
+    command = [installed("h2load", "nghttp2-client"), "-n", "1000", "-c", "2", "-m", "50"]
     url = f"http://{server.target}/some?2000"
     said = subprocess.run([*command, url], capture_output=True, text=True, check=True).stdout
     counts = "1000 total, 1000 started, 1000 done, 1000 succeeded, 0 failed, 0 errored, 0 timeout"

@@ -154,7 +154,7 @@ def test_a_stop_ends_the_stream_and_answers_the_others(
 
 
 def test_an_application_that_awaits_the_stop_says_goodbye(kind: str, tmp_path: Path) -> None:
-    with serving(kind, tmp_path, DRAIN_STREAMS="20s") as server:
+    with serving(kind, tmp_path, DRAIN_STREAMS="1s", DRAIN_IDLE="2s") as server:
         stream = Client(server, "/goodbye")
         server.stop()
         stream.join()
