@@ -122,7 +122,8 @@ def gunicorn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     for name in LIMITS:
         monkeypatch.setenv(f"REAPER_TIMEOUTS_{name}", "1s")
     app: Any = asgi if request.param == "ASGIWorker" else wsgi
-    with worker(getattr(reaper.gunicorn, request.param), app.application) as running:
+    kind = getattr(reaper.gunicorn, request.param)
+    with worker(kind, app.application, timeout="3600") as running:  # its own limit of a body
         yield running
 
 
