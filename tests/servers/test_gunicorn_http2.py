@@ -71,13 +71,14 @@ class Http2:
 
 @pytest.fixture(params=["ASGIWorker", "ThreadWorker"])
 def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
-    """A worker that takes HTTP/2 in clear text, with every timeout 1 s."""
+    """A worker that takes HTTP/2 in clear text, with every timeout 1 s; gunicorn's own are an hour."""
     monkeypatch.setenv("REAPER_TICK", "250ms")
     for name in LIMITS:
         monkeypatch.setenv(f"REAPER_TIMEOUTS_{name}", "1s")
     kind = getattr(reaper.gunicorn, request.param)
     given = {"http_protocols": "h1,h2", "http2_cleartext": "prior-knowledge"}
-    with worker(kind, APPLICATIONS[request.param], **given) as running:
+    own = dict.fromkeys(("keepalive", "timeout"), "3600")
+    with worker(kind, APPLICATIONS[request.param], **given, **own) as running:
         yield running
 
 
