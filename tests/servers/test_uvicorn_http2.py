@@ -9,9 +9,10 @@ import select
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ from reaper.config import ReaperConfig
 from scripts.serving import free_port, serving
 from tests.helpers.asgi import application
 from tests.helpers.hypercorn_here import Here
-from tests.helpers.program_trials import connect, heard, rest
+from tests.helpers.program_trials import PATIENCE, connect, heard, rest
 from tests.helpers.server_process import installed, wait_until
 from tests.helpers.servers_here import uvicorn_here
 
@@ -302,6 +303,30 @@ def test_who_is_too_old_begins_no_stream_and_is_answered_on_those_that_are_open(
         (RST_STREAM, 3, REFUSED_STREAM),
         (DATA, 1, b"hello"),
     ]
+
+
+def test_who_leaves_the_answers_to_its_frames_unread_is_not_read_until_it_takes_them(
+    tmp_path: Path,
+) -> None:
+    asked, asked_again = asking("/", "/")
+    frame = b"\0\0\1\0\0" + (1).to_bytes(4, "big") + b"x"  # of a stream that has ended
+    given, enough = 0, 20_000_000
+    with (
+        uvicorn(tmp_path / "log", {"LIMITS_MIN_OUT_RATE": "0"}) as running,
+        connect(running) as client,
+    ):
+        client.sendall(asked)
+        client.settimeout(1)
+        with suppress(TimeoutError):
+            while given < enough:
+                given += client.send(frame * 5_000)
+        assert given < enough
+        client.settimeout(PATIENCE)
+        rest_of_frame = frame[given % len(frame) :]
+        sends = threading.Thread(target=client.sendall, args=(rest_of_frame + asked_again,))
+        sends.start()
+        assert (HEADERS, 3) in ((kind, number) for kind, number, _ in frames(client))
+        sends.join()
 
 
 @pytest.mark.parametrize("given_first", [True, False], ids=["given", "not given yet"])

@@ -227,7 +227,7 @@ class Http2(GuardedHttp, ZttpH2Protocol):
         highest: The number of the last stream that was taken; 0: none was.
     """
 
-    __slots__ = ("_budget", "_frames", "highest", "session")
+    __slots__ = ("_budget", "_frames", "_unread", "highest", "session")
 
     SILENT: ClassVar[type[IdleProtocol]] = Undecided
 
@@ -250,6 +250,7 @@ class Http2(GuardedHttp, ZttpH2Protocol):
         )
         self._frames = Frames()
         self._budget = Budget(shared.driver.now)
+        self._unread = False  # nothing is read until the client has taken what zttp has answered
         self.highest: int = 0
         self.session: Session = Session(self, self.conn, watch)
         self.conn = _Connection(self.conn, self.session)
@@ -269,12 +270,22 @@ class Http2(GuardedHttp, ZttpH2Protocol):
             return
         for number, count in frames.brought.items():
             session.came(number, count)
+        if self.flow.write_paused and not self.transport.is_closing():
+            self._hold_back(frames.brought.keys() - session.streams.keys())
         for number in list(session.parked):
             session.given(number, 0)
         if self.flow.read_paused:
             self._look_at_all()
         if self.waiting is not None or frames.in_block or self.transport.is_closing():
             self.look()
+
+    def _hold_back(self, closed: set[int]) -> None:
+        """Frames of the streams *closed* have come, of which zttp answers each by RST_STREAM. Read
+        nothing until the client has taken what is written, or these would fill the memory.
+        """
+        if closed:
+            self._unread = True
+            self.flow.pause_reading()
 
     def handle_request(self, event: Any) -> None:
         number = event.stream_id
@@ -352,7 +363,15 @@ class Http2(GuardedHttp, ZttpH2Protocol):
             cycle.message_event.set()
             self._is_gone(cycle)
 
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._unread:
+            self._unread = False
+            self.resume_reading_if_idle()
+
     def resume_reading_if_idle(self) -> None:
+        if self._unread:
+            return
         paused = self.flow.read_paused
         super().resume_reading_if_idle()
         if paused and not self.flow.read_paused and not self._over:
