@@ -279,6 +279,13 @@ def asking(*paths: str) -> list[bytes]:
     return asked
 
 
+def opening(count: int) -> bytes:
+    """What a client sends to open its window, and that of stream 1, by *count* bytes."""
+    return b"".join(
+        b"\0\0\4\10\0" + stream.to_bytes(4, "big") + count.to_bytes(4, "big") for stream in (0, 1)
+    )
+
+
 def test_an_application_that_awaits_a_body_is_told_that_there_is_none(tmp_path: Path) -> None:
     (asked,) = asking("/echo")
     with uvicorn(tmp_path / "log", SETTINGS) as running, connect(running) as client:
@@ -339,10 +346,6 @@ def test_a_stop_waits_until_the_client_has_read_its_answer(
         await application(scope, receive, send)
 
     (asked,) = asking("/some?70000")  # more than the window that a client begins with
-    opened = b"".join(
-        b"\0\0\4\10\0" + stream.to_bytes(4, "big") + (10_000).to_bytes(4, "big")
-        for stream in (0, 1)
-    )
     read, left = 0, False
     settings = {"TICK": "100ms", "TIMEOUTS_DRAIN_IDLE": "100ms"}
     with uvicorn(tmp_path / "log", settings, late) as running, connect(running) as client:
@@ -354,8 +357,30 @@ def test_a_stop_waits_until_the_client_has_read_its_answer(
                 running.stop()
             if left and read == 65_535:
                 time.sleep(0.5)  # longer than an idle connection would be kept
-                client.sendall(opened)
+                client.sendall(opening(10_000))
     assert read == 70_000
+
+
+def test_a_stop_resets_nobody_who_opens_the_window_as_the_end_of_an_answer_comes(
+    tmp_path: Path,
+) -> None:
+    (asked,) = asking("/some?120000")
+    read = 0
+    settings = {"TICK": "100ms", "TIMEOUTS_DRAIN_IDLE": "100ms"}
+    with uvicorn(tmp_path / "log", settings) as running, socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16_384)  # the rest waits there
+        client.settimeout(PATIENCE)
+        client.connect(running.address)
+        client.sendall(asked)
+        for kind, _, payload in frames(client):
+            read += len(payload) if kind == DATA else 0
+            if read == 65_535:
+                running.stop()
+            if kind == GOES_AWAY and read == 65_535:
+                client.sendall(opening(60_000))  # the server can give all to its kernel now
+                time.sleep(0.5)
+                client.sendall(opening(10_000))
+    assert read == 120_000
 
 
 def test_the_keep_alive_counts_from_the_end_of_the_last_stream(tmp_path: Path) -> None:

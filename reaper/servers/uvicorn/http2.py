@@ -10,8 +10,9 @@ streams, and otherwise KEEP_ALIVE, from the end of the last stream on. uvicorn f
 its answer is given to zttp; here it is open until the client has taken that: so neither a stop nor
 the keep-alive cuts a client that reads slowly.
 
-After GOAWAY, which a drain and `max_age` send, further streams are refused, and the connection is
-closed when the last is answered. Tried with uvicorn 0.54.0 and zttp 0.0.35.
+After GOAWAY, which a drain and `max_age` send, further streams are refused. When the last is answered
+and taken, the client closes the connection; one that does not is closed after `drain_idle`. Tried
+with uvicorn 0.54.0 and zttp 0.0.35.
 """
 
 from __future__ import annotations
@@ -235,7 +236,6 @@ class Http2(GuardedHttp, ZttpH2Protocol):
 
     cycles: dict[int, Any]
     conn: Any
-    shutdown_requested: bool
 
     # ---- what uvicorn and the loop call
 
@@ -334,15 +334,6 @@ class Http2(GuardedHttp, ZttpH2Protocol):
         have ended, the session knows.
         """
 
-    def _close_connection(self) -> None:
-        """uvicorn has no stream left. Those remain whose answers the client has not taken yet."""
-        self.shutdown_requested = True
-        if not self.session.streams:
-            self._part(NO_ERROR)
-            ZttpH2Protocol.flush(self)
-            self.transport.close()
-            self.look()
-
     # ---- what the session says
 
     def has_answered_all(self) -> None:
@@ -352,8 +343,6 @@ class Http2(GuardedHttp, ZttpH2Protocol):
         self.lease.touch()
         if self.waiting is not None:
             self.look()
-        if self.shutdown_requested and not self.transport.is_closing():
-            self._close_connection()
 
     def drop(self, number: int) -> None:
         """Stream *number* was reset by us."""
@@ -408,6 +397,14 @@ class Http2(GuardedHttp, ZttpH2Protocol):
     def _whole(self) -> bool:
         return True
 
+    def _much_is_queued(self) -> bool:
+        """As the base says; anything, of a connection that is to end. What its client sends as it
+        takes the end of an answer, WINDOW_UPDATE, would have the kernel reset a closed connection.
+        """
+        if self._leaving is None:
+            return super()._much_is_queued()
+        return transports.queued(self.transport) > 0
+
     # ---- the end
 
     def _announce(self) -> None:
@@ -416,8 +413,6 @@ class Http2(GuardedHttp, ZttpH2Protocol):
             return
         self._part(NO_ERROR)
         self.flush()
-        if self.session.streams:
-            self.shutdown_requested = True
 
     def _part(self, code: int) -> None:
         """Have GOAWAY made."""
