@@ -57,9 +57,9 @@ response_started run_asgi scope send transport waiting_for_100_continue
 """
 
 _OF_HTTP2 = """
-_close_connection app client conn connection_lost connection_made cycles data_received eof_received
-flow flush handle_request handle_rst_stream loop on_response_complete pause_writing
-resume_reading_if_idle shutdown shutdown_requested transport
+app client conn connection_lost connection_made cycles data_received eof_received flow flush
+handle_request handle_rst_stream loop on_response_complete pause_writing resume_reading_if_idle
+resume_writing shutdown transport
 """
 _OF_HTTP2_CYCLE = """
 body default_headers disconnected flow message_event more_body receive response_complete
