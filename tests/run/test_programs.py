@@ -189,6 +189,7 @@ def test_the_environment_alone_guards_too(tmp_path: Path) -> None:
     command = [
         word.format(port=port) for word in command_of(INSIDE_BY_NAME["uvicorn with workers"])
     ]
-    with serving(command, log, port=port, environment=environment):
+    # One process of its group prints: in the group of the tests that may be another test's.
+    with serving(command, log, port=port, environment=environment, session=True):
         assert ends(port) == b""
     assert log.read_text().count("is guarded: first_byte 300ms") == 1, "one line for all workers"
