@@ -167,7 +167,8 @@ EFFECTS: Mapping[str, Effect] = {
         **dict.fromkeys(
             map(_name, ASKED.split()[1:]),
             "at max_age only",
-        ),
+        )
+        | {"gunicorn_gthread": "at max_age, and over HTTP/2 at a stop"},
     ),
     "limits.min_in_rate": _row(
         f"http {UVICORN} websockets outside", outside=IF_SET, websockets="of a message"

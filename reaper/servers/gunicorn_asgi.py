@@ -15,6 +15,7 @@ from typing import Any
 
 from gunicorn.workers import gasgi
 
+from ..asyncio.closing import bound
 from ..asyncio.reaper import AsyncioReaper, reaper_of
 from ..asyncio.serve import loop_factory
 from ..asyncio.transports import descriptor_of, is_tls
@@ -52,7 +53,8 @@ def phase_of(transport: Any) -> Phase:
     protocol = transport.get_protocol()
     http2 = getattr(protocol, "_h2_conn", None)
     if http2 is not None:
-        return Phase.IN_FLIGHT if http2.streams or protocol._h2_tasks else Phase.KEEP_ALIVE
+        used = http2.streams or protocol._h2_tasks or getattr(http2, "leaving", False)
+        return Phase.IN_FLIGHT if used else Phase.KEEP_ALIVE
     if getattr(protocol, "_websocket", None) is not None:
         return Phase.TUNNEL
     if getattr(protocol, "_awaiting_request", False):
@@ -98,6 +100,19 @@ class _Protocol(gasgi.ASGIProtocol):  # type: ignore[misc]
         watch = functools.partial(self.worker.watch_of, self.transport)
         guard(http2, request.stream, watch)
         super()._start_http2_stream(request, http2, *names)
+
+    async def _serve_http2_request(self, request: Any, http2: Any, *names: Any) -> None:
+        await super()._serve_http2_request(request, http2, *names)
+        if not self.worker.alive:
+            http2.leaving = True
+
+    def _close_transport(self) -> None:
+        """As gunicorn's. Of a transport with TLS that is closed twice asyncio lets go: nothing would
+        bound its goodbye.
+        """
+        if getattr(self, "_h2_conn", None) is None or not self.transport.is_closing():
+            super()._close_transport()
+        self._closed: bool = True
 
     @classmethod
     def _check_h1c_protocol_available(cls) -> bool:
@@ -161,8 +176,13 @@ class ASGIWorker(gasgi.ASGIWorker):  # type: ignore[misc]
             reaper.config,
             reaper.sweep,
             functools.partial(descriptor_of, transport),
-            transport.close,
+            functools.partial(self._close, transport),
         )
+
+    def _close(self, transport: Any) -> None:
+        """Close *transport*. Its goodbye of TLS has `timeouts.linger`, not asyncio's 30 s."""
+        transport.close()
+        bound(self._reaper(), transport)
 
     def _stand_around(self) -> None:
         """Stand around the application: its streams are told when the worker stops, and requests

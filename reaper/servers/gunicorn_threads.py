@@ -32,7 +32,7 @@ from ..driver.sockets import reset_on_close
 from ..policy import Phase
 from . import polled
 from .configured import kept_alive, warn
-from .http2.threads import guard
+from .http2.threads import guard, until_it_has_gone
 from .http2.waiting import Watch
 
 FULL_PAUSE = 0.05
@@ -219,6 +219,16 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
         watch = functools.partial(self._watch_of, conn)
         guard(http2, request.stream, watch, self._soon, self._reaper.core.tick / LOOKS_PER_TICK)
         super()._serve_http2_stream(request, conn, http2)
+        if not self.alive:
+            http2.leaving = True
+
+    def handle_http2(self, conn: Any) -> Any:
+        """Serve the connection. gunicorn's main thread, which closes it, waits 2 s for its client."""
+        kept = super().handle_http2(conn)
+        if getattr(conn.parser, "leaving", False):
+            idle, step = self._settings.timeouts.drain_idle, self._reaper.core.tick / LOOKS_PER_TICK
+            until_it_has_gone(conn.sock, idle, step, self.cfg.graceful_timeout)
+        return kept
 
     def _soon(self, call: Callable[[], None]) -> None:
         """Have *call* called in our thread."""

@@ -6,13 +6,17 @@ import time
 
 
 def application(environ, start_response):
-    """`/` says hello, `/slow?N` after N seconds, `/big` much, `/echo` what it was sent."""
+    """`/` says hello, `/slow?N` after N seconds, `/big` much, `/some?N` N bytes, `/echo` what it was
+    sent.
+    """
     path, query = environ["PATH_INFO"], environ["QUERY_STRING"]
     body = b"hello"
     if path == "/slow":
         time.sleep(float(query or 2))
     elif path == "/big":
         body = bytes(20_000_000)
+    elif path == "/some":
+        body = bytes(int(query))
     elif path == "/echo":
         body = environ["wsgi.input"].read()
     start_response("200 OK", [("content-type", "text/plain"), ("content-length", str(len(body)))])

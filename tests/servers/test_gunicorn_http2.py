@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import sys
 import time
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ import pytest
 
 import reaper.gunicorn
 from tests.helpers import asgi, wsgi
-from tests.helpers.program_trials import connect
+from tests.helpers.program_trials import PATIENCE, connect
 from tests.helpers.program_trials import heard as until
 from tests.helpers.servers_here import Worker, worker
 from tests.servers.test_other_servers import LIMITS
@@ -51,6 +52,12 @@ class Http2:
         """Ask for *path*, and wait for the whole answer."""
         self.asks(path)
         self.hears(h2.events.StreamEnded)
+
+    def opens(self, count: int) -> None:
+        """Open the window, and that of stream 1, by *count* bytes."""
+        for stream in (None, 1):
+            self.state.increment_flow_control_window(count, stream)
+        self._flush()
 
     def pings(self) -> None:
         self.state.ping(b"are you?")
@@ -163,6 +170,57 @@ def test_a_frame_of_a_body_that_comes_in_pieces_keeps_its_stream(server: Worker)
             client.sendall(frame[start : start + 100])
             time.sleep(0.2)
         speaks.hears(h2.events.StreamEnded)
+
+
+@pytest.mark.parametrize(
+    ("name", "tls", "pause"),
+    [("ASGIWorker", False, 1.2), ("ASGIWorker", True, 1.2), ("ThreadWorker", True, 2.5)],
+)
+def test_a_stop_resets_nobody_who_opens_the_window_as_the_end_of_an_answer_comes(
+    name: str,
+    tls: bool,
+    pause: float,
+    certificate: tuple[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """*pause*: seconds after which gunicorn has closed its socket."""
+    monkeypatch.setenv("REAPER_TICK", "100ms")
+    given = {"http_protocols": "h1,h2", "http2_cleartext": "prior-knowledge"}
+    if tls:
+        given = {"http_protocols": "h1,h2", "certfile": certificate[0], "keyfile": certificate[1]}
+    trust = ssl.create_default_context(cafile=certificate[0])
+    trust.set_alpn_protocols(["h2"])
+    read, client = 0, socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16_384)  # the rest waits at the server
+    client.settimeout(PATIENCE)
+    kind = getattr(reaper.gunicorn, name)
+    with worker(kind, APPLICATIONS[name], asgi_loop="asyncio", **given) as running:
+        client.connect(running.address)
+        with trust.wrap_socket(client, server_hostname="localhost") if tls else client as client:
+            speaks = Http2(client)
+            speaks.asks("/some?120000")
+            while data := client.recv(65_536):
+                events = speaks.state.receive_data(data)
+                some = sum(
+                    len(event.data) for event in events if isinstance(event, h2.events.DataReceived)
+                )
+                read += some
+                if some and read == 65_535:
+                    running.stop()
+                    for count, seconds in ((60_000, pause), (10_000, 0.3), (10_000, 0.3)):
+                        speaks.opens(count)
+                        time.sleep(seconds)
+    assert read == 120_000
+
+
+def test_a_stop_during_an_answer_over_http2_is_told_by_goaway(server: Worker) -> None:
+    with connect(server) as client:
+        speaks = Http2(client)
+        speaks.asks("/some?120000")  # more than the window that a client begins with
+        speaks.hears(h2.events.DataReceived)
+        server.stop()
+        speaks.opens(60_000)
+        speaks.hears(h2.events.ConnectionTerminated)
 
 
 class FastParser:

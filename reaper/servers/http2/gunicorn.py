@@ -7,12 +7,17 @@ with gunicorn 27.0.1 and h2 4.4.1.
 
 from __future__ import annotations
 
+import asyncio
+import math
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from gunicorn.http2.async_connection import AsyncHTTP2Connection
 from gunicorn.http2.stream import HTTP2Stream, StreamState
 
+from ...asyncio import transports
+from ...asyncio.reaper import LOOKS_PER_TICK
 from ...policy import Phase
 from .connection import CANCEL, Connection
 from .waiting import Watch
@@ -135,9 +140,50 @@ class _AsyncConnection(AsyncHTTP2Connection):  # type: ignore[misc]
 
     Attributes:
         session: What they wait for.
+        leaving: Whether the client is waited for at the end, which takes the rest of an answer.
     """
 
     session: Session
+    leaving: bool = False
+    _closed: bool
+
+    async def close(self, error_code: int = 0, last_stream_id: int | None = None) -> None:
+        """As gunicorn's. Where the end of an answer is on its way, or has just come, the socket is
+        kept, and read, until the client has gone: what it sends as it takes that, WINDOW_UPDATE,
+        would have the kernel reset a closed connection.
+        """
+        transport = self.writer.transport
+        if (
+            self._closed
+            or error_code
+            or transport.is_closing()
+            or not (self.leaving or transports.queued(transport))
+        ):
+            await super().close(error_code, last_stream_id)
+            return
+        self._closed = self.leaving = True
+        with suppress(Exception):  # as gunicorn does: it is gone
+            await self._send(lambda: self.h2_conn.close_connection(last_stream_id=last_stream_id))
+        self._abort_all_streams()
+        self._signal_window()
+        with suppress(OSError):
+            await self._until_it_has_gone(transport)
+        self.session.watch.close()
+
+    async def _until_it_has_gone(self, transport: Any) -> None:
+        """Read until the client closes: for `timeouts.drain_idle` after it has taken everything, at
+        the longest. The guard of the connection bounds how long it takes.
+        """
+        watch = self.session.watch
+        config = watch.config
+        now, until, data = watch.driver.now, math.inf, b"more"
+        while data and not transport.is_closing() and now() < until:
+            transport.get_protocol()._maybe_resume_reading()
+            with suppress(TimeoutError):
+                step = config.reaper.tick / LOOKS_PER_TICK
+                data = await asyncio.wait_for(self.reader.read(self.READ_BUFFER_SIZE), step)
+            if until == math.inf and not transports.queued(transport):
+                until = now() + config.timeouts.drain_idle
 
     async def receive_data(self, timeout: float | None = None) -> Any:
         session = self.session

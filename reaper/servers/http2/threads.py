@@ -12,11 +12,13 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from gunicorn.http2.connection import HTTP2ServerConnection
 from gunicorn.http2.stream import HTTP2Stream, StreamState
 
+from ...driver.sockets import queued
 from ...policy import Phase
 from .connection import CANCEL, Connection
 from .frames import DATA, FRAME_HEAD
@@ -116,6 +118,7 @@ class _Connection(HTTP2ServerConnection):  # type: ignore[misc]
         due: The wait that has lasted for too long.
         step: Seconds between two looks whether it has.
         begin: Has the other thread look at the judge.
+        leaving: Whether the client is waited for at the end, which takes the rest of an answer.
     """
 
     judge: Judge
@@ -123,6 +126,22 @@ class _Connection(HTTP2ServerConnection):  # type: ignore[misc]
     due: Wait | None
     step: float
     begin: Callable[[], object]
+    leaving: bool = False
+
+    def close(self, error_code: int = 0, last_stream_id: int | None = None) -> None:
+        if not self._closed and not error_code and queued(self.sock.fileno()):
+            self.leaving = True
+        super().close(error_code, last_stream_id)
+
+    def receive_data(self, data: bytes | None = None) -> Any:
+        """As gunicorn's. A worker that stops asks with no bytes for what has been read already;
+        gunicorn itself would take that for the client's end, and send no GOAWAY.
+        """
+        if data == b"":
+            if not self.pending_requests and not self._deferred_events:
+                return []
+            data = None
+        return super().receive_data(data)
 
     def _waits(self, number: int, phase: Phase) -> Wait:
         stream = self.streams[number]
@@ -143,7 +162,8 @@ class _Connection(HTTP2ServerConnection):  # type: ignore[misc]
         self._reset_quietly(number, CANCEL)
         asked = any(type(event).__name__ == "RequestReceived" for event in self._deferred_events)
         if len(self.streams) == 1 and not asked:
-            self.close(last_stream_id=self.h2_conn.highest_inbound_stream_id)
+            # It has had its time: for this client nobody waits.
+            super().close(last_stream_id=self.h2_conn.highest_inbound_stream_id)
         self.cleanup_stream(number)
 
     def pump(self, number: int | None = None) -> None:
@@ -199,6 +219,27 @@ def _readable(sock: Any, seconds: float) -> bool:
     except ValueError:  # it is closed, which its reader is told
         return True
     return bool(poll.poll(seconds * 1000))
+
+
+def until_it_has_gone(sock: Any, idle: float, step: float, limit: float) -> None:
+    """Read what the client of *sock* sends as it takes the end of an answer, until it closes.
+
+    That is WINDOW_UPDATE, for which the kernel would reset a closed connection.
+
+    Args:
+        idle: Seconds for which it is waited for once it has taken everything.
+        step: Seconds between two looks whether it has.
+        limit: Seconds for which it is waited for in all.
+    """
+    end, taken = time.monotonic() + limit, False
+    with suppress(OSError, ValueError):  # it is gone, or closed
+        sock.settimeout(step)
+        while time.monotonic() < end:
+            if not taken and not queued(sock.fileno()):
+                taken, end = True, min(end, time.monotonic() + idle)
+            with suppress(TimeoutError):  # a part of a record of TLS has come
+                if _readable(sock, step) and not sock.recv(HTTP2ServerConnection.READ_BUFFER_SIZE):
+                    return
 
 
 def guard(
