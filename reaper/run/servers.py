@@ -430,22 +430,24 @@ def _hypercorn(module: ModuleType, server: Server) -> None:
             finally:
                 forget(self)
 
-    _hypercorn_reports(server)
+    _hypercorn_changes(module, server)
 
 
 def _hypercorn_trio(module: ModuleType, server: Server) -> None:
     from .phases_trio import guarded_run
 
     around(module.TCPServer, "run")(guarded_run)
-    _hypercorn_reports(server)
+    _hypercorn_changes(module, server)
 
 
-def _hypercorn_reports(server: Server) -> None:
+def _hypercorn_changes(module: ModuleType, server: Server) -> None:
+    """What is changed in both flavours alike."""
     from hypercorn.config import Config
 
-    from ..servers.http2.hypercorn import guard
+    from ..servers.http2.hypercorn import close, guard
     from ..servers.hypercorn import hear
 
+    around(module.TCPServer, "_initiate_server_close")(close)
     guard(around)
     if report.load().timeouts.abandoned:
         hear(around)
@@ -546,7 +548,7 @@ SERVERS: tuple[Server, ...] = (
         "hypercorn",
         ("0.18.0", "0.18.0"),
         "hypercorn.asyncio.tcp_server",
-        ("TCPServer.run",),
+        ("TCPServer.run", "TCPServer._initiate_server_close"),
         _hypercorn,
         own={"keep_alive": HYPERCORNS},
     ),
@@ -554,7 +556,7 @@ SERVERS: tuple[Server, ...] = (
         "hypercorn",
         ("0.18.0", "0.18.0"),
         "hypercorn.trio.tcp_server",
-        ("TCPServer.run",),
+        ("TCPServer.run", "TCPServer._initiate_server_close"),
         _hypercorn_trio,
         own={"keep_alive": HYPERCORNS},
         columns=("hypercorn-trio",),

@@ -158,4 +158,4 @@ def stand_around(server: Any, reaper: TrioReaper, link: Link | None) -> None:
         setattr(server, LINK, link)
     if server.context not in _WAITING:
         _WAITING.add(server.context)
-        trio.lowlevel.spawn_system_task(stop, server.context, streams, config)
+        trio.lowlevel.spawn_system_task(stop, server.context, streams, reaper.driver)

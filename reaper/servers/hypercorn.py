@@ -21,6 +21,7 @@ from ..driver.driver import Driver
 from ..driver.sockets import shut_by_peer
 from .abandoned import Link, Requests, link_of
 from .goodbye import begin_stopping
+from .http2.hypercorn import STOPPED
 from .streams import Streams
 
 Around = Callable[[Any, str], Callable[[Callable[..., Any]], None]]
@@ -56,7 +57,7 @@ def stand_around(server: Any, reaper: AsyncioReaper) -> None:
     if config.timeouts.abandoned and not transports.is_tls(transport):
         setattr(server, LINK, link_of(transport))
     if server.context not in _WAITING:
-        stopped = stop(server.context, streams, config)
+        stopped = stop(server.context, streams, reaper.driver)
         _WAITING[server.context] = asyncio.get_running_loop().create_task(stopped)
 
 
@@ -101,12 +102,13 @@ def streams_of(
     return found
 
 
-async def stop(context: Any, streams: Streams | None, config: ReaperConfig) -> None:
+async def stop(context: Any, streams: Streams | None, driver: Driver) -> None:
     """Wait until the server of *context*, hypercorn's `WorkerContext`, stops; then tell *streams*."""
     await context.terminated.wait()
+    setattr(context, STOPPED, driver.now())
     begin_stopping()
     if streams is not None:
-        streams.stop(config.timeouts.drain_streams)
+        streams.stop(driver.config.timeouts.drain_streams)
 
 
 def stream_of(_: Any, send: Any) -> Any:

@@ -120,6 +120,7 @@ def hypercorn_here(
     application: Any,
     settings: dict[str, str],
     keep_alive: float = OWN_KEEP_ALIVE,
+    certificate: tuple[str, str] | None = None,
 ) -> Iterator[Here]:
     """hypercorn of the flavour *kind* with *application*, until the end of the block.
 
@@ -127,12 +128,15 @@ def hypercorn_here(
         log: The file that gets what is logged.
         settings: The variables REAPER_*, without that prefix.
         keep_alive: hypercorn's own, in seconds.
+        certificate: The files with its certificate and its key; None: it speaks in clear text.
     """
     listening = socket.create_server(("127.0.0.1", 0), backlog=100)
     address = listening.getsockname()
     config = Config()
     config.bind = [f"fd://{listening.detach()}"]
     config.keep_alive_timeout = keep_alive
+    if certificate is not None:
+        config.certfile, config.keyfile = certificate
     config.errorlog = logging.getLogger("hypercorn.error")
     started = threading.Event()
     stops: list[Callable[[], object]] = []

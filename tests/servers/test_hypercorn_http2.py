@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -29,9 +30,10 @@ from loadgen.units import parse_target
 from reaper.servers.http2.floods import BURST
 from scripts.serving import Server, free_port, serving
 from tests.helpers.asgi import application
+from tests.helpers.http2_frames import DATA, GOES_AWAY, RST_STREAM, asking, frames, opening
 from tests.helpers.hypercorn_here import Here, hypercorn_here
 from tests.helpers.neighbours import one_takes_nothing
-from tests.helpers.program_trials import connect, rest
+from tests.helpers.program_trials import PATIENCE, connect, rest
 from tests.helpers.server_process import installed
 from tests.servers.test_gunicorn_http2 import Http2
 
@@ -175,30 +177,13 @@ def test_no_failure_is_logged(server: Here) -> None:
     assert "Traceback" not in server.said()
 
 
-DATA, RST_STREAM, GOES_AWAY = 0, 3, 7
 NO_ERROR, REFUSED_STREAM = bytes(4), (7).to_bytes(4, "big")
-
-
-def frames(client: socket.socket) -> Iterator[tuple[int, int, bytes]]:
-    """Type, stream and payload of each frame until the server ends the connection."""
-    with client.makefile("rb") as said:
-        while head := said.read(9):
-            payload = said.read(int.from_bytes(head[:3], "big"))
-            yield head[3], int.from_bytes(head[5:], "big"), payload
 
 
 def test_who_is_too_old_begins_no_stream_and_is_answered_on_those_that_are_open(
     tmp_path: Path,
 ) -> None:
-    from h2.connection import H2Connection
-
-    speaks = H2Connection()
-    speaks.initiate_connection()
-    asked = []
-    for stream, path in ((1, "/slow?3"), (3, "/")):
-        names = {":method": "GET", ":path": path, ":scheme": "http", ":authority": "h"}
-        speaks.send_headers(stream, list(names.items()), end_stream=True)
-        asked.append(speaks.data_to_send())
+    asked = asking("/slow?3", "/")
     aged = {"TIMEOUTS_MAX_AGE": "500ms", "TIMEOUTS_DRAIN_IDLE": "100ms", "TICK": "100ms"}
     heard = []
     with (
@@ -239,3 +224,87 @@ def test_the_time_for_headers_is_not_cut_short_by_the_silence_before_them(
         )  # and no END_HEADERS
         rest(client)
         assert time.monotonic() - began >= 1.5
+
+
+SIZES = {"before the end is given": 100_000, "when all is given": 95_000}
+"""Bytes of the answer, by when the stop comes; of the first trio keeps some until others are taken."""
+
+
+@pytest.mark.parametrize("when", SIZES)
+@pytest.mark.parametrize("kind", ["asyncio", "trio"])
+def test_a_stop_resets_nobody_who_opens_the_window_as_the_end_of_an_answer_comes(
+    kind: str, when: str, tmp_path: Path
+) -> None:
+    (asked,) = asking(f"/some?{SIZES[when]}")
+    read, ended = 0, False
+    settings = {"TICK": "100ms", "TIMEOUTS_DRAIN": "20s", "TIMEOUTS_DRAIN_IDLE": "1s"}
+    with (
+        hypercorn_here(kind, tmp_path / "log", application, settings) as running,
+        socket.socket() as client,
+    ):
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16_384)  # the rest waits there
+        client.settimeout(PATIENCE)
+        client.connect(running.address)
+        client.sendall(asked)
+        for frame, _, payload in frames(client):
+            read += len(payload) if frame == DATA else 0
+            ended = ended or (frame, payload) == (DATA, b"")
+            if frame == DATA and read == 65_535:
+                steps = [running.stop, lambda: client.sendall(opening(40_000))]
+                for step in steps if when == "before the end is given" else steps[::-1]:
+                    step()
+                    time.sleep(0.5)
+                client.sendall(opening(10_000))
+    assert (read, ended) == (SIZES[when], True)
+
+
+@pytest.mark.parametrize("kind", ["asyncio", "trio"])
+def test_a_stop_waits_for_no_idle_client_of_http2(kind: str, tmp_path: Path) -> None:
+    (asked,) = asking("/")
+    kept = {"TIMEOUTS_DRAIN": "2h", "TIMEOUTS_DRAIN_IDLE": "1h"}
+    with (
+        hypercorn_here(kind, tmp_path / "log", application, kept) as running,
+        connect(running) as client,
+    ):
+        client.sendall(asked)
+        for frame, _, payload in frames(client):
+            if (frame, payload) == (DATA, b""):
+                running.stop()
+        running.end()
+
+
+@pytest.mark.parametrize("kind", ["asyncio", "trio"])
+def test_a_stop_waits_for_a_client_of_http2_that_does_not_leave_no_longer_than_drain(
+    kind: str, tmp_path: Path
+) -> None:
+    (asked,) = asking("/slow?1")
+    kept = {"TIMEOUTS_DRAIN": "2s", "TIMEOUTS_DRAIN_IDLE": "1h"}
+    with (
+        hypercorn_here(kind, tmp_path / "log", application, kept) as running,
+        connect(running) as client,
+    ):
+        client.sendall(asked)
+        time.sleep(0.2)
+        running.stop()
+        running.end()
+        assert GOES_AWAY in {frame for frame, _, _ in frames(client)}
+
+
+@pytest.mark.parametrize("kind", ["asyncio", "trio"])
+def test_a_stop_does_not_await_the_goodbye_of_tls(
+    kind: str, certificate: tuple[str, str], tmp_path: Path
+) -> None:
+    (asked,) = asking("/")
+    trusting = ssl.create_default_context(cafile=certificate[0])
+    trusting.set_alpn_protocols(["h2"])
+    given = (kind, tmp_path / "log", application, {"TIMEOUTS_DRAIN": "2h"})
+    with (
+        hypercorn_here(*given, certificate=certificate) as running,
+        connect(running) as plain,
+        trusting.wrap_socket(plain, server_hostname="localhost") as client,
+    ):
+        client.sendall(asked)
+        assert (DATA, 1, b"") in frames(client)
+        running.stop()
+        running.end()
+        assert "SSL shutdown timed out" not in running.said()

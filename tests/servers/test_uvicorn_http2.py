@@ -36,6 +36,16 @@ from loadgen.units import parse_target
 from reaper.config import ReaperConfig
 from scripts.serving import free_port, serving
 from tests.helpers.asgi import application
+from tests.helpers.http2_frames import (
+    DATA,
+    GOES_AWAY,
+    HEADERS,
+    RST_STREAM,
+    SETTINGS_FRAME,
+    asking,
+    frames,
+    opening,
+)
 from tests.helpers.hypercorn_here import Here
 from tests.helpers.program_trials import PATIENCE, connect, heard, rest
 from tests.helpers.server_process import installed, wait_until
@@ -246,17 +256,8 @@ def test_no_failure_is_logged(server: Here) -> None:
     assert "Traceback" not in server.said()
 
 
-DATA, HEADERS, RST_STREAM, SETTINGS_FRAME, GOES_AWAY = 0, 1, 3, 4, 7
 END_STREAM = 1
 NO_ERROR, REFUSED_STREAM = bytes(4), (7).to_bytes(4, "big")
-
-
-def frames(client: socket.socket) -> Iterator[tuple[int, int, bytes]]:
-    """Type, stream and payload of each frame until the server ends the connection."""
-    with client.makefile("rb") as said:
-        while head := said.read(9):
-            payload = said.read(int.from_bytes(head[:3], "big"))
-            yield head[3], int.from_bytes(head[5:], "big"), payload
 
 
 def until(client: socket.socket, last: int) -> Iterator[tuple[int, int, bytes]]:
@@ -265,25 +266,6 @@ def until(client: socket.socket, last: int) -> Iterator[tuple[int, int, bytes]]:
         yield frame
         if frame[0] == last:
             return
-
-
-def asking(*paths: str) -> list[bytes]:
-    """What a client sends that asks for *paths*, one after the other."""
-    speaks = H2Connection()
-    speaks.initiate_connection()
-    asked = []
-    for number, path in enumerate(paths):
-        names = {":method": "GET", ":path": path, ":scheme": "http", ":authority": "h"}
-        speaks.send_headers(2 * number + 1, list(names.items()), end_stream=True)
-        asked.append(speaks.data_to_send())
-    return asked
-
-
-def opening(count: int) -> bytes:
-    """What a client sends to open its window, and that of stream 1, by *count* bytes."""
-    return b"".join(
-        b"\0\0\4\10\0" + stream.to_bytes(4, "big") + count.to_bytes(4, "big") for stream in (0, 1)
-    )
 
 
 def test_an_application_that_awaits_a_body_is_told_that_there_is_none(tmp_path: Path) -> None:

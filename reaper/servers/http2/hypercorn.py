@@ -8,11 +8,12 @@ for now. Its private fields are read by `Session` and by the wrappers alone. Tri
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from ...driver.sockets import peer_name
+from ...driver.sockets import peer_name, queued
 from ...policy import Phase
 from ...policy.reasons import FLOOD
 from .connection import ENHANCE_YOUR_CALM, NO_ERROR, REFUSED_STREAM, Connection, tolerant
@@ -25,6 +26,14 @@ SESSION = "_reaper_session"
 
 WATCH = "_reaper_watch"
 """The attribute of a hypercorn `TCPServer` that says who watches its connection: a `Watch`."""
+
+STOPPED = "_reaper_stopped"
+"""The attribute of a hypercorn `WorkerContext` that is the instant of its stop, by the driver's clock."""
+
+FIRST_LOOK = 0.05
+"""Seconds until a connection that is to end is first looked at again; then twice as long, up to a
+tick.
+"""
 
 Around = Callable[[Any, str], Callable[[Callable[..., Any]], None]]
 """As `reaper.run.servers.around`: replaces a method by a function that is given it first."""
@@ -123,8 +132,39 @@ class Session(Connection):
     def leave(self) -> None:
         """Tell the client by GOAWAY that no further stream is taken. What is open is answered."""
         if not self.leaving:
-            self.leaving = True
-            self._spawn(self._say_goodbye)
+            self._spawn(self.say_goodbye)
+
+    async def taken(self) -> None:
+        """Wait until the client, which was told GOAWAY, has closed the connection, or has not done so
+        for `drain_idle` after it took all; not beyond the end of hypercorn's stop. What it sends as
+        it takes the end of an answer, WINDOW_UPDATE, would have the kernel reset a closed connection.
+
+        Returns at once if nothing was answered during the stop, and all is taken.
+        """
+        now, context = self.watch.driver.now, self._protocol.context
+        if self._owes():
+            await self.say_goodbye()
+        elif not self.leaving:
+            return
+        grace = self._protocol.config.graceful_timeout
+        end = getattr(context, STOPPED, now()) + (math.inf if grace is None else grace)
+        until, pause = math.inf, FIRST_LOOK
+        while not self.ended and now() < end:
+            if self._owes():
+                until = math.inf
+            elif until == math.inf:
+                until = now() + self.watch.config.timeouts.drain_idle
+            elif now() >= until:
+                return
+            await context.sleep(max(min(pause, end - now(), until - now()), 0.0))
+            pause = min(2 * pause, self.watch.config.reaper.tick)
+
+    def _owes(self) -> bool:
+        """Whether something that was answered has yet to be taken."""
+        answers = self._protocol.stream_buffers.values()
+        # One whose application has failed half-way is never complete.
+        given = all(not each.buffer and not each._complete for each in answers)
+        return not given or queued(self.watch.descriptor()) > 0
 
     def give_up(self) -> None:
         """End the connection at once: its client sends too many frames that move nothing."""
@@ -163,9 +203,13 @@ class Session(Connection):
         if last:
             self.watch.close()
 
-    async def _say_goodbye(self) -> None:
+    async def say_goodbye(self) -> None:
+        """As `leave`; returns when GOAWAY is sent."""
         from hypercorn.events import RawData
 
+        if self.leaving:
+            return
+        self.leaving = True
         # Written by hand: after its own GOAWAY, h2 would send no answer to what is open.
         last = self.connection.highest_inbound_stream_id
         payload = last.to_bytes(4, "big") + NO_ERROR.to_bytes(4, "big")
@@ -173,9 +217,24 @@ class Session(Connection):
         await self._protocol.send(RawData(data=head + payload))
 
 
+async def close(method: Any, server: Any) -> None:
+    """Close the connection of *server*, a `TCPServer`, which is idle.
+
+    Args:
+        method: hypercorn's `_initiate_server_close`, which this one replaces.
+    """
+    session = session_of(getattr(server.protocol, "protocol", None))
+    if session is None or not server.context.terminated.is_set():
+        await method(server)
+        return
+    await session.taken()
+    await method(server)
+    session.watch.close()  # with TLS asyncio would wait 30 s for the client's goodbye
+
+
 def guard(around: Around) -> None:
     """Wrap hypercorn's `H2Protocol`. Connections whose `TCPServer` has no `WATCH` stay."""
-    from hypercorn.events import Closed, RawData
+    from hypercorn.events import Closed, RawData, Updated
     from hypercorn.protocol.h2 import H2Protocol, StreamBuffer
 
     if hasattr(H2Protocol.initiate, "__wrapped__"):
@@ -246,9 +305,19 @@ def guard(around: Around) -> None:
 
     @around(H2Protocol, "stream_send")
     async def stream_send(method: Any, self: Any, event: Any) -> None:
+        session, kind = session_of(self), type(event).__name__
+        stops = kind == "StreamClosed" and self.context.terminated.is_set()
+        if session is not None and not session.ended and stops:
+            # As hypercorn does it, but for h2's own GOAWAY, after which the end of an answer is
+            # not sent, nor any frame of the client's understood.
+            await self._close_stream(event.stream_id)
+            if idle := self.idle:
+                await session.say_goodbye()
+            await self.send(Updated(idle=idle))
+            return
         await method(self, event)
-        if (session := session_of(self)) is not None:
-            if type(event).__name__ == "EndBody":
+        if session is not None:
+            if kind == "EndBody":
                 session.answered(event.stream_id)
             session.look_at(event.stream_id)
 
