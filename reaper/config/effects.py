@@ -168,7 +168,7 @@ EFFECTS: Mapping[str, Effect] = {
             map(_name, ASKED.split()[1:]),
             "at max_age only",
         )
-        | {"gunicorn_gthread": "at max_age, and over HTTP/2 at a stop"},
+        | dict.fromkeys(("gunicorn_gthread", "hypercorn"), "at max_age, and over HTTP/2 at a stop"),
     ),
     "limits.min_in_rate": _row(
         f"http {UVICORN} websockets outside", outside=IF_SET, websockets="of a message"
