@@ -80,7 +80,7 @@ class Undecided(IdleProtocol):
         else:
             http2 = begun[:TOLD_APART] == PREFACE[:TOLD_APART]
         if not http2:
-            self.origin = self.shared.origin(Auto, *self.origin[1:])
+            self.origin: Origin = self.shared.origin(Auto, *self.origin[1:])
 
 
 class Session(Connection):
@@ -255,7 +255,7 @@ class Http2(GuardedHttp, ZttpH2Protocol):
         self.session: Session = Session(self, self.conn, watch)
         self.conn = _Connection(self.conn, self.session)
         super().take_over(before)
-        self.app = partial(_run, shared.app)
+        self.app: Any = partial(_run, shared.app)
 
     def data_received(self, data: bytes) -> None:
         frames, session = self._frames, self.session
