@@ -31,6 +31,7 @@ from reaper.servers.http2.floods import BURST
 from scripts.serving import Server, free_port, serving
 from tests.helpers.asgi import application
 from tests.helpers.http2_frames import DATA, GOES_AWAY, RST_STREAM, asking, frames, opening
+from tests.helpers.http2_tools import h2load_has_all, nghttp_has_all
 from tests.helpers.hypercorn_here import Here, hypercorn_here
 from tests.helpers.neighbours import one_takes_nothing
 from tests.helpers.program_trials import PATIENCE, connect, rest
@@ -142,16 +143,11 @@ def test_curl_has_its_answer(server: Here) -> None:
 
 
 def test_h2load_has_all_of_its_answers(server: Here) -> None:
-    command = [installed("h2load", "nghttp2-client"), "-n", "1000", "-c", "2", "-m", "50"]
-    url = f"http://{server.target}/some?2000"
-    said = subprocess.run([*command, url], capture_output=True, text=True, check=True).stdout
-    counts = "1000 total, 1000 started, 1000 done, 1000 succeeded, 0 failed, 0 errored, 0 timeout"
-    assert f"requests: {counts}" in said
+    h2load_has_all(server.target, connections=2)
 
 
 def test_nghttp_has_a_long_answer(server: Here) -> None:
-    command = [installed("nghttp", "nghttp2-client"), f"http://{server.target}/some?300000"]
-    assert len(subprocess.run(command, capture_output=True, check=True).stdout) == 300_000
+    nghttp_has_all(server.target)
 
 
 @pytest.mark.parametrize("kind", ["asyncio", "trio"])

@@ -31,7 +31,7 @@ import reaper.uvicorn
 from loadgen.clients import Ended, Speech
 from loadgen.drive.protocols import Paths
 from loadgen.drive.wire import Tls
-from loadgen.http2 import Http2, play
+from loadgen.http2 import play
 from loadgen.units import parse_target
 from reaper.config import ReaperConfig
 from scripts.serving import free_port, serving
@@ -46,7 +46,9 @@ from tests.helpers.http2_frames import (
     frames,
     opening,
 )
+from tests.helpers.http2_tools import h2load_has_all, nghttp_has_all
 from tests.helpers.hypercorn_here import Here
+from tests.helpers.neighbours import one_takes_nothing
 from tests.helpers.program_trials import PATIENCE, connect, heard, rest
 from tests.helpers.server_process import installed, wait_until
 from tests.helpers.servers_here import uvicorn_here
@@ -165,29 +167,8 @@ def test_a_stream_whose_client_reads_slowly_is_kept(server: Here) -> None:
 
 
 def test_a_stream_that_is_due_does_not_end_its_neighbour(server: Here) -> None:
-    reset: list[int] = []
-
-    async def both(client: Http2) -> None:
-        client.begin(1000)
-        client.ask("/big")  # whose window is never opened again
-        client.ask(f"/slow?{LIMIT + 1.5:g}")
-        await client.answered.wait()
-
-    async def run() -> Ended:
-        client = Http2(parse_target(server.target), SPEECH, "both")
-        takes = client._heard
-
-        def note(event: object) -> bool:
-            if type(event).__name__ == "StreamReset":
-                reset.append(event.stream_id)  # type: ignore[attr-defined]
-            takes(event)
-            return client.answered.is_set() or type(event).__name__ == "ConnectionTerminated"
-
-        client._heard = note  # type: ignore[method-assign]
-        return await client.play(both, 3 * LIMIT + LATE)
-
-    ended = asyncio.run(run())
-    assert (reset, ended.answered) == ([1], 1)
+    ended = one_takes_nothing(parse_target(server.target), SPEECH, LIMIT, 3 * LIMIT + LATE)
+    assert ended == ([1], 1)
 
 
 def test_a_client_whose_kernel_takes_nothing_is_ended_though_its_window_is_open(
@@ -207,16 +188,11 @@ def test_a_client_whose_kernel_takes_nothing_is_ended_though_its_window_is_open(
 
 
 def test_h2load_has_all_of_its_answers(server: Here) -> None:
-    command = [installed("h2load", "nghttp2-client"), "-n", "1000", "-c", "10", "-m", "50"]
-    url = f"http://{server.target}/some?2000"
-    said = subprocess.run([*command, url], capture_output=True, text=True, check=True).stdout
-    counts = "1000 total, 1000 started, 1000 done, 1000 succeeded, 0 failed, 0 errored, 0 timeout"
-    assert f"requests: {counts}" in said
+    h2load_has_all(server.target, connections=10)
 
 
 def test_nghttp_has_a_long_answer(server: Here) -> None:
-    command = [installed("nghttp", "nghttp2-client"), f"http://{server.target}/some?300000"]
-    assert len(subprocess.run(command, capture_output=True, check=True).stdout) == 300_000
+    nghttp_has_all(server.target)
 
 
 @pytest.mark.parametrize(("flag", "spoken"), [("--http1.1", "1.1"), ("--http2", "2")])
