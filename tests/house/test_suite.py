@@ -1,4 +1,6 @@
-"""How tests are run: `--no-skips` counts every skip, and what starts a Spark stays in one process."""
+"""How tests are run: `--no-skips` counts every skip, what starts a Spark stays in one process, and a
+test that hangs fails.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +21,26 @@ TESTS = {
     "skips": "import pytest\ndef test_it(): pytest.skip('no tool')\n",
     "module_skips": "import pytest\npytest.importorskip('no_such_package')\ndef test_it(): pass\n",
 }
+
+
+HANGS = """
+import threading
+def test_hangs():
+    threading.Event().wait()
+def test_goes_on():
+    pass
+"""
+
+
+@pytest.mark.slow
+def test_a_test_that_hangs_fails_by_its_name_and_the_next_is_run(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    (tmp_path / "test_it.py").write_text(HANGS)
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-n", "1"]
+    command += ["-o", "timeout=1", "test_it.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert "FAILED test_it.py::test_hangs - Failed: Timeout" in done.stdout
+    assert "1 failed, 1 passed" in done.stdout
 
 
 @pytest.mark.slow
