@@ -32,6 +32,7 @@ from ..driver.sockets import reset_on_close
 from ..policy import Phase
 from . import polled
 from .configured import kept_alive, warn
+from .http2.leaving import Leaving
 from .http2.threads import guard, until_it_has_gone
 from .http2.waiting import Watch
 
@@ -226,8 +227,9 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
         """Serve the connection. gunicorn's main thread, which closes it, waits 2 s for its client."""
         kept = super().handle_http2(conn)
         if getattr(conn.parser, "leaving", False):
-            idle, step = self._settings.timeouts.drain_idle, self._reaper.core.tick / LOOKS_PER_TICK
-            until_it_has_gone(conn.sock, idle, step, self.cfg.graceful_timeout)
+            end = time.monotonic() + self.cfg.graceful_timeout
+            leaving = Leaving(self._settings.timeouts.drain_idle, end)
+            until_it_has_gone(conn.sock, leaving, self._reaper.core.tick / LOOKS_PER_TICK)
         return kept
 
     def _soon(self, call: Callable[[], None]) -> None:

@@ -37,9 +37,9 @@ may be what is waited for.
 What lies below is not looked at here: a client whose kernel takes no bytes at all is found by the
 guard of the connection, as with HTTP/1.1.
 
-Read `waiting`, `connection`, `floods`, then `hypercorn` and `gunicorn`, which are told by those
-servers' own methods what moves, `threads`, where a thread of gunicorn's says it, and `frames` with
-`servers.uvicorn.http2`, where the library below shows nothing of a frame that is not complete.
+Read `waiting`, `connection`, `floods`, `leaving`, then `hypercorn` and `gunicorn`, which are told by
+those servers' own methods what moves, `threads`, where a thread of gunicorn's says it, and `frames`
+with `servers.uvicorn.http2`, where the library below shows nothing of a frame that is not complete.
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ with gunicorn 27.0.1 and h2 4.4.1.
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -20,6 +19,7 @@ from ...asyncio import transports
 from ...asyncio.reaper import LOOKS_PER_TICK
 from ...policy import Phase
 from .connection import CANCEL, Connection
+from .leaving import Leaving
 from .waiting import Watch
 
 ENDS = frozenset({"StreamEnded", "StreamReset", "TrailersReceived"})
@@ -149,8 +149,7 @@ class _AsyncConnection(AsyncHTTP2Connection):  # type: ignore[misc]
 
     async def close(self, error_code: int = 0, last_stream_id: int | None = None) -> None:
         """As gunicorn's. Where the end of an answer is on its way, or has just come, the socket is
-        kept, and read, until the client has gone: what it sends as it takes that, WINDOW_UPDATE,
-        would have the kernel reset a closed connection.
+        kept, and read, until the client has gone.
         """
         transport = self.writer.transport
         if (
@@ -171,19 +170,20 @@ class _AsyncConnection(AsyncHTTP2Connection):  # type: ignore[misc]
         self.session.watch.close()
 
     async def _until_it_has_gone(self, transport: Any) -> None:
-        """Read until the client closes: for `timeouts.drain_idle` after it has taken everything, at
-        the longest. The guard of the connection bounds how long it takes.
+        """Read until the client closes, as `Leaving` says. The guard of the connection bounds how
+        long it may take everything.
         """
         watch = self.session.watch
-        config = watch.config
-        now, until, data = watch.driver.now, math.inf, b"more"
-        while data and not transport.is_closing() and now() < until:
+        now, step = watch.driver.now, watch.config.reaper.tick / LOOKS_PER_TICK
+        leaving, data = Leaving(watch.config.timeouts.drain_idle), b"more"
+        while data and not transport.is_closing():
+            left = leaving.seconds(transports.queued(transport) > 0, now())
+            if not left:
+                return
             transport.get_protocol()._maybe_resume_reading()
             with suppress(TimeoutError):
-                step = config.reaper.tick / LOOKS_PER_TICK
-                data = await asyncio.wait_for(self.reader.read(self.READ_BUFFER_SIZE), step)
-            if until == math.inf and not transports.queued(transport):
-                until = now() + config.timeouts.drain_idle
+                read = self.reader.read(self.READ_BUFFER_SIZE)
+                data = await asyncio.wait_for(read, min(step, left))
 
     async def receive_data(self, timeout: float | None = None) -> Any:
         session = self.session

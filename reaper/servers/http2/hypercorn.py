@@ -19,6 +19,7 @@ from ...policy.reasons import FLOOD
 from .connection import ENHANCE_YOUR_CALM, NO_ERROR, REFUSED_STREAM, Connection, tolerant
 from .floods import BOUNDED, Budget, cancelled_at_once
 from .frames import HEADER_FRAMES, PREFACE
+from .leaving import Leaving
 from .waiting import Watch
 
 SESSION = "_reaper_session"
@@ -135,9 +136,8 @@ class Session(Connection):
             self._spawn(self.say_goodbye)
 
     async def taken(self) -> None:
-        """Wait until the client, which was told GOAWAY, has closed the connection, or has not done so
-        for `drain_idle` after it took all; not beyond the end of hypercorn's stop. What it sends as
-        it takes the end of an answer, WINDOW_UPDATE, would have the kernel reset a closed connection.
+        """Wait until the client, which was told GOAWAY, has closed the connection, as `Leaving` says;
+        not beyond the end of hypercorn's stop.
 
         Returns at once if nothing was answered during the stop, and all is taken.
         """
@@ -148,15 +148,9 @@ class Session(Connection):
             return
         grace = self._protocol.config.graceful_timeout
         end = getattr(context, STOPPED, now()) + (math.inf if grace is None else grace)
-        until, pause = math.inf, FIRST_LOOK
-        while not self.ended and now() < end:
-            if self._owes():
-                until = math.inf
-            elif until == math.inf:
-                until = now() + self.watch.config.timeouts.drain_idle
-            elif now() >= until:
-                return
-            await context.sleep(max(min(pause, end - now(), until - now()), 0.0))
+        leaving, pause = Leaving(self.watch.config.timeouts.drain_idle, end), FIRST_LOOK
+        while not self.ended and (left := leaving.seconds(self._owes(), now())):
+            await context.sleep(min(pause, left))
             pause = min(2 * pause, self.watch.config.reaper.tick)
 
     def _owes(self) -> bool:

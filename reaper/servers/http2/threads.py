@@ -22,6 +22,7 @@ from ...driver.sockets import queued
 from ...policy import Phase
 from .connection import CANCEL, Connection
 from .frames import DATA, FRAME_HEAD
+from .leaving import Leaving
 from .waiting import Watch
 
 
@@ -221,24 +222,19 @@ def _readable(sock: Any, seconds: float) -> bool:
     return bool(poll.poll(seconds * 1000))
 
 
-def until_it_has_gone(sock: Any, idle: float, step: float, limit: float) -> None:
-    """Read what the client of *sock* sends as it takes the end of an answer, until it closes.
-
-    That is WINDOW_UPDATE, for which the kernel would reset a closed connection.
+def until_it_has_gone(sock: Any, leaving: Leaving, step: float) -> None:
+    """Read what the client of *sock* sends, until it closes, or is no longer waited for.
 
     Args:
-        idle: Seconds for which it is waited for once it has taken everything.
-        step: Seconds between two looks whether it has.
-        limit: Seconds for which it is waited for in all.
+        leaving: Says how long it is, by `time.monotonic`.
+        step: Seconds between two looks whether it has taken everything.
     """
-    end, taken = time.monotonic() + limit, False
     with suppress(OSError, ValueError):  # it is gone, or closed
         sock.settimeout(step)
-        while time.monotonic() < end:
-            if not taken and not queued(sock.fileno()):
-                taken, end = True, min(end, time.monotonic() + idle)
+        while left := leaving.seconds(queued(sock.fileno()) > 0, time.monotonic()):
             with suppress(TimeoutError):  # a part of a record of TLS has come
-                if _readable(sock, step) and not sock.recv(HTTP2ServerConnection.READ_BUFFER_SIZE):
+                readable = _readable(sock, min(step, left))
+                if readable and not sock.recv(HTTP2ServerConnection.READ_BUFFER_SIZE):
                     return
 
 
