@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import errno
 import functools
+import math
 import os
 import selectors
 import socket
@@ -112,6 +113,19 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
     """
 
     nr_conns: int  # gunicorn's own number of connections
+    _serves = True
+    _stopped = math.inf
+
+    @property
+    def alive(self) -> bool:
+        """gunicorn's own: whether it serves. Whoever stops it sets this."""
+        return self._serves
+
+    @alive.setter
+    def alive(self, serves: bool) -> None:
+        if self._serves and not serves:
+            self._stopped = time.monotonic()
+        self._serves = serves
 
     def init_process(self) -> None:
         """Start the thread that judges, then do what gunicorn does."""
@@ -224,10 +238,12 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
             http2.leaving = True
 
     def handle_http2(self, conn: Any) -> Any:
-        """Serve the connection. gunicorn's main thread, which closes it, waits 2 s for its client."""
+        """Serve the connection. gunicorn's main thread, which closes it, waits 2 s for its client; a
+        thread may wait as long as that one waits for threads.
+        """
         kept = super().handle_http2(conn)
         if getattr(conn.parser, "leaving", False):
-            end = time.monotonic() + self.cfg.graceful_timeout
+            end = min(self._stopped, time.monotonic()) + self.cfg.graceful_timeout
             leaving = Leaving(self._settings.timeouts.drain_idle, end)
             until_it_has_gone(conn.sock, leaving, self._reaper.core.tick / LOOKS_PER_TICK)
         return kept

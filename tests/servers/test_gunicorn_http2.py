@@ -16,6 +16,8 @@ import h2.events
 import pytest
 
 import reaper.gunicorn
+from reaper.servers import gunicorn_threads
+from reaper.servers.http2.leaving import Leaving
 from tests.helpers import asgi, wsgi
 from tests.helpers.program_trials import PATIENCE, connect
 from tests.helpers.program_trials import heard as until
@@ -211,6 +213,34 @@ def test_a_stop_resets_nobody_who_opens_the_window_as_the_end_of_an_answer_comes
                         speaks.opens(count)
                         time.sleep(seconds)
     assert read == 120_000
+
+
+def test_a_thread_waits_for_its_client_no_longer_than_its_worker_for_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given = {"http_protocols": "h1,h2", "http2_cleartext": "prior-knowledge"}
+    given["graceful_timeout"] = "3600"
+    waits: list[tuple[float, float]] = []
+
+    def waited(_: socket.socket, leaving: Leaving, __: float) -> None:
+        now = time.monotonic()
+        waits.append((now, now + leaving.seconds(True, now)))
+
+    monkeypatch.setattr(gunicorn_threads, "until_it_has_gone", waited)
+    with (
+        worker(reaper.gunicorn.ThreadWorker, wsgi.application, **given) as running,
+        connect(running) as client,
+    ):
+        speaks = Http2(client)
+        speaks.asks("/slow?0.5")
+        time.sleep(0.2)
+        running.stop()
+        stopped = time.monotonic()
+        speaks.hears(h2.events.StreamEnded)
+        running.end()
+    ((began, ended),) = waits
+    assert began > stopped
+    assert ended <= stopped + 3600
 
 
 def test_a_stop_during_an_answer_over_http2_is_told_by_goaway(server: Worker) -> None:
