@@ -309,16 +309,19 @@ class Driver:
         """The *leases* that must not be reaped now, because bytes are unread or a probe has yet to
         be answered.
 
-        The value says whether being spared counts as activity; for a limit it does not.
+        The value says whether being spared counts as activity; for a limit it does not, nor where
+        its owner says `stays_due`.
         """
         self._checked = len(leases)
         sockets: dict[int, list[Lease]] = {}
+        owners: dict[Lease, Reapable] = {}
         quiet: dict[Lease, Watched] = {}
         spared: list[Lease] = []
         for lease in leases:
             owner = self.owner_of(lease.uid, limits=True)
             if owner is None:
                 continue
+            owners[lease] = owner
             if owner.pardon(lease):
                 spared.append(lease)
                 if owner.lease is lease:
@@ -340,9 +343,13 @@ class Driver:
             quiet.pop(lease, None)
         self._probed += quiet.values()
         spared += quiet
-        self.books.averted(spared)
         # A limit stays due, because being spared must not buy its whole length again.
-        return {lease: type(lease.uid) is not DeadlineKey for lease in spared}
+        active = {
+            lease: type(lease.uid) is not DeadlineKey and not owners[lease].stays_due
+            for lease in spared
+        }
+        self.books.averted(active)
+        return active
 
     def _send_probes(self) -> None:
         """Probe the connections that the final check found quiet.

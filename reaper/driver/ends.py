@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..config.durations import format_duration
@@ -124,12 +124,12 @@ class Books:
             },
         )
 
-    def averted(self, leases: Iterable[Lease]) -> None:
-        """*leases* were due and are spared."""
+    def averted(self, leases: Mapping[Lease, bool]) -> None:
+        """*leases* were due and are spared; the values say whether that counts as activity."""
         if self._keeper is not None:
             now = self._clock.read()
-            for lease in leases:
-                self._keeper.averted(lease, now)
+            for lease, active in leases.items():
+                self._keeper.averted(lease, now, active=active)
 
     def expired(self, expired: list[Expiry], now: float) -> None:
         """These connections came due and are closed *now*: count how late that is.

@@ -62,6 +62,15 @@ class Reapable:
         return self.descriptor
 
     @property
+    def stays_due(self) -> bool:
+        """Override: whether what spares a lease of it at the final check may restart no timeout, as
+        a PING of HTTP/2. Such a lease is spared all the same, for it may be a request; but that is
+        no activity: unless what is unread restarts its timeout once it is read, the lease is
+        checked again when the open epoch ends, half a tick later at most. Asked of what is spared alone.
+        """
+        return False
+
+    @property
     def own_socket(self) -> Any:
         """The socket object that its owner closes, if that asks the kernel by one system call a
         question; None: `link` has to do, which takes two.

@@ -49,6 +49,7 @@ class LeaseLog:
         self._real = real
         self._notable = core.tick * NOTABLE_SHARE
         self._full = journal.mode == "full"
+        self._kept: dict[Lease, int] = {}  # when those were last spared, ns, that stayed due
         if self._full:  # every epoch with activity leaves a row, and every change of a timeout
             core.report_silences(1e-9, self._silence_ended, self._settled)
         else:
@@ -89,6 +90,7 @@ class LeaseLog:
 
     def moved(self, old: Lease, new: Lease) -> None:
         """From now on *new* watches the connection of *old*, ended or not: its life goes on."""
+        self._kept.pop(old, None)
         if (log := self._settled(old)) is not None:
             began = self._ns(new.active_from)
             if not self._full and began - log.last_ns > self.journal.gap_threshold_ns:
@@ -97,10 +99,14 @@ class LeaseLog:
             leases[0].log, leases[1].log = None, log
             self._settled(new)
 
-    def averted(self, lease: Lease, now: float) -> None:
-        """The final check spared *lease*, which was due."""
+    def averted(self, lease: Lease, now: float, *, active: bool = True) -> None:
+        """The final check spared *lease*, which was due. *active*: that counts as activity;
+        otherwise the lease stays due.
+        """
         if (log := self._settled(lease)) is not None:
             log.averted(nanoseconds(now))
+            if not active:
+                self._kept[lease] = nanoseconds(now)
 
     def reaped(self, lease: Lease, expiry: Expiry) -> None:
         """The connection of *lease* is reaped. Call it before the lease is released.
@@ -113,12 +119,19 @@ class LeaseLog:
                     expiry.timeout * 1e3
                 )  # a lease that was reaped no longer knows its timeout
             now, due = self._ns(expiry.now), self._ns(expiry.due)
-            log.reap(now, due, expiry.reason, deadline=expiry.lease is not lease)
+            deadline = expiry.lease is not lease
+            kept = self._kept.pop(lease, due)
+            if not deadline and kept > due:
+                # Its timeout was over when it was spared, and that was the first instant at which
+                # it might be closed. By its timeout a reader would call it early, or late.
+                due, deadline = min(kept, now), True
+            log.reap(now, due, expiry.reason, deadline=deadline)
 
     def ended(self, lease: Lease, now: float, reason: str | None = None, *, by_peer: bool) -> None:
         """The connection of *lease* ended without the reaper. Call it before the lease is released;
         after a reap it does nothing.
         """
+        self._kept.pop(lease, None)
         if (log := self._settled(lease)) is not None:
             (log.close_peer if by_peer else log.close_app)(nanoseconds(now), reason)
 

@@ -5,9 +5,13 @@ ours to choose.
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
+from reaper.core.lease import Lease
 from reaper.driver.driver import REAPS_PER_SLICE, fair_slice
 from tests.helpers.driver_loop import Connection, Loop
 
@@ -69,6 +73,58 @@ def test_unread_bytes_spare_a_connection_but_buy_a_limit_no_second_length() -> N
         ours.recv(1)
         loop.run_until(54)
         assert connection.reason == "headers"
+
+
+class MayNotMove(Connection):
+    """What its peer sends may move nothing, as a PING of HTTP/2. It counts the final checks."""
+
+    __slots__ = ("checks",)
+
+    @property
+    def stays_due(self) -> bool:
+        return True
+
+    def pardon(self, lease: Lease) -> bool:
+        self.checks = getattr(self, "checks", 0) + 1
+        return False
+
+
+@contextmanager
+def due_as_bytes_come(loop: Loop) -> Iterator[tuple[MayNotMove, socket.socket]]:
+    """A connection with a timeout of 50 s and its socket, on which bytes are unread as that ends."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        connection: Any = loop.watch(50, ours.fileno(), MayNotMove)
+        theirs.send(b"x")
+        loop.run_until(50.9)
+        assert (connection.checks, connection.reaped) == (1, False)
+        yield connection, ours
+
+
+def test_bytes_that_turn_out_to_move_nothing_buy_no_second_timeout(loop: Loop) -> None:
+    with due_as_bytes_come(loop) as (connection, ours):
+        ours.recv(1)
+        loop.run_until(51.5)
+        assert connection.reason == "idle"
+
+
+@pytest.mark.parametrize("moves", ["touch", "suspend"])
+def test_bytes_that_turn_out_to_be_a_request_keep_their_connection(moves: str, loop: Loop) -> None:
+    with due_as_bytes_come(loop) as (connection, ours):
+        ours.recv(1)
+        getattr(connection, moves)()
+        loop.run_until(100)
+        assert (connection.checks, connection.reaped) == (1, False)
+
+
+def test_bytes_that_are_not_read_keep_their_connection_at_one_check_an_epoch(loop: Loop) -> None:
+    with due_as_bytes_come(loop) as (connection, _):
+        loop.time += 10.0  # a stall
+        loop.wake()
+        checks = connection.checks
+        loop.run_until(loop.time + 20)
+        assert not connection.reaped
+        assert connection.checks - checks == 40  # two epochs a tick
 
 
 def test_a_mass_expiry_lets_the_loop_run_between_slices(

@@ -691,6 +691,25 @@ def test_whatever_happens_to_leases_a_full_log_adds_up(tmp_path: Path, seed: int
     assert in_force == {}
 
 
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_lease_that_was_spared_and_stayed_due_is_reaped_as_due_from_there(
+    tmp_path: Path, moved: bool
+) -> None:
+    with keeping(tmp_path) as (core, keeper):
+        lease = core.register("a", 5.0, 0.0)
+        keeper.opened(lease, 0.0)
+        core.close_epoch(1.0)
+        core.expire(6.0, spare=lambda due: dict.fromkeys(due, False))
+        keeper.averted(lease, 6.25, active=False)
+        if moved:  # it was a request after all: from here on it is as any other
+            lease.touch()
+        core.close_epoch(7.0)
+        (expiry,) = core.expire(12.0 if moved else 7.0)
+        keeper.reaped(lease, expiry)
+    end = rows(tmp_path)[-1]
+    assert (end["timeout_ms"], end["due_ns"]) == ((5000, 12 * S) if moved else (None, 6.25 * S))
+
+
 def test_a_keeper_logs_reaps_deadlines_averted_leases_and_stalls(tmp_path: Path) -> None:
     with keeping(tmp_path) as (core, keeper):
         reaped, deadlined = core.register("a", 5.0, 0.0), core.register("b", 30.0, 0.0)

@@ -41,8 +41,10 @@ class Connection:
         self.ended: bool = False
 
     # ---- what each server says
-    def works(self) -> bool:
-        """Whether the server has yet to work off what has come."""
+    def works(self) -> int:
+        """If the server has yet to work off what has come: how often it has read, which is the same
+        as long as it does not go on; -1 where that is not known. 0: all is worked off.
+        """
         raise NotImplementedError
 
     def phase_of(self, number: int) -> Phase:

@@ -35,6 +35,7 @@ class Session(Connection):
     Attributes:
         stalled: The streams whose answer waits for the client's window.
         unread: Bytes that were taken from the reader, and that h2 has not been given yet.
+        turns: How often something was taken from there.
     """
 
     def __init__(self, serving: Any, watch: Watch) -> None:
@@ -42,10 +43,11 @@ class Session(Connection):
         self._serving = serving
         self.stalled: set[int] = set()
         self.unread: int = 0
+        self.turns: int = 1
 
-    def works(self) -> bool:
+    def works(self) -> int:
         """As the base says."""
-        return self.unread > 0 or bool(self._serving.reader.buffered())
+        return self.turns if self.unread > 0 or self._serving.reader.buffered() else 0
 
     def phase_of(self, number: int) -> Phase:
         """As the base says."""
@@ -95,6 +97,7 @@ class _Reader:
         """As the reader's own."""
         data: bytes = await self._reader.read(most)
         self._session.unread = len(data)
+        self._session.turns += 1
         return data
 
 

@@ -54,6 +54,7 @@ class Session(Connection):
         watch: Who watches it.
     Attributes:
         working: Calls of `handle` that have not returned.
+        turns: Calls of `handle` that have begun.
         leaving: Whether GOAWAY was sent: no further stream is begun.
     """
 
@@ -63,15 +64,16 @@ class Session(Connection):
         self._server = protocol.send.__self__
         self._budget = Budget(watch.driver.now)
         self.working: int = 0
+        self.turns: int = 1
         self.leaving: bool = False
         self._heard = False
         self._idle = self.waiting(Phase.FIRST_BYTE, "", self._close)
         self._block = self.waiting(Phase.IN_FLIGHT, "", self._close)
 
-    def works(self) -> bool:
-        """Whether the server has yet to work off what has come."""
+    def works(self) -> int:
+        """As the base says."""
         reader = getattr(self._server, "reader", None)
-        return self.working > 0 or bool(getattr(reader, "_buffer", None))
+        return self.turns if self.working > 0 or getattr(reader, "_buffer", None) else 0
 
     # ---- what it waits for
     def look(self) -> None:
@@ -254,6 +256,7 @@ def guard(around: Around) -> None:
         if session.ended:
             return
         session.working += 1
+        session.turns += 1
         try:
             await method(self, event)
         finally:

@@ -90,9 +90,9 @@ class Judge(Connection):
             received, sent = wait.received - seen.received, wait.sent - seen.sent
             waiting.moved(max(received, 0), max(sent, 0))
 
-    def works(self) -> bool:
-        """Whether the thread has gone on since it was looked at."""
-        return bool(self._serving.wait != self._seen)
+    def works(self) -> int:
+        """As the base says: the thread may have gone on since it was looked at."""
+        return -1 if self._serving.wait != self._seen else 0
 
     def _reset(self, number: int, _reason: str) -> None:
         """Have the thread reset the stream: h2 is that thread's."""

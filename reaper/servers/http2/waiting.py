@@ -41,26 +41,39 @@ class Waiting(Reapable):
         watch: Who watches it.
         phase: What it waits for to begin with.
         name: What the log calls it.
-        works: Returns whether the server works off something that has come. Nothing is due then.
+        works: See `Connection.works`. Nothing is due while it says that the server works.
         end: Called with the reason when it is due.
     Attributes:
         policy: Knows what it waits for; None once it has ended.
     """
 
-    __slots__ = ("_deadlines", "_end", "_name", "_watch", "_works", "lease", "policy", "probe")
+    __slots__ = (
+        "_deadlines",
+        "_end",
+        "_is_held",
+        "_name",
+        "_turn",
+        "_watch",
+        "_works",
+        "lease",
+        "policy",
+        "probe",
+    )
 
     def __init__(
         self,
         watch: Watch,
         phase: Phase,
         name: Callable[[], str],
-        works: Callable[[], bool],
+        works: Callable[[], int],
         end: Callable[[str], object],
     ) -> None:
         self._watch = watch
         self._name = name
         self._works = works
         self._end = end
+        self._turn = 0  # what `works` said at the last check
+        self._is_held = False  # whether it said so at the check before that, too
         self._deadlines: list[Lease] = []
         self.probe: Probe | None = None
         driver = watch.driver
@@ -112,6 +125,14 @@ class Waiting(Reapable):
         return self._watch.descriptor()
 
     @property
+    def stays_due(self) -> bool:
+        """As the base says: what is unread may be PING, or of another stream. Where the server has
+        read nothing since the check before, it is the server that holds up, which is charged to
+        nobody.
+        """
+        return not self._is_held
+
+    @property
     def link(self) -> int:
         """None: the guard of the connection looks whether its peer has vanished."""
         return -1
@@ -123,7 +144,10 @@ class Waiting(Reapable):
 
     def pardon(self, lease: Lease) -> bool:
         """Whether the server works off something that has come: it may be what is waited for."""
-        return self._works()
+        turn = self._works()
+        self._is_held = 0 < turn == self._turn
+        self._turn = turn
+        return turn != 0
 
     def reap(self, reason: str, expiry: Expiry | None = None) -> None:
         """End it for *reason*. Does nothing if it has ended."""

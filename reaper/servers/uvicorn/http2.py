@@ -99,9 +99,9 @@ class Session(Connection):
         self._protocol = protocol
         self.parked: dict[int, int] = {}
 
-    def works(self) -> bool:
+    def works(self) -> int:
         """As the base says: uvicorn works off what comes at once."""
-        return False
+        return 0
 
     def phase_of(self, number: int) -> Phase:
         """As the base says. While uvicorn reads nothing, because an application does not, nobody
@@ -383,6 +383,13 @@ class Http2(GuardedHttp, ZttpH2Protocol):
             requests.lost(cycle)
 
     # ---- phases
+
+    @property
+    def stays_due(self) -> bool:
+        """As the base says: PING does not move what waits for a request, or for the rest of its
+        head. A request in flight is found at the final check, once in each `keep_alive`.
+        """
+        return self.phase() is self._believed()
 
     def _reading(self) -> Phase:
         frames = self._frames
