@@ -269,14 +269,14 @@ def test_a_stop_waits_for_no_idle_client_of_http2(kind: str, tmp_path: Path) -> 
         running.end()
 
 
-@pytest.mark.parametrize("kind", ["asyncio", "trio"])
 def test_a_stop_waits_for_a_client_of_http2_that_does_not_leave_no_longer_than_drain(
-    kind: str, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
+    """On trio: on asyncio hypercorn itself cancels what is left then, whatever we wait for."""
     (asked,) = asking("/slow?1")
     kept = {"TIMEOUTS_DRAIN": "2s", "TIMEOUTS_DRAIN_IDLE": "1h"}
     with (
-        hypercorn_here(kind, tmp_path / "log", application, kept) as running,
+        hypercorn_here("trio", tmp_path / "log", application, kept) as running,
         connect(running) as client,
     ):
         client.sendall(asked)
