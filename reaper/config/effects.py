@@ -82,6 +82,8 @@ AT_ONCE = "WebSockets; it closes idle connections at once"
 ALSO = "its own limit holds as well"
 GRACE = "2 s less than `--graceful-timeout` at most"
 SEEN_LATE = "a drip is noticed when the limit before it is over"
+BY_STREAM = "gunicorn-asgi gunicorn-gthread hypercorn"
+STREAMS = dict.fromkeys(map(_name, BY_STREAM.split()), "of streams of HTTP/2")
 
 EFFECTS: Mapping[str, Effect] = {
     "reaper.tick": _row(f"{INSIDE} outside {REFERENCES}"),
@@ -127,11 +129,12 @@ EFFECTS: Mapping[str, Effect] = {
     "timeouts.write": _row(f"{HTTP} outside"),
     "timeouts.request": _row("http"),
     "timeouts.tunnel": _row(
-        f"http {UVICORN} gunicorn-asgi hypercorn hypercorn-trio aiohttp sanic tornado twisted "
-        "websockets outside",
+        f"http {UVICORN} gunicorn-asgi gunicorn-gthread hypercorn hypercorn-trio aiohttp sanic "
+        "tornado twisted websockets outside",
+        gunicorn_gthread=STREAMS["gunicorn_gthread"],
         outside="only where `idle` is not set",
     ),
-    "timeouts.tunnel_age": _row(f"http {UVICORN} hypercorn-trio"),
+    "timeouts.tunnel_age": _row(f"http {UVICORN} {BY_STREAM} hypercorn-trio", **STREAMS),
     "timeouts.half_closed": _row(f"http {UVICORN}"),
     "timeouts.linger": _row(
         f"http {UVICORN} {REFUSING}", **dict.fromkeys(map(_name, REFUSING.split()), REFUSED)
@@ -163,19 +166,25 @@ EFFECTS: Mapping[str, Effect] = {
         http="a reset ends its request at once",
     ),
     "timeouts.drain_idle": _row(
-        f"{REFERENCES} {UVICORN} {ASKED}",
+        f"{REFERENCES} {UVICORN} {ASKED} hypercorn-trio",
         **dict.fromkeys(
             map(_name, ASKED.split()[1:]),
             "at max_age only",
         )
         | dict.fromkeys(("gunicorn_gthread", "hypercorn"), "at max_age, and over HTTP/2 at a stop"),
+        hypercorn_trio="over HTTP/2 at a stop",
     ),
     "limits.min_in_rate": _row(
-        f"http {UVICORN} websockets outside", outside=IF_SET, websockets="of a message"
+        f"http {UVICORN} {BY_STREAM} websockets outside",
+        **STREAMS,
+        outside=IF_SET,
+        websockets="of a message",
     ),
-    "limits.min_in_grace": _row(f"http {UVICORN} websockets outside"),
-    "limits.min_out_rate": _row(f"http {UVICORN} websockets", websockets="of a long message"),
-    "limits.min_out_grace": _row(f"http {UVICORN} websockets"),
+    "limits.min_in_grace": _row(f"http {UVICORN} {BY_STREAM} websockets outside", **STREAMS),
+    "limits.min_out_rate": _row(
+        f"http {UVICORN} {BY_STREAM} websockets", **STREAMS, websockets="of a long message"
+    ),
+    "limits.min_out_grace": _row(f"http {UVICORN} {BY_STREAM} websockets", **STREAMS),
     "limits.max_requests": _row("http", uvicorn="its own --limit-max-requests, for a process"),
     "limits.max_age_jitter": _row(f"http {UVICORN} {ASKED}"),
     "limits.max_header_bytes": _row("http"),

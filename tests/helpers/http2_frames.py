@@ -31,6 +31,16 @@ def asking(*paths: str) -> list[bytes]:
     return asked
 
 
+def posting(path: str, begun: bytes) -> bytes:
+    """What a client sends that asks for *path* with a body, of which it sends *begun* and no more."""
+    speaks = H2Connection()
+    speaks.initiate_connection()
+    names = {":method": "POST", ":path": path, ":scheme": "http", ":authority": "h"}
+    speaks.send_headers(1, list(names.items()))
+    speaks.send_data(1, begun)
+    return speaks.data_to_send()
+
+
 def opening(count: int) -> bytes:
     """What a client sends to open its window, and that of stream 1, by *count* bytes."""
     return b"".join(

@@ -7,9 +7,11 @@ import time
 
 def application(environ, start_response):
     """`/` says hello, `/slow?N` after N seconds, `/big` much, `/some?N` N bytes, `/echo` what it was
-    sent.
+    sent, and `/events` says hello before it reads what it is sent.
     """
     path, query = environ["PATH_INFO"], environ["QUERY_STRING"]
+    if path == "/events":
+        return greets(environ, start_response)
     body = b"hello"
     if path == "/slow":
         time.sleep(float(query or 2))
@@ -21,3 +23,9 @@ def application(environ, start_response):
         body = environ["wsgi.input"].read()
     start_response("200 OK", [("content-type", "text/plain"), ("content-length", str(len(body)))])
     return [body]
+
+
+def greets(environ, start_response):
+    start_response("200 OK", [("content-type", "text/plain")])
+    yield b"hello"
+    yield environ["wsgi.input"].read()
