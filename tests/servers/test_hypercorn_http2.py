@@ -106,6 +106,18 @@ def test_a_client_that_gives_nothing_is_ended_by_its_timeout(hold: Hold, server:
     assert LIMIT <= ended.borne <= LIMIT + LATE
 
 
+def test_keep_alive_counts_from_the_last_answer(server: Here) -> None:
+    with connect(server) as client:
+        speaks = Http2(client)
+        speaks.is_answered("/")
+        time.sleep(LIMIT / 2)
+        asked = time.monotonic()
+        speaks.is_answered("/")
+        while client.recv(65536):
+            pass
+        assert time.monotonic() - asked >= LIMIT
+
+
 @pytest.mark.parametrize("kind", ["rapid_reset", "ping_flood", "settings_flood"])
 def test_a_flood_of_frames_that_move_nothing_ends_its_connection(kind: str, server: Here) -> None:
     ended = played(kind, server, 20.0)

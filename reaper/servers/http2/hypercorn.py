@@ -287,6 +287,7 @@ def guard(around: Around) -> None:
             return
         if session is not None and not session.ended:
             session.begin(request.stream_id)
+            session.look()  # now: it may be answered before `handle` returns
         await method(self, request)
         if session is not None and request.stream_id in self.stream_buffers:
             setattr(self.stream_buffers[request.stream_id], SESSION, (session, request.stream_id))
