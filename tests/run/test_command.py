@@ -119,11 +119,11 @@ def test_explain_says_that_keep_alive_is_no_limit_outside() -> None:
 @pytest.mark.slow
 def test_explain_names_what_is_set_and_does_nothing_in_each_kind_of_server() -> None:
     gunicorn = str(Path(sys.executable).parent / "gunicorn")
-    said = explained("--drain-idle", "7s", "--request", "9s", "--tunnel-age", "1h", "--", gunicorn)
+    said = explained("--drain-idle", "7s", "--request", "9s", "--half-closed", "5s", "--", gunicorn)
     vain = [line.partition(": set, but without effect here: ") for line in said.splitlines()]
     named = {line.strip(): what for line, _, what in vain if what}
     assert named["gunicorn-uvicorn"] == "timeouts.request"
-    assert named["gunicorn-asgi"] == "timeouts.request, timeouts.tunnel_age"
+    assert named["gunicorn-asgi"] == "timeouts.request, timeouts.half_closed"
 
 
 @pytest.mark.slow
