@@ -34,7 +34,7 @@ from ..policy import Phase
 from . import polled
 from .configured import kept_alive, warn
 from .http2.leaving import Leaving
-from .http2.threads import guard, until_it_has_gone
+from .http2.threads import guard, guard_stream, until_it_has_gone
 from .http2.waiting import Watch
 
 FULL_PAUSE = 0.05
@@ -78,11 +78,34 @@ class Face(polled.Face):
 
     def close(self) -> None:
         """Let gunicorn see the end of the connection."""
+        self._end(socket.SHUT_RD if self._has_to_part() else socket.SHUT_RDWR)
+
+    def abort(self) -> None:
+        """The same, and nothing more is sent."""
+        self._end(socket.SHUT_RDWR)
+
+    def _end(self, how: int) -> None:
         with self._lock, contextlib.suppress(OSError):
             # The shutdown of a TLS socket belongs to the thread that reads it.
-            socket.socket.shutdown(self._conn.sock, socket.SHUT_RDWR)
+            socket.socket.shutdown(self._conn.sock, how)
 
-    abort = close
+    # ---- GOAWAY: the thread that reads says it once it sees the end of what it reads
+    def farewell(self) -> bytes:
+        """What a connection of HTTP/2 without a stream is sent before it is closed; see `write`."""
+        rests = self._conn.is_http2 and self._phase_of_http2() is Phase.KEEP_ALIVE
+        return b"GOAWAY" if rests else b""
+
+    def write(self, _farewell: bytes) -> None:
+        """Have its thread say the `farewell`."""
+        self._conn.parser.told_to_end = True
+        self._end(socket.SHUT_RD)
+
+    def _has_to_part(self) -> bool:
+        return getattr(self._conn.parser, "told_to_end", False)
+
+    def get_write_buffer_size(self) -> int:
+        """Whether its thread has yet to say GOAWAY: until then nobody else may end what is sent."""
+        return int(self._has_to_part() and not self.is_closing())
 
     def phase(self) -> Phase:
         """What the connection waits for. KEEP_ALIVE also stands for its first byte and for the
@@ -216,7 +239,7 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
         reaper = self._reaper
         with contextlib.suppress(OSError):  # it is closed already
             # The function holds the face, so that it is freed in this thread and in no other.
-            polled.watch(reaper, face, lambda _: face.phase())
+            polled.watch(reaper, face, lambda _: face.phase(), lambda _: face.farewell())
 
     def handle_request(self, req: Any, conn: Any) -> Any:
         """Answer the request, and note meanwhile whether the client has to send more for that."""
@@ -231,8 +254,8 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
             face.answering = False
 
     def _serve_http2_stream(self, request: Any, conn: Any, http2: Any) -> None:
-        watch = functools.partial(self._watch_of, conn)
-        guard(http2, request.stream, watch, self._soon, self._reaper.core.tick / LOOKS_PER_TICK)
+        self._guard_http2(conn)
+        guard_stream(request.stream)
         super()._serve_http2_stream(request, conn, http2)
         if not self.alive:
             http2.leaving = True
@@ -241,12 +264,17 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
         """Serve the connection. gunicorn's main thread, which closes it, waits 2 s for its client; a
         thread may wait as long as that one waits for threads.
         """
+        self._guard_http2(conn)
         kept = super().handle_http2(conn)
         if getattr(conn.parser, "leaving", False):
             end = min(self._stopped, time.monotonic()) + self.cfg.graceful_timeout
             leaving = Leaving(self._settings.timeouts.drain_idle, end)
             until_it_has_gone(conn.sock, leaving, self._reaper.core.tick / LOOKS_PER_TICK)
         return kept
+
+    def _guard_http2(self, conn: Any) -> None:
+        watch = functools.partial(self._watch_of, conn)
+        guard(conn.parser, watch, self._soon, self._reaper.core.tick)
 
     def _soon(self, call: Callable[[], None]) -> None:
         """Have *call* called in our thread."""

@@ -7,6 +7,7 @@ import ssl
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from types import ModuleType
 from typing import Any
 
@@ -49,6 +50,17 @@ class Http2:
         stream = self.state.get_next_available_stream_id()
         self.state.send_headers(stream, list(names.items()), end_stream=method == "GET")
         self._flush()
+
+    def asks_in_two(self, path: str, pause: float) -> None:
+        """Ask for *path*; *pause* seconds after the first bytes of the header block come the others."""
+        self._flush()
+        time.sleep(0.1)  # the kernel's stamps tell who spoke last
+        names = {":method": "GET", ":path": path, ":scheme": "http", ":authority": "h"}
+        self.state.send_headers(1, list(names.items()), end_stream=True)
+        frame = self.state.data_to_send()
+        self.client.sendall(frame[:12])
+        time.sleep(pause)
+        self.client.sendall(frame[12:])
 
     def is_answered(self, path: str) -> None:
         """Ask for *path*, and wait for the whole answer."""
@@ -111,7 +123,6 @@ def test_a_connection_of_http2_without_a_request_is_closed_and_never_early(
         assert time.monotonic() - start >= 1
 
 
-@pytest.mark.parametrize("server", ["ASGIWorker"], indirect=True)
 def test_a_client_of_http2_is_told_that_its_idle_connection_ends(server: Worker) -> None:
     with connect(server) as client:
         speaks = Http2(client)
@@ -119,7 +130,6 @@ def test_a_client_of_http2_is_told_that_its_idle_connection_ends(server: Worker)
         speaks.hears(h2.events.ConnectionTerminated)
 
 
-@pytest.mark.parametrize("server", ["ASGIWorker"], indirect=True)
 def test_a_client_of_http2_that_only_sends_pings_is_told_that_its_connection_ends(
     server: Worker,
 ) -> None:
@@ -136,6 +146,56 @@ def test_a_client_of_http2_that_only_sends_pings_is_told_that_its_connection_end
                 break
         assert h2.events.ConnectionTerminated in heard
         assert time.monotonic() - start >= 1
+
+
+BLOCK = b"\0\0\1\1\1\0\0\0\1\x82"
+"""The beginning of a request, in a HEADERS frame that does not end it."""
+
+
+def test_a_header_block_that_drips_ends_its_connection_by_goaway(server: Worker) -> None:
+    with connect(server) as client:
+        speaks = Http2(client)
+        start = time.monotonic()
+        client.sendall(BLOCK)
+        client.settimeout(0.1)
+        ended = False
+        while not ended and time.monotonic() < start + PATIENCE:
+            with suppress(TimeoutError):
+                events = speaks.state.receive_data(client.recv(65_536))
+                ended = any(isinstance(one, h2.events.ConnectionTerminated) for one in events)
+                continue
+            client.sendall(b"\0\0\0\x09\0\0\0\0\1")  # an empty CONTINUATION
+        assert ended
+        assert time.monotonic() - start >= 1
+
+
+@contextmanager
+def limited(name: str, monkeypatch: pytest.MonkeyPatch, **limits: str) -> Iterator[Http2]:
+    """A client of the worker *name* with the timeouts *limits*; gunicorn's own are an hour."""
+    for key, value in limits.items():
+        monkeypatch.setenv(f"REAPER_TIMEOUTS_{key}", value)
+    monkeypatch.setenv("REAPER_TICK", "100ms")
+    given = {"http_protocols": "h1,h2", "http2_cleartext": "prior-knowledge", "keepalive": "3600"}
+    kind = getattr(reaper.gunicorn, name)
+    with worker(kind, APPLICATIONS[name], **given) as running, connect(running) as client:
+        yield Http2(client)
+
+
+def test_a_thread_waits_for_a_header_block_that_has_begun_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with limited("ThreadWorker", monkeypatch, KEEP_ALIVE="1s", HEADERS="1h") as speaks:
+        speaks.asks_in_two("/", pause=2)
+        speaks.hears(h2.events.StreamEnded)
+
+
+@pytest.mark.parametrize("name", APPLICATIONS)
+def test_a_client_of_http2_is_told_that_its_connection_is_too_old(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with limited(name, monkeypatch, MAX_AGE="500ms", DRAIN_IDLE="100ms") as speaks:
+        speaks.is_answered("/")
+        speaks.hears(h2.events.ConnectionTerminated)
 
 
 def test_a_client_of_http2_is_told_that_its_connection_ends_with_its_last_stream(

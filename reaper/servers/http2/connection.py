@@ -13,7 +13,7 @@ from typing import Any
 
 from ...driver.sockets import peer_name
 from ...policy import Phase
-from .frames import DATA, FRAME_HEAD
+from .frames import DATA, FRAME_HEAD, HEADER_FRAMES
 from .waiting import Waiting, Watch
 
 NO_ERROR, REFUSED_STREAM, CANCEL, ENHANCE_YOUR_CALM = 0, 7, 8, 11
@@ -62,6 +62,11 @@ class Connection:
         if len(data) < FRAME_HEAD:
             return -1, 0
         return data[3], int.from_bytes(data[5:FRAME_HEAD], "big") & 0x7FFFFFFF
+
+    def in_block(self) -> bool:
+        """Whether a header block has begun to come, and has not ended."""
+        begun = self.connection.incoming_buffer._headers_buffer
+        return bool(begun) or self.pending()[0] in HEADER_FRAMES
 
     def is_shut(self, number: int) -> bool:
         """Whether the client lets nothing more be sent on stream *number*."""

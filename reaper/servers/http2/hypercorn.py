@@ -18,7 +18,7 @@ from ...policy import Phase
 from ...policy.reasons import FLOOD
 from .connection import ENHANCE_YOUR_CALM, NO_ERROR, REFUSED_STREAM, Connection, tolerant
 from .floods import BOUNDED, Budget, cancelled_at_once
-from .frames import HEADER_FRAMES, PREFACE
+from .frames import PREFACE
 from .leaving import Leaving
 from .waiting import Watch
 
@@ -81,10 +81,9 @@ class Session(Connection):
         incoming = self.connection.incoming_buffer
         if not self._heard and not incoming._preamble_len:
             self._heard = True
-        partial_block = incoming._headers_buffer or self.pending()[0] in HEADER_FRAMES
         begun = incoming._preamble_len < len(PREFACE)
         preface = begun and not self._heard
-        headers = partial_block or preface
+        headers = self.in_block() or preface
         self._block.enter(Phase.HEADERS if headers else Phase.IN_FLIGHT)
         if self.streams or headers:
             self._idle.enter(Phase.IN_FLIGHT)

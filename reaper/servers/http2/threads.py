@@ -3,12 +3,15 @@
 The rule of this module: *the thread notes what it waits for, and ends what is due itself*. The thread
 of ours that judges looks at the note several times a tick, and leaves another when a stream is due;
 the thread that waits looks for that one as often. Neither waits for the other. Streams whose turn has
-not come wait for the server. gunicorn's own limit of a wait, `--timeout`, stays in force. Tried with
-gunicorn 27.0.1 and h2 4.4.1.
+not come wait for the server. Between streams the thread counts `keep_alive` and `headers` by itself: the
+kernel, which the guard of the connection asks, takes the answer to a PING for an answer. gunicorn's
+own limits of a wait, `--timeout` and `--keep-alive`, stay in force. Tried with gunicorn 27.0.1 and
+h2 4.4.1.
 """
 
 from __future__ import annotations
 
+import math
 import select
 import time
 from collections.abc import Callable
@@ -18,12 +21,16 @@ from typing import Any, NamedTuple
 from gunicorn.http2.connection import HTTP2ServerConnection
 from gunicorn.http2.stream import HTTP2Stream, StreamState
 
+from ...asyncio.reaper import LOOKS_PER_TICK
 from ...driver.sockets import queued
 from ...policy import Phase
 from .connection import CANCEL, Connection
 from .frames import DATA, FRAME_HEAD
 from .leaving import Leaving
 from .waiting import Watch
+
+MOMENT = 0.001
+"""Seconds for which a thread waits whose time is over: enough to read what has come already."""
 
 
 class Wait(NamedTuple):
@@ -118,16 +125,29 @@ class _Connection(HTTP2ServerConnection):  # type: ignore[misc]
         wait: What this thread waits for; None: for nothing.
         due: The wait that has lasted for too long.
         step: Seconds between two looks whether it has.
+        tick: Seconds for which what has come is read after the time for a request is over.
         begin: Has the other thread look at the judge.
         leaving: Whether the client is waited for at the end, which takes the rest of an answer.
+        rests_since: When its last stream ended, or it began, by `time.monotonic`.
+        block_since: When the header block that now comes was first seen; 0: none comes.
+        late_since: When its time was first seen to be over; inf: it is not.
+        own: gunicorn's limit of a wait for a request, seconds.
+        told_to_end: Whether the thread that judges has ended what this one reads.
     """
 
     judge: Judge
     wait: Wait | None
     due: Wait | None
     step: float
+    tick: float
     begin: Callable[[], object]
     leaving: bool = False
+    rests_since: float
+    block_since: float = 0.0
+    late_since: float = math.inf
+    own: float
+    told_to_end: bool = False
+    _closed: bool
 
     def close(self, error_code: int = 0, last_stream_id: int | None = None) -> None:
         if not self._closed and not error_code and queued(self.sock.fileno()):
@@ -143,6 +163,41 @@ class _Connection(HTTP2ServerConnection):  # type: ignore[misc]
                 return []
             data = None
         return super().receive_data(data)
+
+    def _read_and_process(self, data: bytes | None, number: int | None = None) -> Any:
+        """As gunicorn's, which closes, by GOAWAY, when nothing comes for `idle_timeout` seconds. What
+        comes may be PINGs: once the time is over, what has come before is read, for a tick at most,
+        and then the connection is closed if that has begun no stream.
+        """
+        if data is not None or number is not None or self._deferred_events:
+            return super()._read_and_process(data, number)
+        left, was_in_block = self._left(), self.block_since > 0
+        if left > 0:
+            self.late_since = math.inf
+        elif self.late_since == math.inf:
+            self.late_since = time.monotonic()
+        self.idle_timeout = None if left == math.inf else max(left, MOMENT)
+        requests = super()._read_and_process(data, number)
+        if self._closed and self.told_to_end:  # it took our end for the client's
+            self._closed = False
+            self.close(last_stream_id=self.h2_conn.highest_inbound_stream_id)
+        waits = requests or self.pending_requests or self.streams or self._closed
+        if left > 0 or waits or (self.judge.in_block() and not was_in_block):
+            return requests
+        if time.monotonic() > self.late_since + self.tick or not _readable(self.sock, 0.0):
+            self.close(last_stream_id=self.h2_conn.highest_inbound_stream_id)
+        return requests
+
+    def _left(self) -> float:
+        """Seconds for which a request may yet be waited for, none or less: its time is over."""
+        timeouts, now = self.judge.watch.config.timeouts, time.monotonic()
+        if self.judge.in_block():
+            self.block_since = self.block_since or now
+            limit, since = timeouts.headers, self.block_since
+        else:
+            self.block_since = 0.0
+            limit, since = timeouts.keep_alive, now if self.streams else self.rests_since
+        return min(self.own, since + limit - now) if limit else self.own
 
     def _waits(self, number: int, phase: Phase) -> Wait:
         stream = self.streams[number]
@@ -206,6 +261,7 @@ class _Connection(HTTP2ServerConnection):  # type: ignore[misc]
                 return 0
 
     def cleanup_stream(self, number: int) -> None:
+        self.rests_since = time.monotonic()
         super().cleanup_stream(number)
         self.wait = None
 
@@ -240,24 +296,30 @@ def until_it_has_gone(sock: Any, leaving: Leaving, step: float) -> None:
 
 def guard(
     serving: Any,
-    stream: Any,
     watch: Callable[[], Watch],
     soon: Callable[[Callable[[], None]], object],
-    step: float,
+    tick: float,
 ) -> None:
-    """Guard *stream*, which is about to be served by the calling thread.
+    """Guard *serving*, which the calling thread is about to serve; does nothing if it is guarded.
 
     Args:
-        serving: Its connection, gunicorn's `HTTP2ServerConnection`.
+        serving: gunicorn's `HTTP2ServerConnection`.
         watch: Returns who watches it. Called once for each connection.
         soon: Has its argument called in the thread of the driver.
-        step: Seconds between two looks of this thread while it waits.
+        tick: Seconds; this thread looks `LOOKS_PER_TICK` times as often while it waits.
     """
     if type(serving) is HTTP2ServerConnection:
         serving.__class__ = _Connection
         serving.wait = serving.due = None
-        serving.step = step
+        serving.step = tick / LOOKS_PER_TICK
+        serving.tick = tick
         serving.judge = judge = Judge(serving, watch())
         serving.begin = lambda: soon(judge.watched)
+        serving.rests_since = time.monotonic()
+        serving.own = serving.idle_timeout or math.inf
+
+
+def guard_stream(stream: Any) -> None:
+    """Guard *stream*, of a guarded connection, which the calling thread is about to serve."""
     if stream.state is not StreamState.CLOSED:
         stream.__class__ = _Stream
