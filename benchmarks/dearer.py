@@ -27,6 +27,7 @@ SAME = (
 REASONS: dict[str, str] = {
     "A timer, 1M: 1% due, each, x a heap": SAME,
     "A timer, 1M: cancel, x a heap": SAME,
+    "A timer, 1M: reschedule, x a heap": SAME,
     "A timer, 1M: schedule, x a heap": SAME,
     "A touch, 100k open, x an empty call": SAME,
     "A touch, 1M open, x an empty call": SAME,
