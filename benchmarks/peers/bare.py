@@ -32,6 +32,7 @@ def serve(listening: socket.socket) -> None:
     """Echo until SIGTERM, then say how late the timer came."""
     told: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, frame: told.append(number))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])  # see `main`
     epoll, first = select.epoll(), listening.fileno()
     epoll.register(first, select.EPOLLIN)
     due, timers, late, latest = time.monotonic() + PERIOD, 0, 0, 0.0
@@ -75,6 +76,8 @@ def listen(port: int) -> socket.socket:
 def main(workers: int) -> None:
     """Serve in so many processes; the first is this one's child as the others are."""
     raise_descriptor_limit()
+    # It waits until each process has its handler: a client may be answered, and stop us, before.
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     listening = [listen(0)]
     port = listening[0].getsockname()[1]
     listening += [listen(port) for _ in range(workers - 1)]
@@ -91,7 +94,6 @@ def main(workers: int) -> None:
     for one in listening:
         one.close()
     print(f"listening on 127.0.0.1:{port}", flush=True)
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     signal.sigwait([signal.SIGTERM])
     for child in children:
         os.kill(child, signal.SIGTERM)
