@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -19,7 +18,7 @@ from reaper.driver.sockets import unread
 from tests.helpers import asgi
 from tests.helpers.http2_frames import GOES_AWAY, asking, frames
 from tests.helpers.hypercorn_here import Here, hypercorn_here
-from tests.helpers.program_trials import connect
+from tests.helpers.program_trials import connect, heard
 from tests.helpers.servers_here import server_here
 
 pytestmark = pytest.mark.slow
@@ -74,9 +73,11 @@ def test_a_ping_in_the_instant_in_which_keep_alive_is_over_does_not_restart_it(
         connect(running) as first,
         connect(running) as second,
     ):
-        ask(first, asked)
+        first.sendall(asked)
+        heard(first)
         waits.wait(1)  # half of the time
-        ask(second, asked)
+        second.sendall(asked)
+        heard(second)
         waits.set()
         ends = (first.getsockname()[1], second.getsockname()[1])
         assert GOES_AWAY in {frame[0] for frame in frames(second)}
@@ -84,11 +85,3 @@ def test_a_ping_in_the_instant_in_which_keep_alive_is_over_does_not_restart_it(
     assert len(spared) == 1
     ended = [[port for port in ends if f":{port} " in line] for line in said]
     assert ended == [[port] for port in ends]
-
-
-def ask(client: socket.socket, asked: bytes) -> None:
-    """Send *asked*, and wait for the answer."""
-    client.sendall(asked)
-    got = b""
-    while b"hello" not in got:
-        got += client.recv(65536)
