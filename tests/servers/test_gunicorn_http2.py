@@ -30,6 +30,9 @@ pytestmark = pytest.mark.slow
 
 APPLICATIONS: dict[str, Any] = {"ASGIWorker": asgi.application, "ThreadWorker": wsgi.application}
 
+CLEAR = {"http_protocols": "h1,h2", "http2_cleartext": "prior-knowledge"}
+"""What has gunicorn speak HTTP/2 in clear text."""
+
 
 class Http2:
     """A client with prior knowledge, whose settings are exchanged before it asks."""
@@ -97,7 +100,7 @@ def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     for name in LIMITS:
         monkeypatch.setenv(f"REAPER_TIMEOUTS_{name}", "1s")
     kind = getattr(reaper.gunicorn, request.param)
-    given = {"http_protocols": "h1,h2", "http2_cleartext": "prior-knowledge"}
+    given = CLEAR
     own = dict.fromkeys(("keepalive", "timeout"), "3600")
     with worker(kind, APPLICATIONS[request.param], **given, **own) as running:
         yield running
@@ -175,9 +178,11 @@ def limited(name: str, monkeypatch: pytest.MonkeyPatch, **limits: str) -> Iterat
     for key, value in limits.items():
         monkeypatch.setenv(f"REAPER_TIMEOUTS_{key}", value)
     monkeypatch.setenv("REAPER_TICK", "100ms")
-    given = {"http_protocols": "h1,h2", "http2_cleartext": "prior-knowledge", "keepalive": "3600"}
     kind = getattr(reaper.gunicorn, name)
-    with worker(kind, APPLICATIONS[name], **given) as running, connect(running) as client:
+    with (
+        worker(kind, APPLICATIONS[name], **CLEAR, keepalive="3600") as running,
+        connect(running) as client,
+    ):
         yield Http2(client)
 
 
@@ -247,7 +252,7 @@ def test_a_stop_resets_nobody_who_opens_the_window_as_the_end_of_an_answer_comes
 ) -> None:
     """*pause*: seconds after which gunicorn has closed its socket."""
     monkeypatch.setenv("REAPER_TICK", "100ms")
-    given = {"http_protocols": "h1,h2", "http2_cleartext": "prior-knowledge"}
+    given = CLEAR
     if tls:
         given = {"http_protocols": "h1,h2", "certfile": certificate[0], "keyfile": certificate[1]}
     trust = ssl.create_default_context(cafile=certificate[0])
@@ -278,8 +283,7 @@ def test_a_stop_resets_nobody_who_opens_the_window_as_the_end_of_an_answer_comes
 def test_a_thread_waits_for_its_client_no_longer_than_its_worker_for_threads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    given = {"http_protocols": "h1,h2", "http2_cleartext": "prior-knowledge"}
-    given["graceful_timeout"] = "3600"
+    given = CLEAR | {"graceful_timeout": "3600"}
     waits: list[tuple[float, float]] = []
 
     def waited(_: socket.socket, leaving: Leaving, __: float) -> None:
