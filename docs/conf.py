@@ -19,6 +19,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 import reaper  # noqa: E402  (the checkout's own, whatever is installed)
+from reaper.config.pages import PAGES as SETTINGS  # noqa: E402
 
 project = "reaper"
 author = "the authors of reaper"
@@ -57,6 +58,7 @@ NAVIGATION = {
     ],
     "Reference": [
         "docs/timeouts",
+        *(f"docs/settings/{name}" for name in SETTINGS),
         "docs/loadgen",
         "docs/journal",
         "docs/pipeline",

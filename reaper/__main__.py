@@ -11,10 +11,11 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .config import effects
+from .config import pages
 from .config.command import Table, add_commands
 from .config.flags import Parser, add_completion, add_version
 from .deploy import add_commands as add_deploy
@@ -26,9 +27,12 @@ from .policy import reasons
 from .run.command import add_commands as add_run
 from .top.command import add_commands as add_top
 
-REASONS = Table("reasons", reasons.markdown)
-EFFECTS = Table("effects", effects.markdown)
-"""The table of the page docs/howto/why-closed.md."""
+TABLES = (
+    Table("reasons", reasons.markdown),  # docs/howto/why-closed.md
+    Table("effects", pages.summary),  # docs/run.md
+    *(Table(f"settings in {name}", partial(pages.page, name)) for name in pages.PAGES),
+)
+"""The tables of pages beside that of all settings."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -64,7 +68,7 @@ def make_parser(name: str, *, pipeline: bool) -> Parser:
     )
     add_version(parser)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    add_commands(commands, [REASONS, EFFECTS])
+    add_commands(commands, TABLES)
     try:
         from .attach.command import add_commands as add_attach
 

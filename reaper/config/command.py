@@ -222,7 +222,7 @@ def rewrite(text: str, tables: Sequence[Table] = (SETTINGS,)) -> str:
     """
     found = [table for table in tables if table.begin in text or table.end in text]
     if not found:
-        raise ValueError("no line " + " or ".join(table.begin for table in tables))
+        raise ValueError(f"no line such as {tables[0].begin}")
     for table in found:
         if missing := [marker for marker in (table.begin, table.end) if marker not in text]:
             raise ValueError(f"no line {missing[0]}")

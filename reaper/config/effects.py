@@ -1,8 +1,8 @@
 """Where a setting acts: one row per setting, and for each server whether it has an effect there.
 
 The rule of this module: *what a server does not do is written here, and nowhere else*. `reaper run`
-and its `--explain`, `reaper check --for`, the line in the log and a table of docs/run.md are made
-of it. tests/run/test_effects.py has every server read its settings, and compares.
+and its `--explain`, `reaper check --for`, the line in the log and, by `pages`, docs/settings/ are
+made of it. tests/run/test_effects.py has every server read its settings, and compares.
 """
 
 from __future__ import annotations
@@ -228,23 +228,3 @@ def said(found: Mapping[str, str]) -> str:
     """Write *found*, what `without_effect` returned, for people in one line; empty if it is empty."""
     parts = (f"{path} (instead: {but})" if but else path for path, but in found.items())
     return "set, but without effect here: " + ", ".join(parts) if found else ""
-
-
-def markdown() -> str:
-    """Write the table for pages: a row per setting, except those of `[attach]`, a column per server."""
-    columns = list(SERVERS)
-    notes: dict[str, int] = {}
-    rows = []
-    for path, effect in EFFECTS.items():
-        if path.startswith("attach."):
-            continue
-        cells = []
-        for server in columns:
-            cell = "yes" if server in effect.acts else "-"
-            if but := effect.but.get(server):
-                cell += f" ({notes.setdefault(but, len(notes) + 1)})"
-            cells.append(cell)
-        rows.append(f"| {path} | {' | '.join(cells)} |")
-    head = [f"| setting | {' | '.join(columns)} |", f"|{'---|' * (len(columns) + 1)}"]
-    told = [f"({number}) {text}" for text, number in notes.items()]
-    return "\n".join([*head, *rows, "", "; ".join(told) + ".", ""])

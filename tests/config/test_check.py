@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from reaper.__main__ import EFFECTS, REASONS, main
+from reaper.__main__ import TABLES, main
 from reaper.config import OPTIONS, ReaperConfig
 from reaper.config.balancers import BALANCERS
 from reaper.config.command import SETTINGS, rewrite
 from reaper.config.lint import COARSE_SHARE, GOOD_SHARE, IDLE_KEYS, Finding, lint
+from reaper.config.pages import PAGES
 from reaper.config.settings import applied, changes
 
 if TYPE_CHECKING:
     from tests.conftest import Ran
 
 ROOT = Path(__file__).parent.parent.parent
+REASONS, EFFECTS, *OF_SERVERS = TABLES
 
 
 @pytest.fixture(autouse=True)
@@ -275,7 +277,7 @@ def test_rewriting_keeps_what_is_around_the_tables(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("nothing", f"no line {SETTINGS.begin} or {REASONS.begin} or {EFFECTS.begin}"),
+        ("nothing", f"no line such as {SETTINGS.begin}"),
         (REASONS.begin, f"no line {REASONS.end}"),
         (f"{REASONS.end}{REASONS.begin}", f"{REASONS.end} comes before {REASONS.begin}"),
     ],
@@ -304,6 +306,7 @@ def test_the_documentation_has_not_drifted() -> None:
         (SETTINGS, "docs/timeouts.md"),
         (REASONS, "docs/howto/why-closed.md"),
         (EFFECTS, "docs/run.md"),
+        *zip(OF_SERVERS, (f"docs/settings/{name}.md" for name in PAGES), strict=True),
     ):
         showing = {path: text for path, text in pages.items() if table.begin in text}
         assert ROOT / page in showing

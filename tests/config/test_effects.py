@@ -9,7 +9,8 @@ import pytest
 
 from reaper.__main__ import main
 from reaper.config import OPTIONS, ReaperConfig
-from reaper.config.effects import EFFECTS, SERVERS, markdown, said, without_effect
+from reaper.config.effects import EFFECTS, SERVERS, said, without_effect
+from reaper.config.pages import COLUMNS, PAGES, page, summary
 
 
 def config(**variables: str) -> ReaperConfig:
@@ -50,12 +51,40 @@ def test_a_setting_is_named_if_it_does_nothing_in_one_of_several_servers() -> No
     assert without_effect(given, ["http", "uvicorn"]) == {"timeouts.request": ""}
 
 
-def test_the_page_has_a_row_per_setting_and_says_what_each_number_means() -> None:
-    text = markdown()
-    rows = [line for line in text.splitlines() if line.startswith("| ") and "." in line.split()[1]]
-    assert len(rows) == sum(not path.startswith("attach.") for path in OPTIONS)
-    assert {row.count("|") for row in rows} == {len(SERVERS) + 2}
-    assert all(f"({number}) " in text for number in range(1, 5))
+def rows(text: str) -> list[list[str]]:
+    """The rows of the tables in *text* that begin with a setting, as their cells."""
+    cells = [[cell.strip(" `") for cell in line.split("|")[1:-1]] for line in text.splitlines()]
+    return [row for row in cells if row and row[0] in EFFECTS]
+
+
+def test_the_summary_has_eight_columns_and_a_row_for_each_setting_of_other_servers() -> None:
+    found = rows(summary())
+    others = {server for servers in COLUMNS.values() for server in servers}
+    acting = [
+        path
+        for path, effect in EFFECTS.items()
+        if effect.acts & others and not path.startswith("attach.")
+    ]
+    assert [row[0] for row in found] == acting
+    assert {len(row) for row in found} == {8}
+    assert {cell for row in found for cell in row[1:]} == {"yes", "partly", "-"}
+
+
+def test_a_server_has_a_page_and_each_page_says_of_every_setting_whether_it_acts() -> None:
+    assert sorted(server for servers in PAGES.values() for server in servers) == sorted(SERVERS)
+    for name, servers in PAGES.items():
+        found = rows(page(name))
+        for path in EFFECTS:
+            told = [row for row in found if row[0] == path]
+            acting = [row for row in told if len(row) == 4]
+            assert len(acting) == sum(server in EFFECTS[path].acts for server in servers), path
+            if not path.startswith(("attach.", "server.")):
+                assert len(told) == len(servers), path
+
+
+def test_what_does_nothing_has_its_reason_on_the_page() -> None:
+    for name in PAGES:
+        assert all(row[-1].endswith(".") for row in rows(page(name)) if len(row) == 2), name
 
 
 def test_check_names_what_does_nothing_in_the_server_that_is_asked_for(

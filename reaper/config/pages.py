@@ -1,0 +1,147 @@
+"""The pages docs/settings/: which settings act in one server, and what holds instead of the others.
+
+The rule of this module: *a page is written from `EFFECTS`*. What it adds are the sentences that say
+why a setting cannot act in a server of that kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from .effects import EFFECTS, SERVERS
+from .settings import OPTIONS
+
+PAGES: Mapping[str, tuple[str, ...]] = {
+    "uvicorn": ("uvicorn",),
+    "gunicorn": ("gunicorn-uvicorn", "gunicorn-asgi", "gunicorn-gthread"),
+    "hypercorn": ("hypercorn", "hypercorn-trio"),
+    "aiohttp": ("aiohttp",),
+    "sanic": ("sanic",),
+    "tornado": ("tornado",),
+    "daphne": ("twisted",),
+    "websockets": ("websockets",),
+    "outside": ("outside",),
+    "reference": ("http", "echo"),
+}
+"""By page of docs/settings/, the servers of `EFFECTS` that it speaks of."""
+
+COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "uvicorn": PAGES["uvicorn"],
+    "gunicorn": PAGES["gunicorn"],
+    "hypercorn": PAGES["hypercorn"],
+    "aiohttp": PAGES["aiohttp"],
+    "Sanic, tornado, daphne": (*PAGES["sanic"], *PAGES["tornado"], *PAGES["daphne"]),
+    "websockets": PAGES["websockets"],
+    "outside": PAGES["outside"],
+}
+"""The columns of the table of docs/run.md, and the servers of `EFFECTS` that each speaks of."""
+
+HTTP_ONLY = "it is a phase of HTTP, and this server is not asked for HTTP's phases"
+ANSWERS = "it would change what the server writes into its responses"
+WHY: Mapping[str, str] = {
+    "reaper.wheel_size": "the kernel is asked instead; there is no wheel",
+    "reaper.jitter": "nothing is due at one instant here",
+    "reaper.reaps_per_second": "there is a bound of its own",
+    "reaper.pressure": "only a program can refuse its own newcomers",
+    "reaper.log_format": "the server's own logging decides",
+    "reaper.log_level": "the server's own logging decides",
+    "timeouts.idle": "HTTP has a limit for each phase, and WebSockets have `tunnel`",
+    "timeouts.first_byte": "the server's own limit for the opening holds",
+    "timeouts.handshake": "the server starts TLS itself, with its own limit",
+    "timeouts.headers": HTTP_ONLY,
+    "timeouts.body": HTTP_ONLY,
+    "timeouts.keep_alive": HTTP_ONLY,
+    "timeouts.keep_alive_margin": ANSWERS,
+    "timeouts.write": "the server waits for its clients by its own pings",
+    "timeouts.request": "a guard cannot tell an application that works from one that hangs",
+    "timeouts.tunnel": "the echo server has `idle`",
+    "timeouts.tunnel_age": "a guard cannot end a WebSocket of this server properly",
+    "timeouts.half_closed": "the server decides by itself what a half-closed client gets",
+    "timeouts.linger": "the server closes its sockets by itself",
+    "timeouts.max_age": "the server gives no place at which a connection may end after an answer",
+    "timeouts.drain": "the server stops by its own rules",
+    "timeouts.drain_delay": "the server stops accepting by its own rules",
+    "timeouts.drain_window": "the server closes idle connections by itself when it stops",
+    "timeouts.drain_streams": "the server's streams cannot be told apart from other responses",
+    "timeouts.abandoned": "the server gives no way to cancel a request",
+    "timeouts.drain_idle": "the server ends its connections by itself when it stops",
+    "limits.min_in_rate": "the server does not say how many bytes of a body have come",
+    "limits.min_in_grace": "there is no least rate that it could belong to",
+    "limits.min_out_rate": "the server does not say how many bytes a client has taken",
+    "limits.min_out_grace": "there is no least rate that it could belong to",
+    "limits.max_requests": "the server counts requests by itself, if at all",
+    "limits.max_age_jitter": "there is no age that it could spread",
+    "limits.max_header_bytes": "the server's own parser has a limit",
+    "limits.max_body_bytes": "the application or the server limits bodies",
+    "limits.max_connections": "the server cannot refuse a newcomer with an answer",
+    "server.streams": "the server's streams cannot be told apart from other responses",
+    "server.behind": "only `reaper check` reads it",
+}
+"""By setting, why it does nothing in a server whose row of `EFFECTS` does not say what holds
+instead. The rest of `[server]` says where the reference server listens, and `[attach]` is read by
+`reaper attach`.
+"""
+
+ELSEWHERE = "server."
+"""Settings that begin so belong to the reference server, but for those in `WHY`."""
+
+
+def _listed(path: str) -> bool:
+    """Whether *path* belongs on the page of a server that is not ours."""
+    return not path.startswith("attach.") and (not path.startswith(ELSEWHERE) or path in WHY)
+
+
+def page(name: str) -> str:
+    """Write the tables of docs/settings/*name*.md: for each of its servers what acts and what does
+    not.
+    """
+    parts = []
+    for server in PAGES[name]:
+        if len(PAGES[name]) > 1:
+            parts += [f"## {SERVERS[server]}", ""]
+        shown = [path for path in EFFECTS if _listed(path) or server in EFFECTS[path].acts]
+        acts = [path for path in shown if server in EFFECTS[path].acts]
+        rest = [path for path in shown if path not in acts and path != "server.behind"]
+        parts += ["**These act.**", "", "| setting | default | what it limits | here |"]
+        parts += ["|---|---|---|---|"]
+        for path in acts:
+            found = OPTIONS[path]
+            default = f"`{found.kind.show(found.default)}`" if found.default != "" else "-"
+            note = EFFECTS[path].but.get(server, "")
+            parts.append(f"| `{path}` | {default} | {found.doc} | {_sentence(note)} |")
+        parts += ["", "**These do nothing.**", "", "| setting | why, or what holds instead |"]
+        parts += ["|---|---|"]
+        for path in rest:
+            told = EFFECTS[path].but.get(server)
+            why = f"Instead: {told}" if told else WHY[path]
+            parts.append(f"| `{path}` | {_sentence(why)} |")
+        parts.append("")
+    return "\n".join(parts)
+
+
+def _sentence(text: str) -> str:
+    """*text* as a sentence of a table's cell; empty if it is empty."""
+    return f"{text[0].upper()}{text[1:]}." if text else ""
+
+
+def summary() -> str:
+    """Write the table of docs/run.md: a row for each setting that acts in a server of others, a
+    column for each group of servers. `partly` is explained by the server's page.
+    """
+    lines = [f"| setting | {' | '.join(COLUMNS)} |", f"|{'---|' * (len(COLUMNS) + 1)}"]
+    for path, effect in EFFECTS.items():
+        if path.startswith("attach.") or not any(
+            effect.acts.intersection(servers) for servers in COLUMNS.values()
+        ):
+            continue
+        cells = [_cell(path, servers) for servers in COLUMNS.values()]
+        lines.append(f"| {path} | {' | '.join(cells)} |")
+    return "\n".join([*lines, ""])
+
+
+def _cell(path: str, servers: tuple[str, ...]) -> str:
+    effect = EFFECTS[path]
+    if effect.acts.isdisjoint(servers):
+        return "-"
+    whole = effect.acts.issuperset(servers) and not any(server in effect.but for server in servers)
+    return "yes" if whole else "partly"
