@@ -298,6 +298,61 @@ def test_heartbeats_that_are_slower_than_the_timeout_are_not_advised_away(
     assert "25.0% of the silences lasted longer than the" in advice["because"][0]
 
 
+def unfinished(directory: Path, mode: str) -> list[tuple[float, int, int]]:
+    """A log of 40 minutes that ends while its clients are still there. One silence in ten lasts
+    20 to 60 minutes, the others seconds. Returns the silences: (seconds, ended, still running).
+    """
+    chance = random.Random(8)
+    over, found = 2400 * S, []
+    with journal(directory, 1, mode=mode) as ours:
+        for serial in range(300):
+            t = serial * 100 * MS
+            log = ours.open(t, 7_200_000, "echo")
+            while True:
+                long = chance.random() < 0.1
+                silence = round(chance.uniform(*((1200, 3600) if long else (2, 20))) * S)
+                if t + silence > over:
+                    found.append(((over - t) / S, 0, 1))
+                    break
+                found.append((silence / S, 1, 0))
+                t += silence
+                log.touch(t)
+        works = ours.open(S, 7_200_000, "echo")
+        works.touch(2 * S)
+        works.timeout_ms = 0  # the server works: nobody is silent
+        ours.stall(over, S)  # the last row of the log
+    return found
+
+
+@pytest.mark.parametrize("mode", ["full", "gaps"])
+def test_silences_that_still_run_when_the_log_ends_count_as_longer_than_it_shows(
+    spark: Any, tmp_path: Path, mode: str
+) -> None:
+    silences = unfinished(tmp_path / "server", mode)
+    result = advise(spark, check([tmp_path / "server"], now_ns=WALL), None, Policy())
+    entry = result["listeners"]["echo"]
+    right = kaplan_meier(silences)
+    # Of the one that works: its silence before that; in gaps mode no row says that it works.
+    assert entry["silences"] == len(silences) + 1
+    assert entry["silences_ended"] == right.events + (mode == "full")
+    seconds, level, *_ = next(point for point in entry["survival"] if point[0] > 60)
+    assert level == pytest.approx(right.at(seconds), abs=0.002)
+    assert 0.08 < level < 0.12
+    peaks = {row["timeout_s"]: row["mean_open"] for row in entry["trade_off"]}
+    assert peaks[30.0] < 0.2 * 300  # with so short a timeout few would still be open
+
+
+def test_of_a_connection_in_gaps_mode_that_was_active_unseen_no_silence_is_made_up(
+    spark: Any, tmp_path: Path
+) -> None:
+    with journal(tmp_path / "server", 1, mode="gaps") as ours:
+        log = ours.open(S, 30_000, "echo")
+        log.touch(5 * S)
+        ours.stall(600 * S, S)  # ten minutes on, and it was not closed: it has spoken since
+    result = advise(spark, check([tmp_path / "server"], now_ns=WALL), None, Policy())
+    assert result["listeners"]["echo"]["silences"] == 1
+
+
 @pytest.mark.slow
 def test_the_advice_from_a_journal_with_a_known_truth(spark: Any, tmp_path: Path) -> None:
     # A fifth of the fleet runs with a long timeout: without those, nothing beyond 4 s could be

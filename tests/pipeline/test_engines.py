@@ -32,6 +32,7 @@ from reaper.pipeline.report.run import gather
 from reaper.pipeline.whatif.run import what_if
 from tests.helpers.pipeline_traffic import FAULTS, MS, WALL, S, journal, on_spark, write
 from tests.pipeline.test_access_logs import HOSTILE, LOGS
+from tests.pipeline.test_advise import unfinished
 from tests.pipeline.test_audit import JOINED, PLANTED, TRAPS, write_both, write_traps
 
 Both = Callable[[Callable[[Any], Any]], tuple[Any, Any]]
@@ -173,6 +174,16 @@ def test_an_odd_log_is_read_alike(both: Both, tmp_path: Path, odd: str) -> None:
     embedded, spark = both(lambda session: advise(session, Inputs(), logs, Policy(max_cut=0.3)))
     assert embedded == spark
     assert embedded["rows_read"] > 0
+
+
+@on_spark
+def test_silences_that_still_run_are_answered_alike(both: Both, tmp_path: Path) -> None:
+    unfinished(tmp_path / "server", "gaps")
+    server = check([tmp_path / "server"], now_ns=WALL)
+    embedded, spark = both(lambda session: advise(session, server, None, Policy()))
+    assert embedded == spark
+    entry = spark["listeners"]["echo"]
+    assert entry["silences"] - entry["silences_ended"] > 250
 
 
 @on_spark

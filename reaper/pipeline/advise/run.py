@@ -154,10 +154,14 @@ def advise(
             "judged, and where they were not counted either, shares are of the longer ones"
         )
     listeners = {}
-    for key, counts in buckets.items():
+    for key in [*buckets, *(key for key in traffic.running if key not in buckets)]:
         facts = traffic.listeners.get(key)
         if facts is None:
             continue
+        counts = buckets.get(key, {})
+        for edge, silent in traffic.running.get(key, {}).items():
+            ended, censored = counts.get(edge, (0, 0))
+            counts[edge] = (ended, censored + silent)
         if facts["short"]:
             edge = max(threshold, 1e-6)
             counts[edge] = (

@@ -7,12 +7,12 @@ bin.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ...journal.schema import ACTIVITY, AVERTED, OPEN, REAP
+from ...journal.schema import ACTIVITY, CONFIG, KINDS, OPEN, OWN, REAP
 from ..engine import F
-from ..read.frames import IS_END, filtered, of_connections, runs_frame, with_run
+from ..read.frames import IS_END, filtered, ns, of_connections, runs_frame, with_run
 from ..read.inputs import Inputs
 from ..read.runs import Timeline
 from .survival import LEAST_NS, width_sql
@@ -54,14 +54,17 @@ CANDIDATES = tuple(
 BINS = 600
 """Bins of time for open connections."""
 
+SLACK_NS = 250_000_000
+"""What a close may come later than by its tick, as the audit grants it."""
+
 
 def silences_of_journal(events: DataFrame) -> DataFrame:
-    """The silences of connections, without those in which a server works. Grain: one row per
-    silence; listener_hash, idle_ns, returned.
+    """The silences of connections that have ended, without those in which a server works. Grain:
+    one row per silence; listener_hash, idle_ns, returned.
     """
     return (
         of_connections(events)
-        .where(F.col("idle_ns").isNotNull() & (F.col("code") != AVERTED))
+        .where(f"idle_ns IS NOT NULL AND (code = {ACTIVITY} OR {IS_END})")
         .where(F.col("timeout_ms").isNull() | (F.col("timeout_ms") > 0))
         .select(
             F.xxhash64("listener").alias("listener_hash"),
@@ -71,13 +74,13 @@ def silences_of_journal(events: DataFrame) -> DataFrame:
     )
 
 
-def with_edge(rows: DataFrame, column: str) -> DataFrame:
-    """*rows* with `edge_ns`, the upper edge of the bucket of the silence in *column* (ns), see
+def with_edge(rows: DataFrame, column: str, label: str = "edge_ns") -> DataFrame:
+    """*rows* with *label*: the upper edge of the bucket of the silence in *column* (ns), see
     `survival.width_sql`.
     """
     rows = rows.withColumn("_idle", F.greatest(F.col(column), F.lit(LEAST_NS)))
     rows = rows.withColumn("_width", F.expr(f"CAST({width_sql('_idle')} AS BIGINT)"))
-    return rows.withColumn("edge_ns", F.expr("((_idle + _width - 1) div _width) * _width")).drop(
+    return rows.withColumn(label, F.expr("((_idle + _width - 1) div _width) * _width")).drop(
         "_idle", "_width"
     )
 
@@ -103,8 +106,9 @@ class Lives:
 
     frame: DataFrame
     """Grain: one row per connection; listener_hash, opened (null: before the log), ended, ends,
-    rows, longest, short, offset_ns. ends[i] is its end under candidate i. It, opened and ended are
-    on the writer's clock, which + offset_ns is the shared timeline."""
+    rows, longest, short, running, offset_ns. ends[i] is its end under candidate i. It, opened and
+    ended are on the writer's clock, which + offset_ns is the shared timeline. running: how long its
+    silence had lasted when the log ended; null where there is none, or it is counted elsewhere."""
     span: tuple[int, int] | None
     """From the first opening to the end of the last log, on the shared timeline; None: not known.
     """
@@ -118,35 +122,55 @@ def lives_of_journal(spark: SparkSession, events: DataFrame, inputs: Inputs) -> 
     """
     is_open, is_activity, is_reap = f"code = {OPEN}", f"code = {ACTIVITY}", f"code = {REAP}"
     timeline = Timeline.of(inputs.runs)
+    own = F.col("code").isin(*(KINDS.index(kind) for kind in OWN))
+    of_one = (F.col("code") == CONFIG) & F.col("timeout_ms").isNotNull()
     grouped = (
-        of_connections(events)
+        events.where(~own | of_one)
         .groupBy("conn")
         .agg(
-            filtered("max(xxhash64(listener))", is_open).alias("listener_hash"),
+            filtered("max(xxhash64(listener))", is_open).alias("listener_of_open"),
+            F.max(F.xxhash64("listener")).alias("listener_of_any"),
             filtered("min(t)", is_open).alias("opened"),
             filtered("min(t)", IS_END).alias("ended"),
-            F.count(F.lit(1)).alias("rows"),
+            filtered("count(1)", f"code <> {CONFIG}").alias("rows"),
             filtered("max(idle_ns)", is_activity).alias("longest"),
             (filtered("max(n)", IS_END) - filtered("count(1)", is_activity)).alias("short"),
             filtered("min(t - idle_ns)", is_reap).alias("reaped_after"),
+            filtered("max(t)", f"code IN ({OPEN}, {ACTIVITY})").alias("last_active"),
+            # A row that only reports of a connection says by its silence when it was last active.
+            filtered("max(t - idle_ns)", f"code = {CONFIG}").alias("last_reported"),
+            filtered("max(t)", f"code = {CONFIG} AND idle_ns IS NOT NULL").alias("reported"),
+            filtered(
+                "max_by(timeout_ms, t * 8 + code)",
+                f"timeout_ms IS NOT NULL AND code IN ({OPEN}, {ACTIVITY}, {CONFIG})",
+            ).alias("timeout_ms"),
             *(
                 filtered("min(t - idle_ns)", f"idle_ns > {_ns(c)}").alias(f"cut_{i}")
                 for i, c in enumerate(CANDIDATES)
             ),
         )
     )
+    known = with_run(grouped, runs_frame(spark, inputs.runs, timeline)).withColumns(
+        {"since": F.greatest("last_active", "last_reported"), "running": _running()}
+    )
     ends = [
-        F.coalesce(F.coalesce(f"cut_{i}", "reaped_after") + F.lit(_ns(c)), "ended", "log_end_ns")
+        F.coalesce(
+            F.coalesce(f"cut_{i}", "reaped_after") + F.lit(_ns(c)),
+            F.when(F.col("running") > _ns(c), F.col("since") + F.lit(_ns(c))),
+            "ended",
+            "log_end_ns",
+        )
         for i, c in enumerate(CANDIDATES)
     ]
-    lives = with_run(grouped, runs_frame(spark, inputs.runs, timeline)).select(
-        "listener_hash",
+    lives = known.select(
+        F.coalesce("listener_of_open", "listener_of_any").alias("listener_hash"),
         "opened",
         F.coalesce("ended", "log_end_ns").alias("ended"),
         F.array(*ends).alias("ends"),
         "rows",
         "longest",
         "short",
+        "running",
         "offset_ns",
     )
     begun = [
@@ -154,6 +178,24 @@ def lives_of_journal(spark: SparkSession, events: DataFrame, inputs: Inputs) -> 
     ]
     over = [run.log_end_ns + timeline.offset_ns(run) for run in inputs.runs]
     return Lives(lives, (min(begun), max(over)) if begun else (0, 0))
+
+
+def _running() -> Column:
+    """How long the silence of a connection without an end had lasted when its log ended; null
+    where none is known to run.
+
+    None runs while the server works (timeout 0), nor after a writer said that no connection was
+    left. In `gaps` mode short silences have no row. So a connection whose latest row is older than
+    its timeout has been active since, and when is not in the log, unless a later row reports it.
+    """
+    since = F.greatest("last_active", "last_reported")
+    silent = F.greatest(F.col("log_end_ns") - since, F.lit(0))
+    told = F.col("full") | F.coalesce(F.col("reported") >= F.col("last_active"), F.lit(False))
+    limit = ns(F.col("timeout_ms")) + F.col("tick_ns") + F.lit(SLACK_NS)
+    in_time = F.col("timeout_ms").isNull() | (silent <= limit)
+    works = F.coalesce(F.col("timeout_ms") == 0, F.lit(False))
+    runs = F.col("ended").isNull() & ~F.col("run_drained") & ~works & (told | in_time)
+    return F.when(runs, silent)
 
 
 def lives_of_requests(gaps: DataFrame) -> Lives:
@@ -169,6 +211,7 @@ def lives_of_requests(gaps: DataFrame) -> Lives:
         F.count(F.lit(1)).alias("rows"),
         F.max(F.when(F.col("returned"), F.col("idle_ns"))).alias("longest"),
         F.lit(0).cast("long").alias("short"),
+        F.lit(None).cast("long").alias("running"),
         F.lit(0).cast("long").alias("offset_ns"),
     )
     return Lives(lives, None)
@@ -182,6 +225,9 @@ class Traffic:
     """listener_hash -> connections, uncounted short silences; per candidate: those cut, peak and
     mean open.
     """
+    running: dict[int, dict[float, int]] = field(default_factory=dict)
+    """listener_hash -> upper edge of the bucket in seconds -> silences that still ran when the log
+    ended."""
     span_s: float = 0.0
     rows: int = 0
     """Rows of all connections."""
@@ -200,7 +246,12 @@ def connections(lives: Lives) -> Traffic:
     width = max((end - begin) // BINS, 1_000_000)
     found = _counted(lives.frame, begin, width, (end - begin) // width + 1)
     heads = [row for row in found if row.key % _SERIES == _LONGEST]
-    counted = Traffic({}, 0.0, sum(row.rows for row in heads), sum(row.headless for row in heads))
+    counted = Traffic(
+        {},
+        rows=sum(row.rows for row in heads),
+        headless=sum(row.headless for row in heads),
+        running=_running_counts(found),
+    )
     rows = [row for row in heads if row.connections]
     if not rows:
         return counted
@@ -234,13 +285,17 @@ def connections(lives: Lives) -> Traffic:
     return counted
 
 
-_OPENED, _ALIKE, _LONGEST = range(len(CANDIDATES), len(CANDIDATES) + 3)
+_OPENED, _ALIKE, _LONGEST, _RUNNING = range(len(CANDIDATES), len(CANDIDATES) + 4)
 """What a key counts besides the ends under a candidate: openings; ends, where they are in one bin
-under all candidates; connections, by how many candidates their longest silence outlasted."""
+under all candidates; connections, by how many candidates their longest silence outlasted; silences
+that still run, by their bucket."""
 
-_BITS = _LONGEST.bit_length()
+_BITS = _RUNNING.bit_length()
 _SERIES = 1 << _BITS
-"""A key is a bin (or that number of candidates) times this, and what it counts."""
+"""A key is a bin (or that number of candidates, or a bucket) times this, and what it counts."""
+
+_GRAIN = 10_000
+"""Every edge of a bucket is a multiple of so many ns."""
 
 
 def _counted(frame: DataFrame, begin: int, width: int, beyond: int) -> list[Any]:
@@ -273,8 +328,10 @@ def _counted(frame: DataFrame, begin: int, width: int, beyond: int) -> list[Any]
         .when(first == last, F.array(longest, opened, key(_ALIKE, last)))
         .otherwise(F.concat(F.array(longest, opened), each))
     )
+    running = F.array(key(_RUNNING, F.expr(f"CAST(running_edge div {_GRAIN} AS BIGINT)")))
+    keys = F.when(F.col("running").isNull(), keys).otherwise(F.concat(keys, running))
     placed = (
-        with_edge(frame, "longest")
+        with_edge(with_edge(frame, "longest"), "running", "running_edge")
         .withColumn("since", F.lit(begin) - F.col("offset_ns"))
         .select(
             "listener_hash",
@@ -306,10 +363,20 @@ def _bins(found: list[Any]) -> dict[tuple[int, int], dict[int, int]]:
     result: dict[tuple[int, int], dict[int, int]] = {}
     for row in found:
         at, i = divmod(row.key, _SERIES)
-        if i != _LONGEST:
+        if i not in (_LONGEST, _RUNNING):
             for series in range(len(CANDIDATES)) if i == _ALIKE else (i,):
                 bins = result.setdefault((row.listener_hash, series), {})
                 bins[at] = bins.get(at, 0) + row["count"]
+    return result
+
+
+def _running_counts(found: list[Any]) -> dict[int, dict[float, int]]:
+    """See `Traffic.running`."""
+    result: dict[int, dict[float, int]] = {}
+    for row in found:
+        at, i = divmod(row.key, _SERIES)
+        if i == _RUNNING:
+            result.setdefault(row.listener_hash, {})[at * _GRAIN / 1e9] = row["count"]
     return result
 
 
