@@ -5,6 +5,6 @@ from __future__ import annotations
 from .errors import needs
 
 with needs("reaper.aiohttp", "aiohttp"):
-    from .servers.aiohttp import guard, run_app
+    from .servers.aiohttp.server import guard, run_app
 
 __all__ = ["run_app", "guard"]

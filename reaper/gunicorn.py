@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from .errors import needs
 
 if TYPE_CHECKING:
-    from .servers.gunicorn_asgi import ASGIWorker
-    from .servers.gunicorn_threads import ThreadWorker
-    from .servers.gunicorn_uvicorn import UvicornWorker
+    from .servers.gunicorn.asgi import ASGIWorker
+    from .servers.gunicorn.threads import ThreadWorker
+    from .servers.gunicorn.uvicorn import UvicornWorker
 
 __all__ = ["UvicornWorker", "ASGIWorker", "ThreadWorker"]
 
@@ -31,13 +31,13 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"reaper.gunicorn has no {name!r}; it has {', '.join(__all__)}")
     with needs(f"reaper.gunicorn.{name}", _NEEDS[name]):
         if name == "UvicornWorker":
-            from .servers import gunicorn_uvicorn
+            from .servers.gunicorn import uvicorn
 
-            return gunicorn_uvicorn.UvicornWorker
+            return uvicorn.UvicornWorker
         if name == "ASGIWorker":
-            from .servers import gunicorn_asgi
+            from .servers.gunicorn import asgi
 
-            return gunicorn_asgi.ASGIWorker
-        from .servers import gunicorn_threads
+            return asgi.ASGIWorker
+        from .servers.gunicorn import threads
 
-        return gunicorn_threads.ThreadWorker
+        return threads.ThreadWorker

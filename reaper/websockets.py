@@ -7,6 +7,6 @@ from __future__ import annotations
 from .errors import needs
 
 with needs("reaper.websockets", "websockets"):
-    from .servers.websockets import GuardedConnection, connection
+    from .servers.websockets.connection import GuardedConnection, connection
 
 __all__ = ["connection", "GuardedConnection"]

@@ -13,7 +13,8 @@ How does it reach a worker that gunicorn forks? Nothing is injected into a runni
                     names of the servers' modules, and makes way for the program's own.
     3. hooks        gunicorn imports `gunicorn.config`: the finder imports the rest of this room and
                     has it called back when that module is loaded.
-    4. servers      changes `Config.worker_class` and `Worker.init_process`, in the master.
+    4. servers      lists what is changed in which module: here `servers.gunicorn.changes` changes
+                    `Config.worker_class` and `Worker.init_process`, in the master.
     5. fork(2)      a worker that the master forks has the changed class already. (A worker that is
                     started anew, as uvicorn's are, is a Python that begins at 2.)
     6. report       in the worker, `init_process` says which sockets are guarded, by which limits.
@@ -26,6 +27,6 @@ Beside COMMAND there is the watcher, a process of its own:
                     outside, by `reaper.attach`: so are programs in other languages
     voice           prints its lines on COMMAND's stderr without holding that open
 
-`phases` and `phases_trio` read from servers that nobody can tell what a connection waits for;
-`explain` is `--explain`.
+`explain` is `--explain`. How a server is guarded is no part of this room: that is
+`reaper.servers`, a room for each.
 """

@@ -28,6 +28,7 @@ from ..config.flags import Parser, add_settings, settings
 from ..config.settings import OPTIONS, ReaperConfig
 from ..errors import ConfigError
 from . import report
+from .channel import ADDRESS
 from .explain import explain, interpreter_of
 from .watcher import watch_over
 
@@ -183,7 +184,7 @@ def environment_of(
         report.RUN: how,
         "PYTHONPATH": os.pathsep.join([str(HOOK), *theirs]),
     }
-    environment.pop(report.ADDRESS, None)  # of a `reaper run` that runs this one
+    environment.pop(ADDRESS, None)  # of a `reaper run` that runs this one
     if config is not None:
         # COMMAND may change its directory.
         environment["REAPER_CONFIG"] = os.path.abspath(config)

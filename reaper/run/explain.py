@@ -20,8 +20,9 @@ from pathlib import Path
 from ..config.effects import said, without_effect
 from ..config.settings import ReaperConfig
 from ..errors import one_line
+from ..servers.guest import Guest
 from . import report
-from .servers import SERVERS, Server
+from .servers import SERVERS
 from .watcher import asked, outside_text
 
 ASK = """
@@ -163,7 +164,7 @@ def inside_lines(
     names: Iterable[str], found: dict[str, str], config: ReaperConfig
 ) -> Iterable[str]:
     """A line for each server of *names*: its version in *found*, and the limits that would hold."""
-    servers: dict[str, Server] = {server.name: server for server in SERVERS}
+    servers: dict[str, Guest] = {server.name: server for server in SERVERS}
     for name in names:
         server = servers[name]
         own = {

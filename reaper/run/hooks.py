@@ -18,8 +18,9 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, cast
 
+from ..servers.guest import Guest, around
 from . import report
-from .servers import SERVERS, Server, around
+from .servers import SERVERS
 
 Callback = Callable[[ModuleType], object]
 TCP = (socket.AF_INET, socket.AF_INET6)
@@ -90,8 +91,8 @@ def begin() -> AfterImport:
     return finder
 
 
-def _guard(server: Server, *, strict: bool) -> Callback:
-    return lambda module: server.guard(module, strict=strict)
+def _guard(server: Guest, *, strict: bool) -> Callback:
+    return lambda module: server.guard(module, report, strict=strict)
 
 
 def refuse_strangers(module: ModuleType) -> None:

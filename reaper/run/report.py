@@ -14,14 +14,12 @@ import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from socket import AF_UNIX, SOCK_DGRAM, socket
-from typing import Any
+from typing import Any, NoReturn
 
 from ..config.durations import format_duration
 from ..config.settings import DEFAULT, ReaperConfig
 from . import channel
 from .channel import ADDRESS
-
-__all__ = ["ADDRESS", "LENIENT", "RUN", "STRICT", "STRICT_INSIDE", "address", "guarded", "how"]
 
 RUN = "REAPER_RUN"
 """The variable that turns the hook on; it holds one of:"""
@@ -42,7 +40,7 @@ def how(*, strict: bool, inside: bool) -> str:
     return STRICT_INSIDE if inside else STRICT
 
 
-def refuse(why: str) -> None:
+def refuse(why: str) -> NoReturn:
     """Print *why*, and end this process with status 2.
 
     Raises:
@@ -64,6 +62,11 @@ def load() -> ReaperConfig:
 def is_set(name: str) -> bool:
     """Whether the timeout *name* was set anywhere."""
     return load().origin(f"timeouts.{name}") != DEFAULT
+
+
+def alone() -> bool:
+    """Whether nobody watches from outside what is left alone here, or that would not be enough."""
+    return os.environ.get(RUN) == STRICT_INSIDE or not os.environ.get(ADDRESS)
 
 
 def limits_text(values: Mapping[str, float]) -> str:

@@ -1,3 +1,22 @@
-"""Servers of other packages, guarded: one module per server. None is imported unless you ask for
-it.
+"""Servers of other packages, guarded: a room for each. None is imported unless you ask for it.
+
+In a room:
+
+    names           the private names of the server that are used, and its tested versions
+    changes         what `reaper run` changes in it; imports nothing of the server
+    phases          what a connection waits for
+    http2           the same of each stream of HTTP/2
+
+All rooms share what lies beside them, and none knows another:
+
+    guest           a guest: what is changed, in which versions, and by which names
+    polled          a server that is asked, when a connection is due, whose turn it is
+    factories       a server that gives asyncio a protocol factory
+    http2           streams of HTTP/2
+    streams         answers without an end, told when the server stops
+    abandoned       requests whose clients are gone
+    configured      what each reads from the settings
+    goodbye         `reaper.stopping()` becomes true
+    workers,        the processes of one server, and what they count
+    metrics
 """

@@ -23,6 +23,15 @@ is kept. In ours 0 switches the timeout off.
 """
 
 
+def settings() -> ReaperConfig:
+    """The configuration by the file that REAPER_CONFIG names, and the variables REAPER_*.
+
+    Raises:
+        ConfigError: it cannot be used.
+    """
+    return ReaperConfig.load(os.environ.get("REAPER_CONFIG"))
+
+
 def kept_alive(config: ReaperConfig, seconds: float | None) -> ReaperConfig:
     """Return *config* with the keep-alive of *seconds*, which a server's own settings name, unless
     *config* sets one itself.

@@ -8,7 +8,9 @@ sent begin the timeout anew: a request that drips does not extend it.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from ..asyncio.guards import Ask, Guard, Rules, guarded, kernel_must_tell, no_farewell
@@ -40,6 +42,30 @@ class Face:
     def get_write_buffer_size(self) -> int:
         """Bytes that the kernel has not taken: none here."""
         return 0
+
+
+class SocketFace(Face):
+    """Stands for the transport of asyncio's that a server does not have.
+
+    Args:
+        whose: What the server has instead. It holds this object, which holds it weakly.
+        socket: The connection's.
+    """
+
+    def __init__(self, whose: Any, socket: Any) -> None:
+        self._known = {"socket": socket}
+        with suppress(OSError):
+            self._known["peername"] = socket.getpeername()
+        self._whose = weakref.ref(whose)
+
+    @property
+    def whose(self) -> Any:
+        """The server's object; None once it is freed. Nothing but `known` is asked after that."""
+        return self._whose()
+
+    def known(self) -> dict[str, Any]:
+        """The socket and its peer; nothing once the server's object is freed."""
+        return {} if self.whose is None else self._known
 
 
 def rules_of(

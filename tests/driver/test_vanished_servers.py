@@ -16,7 +16,7 @@ import pytest
 
 from scripts.serving import tree
 from tests.helpers import namespaces
-from tests.servers.test_uvicorn import UPGRADE, get, open_at
+from tests.servers.uvicorn.test_limits import UPGRADE, get, open_at
 
 pytestmark = pytest.mark.slow
 

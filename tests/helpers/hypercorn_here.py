@@ -21,7 +21,7 @@ from hypercorn.protocol.http_stream import HTTPStream
 
 from reaper.run import report
 from reaper.run.servers import SERVERS
-from reaper.servers.hypercorn import OWN_KEEP_ALIVE
+from reaper.servers.hypercorn.application import OWN_KEEP_ALIVE
 from scripts.serving import PATIENCE
 
 FLAVOURS: dict[str, Any] = {
@@ -92,7 +92,7 @@ def changed(kind: str) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(report, "_say", lambda message, text: None)
         try:
-            server.guard(module, strict=True)
+            server.guard(module, report, strict=True)
             yield
         finally:
             for each, had in before.items():

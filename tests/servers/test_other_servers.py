@@ -34,7 +34,7 @@ from tests.helpers.program_trials import Addressed, connect
 from tests.helpers.program_trials import heard as until
 from tests.helpers.server_process import wait_until
 from tests.helpers.servers_here import Worker, worker
-from tests.servers.test_uvicorn import (
+from tests.servers.uvicorn.test_limits import (
     PATIENCE,
     UPGRADE,
     a_pause_loses_no_request,
@@ -42,7 +42,7 @@ from tests.servers.test_uvicorn import (
     answered,
     get,
 )
-from tests.servers.test_uvicorn_quiet import until as eventually
+from tests.servers.uvicorn.test_quiet import until as eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.anyio]
 

@@ -26,7 +26,7 @@ from tests.helpers.program_trials import heard as until
 from tests.helpers.program_trials import rest as until_closed
 from tests.helpers.server_process import wait_until
 from tests.helpers.servers_here import SERVERS_HERE, server_here
-from tests.servers.test_uvicorn import UPGRADE, get
+from tests.servers.uvicorn.test_limits import UPGRADE, get
 
 pytestmark = pytest.mark.slow
 

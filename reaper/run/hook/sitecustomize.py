@@ -1,7 +1,7 @@
 """Python imports this at its start, because `reaper run` put its folder on PYTHONPATH.
 
 It costs what it imports, in every Python that COMMAND starts. So it imports nothing of reaper: it
-puts a finder before the others, which holds the names of the modules that `servers.py` waits for.
+puts a finder before the others, which holds the names of the modules that `servers.py` lists.
 The rest is imported when the program imports one of them.
 
 What a guest may change here:

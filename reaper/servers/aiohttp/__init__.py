@@ -1,0 +1,1 @@
+"""aiohttp's server, guarded: by `reaper.aiohttp.run_app(app)`, or by `reaper run`."""

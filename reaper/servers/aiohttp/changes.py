@@ -1,0 +1,45 @@
+"""What `reaper run` changes for aiohttp: its factory meets asyncio's loop."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from types import ModuleType
+from typing import Any
+
+from ..factories import on_loops
+from ..guest import Guest, Visit, after
+
+TESTED = ("3.12", "3.14.5")
+
+
+def change(module: ModuleType, visit: Visit) -> None:
+    """Guard the connections of every `Server`."""
+
+    def guard(factory: Any) -> Any:
+        from ...asyncio.reaper import reaper_of
+        from ..configured import settings
+        from .server import guard as guarded
+
+        return guarded(factory, reaper=reaper_of(config=settings()))
+
+    on_loops(lambda factory: isinstance(factory, module.Server), guard, visit)
+
+
+def runner(module: ModuleType, visit: Visit) -> None:
+    """Have the streams of every application told when its server stops."""
+
+    @after(module.AppRunner, "__init__")
+    def told(_: None, runner: Any, app: Any, *__: Any, **___: Any) -> None:
+        from . import server
+
+        config = visit.host.load()
+        if runner._shutdown_timeout == server.OWN_GRACE:
+            runner._shutdown_timeout = config.timeouts.drain
+        with suppress(RuntimeError):  # another runner has started the application
+            server.end_streams(app, config)
+
+
+GUESTS: tuple[Guest, ...] = (
+    Guest("aiohttp", TESTED, "aiohttp.web_server", ("Server",), change),
+    Guest("aiohttp", TESTED, "aiohttp.web_runner", ("AppRunner.__init__",), runner),
+)

@@ -1,0 +1,322 @@
+"""aiohttp's server, guarded: `reaper.aiohttp.run_app(app)` instead of aiohttp's `web.run_app(app)`.
+
+The rule of this module: *aiohttp is asked, not told*. When a connection is due, the fields of its
+`RequestHandler` say what it waits for. A field that is missing reads as None or False, and the
+connection then counts as kept alive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from http import HTTPStatus
+from typing import Any
+
+from aiohttp import HttpVersion11, WSCloseCode, web
+from aiohttp.log import server_logger
+
+from ...asyncio import transports
+from ...asyncio.guards import LEAVING
+from ...asyncio.reaper import AsyncioReaper, reaper_of
+from ...asyncio.serve import loop_factory
+from ...config.settings import ReaperConfig
+from ...driver.driver import Call
+from ...errors import printable
+from ...policy import Phase
+from .. import polled
+from ..abandoned import Abandoned, link_of
+from ..configured import advertised, kept_alive, warn
+from ..goodbye import begin_stopping
+from ..streams import EXTENSION
+
+NEVER = 1e8
+"""Seconds; the keep-alive that aiohttp is given where ours is in force."""
+
+
+def phase_of(transport: Any) -> Phase:
+    """What the connection of aiohttp's *transport* waits for."""
+    handler = transport.get_protocol()
+    if getattr(handler, "_payload_parser", None) is not None:
+        return Phase.TUNNEL  # since the answer 101, whatever was asked for before
+    request = getattr(handler, "_current_request", None)
+    if request is None:
+        answering = getattr(handler, "_request_in_progress", False) or getattr(
+            handler, "_messages", None
+        )
+        return Phase.IN_FLIGHT if answering else Phase.KEEP_ALIVE
+    return Phase.IN_FLIGHT if request.content.is_eof() or not transport.is_reading() else Phase.BODY
+
+
+STOP = "end_streams_of"
+"""The name of our function among those that aiohttp calls when it stops."""
+
+OWN_GRACE = 60.0
+"""Seconds; aiohttp's default of `shutdown_timeout`."""
+
+
+class Goodbyes:
+    """Ends the streams and the WebSockets of one application when its server is told to stop.
+
+    aiohttp has no message that tells a handler: `reaper.stopping()` does. A stream is completed
+    `timeouts.drain_streams` later, and its handler cancelled; a WebSocket is closed with 1012 when
+    its turn has come in `timeouts.drain_window`.
+
+    Args:
+        config: The settings in force.
+    """
+
+    def __init__(self, config: ReaperConfig) -> None:
+        self._seconds = config.timeouts.drain_streams
+        self._window = config.timeouts.drain_window
+        self._types = frozenset(config.server.streams.lower().split())
+        self._streams: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        self._sockets: weakref.WeakSet[web.WebSocketResponse] = weakref.WeakSet()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def note(self, request: web.Request, response: web.StreamResponse) -> None:
+        """*response* begins."""
+        if isinstance(response, web.WebSocketResponse):
+            self._sockets.add(response)
+        elif response.content_type in self._types:
+            self._streams[response] = request.task
+
+    async def end_streams_of(self, app: web.Application) -> None:
+        """The server is told to stop. This does not wait: aiohttp waits for what is open next."""
+        begin_stopping()
+        for response, handler in list(self._streams.items()):
+            self._start(self._end(response, handler))
+        for websocket in list(self._sockets):
+            self._start(self._close(websocket))
+
+    def _start(self, ending: Any) -> None:
+        task = asyncio.get_running_loop().create_task(ending)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _end(self, response: web.StreamResponse, handler: asyncio.Task[Any]) -> None:
+        await asyncio.sleep(self._seconds)
+        if not response._eof_sent:
+            with suppress(Exception):  # the client is gone
+                await response.write_eof()
+            handler.cancel()
+
+    async def _close(self, websocket: web.WebSocketResponse) -> None:
+        await asyncio.sleep(random.random() * self._window)
+        if not websocket.closed:
+            await websocket.close(code=WSCloseCode.SERVICE_RESTART)
+
+
+def end_streams(app: web.Application, config: ReaperConfig) -> None:
+    """Have the streams and WebSockets of *app* told when its server stops, unless
+    `timeouts.drain_streams` is off, or that was done before. Its sub-applications are covered.
+
+    Raises:
+        RuntimeError: *app* is frozen; its server runs.
+    """
+    # The one that is there may be of the copy of this library that the program imports.
+    done = any(getattr(each, "__name__", "") == STOP for each in app.on_shutdown)
+    if config.timeouts.drain_streams and not done:
+        goodbyes = Goodbyes(config)
+
+        async def prepare(request: web.Request, response: web.StreamResponse) -> None:
+            goodbyes.note(request, response)
+
+        app.on_response_prepare.append(prepare)
+        app.on_shutdown.append(goodbyes.end_streams_of)
+
+
+class Handling:
+    """One request of aiohttp's that is worked on.
+
+    Args:
+        request: The request.
+    """
+
+    __slots__ = ("_request", "_task", "began", "call", "left", "settled")
+
+    def __init__(self, request: web.Request) -> None:
+        self._request = request
+        self._task = asyncio.current_task()
+        self.began: float
+        self.settled: bool
+        self.left: float | None
+        self.call: Call | None
+
+    def route(self) -> str:
+        request = self._request
+        resource = getattr(getattr(request, "match_info", None), "route", None)
+        named = getattr(getattr(resource, "resource", None), "canonical", None)
+        return printable(f"{request.method} {named or request.path}")
+
+    def may_be_asked(self) -> bool:
+        request: Any = self._request
+        begun = getattr(request._payload_writer, "output_size", 1)
+        return not begun and request.version == HttpVersion11
+
+    def may_be_cancelled(self) -> bool:
+        """Whether the handler has not set `request["reaper"] = {"abandoned": False}`."""
+        said = self._request.get(EXTENSION)
+        return not isinstance(said, dict) or said.get("abandoned") is not False
+
+    def give_up(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+
+class Handlings:
+    """The requests of one aiohttp server that are worked on.
+
+    Args:
+        reaper: Watches the connections of the server.
+        handler: aiohttp's handler of all requests.
+    """
+
+    def __init__(self, reaper: AsyncioReaper, handler: Callable[[Any], Any]) -> None:
+        self._abandoned = Abandoned(reaper.driver)
+        self._handler = handler
+        self._underway: dict[int, Handling] = {}  # by the id of the request: it has no hash
+        self._early: set[Any] = set()  # protocols whose FIN came before their handler began
+
+    async def handle(self, request: Any) -> Any:
+        """Answer *request*, as aiohttp does."""
+        handling = self._underway[id(request)] = Handling(request)
+        self._abandoned.begin(handling)
+        if request.protocol in self._early:
+            self._early.discard(request.protocol)
+            if request.content.is_eof():
+                self._abandoned.hung_up(handling, link_of(request.transport))
+            else:
+                request.transport.close()  # the rest of it will never come
+        elif request.transport is None:
+            self._abandoned.lost(handling)
+        try:
+            response = await self._handler(request)
+        except BaseException:
+            self._abandoned.over(handling)
+            raise
+        else:
+            # aiohttp sends what is left of the response when the handler has returned.
+            self._abandoned.is_answered(handling)
+            return response
+        finally:
+            del self._underway[id(request)]
+
+    def lost(self, protocol: Any) -> None:
+        """The connection of *protocol*, aiohttp's `RequestHandler`, is lost."""
+        self._early.discard(protocol)
+        handling = self._of(protocol)
+        if handling is not None:
+            self._abandoned.lost(handling)
+
+    def hung_up(self, protocol: Any) -> bool:
+        """The client of *protocol* sends no more. Returns whether its connection stays open."""
+        handling, waiting = self._of(protocol), protocol._messages
+        if transports.is_tls(protocol.transport):
+            return False
+        if handling is not None and not waiting and protocol._current_request.content.is_eof():
+            self._abandoned.hung_up(handling, link_of(protocol.transport))
+        elif handling is None and (_begins(protocol) or (len(waiting) == 1)):
+            self._early.add(protocol)  # its handler has yet to begin
+        else:
+            return False
+        protocol.close()  # after the answer
+        return True
+
+    def _of(self, protocol: Any) -> Handling | None:
+        """The request that is worked on for *protocol*, if it is not answered yet."""
+        request = protocol._current_request
+        return None if _is_sent(request) else self._underway.get(id(request))
+
+    def factory(self, server: Callable[[], Any]) -> Callable[[], Any]:
+        """Return a factory like *server* whose protocols tell this object that their clients have gone."""
+        kind = web.RequestHandler
+        handlings = self
+
+        class Telling(kind):  # type: ignore[misc, valid-type]
+            __slots__ = ()
+
+            def eof_received(self) -> bool:
+                return handlings.hung_up(self)
+
+            def connection_lost(self, exc: BaseException | None) -> None:
+                handlings.lost(self)
+                super().connection_lost(exc)
+
+        def make() -> Any:
+            made = server()
+            if type(made) is kind:
+                made.__class__ = Telling
+            return made
+
+        return make
+
+
+def _begins(protocol: Any) -> bool:
+    """Whether the handler of a request that *protocol* has read is about to begin."""
+    info = transports.tcp_info(protocol.transport)
+    waits = protocol._waiter is not None or protocol._messages
+    return not waits and info is not None and info.received > 0
+
+
+def _is_sent(request: Any) -> bool:
+    """Whether all of the response to *request* has been written; its handler goes on."""
+    return bool(getattr(getattr(request, "_payload_writer", None), "_eof", False))
+
+
+def guard(server: Callable[[], Any], *, reaper: AsyncioReaper | None = None) -> Callable[[], Any]:
+    """Guard `AppRunner.server`:
+    `loop.create_server(reaper.aiohttp.guard(runner.server), host, port)`.
+
+    Args:
+        server: The attribute, which exists after `await runner.setup()`.
+        reaper: Watches the connections, by its config's `timeouts`; None: the loop's own, without
+            `timeouts.abandoned`.
+    """
+    handler = getattr(server, "request_handler", None)
+    if reaper is None or handler is None or not reaper.config.timeouts.abandoned:
+        return polled.guard(server, phase_of, reaper=reaper)
+    handlings = Handlings(reaper, handler)
+    server.request_handler = handlings.handle  # type: ignore[attr-defined]
+    return polled.guard(handlings.factory(server), phase_of, reaper=reaper)
+
+
+def run_app(app: Any, *, config: ReaperConfig | None = None, **options: Any) -> None:
+    """`aiohttp.web.run_app` with guarded connections.
+
+    Args:
+        app: As in `aiohttp.web.run_app`.
+        config: The settings in force; None: those of the file that REAPER_CONFIG names and of the
+            variables REAPER_*.
+        options: As in `aiohttp.web.run_app`, except `loop`. A `keepalive_timeout` holds where
+            *config* leaves `keep_alive` at its default; `shutdown_timeout` is `drain` unless given.
+    Raises:
+        ConfigError: there is no *config*, and the file or a variable cannot be used.
+    """
+    settings = ReaperConfig.load(os.environ.get("REAPER_CONFIG")) if config is None else config
+    settings = kept_alive(settings, options.get("keepalive_timeout"))
+    warn(settings, "aiohttp", server_logger)
+    # aiohttp's own timer counts the seconds in which the process stood still, and fires before the
+    # bytes are read that came meanwhile.
+    options["keepalive_timeout"] = NEVER
+
+    def guarded(server: Callable[[], Any]) -> Callable[[], Any]:
+        return guard(server, reaper=reaper_of(config=settings))
+
+    seconds = advertised(settings)
+    options.setdefault("shutdown_timeout", settings.timeouts.drain)
+
+    async def prepare(request: web.Request, response: web.StreamResponse) -> None:
+        if LEAVING and request.transport in LEAVING:
+            response.force_close()
+            response.headers["Connection"] = "close"
+        elif seconds and response.keep_alive and response.status != HTTPStatus.SWITCHING_PROTOCOLS:
+            response.headers.setdefault("Keep-Alive", f"timeout={seconds}")
+
+    app.on_response_prepare.append(prepare)
+    end_streams(app, settings)
+    make = loop_factory(wrap=guarded, config=settings)
+    web.run_app(app, loop=make(), **options)

@@ -1,0 +1,41 @@
+"""Servers that give asyncio a protocol factory and let nobody change it: `create_server` of every
+loop is wrapped, which recognises the factory and guards it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from .guest import Visit, around
+
+Wrap = Callable[[Any], Any]
+_FACTORIES: list[tuple[Callable[[Any], bool], Wrap, Visit]] = []
+"""For each such server: what recognises its factory, what guards it, and the visit."""
+
+
+def on_loops(means: Callable[[Any], bool], wrap: Wrap, visit: Visit) -> None:
+    """Guard the protocol factories for which *means* is true, on every asyncio loop."""
+    if not _FACTORIES:
+        from asyncio.base_events import BaseEventLoop
+
+        kinds: list[Any] = [BaseEventLoop]
+        with suppress(ImportError):
+            from uvloop import Loop
+
+            kinds.append(Loop)
+        for kind in kinds:
+            around(kind, "create_server")(_meeting)
+    _FACTORIES.append((means, wrap, visit))
+
+
+async def _meeting(
+    create_server: Any, loop: Any, protocol_factory: Any, *arguments: Any, **options: Any
+) -> Any:
+    for means, wrap, visit in _FACTORIES:
+        if means(protocol_factory):
+            made = await create_server(loop, wrap(protocol_factory), *arguments, **options)
+            visit.listens(made.sockets)
+            return made
+    return await create_server(loop, protocol_factory, *arguments, **options)

@@ -1,0 +1,233 @@
+"""A guest in a server that others wrote: what is changed in it, which of its names that needs, and
+which of its versions the tests ran.
+
+One rule: *nothing is changed unless every name is there*. A server that lacks one of them is left
+alone, and a line says so; `--strict` ends the program with status 2 instead. An exception in here
+never reaches the program.
+
+A room of `reaper.servers` declares its guests in `changes.py`, which imports nothing of the server
+until the program has. `reaper.run.servers` lists them all.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from types import ModuleType
+from typing import Any, NoReturn, Protocol
+
+from ..config.effects import said, without_effect
+from ..config.settings import ReaperConfig
+from ..errors import one_line
+
+PACKAGE = __name__.partition(".")[0]
+"""The name of this library in this process: `_idle_reaper` where `reaper run` has imported it."""
+
+HTTP = ("first_byte", "headers", "body", "keep_alive", "write", "tunnel", "vanished")
+"""The timeouts that hold for an HTTP server."""
+SOCKETS = ("tunnel", "vanished")
+"""The timeouts that hold for a server of WebSockets and nothing else."""
+
+Around = Callable[[Any, str], Callable[[Callable[..., Any]], None]]
+"""As `around`."""
+
+
+class Host(Protocol):
+    """Who lets guests in, and says to people what becomes of a server: `reaper.run.report`."""
+
+    def load(self) -> ReaperConfig:
+        """The settings in force."""
+
+    def is_set(self, name: str) -> bool:
+        """Whether the timeout *name* was set anywhere."""
+
+    def alone(self) -> bool:
+        """Whether nobody watches from outside what is left alone here."""
+
+    def guarded(
+        self, server: str, sockets: Iterable[Any], limits: Mapping[str, float], vain: str = ""
+    ) -> None:
+        """Say that *server* listens on *sockets* and is guarded."""
+
+    def left_alone(self, server: str, why: str) -> None:
+        """Say that *server* is not guarded."""
+
+    def refuse(self, why: str) -> NoReturn:
+        """Say *why*, and end the program with status 2."""
+
+
+@dataclass(frozen=True)
+class Guest:
+    """What is changed in one module of a server.
+
+    Attributes:
+        name: The server's name on PyPI.
+        tested: The lowest and the highest version that the tests ran, both inclusive.
+        module: `change` is called when the program has imported this module.
+        uses: The names in the module that are changed, or used although they are private; dots
+            lead into a class. Nothing is changed unless all of them are there.
+        change: Makes the change; called with the module, and with what it may say of the server.
+        limits: The timeouts that hold afterwards.
+        own: Timeouts that stay the server's own unless they are set here, and where it has them
+            from.
+        columns: Its kinds in `config.effects`; empty: its name is the only one.
+        note: Which of its kinds are guarded, for people; empty: all.
+    """
+
+    name: str
+    tested: tuple[str, str]
+    module: str
+    uses: tuple[str, ...]
+    change: Callable[[ModuleType, Visit], None]
+    limits: tuple[str, ...] = HTTP
+    own: Mapping[str, str] = field(default_factory=dict)
+    columns: tuple[str, ...] = ()
+    note: str = ""
+
+    def guard(self, module: ModuleType, host: Host, *, strict: bool) -> None:
+        """Change *module*, which has just been imported.
+
+        Raises:
+            SystemExit: it does not fit, and *strict* is set.
+        """
+        try:
+            if why := self.misfit(module, strict=strict):
+                self._refuse(why, host, strict=strict)
+            else:
+                self.change(module, Visit(self, host))
+        except Exception as error:  # the program goes on without us
+            self._refuse(f"{type(error).__name__}: {one_line(error)}", host, strict=strict)
+
+    def misfit(self, module: ModuleType, *, strict: bool) -> str:
+        """Why *module* cannot be guarded; empty if it can."""
+        lost = [name for name in self.uses if not _has(module, name)]
+        if lost:
+            return f"it has no {', '.join(lost)}; tested with {self.range}"
+        if strict and not _within(self.version, self.tested):
+            return f"tested with {self.range}"
+        return ""
+
+    def _refuse(self, why: str, host: Host, *, strict: bool) -> None:
+        if strict:
+            host.refuse(f"{self} does not fit: {why}")
+        host.left_alone(str(self), why)
+
+    @property
+    def version(self) -> str:
+        """The version that is installed; empty if none is."""
+        try:
+            return version(self.name)
+        except PackageNotFoundError:
+            return ""
+
+    @property
+    def range(self) -> str:
+        """The versions that were tested, in words."""
+        return " to ".join(dict.fromkeys(self.tested))
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Its names in `config.effects`."""
+        return self.columns or (self.name,)
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version}".rstrip()
+
+
+@dataclass(frozen=True)
+class Visit:
+    """A guest in a program: what it may ask, and what it says of its server.
+
+    Attributes:
+        guest: Whose visit it is.
+        host: Who has let it in.
+    """
+
+    guest: Guest
+    host: Host
+
+    def listens(
+        self, sockets: Iterable[Any], column: str = "", keep_alive: float | None = None
+    ) -> None:
+        """Say that the server listens on *sockets*, guarded, and what is set and does nothing in it.
+
+        Args:
+            sockets: Its listening sockets.
+            column: Which of its `kinds` it is; empty: the first.
+            keep_alive: The server's own, in seconds, which holds unless ours is set; None: it has
+                none.
+        """
+        config = self.host.load()
+        limits = {name: getattr(config.timeouts, name) for name in self.guest.limits}
+        if keep_alive is not None and not self.host.is_set("keep_alive"):
+            limits["keep_alive"] = keep_alive
+        vain = said(without_effect(config, [column or self.guest.kinds[0]]))
+        self.host.guarded(str(self.guest), sockets, limits, vain)
+
+    def left_alone(self, why: str, kind: str = "") -> None:
+        """Say that the server, or this *kind* of it, is not guarded, because of *why*."""
+        self.host.left_alone(f"{self.guest}{kind}", why)
+
+
+def _has(module: ModuleType, path: str) -> bool:
+    found: Any = module
+    for name in path.split("."):
+        found = getattr(found, name, None)
+        if found is None:  # which has attributes of its own
+            return False
+    return True
+
+
+def _within(found: str, tested: tuple[str, str]) -> bool:
+    return _parts(tested[0]) <= _parts(found) <= _parts(tested[1])
+
+
+def _parts(text: str) -> tuple[int, ...]:
+    numbers = (part for part in text.replace("-", ".").split("."))
+    return tuple(int(part) for part in numbers if part.isdigit())
+
+
+def around(kind: Any, name: str) -> Callable[[Callable[..., Any]], None]:
+    """Replace the method *name* of the class *kind* by the decorated function.
+
+    The function is called with the original method, and then with the arguments of the call. What
+    was a coroutine function stays one.
+    """
+
+    def decorate(instead: Callable[..., Any]) -> None:
+        method = getattr(kind, name)
+        if inspect.iscoroutinefunction(method):
+
+            @functools.wraps(method)
+            async def awaited(*arguments: Any, **options: Any) -> Any:
+                return await instead(method, *arguments, **options)
+
+            setattr(kind, name, awaited)
+            return
+
+        @functools.wraps(method)
+        def wrapped(*arguments: Any, **options: Any) -> Any:
+            return instead(method, *arguments, **options)
+
+        setattr(kind, name, wrapped)
+
+    return decorate
+
+
+def after(kind: Any, name: str) -> Callable[[Callable[..., Any]], None]:
+    """Have the decorated function called each time the method *name* of *kind* has returned.
+
+    The function is called with the result, and then with the arguments of the call.
+    """
+
+    def decorate(then: Callable[..., Any]) -> None:
+        @around(kind, name)
+        def both(method: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+            result = method(*arguments, **options)
+            then(result, *arguments, **options)
+            return result
+
+    return decorate

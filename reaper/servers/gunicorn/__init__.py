@@ -1,0 +1,1 @@
+"""gunicorn's workers, guarded: `gunicorn -k reaper.gunicorn.ASGIWorker`, `ThreadWorker`, `UvicornWorker`."""

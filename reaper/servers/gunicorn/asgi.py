@@ -1,0 +1,261 @@
+"""gunicorn's worker for ASGI, guarded: `gunicorn -k reaper.gunicorn.ASGIWorker`.
+
+The rule of this module: *gunicorn's loop is replaced by one that guards, and nothing else of it*.
+When a connection is due, the fields of its protocol say whose turn it is. Tried with gunicorn
+27.0.1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+from contextlib import suppress
+from typing import Any
+
+from gunicorn.workers import gasgi
+
+from ...asyncio.closing import bound
+from ...asyncio.reaper import AsyncioReaper, reaper_of
+from ...asyncio.serve import loop_factory
+from ...asyncio.transports import descriptor_of, is_tls
+from ...config.settings import ReaperConfig
+from ...policy import Phase
+from .. import polled
+from ..abandoned import Requests, link_of, streams_of
+from ..configured import kept_alive, warn
+from ..goodbye import begin_stopping
+from ..http2.waiting import Watch
+from ..metrics import stopping
+from ..streams import Streams
+from .http2 import guard
+
+NEVER = 10**8
+"""Seconds; the keep-alive that gunicorn is given where ours is in force. Its own timer would fire
+before the bytes are read that came while the process stood still.
+"""
+
+
+LIFESPAN = 2.0
+"""Seconds of `--graceful-timeout` that are left for what follows the drain: the application's
+lifespan ends then.
+"""
+
+
+QUICK = 1.0
+"""Seconds that the application has to end in a quick stop, at SIGINT or SIGQUIT; gunicorn's master
+kills the worker 2 s after it.
+"""
+
+
+def phase_of(transport: Any) -> Phase:
+    """What the connection of *transport* waits for. One that speaks uwsgi counts as in use."""
+    protocol = transport.get_protocol()
+    http2 = getattr(protocol, "_h2_conn", None)
+    if http2 is not None:
+        used = http2.streams or protocol._h2_tasks or getattr(http2, "leaving", False)
+        return Phase.IN_FLIGHT if used else Phase.KEEP_ALIVE
+    if getattr(protocol, "_websocket", None) is not None:
+        return Phase.TUNNEL
+    if getattr(protocol, "_awaiting_request", False):
+        return Phase.IN_FLIGHT if protocol._finishing_calls else Phase.KEEP_ALIVE
+    receiver = getattr(protocol, "_body_receiver", None)
+    waits = receiver is not None and not receiver._complete and transport.is_reading()
+    return Phase.BODY if waits else Phase.IN_FLIGHT
+
+
+def _receiver(receive: Any, _: Any) -> Any:
+    """gunicorn's `BodyReceiver` whose method *receive* is; None: over HTTP/2, where it is none."""
+    return getattr(receive, "__self__", None)
+
+
+def _not_now() -> None:
+    """Cancels nothing."""
+
+
+def farewell(transport: Any) -> bytes:
+    """GOAWAY for a client that speaks HTTP/2, once, as gunicorn sends it when its own timer fires."""
+    http2 = getattr(transport.get_protocol(), "_h2_conn", None)
+    if http2 is None or http2.h2_conn.state_machine.state.name == "CLOSED":
+        return b""
+    http2.h2_conn.close_connection()
+    return bytes(http2.h2_conn.data_to_send())
+
+
+class _Protocol(gasgi.ASGIProtocol):  # type: ignore[misc]
+    """gunicorn's protocol, whose streams of HTTP/2 are guarded, and whose own keep-alive stays in
+    force there.
+
+    We ask the kernel when a connection was used last, and to the kernel a PING and what answers it
+    are bytes like those of a request. gunicorn counts from its last stream.
+    """
+
+    worker: ASGIWorker
+
+    def _handle_http2_connection(self, *given: Any, **named: Any) -> Any:
+        self._keepalive: float = self.worker.http2_keep_alive
+        return super()._handle_http2_connection(*given, **named)
+
+    def _start_http2_stream(self, request: Any, http2: Any, *names: Any) -> None:
+        watch = functools.partial(self.worker.watch_of, self.transport)
+        guard(http2, request.stream, watch)
+        super()._start_http2_stream(request, http2, *names)
+
+    async def _serve_http2_request(self, request: Any, http2: Any, *names: Any) -> None:
+        await super()._serve_http2_request(request, http2, *names)
+        if not self.worker.alive:
+            http2.leaving = True
+
+    def _close_transport(self) -> None:
+        """As gunicorn's. Of a transport with TLS that is closed twice asyncio lets go: nothing would
+        bound its goodbye.
+        """
+        if getattr(self, "_h2_conn", None) is None or not self.transport.is_closing():
+            super()._close_transport()
+        self._closed: bool = True
+
+    @classmethod
+    def _check_h1c_protocol_available(cls) -> bool:
+        """gunicorn notes the fast parser on the class that is asked, and looks for it on its own."""
+        return bool(gasgi.ASGIProtocol._check_h1c_protocol_available())
+
+
+class ASGIWorker(gasgi.ASGIWorker):  # type: ignore[misc]
+    """gunicorn's worker with guarded connections and TLS handshakes.
+
+    Its `--keep-alive` holds where reaper.toml and REAPER_* leave `timeouts.keep_alive` at its
+    default. A stop takes no longer than `--graceful-timeout`, whatever `timeouts.drain_delay` and
+    `timeouts.drain` say.
+    """
+
+    loop: Any
+    own_keep_alive: float
+    """What gunicorn's own `--keep-alive` says, seconds."""
+    http2_keep_alive: float
+    """Seconds without a stream after which gunicorn ends a connection of HTTP/2; 0: never. Ours is a
+    tick shorter, so it comes first where nothing is sent.
+    """
+
+    def _setup_event_loop(self) -> None:
+        super()._setup_event_loop()
+        kind = type(self.loop)
+        self.loop.close()
+        settings = ReaperConfig.load(os.environ.get("REAPER_CONFIG"))
+        self._settings = settings
+        warn(settings, "gunicorn-asgi", self.log)
+        self._streams: Streams | None = None  # until it listens
+        self.own_keep_alive = self.cfg.keepalive
+        if self.cfg.keepalive:
+            settings = kept_alive(settings, self.cfg.keepalive)
+            self.cfg.set("keepalive", NEVER)
+        limit = settings.timeouts.keep_alive
+        self.http2_keep_alive = limit and limit + settings.reaper.tick
+        self._reaper: functools.partial[AsyncioReaper] = functools.partial(
+            reaper_of, config=settings
+        )
+
+        def wrap(factory: Any) -> Any:
+            self._stand_around()
+            gone = self._gone if settings.timeouts.abandoned else None
+            return polled.guard(
+                functools.partial(self._made, factory),
+                phase_of,
+                reaper=self._reaper(),
+                gone=gone,
+                farewell=farewell,
+            )
+
+        self.loop = loop_factory(base=kind, wrap=wrap, config=settings)()
+        asyncio.set_event_loop(self.loop)
+
+    def watch_of(self, transport: Any) -> Watch:
+        """Who watches the streams of the connection of *transport*."""
+        reaper = self._reaper()
+        return Watch(
+            reaper.driver,
+            reaper.config,
+            reaper.sweep,
+            functools.partial(descriptor_of, transport),
+            functools.partial(self._close, transport),
+        )
+
+    def _close(self, transport: Any) -> None:
+        """Close *transport*. Its goodbye of TLS has `timeouts.linger`, not asyncio's 30 s."""
+        transport.close()
+        bound(self._reaper(), transport)
+
+    def _stand_around(self) -> None:
+        """Stand around the application: its streams are told when the worker stops, and requests
+        are cancelled whose clients are gone. To be called within the running loop.
+        """
+        if self._streams is None:
+            config, driver = self._settings, self._reaper().driver
+            log = self.log.error_log
+            self._streams = streams_of(
+                self.asgi,
+                config,
+                driver,
+                _receiver,
+                lambda receiver: receiver._closed,
+                talks=True,
+                log=log,
+            )
+            if config.timeouts.drain_streams or config.timeouts.abandoned:
+                self.asgi: Any = self._streams
+
+    def _made(self, factory: Any) -> Any:
+        """A protocol of gunicorn's. If `timeouts.abandoned` is set, it keeps the connection open at a
+        FIN while an answer is owed.
+        """
+        protocol = factory()
+        protocol.__class__ = _Protocol
+        if self._settings.timeouts.abandoned:
+            protocol.eof_received = functools.partial(self._hung_up, protocol)
+        return protocol
+
+    def _hung_up(self, protocol: Any) -> bool:
+        """The client of *protocol* sends no more. Returns whether its connection stays open."""
+        receiver, transport = protocol._body_receiver, protocol.transport
+        if (
+            not isinstance(self._streams, Requests)
+            or receiver is None
+            or not receiver._complete
+            or is_tls(transport)
+            or not self._streams.hung_up(receiver, link_of(transport))
+        ):
+            return False
+        protocol._keepalive = 0
+        protocol._cancel_task_if_pending = _not_now
+        return True
+
+    def _gone(self, protocol: Any) -> None:
+        """The connection of *protocol* is about to be lost. gunicorn would cancel its handler by
+        `asgi_disconnect_grace_period`; where we do that, gunicorn does not.
+        """
+        if isinstance(self._streams, Requests) and self._streams.lost(protocol._body_receiver):
+            protocol._cancel_task_if_pending = _not_now
+
+    async def _shutdown(self) -> None:
+        reaper = self._reaper()
+        timeouts = reaper.config.timeouts
+        stops_at = self.loop.time() + self.cfg.graceful_timeout
+        if not self._quick_shutdown:
+            self.cfg.set("keepalive", 0)  # what is answered from now on says that it is the last
+            for transport in polled.transports_of(reaper):
+                transport.get_protocol()._keepalive = 0
+            begin_stopping()
+            await stopping(timeouts.drain_delay)
+            if self._streams is not None:
+                self._streams.stop(timeouts.drain_streams)
+            for server in self.servers:
+                server.close()
+            # What was on its way when the client learnt of the stop is answered.
+            await asyncio.sleep(timeouts.drain_idle)
+            # gunicorn kills the worker when its time is over: before, the lifespan has to end.
+            left = max(stops_at - self.loop.time() - LIFESPAN, reaper.core.tick)
+            await reaper.drain(min(timeouts.drain, left), min(timeouts.drain_window, left))
+        await super()._shutdown()
+        if self._quick_shutdown and self.lifespan:
+            # gunicorn leaves it out of a quick stop, and what the application holds stays open.
+            with suppress(Exception):
+                await asyncio.wait_for(self.lifespan.shutdown(), QUICK)

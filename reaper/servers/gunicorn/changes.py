@@ -1,0 +1,89 @@
+"""What `reaper run` changes in gunicorn. It is told by its worker class, as its command line is by
+`-k`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from ...errors import one_line
+from ..guest import PACKAGE, Guest, Visit, around
+
+TESTED = ("27.0.1", "27.0.1")
+
+WORKERS = {
+    "gunicorn.workers.gasgi.ASGIWorker": "ASGIWorker",
+    "gunicorn.workers.gthread.ThreadWorker": "ThreadWorker",
+}
+"""The class of `reaper.gunicorn` that stands for each of gunicorn's."""
+
+COLUMNS = {"ASGIWorker": "gunicorn-asgi", "ThreadWorker": "gunicorn-gthread"}
+
+
+def is_ours(kind: Any) -> bool:
+    """Whether *kind* is a class of this library: of this copy, or of the one the program imports."""
+    return kind.__module__.partition(".")[0] in (PACKAGE, "reaper")
+
+
+def config(module: ModuleType, visit: Visit) -> None:
+    """Have each `Config` name a guarded worker class."""
+    read, said = module.Config.worker_class.fget, set[type]()
+
+    def worker_class(self: Any) -> Any:
+        found = read(self)
+        name = WORKERS.get(f"{found.__module__}.{found.__qualname__}")
+        if name is None:
+            guards = is_ours(found) or found.__module__.startswith("uvicorn")
+            # Where somebody watches from outside, he says what becomes of it.
+            if not guards and visit.host.alone() and found not in said:
+                said.add(found)  # gunicorn reads the class again and again
+                kind = f"'s worker {found.__qualname__}"
+                visit.left_alone("-k asgi or gthread can be, from inside", kind)
+            return found
+        try:
+            from ... import gunicorn
+
+            return getattr(gunicorn, name)
+        except Exception as error:  # gunicorn goes on with its own
+            visit.left_alone(one_line(error), f"'s {name}")
+            return found
+
+    module.Config.worker_class = property(worker_class, doc=module.Config.worker_class.__doc__)
+
+
+def worker(module: ModuleType, visit: Visit) -> None:
+    """Say on which sockets each worker listens."""
+
+    @around(module.Worker, "init_process")
+    def init_process(method: Callable[..., Any], self: Any) -> None:
+        kind = type(self)
+        if is_ours(kind) and kind.__name__ in COLUMNS:
+            seconds = getattr(self, "own_keep_alive", self.cfg.keepalive)
+            found = (each.sock for each in self.sockets)
+            visit.listens(found, COLUMNS[kind.__name__], float(seconds) if seconds else None)
+        method(self)  # this returns when the worker has ended
+
+
+KINDS = ("gunicorn-asgi", "gunicorn-gthread", "gunicorn-uvicorn")
+
+GUESTS: tuple[Guest, ...] = (
+    Guest(
+        "gunicorn",
+        TESTED,
+        "gunicorn.config",
+        ("Config.worker_class.fget",),
+        config,
+        columns=KINDS,
+    ),
+    Guest(
+        "gunicorn",
+        TESTED,
+        "gunicorn.workers.base",
+        ("Worker.init_process",),
+        worker,
+        columns=KINDS,
+        note="with the workers asgi, gthread and uvicorn's; the others from outside",
+    ),
+)

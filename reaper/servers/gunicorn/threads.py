@@ -1,0 +1,333 @@
+"""gunicorn's worker with threads, guarded: a thread of ours judges each connection when it is due.
+
+The rule of this module: *the worker's threads are told nothing, and wait for nothing of ours*. They
+leave two flags on the connection, which say what they do; the kernel says when bytes moved. A
+connection that is due is shut down, so that the thread of gunicorn's that reads or polls it sees
+its end and closes it. A stream of HTTP/2 is reset by the thread that serves it: see `http2_threads`.
+gunicorn's own timers of idle connections do nothing here: when the process has stood still they
+would fire before the bytes are read that came meanwhile. Tried with gunicorn 27.0.1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import functools
+import math
+import os
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from gunicorn import sock as gunicorn_sock
+from gunicorn.workers import gthread
+
+from ...asyncio.overload import REFUSALS, Refusal
+from ...asyncio.reaper import LOOKS_PER_TICK, AsyncioReaper, reaper_of
+from ...config.settings import ReaperConfig
+from ...driver.sockets import reset_on_close
+from ...policy import Phase
+from .. import polled
+from ..configured import kept_alive, warn
+from ..http2.leaving import Leaving
+from ..http2.waiting import Watch
+from .http2_threads import guard, guard_stream, until_it_has_gone
+
+FULL_PAUSE = 0.05
+"""Seconds for which gunicorn's main thread waits when there is no descriptor for a newcomer."""
+
+
+class Face(polled.Face):
+    """Shows a guard a connection of gunicorn's as if it were a transport.
+
+    Attributes:
+        answering: Whether a thread answers a request of the connection.
+        receiving: Whether that thread waits for bytes of the request.
+    """
+
+    def __init__(self, conn: Any) -> None:
+        self._conn = conn
+        # While we shut a descriptor down no thread of gunicorn's may close it: its number could be
+        # that of another connection a moment later.
+        self._lock = threading.Lock()
+        self._close = conn.close
+        self.answering = self.receiving = False
+        conn.close = self.close_for_gunicorn
+
+    def close_for_gunicorn(self, *arguments: Any, **options: Any) -> None:
+        """Stands in the place of the connection's own `close`, and waits until no other thread
+        shuts it down.
+        """
+        with self._lock, contextlib.suppress(AttributeError):
+            del self._conn.close  # it refers to this object, which refers to the connection
+        self._close(*arguments, **options)
+
+    def known(self) -> dict[str, Any]:
+        """The socket and the client's address. They are read each time, because TLS puts another
+        socket in the place of the first.
+        """
+        return {"socket": self._conn.sock, "peername": self._conn.client}
+
+    def is_closing(self) -> bool:
+        """Whether gunicorn has closed the socket."""
+        return bool(self._conn.sock.fileno() < 0)
+
+    def close(self) -> None:
+        """Let gunicorn see the end of the connection."""
+        self._end(socket.SHUT_RD if self._has_to_part() else socket.SHUT_RDWR)
+
+    def abort(self) -> None:
+        """The same, and nothing more is sent."""
+        self._end(socket.SHUT_RDWR)
+
+    def _end(self, how: int) -> None:
+        with self._lock, contextlib.suppress(OSError):
+            # The shutdown of a TLS socket belongs to the thread that reads it.
+            socket.socket.shutdown(self._conn.sock, how)
+
+    # ---- GOAWAY: the thread that reads says it once it sees the end of what it reads
+    def farewell(self) -> bytes:
+        """What a connection of HTTP/2 without a stream is sent before it is closed; see `write`."""
+        rests = self._conn.is_http2 and self._phase_of_http2() is Phase.KEEP_ALIVE
+        return b"GOAWAY" if rests else b""
+
+    def write(self, _farewell: bytes) -> None:
+        """Have its thread say the `farewell`."""
+        self._conn.parser.told_to_end = True
+        self._end(socket.SHUT_RD)
+
+    def _has_to_part(self) -> bool:
+        return getattr(self._conn.parser, "told_to_end", False)
+
+    def get_write_buffer_size(self) -> int:
+        """Whether its thread has yet to say GOAWAY: until then nobody else may end what is sent."""
+        return int(self._has_to_part() and not self.is_closing())
+
+    def phase(self) -> Phase:
+        """What the connection waits for. KEEP_ALIVE also stands for its first byte and for the
+        rest of its headers: the kernel tells them apart.
+        """
+        if self._conn.is_http2:
+            return self._phase_of_http2()
+        if not self.answering:
+            return Phase.KEEP_ALIVE
+        return Phase.BODY if self.receiving else Phase.IN_FLIGHT
+
+    def _phase_of_http2(self) -> Phase:
+        """As `phase`: one thread serves a whole connection of HTTP/2, and its parser knows which
+        streams are open. Where the parser does not say, the connection is in use.
+        """
+        parser = self._conn.parser
+        streams = getattr(parser, "streams", None)
+        if streams is None or streams or getattr(parser, "pending_requests", None):
+            return Phase.IN_FLIGHT
+        return Phase.KEEP_ALIVE
+
+
+class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
+    """gunicorn's worker with guarded connections.
+
+    Its `--keep-alive` holds where reaper.toml and REAPER_* leave `timeouts.keep_alive` at its
+    default.
+    """
+
+    nr_conns: int  # gunicorn's own number of connections
+    _serves = True
+    _stopped = math.inf
+
+    @property
+    def alive(self) -> bool:
+        """gunicorn's own: whether it serves. Whoever stops it sets this."""
+        return self._serves
+
+    @alive.setter
+    def alive(self, serves: bool) -> None:
+        if self._serves and not serves:
+            self._stopped = time.monotonic()
+        self._serves = serves
+
+    def init_process(self) -> None:
+        """Start the thread that judges, then do what gunicorn does."""
+        self._settings = kept_alive(
+            ReaperConfig.load(os.environ.get("REAPER_CONFIG")), self.cfg.keepalive or None
+        )
+        warn(self._settings, "gunicorn-gthread", self.log)
+        self._loop = asyncio.new_event_loop()
+        self._judging = threading.Thread(target=self._loop.run_forever, name="reaper", daemon=True)
+        self._judging.start()
+        self._tls = gunicorn_sock.ssl_context(self.cfg) if self.cfg.is_ssl else None
+        self._reaper = asyncio.run_coroutine_threadsafe(self._begun(), self._loop).result()
+        super().init_process()
+
+    async def _begun(self) -> AsyncioReaper:
+        return reaper_of(config=self._settings)
+
+    def accept(self, listener: Any) -> None:
+        """Accept a connection. gunicorn's worker dies where no descriptor is left; under
+        `reaper.pressure` it waits instead until the longest idle have gone.
+        """
+        try:
+            super().accept(listener)
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE) or self._reaper.pressure is None:
+                raise
+            time.sleep(FULL_PAUSE)
+
+    def enqueue_req(self, conn: Any) -> None:
+        """A connection is new, or bytes have come on it again. The first time guard it, or refuse
+        it if it is one too many.
+        """
+        if not hasattr(conn, "face"):
+            # gunicorn's own number is exact in this thread, and counts this one. Our books are
+            # another thread's.
+            if not self._welcomed():
+                self.nr_conns -= 1
+                asyncio.run_coroutine_threadsafe(self._refuse(conn.sock), self._loop)
+                return
+            conn.face = face = Face(conn)
+            self._loop.call_soon_threadsafe(self._watch, face)
+            self._until_it_speaks(conn)
+            return
+        super().enqueue_req(conn)
+
+    def _until_it_speaks(self, conn: Any) -> None:
+        """Let *conn*, which is new, wait among those of which gunicorn's main thread polls all.
+
+        gunicorn itself has a thread wait for its first byte, for up to 5 s: a few silent clients then
+        hold up all others, and each such wait needs a descriptor of its own.
+        """
+        conn.timeout = time.monotonic() + self.cfg.keepalive
+        self.pending_conns.append(conn)
+        speaks = functools.partial(self.on_pending_socket_readable, conn)
+        self.poller.register(conn.sock, selectors.EVENT_READ, speaks)
+
+    def _welcomed(self) -> bool:
+        """Whether the connection that is accepted now may stay."""
+        reaper = self._reaper
+        if reaper.reading is not None and reaper.accepting and self.nr_conns > reaper.room:
+            asyncio.run_coroutine_threadsafe(self._read_pressure(), self._loop).result()
+        return reaper.accepting and self.nr_conns <= reaper.most
+
+    async def _read_pressure(self) -> None:
+        if self._reaper.reading is not None:
+            self._reaper.reading()
+
+    async def _refuse(self, connection: socket.socket) -> None:
+        """Answer *connection* in our thread, so that none of gunicorn's waits for its client."""
+        reaper = self._reaper
+        reaper.refused += 1
+        if reaper.refusing >= REFUSALS:
+            with contextlib.suppress(OSError):
+                reset_on_close(connection)
+            connection.close()
+            return
+        connection.setblocking(False)
+        seconds = self._settings.timeouts.linger or reaper.core.tick
+        with contextlib.suppress(OSError):  # it has gone, or its handshake failed
+            await self._loop.connect_accepted_socket(
+                lambda: Refusal(reaper),
+                connection,
+                ssl=self._tls,
+                ssl_handshake_timeout=seconds if self._tls else None,
+            )
+
+    def _watch(self, face: Face) -> None:
+        reaper = self._reaper
+        with contextlib.suppress(OSError):  # it is closed already
+            # The function holds the face, so that it is freed in this thread and in no other.
+            polled.watch(reaper, face, lambda _: face.phase(), lambda _: face.farewell())
+
+    def handle_request(self, req: Any, conn: Any) -> Any:
+        """Answer the request, and note meanwhile whether the client has to send more for that."""
+        face: Face = conn.face
+        unreader = getattr(conn.parser, "unreader", None)
+        if unreader is not None and "chunk" not in vars(unreader):
+            unreader.chunk = _noted(face, unreader.chunk)
+        face.answering = True
+        try:
+            return super().handle_request(req, conn)
+        finally:
+            face.answering = False
+
+    def _serve_http2_stream(self, request: Any, conn: Any, http2: Any) -> None:
+        self._guard_http2(conn)
+        guard_stream(request.stream)
+        super()._serve_http2_stream(request, conn, http2)
+        if not self.alive:
+            http2.leaving = True
+
+    def handle_http2(self, conn: Any) -> Any:
+        """Serve the connection. gunicorn's main thread, which closes it, waits 2 s for its client; a
+        thread may wait as long as that one waits for threads.
+        """
+        self._guard_http2(conn)
+        kept = super().handle_http2(conn)
+        if getattr(conn.parser, "leaving", False):
+            end = min(self._stopped, time.monotonic()) + self.cfg.graceful_timeout
+            leaving = Leaving(self._settings.timeouts.drain_idle, end)
+            until_it_has_gone(conn.sock, leaving, self._reaper.core.tick / LOOKS_PER_TICK)
+        return kept
+
+    def _guard_http2(self, conn: Any) -> None:
+        watch = functools.partial(self._watch_of, conn)
+        guard(conn.parser, watch, self._soon, self._reaper.core.tick)
+
+    def _soon(self, call: Callable[[], None]) -> None:
+        """Have *call* called in our thread."""
+        with contextlib.suppress(RuntimeError):  # the worker has ended
+            self._loop.call_soon_threadsafe(call)
+
+    def _watch_of(self, conn: Any) -> Watch:
+        """Who watches the streams of *conn*."""
+        reaper = self._reaper
+        return Watch(
+            reaper.driver, reaper.config, reaper.sweep, lambda: conn.sock.fileno(), conn.face.close
+        )
+
+    def handle_h2c_upgrade(self, conn: Any, *arguments: Any) -> Any:
+        """Read the body of the request that asks for HTTP/2, then serve the connection. Until its
+        parser speaks HTTP/2 the request is being answered.
+        """
+        conn.face.answering = True
+        try:
+            return super().handle_h2c_upgrade(conn, *arguments)
+        finally:
+            conn.face.answering = False
+
+    def murder_keepalived(self, force: bool = False) -> None:
+        """Close nothing while the worker runs: our limits do. While it stops, gunicorn's holds."""
+        if force or not self.alive:
+            super().murder_keepalived(force)
+
+    def murder_pending(self) -> None:
+        """As `murder_keepalived`, for connections that have said nothing yet."""
+        if not self.alive:
+            super().murder_pending()
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        """On SIGTERM serve for `timeouts.drain_delay`, one answer per connection; then stop."""
+        delay = self._settings.timeouts.drain_delay
+        if not delay or not self.alive:
+            super().handle_exit(sig, frame)
+            return
+        self.max_keepalived = 0
+        ending = threading.Timer(delay, super().handle_exit, (sig, frame))
+        ending.daemon = True
+        ending.start()
+
+
+def _noted(face: Face, chunk: Any) -> Any:
+    """Return *chunk*, which waits for bytes of the client, with a note on *face* while it does."""
+
+    def noted(*arguments: Any) -> Any:
+        face.receiving = True
+        try:
+            return chunk(*arguments)
+        finally:
+            face.receiving = False
+
+    return noted

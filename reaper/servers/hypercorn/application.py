@@ -1,0 +1,139 @@
+"""hypercorn: its streams and WebSockets are told when it stops, and requests are cancelled whose
+clients are gone.
+
+hypercorn tells nobody that it stops; it waits for `graceful_timeout`, 3 s unless it is set, and cuts
+what is left. That a client has gone, it tells each of its `HTTPStream`s by `StreamClosed`: one per
+request, of HTTP/1 and of HTTP/2. After a FIN it still sends the answer, except with TLS and over
+HTTP/2. Tried with hypercorn 0.18.0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from typing import Any
+
+from ...asyncio import transports
+from ...asyncio.reaper import AsyncioReaper
+from ...config.settings import DEFAULT, ReaperConfig
+from ...driver.driver import Driver
+from ...driver.sockets import shut_by_peer
+from ..abandoned import Link, Requests, link_of
+from ..goodbye import begin_stopping
+from ..guest import Around
+from ..streams import Streams
+from .http2 import STOPPED
+
+LINK = "_reaper_link"
+"""The attribute of a hypercorn `TCPServer` that is its `Link`; missing: with TLS, or not guarded."""
+
+OWN_GRACE = 3.0
+"""Seconds; hypercorn's default of `graceful_timeout`."""
+
+OWN_KEEP_ALIVE = 5.0
+"""Seconds; hypercorn's default of `keep_alive_timeout`."""
+
+NEVER = 1e8
+"""Seconds; the keep-alive that hypercorn is given where ours is set."""
+
+_WAITING: weakref.WeakKeyDictionary[Any, asyncio.Task[None]] = weakref.WeakKeyDictionary()
+
+
+def stand_around(server: Any, reaper: AsyncioReaper) -> None:
+    """Stand around the application of *server*; to be called for each of its connections. Its
+    streams are told when it stops, and its requests cancelled when their clients are gone.
+
+    Args:
+        server: hypercorn's `TCPServer`, which is about to serve a connection.
+        reaper: Watches its connections. `timeouts.drain` of its config replaces a
+            `graceful_timeout` that was not set.
+    """
+    config = reaper.config
+    streams = streams_of(server, config, reaper.driver, Streams, Requests)
+    transport = server.writer.transport
+    if config.timeouts.abandoned and not transports.is_tls(transport):
+        setattr(server, LINK, link_of(transport))
+    if server.context not in _WAITING:
+        stopped = stop(server.context, streams, reaper.driver)
+        _WAITING[server.context] = asyncio.get_running_loop().create_task(stopped)
+
+
+def streams_of(
+    server: Any,
+    config: ReaperConfig,
+    driver: Driver,
+    plain: type[Streams],
+    cancelling: type[Requests],
+) -> Streams | None:
+    """Put streams around the application of *server*, hypercorn's `TCPServer` on asyncio or on
+    trio, and let its stop wait for `timeouts.drain`. None: its streams are not told.
+
+    Args:
+        plain, cancelling: Which kind, without and with `timeouts.abandoned`.
+    """
+    is_set = config.origin("timeouts.keep_alive") != DEFAULT
+    if is_set and server.config.keep_alive_timeout == OWN_KEEP_ALIVE:
+        server.config.keep_alive_timeout = NEVER
+    if server.config.graceful_timeout == OWN_GRACE:
+        server.config.graceful_timeout = config.timeouts.drain
+    wrapper, timeouts = server.app, config.timeouts
+    if type(wrapper).__name__ != "ASGIWrapper":
+        return None  # WSGI: its threads are not told
+    if not timeouts.drain_streams and not timeouts.abandoned:
+        return None
+    if not isinstance(wrapper.app, Streams):
+        if timeouts.abandoned:
+            log = server.config.log.error_logger
+            wrapper.app = cancelling(
+                wrapper.app,
+                config,
+                driver,
+                stream_of,
+                lambda stream: stream.closed,
+                talks=True,
+                log=log,
+            )
+        else:
+            wrapper.app = plain(wrapper.app, config, talks=True)
+    found: Streams = wrapper.app
+    return found
+
+
+async def stop(context: Any, streams: Streams | None, driver: Driver) -> None:
+    """Wait until the server of *context*, hypercorn's `WorkerContext`, stops; then tell *streams*."""
+    await context.terminated.wait()
+    setattr(context, STOPPED, driver.now())
+    begin_stopping()
+    if streams is not None:
+        streams.stop(driver.config.timeouts.drain_streams)
+
+
+def stream_of(_: Any, send: Any) -> Any:
+    """The `HTTPStream` whose method *send* is."""
+    return getattr(send, "__self__", None)
+
+
+def hear(around: Around) -> None:
+    """Have the `Requests` around the application told when the client of a request has gone."""
+    from hypercorn.protocol.events import StreamClosed
+    from hypercorn.protocol.http_stream import HTTPStream
+
+    if hasattr(HTTPStream.handle, "__wrapped__"):
+        return  # the other flavour of hypercorn has wrapped it
+
+    @around(HTTPStream, "handle")
+    async def handle(method: Any, self: Any, event: Any) -> None:
+        if isinstance(event, StreamClosed) and not self.closed:
+            requests = getattr(self.app, "app", None)
+            if isinstance(requests, Requests):
+                _gone(self, requests)
+        await method(self, event)
+
+
+def _gone(stream: Any, requests: Requests) -> None:
+    protocol = getattr(stream.send, "__self__", None)
+    server = getattr(getattr(protocol, "send", None), "__self__", None)
+    link: Link | None = None if hasattr(protocol, "streams") else getattr(server, LINK, None)
+    waits = link is not None and shut_by_peer(link.descriptor()) and requests.hung_up(stream, link)
+    if not waits:
+        requests.lost(stream)

@@ -1,0 +1,76 @@
+"""What `reaper run` changes in hypercorn: the method that meets every connection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from ..guest import Guest, Visit, after, around
+
+TESTED = ("0.18.0", "0.18.0")
+OWN = {"keep_alive": "keep_alive_timeout, 5s unless given"}
+USES = ("TCPServer.run", "TCPServer._initiate_server_close")
+
+
+def on_asyncio(module: ModuleType, visit: Visit) -> None:
+    """Guard every connection of hypercorn on asyncio."""
+
+    @around(module.TCPServer, "run")
+    async def run(method: Callable[..., Any], self: Any) -> None:
+        from ...asyncio.reaper import reaper_of
+        from ..configured import settings
+        from .application import stand_around
+        from .phases import forget, watch
+
+        if watch(self):
+            stand_around(self, reaper_of(config=settings()))
+            try:
+                await method(self)
+            finally:
+                forget(self)
+
+    _in_both(module, visit)
+
+
+def on_trio(module: ModuleType, visit: Visit) -> None:
+    """Guard every connection of hypercorn on trio."""
+    from .trio import guarded_run
+
+    around(module.TCPServer, "run")(guarded_run)
+    _in_both(module, visit)
+
+
+def _in_both(module: ModuleType, visit: Visit) -> None:
+    """What is changed in both flavours alike."""
+    from hypercorn.config import Config
+
+    from .application import hear
+    from .http2 import close, guard
+
+    around(module.TCPServer, "_initiate_server_close")(close)
+    guard(around)
+    if visit.host.load().timeouts.abandoned:
+        hear(around)
+
+    if hasattr(Config.create_sockets, "__wrapped__"):
+        return  # the other flavour has wrapped it
+
+    @after(Config, "create_sockets")
+    def told(sockets: Any, config: Any, *_: Any) -> None:
+        found = [*sockets.secure_sockets, *sockets.insecure_sockets]
+        visit.listens(found, keep_alive=config.keep_alive_timeout)
+
+
+GUESTS: tuple[Guest, ...] = (
+    Guest("hypercorn", TESTED, "hypercorn.asyncio.tcp_server", USES, on_asyncio, own=OWN),
+    Guest(
+        "hypercorn",
+        TESTED,
+        "hypercorn.trio.tcp_server",
+        USES,
+        on_trio,
+        own=OWN,
+        columns=("hypercorn-trio",),
+    ),
+)

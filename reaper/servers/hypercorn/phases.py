@@ -1,0 +1,91 @@
+"""What a connection waits for, read from hypercorn, on asyncio and on trio.
+
+The rule of this module: *what the server knows is read when a connection comes due, never kept
+beside it*. Where its private attributes do not say, the connection counts as in use, and is not
+closed.
+"""
+
+from __future__ import annotations
+
+import weakref
+from functools import partial
+from typing import Any
+
+from ...asyncio.closing import close
+from ...asyncio.guards import LEAVING
+from ...asyncio.overload import refuse
+from ...asyncio.reaper import reaper_of
+from ...asyncio.transports import descriptor_of
+from ...policy import Phase
+from .. import polled
+from ..configured import settings
+from ..http2.waiting import Watch
+from .http2 import WATCH, session_of
+
+
+def watch(server: Any) -> bool:
+    """Guard the connection that *server*, hypercorn's `TCPServer` on asyncio, is about to serve.
+
+    False: it is one too many, and has been refused. A writer that is in memory, as in a test, is
+    left alone: there is no connection.
+    """
+    if not hasattr(server.writer, "transport"):
+        return True
+    reaper = reaper_of(config=settings())
+    if not reaper.welcomes():
+        refuse(reaper, server.writer.transport, http=True, heard=bytes(server.reader._buffer))
+        return False
+    known = weakref.ref(server)
+    transport = server.writer.transport
+
+    def ask(transport: Any) -> Phase:
+        serving = known()
+        if transport in LEAVING:
+            leave(serving)
+        return phase_of(serving)
+
+    polled.watch(reaper, transport, ask)
+    streams = Watch(
+        reaper.driver,
+        reaper.config,
+        reaper.sweep,
+        partial(descriptor_of, transport),
+        partial(close, reaper, transport),
+    )
+    setattr(server, WATCH, streams)
+    return True
+
+
+def leave(server: Any) -> None:
+    """Tell the client of *server*, a `TCPServer`, by GOAWAY that its connection is too old."""
+    session = session_of(getattr(getattr(server, "protocol", None), "protocol", None))
+    if session is not None:
+        session.leave()
+
+
+def forget(server: Any) -> None:
+    """The connection of *server*, a `TCPServer`, has ended: nothing of it is watched any more."""
+    session = session_of(getattr(getattr(server, "protocol", None), "protocol", None))
+    if session is not None:
+        session.over()
+
+
+def phase_of(server: Any) -> Phase:
+    """The phase of the connection of *server*, a `TCPServer` on asyncio or on trio."""
+    inner = getattr(getattr(server, "protocol", None), "protocol", None)
+    if inner is None:
+        return Phase.KEEP_ALIVE  # no byte has come yet
+    if hasattr(inner, "streams"):  # HTTP/2
+        if session_of(inner):  # which knows the limits
+            return Phase.IN_FLIGHT if inner.streams else Phase.IDLE
+        return Phase.IN_FLIGHT if inner.streams else Phase.KEEP_ALIVE
+    theirs = getattr(inner.connection, "their_state", None)
+    if theirs is None:  # a WebSocket: it is a tunnel once the handshake is over
+        state = getattr(getattr(inner.stream, "state", None), "name", "")
+        return Phase.TUNNEL if state == "CONNECTED" else Phase.IN_FLIGHT
+    if theirs.__name__ == "IDLE":
+        return Phase.KEEP_ALIVE
+    if theirs.__name__ == "SEND_BODY":
+        return Phase.BODY
+    ours = inner.connection.our_state.__name__
+    return Phase.IN_FLIGHT if ours in ("SEND_RESPONSE", "SEND_BODY") else Phase.KEEP_ALIVE

@@ -1,0 +1,173 @@
+"""hypercorn on trio: the method that serves a connection is wrapped, and its stream is replaced by
+one that notes when a phase begins.
+
+One rule: *a connection is ended by closing its socket*. hypercorn shields its sending from
+cancellation, so a cancelled task would not end a connection whose client takes nothing. Its tasks
+then meet `trio.ClosedResourceError`, which hypercorn handles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import trio
+
+from ...driver.driver import Driver
+from ...driver.pressing import relieve
+from ...driver.watched import Watched
+from ...policy import IdlePolicy, Phase
+from ...policy.min_rate import NoSweep
+from ...policy.pressure import Pressure, limits_here
+from ...trio.connection import socket_of
+from ...trio.reaper import TrioReaper
+from ..abandoned import Link
+from ..configured import settings
+from ..http2.waiting import Watch
+from .http2 import WATCH
+from .phases import forget, phase_of
+from .trio_overload import refuse
+from .trio_streams import stand_around
+
+PIECE = 65536
+"""Bytes sent at a time: a client that has taken one piece is alive."""
+
+_OF_RUN: trio.lowlevel.RunVar[TrioReaper] = trio.lowlevel.RunVar("reaper.run")
+
+
+async def running_reaper() -> TrioReaper:
+    """The reaper of this trio run. The first call starts it; it runs until the trio run ends."""
+    try:
+        reaper = _OF_RUN.get()
+    except LookupError:
+        reaper = TrioReaper(settings())
+        _OF_RUN.set(reaper)
+        trio.lowlevel.spawn_system_task(reaper.run)
+        if reaper.config.reaper.pressure:
+            trio.lowlevel.spawn_system_task(relieve, reaper, Pressure(limits_here()))
+    while not reaper.running:
+        await trio.lowlevel.checkpoint()
+    return reaper
+
+
+def _uncounted() -> int:
+    """The bytes that the client has accepted since this was last called: `Stream` counts them."""
+    return 0
+
+
+class Served(Watched):
+    """A connection that hypercorn serves.
+
+    Args:
+        server: hypercorn's `TCPServer`, one per connection.
+        stream: The stream of the server, with TLS or without.
+    Attributes:
+        policy: Knows which timeout is in force.
+    """
+
+    __slots__ = ("_server", "_socket", "policy")
+
+    policy: IdlePolicy
+
+    def __init__(self, driver: Driver, uid: int, server: Any, stream: Any) -> None:
+        super().__init__(driver, uid)
+        self._server = server
+        self._socket = socket_of(stream)
+        self.receiving: bool | None = True
+
+    @property
+    def descriptor(self) -> int:
+        return int(self._socket.fileno())
+
+    def _cut(self, reason: str) -> None:
+        self._socket.close()
+
+    def look(self) -> None:
+        """Note the phase that may have begun: before a read, and after a write."""
+        phase = phase_of(self._server)
+        if phase is Phase.IDLE:
+            phase = Phase.IN_FLIGHT  # no stream of HTTP/2 is open: its session knows the limit
+        if phase is Phase.KEEP_ALIVE and hypercorn_waits(self._server):
+            phase = Phase.HEADERS
+        elif phase is Phase.KEEP_ALIVE and self.policy.phase is Phase.FIRST_BYTE:
+            return
+        self.enter(phase)
+
+    def enter(self, phase: Phase) -> None:
+        """Let the timeout of *phase* begin now; does nothing once the connection is closed."""
+        if self.lease.alive:
+            self.policy.enter(phase, self._driver.now())
+
+
+def hypercorn_waits(server: Any) -> bool:
+    """Whether a part of the headers of a request has come."""
+    inner = getattr(getattr(server, "protocol", None), "protocol", None)
+    found = getattr(getattr(inner, "connection", None), "trailing_data", None)
+    return bool(found and found[0])
+
+
+class Stream:
+    """Passes bytes to and from the *inner* stream, and tells *connection* about them."""
+
+    def __init__(self, inner: Any, connection: Served, now: Callable[[], float]) -> None:
+        self._inner = inner
+        self._connection = connection
+        self._now = now
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        connection = self._connection
+        connection.look()
+        data: bytes = await self._inner.receive_some(max_bytes)
+        connection.policy.bytes_in(len(data), self._now())
+        return data
+
+    async def send_all(self, data: Any) -> None:
+        """Send *data* in pieces, so that a client that takes some of it counts as alive."""
+        connection = self._connection
+        view = memoryview(data)
+        for start in range(0, len(view), PIECE):
+            connection.enter(Phase.WRITE)
+            await self._inner.send_all(view[start : start + PIECE])
+            connection.policy.bytes_out(PIECE, self._now())
+        connection.look()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+async def guarded_run(run: Any, self: Any) -> None:
+    """Serve the connection of *self*, hypercorn's `TCPServer` on trio, guarded. A stream that is in
+    memory, as in a test, is left alone: there is no connection.
+
+    Args:
+        run: The method of hypercorn's that this one replaces.
+    """
+    stream = self.stream
+    if not hasattr(socket_of(stream), "fileno"):
+        await run(self)
+        return
+    reaper = await running_reaper()
+    if not reaper.welcomes():
+        await refuse(reaper, stream)
+        return
+    connection: Served = reaper.driver.watch(
+        lambda uid: Served(reaper.driver, uid, self, stream),
+        socket_of(stream),
+        reaper.config.timeouts.first_byte,
+        reason=Phase.FIRST_BYTE.value,
+    )
+    now = reaper.driver.now
+    connection.policy = IdlePolicy(reaper.config, connection, now(), NoSweep(), _uncounted)
+    self.stream = Stream(stream, connection, now)
+    descriptor = partial(getattr, connection, "descriptor")
+    close = socket_of(stream).close
+    setattr(self, WATCH, Watch(reaper.driver, reaper.config, NoSweep(), descriptor, close))
+    link = Link(descriptor, lambda: True, close)
+    stand_around(self, reaper, link if isinstance(stream, trio.SocketStream) else None)
+    try:
+        await run(self)
+    finally:
+        forget(self)
+        connection.leave()
+        del connection.policy  # it refers to the connection: a circle otherwise

@@ -1,0 +1,161 @@
+"""hypercorn on trio: its streams and WebSockets are told when it stops, as `servers.streams` tells
+those on asyncio, and requests are cancelled whose clients are gone, as `servers.abandoned` does.
+
+One rule: *nothing that is done here for a connection may end the run*. trio ends the whole run
+when a task fails that no nursery of the program has started.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from typing import Any, ClassVar
+
+import trio
+
+from ...trio.reaper import TrioReaper
+from ..abandoned import Link, Request, Requests
+from ..streams import STREAM, TOLD, Exchange, Streams, Talk
+from .application import LINK, stop, streams_of
+
+_WAITING: weakref.WeakSet[Any] = weakref.WeakSet()
+"""The contexts of hypercorn's whose end is waited for."""
+
+ENDS = 1.0
+"""Seconds that hypercorn has to end a response once it has said that the client is gone. It waits
+for nobody then, and needs a few passes of the loop.
+"""
+
+
+class TrioStreams(Streams):
+    """As `Streams`, in a run of trio."""
+
+    def __call__(self, scope: Any, receive: Any, send: Any) -> Any:
+        if scope["type"] == "http":
+            return TrioExchange(self, scope, receive, send).run()
+        if scope["type"] == "websocket" and self._talks:
+            return TrioTalk(self, scope, receive, send).run()
+        return self.app(scope, receive, send)
+
+    def _later(self, seconds: float, call: Callable[..., None], *arguments: Any) -> None:
+        trio.lowlevel.spawn_system_task(_after, seconds, call, *arguments)
+
+    def _start(self, ending: Coroutine[Any, Any, None]) -> None:
+        trio.lowlevel.spawn_system_task(_run, ending)
+
+
+async def _run(ending: Coroutine[Any, Any, None]) -> None:
+    await ending
+
+
+async def _after(seconds: float, call: Callable[..., None], *arguments: Any) -> None:
+    await trio.sleep(seconds)
+    call(*arguments)
+
+
+class TrioExchange(Exchange):
+    """As `Exchange`: what waits and what runs is in a cancel scope."""
+
+    __slots__ = ()
+
+    async def run(self) -> Any:
+        """Call the application. When it returns, a stream that was told is completed."""
+        running: Any = trio.CancelScope()
+        self._task = running
+        self._ending = None
+        try:
+            with running:
+                return await self._streams.app(self._scope, self.receive, self.send)
+        finally:
+            self._task = None
+            if self._state >= STREAM:
+                await self.returned()
+
+    async def receive(self) -> Any:
+        """What the server gives; `http.disconnect` once a stream was told to end.
+
+        hypercorn says so of its own accord, too, in the midst of the end of a response that the
+        application sends. Starlette then cancels the task that sends, and the connection would stay
+        open, with nobody left to close it. So from then on that end has `ENDS` without being cut.
+        """
+        message: Any = self.GONE
+        if self._state < TOLD:
+            with trio.CancelScope() as waiting:
+                self._waits = waiting
+                try:
+                    message = await self._receive()
+                finally:
+                    self._waits = None
+        ending: Any = self._ending
+        if ending is not None and message["type"] == self.GONE["type"]:
+            ending.shield = True
+            ending.deadline = trio.current_time() + ENDS
+        return message
+
+    def send(self, message: Any) -> Any:
+        """As `Exchange.send`."""
+        sending = super().send(message)
+        if message["type"] == "http.response.body" and not message.get("more_body", False):
+            return self._to_the_end(sending)
+        return sending
+
+    async def _to_the_end(self, sending: Awaitable[Any]) -> Any:
+        with trio.CancelScope() as ending:
+            self._ending = ending
+            try:
+                return await sending
+            finally:
+                self._ending = None
+
+    def tell(self) -> None:
+        self._state = TOLD
+        if self._waits is not None:
+            self._waits.cancel()
+
+    async def end(self) -> None:
+        with suppress(Exception):
+            await self._finish()
+        running: Any = self._task
+        if running is not None:
+            running.cancel()
+
+
+class TrioTalk(TrioExchange, Talk):
+    """One WebSocket."""
+
+    __slots__ = ()
+
+    async def end(self) -> None:
+        with suppress(Exception):
+            await self._finish()
+
+
+class TrioRequest(Request, TrioExchange):
+    """One request that can be cancelled."""
+
+    __slots__ = ()
+
+    def _was_caught(self) -> None:
+        """Does nothing: a scope that has ended cancels nothing more."""
+
+
+class TrioRequests(Requests, TrioStreams):
+    """As `Requests`, in a run of trio."""
+
+    KIND: ClassVar[type[Request]] = TrioRequest
+
+
+def stand_around(server: Any, reaper: TrioReaper, link: Link | None) -> None:
+    """As `application.stand_around`, in a run of trio.
+
+    Args:
+        link: The connection; None: it has TLS.
+    """
+    config = reaper.config
+    streams = streams_of(server, config, reaper.driver, TrioStreams, TrioRequests)
+    if link is not None:
+        setattr(server, LINK, link)
+    if server.context not in _WAITING:
+        _WAITING.add(server.context)
+        trio.lowlevel.spawn_system_task(stop, server.context, streams, reaper.driver)

@@ -1,0 +1,1 @@
+"""Sanic, guarded by `reaper run`: its protocol factory meets asyncio's loop."""

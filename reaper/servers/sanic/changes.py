@@ -1,0 +1,34 @@
+"""What `reaper run` changes for Sanic: its factory meets asyncio's loop."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from ..factories import on_loops
+from ..guest import Guest, Visit
+
+TESTED = ("25.12.1", "25.12.1")
+
+
+def change(module: ModuleType, visit: Visit) -> None:
+    """Guard the connections of every `HttpProtocol`."""
+
+    def means(factory: Any) -> bool:
+        made = getattr(factory, "func", factory)
+        return isinstance(made, type) and issubclass(made, module.HttpProtocol)
+
+    def guard(factory: Any) -> Any:
+        from ...asyncio.reaper import reaper_of
+        from .. import polled
+        from ..configured import settings
+        from .phases import phase_of
+
+        return polled.guard(factory, phase_of, reaper=reaper_of(config=settings()))
+
+    on_loops(means, guard, visit)
+
+
+GUESTS: tuple[Guest, ...] = (
+    Guest("sanic", TESTED, "sanic.server.protocols.http_protocol", ("HttpProtocol",), change),
+)

@@ -1,0 +1,1 @@
+"""tornado, guarded by `reaper run`: each request tells its stream which one it is."""

@@ -1,0 +1,32 @@
+"""What `reaper run` changes in tornado: each request tells its stream which one it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import ModuleType
+from typing import Any
+
+from ..guest import Guest, Visit, after
+
+TESTED = ("6.6.1", "6.6.1")
+
+
+def change(module: ModuleType, visit: Visit) -> None:
+    """Guard every connection that a server reads requests from."""
+    from tornado.tcpserver import TCPServer
+
+    from .phases import note
+
+    @after(module.HTTP1Connection, "__init__")
+    def noted(_: None, conn: Any, stream: Any, is_client: bool, *__: Any, **___: Any) -> None:
+        if not is_client:
+            note(conn, stream)
+
+    @after(TCPServer, "add_sockets")
+    def told(_: None, __: Any, sockets: Iterable[Any]) -> None:
+        visit.listens(sockets)
+
+
+GUESTS: tuple[Guest, ...] = (
+    Guest("tornado", TESTED, "tornado.http1connection", ("HTTP1Connection",), change),
+)

@@ -1,0 +1,1 @@
+"""Twisted on a loop of asyncio's, guarded by `reaper run`."""

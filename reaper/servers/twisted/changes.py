@@ -1,0 +1,34 @@
+"""What `reaper run` changes in Twisted: the object that is each connection."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from ..guest import Guest, Visit, after
+
+TESTED = ("26.10.0", "26.10.0")
+
+
+def change(module: ModuleType, visit: Visit) -> None:
+    """Guard every connection that Twisted accepts on a loop of asyncio's."""
+    from .phases import watch
+
+    def on_asyncio(which: Any) -> bool:
+        """Whether the reactor of *which* is a loop of asyncio; the default one has no clock of ours."""
+        return hasattr(which.reactor, "_asyncioEventloop")
+
+    @after(module.Server, "__init__")
+    def met(_: None, transport: Any, *__: Any, **___: Any) -> None:
+        if on_asyncio(transport):
+            watch(transport)
+
+    @after(module.Port, "startListening")
+    def told(_: None, port: Any) -> None:
+        if on_asyncio(port):
+            visit.listens([port.socket])
+
+
+GUESTS: tuple[Guest, ...] = (
+    Guest("twisted", TESTED, "twisted.internet.tcp", ("Server", "Port.startListening"), change),
+)

@@ -1,0 +1,58 @@
+"""What a connection waits for, read from Twisted.
+
+The rule of this module: *what the server knows is read when a connection comes due, never kept
+beside it*. Where its private attributes do not say, the connection counts as in use, and is not
+closed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...asyncio.reaper import reaper_of
+from ...policy import Phase
+from .. import polled
+from ..configured import settings
+from ..polled import SocketFace
+
+
+class TwistedFace(SocketFace):
+    """Stands for the transport of a `twisted.internet.tcp.Server`."""
+
+    def is_closing(self) -> bool:
+        return not self.whose.connected or bool(self.whose.disconnecting)
+
+    def get_write_buffer_size(self) -> int:
+        return len(self.whose.dataBuffer) + int(self.whose._tempDataLen)
+
+    def close(self) -> None:
+        self.whose.loseConnection()
+
+    def abort(self) -> None:
+        self.whose.abortConnection()
+
+
+def watch(transport: Any) -> None:
+    """Guard the connection of *transport*, a `twisted.internet.tcp.Server` on an asyncio loop."""
+    transport._reaper_face = TwistedFace(transport, transport.getHandle())
+    polled.watch(reaper_of(config=settings()), transport._reaper_face, phase_of)
+
+
+def phase_of(face: Any) -> Phase:
+    """The phase of the connection of *face*, a `TwistedFace`; in use if it does not speak HTTP."""
+    protocol = getattr(face.whose, "protocol", None)
+    channel = getattr(protocol, "_channel", None)
+    if channel is None:
+        opened = getattr(protocol, "state", None) == getattr(protocol, "STATE_OPEN", 3)
+        return (
+            Phase.TUNNEL if opened and hasattr(protocol, "websocket_version") else Phase.IN_FLIGHT
+        )
+    requests = getattr(channel, "requests", None)
+    if requests is None:
+        return Phase.IN_FLIGHT  # HTTP/2
+    if not requests:
+        return Phase.KEEP_ALIVE
+    if channel._handlingRequest:
+        return Phase.IN_FLIGHT
+    # A request has begun: without a decoder its headers are read, with one its body.
+    return Phase.KEEP_ALIVE if channel._transferDecoder is None else Phase.BODY

@@ -1,0 +1,74 @@
+"""What `reaper run` changes in uvicorn. It is told by `Config.http`, as its command line is by
+`--http`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from ..guest import PACKAGE, Guest, Visit, after, around
+
+TESTED = ("0.36.0", "0.54.0")
+
+KINDS = {"auto": "Auto", "httptools": "HttpTools", "h11": "H11"}
+"""The class of `reaper.uvicorn` for each value of uvicorn's `--http`."""
+
+
+def config(module: ModuleType, visit: Visit) -> None:
+    """Have each `Config` name a guarded protocol."""
+
+    @after(module.Config, "__init__")
+    def told(_: None, config: Any, *__: Any, **___: Any) -> None:
+        name = KINDS.get(config.http) if isinstance(config.http, str) else None
+        http2 = config.http == "zttp" and bool(getattr(config, "http2", False))
+        if http2:
+            name = "Http2"
+        if name is None:
+            if "reaper" not in repr(config.http):
+                visit.left_alone(
+                    f"its protocol is {config.http!r}, not one of {', '.join(KINDS)}, "
+                    "or zttp with HTTP/2",
+                )
+            return
+        from .names import missing
+
+        try:
+            lost = missing(http2=http2)
+        except ImportError:
+            return  # uvicorn says what its HTTP/2 needs
+        if lost:
+            visit.left_alone(f"it has no {', '.join(lost)}; tested with {visit.guest.range}")
+            return
+        config.http = f"{PACKAGE}.uvicorn:{name}"
+        if http2:
+            config.http2 = False  # uvicorn refuses it beside any class but its own
+        if config.loop == "auto":  # bounds TLS handshakes; a loop that was asked for stays
+            config.loop = f"{PACKAGE}.uvicorn:loop"
+
+
+def server(module: ModuleType, visit: Visit) -> None:
+    """Say on which sockets each `Server` listens."""
+
+    @around(module.Server, "startup")
+    async def startup(method: Callable[..., Any], self: Any, sockets: Any = None) -> None:
+        await method(self, sockets=sockets)
+        if "reaper" in f"{self.config.http_protocol_class.__module__}":
+            found = sockets or [
+                sock for each in getattr(self, "servers", ()) for sock in each.sockets
+            ]
+            visit.listens(found, keep_alive=self.config.timeout_keep_alive)
+
+
+GUESTS: tuple[Guest, ...] = (
+    Guest("uvicorn", TESTED, "uvicorn.config", ("Config.__init__",), config),
+    Guest(
+        "uvicorn",
+        TESTED,
+        "uvicorn.server",
+        ("Server.startup",),
+        server,
+        own={"keep_alive": "--timeout-keep-alive, 5s unless given"},
+    ),
+)

@@ -1,0 +1,58 @@
+"""What `reaper run` changes in websockets. It is told by `create_connection=`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from ..guest import SOCKETS, Guest, Visit, after, around
+
+TESTED = ("14.0", "17.4")
+
+
+def change(module: ModuleType, visit: Visit) -> None:
+    """Have `serve` make guarded connections, and each server say on which sockets it listens."""
+    # Until version 16 `serve` is a class, whose objects are awaited; then it is a function.
+    kind, name = (module.serve, "__init__") if isinstance(module.serve, type) else (module, "serve")
+
+    @around(kind, name)
+    def serve(method: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        if options.get("create_connection") is None:
+            options["create_connection"] = _configured()
+        return method(*arguments, **options)
+
+    # The server is met where it gets its sockets: 17 awaits them, 14 to 16 wrap asyncio's server.
+    if hasattr(module.Server, "wrap"):
+
+        @after(module.Server, "wrap")
+        def wrapped(_: None, __: Any, inner: Any) -> None:
+            visit.listens(inner.sockets)
+
+    else:
+
+        @around(module.Server, "_await")
+        async def awaited(method: Callable[..., Any], self: Any) -> Any:
+            result = await method(self)
+            visit.listens(self.sockets)
+            return result
+
+
+def _configured() -> type[Any]:
+    """The guarded connection, by the settings of `reaper run` and not by the defaults."""
+    from ...asyncio.reaper import reaper_of
+    from ..configured import settings
+    from .connection import connection
+
+    class Configured(connection()):  # type: ignore[misc]  # made anew for each server
+        def connection_made(self, transport: Any) -> None:
+            # Of the loop that runs now; there may be none yet in `serve`.
+            self.reaper = reaper_of(config=settings())
+            super().connection_made(transport)
+
+    return Configured
+
+
+GUESTS: tuple[Guest, ...] = (
+    Guest("websockets", TESTED, "websockets.asyncio.server", ("serve", "Server"), change, SOCKETS),
+)

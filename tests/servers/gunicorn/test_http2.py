@@ -1,0 +1,351 @@
+"""gunicorn's workers, guarded, when the client speaks HTTP/2 or the fast parser is installed."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import ModuleType
+from typing import Any
+
+import h2.config
+import h2.connection
+import h2.events
+import pytest
+
+import reaper.gunicorn
+from reaper.servers.gunicorn import threads as gunicorn_threads
+from reaper.servers.http2.leaving import Leaving
+from tests.helpers import asgi, wsgi
+from tests.helpers.program_trials import PATIENCE, connect
+from tests.helpers.program_trials import heard as until
+from tests.helpers.servers_here import Worker, worker
+from tests.servers.test_other_servers import LIMITS
+from tests.servers.uvicorn.test_limits import get
+
+pytestmark = pytest.mark.slow
+
+APPLICATIONS: dict[str, Any] = {"ASGIWorker": asgi.application, "ThreadWorker": wsgi.application}
+
+CLEAR = {"http_protocols": "h1,h2", "http2_cleartext": "prior-knowledge"}
+"""What has gunicorn speak HTTP/2 in clear text."""
+
+
+class Http2:
+    """A client with prior knowledge, whose settings are exchanged before it asks."""
+
+    def __init__(self, client: socket.socket) -> None:
+        self.client = client
+        self.state = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
+        self.state.initiate_connection()
+        self._flush()
+        self.hears(h2.events.SettingsAcknowledged)
+
+    def _flush(self) -> None:
+        self.client.sendall(self.state.data_to_send())
+
+    def asks(self, path: str, method: str = "GET") -> None:
+        """Ask for *path*; with another method a body is yet to come."""
+        names = {":method": method, ":path": path, ":scheme": "http", ":authority": "h"}
+        stream = self.state.get_next_available_stream_id()
+        self.state.send_headers(stream, list(names.items()), end_stream=method == "GET")
+        self._flush()
+
+    def asks_in_two(self, path: str, pause: float) -> None:
+        """Ask for *path*; *pause* seconds after the first bytes of the header block come the others."""
+        self._flush()
+        time.sleep(0.1)  # the kernel's stamps tell who spoke last
+        names = {":method": "GET", ":path": path, ":scheme": "http", ":authority": "h"}
+        self.state.send_headers(1, list(names.items()), end_stream=True)
+        frame = self.state.data_to_send()
+        self.client.sendall(frame[:12])
+        time.sleep(pause)
+        self.client.sendall(frame[12:])
+
+    def is_answered(self, path: str) -> None:
+        """Ask for *path*, and wait for the whole answer."""
+        self.asks(path)
+        self.hears(h2.events.StreamEnded)
+
+    def opens(self, count: int) -> None:
+        """Open the window, and that of stream 1, by *count* bytes."""
+        for stream in (None, 1):
+            self.state.increment_flow_control_window(count, stream)
+        self._flush()
+
+    def pings(self) -> None:
+        self.state.ping(b"are you?")
+        self._flush()
+
+    def hears(self, *kinds: type) -> list[type]:
+        """Wait until events of one of *kinds* come, and return the kinds of all that came with them;
+        an end of the connection is an error.
+        """
+        while True:
+            data = self.client.recv(65536)
+            assert data, f"closed before {kinds}"
+            events = self.state.receive_data(data)
+            if any(isinstance(event, kinds) for event in events):
+                return [type(event) for event in events]
+            self._flush()
+
+
+@pytest.fixture(params=["ASGIWorker", "ThreadWorker"])
+def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
+    """A worker that takes HTTP/2 in clear text, with every timeout 1 s; gunicorn's own are an hour."""
+    monkeypatch.setenv("REAPER_TICK", "250ms")
+    for name in LIMITS:
+        monkeypatch.setenv(f"REAPER_TIMEOUTS_{name}", "1s")
+    kind = getattr(reaper.gunicorn, request.param)
+    given = CLEAR
+    own = dict.fromkeys(("keepalive", "timeout"), "3600")
+    with worker(kind, APPLICATIONS[request.param], **given, **own) as running:
+        yield running
+
+
+def test_a_request_over_http2_that_takes_longer_than_every_timeout_is_answered(
+    server: Worker,
+) -> None:
+    with connect(server) as client:
+        speaks = Http2(client)
+        speaks.is_answered("/slow?4")
+
+
+def test_a_connection_of_http2_without_a_request_is_closed_and_never_early(
+    server: Worker,
+) -> None:
+    with connect(server) as client:
+        speaks = Http2(client)
+        start = time.monotonic()
+        speaks.is_answered("/")
+        while client.recv(65536):
+            pass
+        assert time.monotonic() - start >= 1
+
+
+def test_a_client_of_http2_is_told_that_its_idle_connection_ends(server: Worker) -> None:
+    with connect(server) as client:
+        speaks = Http2(client)
+        speaks.is_answered("/")
+        speaks.hears(h2.events.ConnectionTerminated)
+
+
+def test_a_client_of_http2_that_only_sends_pings_is_told_that_its_connection_ends(
+    server: Worker,
+) -> None:
+    with connect(server) as client:
+        speaks = Http2(client)
+        start = time.monotonic()
+        speaks.is_answered("/")
+        heard: list[type] = []
+        for _ in range(200):
+            time.sleep(0.1)
+            speaks.pings()
+            heard = speaks.hears(h2.events.PingAckReceived, h2.events.ConnectionTerminated)
+            if h2.events.ConnectionTerminated in heard:
+                break
+        assert h2.events.ConnectionTerminated in heard
+        assert time.monotonic() - start >= 1
+
+
+BLOCK = b"\0\0\1\1\1\0\0\0\1\x82"
+"""The beginning of a request, in a HEADERS frame that does not end it."""
+
+
+def test_a_header_block_that_drips_ends_its_connection_by_goaway(server: Worker) -> None:
+    with connect(server) as client:
+        speaks = Http2(client)
+        start = time.monotonic()
+        client.sendall(BLOCK)
+        client.settimeout(0.1)
+        ended = False
+        while not ended and time.monotonic() < start + PATIENCE:
+            with suppress(TimeoutError):
+                events = speaks.state.receive_data(client.recv(65_536))
+                ended = any(isinstance(one, h2.events.ConnectionTerminated) for one in events)
+                continue
+            client.sendall(b"\0\0\0\x09\0\0\0\0\1")  # an empty CONTINUATION
+        assert ended
+        assert time.monotonic() - start >= 1
+
+
+@contextmanager
+def limited(name: str, monkeypatch: pytest.MonkeyPatch, **limits: str) -> Iterator[Http2]:
+    """A client of the worker *name* with the timeouts *limits*; gunicorn's own are an hour."""
+    for key, value in limits.items():
+        monkeypatch.setenv(f"REAPER_TIMEOUTS_{key}", value)
+    monkeypatch.setenv("REAPER_TICK", "100ms")
+    kind = getattr(reaper.gunicorn, name)
+    with (
+        worker(kind, APPLICATIONS[name], **CLEAR, keepalive="3600") as running,
+        connect(running) as client,
+    ):
+        yield Http2(client)
+
+
+def test_a_thread_waits_for_a_header_block_that_has_begun_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with limited("ThreadWorker", monkeypatch, KEEP_ALIVE="1s", HEADERS="1h") as speaks:
+        speaks.asks_in_two("/", pause=2)
+        speaks.hears(h2.events.StreamEnded)
+
+
+@pytest.mark.parametrize("name", APPLICATIONS)
+def test_a_client_of_http2_is_told_that_its_connection_is_too_old(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with limited(name, monkeypatch, MAX_AGE="500ms", DRAIN_IDLE="100ms") as speaks:
+        speaks.is_answered("/")
+        speaks.hears(h2.events.ConnectionTerminated)
+
+
+def test_a_client_of_http2_is_told_that_its_connection_ends_with_its_last_stream(
+    server: Worker,
+) -> None:
+    with connect(server) as client:
+        speaks = Http2(client)
+        speaks.asks("/echo", "POST")
+        assert h2.events.ConnectionTerminated in speaks.hears(h2.events.StreamReset)
+        assert not client.recv(65536)
+
+
+def test_pings_do_not_put_off_the_end_of_a_stream(server: Worker) -> None:
+    with connect(server) as client:
+        speaks = Http2(client)
+        speaks.asks("/echo", "POST")
+        for _ in range(900):
+            time.sleep(0.02)
+            speaks.pings()
+            if h2.events.StreamReset in speaks.hears(
+                h2.events.PingAckReceived, h2.events.StreamReset
+            ):
+                return
+    raise AssertionError("it was kept")
+
+
+def test_a_frame_of_a_body_that_comes_in_pieces_keeps_its_stream(server: Worker) -> None:
+    with connect(server) as client:
+        speaks = Http2(client)
+        speaks.asks("/echo", "POST")
+        speaks.state.send_data(1, bytes(1200), end_stream=True)
+        frame = speaks.state.data_to_send()
+        for start in range(0, len(frame), 100):
+            client.sendall(frame[start : start + 100])
+            time.sleep(0.2)
+        speaks.hears(h2.events.StreamEnded)
+
+
+@pytest.mark.parametrize(
+    ("name", "tls", "pause"),
+    [("ASGIWorker", False, 1.2), ("ASGIWorker", True, 1.2), ("ThreadWorker", True, 2.5)],
+)
+def test_a_stop_resets_nobody_who_opens_the_window_as_the_end_of_an_answer_comes(
+    name: str,
+    tls: bool,
+    pause: float,
+    certificate: tuple[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """*pause*: seconds after which gunicorn has closed its socket."""
+    monkeypatch.setenv("REAPER_TICK", "100ms")
+    given = CLEAR
+    if tls:
+        given = {"http_protocols": "h1,h2", "certfile": certificate[0], "keyfile": certificate[1]}
+    trust = ssl.create_default_context(cafile=certificate[0])
+    trust.set_alpn_protocols(["h2"])
+    read, client = 0, socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16_384)  # the rest waits at the server
+    client.settimeout(PATIENCE)
+    kind = getattr(reaper.gunicorn, name)
+    with worker(kind, APPLICATIONS[name], asgi_loop="asyncio", **given) as running:
+        client.connect(running.address)
+        with trust.wrap_socket(client, server_hostname="localhost") if tls else client as client:
+            speaks = Http2(client)
+            speaks.asks("/some?120000")
+            while data := client.recv(65_536):
+                events = speaks.state.receive_data(data)
+                some = sum(
+                    len(event.data) for event in events if isinstance(event, h2.events.DataReceived)
+                )
+                read += some
+                if some and read == 65_535:
+                    running.stop()
+                    for count, seconds in ((60_000, pause), (10_000, 0.3), (10_000, 0.3)):
+                        speaks.opens(count)
+                        time.sleep(seconds)
+    assert read == 120_000
+
+
+def test_a_thread_waits_for_its_client_no_longer_than_its_worker_for_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given = CLEAR | {"graceful_timeout": "3600"}
+    waits: list[tuple[float, float]] = []
+
+    def waited(_: socket.socket, leaving: Leaving, __: float) -> None:
+        now = time.monotonic()
+        waits.append((now, now + leaving.seconds(True, now)))
+
+    monkeypatch.setattr(gunicorn_threads, "until_it_has_gone", waited)
+    with (
+        worker(reaper.gunicorn.ThreadWorker, wsgi.application, **given) as running,
+        connect(running) as client,
+    ):
+        speaks = Http2(client)
+        speaks.asks("/slow?0.5")
+        time.sleep(0.2)
+        running.stop()
+        stopped = time.monotonic()
+        speaks.hears(h2.events.StreamEnded)
+        running.end()
+    ((began, ended),) = waits
+    assert began > stopped
+    assert ended <= stopped + 3600
+
+
+def test_a_stop_during_an_answer_over_http2_is_told_by_goaway(server: Worker) -> None:
+    with connect(server) as client:
+        speaks = Http2(client)
+        speaks.asks("/some?120000")  # more than the window that a client begins with
+        speaks.hears(h2.events.DataReceived)
+        server.stop()
+        speaks.opens(60_000)
+        speaks.hears(h2.events.ConnectionTerminated)
+
+
+class FastParser:
+    """Stands for `gunicorn_h1c.H1CProtocol`: gunicorn's parser in Python, counted."""
+
+    made = 0
+
+    def __new__(cls, **options: Any) -> Any:
+        from gunicorn.asgi.parser import PythonProtocol
+
+        cls.made += 1
+        return PythonProtocol(**options)
+
+
+@pytest.mark.parametrize("parser", ["fast", "auto"])
+def test_the_fast_parser_of_gunicorn_is_used_where_it_is_installed(
+    monkeypatch: pytest.MonkeyPatch, parser: str
+) -> None:
+    from gunicorn.asgi.protocol import ASGIProtocol
+
+    package: Any = ModuleType("gunicorn_h1c")
+    package.H1CProtocol = FastParser
+    package.LimitRequestLine = package.LimitRequestHeaders = type("Limit", (Exception,), {})
+    monkeypatch.setitem(sys.modules, "gunicorn_h1c", package)
+    monkeypatch.setattr(FastParser, "made", 0)
+    for name in [name for name in vars(ASGIProtocol) if name.startswith("_h1c_")]:
+        monkeypatch.setattr(ASGIProtocol, name, vars(ASGIProtocol)[name])
+    monkeypatch.setattr(ASGIProtocol, "_h1c_available", None)
+    with worker(reaper.gunicorn.ASGIWorker, asgi.application, http_parser=parser) as running:
+        for _ in range(2):
+            with connect(running) as client:
+                client.sendall(get())
+                until(client)
+    assert FastParser.made == 2

@@ -1,0 +1,318 @@
+"""HTTP/2 under a guarded hypercorn, on asyncio and on trio: real attackers, and clients that live."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+pytest.importorskip("h2")
+pytest.importorskip("hypercorn")
+
+from h2.events import StreamEnded
+
+from loadgen.clients import Ended, Speech
+from loadgen.drive.protocols import Paths
+from loadgen.drive.wire import Tls
+from loadgen.http2 import play
+from loadgen.units import parse_target
+from reaper.servers.http2.floods import BURST
+from scripts.serving import Server, free_port, serving
+from tests.helpers.asgi import application
+from tests.helpers.http2_frames import DATA, GOES_AWAY, RST_STREAM, asking, frames, opening
+from tests.helpers.http2_tools import h2load_has_all, nghttp_has_all
+from tests.helpers.hypercorn_here import Here, hypercorn_here
+from tests.helpers.neighbours import one_takes_nothing
+from tests.helpers.program_trials import PATIENCE, connect, rest
+from tests.helpers.server_process import installed
+from tests.servers.gunicorn.test_http2 import Http2
+
+pytestmark = pytest.mark.slow
+
+LIMIT = 2.0
+"""Seconds: every timeout of the server."""
+LATE = 3.0
+"""Seconds after its timeout by which a client is ended at the latest, on a machine that is busy."""
+PHASES = ("FIRST_BYTE", "HEADERS", "BODY", "KEEP_ALIVE", "WRITE", "TUNNEL")
+SETTINGS = {f"TIMEOUTS_{phase}": f"{LIMIT:g}s" for phase in PHASES} | {"TICK": "250ms"}
+SPEECH = Speech("http2", Paths("/", post="/echo", much="/big"))
+STREAM_RESET, GOAWAY, CALM = b"RST_STREAM 8", b"GOAWAY 0", b"GOAWAY 11"
+
+
+def hypercorn(kind: str, log: Path, *flags: str) -> AbstractContextManager[Server]:
+    """hypercorn as a process of `reaper run`; its own keep-alive is switched off."""
+    port = free_port()
+    environment = os.environ | {f"REAPER_{name}": value for name, value in SETTINGS.items()}
+    words = f"-m hypercorn -k {kind} --keep-alive 3600 -b 127.0.0.1:{port}"
+    guard = [sys.executable, "-m", "reaper", "run", "--"]
+    command = [*guard, sys.executable, *words.split(), *flags]
+    return serving(
+        [*command, "tests.helpers.asgi:application"], log, port=port, environment=environment
+    )
+
+
+@pytest.fixture(scope="module", params=["asyncio", "trio"])
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Here]:
+    """A guarded hypercorn of each flavour, in a thread."""
+    log = tmp_path_factory.mktemp("hypercorn") / "log"
+    settings = SETTINGS | {"TIMEOUTS_DRAIN": "1s"}
+    with hypercorn_here(request.param, log, application, settings, 3600) as running:
+        yield running
+
+
+def played(kind: str, server: Here, patience: float = LIMIT + LATE) -> Ended:
+    return asyncio.run(play(kind, parse_target(server.target), SPEECH, patience))
+
+
+class Hold(NamedTuple):
+    """What a client that gives nothing does, and how it is ended."""
+
+    kind: str
+    said: bytes
+
+
+HOLDS = [
+    Hold("mute", b""),  # no GOAWAY before a preface has come, where none is agreed by ALPN
+    Hold("no_stream", GOAWAY),
+    Hold("half_headers", GOAWAY),
+    Hold("dripped_headers", GOAWAY),
+    Hold("half_body", STREAM_RESET),
+    Hold("empty_body", STREAM_RESET),
+    Hold("unopened", STREAM_RESET),
+    Hold("unopened_pings", STREAM_RESET),
+    Hold("silent", GOAWAY),
+    Hold("pings", GOAWAY),
+]
+
+
+@pytest.mark.parametrize("hold", HOLDS, ids=lambda hold: hold.kind)
+def test_a_client_that_gives_nothing_is_ended_by_its_timeout(hold: Hold, server: Here) -> None:
+    ended = played(hold.kind, server)
+    assert (ended.how, hold.said in ended.said) == ("closed", True), ended
+    assert ended.borne is not None
+    assert LIMIT <= ended.borne <= LIMIT + LATE
+
+
+def test_keep_alive_counts_from_the_last_answer(server: Here) -> None:
+    with connect(server) as client:
+        speaks = Http2(client)
+        speaks.is_answered("/")
+        time.sleep(LIMIT / 2)
+        asked = time.monotonic()
+        speaks.is_answered("/")
+        while client.recv(65536):
+            pass
+        assert time.monotonic() - asked >= LIMIT
+
+
+@pytest.mark.parametrize("kind", ["rapid_reset", "ping_flood", "settings_flood"])
+def test_a_flood_of_frames_that_move_nothing_ends_its_connection(kind: str, server: Here) -> None:
+    ended = played(kind, server, 20.0)
+    assert ended.how in ("closed", "reset")
+    assert ended.said in (b"", CALM)  # a client that goes on sending may be reset before it reads
+
+
+def test_each_request_that_is_answered_pays_for_a_frame_that_moves_nothing(server: Here) -> None:
+    at_once, times = BURST // 4, 8
+    with connect(server) as client:
+        speaks = Http2(client)
+        for _ in range(times):
+            for _ in range(at_once):
+                speaks.asks("/")
+                speaks.pings()
+            ended = 0
+            while ended < at_once:
+                ended += speaks.hears(StreamEnded).count(StreamEnded)
+
+
+def test_a_stream_whose_client_reads_slowly_is_kept(server: Here) -> None:
+    assert played("slow_reader", server, 3 * LIMIT).how == "left"
+
+
+def test_a_stream_that_is_due_does_not_end_its_neighbour(server: Here) -> None:
+    ended = one_takes_nothing(parse_target(server.target), SPEECH, LIMIT, 3 * LIMIT + LATE)
+    assert ended == ([1], 1)
+
+
+def test_curl_has_its_answer(server: Here) -> None:
+    command = [installed("curl"), "-sS", "--http2-prior-knowledge", "-w", "%{http_version}"]
+    url = f"http://{server.target}/"
+    done = subprocess.run([*command, url], capture_output=True, text=True, check=True)
+    assert done.stdout == "hello2"
+
+
+def test_h2load_has_all_of_its_answers(server: Here) -> None:
+    h2load_has_all(server.target, connections=2)
+
+
+def test_nghttp_has_a_long_answer(server: Here) -> None:
+    nghttp_has_all(server.target)
+
+
+@pytest.mark.parametrize("kind", ["asyncio", "trio"])
+def test_over_tls_they_are_ended_likewise_and_nothing_fails(
+    kind: str, certificate: tuple[str, str], tmp_path: Path
+) -> None:
+    speech = replace(SPEECH, tls=Tls("localhost", certificate[0]))
+    held = [hold for hold in HOLDS if hold.kind in ("no_stream", "half_body", "unopened_pings")]
+
+    async def all_of(running: Server) -> list[Ended]:
+        target = parse_target(running.target)
+        plays = (play(hold.kind, target, speech, LIMIT + LATE) for hold in held)
+        return await asyncio.gather(*plays)
+
+    flags = ("--certfile", certificate[0], "--keyfile", certificate[1])
+    with hypercorn(kind, tmp_path / "log", *flags) as running:
+        ends = asyncio.run(all_of(running))
+        assert [ended.said for ended in ends] == [hold.said for hold in held]
+        assert "Traceback" not in running.said()
+
+
+def test_no_failure_is_logged(server: Here) -> None:
+    assert "Traceback" not in server.said()
+
+
+NO_ERROR, REFUSED_STREAM = bytes(4), (7).to_bytes(4, "big")
+
+
+def test_who_is_too_old_begins_no_stream_and_is_answered_on_those_that_are_open(
+    tmp_path: Path,
+) -> None:
+    asked = asking("/slow?3", "/")
+    aged = {"TIMEOUTS_MAX_AGE": "500ms", "TIMEOUTS_DRAIN_IDLE": "100ms", "TICK": "100ms"}
+    heard = []
+    with (
+        hypercorn_here("asyncio", tmp_path / "log", application, aged) as running,
+        connect(running) as client,
+    ):
+        client.sendall(asked[0])
+        for frame in frames(client):
+            heard += [frame] if frame[0] in (DATA, RST_STREAM, GOES_AWAY) else []
+            if frame[0] == GOES_AWAY:
+                client.sendall(asked[1])
+    assert heard[:3] == [
+        (GOES_AWAY, 0, (1).to_bytes(4, "big") + NO_ERROR),
+        (RST_STREAM, 3, REFUSED_STREAM),
+        (DATA, 1, b"hello"),
+    ]
+
+
+@pytest.mark.parametrize("kind", ["asyncio", "trio"])
+def test_the_time_for_headers_is_not_cut_short_by_the_silence_before_them(
+    kind: str, tmp_path: Path
+) -> None:
+    from h2.connection import H2Connection
+
+    speaks = H2Connection()
+    speaks.initiate_connection()
+    limits = {"TIMEOUTS_KEEP_ALIVE": "1500ms", "TIMEOUTS_HEADERS": "1500ms", "TICK": "100ms"}
+    with (
+        hypercorn_here(kind, tmp_path / "log", application, limits, 3600) as running,
+        connect(running) as client,
+    ):
+        client.sendall(speaks.data_to_send())
+        client.recv(1000)  # the connection is idle from now on
+        time.sleep(1)
+        began = time.monotonic()
+        client.sendall(
+            b"\x00\x00\x01\x01\x01" + (1).to_bytes(4, "big") + b"\x82"
+        )  # and no END_HEADERS
+        rest(client)
+        assert time.monotonic() - began >= 1.5
+
+
+SIZES = {"before the end is given": 100_000, "when all is given": 95_000}
+"""Bytes of the answer, by when the stop comes; of the first trio keeps some until others are taken."""
+
+
+@pytest.mark.parametrize("when", SIZES)
+@pytest.mark.parametrize("kind", ["asyncio", "trio"])
+def test_a_stop_resets_nobody_who_opens_the_window_as_the_end_of_an_answer_comes(
+    kind: str, when: str, tmp_path: Path
+) -> None:
+    (asked,) = asking(f"/some?{SIZES[when]}")
+    read, ended = 0, False
+    settings = {"TICK": "100ms", "TIMEOUTS_DRAIN": "20s", "TIMEOUTS_DRAIN_IDLE": "1s"}
+    with (
+        hypercorn_here(kind, tmp_path / "log", application, settings) as running,
+        socket.socket() as client,
+    ):
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16_384)  # the rest waits there
+        client.settimeout(PATIENCE)
+        client.connect(running.address)
+        client.sendall(asked)
+        for frame, _, payload in frames(client):
+            read += len(payload) if frame == DATA else 0
+            ended = ended or (frame, payload) == (DATA, b"")
+            if frame == DATA and read == 65_535:
+                steps = [running.stop, lambda: client.sendall(opening(40_000))]
+                for step in steps if when == "before the end is given" else steps[::-1]:
+                    step()
+                    time.sleep(0.5)
+                client.sendall(opening(10_000))
+    assert (read, ended) == (SIZES[when], True)
+
+
+@pytest.mark.parametrize("kind", ["asyncio", "trio"])
+def test_a_stop_waits_for_no_idle_client_of_http2(kind: str, tmp_path: Path) -> None:
+    (asked,) = asking("/")
+    kept = {"TIMEOUTS_DRAIN": "2h", "TIMEOUTS_DRAIN_IDLE": "1h"}
+    with (
+        hypercorn_here(kind, tmp_path / "log", application, kept) as running,
+        connect(running) as client,
+    ):
+        client.sendall(asked)
+        for frame, _, payload in frames(client):
+            if (frame, payload) == (DATA, b""):
+                running.stop()
+        running.end()
+
+
+def test_a_stop_waits_for_a_client_of_http2_that_does_not_leave_no_longer_than_drain(
+    tmp_path: Path,
+) -> None:
+    """On trio: on asyncio hypercorn itself cancels what is left then, whatever we wait for."""
+    (asked,) = asking("/slow?1")
+    kept = {"TIMEOUTS_DRAIN": "2s", "TIMEOUTS_DRAIN_IDLE": "1h"}
+    with (
+        hypercorn_here("trio", tmp_path / "log", application, kept) as running,
+        connect(running) as client,
+    ):
+        client.sendall(asked)
+        time.sleep(0.2)
+        running.stop()
+        running.end()
+        assert GOES_AWAY in {frame for frame, _, _ in frames(client)}
+
+
+@pytest.mark.parametrize("kind", ["asyncio", "trio"])
+def test_a_stop_does_not_await_the_goodbye_of_tls(
+    kind: str, certificate: tuple[str, str], tmp_path: Path
+) -> None:
+    (asked,) = asking("/")
+    trusting = ssl.create_default_context(cafile=certificate[0])
+    trusting.set_alpn_protocols(["h2"])
+    given = (kind, tmp_path / "log", application, {"TIMEOUTS_DRAIN": "2h"})
+    with (
+        hypercorn_here(*given, certificate=certificate) as running,
+        connect(running) as plain,
+        trusting.wrap_socket(plain, server_hostname="localhost") as client,
+    ):
+        client.sendall(asked)
+        assert (DATA, 1, b"") in frames(client)
+        running.stop()
+        running.end()
+        assert "SSL shutdown timed out" not in running.said()

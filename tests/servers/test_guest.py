@@ -1,0 +1,105 @@
+"""The guests of servers: when one is changed, when it is left alone, when it is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from reaper.run import report
+from reaper.run.servers import SERVERS
+from reaper.servers.guest import Guest, Visit, around
+
+Heard = list[dict[str, Any]]
+
+
+@pytest.fixture
+def heard(monkeypatch: pytest.MonkeyPatch) -> Heard:
+    """What is said of servers, instead of being said."""
+    found: Heard = []
+    monkeypatch.setattr(report, "_say", lambda message, text: found.append(message))
+    return found
+
+
+def fails(module: ModuleType, visit: Visit) -> None:
+    raise RuntimeError("odd")
+
+
+def marks(module: ModuleType, visit: Visit) -> None:
+    module.guarded = True  # type: ignore[attr-defined]
+
+
+def odd(has: list[str]) -> ModuleType:
+    """A server's module whose `Config` has the attributes *has*."""
+    module = ModuleType("odd")
+    module.Config = type("Config", (), dict.fromkeys(has, fails))  # type: ignore[attr-defined]
+    return module
+
+
+CASES: list[tuple[list[str], Callable[[ModuleType, Visit], None], list[str], str]] = [
+    (
+        [],
+        fails,
+        ["it has no Config.load; tested with 0.1 to 0.2"],
+        "does not fit: it has no Config.load",
+    ),
+    (["load"], marks, [], "tested with 0.1 to 0.2"),
+    (["load"], fails, ["RuntimeError: odd"], "tested with 0.1 to 0.2"),
+]
+KINDS = ["it lacks a name", "its version was not tested", "the change fails"]
+
+
+@pytest.mark.parametrize(("has", "changes", "why", "refused"), CASES, ids=KINDS)
+def test_a_server_is_guarded_though_its_version_is_new_and_otherwise_left_alone(
+    has: list[str],
+    changes: Callable[[ModuleType, Visit], None],
+    why: list[str],
+    refused: str,
+    heard: Heard,
+) -> None:
+    module = odd(has)
+    Guest("pytest", ("0.1", "0.2"), "odd", ("Config.load",), changes).guard(
+        module, report, strict=False
+    )
+    assert ([message["why"] for message in heard], hasattr(module, "guarded")) == (why, not why)
+
+
+@pytest.mark.parametrize(("has", "changes", "why", "refused"), CASES, ids=KINDS)
+def test_a_server_that_does_not_fit_or_was_not_tested_is_refused_if_strict(
+    has: list[str],
+    changes: Callable[[ModuleType, Visit], None],
+    why: list[str],
+    refused: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    guest = Guest("pytest", ("0.1", "0.2"), "odd", ("Config.load",), changes)
+    with pytest.raises(SystemExit) as error:
+        guest.guard(odd(has), report, strict=True)
+    assert error.value.code == 2
+    assert refused in capsys.readouterr().err
+
+
+def test_the_versions_installed_here_are_those_that_are_said_to_be_tested() -> None:
+    wrong = {
+        str(server): server.tested[1]
+        for server in SERVERS
+        if server.version and server.version != server.tested[1]
+    }
+    assert not wrong
+
+
+def test_a_coroutine_function_that_is_wrapped_stays_one() -> None:
+    class Kind:
+        async def method(self) -> int:
+            return 1
+
+    @around(Kind, "method")
+    async def more(method: Callable[..., Any], self: Any) -> int:
+        return int(await method(self)) + 1
+
+    assert inspect.iscoroutinefunction(Kind.method)
+    assert asyncio.run(Kind().method()) == 2

@@ -1,0 +1,56 @@
+"""uvicorn, guarded: what a request pays for the streams that a stop has to end."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+import reaper
+from tests.servers.uvicorn.test_quiet import ask, serving
+
+pytestmark = pytest.mark.anyio
+
+OURS = Path(reaper.__file__).parent
+BOTH = ["data_received", "__call__", "sent", "look", "sent", "on_response_complete"]
+AFTERWARDS = ["call_later", "went_idle", "touch", "_is_idle"]
+CALLS = {
+    "HttpTools": ["on_message_complete", *BOTH, *AFTERWARDS],
+    "H11": [*BOTH, *AFTERWARDS],
+}
+"""The functions of ours that a request and its response call."""
+
+
+@contextmanager
+def calls() -> Iterator[list[str]]:
+    """The functions of ours that this thread calls within the block."""
+    found: list[str] = []
+
+    def called(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and Path(frame.f_code.co_filename).is_relative_to(OURS):
+            found.append(frame.f_code.co_name)
+
+    sys.setprofile(called)
+    try:
+        yield found
+    finally:
+        sys.setprofile(None)
+
+
+@pytest.mark.parametrize("protocol", CALLS)
+async def test_a_request_that_is_no_stream_calls_these_functions_of_ours_and_no_more(
+    protocol: str,
+) -> None:
+    async with serving(protocol, keep_alive=500) as served:
+        reader, writer = await served.connect()
+        await ask(reader, writer)  # uvicorn's protocol is made
+        with calls() as found:
+            await ask(reader, writer)
+        writer.close()
+        await asyncio.sleep(0)
+    assert sorted(found) == sorted(CALLS[protocol])
