@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 
 from h2.connection import H2Connection
 
@@ -46,3 +47,22 @@ def opening(count: int) -> bytes:
     return b"".join(
         b"\0\0\4\10\0" + stream.to_bytes(4, "big") + count.to_bytes(4, "big") for stream in (0, 1)
     )
+
+
+def pings_for_each_frame(client: socket.socket, size: int) -> int:
+    """Ask over *client* for *size* bytes, and send a PING for each DATA frame that comes.
+
+    Returns: how many bytes came before the end of the stream, or of the connection.
+    """
+    (asked,) = asking(f"/some?{size}")
+    client.sendall(asked + opening(size))
+    read = 0
+    for frame, _, payload in frames(client):
+        if frame != DATA:
+            continue
+        if not payload:
+            break
+        read += len(payload)
+        with suppress(OSError):  # the server has closed it: what it said before is read
+            client.sendall(b"\0\0\10\6\0" + bytes(12))
+    return read

@@ -3,7 +3,8 @@
 The rule of this module: *who moves bytes is never near the bound*. A frame that is bounded is one
 of those below; a client needs a few of them per connection, or one per some seconds. A stream that
 was answered pays for one of them: a client that asks thousands of times a second may cancel as many
-requests as it lets be answered.
+requests as it lets be answered. A DATA frame with bytes pays for one too, in either direction: gRPC
+measures its link by a PING a round trip, for as long as DATA comes.
 
 A request that is reset by the same bytes that bring it is paid for, and not begun: nobody waits for
 its answer, and the server would spend most on it.
@@ -20,6 +21,10 @@ nghttp2 takes 1000 (nghttp2_option_set_stream_reset_rate_limit); a request costs
 
 PER_SECOND = 33.0
 """Frames per second after that. Precedent: nghttp2's own."""
+
+SAVED = 1000
+"""Frames that DATA frames may have paid for in advance. A client that was held up answers all that has
+come meanwhile at once."""
 
 BOUNDED = frozenset(
     {
@@ -40,12 +45,17 @@ class Budget:
         now: Returns seconds of the driver's clock, in which nobody is charged for a stall.
     """
 
-    __slots__ = ("_at", "_left", "_now")
+    __slots__ = ("_at", "_left", "_moved", "_now")
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._at = now()
         self._left = float(BURST)
+        self._moved = 0  # DATA frames that have yet to pay for a frame
+
+    def move(self, frames: int = 1) -> None:
+        """So many DATA frames with bytes have come, or were sent."""
+        self._moved += frames  # `spend` bounds it
 
     def earn(self) -> None:
         """A stream was answered."""
@@ -53,6 +63,11 @@ class Budget:
 
     def spend(self, frames: int) -> bool:
         """Take *frames* from it; returns whether there were as many."""
+        free = min(frames, self._moved)
+        self._moved = min(self._moved - free, SAVED)
+        if free == frames:
+            return True
+        frames -= free
         now = self._now()
         self._left = min(self._left + (now - self._at) * PER_SECOND, float(BURST)) - frames
         self._at = now

@@ -41,11 +41,22 @@ class Frames:
 
     Attributes:
         heard: Whether the whole preface has come.
+        moved: How many DATA frames with bytes of a body have begun in the last call of `came`.
         brought: By stream, how many bytes of a body the last call of `came` had, padding excluded;
             0: a part of a header block, or an empty frame.
     """
 
-    __slots__ = ("_begun", "_block", "_head", "_left", "_padded", "_worth", "brought", "heard")
+    __slots__ = (
+        "_begun",
+        "_block",
+        "_head",
+        "_left",
+        "_padded",
+        "_worth",
+        "brought",
+        "heard",
+        "moved",
+    )
 
     def __init__(self) -> None:
         self._begun = b""  # a part of a head
@@ -55,6 +66,7 @@ class Frames:
         self._worth = 0  # bytes of a body to come in this payload
         self._block = False  # a header block has begun, and is not complete
         self.heard: bool = False
+        self.moved: int = 0
         self.brought: dict[int, int] = {}
 
     @property
@@ -69,7 +81,7 @@ class Frames:
 
         Cost: a step for each frame.
         """
-        self.brought = {}
+        self.brought, self.moved = {}, 0
         useless, at, size = 0, 0, len(data)
         while at < size:
             if self._left:
@@ -102,6 +114,7 @@ class Frames:
         self.brought.setdefault(number, 0)
         self._worth = head.length
         self._padded = bool(head.flags & PADDED and head.length)
+        self.moved += head.length > 0 and not self._padded
         return not head.length and not head.flags & END_STREAM
 
     def _body(self, head: Head, first: int, taken: int) -> bool:
@@ -112,6 +125,7 @@ class Frames:
             taken -= 1
             self._worth -= 1 + first
             empty = self._worth <= 0 and not head.flags & END_STREAM
+            self.moved += self._worth > 0
         worth = max(min(taken, self._worth), 0)
         self._worth -= worth
         self.brought[head.stream] = self.brought.get(head.stream, 0) + worth

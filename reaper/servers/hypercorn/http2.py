@@ -51,6 +51,7 @@ class Session(Connection):
         protocol: Its `H2Protocol`.
         watch: Who watches it.
     Attributes:
+        budget: What its client may send that moves nothing.
         working: Calls of `handle` that have not returned.
         turns: Calls of `handle` that have begun.
         leaving: Whether GOAWAY was sent: no further stream is begun.
@@ -60,7 +61,7 @@ class Session(Connection):
         super().__init__(protocol.connection, watch)
         self._protocol = protocol
         self._server = protocol.send.__self__
-        self._budget = Budget(watch.driver.now)
+        self.budget: Budget = Budget(watch.driver.now)
         self.working: int = 0
         self.turns: int = 1
         self.leaving: bool = False
@@ -113,14 +114,15 @@ class Session(Connection):
             useless += kind in BOUNDED and id(event) not in tied
             if kind == "DataReceived":
                 useless += not event.data and event.stream_ended is None
+                self.budget.move(bool(event.data))
                 if event.stream_id in self.streams:
                     self.streams[event.stream_id].moved(received=len(event.data))
-        return not useless or self._budget.spend(useless)
+        return not useless or self.budget.spend(useless)
 
     def answered(self, number: int) -> None:
         """All of the answer on stream *number* has been given, unless the stream was reset."""
         if number in self.streams:
-            self._budget.earn()
+            self.budget.earn()
 
     # ---- ends
     def over(self) -> None:
@@ -323,4 +325,5 @@ def guard(around: Around) -> None:
         if session is not None and number in session.streams:
             session.look_at(number)
             session.streams[number].moved(sent=len(data))
+            session.budget.move(bool(data))
         return data

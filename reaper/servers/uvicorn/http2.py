@@ -33,6 +33,9 @@ from .http import Auto, GuardedHttp
 from .idle import IdleProtocol
 from .shared import Origin, Shared
 
+FRAME_SIZE = 16_384
+"""Bytes that zttp puts into a DATA frame at most, unless the client lets it do more."""
+
 TOLD_APART = 3
 """Bytes after which the preface is told from every method of HTTP/1: PRI from PROPFIND."""
 
@@ -149,6 +152,7 @@ class Session(Connection):
         self.look_at(number)
         if (waiting := self.streams.get(number)) is not None:
             waiting.moved(sent=max(sent, 0))
+            self._protocol.budget.move(-(-max(sent, 0) // FRAME_SIZE))
         if not left and number not in self._protocol.cycles:
             self.finish(number)
 
@@ -224,11 +228,12 @@ class Http2(GuardedHttp, ZttpH2Protocol):
     """uvicorn's `ZttpH2Protocol`, guarded; for clients that speak HTTP/1, `Auto`.
 
     Attributes:
+        budget: What its client may send that moves nothing.
         session: What its streams wait for.
         highest: The number of the last stream that was taken; 0: none was.
     """
 
-    __slots__ = ("_budget", "_frames", "_unread", "highest", "session")
+    __slots__ = ("_frames", "_unread", "budget", "highest", "session")
 
     SILENT: ClassVar[type[IdleProtocol]] = Undecided
 
@@ -249,7 +254,7 @@ class Http2(GuardedHttp, ZttpH2Protocol):
             self._end,
         )
         self._frames = Frames()
-        self._budget = Budget(shared.driver.now)
+        self.budget: Budget = Budget(shared.driver.now)
         self._unread = False  # nothing is read until the client has taken what zttp has answered
         self.highest: int = 0
         self.session: Session = Session(self, self.conn, watch)
@@ -262,7 +267,8 @@ class Http2(GuardedHttp, ZttpH2Protocol):
         if session.ended:
             return
         useless = frames.came(data)
-        if useless and not self._budget.spend(useless):
+        self.budget.move(frames.moved)
+        if useless and not self.budget.spend(useless):
             self.reap(FLOOD)
             return
         super().data_received(data)
@@ -313,7 +319,7 @@ class Http2(GuardedHttp, ZttpH2Protocol):
     def on_response_complete(self, number: int) -> None:  # type: ignore[override]
         ZttpH2Protocol.on_response_complete(self, number)
         if number in self.session.streams:  # it was not reset
-            self._budget.earn()
+            self.budget.earn()
             self.session.given(number, 0)
 
     def eof_received(self) -> None:  # type: ignore[override]

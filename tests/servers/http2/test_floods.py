@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from reaper.servers.http2.floods import BURST, PER_SECOND, Budget, cancelled_at_once
+from reaper.servers.http2.floods import BURST, PER_SECOND, SAVED, Budget, cancelled_at_once
 
 
 class Clock:
@@ -41,6 +41,28 @@ def test_a_client_may_cancel_as_many_requests_as_it_lets_be_answered() -> None:
     for _ in range(10 * BURST):
         assert budget.spend(1)
         budget.earn()
+
+
+def test_a_client_may_send_a_ping_for_each_frame_of_data() -> None:
+    budget = Budget(Clock())
+    for _ in range(10 * BURST):
+        budget.move()
+        assert budget.spend(1)
+    assert budget.spend(BURST)
+
+
+def test_a_client_that_was_held_up_may_answer_all_that_has_come() -> None:
+    budget = Budget(Clock())
+    budget.move(SAVED)
+    assert budget.spend(SAVED + BURST)
+    assert not budget.spend(1)
+
+
+def test_a_long_download_is_not_saved_for_a_flood() -> None:
+    budget = Budget(Clock())
+    budget.move(10 * SAVED)
+    budget.spend(1)
+    assert not budget.spend(SAVED + BURST + 1)
 
 
 def test_answers_are_not_saved_for_a_flood() -> None:

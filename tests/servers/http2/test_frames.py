@@ -67,15 +67,17 @@ def test_however_bytes_are_split_a_body_is_counted_once(
 ) -> None:
     stream = PREFACE + b"".join(frame.sent() for frame in sent)
     cuts = sorted(draw.draw(st.sets(st.integers(0, len(stream)), max_size=10)))
-    frames, useless, bodies = Frames(), 0, dict.fromkeys([1, 3, 2**31 - 1], 0)
+    frames, useless, moved, bodies = Frames(), 0, 0, dict.fromkeys([1, 3, 2**31 - 1], 0)
     for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
         useless += frames.came(stream[start:end])
+        moved += frames.moved
         for number, count in frames.brought.items():
             bodies[number] += count
     for number, count in bodies.items():
         assert count == sum(
             len(body_of(each)) for each in sent if each.kind == DATA and each.stream == number
         )
+    assert moved == sum(each.kind == DATA and bool(body_of(each)) for each in sent)
     assert useless == sum(
         not body_of(each) and not each.flags & END_STREAM
         if each.kind == DATA

@@ -30,7 +30,15 @@ from loadgen.units import parse_target
 from reaper.servers.http2.floods import BURST
 from scripts.serving import Server, free_port, serving
 from tests.helpers.asgi import application
-from tests.helpers.http2_frames import DATA, GOES_AWAY, RST_STREAM, asking, frames, opening
+from tests.helpers.http2_frames import (
+    DATA,
+    GOES_AWAY,
+    RST_STREAM,
+    asking,
+    frames,
+    opening,
+    pings_for_each_frame,
+)
 from tests.helpers.http2_tools import h2load_has_all, nghttp_has_all
 from tests.helpers.hypercorn_here import Here, hypercorn_here
 from tests.helpers.neighbours import one_takes_nothing
@@ -47,6 +55,8 @@ LATE = 3.0
 PHASES = ("FIRST_BYTE", "HEADERS", "BODY", "KEEP_ALIVE", "WRITE", "TUNNEL")
 SETTINGS = {f"TIMEOUTS_{phase}": f"{LIMIT:g}s" for phase in PHASES} | {"TICK": "250ms"}
 SPEECH = Speech("http2", Paths("/", post="/echo", much="/big"))
+MUCH = 10_000_000
+"""Bytes of an answer in three times as many DATA frames as a burst has."""
 STREAM_RESET, GOAWAY, CALM = b"RST_STREAM 8", b"GOAWAY 0", b"GOAWAY 11"
 
 
@@ -136,6 +146,11 @@ def test_each_request_that_is_answered_pays_for_a_frame_that_moves_nothing(serve
             ended = 0
             while ended < at_once:
                 ended += speaks.hears(StreamEnded).count(StreamEnded)
+
+
+def test_a_client_that_sends_a_ping_for_each_frame_it_reads_has_all(server: Here) -> None:
+    with connect(server) as client:
+        assert pings_for_each_frame(client, MUCH) == MUCH
 
 
 def test_a_stream_whose_client_reads_slowly_is_kept(server: Here) -> None:

@@ -45,6 +45,7 @@ from tests.helpers.http2_frames import (
     asking,
     frames,
     opening,
+    pings_for_each_frame,
 )
 from tests.helpers.http2_tools import h2load_has_all, nghttp_has_all
 from tests.helpers.hypercorn_here import Here
@@ -63,6 +64,9 @@ PHASES = ("FIRST_BYTE", "HEADERS", "BODY", "KEEP_ALIVE", "WRITE", "TUNNEL")
 SETTINGS = {f"TIMEOUTS_{phase}": f"{LIMIT:g}s" for phase in PHASES} | {"TICK": "250ms"}
 SPEECH = Speech("http2", Paths("/", post="/echo", much="/big"))
 STREAM_RESET, GOAWAY, CALM = b"RST_STREAM 8", b"GOAWAY 0", b"GOAWAY 11"
+
+MUCH = 10_000_000
+"""Bytes of an answer in three times as many DATA frames as a burst has."""
 
 ENDS = {
     "mute": b"",  # no GOAWAY before a preface has come
@@ -131,6 +135,11 @@ def test_a_flood_of_frames_that_move_nothing_ends_its_connection(server: Here) -
     for ended in played(server, "rapid_reset", "ping_flood", "settings_flood", patience=20.0):
         assert ended.how in ("closed", "reset")
         assert ended.said in (b"", CALM)  # a client that goes on sending may be reset before
+
+
+def test_a_client_that_sends_a_ping_for_each_frame_it_reads_has_all(server: Here) -> None:
+    with connect(server) as client:
+        assert pings_for_each_frame(client, MUCH) == MUCH
 
 
 def test_a_body_that_its_application_reads_late_is_taken_whole(tmp_path: Path) -> None:
