@@ -109,21 +109,21 @@ class _Stream(HTTP2Stream):  # type: ignore[misc]
     def _looked_at(self) -> None:
         self.connection.session.look_at(self.stream_id)
 
-    def _moved(self, received: int = 0, sent: int = 0) -> None:
+    def _moved(self, received: int) -> None:
         waiting = self.connection.session.streams.get(self.stream_id)
         if waiting is not None:
-            waiting.moved(received, sent)
+            waiting.moved(received)
 
     def receive_data(self, data: bytes, end_stream: bool = False) -> None:
         unread = len(self._body_chunks)
         super().receive_data(data, end_stream)
-        self._moved(received=len(data))
+        self._moved(len(data))
         if not unread:  # until now it waited for these bytes, perhaps
             self._looked_at()
 
     def send_data(self, data: bytes, end_stream: bool = False) -> None:
         super().send_data(data, end_stream)
-        self._moved(sent=len(data))
+        self.connection.session.sent(self.stream_id, len(data))
         if end_stream:
             self._looked_at()
 
@@ -242,4 +242,4 @@ def guard(serving: Any, stream: Any, watch: Callable[[], Watch]) -> None:
         stream.__class__ = _Stream
         session.begin(stream.stream_id)
         session.look_at(stream.stream_id)
-        stream._moved(received=stream.body_size)
+        stream._moved(stream.body_size)

@@ -39,6 +39,7 @@ class Connection:
         self.watch = watch
         self.streams: dict[int, Waiting] = {}
         self.ended: bool = False
+        self._shared: set[int] = set()  # they wait for the connection's window, not their own
 
     # ---- what each server says
     def works(self) -> int:
@@ -77,6 +78,11 @@ class Connection:
         except ProtocolError:  # it has ended
             return False
 
+    def window_of(self, number: int) -> int:
+        """How many bytes the client takes on stream *number*, whatever the connection's window is."""
+        stream = self.connection.streams.get(number)
+        return int(stream.outbound_flow_control_window) if stream is not None else 0
+
     def cancel(self, number: int) -> None:
         """Have RST_STREAM made for stream *number*."""
         tolerant(self.connection.reset_stream, number, CANCEL)
@@ -98,7 +104,12 @@ class Connection:
         """Note what stream *number* waits for now."""
         waiting = self.streams.get(number)
         if waiting is not None:
-            waiting.enter(self.phase_of(number))
+            phase = self.phase_of(number)
+            waiting.enter(phase)
+            if phase is Phase.WRITE and self.window_of(number) > 0:
+                self._shared.add(number)
+            else:
+                self._shared.discard(number)
 
     # ---- what moves
     def begin(self, number: int) -> None:
@@ -109,6 +120,7 @@ class Connection:
     def finish(self, number: int) -> None:
         """Stream *number* has ended."""
         waiting = self.streams.pop(number, None)
+        self._shared.discard(number)
         if waiting is not None:
             waiting.over()
 
@@ -117,6 +129,17 @@ class Connection:
         kind, number = self.pending()
         if kind == DATA and number in self.streams:
             self.streams[number].moved(received=count)
+
+    def sent(self, number: int, count: int) -> None:
+        """*count* bytes of stream *number* were sent, because the client made room for them. Those
+        that wait for the same window, the connection's, have a client that reads.
+        """
+        if (waiting := self.streams.get(number)) is not None:
+            waiting.moved(sent=count)
+        if count:
+            for other in self._shared:
+                if other != number:
+                    self.streams[other].moved(sent=count)
 
     # ---- ends
     def over(self) -> None:
@@ -128,6 +151,7 @@ class Connection:
     def _reset(self, number: int, _reason: str) -> None:
         """Reset a stream; with the last one the connection goes as well."""
         self.streams.pop(number, None)
+        self._shared.discard(number)
         self.cancel(number)
         last = not self.streams
         if last:

@@ -324,6 +324,6 @@ def guard(around: Around) -> None:
         session, number = getattr(self, SESSION, (None, 0))
         if session is not None and number in session.streams:
             session.look_at(number)
-            session.streams[number].moved(sent=len(data))
+            session.sent(number, len(data))
             session.budget.move(bool(data))
         return data

@@ -126,6 +126,9 @@ class Session(Connection):
         room = self.connection.stream(number).send_window
         return room is not None and (room <= 0 or self.connection.send_window <= 0)
 
+    def window_of(self, number: int) -> int:
+        return self.connection.stream(number).send_window or 0
+
     def cancel(self, number: int) -> None:
         self.connection.stream(number).reset(CANCEL)
 
@@ -150,9 +153,9 @@ class Session(Connection):
         else:
             self.parked.pop(number, None)
         self.look_at(number)
-        if (waiting := self.streams.get(number)) is not None:
-            waiting.moved(sent=max(sent, 0))
-            self._protocol.budget.move(-(-max(sent, 0) // FRAME_SIZE))
+        if sent > 0:
+            self.sent(number, sent)
+            self._protocol.budget.move(-(-sent // FRAME_SIZE))
         if not left and number not in self._protocol.cycles:
             self.finish(number)
 

@@ -41,7 +41,7 @@ from tests.helpers.http2_frames import (
 )
 from tests.helpers.http2_tools import h2load_has_all, nghttp_has_all
 from tests.helpers.hypercorn_here import Here, hypercorn_here
-from tests.helpers.neighbours import one_takes_nothing
+from tests.helpers.neighbours import all_share_a_window, one_takes_nothing
 from tests.helpers.program_trials import PATIENCE, connect, rest
 from tests.helpers.server_process import installed
 from tests.servers.gunicorn.test_http2 import Http2
@@ -146,6 +146,11 @@ def test_each_request_that_is_answered_pays_for_a_frame_that_moves_nothing(serve
             ended = 0
             while ended < at_once:
                 ended += speaks.hears(StreamEnded).count(StreamEnded)
+
+
+def test_a_client_that_reads_keeps_all_streams_that_wait_for_its_window(server: Here) -> None:
+    with connect(server) as client:
+        assert all_share_a_window(client, 40, 16_384, 2.5 * LIMIT) == 40 * 16_384
 
 
 def test_a_client_that_sends_a_ping_for_each_frame_it_reads_has_all(server: Here) -> None:

@@ -49,7 +49,7 @@ from tests.helpers.http2_frames import (
 )
 from tests.helpers.http2_tools import h2load_has_all, nghttp_has_all
 from tests.helpers.hypercorn_here import Here
-from tests.helpers.neighbours import one_takes_nothing
+from tests.helpers.neighbours import all_share_a_window, one_takes_nothing
 from tests.helpers.program_trials import PATIENCE, connect, heard, rest
 from tests.helpers.server_process import installed, wait_until
 from tests.helpers.servers_here import uvicorn_here
@@ -135,6 +135,11 @@ def test_a_flood_of_frames_that_move_nothing_ends_its_connection(server: Here) -
     for ended in played(server, "rapid_reset", "ping_flood", "settings_flood", patience=20.0):
         assert ended.how in ("closed", "reset")
         assert ended.said in (b"", CALM)  # a client that goes on sending may be reset before
+
+
+def test_a_client_that_reads_keeps_all_streams_that_wait_for_its_window(server: Here) -> None:
+    with connect(server) as client:
+        assert all_share_a_window(client, 40, 16_384, 2.5 * LIMIT) == 40 * 16_384
 
 
 def test_a_client_that_sends_a_ping_for_each_frame_it_reads_has_all(server: Here) -> None:
