@@ -83,16 +83,11 @@ def rules_of(
     return Rules(ask, limits, None, told=True, age=age, http=True, gone=gone, farewell=farewell)
 
 
-def watch(
-    reaper: AsyncioReaper,
-    transport: Any,
-    ask: Ask,
-    farewell: Callable[[Any], bytes] = no_farewell,
-) -> None:
+def watch(reaper: AsyncioReaper, transport: Any, ask: Ask) -> None:
     """Guard the connection of *transport*, for a server that lets no factory in. That it has ended
-    is known when *transport* is freed. *farewell*: see `Rules`.
+    is known when *transport* is freed.
     """
-    watch_by(reaper, transport, rules_of(reaper, ask, farewell=farewell))
+    watch_by(reaper, transport, rules_of(reaper, ask))
 
 
 def transports_of(reaper: AsyncioReaper) -> list[Any]:

@@ -101,6 +101,10 @@ class Judge(Connection):
         """As the base says: the thread may have gone on since it was looked at."""
         return -1 if self._serving.wait != self._seen else 0
 
+    def over(self) -> None:
+        super().over()
+        self.watch.sweep.discard(self)
+
     def _reset(self, number: int, _reason: str) -> None:
         """Have the thread reset the stream: h2 is that thread's."""
         self.streams.pop(number, None)
@@ -317,6 +321,15 @@ def guard(
         serving.begin = lambda: soon(judge.watched)
         serving.rests_since = time.monotonic()
         serving.own = serving.idle_timeout or math.inf
+
+
+def over(serving: Any) -> None:
+    """The connection of *serving* is over: nothing of it is watched any more. Call it in the thread
+    of the driver, once; does nothing if *serving* is not guarded.
+    """
+    if isinstance(serving, _Connection):
+        serving.judge.over()
+        del serving.judge, serving.begin  # the judge refers to it
 
 
 def guard_stream(stream: Any) -> None:

@@ -24,18 +24,20 @@ from collections.abc import Callable
 from typing import Any
 
 from gunicorn import sock as gunicorn_sock
+from gunicorn.http.unreader import SocketUnreader
 from gunicorn.workers import gthread
 
+from ...asyncio.guards import Guard, watch
 from ...asyncio.overload import REFUSALS, Refusal
 from ...asyncio.reaper import LOOKS_PER_TICK, AsyncioReaper, reaper_of
 from ...config.settings import ReaperConfig
-from ...driver.sockets import reset_on_close
+from ...driver.sockets import is_over, peer_has_shut, reset_on_close
 from ...policy import Phase
 from .. import polled
 from ..configured import kept_alive, warn
 from ..http2.leaving import Leaving
 from ..http2.waiting import Watch
-from .http2_threads import guard, guard_stream, until_it_has_gone
+from .http2_threads import guard, guard_stream, over, until_it_has_gone
 
 FULL_PAUSE = 0.05
 """Seconds for which gunicorn's main thread waits when there is no descriptor for a newcomer."""
@@ -44,37 +46,63 @@ FULL_PAUSE = 0.05
 class Face(polled.Face):
     """Shows a guard a connection of gunicorn's as if it were a transport.
 
+    The connection and its face refer to each other until `part`.
+
+    Args:
+        conn: gunicorn's `TConn`.
+        over: Called with this, in a thread of gunicorn's, once the connection is closed.
     Attributes:
         answering: Whether a thread answers a request of the connection.
         receiving: Whether that thread waits for bytes of the request.
+        hung_up: Whether the client had ended the connection before gunicorn closed it.
+        guard: The guard that is shown this; None: there is none yet, or none any more.
     """
 
-    def __init__(self, conn: Any) -> None:
+    guard: Guard | None = None
+
+    def __init__(self, conn: Any, over: Callable[[Face], object]) -> None:
         self._conn = conn
+        self._over = over
         # While we shut a descriptor down no thread of gunicorn's may close it: its number could be
         # that of another connection a moment later.
         self._lock = threading.Lock()
-        self._close = conn.close
-        self.answering = self.receiving = False
+        self._closes = False
+        self.answering = self.receiving = self.hung_up = False
         conn.close = self.close_for_gunicorn
 
     def close_for_gunicorn(self, *arguments: Any, **options: Any) -> None:
-        """Stands in the place of the connection's own `close`, and waits until no other thread
-        shuts it down.
+        """Stands in the place of the connection's own `close`: waits until no other thread shuts it
+        down, closes it, and says that it is over.
+
+        Every connection of gunicorn's ends here, and here only.
         """
-        with self._lock, contextlib.suppress(AttributeError):
-            del self._conn.close  # it refers to this object, which refers to the connection
-        self._close(*arguments, **options)
+        conn = self._conn
+        with self._lock:
+            self._closes = True  # from here on the descriptor is gunicorn's alone
+        vars(conn).pop("close", None)
+        self.hung_up = peer_has_shut(conn.sock) or is_over(conn.sock.fileno())
+        try:
+            conn.close(*arguments, **options)
+        finally:
+            self._over(self)
+
+    def part(self) -> Any:
+        """Let go of the connection, which is over, and return it. Does so in our thread, which
+        alone asks what this knows.
+        """
+        conn, self._conn = self._conn, None
+        return conn
 
     def known(self) -> dict[str, Any]:
         """The socket and the client's address. They are read each time, because TLS puts another
         socket in the place of the first.
         """
-        return {"socket": self._conn.sock, "peername": self._conn.client}
+        conn = self._conn
+        return {} if conn is None else {"socket": conn.sock, "peername": conn.client}
 
     def is_closing(self) -> bool:
-        """Whether gunicorn has closed the socket."""
-        return bool(self._conn.sock.fileno() < 0)
+        """Whether gunicorn closes the socket, or has closed it."""
+        return bool(self._closes or self._conn.sock.fileno() < 0)
 
     def close(self) -> None:
         """Let gunicorn see the end of the connection."""
@@ -86,8 +114,9 @@ class Face(polled.Face):
 
     def _end(self, how: int) -> None:
         with self._lock, contextlib.suppress(OSError):
-            # The shutdown of a TLS socket belongs to the thread that reads it.
-            socket.socket.shutdown(self._conn.sock, how)
+            if not self._closes:
+                # The shutdown of a TLS socket belongs to the thread that reads it.
+                socket.socket.shutdown(self._conn.sock, how)
 
     # ---- GOAWAY: the thread that reads says it once it sees the end of what it reads
     def farewell(self) -> bytes:
@@ -105,7 +134,7 @@ class Face(polled.Face):
 
     def get_write_buffer_size(self) -> int:
         """Whether its thread has yet to say GOAWAY: until then nobody else may end what is sent."""
-        return int(self._has_to_part() and not self.is_closing())
+        return int(not self.is_closing() and self._has_to_part())
 
     def phase(self) -> Phase:
         """What the connection waits for. KEEP_ALIVE also stands for its first byte and for the
@@ -164,7 +193,9 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
         super().init_process()
 
     async def _begun(self) -> AsyncioReaper:
-        return reaper_of(config=self._settings)
+        made = reaper_of(config=self._settings)
+        self._rules = polled.rules_of(made, Face.phase, farewell=Face.farewell)
+        return made
 
     def accept(self, listener: Any) -> None:
         """Accept a connection. gunicorn's worker dies where no descriptor is left; under
@@ -188,7 +219,7 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
                 self.nr_conns -= 1
                 asyncio.run_coroutine_threadsafe(self._refuse(conn.sock), self._loop)
                 return
-            conn.face = face = Face(conn)
+            conn.face = face = Face(conn, self._over)
             self._loop.call_soon_threadsafe(self._watch, face)
             self._until_it_speaks(conn)
             return
@@ -236,17 +267,20 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
             )
 
     def _watch(self, face: Face) -> None:
-        reaper = self._reaper
         with contextlib.suppress(OSError):  # it is closed already
-            # The function holds the face, so that it is freed in this thread and in no other.
-            polled.watch(reaper, face, lambda _: face.phase(), lambda _: face.farewell())
+            face.guard = watch(self._reaper, face, self._rules)
+
+    def _over(self, face: Face) -> None:
+        """The connection of *face* is closed. Our thread has been told to watch it before."""
+        self._soon(functools.partial(_forget, face))
 
     def handle_request(self, req: Any, conn: Any) -> Any:
         """Answer the request, and note meanwhile whether the client has to send more for that."""
         face: Face = conn.face
-        unreader = getattr(conn.parser, "unreader", None)
-        if unreader is not None and "chunk" not in vars(unreader):
-            unreader.chunk = _noted(face, unreader.chunk)
+        unreader: Any = getattr(conn.parser, "unreader", None)
+        if type(unreader) is SocketUnreader:
+            unreader.__class__ = _Unreader
+            unreader.face = face
         face.answering = True
         try:
             return super().handle_request(req, conn)
@@ -273,8 +307,8 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
         return kept
 
     def _guard_http2(self, conn: Any) -> None:
-        watch = functools.partial(self._watch_of, conn)
-        guard(conn.parser, watch, self._soon, self._reaper.core.tick)
+        watched_by = functools.partial(self._watch_of, conn)
+        guard(conn.parser, watched_by, self._soon, self._reaper.core.tick)
 
     def _soon(self, call: Callable[[], None]) -> None:
         """Have *call* called in our thread."""
@@ -320,14 +354,27 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
         ending.start()
 
 
-def _noted(face: Face, chunk: Any) -> Any:
-    """Return *chunk*, which waits for bytes of the client, with a note on *face* while it does."""
+class _Unreader(SocketUnreader):  # type: ignore[misc]
+    """A reader of gunicorn's that notes on its `face` that it waits for bytes of the client, while
+    it does.
+    """
 
-    def noted(*arguments: Any) -> Any:
-        face.receiving = True
+    face: Face
+
+    def chunk(self, size_hint: int | None = None) -> Any:
+        self.face.receiving = True
         try:
-            return chunk(*arguments)
+            return super().chunk(size_hint)
         finally:
-            face.receiving = False
+            self.face.receiving = False
 
-    return noted
+
+def _forget(face: Face) -> None:
+    """The connection of *face* is over: let go of all that knew it, in our thread.
+
+    What would go on to refer to each other waited for the garbage collector.
+    """
+    if face.guard is not None:
+        face.guard.lost(by_peer=face.hung_up)
+        face.guard = None
+    over(face.part().parser)
