@@ -67,13 +67,21 @@ NAVIGATION = {
         "docs/reference/index",
     ],
     "Background": [
+        "docs/why-not-timeouts",
         "docs/how-it-works",
         "docs/performance",
         "docs/cluster",
         "docs/probe",
         "docs/reliability",
     ],
-    "Project": ["CONTRIBUTING", "SECURITY", "CHANGELOG"],
+    "Project": [
+        "docs/stability",
+        "docs/upgrade",
+        "CHANGELOG",
+        "CONTRIBUTING",
+        "CODE_OF_CONDUCT",
+        "SECURITY",
+    ],
 }
 
 myst_enable_extensions = ["colon_fence"]
@@ -112,14 +120,15 @@ def set_apart(
     """Our docstrings end in lines such as "Cost: one lease."; for the reference each is a paragraph
     of its own.
 
-    Of a module the reference shows the first paragraph.
+    Of a module the reference shows the first paragraph, and what is promised of its names.
     """
     if what == "module" and "" in lines:  # what follows is for those who work on it
-        del lines[lines.index("") :]
+        promise = [line for line in lines if line.startswith("Stability:")]
+        lines[lines.index("") :] = ["", *promise]
     told = []
     within = False
     for line in lines:
-        said = re.match(r"(Timing|Cost|Source): (.*)", line)
+        said = re.match(r"(Timing|Cost|Source|Stability): (.*)", line)
         if said:
             told += ["", f"**{said[1]}:** {said[2]}"]
         else:

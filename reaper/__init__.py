@@ -5,6 +5,8 @@ Never early; at most one tick late, plus the time the event loop itself was stal
 Importing this package imports nothing but the standard library. `reaper.trio` and `reaper.asyncio`
 are the adapters for servers; in either of them, `reaper.stopping()` tells when the server has been
 told to stop.
+
+Stability: public.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from . import _deprecated
 from .config import pages
 from .config.command import Table, add_commands
 from .config.flags import Parser, add_completion, add_version
@@ -30,6 +31,7 @@ from .top.command import add_commands as add_top
 TABLES = (
     Table("reasons", reasons.markdown),  # docs/howto/why-closed.md
     Table("effects", pages.summary),  # docs/run.md
+    Table("deprecations", _deprecated.markdown),  # docs/stability.md
     *(Table(f"settings in {name}", partial(pages.page, name)) for name in pages.PAGES),
 )
 """The tables of pages beside that of all settings."""

@@ -1,4 +1,7 @@
-"""aiohttp's server, guarded: `reaper.aiohttp.run_app(app)`, or `guard(runner.server)`."""
+"""aiohttp's server, guarded: `reaper.aiohttp.run_app(app)`, or `guard(runner.server)`.
+
+Stability: public.
+"""
 
 from __future__ import annotations
 

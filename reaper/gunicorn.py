@@ -3,6 +3,8 @@
 
 gunicorn's own `--keep-alive` holds where reaper.toml and REAPER_* leave `timeouts.keep_alive` at
 its default.
+
+Stability: public.
 """
 
 from __future__ import annotations

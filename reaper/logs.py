@@ -13,6 +13,8 @@ a traceback and a value that JSON does not know are put into one line.
 | `exception`, `stack` | a traceback, a stack, where there is one |
 | `peer`, `uid`, `reason`, `limit`, `silence`, `lateness`, `due` | of a close |
 | others | what else the record carries as `extra`: `lag`, `tick` of a stall |
+
+Stability: public.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """The server of websockets, guarded:
 `serve(..., create_connection=reaper.websockets.connection(idle=300))`.
+
+Stability: public.
 """
 
 from __future__ import annotations

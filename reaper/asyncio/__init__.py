@@ -1,5 +1,7 @@
 """The adapter for asyncio: one loop timer for all connections, and the closing of those that have
 gone silent.
+
+Stability: public.
 """
 
 from __future__ import annotations

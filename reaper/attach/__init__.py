@@ -6,6 +6,8 @@ processes; `Guard` watches sockets of this one. Nobody calls us per packet: the 
 In the order of reading: `tcpinfo` (what the kernel says of a connection), `judge` (what follows
 from it), `watch` (when to ask again), `netlink`, `kernel` and `sockets` (how to ask), `targets`
 (whose connections), `closing` (how to end one), `runner` and `command` (the loop and the flags).
+
+Stability: provisional.
 """
 
 from __future__ import annotations

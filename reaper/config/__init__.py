@@ -1,5 +1,7 @@
 """One frozen, typed configuration. A setting is declared once; everything said about it is derived
 from that.
+
+Stability: public.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@ the event loop.
 
 Importing this package imports neither pyarrow nor any framework; making a `Journal` that is not off
 imports pyarrow.
+
+Stability: public.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ The rule of this room: *counting is adding to an int*. Names, labels and text ar
 asks for them.
 The ways out are Prometheus' text (`exposition`, needs nothing), its client (`ReaperCollector`,
 needs prometheus-client) and OpenTelemetry (`instrument`, needs opentelemetry-api).
+
+Stability: public.
 """
 
 from __future__ import annotations

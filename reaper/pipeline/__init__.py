@@ -18,4 +18,6 @@ In each room `command.py` declares the flags and `run.py` does the work. Nothing
 imports this package. Of the library it imports the journal's schema and layout, a few tables of
 `reaper.config`, and `reaper.html` for its pages; `audit/` imports the schema alone, because a judge
 that shares code with what it judges shares its errors.
+
+Stability: provisional.
 """

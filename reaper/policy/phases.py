@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, Protocol
 
+from .. import _deprecated
 from ..config.settings import ReaperConfig
 from ..core.lease import Lease
 from ..core.ticks import seconds_to_tick
@@ -52,6 +53,13 @@ class Rule:
     timeout: str | None
     restarted_by: frozenset[Direction] = frozenset()
     rate: Direction | None = None
+
+    @property
+    def status(self) -> int | None:
+        """Deprecated: what HTTP answers before a close in the phase of this rule; None: nothing."""
+        _deprecated.warn("reaper.policy.Rule.status")
+        phases = (phase for phase, rule in RULES.items() if rule is self)
+        return next((reasons.ANSWERS[phase.value] for phase in phases), None)
 
 
 _IN: frozenset[Direction] = frozenset({"in"})

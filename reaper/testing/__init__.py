@@ -1,5 +1,7 @@
 """For tests of your own, in any framework: a clock moved by hand, the obvious timer queue, and the
 kit for others.
+
+Stability: public.
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@ for connections without a task, `parking`, `parked_streams`, `task_pool`, `linge
 
 Here is what programs call. A server of your own finds the rest in these modules:
 `accepting.accept`, `parking.Parked`, `linger.Silent`, `streams.SocketStream`, `tls.TlsSession`.
+
+Stability: public.
 """
 
 from __future__ import annotations

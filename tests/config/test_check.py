@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.conftest import Ran
 
 ROOT = Path(__file__).parent.parent.parent
-REASONS, EFFECTS, *OF_SERVERS = TABLES
+REASONS, EFFECTS, DEPRECATIONS, *OF_SERVERS = TABLES
 
 
 @pytest.fixture(autouse=True)
@@ -306,6 +306,7 @@ def test_the_documentation_has_not_drifted() -> None:
         (SETTINGS, "docs/timeouts.md"),
         (REASONS, "docs/howto/why-closed.md"),
         (EFFECTS, "docs/run.md"),
+        (DEPRECATIONS, "docs/stability.md"),
         *zip(OF_SERVERS, (f"docs/settings/{name}.md" for name in PAGES), strict=True),
     ):
         showing = {path: text for path, text in pages.items() if table.begin in text}

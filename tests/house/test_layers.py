@@ -20,6 +20,7 @@ ADAPTER = PARTS - {"testing"} | {"policy", "driver", "status", "stops"}
 SERVER = ADAPTER | {"asyncio", "servers"}
 ARROWS = {
     "errors": (),
+    "_deprecated": (),
     "html": (),
     "core": {"errors"},
     "journal": CORE | {"config"},
@@ -30,7 +31,7 @@ ARROWS = {
     "deploy": (),
     "status": (),
     "stops": (),
-    "policy": CORE | {"config", "metrics"},
+    "policy": CORE | {"_deprecated", "config", "metrics"},
     "driver": ADAPTER - {"driver"},
     "trio": ADAPTER,
     "asyncio": ADAPTER,
@@ -41,7 +42,7 @@ ARROWS = {
     "doctor": PARTS - {"testing"} | {"attach"},
     "run": ADAPTER | {"attach", "servers"},
     "__main__": PARTS - {"testing"}
-    | {"attach", "deploy", "doctor", "pipeline", "policy", "run", "top"},
+    | {"_deprecated", "attach", "deploy", "doctor", "pipeline", "policy", "run", "top"},
     "pipeline": {"errors", "journal", "config", "html"},
 }
 """The rooms of `reaper/`, and the rooms each may import."""
