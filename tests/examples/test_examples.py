@@ -12,6 +12,7 @@ import re
 import select
 import signal
 import ssl
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -230,6 +231,16 @@ def test_the_example_of_a_test_passes_and_fails_where_it_should(
     monkeypatch.setattr(testing_my_server, "IDLE", 15.0)
     with pytest.raises(ExceptionGroup):
         testing_my_server.test_a_client_that_speaks_every_20_seconds_stays()
+
+
+@pytest.mark.parametrize(("way", "answered"), [("asyncio.timeout", 0), ("reaper", 100)])
+def test_a_timeout_around_a_read_loses_what_arrived_in_a_stall_and_a_lease_does_not(
+    way: str, answered: int
+) -> None:
+    command = [sys.executable, "-m", "examples.stalled_timeout", way]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True)
+    assert done.stdout == f"{answered} of 100 clients got their answer\n"
+    assert "Traceback" not in done.stderr
 
 
 def test_an_example_needs_nothing_of_this_checkout_but_reaper_and_is_short() -> None:
