@@ -206,6 +206,7 @@ def test_the_core_needs_no_framework_and_prints_what_the_comment_says(
     assert capsys.readouterr().out.strip() == said[1]
 
 
+@pytest.mark.filterwarnings("ignore:reaper:DeprecationWarning")  # pages name what goes
 @pytest.mark.parametrize(
     "path", sorted(str(p.relative_to(ROOT)) for p in MARKDOWN if p.stem != "CHANGELOG")
 )
@@ -238,6 +239,7 @@ def test_commands_of_the_makefile_exist_and_so_does_what_they_run() -> None:
         "pytest",
         "sphinx",
         "build",
+        "coverage",
     }
     assert "benchmarks" in modules
     for name in modules:

@@ -90,7 +90,7 @@ def exported(module: str) -> list[str]:
 
 def promised() -> dict[str, str]:
     """By module, what the page says that it is."""
-    found = re.findall(r"^\| ((?:`reaper[.\w]*`(?:, )?)+) \| (\w+) \|", PAGE, re.MULTILINE)
+    found = re.findall(r"^\| ((?:`reaper[.\w]*`(?:, )?)+) \| \*\*(\w+)\*\* \|", PAGE, re.MULTILINE)
     return {module: kind for cell, kind in found for module in re.findall(r"`([.\w]+)`", cell)}
 
 
