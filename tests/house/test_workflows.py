@@ -47,9 +47,20 @@ def test_ci_runs_what_is_run_here() -> None:
         assert target in targets
 
 
-def test_only_the_step_that_publishes_may_prove_who_it_is() -> None:
-    rights = {name: job.get("permissions") for name, job in jobs("release.yml").items()}
-    assert rights == {"build": {"contents": "read"}, "publish": {"id-token": "write"}}
-    (publish,) = (job for name, job in jobs("release.yml").items() if name == "publish")
-    assert publish["needs"] == "build"
-    assert not any("password" in step.get("with", {}) for step in publish["steps"])
+def test_only_tagging_and_publishing_have_rights_and_run_no_checkout() -> None:
+    found = jobs("release.yml")
+    rights = {name: job.get("permissions") for name, job in found.items()}
+    assert rights == {
+        "build": {"contents": "read"},
+        "tag": {"contents": "write"},
+        "publish": {"id-token": "write"},
+    }
+    assert (found["tag"]["needs"], found["publish"]["needs"]) == ("build", "tag")
+    for name in ("tag", "publish"):
+        assert not any("checkout@" in step.get("uses", "") for step in found[name]["steps"])
+        assert not any("password" in step.get("with", {}) for step in found[name]["steps"])
+
+
+def test_a_tag_is_made_by_the_release_alone() -> None:
+    read = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())
+    assert list(read[True]) == ["workflow_dispatch"]  # YAML 1.1 reads the key `on` as true
