@@ -13,6 +13,8 @@
 #   make interop                    attack tools, a reverse proxy and a fuzzer against the HTTP server
 #   make docs                       the documentation as a site, into out/site/; a warning is an error
 #   make lint                       ruff and mypy
+#   make format                     have ruff lay out the code
+#   make coverage                   which branches the quick tests take, by room, into docs/coverage.md
 #   make dist                       the source distribution and the wheel, into dist/
 #   make check-dist                 the same, and whether a package index would take them (twine check)
 #   make clean                      forget .venv and out/
@@ -25,7 +27,7 @@ BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .PHONY: demo uvicorn-demo attach-demo pipeline-demo interop campaign bench bench-quick test test-quick \
-        docs lint dist check-dist clean
+        docs lint format coverage dist check-dist clean
 .DEFAULT_GOAL := demo
 
 demo: .venv/.demo
@@ -73,6 +75,18 @@ lint: .venv/.dev
 	@PYTHONPATH="$(CURDIR):$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" \
 	  $(BIN)/basedpyright --pythonpath $(BIN)/python --verifytypes reaper --ignoreexternal >.venv/types.txt \
 	  || { grep -B1 -A1 -E 'missing type|Ambiguous|Type unknown' .venv/types.txt || cat .venv/types.txt; exit 1; }
+
+format: .venv/.dev
+	@$(BIN)/ruff check --quiet --fix-only .
+	@$(BIN)/ruff format .
+
+# In this process alone: what a test starts as a process of its own does not count.
+coverage: .venv/.dev
+	@rm -rf out/coverage && mkdir -p out/coverage
+	@$(BIN)/python -m coverage run -m pytest -q -p no:cacheprovider --hypothesis-profile=quick -m "not slow and not spark" $(PYTEST)
+	@$(BIN)/python -m coverage combine --quiet
+	@$(BIN)/python -m coverage json --quiet -o out/coverage/report.json
+	@$(BIN)/python -m scripts.coverage out/coverage/report.json docs/coverage.md
 
 dist: .venv/.dev
 	@$(BIN)/python -m build --no-isolation --outdir dist . >.venv/build.txt 2>&1 || { cat .venv/build.txt; exit 1; }
