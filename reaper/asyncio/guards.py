@@ -43,10 +43,11 @@ from ..config.settings import ReaperConfig
 from ..core.lease import Expiry, Explanation, Lease
 from ..core.ticks import seconds_to_tick
 from ..driver import sockets
+from ..driver.ends import log
 from ..driver.options import Options, spelled_out
 from ..driver.sockets import TcpInfo
 from ..driver.watched import Watched, check_handler, check_idle
-from ..errors import NotInstalled
+from ..errors import NotInstalled, one_line
 from ..policy import Phase
 from ..policy.reasons import IDLE, MAX_AGE
 from . import closing, transports
@@ -424,7 +425,12 @@ def guarded(
     known: weakref.WeakKeyDictionary[AsyncioReaper, Rules] = weakref.WeakKeyDictionary()
 
     def make() -> asyncio.BaseProtocol:
-        watcher = reaper()
+        try:
+            watcher = reaper()
+        except Exception as error:
+            # asyncio closes the connection, and says why in debug mode only.
+            log.error("no connection can be guarded: %s", one_line(error))
+            raise
         found = known.get(watcher)
         if found is None:
             found = known[watcher] = rules(watcher)

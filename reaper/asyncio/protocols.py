@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
+from ..driver.watched import check_idle
 from .closing import close
 from .connection import Connection
 from .reaper import AsyncioReaper, reaper_of
@@ -28,6 +29,11 @@ class Protocol(asyncio.Protocol):
     idle: float | None = None
     reaper: AsyncioReaper | None = None
     connection: Connection
+
+    def __init_subclass__(cls, **arguments: object) -> None:
+        """Refuse an `idle` that no connection could be watched by. Raises InvalidArgument."""
+        super().__init_subclass__(**arguments)
+        check_idle(cls.idle)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Watch the connection from now on."""

@@ -14,13 +14,13 @@ import asyncio
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, ClassVar, Unpack
 
 from ..config.settings import ReaperConfig
-from ..driver.options import Options, check_names, spelled_out
+from ..driver.options import Options, check_options, spelled_out
 from ..driver.pressing import press, until_next
-from ..driver.reaper import Reaper, send_probe, tamed_collector
+from ..driver.reaper import Reaper, check_tame, send_probe, tamed_collector
 from ..driver.watched import PROBE_GRACE, Probe
 from ..errors import InvalidArgument, shown
 from ..policy.min_rate import Sweep
@@ -269,12 +269,12 @@ def serving_reaper(
     otherwise the loop's.
 
     Raises:
-        InvalidArgument: *reaper* is no reaper, or is given together with *config* or *options*.
+        InvalidArgument: by name and value; or *reaper* is given together with *config* or *options*.
         TypeError: one of *options* is unknown.
     """
     if not isinstance(reaper, AsyncioReaper | None):
         raise InvalidArgument(f"reaper must be an AsyncioReaper or None, got {shown(reaper)}")
-    check_names(options)
+    check_options(config, None, options)
     given = [name for name, value in {"config": config, **options}.items() if value is not None]
     if not given:
         return reaper_of if reaper is None else lambda: reaper
@@ -294,22 +294,32 @@ def serving_reaper(
 
 
 @spelled_out
-@asynccontextmanager
-async def open_reaper(
+def open_reaper(
     config: ReaperConfig | None = None,
     *,
     idle: float | None = None,
     tame_gc: bool = False,
     **options: Unpack[Options],
-) -> AsyncIterator[AsyncioReaper]:
+) -> AbstractAsyncContextManager[AsyncioReaper]:
     """A running `AsyncioReaper` for the length of an `async with` block. Arguments as there.
 
     Args:
         tame_gc: Whether the garbage collector of this process visits only what is new for that
             long, so that it never holds the loop for as long as it takes to visit all connections.
             See `reaper.driver.reaper.tamed_collector`.
+    Raises:
+        InvalidArgument, TypeError: at the call, as `AsyncioReaper` does.
     """
-    reaper = AsyncioReaper(config, idle=idle, **options)
+    check_options(config, idle, options)
+    check_tame(tame_gc)
+    return _opened(tame_gc, config, idle=idle, **options)
+
+
+@asynccontextmanager
+async def _opened(
+    tame_gc: bool, config: ReaperConfig | None, **options: Any
+) -> AsyncIterator[AsyncioReaper]:
+    reaper = AsyncioReaper(config, **options)
     with tamed_collector(tame_gc):
         reaper.start()
         try:

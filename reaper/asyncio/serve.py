@@ -19,7 +19,8 @@ from contextlib import suppress
 from typing import Any, Unpack
 
 from ..config.settings import ReaperConfig
-from ..driver.options import Options, spelled_out
+from ..core.ticks import check_count
+from ..driver.options import Options, check_options, spelled_out
 from ..driver.watched import PROBE_GRACE, Probe, check_handler, check_idle, check_watch
 from .closing import bound, close
 from .connection import Connection
@@ -143,6 +144,7 @@ async def start_server(
     """
     check_handler("client_connected_cb", client_connected_cb)
     check_watch(idle, "idle", probe, grace)
+    check_count("limit", limit, 1)
     of_loop: dict[str, Any] = {**options}
     of_reaper: Any = {
         name: of_loop.pop(name) for name in Options.__annotations__ if name in of_loop
@@ -201,13 +203,16 @@ def loop_factory(
         wrap: Instead of `guard` with *idle*: given a protocol factory, returns the one to use.
         config: That of the reaper that bounds the handshakes; None: the loop's own reaper's.
     Raises:
-        InvalidArgument: idle is NaN, negative or infinite.
+        InvalidArgument: by name and value.
     """
     kind: Any = base or asyncio.SelectorEventLoop
     if base is None:
         with suppress(ImportError):
             kind = importlib.import_module("uvloop").Loop
-    check_idle(idle)
+    check_options(config, idle, {})
+    check_idle(handshake, "handshake")
+    if wrap is not None:
+        check_handler("wrap", wrap, "function of a protocol factory, or None")
     seconds = (config or ReaperConfig()).timeouts.handshake if handshake is None else handshake
 
     class Loop(kind):  # type: ignore[misc]

@@ -28,13 +28,10 @@ from ..config.settings import ReaperConfig
 from ..core.lease import Hook, Lease
 from ..core.reaper import IdleReaper
 from ..core.ticks import check_timeout, ms_to_seconds, seconds_to_ms_deadline
-from ..errors import InvalidArgument, shown
-from ..journal import Journal
 from ..metrics import LoopStatistics
-from ..policy.jitter import Bucket, Jitter, check_rate, check_share
 from ..policy.reasons import DRAIN, DRAIN_DEADLINE, IDLE
-from .ends import Books, log, log_hook_error
-from .options import Options, check_names, spelled_out
+from .ends import Books, log
+from .options import Options, parts, spelled_out
 from .sockets import unread
 from .stall_clock import StallClock
 from .vanished import Vanished
@@ -46,7 +43,6 @@ from .watched import (
     Watched,
     check_idle,
     check_watch,
-    is_off,
 )
 
 REAPS_PER_SLICE = 128
@@ -117,39 +113,17 @@ class Driver:
         idle: float | None = None,
         **options: Unpack[Options],
     ) -> None:
-        check_names(options)
-        journal, listener = options.get("journal"), options.get("listener")
-        for name, value, kind in (
-            ("config", config, ReaperConfig),
-            ("journal", journal, Journal),
-            ("listener", listener, str),
-        ):
-            if not isinstance(value, kind | None):
-                raise InvalidArgument(
-                    f"{name} must be a {kind.__name__} or None, got {shown(value)}"
-                )
-        self.config: ReaperConfig = ReaperConfig() if config is None else config
-
-        def chosen(name: str) -> Any:
-            given = options.get(name)
-            return getattr(self.config.reaper, name) if given is None else given
-
-        # Two epochs a tick: half of the promised tick stays in hand for a loop that wakes late.
-        self.core: IdleReaper = IdleReaper(
-            chosen("tick"), chosen("wheel_size"), epochs_per_tick=2, on_error=log_hook_error
-        )
-        self._jitter = Jitter(
-            check_share("jitter", chosen("jitter")), self.core.tick, options.get("seed")
-        )
-        rate = chosen("reaps_per_second")
-        self._bucket = None if is_off(rate) else Bucket(check_rate("reaps_per_second", rate))
-        self.idle: float = self.config.timeouts.idle if idle is None else idle
-        check_idle(self.idle)
+        made = parts(config, idle, options)
+        self.config: ReaperConfig = made.config
+        self.core: IdleReaper = made.core
+        self._jitter = made.jitter
+        self._bucket = made.bucket
+        self.idle: float = made.idle
         self.phase: float = 0.0
         self._first_ends = math.inf  # by the phase
         self.on_empty: Callable[[], object] = lambda: None
         self.clock: StallClock = StallClock(clock, self.core.tick)
-        self.books: Books = Books(self.core, self.clock, journal, listener)
+        self.books: Books = Books(self.core, self.clock, made.journal, made.listener)
         self.connections: dict[int, Watched] = {}
         self.cpu: float = 0.0
         self._wake = wake

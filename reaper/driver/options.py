@@ -1,17 +1,24 @@
 """The options that every way to a reaper takes, declared once: of both adapters, their servers and
 their guards.
 
-`Driver` reads them; everything between it and the user passes them on as
-`**options: Unpack[Options]`.
+`Driver` is made of them; everything between it and the user passes them on as
+`**options: Unpack[Options]`. What cannot be used is refused where it is given, by the function
+that `Driver` itself asks: a server would otherwise refuse each of its clients instead.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, TypedDict, TypeVar, get_type_hints
+from typing import Any, NamedTuple, TypedDict, TypeVar, get_type_hints
 
+from ..config.settings import ReaperConfig
+from ..core.reaper import IdleReaper
+from ..errors import InvalidArgument, shown
 from ..journal import Journal
+from ..policy.jitter import Bucket, Jitter, check_rate, check_share
+from .ends import log_hook_error
+from .watched import check_idle, is_off
 
 
 class Options(TypedDict, total=False):
@@ -70,3 +77,61 @@ def check_names(options: Mapping[str, object]) -> None:
         if name not in Options.__annotations__:
             known = ", ".join(Options.__annotations__)
             raise TypeError(f"unexpected keyword argument {name!r}; the options are {known}")
+
+
+class Parts(NamedTuple):
+    """What a driver is made of."""
+
+    config: ReaperConfig
+    idle: float
+    """Seconds of silence allowed where nothing else is said; 0: any."""
+    core: IdleReaper
+    jitter: Jitter
+    bucket: Bucket | None
+    """Bounds the closes in a second; None: nothing does."""
+    journal: Journal | None
+    listener: str | None
+
+
+def parts(config: Any, idle: Any, options: Mapping[str, Any]) -> Parts:
+    """Make the parts of a driver.
+
+    Args:
+        config, idle: As in `Driver`.
+        options: Of `Options`; what is missing, or None, is the configuration's.
+    Raises:
+        InvalidArgument: by name and value.
+        TypeError: one of *options* is unknown.
+    """
+    check_names(options)
+    journal, listener = options.get("journal"), options.get("listener")
+    for name, value, kind in (
+        ("config", config, ReaperConfig),
+        ("journal", journal, Journal),
+        ("listener", listener, str),
+    ):
+        if not isinstance(value, kind | None):
+            raise InvalidArgument(f"{name} must be a {kind.__name__} or None, got {shown(value)}")
+    settings: ReaperConfig = ReaperConfig() if config is None else config
+
+    def chosen(name: str) -> Any:
+        given = options.get(name)
+        return getattr(settings.reaper, name) if given is None else given
+
+    # Two epochs a tick: half of the promised tick stays in hand for a loop that wakes late.
+    core = IdleReaper(
+        chosen("tick"), chosen("wheel_size"), epochs_per_tick=2, on_error=log_hook_error
+    )
+    jitter = Jitter(check_share("jitter", chosen("jitter")), core.tick, options.get("seed"))
+    rate = chosen("reaps_per_second")
+    bucket = None if is_off(rate) else Bucket(check_rate("reaps_per_second", rate))
+    seconds = settings.timeouts.idle if idle is None else idle
+    check_idle(seconds)
+    return Parts(settings, seconds, core, jitter, bucket, journal, listener)
+
+
+def check_options(config: object, idle: object, options: Mapping[str, object]) -> None:
+    """Make sure that a driver can be made of these, which is to be made later. Raises as `parts`
+    does. Cost: about 20 us.
+    """
+    parts(config, idle, options)

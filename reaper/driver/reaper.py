@@ -228,6 +228,12 @@ def log_drain(connections: Iterable[Watched], awake: int = 0) -> None:
         )
 
 
+def check_tame(tame_gc: object) -> None:
+    """Make sure that *tame_gc* is True or False. Raises InvalidArgument."""
+    if tame_gc is not True and tame_gc is not False:
+        raise InvalidArgument(f"tame_gc must be True or False, got {shown(tame_gc)}")
+
+
 @contextmanager
 def tamed_collector(tame_gc: bool = True) -> Iterator[None]:
     """Within the block, if *tame_gc*, the garbage collector visits only what is new.
@@ -240,8 +246,7 @@ def tamed_collector(tame_gc: bool = True) -> Iterator[None]:
     Raises:
         InvalidArgument: *tame_gc* is neither True nor False.
     """
-    if tame_gc is not True and tame_gc is not False:
-        raise InvalidArgument(f"tame_gc must be True or False, got {shown(tame_gc)}")
+    check_tame(tame_gc)
     if not tame_gc:
         yield
         return

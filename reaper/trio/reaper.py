@@ -12,14 +12,14 @@ from __future__ import annotations
 import math
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, ClassVar, NoReturn, Unpack
 
 import trio
 
 from ..config.settings import ReaperConfig
-from ..driver.options import Options, spelled_out
-from ..driver.reaper import Reaper, log_drain, send_probe, tamed_collector
+from ..driver.options import Options, check_options, spelled_out
+from ..driver.reaper import Reaper, check_tame, log_drain, send_probe, tamed_collector
 from ..driver.watched import PROBE_GRACE, Probe, check_handler, check_watch
 from ..metrics import LoopStatistics
 from ..policy.reasons import IDLE
@@ -241,22 +241,32 @@ class TrioReaper(Reaper):
 
 
 @spelled_out
-@asynccontextmanager
-async def open_reaper(
+def open_reaper(
     config: ReaperConfig | None = None,
     *,
     idle: float | None = None,
     tame_gc: bool = False,
     **options: Unpack[Options],
-) -> AsyncIterator[TrioReaper]:
+) -> AbstractAsyncContextManager[TrioReaper]:
     """A running `TrioReaper` for the length of an `async with` block. Arguments as there.
 
     Args:
         tame_gc: Whether the garbage collector of this process visits only what is new for that
             long, so that it never holds the loop for as long as it takes to visit all connections.
             See `reaper.driver.reaper.tamed_collector`.
+    Raises:
+        InvalidArgument, TypeError: at the call, as `TrioReaper` does.
     """
-    reaper = TrioReaper(config, idle=idle, **options)
+    check_options(config, idle, options)
+    check_tame(tame_gc)
+    return _opened(tame_gc, config, idle=idle, **options)
+
+
+@asynccontextmanager
+async def _opened(
+    tame_gc: bool, config: ReaperConfig | None, **options: Any
+) -> AsyncIterator[TrioReaper]:
+    reaper = TrioReaper(config, **options)
     with tamed_collector(tame_gc):
         async with trio.open_nursery() as nursery:
             await nursery.start(reaper.run)

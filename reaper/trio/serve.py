@@ -16,7 +16,7 @@ from typing import Any, NoReturn, Unpack
 import trio
 
 from ..config.settings import ReaperConfig
-from ..driver.options import Options, spelled_out
+from ..driver.options import Options, check_options, spelled_out
 from ..driver.watched import PROBE_GRACE, Probe, check_handler, check_idle, check_watch
 from .accepting import accept
 from .reaper import open_reaper
@@ -55,6 +55,7 @@ async def serve_tcp(
     """
     check_handler("handler", handler)
     check_watch(idle, "idle", probe, grace)
+    check_options(config, idle, options)
     listeners = await trio.open_tcp_listeners(port, host=host, backlog=backlog)
     with _listening(listeners) as sockets:
         async with open_reaper(config, **options) as reaper:
@@ -114,7 +115,7 @@ async def serve_parked(
         OSError: the port cannot be had; and whatever the handler raises.
     """
     check_handler("handler", handler)
-    check_idle(idle)
+    check_options(config, idle, options)
     check_idle(linger, "linger")
     listeners = await trio.open_tcp_listeners(port, host=host, backlog=backlog)
     with _listening(listeners) as sockets:

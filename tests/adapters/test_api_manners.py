@@ -23,8 +23,10 @@ import trio.testing
 import reaper
 import reaper.asyncio
 import reaper.trio
+import reaper.websockets
 from reaper import InvalidArgument
 from reaper.asyncio import start_server
+from reaper.asyncio.guards import guarded as guarding
 from reaper.attach import Guard
 from reaper.driver.driver import Driver
 from reaper.driver.options import Options
@@ -66,7 +68,9 @@ MADE: list[tuple[str, dict[str, Any]]] = [
     ("config", {"config": "reaper.toml"}),
     ("idle", {"idle": -1}),
     ("tick", {"tick": 0}),
+    ("tick", {"tick": "500ms"}),
     ("wheel_size", {"wheel_size": "64"}),
+    ("wheel_size", {"wheel_size": 1}),
     ("journal", {"journal": "directory"}),
     ("listener", {"listener": 8080}),
     ("jitter", {"jitter": 2}),
@@ -80,14 +84,28 @@ def of_asyncio(**wrong: Any) -> None:
         reaper.asyncio.AsyncioReaper(loop=loop, **wrong)
 
 
+def guarded(**options: Any) -> None:
+    reaper.asyncio.guard(asyncio.Protocol, **options)
+
+
 @pytest.mark.parametrize(
     ("name", "make", "wrong"),
     [
         *(
             (name, make, wrong)
-            for make in (reaper.trio.TrioReaper, of_asyncio)
+            for make in (
+                *(reaper.trio.TrioReaper, reaper.trio.open_reaper),
+                *(of_asyncio, reaper.asyncio.open_reaper, guarded),
+            )
             for name, wrong in MADE
         ),
+        ("tame_gc", reaper.trio.open_reaper, {"tame_gc": 1}),
+        ("tame_gc", reaper.asyncio.open_reaper, {"tame_gc": 1}),
+        ("handshake", reaper.asyncio.loop_factory, {"handshake": "10s"}),
+        ("config", reaper.asyncio.loop_factory, {"config": "reaper.toml"}),
+        ("wrap", reaper.asyncio.loop_factory, {"wrap": 3}),
+        ("idle", reaper.websockets.connection, {"idle": -1}),
+        ("reaper", reaper.websockets.connection, {"reaper": 3}),
         ("protocol_factory", reaper.asyncio.guard, {"protocol_factory": None}),
         ("idle", reaper.asyncio.guard, {"protocol_factory": asyncio.Protocol, "idle": -5}),
         ("busy", reaper.asyncio.guard, {"protocol_factory": asyncio.Protocol, "busy": 3}),
@@ -248,6 +266,22 @@ def test_a_reaper_that_does_not_run_refuses_what_it_would_never_close(
     loop.run(body)
 
 
+def test_a_protocol_refuses_a_wrong_idle_when_its_class_is_made() -> None:
+    refused("idle", lambda: type("Mine", (reaper.asyncio.Protocol,), {"idle": -1}))
+
+
+def test_a_guard_that_can_watch_nothing_says_so_where_asyncio_does_not(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def no_reaper() -> reaper.asyncio.AsyncioReaper:
+        raise RuntimeError("no psutil")
+
+    make = guarding(asyncio.Protocol, lambda _: pytest.fail("it has no reaper"), no_reaper)
+    with pytest.raises(RuntimeError):
+        make()
+    assert caplog.messages == ["no connection can be guarded: no psutil"]
+
+
 @pytest.mark.parametrize(
     ("serve", "name", "wrong"),
     [
@@ -257,12 +291,16 @@ def test_a_reaper_that_does_not_run_refuses_what_it_would_never_close(
             for name, wrong in WATCH[:-1]
         ),
         (serve_tcp, "handler", {"handler": None}),
-        (serve_tcp, "tick", {"tick": 0}),
-        (serve_parked, "idle", {"idle": -1}),
+        *(
+            (serve, name, wrong)
+            for serve in (serve_tcp, serve_parked, start_server)
+            for name, wrong in MADE
+        ),
         (serve_parked, "linger", {"linger": -1}),
         (serve_parked, "handler", {"handler": 3}),
         (start_server, "client_connected_cb", {"client_connected_cb": 3}),
         (start_server, "reaper", {"reaper": 3}),
+        (start_server, "limit", {"limit": 0}),
     ],
 )
 def test_a_server_refuses_a_wrong_argument_before_it_listens(

@@ -21,8 +21,8 @@ from websockets.protocol import State
 from ...asyncio import transports
 from ...asyncio.closing import close
 from ...asyncio.connection import Connection
-from ...asyncio.reaper import AsyncioReaper, reaper_of
-from ...core.ticks import check_timeout
+from ...asyncio.reaper import AsyncioReaper, reaper_of, serving_reaper
+from ...driver.watched import check_idle
 from ...policy.min_rate import Allowance
 from ...policy.phases import STALL_TICKS
 from ..configured import warn
@@ -179,8 +179,8 @@ def connection(
             None takes the config's `timeouts.tunnel`.
         reaper: Watches the connections; None: the loop's own.
     Raises:
-        InvalidArgument: idle is NaN, negative or infinite.
+        InvalidArgument: by name and value.
     """
-    if idle is not None and idle != 0:
-        check_timeout("idle", idle)
+    check_idle(idle)
+    serving_reaper(reaper, None, {})
     return type("GuardedConnection", (GuardedConnection,), {"idle": idle, "reaper": reaper})
