@@ -1,7 +1,9 @@
 """How many frames a client may send that move nothing, and cost the server more than the client.
 
-The rule of this module: *who moves bytes is never near the bound*. A frame that is bounded is one
-of those below; a client needs a few of them per connection, or one per some seconds. A stream that
+The rule of this module: *who moves bytes is never near the bound*. A frame is bounded unless
+its type is one of `frames.MOVING`, and if it is an empty DATA frame: resets (rapid reset,
+CVE-2023-44487), PING, PRIORITY and SETTINGS (CVE-2019-9512, -9513, -9515), their acknowledgements, and
+what nobody knows. A client needs a few of them per connection, or one per some seconds. A stream that
 was answered pays for one of them: a client that asks thousands of times a second may cancel as many
 requests as it lets be answered. A DATA frame with bytes pays for one too, in either direction: gRPC
 measures its link by a PING a round trip, for as long as DATA comes.
@@ -12,8 +14,7 @@ its answer, and the server would spend most on it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable
 
 BURST = 200
 """Frames at once: twice the streams that a server commonly lets a client open, all of them reset.
@@ -25,17 +26,6 @@ PER_SECOND = 33.0
 SAVED = 1000
 """Frames that DATA frames may have paid for in advance. A client that was held up answers all that has
 come meanwhile at once."""
-
-BOUNDED = frozenset(
-    {
-        "StreamReset",  # rapid reset, CVE-2023-44487: each of them has begun a request
-        "PingReceived",  # CVE-2019-9512
-        "PriorityUpdated",  # CVE-2019-9513
-        "RemoteSettingsChanged",  # CVE-2019-9515
-        "UnknownFrameReceived",
-    }
-)
-"""The events of h2, by name, each of which takes one from the budget."""
 
 
 class Budget:
@@ -72,20 +62,3 @@ class Budget:
         self._left = min(self._left + (now - self._at) * PER_SECOND, float(BURST)) - frames
         self._at = now
         return self._left >= 0
-
-
-def cancelled_at_once(events: Iterable[Any]) -> set[int]:
-    """The streams that begin and are reset within *events*, and bring no byte of a body: those of
-    a body have to be acknowledged.
-    """
-    begun: set[int] = set()
-    reset: set[int] = set()
-    for event in events:
-        kind = type(event).__name__
-        if kind == "RequestReceived":
-            begun.add(event.stream_id)
-        elif kind == "StreamReset":
-            reset.add(event.stream_id)
-        elif kind == "DataReceived":
-            begun.discard(event.stream_id)
-    return begun & reset

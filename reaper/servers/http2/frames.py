@@ -1,12 +1,10 @@
-"""Follows the frames of a connection, where the library below does not say what has come of them.
+"""Follows the frames that a client sends: where a block of headers begins and ends, what each brings.
 
 The rule of this module: *heads are read, and nothing else*. Whether frames may come in this order,
-and what they mean, the library judges.
+and what they mean, the library of the server judges.
 """
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 """What a client sends before its first frame (RFC 9113, section 3.4)."""
@@ -14,7 +12,7 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 FRAME_HEAD = 9
 """Bytes before the payload of a frame."""
 
-DATA, HEADERS, GOAWAY, WINDOW_UPDATE, CONTINUATION = 0, 1, 7, 8, 9
+DATA, HEADERS, RST_STREAM, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = 0, 1, 3, 6, 7, 8, 9
 """Types of frames (RFC 9113, section 6)."""
 
 END_STREAM, END_HEADERS, PADDED = 1, 4, 8
@@ -26,14 +24,7 @@ HEADER_FRAMES = frozenset({HEADERS, CONTINUATION})
 MOVING = frozenset({DATA, GOAWAY, WINDOW_UPDATE, *HEADER_FRAMES})
 """The types of frames that are not bounded in number; see `floods`."""
 
-
-class Head(NamedTuple):
-    """What stands before the payload of a frame."""
-
-    length: int
-    kind: int
-    flags: int
-    stream: int
+_NO_FRAME = -1
 
 
 class Frames:
@@ -41,39 +32,55 @@ class Frames:
 
     Attributes:
         heard: Whether the whole preface has come.
-        moved: How many DATA frames with bytes of a body have begun in the last call of `came`.
         brought: By stream, how many bytes of a body the last call of `came` had, padding excluded;
             0: a part of a header block, or an empty frame.
+        moved: How many DATA frames with bytes of a body have begun in the last call of `came`.
+        unended: The streams on which the client has yet to send something.
+        cancelled: The streams that the last call of `came` began and reset, and that brought no byte
+            of a body: those of a body have to be acknowledged.
     """
 
     __slots__ = (
         "_begun",
         "_block",
-        "_head",
+        "_flags",
+        "_highest",
+        "_kind",
         "_left",
+        "_new",
         "_padded",
+        "_stream",
         "_worth",
         "brought",
+        "cancelled",
         "heard",
         "moved",
+        "unended",
     )
 
     def __init__(self) -> None:
         self._begun = b""  # a part of a head
         self._left = len(PREFACE)  # bytes to come of the preface, or of the payload
-        self._head: Head | None = None  # of the frame whose payload has yet to come
+        self._kind = (
+            _NO_FRAME  # of the frame whose payload has yet to come, and its flags and stream
+        )
+        self._flags = self._stream = 0
         self._padded = False  # the next byte says how much of the payload is padding
         self._worth = 0  # bytes of a body to come in this payload
         self._block = False  # a header block has begun, and is not complete
+        self._highest = 0  # the last stream that was begun
+        self._new: set[int] = set()  # those that the last call of `came` has begun
         self.heard: bool = False
         self.moved: int = 0
         self.brought: dict[int, int] = {}
+        self.unended: set[int] = set()
+        self.cancelled: set[int] = set()
 
     @property
     def in_block(self) -> bool:
         """Whether a header block, or the preface, has begun to come and is not complete."""
         if self.heard:
-            return self._block or (self._head is not None and self._head.kind in HEADER_FRAMES)
+            return self._block or self._kind in HEADER_FRAMES
         return self._left < len(PREFACE)
 
     def came(self, data: bytes) -> int:
@@ -82,59 +89,83 @@ class Frames:
         Cost: a step for each frame.
         """
         self.brought, self.moved = {}, 0
+        if self._new:
+            self._new.clear()
+        if self.cancelled:
+            self.cancelled.clear()
         useless, at, size = 0, 0, len(data)
         while at < size:
-            if self._left:
-                taken = min(self._left, size - at)
-                if self._head is not None and self._head.kind == DATA:
-                    useless += self._body(self._head, data[at], taken)
-                self._left -= taken
+            left = self._left
+            if left:
+                taken = min(left, size - at)
+                if self._kind == DATA:
+                    useless += self._body(data[at], taken)
                 at += taken
-            else:
+                self._left = left - taken
+            elif size - at >= FRAME_HEAD and not self._begun:
+                useless += self._begin(data, at)
+                at += FRAME_HEAD
+            else:  # a head that comes apart
                 part = data[at : at + FRAME_HEAD - len(self._begun)]
                 self._begun += part
                 at += len(part)
                 if len(self._begun) < FRAME_HEAD:
                     break
-                useless += self._begin()
+                begun, self._begun = self._begun, b""
+                useless += self._begin(begun, 0)
             if not self._left:
                 self._complete()
         return useless
 
-    def _begin(self) -> bool:
-        """A head has come. Returns whether its frame moves nothing."""
-        begun, self._begun = self._begun, b""
-        number = int.from_bytes(begun[5:], "big") & 0x7FFFFFFF
-        head = Head(int.from_bytes(begun[:3], "big"), begun[3], begun[4], number)
-        self._head, self._left = head, head.length
-        if head.kind in HEADER_FRAMES:
+    def _begin(self, data: bytes, at: int) -> bool:
+        """A head has come, the bytes of *data* from *at* on. Returns whether its frame moves nothing."""
+        self._left = length = int.from_bytes(data[at : at + 3], "big")
+        self._kind, self._flags = kind, flags = data[at + 3], data[at + 4]
+        self._stream = number = int.from_bytes(data[at + 5 : at + FRAME_HEAD], "big") & 0x7FFFFFFF
+        if kind == DATA:
             self.brought.setdefault(number, 0)
-        if head.kind != DATA:
-            return head.kind not in MOVING
-        self.brought.setdefault(number, 0)
-        self._worth = head.length
-        self._padded = bool(head.flags & PADDED and head.length)
-        self.moved += head.length > 0 and not self._padded
-        return not head.length and not head.flags & END_STREAM
+            self._worth = length
+            self._padded = bool(flags & PADDED and length)
+            self.moved += length > 0 and not self._padded
+            return not length and not flags & END_STREAM
+        if kind in HEADER_FRAMES:
+            self.brought.setdefault(number, 0)
+            if number > self._highest:
+                self._highest = number
+                self._new.add(number)
+                self.unended.add(number)
+        return kind not in MOVING
 
-    def _body(self, head: Head, first: int, taken: int) -> bool:
+    def _body(self, first: int, taken: int) -> bool:
         """*taken* bytes of a DATA frame have come. Returns whether they show that it moves nothing."""
         empty = False
         if self._padded:
             self._padded = False
             taken -= 1
             self._worth -= 1 + first
-            empty = self._worth <= 0 and not head.flags & END_STREAM
+            empty = self._worth <= 0 and not self._flags & END_STREAM
             self.moved += self._worth > 0
         worth = max(min(taken, self._worth), 0)
         self._worth -= worth
-        self.brought[head.stream] = self.brought.get(head.stream, 0) + worth
+        number = self._stream
+        self.brought[number] = self.brought.get(number, 0) + worth
         return empty
 
     def _complete(self) -> None:
         """The frame, or the preface, is complete."""
-        head, self._head = self._head, None
-        if head is None:
+        kind, self._kind = self._kind, _NO_FRAME
+        number = self._stream
+        if kind in HEADER_FRAMES:
+            self._block = not self._flags & END_HEADERS
+            if kind == HEADERS and self._flags & END_STREAM:
+                self.unended.discard(number)
+        elif kind == DATA:
+            self._new.discard(number)
+            if self._flags & END_STREAM:
+                self.unended.discard(number)
+        elif kind == RST_STREAM:
+            self.unended.discard(number)
+            if number in self._new:
+                self.cancelled.add(number)
+        elif kind == _NO_FRAME:
             self.heard = True
-        elif head.kind in HEADER_FRAMES:
-            self._block = not head.flags & END_HEADERS

@@ -5,13 +5,16 @@ takes the end of an answer, WINDOW_UPDATE, would have the kernel reset a closed 
 connection stays until the client has everything and closes; one that does not close is given
 `drain_idle` after it has everything, and nobody is waited for beyond the end of the stop.
 
-`hypercorn` waits in a task of either flavour, `gunicorn` in a task that reads, `threads` in a thread
-that reads. Under uvicorn the policy of the connection has the same two limits.
+The engine asks it, several times a tick. Under uvicorn the policy of the connection has the same two
+limits.
 """
 
 from __future__ import annotations
 
 import math
+
+LOOKS_PER_TICK = 4
+"""How often the engine looks whether a client that is to leave has taken everything."""
 
 
 class Leaving:

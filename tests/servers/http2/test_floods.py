@@ -1,11 +1,8 @@
-"""The budget of frames that move nothing, and which requests are not begun."""
+"""The budget of frames that move nothing."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
-from reaper.servers.http2.floods import BURST, PER_SECOND, SAVED, Budget, cancelled_at_once
+from reaper.servers.http2.floods import BURST, PER_SECOND, SAVED, Budget
 
 
 class Clock:
@@ -14,11 +11,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
-
-
-def event(kind: str, number: int) -> Any:
-    made: Any = type(kind, (SimpleNamespace,), {})
-    return made(stream_id=number)
 
 
 def test_a_burst_may_be_spent_at_once_and_no_more() -> None:
@@ -70,17 +62,3 @@ def test_answers_are_not_saved_for_a_flood() -> None:
     for _ in range(10 * BURST):
         budget.earn()
     assert not budget.spend(BURST + 1)
-
-
-def test_a_request_that_is_reset_by_the_same_bytes_is_found() -> None:
-    events = [event("RequestReceived", 1), event("RequestReceived", 3), event("StreamReset", 1)]
-    assert cancelled_at_once(events) == {1}
-
-
-def test_a_request_that_was_begun_before_is_ended_in_the_ordinary_way() -> None:
-    assert cancelled_at_once([event("StreamReset", 1)]) == set()
-
-
-def test_a_request_whose_body_has_to_be_acknowledged_is_begun() -> None:
-    kinds = ("RequestReceived", "DataReceived", "StreamReset")
-    assert cancelled_at_once([event(kind, 1) for kind in kinds]) == set()

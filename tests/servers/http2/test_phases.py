@@ -13,6 +13,7 @@ from h2.exceptions import StreamClosedError
 
 from reaper.policy import Phase
 from reaper.servers.gunicorn import http2 as gunicorn
+from reaper.servers.http2.frames import Frames
 from reaper.servers.hypercorn.http2 import Session
 
 
@@ -28,9 +29,9 @@ def phase(unsent: bytes, window: int | None) -> Phase:
     protocol: Any = SimpleNamespace(
         streams={1: SimpleNamespace()},
         stream_buffers={1: SimpleNamespace(buffer=unsent)},
-        connection=SimpleNamespace(streams={}, local_flow_control_window=left),
+        connection=SimpleNamespace(local_flow_control_window=left),
     )
-    session._protocol, session.connection = protocol, protocol.connection
+    session._protocol, session.frames = protocol, Frames()
     return session.phase_of(1)
 
 
