@@ -24,10 +24,19 @@ class Connection(Watched):
 
     When the connection is reaped, the body of its `with` block is cancelled with a readable
     message, the block swallows that cancellation and no other, and `reaped` and `reason` tell about
-    it afterwards. Its attributes are `Watched`'s.
+    it afterwards. Its attributes are `Watched`'s, and *outlives*: whether it goes on after its block.
     """
 
-    __slots__ = ("_before", "_entered", "_given", "_soon", "_task", "transport", "when_cut")
+    __slots__ = (
+        "_before",
+        "_entered",
+        "_given",
+        "_soon",
+        "_task",
+        "outlives",
+        "transport",
+        "when_cut",
+    )
 
     def __init__(
         self, driver: Driver, uid: int, transport: Any, when_cut: Callable[[], object] | None = None
@@ -40,6 +49,7 @@ class Connection(Watched):
         )  # of a protocol's, until it says `in_use`
         self._task: asyncio.Task[Any] | None = None
         self._entered = False
+        self.outlives: bool = False
         self._before = 0  # cancellations of the task that were under way when it entered
         self._given = False  # whether the task has been cancelled by us
         self._soon: asyncio.Handle | None = None  # what will cancel it when it waits
@@ -78,7 +88,8 @@ class Connection(Watched):
         task, self._task = self._task, None
         assert task is not None
         if not self.reaped:
-            self.leave()
+            if not self.outlives:
+                self.leave()
             return False
         if self._soon is not None:
             self._soon.cancel()
@@ -89,6 +100,17 @@ class Connection(Watched):
             and kind is not None
             and issubclass(kind, asyncio.CancelledError)
         )
+
+    def outlive(self, transport: Any, cut: Callable[[], object]) -> None:
+        """The connection goes on when its block ends, without a task: others have its streams.
+
+        Args:
+            transport: Its transport now. Whoever hears that it is lost calls `lost`.
+            cut: Called when it is reaped: closes it.
+        """
+        self.transport = transport
+        self.when_cut = cut
+        self.outlives = True
 
     def lost(self, exc: BaseException | None) -> None:
         """The transport is closed; by the peer, if there was an error or it had shut its side."""

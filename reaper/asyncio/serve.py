@@ -42,6 +42,11 @@ class WatchedReader(asyncio.StreamReader):
 
     connection: Connection | None = None
 
+    def lost(self, exc: BaseException | None) -> None:
+        """The transport is closed: so is the connection, if it has outlived its handler."""
+        if self.connection is not None and self.connection.outlives:
+            self.connection.lost(exc)
+
     def feed_data(self, data: Any) -> None:
         """Bytes have come: touch the connection."""
         if self.connection is not None:
@@ -85,6 +90,20 @@ class WatchedReader(asyncio.StreamReader):
             connection.receiving = False
 
 
+class _Protocol(asyncio.StreamReaderProtocol):
+    """A protocol that tells its reader, once, that the transport is closed."""
+
+    def __init__(self, reader: WatchedReader, handle: Any, loop: Any) -> None:
+        super().__init__(reader, handle, loop)
+        self._told: WatchedReader | None = reader
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        reader, self._told = self._told, None
+        if reader is not None:
+            reader.lost(exc)
+        super().connection_lost(exc)
+
+
 class ServerOptions(Options, total=False):
     """What `start_server` takes besides, as `asyncio.start_server` does.
 
@@ -124,11 +143,12 @@ async def start_server(
 ) -> asyncio.Server:
     """`asyncio.start_server`, and every connection that stays silent for *idle* seconds is closed.
 
-    Its handler is cancelled with the message `reaped: idle`, and its writer is closed.
+    Its handler, if it has not returned, is cancelled with the message `reaped: idle`, and its
+    writer is closed.
 
     Args:
-        client_connected_cb: A coroutine function, as in `asyncio.start_server`; a plain one is
-            called at once and the connection then lives until its writer is closed.
+        client_connected_cb: As in `asyncio.start_server`. It may give reader and writer to others
+            and return: the connection is watched until it is closed.
         host, port, limit: As in `asyncio.start_server`, and so are those of *options* that are here
             not named.
         idle: Seconds of silence allowed: no byte received. 0 switches the timeout off; None takes
@@ -166,10 +186,12 @@ async def start_server(
         connection.handled()
         with connection:
             done = client_connected_cb(reader, writer)
-            if done is None:
-                await writer.wait_closed()
-            else:
+            if done is not None:
                 await done
+            if not connection.reaped and not writer.transport.is_closing():
+                held = writer.transport  # another one since the handler, if it began TLS
+                connection.outlive(held, functools.partial(close, watcher, held))
+                return
         if connection.reaped:
             close(watcher, transport)
         elif transport.is_closing():
@@ -177,7 +199,7 @@ async def start_server(
 
     def factory() -> asyncio.StreamReaderProtocol:
         reader = WatchedReader(limit=limit, loop=loop)
-        return asyncio.StreamReaderProtocol(reader, handle, loop=loop)
+        return _Protocol(reader, handle, loop)
 
     made = door(factory, of_loop, watcher.config.timeouts.handshake, lambda: watcher)
     return await loop.create_server(made, host, port, **of_loop)

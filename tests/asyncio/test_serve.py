@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from reaper.config import ReaperConfig
 from reaper.policy import Phase
 from reaper.servers import polled
 from tests.asyncio.test_guards import Echo, echo, eventually, guards_of, serving
+from tests.helpers.loops import Asyncio
 from tests.helpers.program_trials import reset
 
 pytestmark = pytest.mark.anyio
@@ -86,6 +88,79 @@ async def test_a_plain_function_leaves_its_connection_open_until_its_writer_is_c
         await eventually(lambda: len(r) == 0)
         writer.close()
         server.close()
+
+
+@asynccontextmanager
+async def handing_over(kind: str, given: list[Any], idle: float) -> AsyncIterator[tuple[Any, Any]]:
+    """The reaper and the address of a server whose handler, a function of *kind*, leaves the
+    streams to *given*, and returns.
+    """
+
+    async def coroutine(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        given.append((reader, writer))
+
+    def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        given.append((reader, writer))
+
+    handler = coroutine if kind == "coroutine" else plain
+    async with reaper.asyncio.open_reaper(tick=0.5) as r:
+        server = await reaper.asyncio.start_server(handler, "127.0.0.1", 0, idle=idle, reaper=r)
+        async with server:
+            yield r, server.sockets[0].getsockname()
+
+
+@pytest.mark.parametrize("kind", ["coroutine", "plain"])
+def test_a_connection_whose_handler_gave_its_streams_to_others_is_closed_when_silent(
+    kind: str,
+) -> None:
+    given: list[Any] = []
+
+    async def body() -> None:
+        async with handing_over(kind, given, 10) as (r, address):
+            reader, writer = await asyncio.open_connection(*address)
+            await eventually(lambda: given)
+            tasks = len(asyncio.all_tasks())
+            loop, (theirs, _) = asyncio.get_running_loop(), given.pop()
+            for _ in range(3):
+                await asyncio.sleep(8)
+                writer.write(b"x")
+                assert await theirs.read(9) == b"x"
+            began = loop.time()
+            assert await reader.read() == b""  # its own close, and nobody else's
+            assert 10 <= loop.time() - began <= 10 + r.core.tick
+            assert await theirs.read() == b""
+            assert len(asyncio.all_tasks()) == tasks
+            assert r.statistics().reasons == {"idle": 1}
+            writer.close()
+
+    Asyncio().run(body)
+
+
+@pytest.mark.parametrize("kind", ["coroutine", "plain"])
+@pytest.mark.parametrize("end", ["its peer resets it", "its writer is closed"])
+def test_a_connection_that_outlives_its_handler_is_forgotten_when_it_ends(
+    kind: str, end: str
+) -> None:
+    given: list[Any] = []
+    errors: list[Any] = []
+
+    async def body() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+        async with handing_over(kind, given, HOUR) as (r, address):
+            client = await asyncio.to_thread(socket.create_connection, address)
+            await eventually(lambda: given)
+            assert len(r) == 1
+            _, writer = given.pop()
+            if end == "its peer resets it":
+                reset(client)
+            else:
+                writer.close()
+            await eventually(lambda: len(r) == 0)
+            client.close()
+            assert not r.statistics().reasons
+
+    Asyncio().run(body)
+    assert errors == []
 
 
 async def test_one_connection_too_many_is_closed_and_its_handler_does_not_begin() -> None:
