@@ -82,9 +82,18 @@ def add_commands(commands: Any) -> None:
     attach.set_defaults(run=run)
 
 
+MAPPED = ipaddress.ip_network("::ffff:0:0/96")
+"""The addresses of IPv4 as a socket of IPv6 shows them. The kernel's answers are unmapped."""
+
+
 def _network(text: str) -> Network:
+    """The network in *text*; one of mapped addresses is that of IPv4, or it would match nobody."""
     try:
-        return ipaddress.ip_network(text)
+        found = ipaddress.ip_network(text)
+        if isinstance(found, ipaddress.IPv6Network) and found.subnet_of(MAPPED):
+            mapped = found.network_address.ipv4_mapped
+            return ipaddress.ip_network(f"{mapped}/{found.prefixlen - MAPPED.prefixlen}")
+        return found
     except ValueError as error:
         raise argparse.ArgumentTypeError(
             f"{error}: expected a network such as 10.0.0.0/8 or ::1/128"
