@@ -151,6 +151,8 @@ def _examine(parsed: argparse.Namespace) -> int:
 
             _wait(parsed.seconds, stop, glance)
         last = look(target, kernel, quiet)
+        if pid is None and not target.listeners():  # of a process, `look` has said it
+            raise Refusal(f"{target}: nothing listens there any more; the server has ended")
         proxy, unsaid = _proxy(parsed, [one.command for one in last.processes])
         elsewhere = pid is not None and namespace(pid) != namespace(os.getpid())
         seen = Examination(

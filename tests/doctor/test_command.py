@@ -85,6 +85,28 @@ def test_a_command_that_ends_before_it_listens_is_said_to_have_ended(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("by", ["address", "pid"])
+def test_a_server_that_ends_while_it_is_looked_at_is_not_called_healthy(
+    by: str, port: int, tmp_path: Path, call: Ran, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from reaper.doctor.looking import Watch
+
+    glance = Watch.glance
+    with running(*HTTP, str(port), port=port, cwd=tmp_path) as server:
+
+        def dies(watch: Watch) -> None:
+            glance(watch)
+            server.kill()
+            server.wait()
+
+        monkeypatch.setattr(Watch, "glance", dies)
+        target = at(port) if by == "address" else ("--pid", str(server.pid))
+        status, out, err = call(main, "doctor", "--for", "1s", *target)
+    assert (status, out) == (2, "")
+    assert "has ended" in err
+
+
+@pytest.mark.slow
 def test_a_ctrl_c_ends_the_looking_and_the_command_with_its_children(port: int) -> None:
     server = shlex.join([*HTTP, str(port)])
     doctor = (sys.executable, "-m", "reaper", "doctor", "--for", "10m", "--", "sh", "-c")
