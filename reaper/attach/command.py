@@ -82,7 +82,7 @@ def add_commands(commands: Any) -> None:
     attach.set_defaults(run=run)
 
 
-MAPPED = ipaddress.ip_network("::ffff:0:0/96")
+MAPPED = ipaddress.IPv6Network("::ffff:0:0/96")
 """The addresses of IPv4 as a socket of IPv6 shows them. The kernel's answers are unmapped."""
 
 

@@ -33,6 +33,9 @@ PREFIX = "reaper-run-"
 CREDENTIALS = struct.Struct("3i")  # pid, uid, gid, as SO_PEERCRED has them
 LONGEST_NAME = 107  # bytes that the path of a socket may have
 LONGEST_WORD = 65536
+BOUND = "s"
+"""The name under which a socket is bound. It has another once it listens, so that nobody takes it
+for one that its watcher has left: see `clear`."""
 MOST_WAITING = 256
 """Connections that have said nothing yet; the oldest gives way to one more."""
 
@@ -44,7 +47,7 @@ def say(word: bytes) -> bool:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
             sock.setblocking(False)
             sock.connect(path)
-            their_pid, their_uid, _ = _peer(sock)
+            their_pid, their_uid, _ = peer(sock)
             # The pid is 0 where the watcher is in another namespace: then its user has to do.
             if their_pid != int(pid) if their_pid else their_uid != int(uid):
                 return False
@@ -54,7 +57,8 @@ def say(word: bytes) -> bool:
     return True
 
 
-def _peer(sock: socket.socket) -> tuple[int, int, int]:
+def peer(sock: socket.socket) -> tuple[int, int, int]:
+    """(pid, uid, gid) of the process at the other end of *sock*, as the kernel says."""
     found = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
     pid, uid, gid = CREDENTIALS.unpack(found)
     return pid, uid, gid
@@ -74,11 +78,11 @@ class Ears:
         self._command = command
         self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._sock.setblocking(False)
-        bound, path = folder / "s", folder / secrets.token_urlsafe(16)
+        bound, path = folder / BOUND, folder / secrets.token_urlsafe(16)
         self._sock.bind(str(bound))
-        bound.rename(path)
-        path.chmod(0o666)
+        bound.chmod(0o666)
         self._sock.listen(4096)
+        bound.rename(path)
         self._waiting: dict[int, socket.socket] = {}
         self._poll = select.poll()
         self._poll.register(self._sock, select.POLLIN)
@@ -105,7 +109,7 @@ class Ears:
     def _accept(self) -> None:
         with suppress(OSError):
             sock, _ = self._sock.accept()
-            if not descends(_peer(sock)[0], self._command):
+            if not descends(peer(sock)[0], self._command):
                 sock.close()
                 return
             sock.setblocking(False)
@@ -165,6 +169,8 @@ def clear(place: Path) -> None:
                 if folder.is_symlink() or folder.stat().st_uid != os.getuid():
                     continue
                 for path in folder.iterdir():
+                    if path.name == BOUND:  # its watcher is about to listen
+                        continue
                     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
                         sock.setblocking(False)
                         try:

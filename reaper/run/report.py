@@ -13,7 +13,7 @@ import stat
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from socket import AF_UNIX, SOCK_DGRAM, socket
+from socket import AF_UNIX, SOCK_SEQPACKET, socket
 from typing import Any, NoReturn
 
 from ..config.durations import format_duration
@@ -24,6 +24,9 @@ from .channel import ADDRESS
 RUN = "REAPER_RUN"
 """The variable that turns the hook on; it holds one of:"""
 LENIENT, STRICT, STRICT_INSIDE = "1", "strict", "strict-inside"
+
+MOST_OF_A_GROUP = 4096
+"""Processes of a group that find their spokesman; one more speaks for itself."""
 
 _spokesman: list[socket] = []
 
@@ -126,14 +129,31 @@ def _say(message: dict[str, Any], text: str) -> None:
 
 
 def _may_speak() -> bool:
-    """Whether this process prints for its group: a name in the abstract namespace has one owner."""
+    """Whether this process prints for its group: a name in the abstract namespace has one owner.
+
+    Anybody on this machine can guess the name and bind it first. So whoever finds it taken asks
+    the kernel who listens there, and is silent for a process of the same user alone.
+    """
     if _spokesman:
         return True
-    sock = socket(AF_UNIX, SOCK_DGRAM)  # a test of the program may have put another in its place
+    # A test of the program may have put another in the place of `socket.socket`.
+    sock = socket(AF_UNIX, SOCK_SEQPACKET)
+    name = f"\0reaper-run-{os.getuid()}-{os.getpgrp()}"
     try:
-        sock.bind(f"\0reaper-run-{os.getuid()}-{os.getpgrp()}")
+        sock.bind(name)
+        sock.listen(MOST_OF_A_GROUP)  # nobody is accepted: to be found is enough
     except OSError:
+        spoken_for = _listens(name)
         sock.close()
-        return False
+        return not spoken_for
     _spokesman.append(sock)
     return True
+
+
+def _listens(name: str) -> bool:
+    """Whether a process of this user listens at *name*; False if that cannot be found out."""
+    with suppress(OSError), socket(AF_UNIX, SOCK_SEQPACKET) as sock:
+        sock.setblocking(False)
+        sock.connect(name)
+        return channel.peer(sock)[1] == os.geteuid()
+    return False

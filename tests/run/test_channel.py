@@ -121,15 +121,34 @@ def test_the_folder_of_a_watcher_that_was_killed_is_removed_by_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for name, listens in (("reaper-run-dead", False), ("reaper-run-lives", True)):
-        (tmp_path / name).mkdir()
+    socks = []
+    for name, file in (("dead", "x"), ("begins", "s"), ("lives", "x")):
+        (tmp_path / f"reaper-run-{name}").mkdir()
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        sock.bind(f"{name}/s")
-        if listens:
-            sock.listen()
-            kept = sock
-        else:
-            sock.close()
+        sock.bind(f"reaper-run-{name}/{file}")
+        socks.append(sock)
+    socks[0].close()
+    socks[2].listen()
     clear(Path())
-    assert [path.name for path in tmp_path.iterdir()] == ["reaper-run-lives"]
-    kept.close()
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == ["reaper-run-begins", "reaper-run-lives"]
+    for sock in socks:
+        sock.close()
+
+
+def test_a_socket_has_its_last_name_only_once_it_listens(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a `reaper run` that starts beside it takes it for one that was left."""
+    seen = []
+    rename = Path.rename
+
+    def renamed(path: Path, target: Path) -> Path:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+            sock.connect(str(path))
+        seen.append(path.name)
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", renamed)
+    Ears(os.getpid(), folder).close()
+    assert seen == ["s"]
