@@ -28,7 +28,7 @@ from ..goodbye import begin_stopping
 from ..http2.waiting import Watch
 from ..metrics import stopping
 from ..streams import Streams
-from .http2 import guard
+from .http2 import guard, guard_stream
 
 NEVER = 10**8
 """Seconds; the keep-alive that gunicorn is given where ours is in force. Its own timer would fire
@@ -54,7 +54,7 @@ def phase_of(transport: Any) -> Phase:
     http2 = getattr(protocol, "_h2_conn", None)
     if http2 is not None:
         used = http2.streams or protocol._h2_tasks or getattr(http2, "leaving", False)
-        return Phase.IN_FLIGHT if used else Phase.KEEP_ALIVE
+        return Phase.IN_FLIGHT if used else Phase.IDLE  # its session knows the limits
     if getattr(protocol, "_websocket", None) is not None:
         return Phase.TUNNEL
     if getattr(protocol, "_awaiting_request", False):
@@ -83,22 +83,31 @@ def farewell(transport: Any) -> bytes:
 
 
 class _Protocol(gasgi.ASGIProtocol):  # type: ignore[misc]
-    """gunicorn's protocol, whose streams of HTTP/2 are guarded, and whose own keep-alive stays in
-    force there.
-
-    We ask the kernel when a connection was used last, and to the kernel a PING and what answers it
-    are bytes like those of a request. gunicorn counts from its last stream.
+    """gunicorn's protocol, whose connection and streams of HTTP/2 are guarded. gunicorn's own
+    keep-alive is switched off there: the engine's is in force.
     """
 
     worker: ASGIWorker
 
+    @property
+    def _h2_conn(self) -> Any:
+        """gunicorn's connection of HTTP/2, which it sets before the first byte is read."""
+        try:
+            return self.__dict__["_h2_conn"]
+        except KeyError:
+            raise AttributeError("_h2_conn") from None
+
+    @_h2_conn.setter
+    def _h2_conn(self, http2: Any) -> None:
+        guard(http2, self.worker.watch_of(self.transport))
+        self.__dict__["_h2_conn"] = http2
+
     def _handle_http2_connection(self, *given: Any, **named: Any) -> Any:
-        self._keepalive: float = self.worker.http2_keep_alive
+        self._keepalive: float = 0
         return super()._handle_http2_connection(*given, **named)
 
     def _start_http2_stream(self, request: Any, http2: Any, *names: Any) -> None:
-        watch = functools.partial(self.worker.watch_of, self.transport)
-        guard(http2, request.stream, watch)
+        guard_stream(request.stream)  # the one that HTTP/1 has asked for
         super()._start_http2_stream(request, http2, *names)
 
     async def _serve_http2_request(self, request: Any, http2: Any, *names: Any) -> None:
@@ -131,10 +140,6 @@ class ASGIWorker(gasgi.ASGIWorker):  # type: ignore[misc]
     loop: Any
     own_keep_alive: float
     """What gunicorn's own `--keep-alive` says, seconds."""
-    http2_keep_alive: float
-    """Seconds without a stream after which gunicorn ends a connection of HTTP/2; 0: never. Ours is a
-    tick shorter, so it comes first where nothing is sent.
-    """
 
     def _setup_event_loop(self) -> None:
         super()._setup_event_loop()
@@ -148,8 +153,6 @@ class ASGIWorker(gasgi.ASGIWorker):  # type: ignore[misc]
         if self.cfg.keepalive:
             settings = kept_alive(settings, self.cfg.keepalive)
             self.cfg.set("keepalive", NEVER)
-        limit = settings.timeouts.keep_alive
-        self.http2_keep_alive = limit and limit + settings.reaper.tick
         self._reaper: functools.partial[AsyncioReaper] = functools.partial(
             reaper_of, config=settings
         )

@@ -7,8 +7,6 @@ with gunicorn 27.0.1 and h2 4.4.1.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -16,17 +14,12 @@ from gunicorn.http2.async_connection import AsyncHTTP2Connection
 from gunicorn.http2.stream import HTTP2Stream, StreamState
 
 from ...asyncio import transports
-from ...asyncio.reaper import LOOKS_PER_TICK
 from ...policy import Phase
-from ..http2.connection import CANCEL, Connection
-from ..http2.leaving import Leaving
+from ..http2.engine import CANCEL, Engine, is_shut, tolerant, window_of
 from ..http2.waiting import Watch
 
-ENDS = frozenset({"StreamEnded", "StreamReset", "TrailersReceived"})
-"""The events of h2, by name, after which a client sends nothing more on a stream."""
 
-
-class Session(Connection):
+class Session(Engine):
     """One connection of HTTP/2 under gunicorn.
 
     Args:
@@ -39,11 +32,12 @@ class Session(Connection):
     """
 
     def __init__(self, serving: Any, watch: Watch) -> None:
-        super().__init__(serving.h2_conn, watch)
+        super().__init__(watch)
         self._serving = serving
         self.stalled: set[int] = set()
         self.unread: int = 0
         self.turns: int = 1
+        self.open()
 
     def works(self) -> int:
         """As the base says."""
@@ -54,28 +48,36 @@ class Session(Connection):
         stream = self._serving.streams.get(number)
         if stream is None or stream.state is StreamState.CLOSED or stream.response_complete:
             return Phase.IN_FLIGHT  # only the application still works
-        if number in self.stalled and self.is_shut(number):
+        if number in self.stalled and is_shut(self._serving.h2_conn, number):
             return Phase.WRITE
-        if stream.body_complete or stream._body_chunks:
+        if number not in self.frames.unended or stream._body_chunks:
             return Phase.IN_FLIGHT
         return Phase.TUNNEL if stream.response_headers_sent else Phase.BODY
 
-    def look_at(self, number: int) -> None:
-        """As the base says. A stream that was reset has ended, whatever its application does."""
-        stream = self._serving.streams.get(number)
-        if stream is None or stream.state is StreamState.CLOSED:
-            self.finish(number)
-        else:
-            super().look_at(number)
+    def window_of(self, number: int) -> int:
+        """As the base says."""
+        return window_of(self._serving.h2_conn, number)
 
-    def end(self, number: int, last: bool) -> None:
+    def owes(self) -> bool:
+        """As the base says. An answer may wait in asyncio, too."""
+        return transports.queued(self._serving.writer.transport) > 0
+
+    def send(self, data: bytes) -> None:
+        """As the base says."""
+        with suppress(OSError):  # it is gone
+            self._serving.writer.write(data)
+
+    def end(self, number: int | None, goaway: bytes) -> None:
         """As the base says. The application sees that its client has gone."""
         serving = self._serving
-        if (stream := serving.streams.get(number)) is not None:
-            stream.reset(CANCEL)
-        serving._write_pending_nowait()
-        serving.cleanup_stream(number)
-        if last:
+        if number is not None:
+            if (stream := serving.streams.get(number)) is not None:
+                stream.reset(CANCEL)
+            tolerant(serving.h2_conn.reset_stream, number, CANCEL)
+            serving._write_pending_nowait()
+            serving.cleanup_stream(number)
+        if goaway:
+            self.send(goaway)
             serving.abort_streams_nowait()
             self.watch.close()
         else:
@@ -94,10 +96,13 @@ class _Reader:
         return len(self._reader._buffer)
 
     async def read(self, most: int) -> bytes:
-        """As the reader's own."""
+        """As the reader's own; after a flood its end."""
         data: bytes = await self._reader.read(most)
-        self._session.unread = len(data)
-        self._session.turns += 1
+        session = self._session
+        if not session.ended and not session.came(data):
+            return b""
+        session.unread = len(data)
+        session.turns += 1
         return data
 
 
@@ -106,26 +111,13 @@ class _Stream(HTTP2Stream):  # type: ignore[misc]
 
     connection: _AsyncConnection
 
-    def _looked_at(self) -> None:
-        self.connection.session.look_at(self.stream_id)
-
-    def _moved(self, received: int) -> None:
-        waiting = self.connection.session.streams.get(self.stream_id)
-        if waiting is not None:
-            waiting.moved(received)
-
-    def receive_data(self, data: bytes, end_stream: bool = False) -> None:
-        unread = len(self._body_chunks)
-        super().receive_data(data, end_stream)
-        self._moved(len(data))
-        if not unread:  # until now it waited for these bytes, perhaps
-            self._looked_at()
-
     def send_data(self, data: bytes, end_stream: bool = False) -> None:
         super().send_data(data, end_stream)
-        self.connection.session.sent(self.stream_id, len(data))
+        session, number = self.connection.session, self.stream_id
+        session.sent(number, len(data))
         if end_stream:
-            self._looked_at()
+            session.answered(number)
+            session.look_at(number)
 
     def send_headers(self, headers: Any, end_stream: bool = False) -> None:
         super().send_headers(headers, end_stream)
@@ -136,6 +128,12 @@ class _Stream(HTTP2Stream):  # type: ignore[misc]
         if chunk is not None and not self._body_chunks:
             self._looked_at()
         return chunk
+
+    def _looked_at(self) -> None:
+        """The application has begun its answer, or waits for more of the body."""
+        session = self.connection.session
+        if self.stream_id in session.frames.unended:
+            session.look_at(self.stream_id)
 
 
 class _AsyncConnection(AsyncHTTP2Connection):  # type: ignore[misc]
@@ -154,7 +152,7 @@ class _AsyncConnection(AsyncHTTP2Connection):  # type: ignore[misc]
         """As gunicorn's. Where the end of an answer is on its way, or has just come, the socket is
         kept, and read, until the client has gone.
         """
-        transport = self.writer.transport
+        session, transport = self.session, self.writer.transport
         if (
             self._closed
             or error_code
@@ -164,43 +162,35 @@ class _AsyncConnection(AsyncHTTP2Connection):  # type: ignore[misc]
             await super().close(error_code, last_stream_id)
             return
         self._closed = self.leaving = True
-        with suppress(Exception):  # as gunicorn does: it is gone
-            await self._send(lambda: self.h2_conn.close_connection(last_stream_id=last_stream_id))
+        session.leave()
         self._abort_all_streams()
         self._signal_window()
+        session.see_off()
         with suppress(OSError):
-            await self._until_it_has_gone(transport)
-        self.session.watch.close()
-
-    async def _until_it_has_gone(self, transport: Any) -> None:
-        """Read until the client closes, as `Leaving` says. The guard of the connection bounds how
-        long it may take everything.
-        """
-        watch = self.session.watch
-        now, step = watch.driver.now, watch.config.reaper.tick / LOOKS_PER_TICK
-        leaving, data = Leaving(watch.config.timeouts.drain_idle), b"more"
-        while data and not transport.is_closing():
-            left = leaving.seconds(transports.queued(transport) > 0, now())
-            if not left:
-                return
             transport.get_protocol()._maybe_resume_reading()
-            with suppress(TimeoutError):
-                read = self.reader.read(self.READ_BUFFER_SIZE)
-                data = await asyncio.wait_for(read, min(step, left))
+            while await self.reader.read(self.READ_BUFFER_SIZE):
+                transport.get_protocol()._maybe_resume_reading()
+        session.watch.close()
 
     async def receive_data(self, timeout: float | None = None) -> Any:
         session = self.session
         try:
             return await super().receive_data(timeout)
         finally:
-            session.received(session.unread)
-            session.unread = 0
+            if session.unread:
+                session.unread = 0
+                session.worked()
 
-    def _handle_event(self, event: Any) -> Any:
-        request = super()._handle_event(event)
-        if type(event).__name__ in ENDS:
-            self.session.look_at(event.stream_id)
+    def _handle_request_received(self, event: Any) -> Any:
+        request = super()._handle_request_received(event)
+        if request is not None:
+            guard_stream(request.stream)
         return request
+
+    def _handle_stream_reset(self, event: Any) -> None:
+        """As gunicorn's. Such a stream has ended, whatever its application does."""
+        super()._handle_stream_reset(event)
+        self.session.finish(event.stream_id)
 
     def _signal_window(self) -> None:
         super()._signal_window()
@@ -226,20 +216,19 @@ class _AsyncConnection(AsyncHTTP2Connection):  # type: ignore[misc]
         super()._abort_all_streams()
 
 
-def guard(serving: Any, stream: Any, watch: Callable[[], Watch]) -> None:
-    """Guard *stream*, which is about to be served.
-
-    Args:
-        serving: Its connection, gunicorn's `AsyncHTTP2Connection`.
-        watch: Returns who watches it. Called once for each connection.
+def guard(serving: Any, watch: Watch) -> None:
+    """Guard *serving*, gunicorn's `AsyncHTTP2Connection`, which has just begun; *watch*: who watches
+    it.
     """
     if type(serving) is AsyncHTTP2Connection:
         serving.__class__ = _AsyncConnection
-        serving.session = session = Session(serving, watch())
+        serving.session = session = Session(serving, watch)
         serving.reader = _Reader(serving.reader, session)
-    session = serving.session
-    if not session.ended:
+
+
+def guard_stream(stream: Any) -> None:
+    """Guard *stream*, of a guarded connection, which has just begun; once."""
+    session = stream.connection.session
+    if type(stream) is HTTP2Stream and not session.ended:
         stream.__class__ = _Stream
         session.begin(stream.stream_id)
-        session.look_at(stream.stream_id)
-        stream._moved(stream.body_size)

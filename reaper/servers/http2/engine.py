@@ -118,7 +118,7 @@ class Engine:
                 self.look_at(number)
             elif number not in streams:
                 unended.discard(number)  # nobody waits for the rest
-            elif count:
+            elif number in unended:
                 self._ahead[number] = self._ahead.get(number, 0) + count
                 self.look_at(number)
         self.look()

@@ -48,14 +48,17 @@ def test_an_answer_on_a_stream_that_has_ended_waits_for_nobody() -> None:
     assert phase(b"much", None) is Phase.IN_FLIGHT
 
 
-def gunicorn_phase(window: int = 1, **known: Any) -> Phase:
+def gunicorn_phase(window: int = 1, unended: bool = True, **known: Any) -> Phase:
     """Of a stream of gunicorn's whose body has yet to come, but for what is *known* of it."""
     noted = {"state": None, "response_complete": False, "response_headers_sent": False}
-    stream = SimpleNamespace(**{**noted, "body_complete": False, "_body_chunks": [], **known})
+    stream = SimpleNamespace(**{**noted, "_body_chunks": [], **known})
     session = gunicorn.Session.__new__(gunicorn.Session)
-    session._serving = SimpleNamespace(streams={1: stream})
-    session.stalled = {1}
-    session.connection = SimpleNamespace(local_flow_control_window=lambda number: window)
+    session._serving = SimpleNamespace(
+        streams={1: stream},
+        h2_conn=SimpleNamespace(local_flow_control_window=lambda number: window),
+    )
+    session.stalled, session.frames = {1}, Frames()
+    session.frames.unended = {1} if unended else set()
     return session.phase_of(1)
 
 
@@ -65,7 +68,7 @@ def test_a_body_that_is_yet_to_come_is_waited_for_under_gunicorn() -> None:
 
 def test_what_the_application_has_yet_to_read_waits_for_it_under_gunicorn() -> None:
     assert gunicorn_phase(_body_chunks=[b"much"]) is Phase.IN_FLIGHT
-    assert gunicorn_phase(body_complete=True) is Phase.IN_FLIGHT
+    assert gunicorn_phase(unended=False) is Phase.IN_FLIGHT
 
 
 def test_an_answer_that_begins_before_the_body_ends_is_a_tunnel_under_gunicorn() -> None:
@@ -74,7 +77,7 @@ def test_an_answer_that_begins_before_the_body_ends_is_a_tunnel_under_gunicorn()
 
 def test_a_shut_window_is_waited_for_first_under_gunicorn() -> None:
     assert gunicorn_phase(window=0, response_headers_sent=True) is Phase.WRITE
-    assert gunicorn_phase(window=0, body_complete=True) is Phase.WRITE
+    assert gunicorn_phase(window=0, unended=False) is Phase.WRITE
 
 
 def test_a_complete_answer_waits_for_nobody_under_gunicorn() -> None:
