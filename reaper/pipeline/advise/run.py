@@ -26,7 +26,7 @@ from ..read.expected import line
 from ..read.frames import listener_names, read_events
 from ..read.inputs import Inputs, hole_line, nothing_line
 from .access_logs import FORMATS, read_requests, silences
-from .survival import Curve, kaplan_meier
+from .survival import LEAST_FREEDOM, Curve, Z, kaplan_meier
 from .traffic import (
     CANDIDATES,
     connections,
@@ -58,6 +58,13 @@ POINTS = 300
 
 ENOUGH = 10
 """Silences beyond a timeout that say well enough how many there are."""
+
+ALIKE = 2.0
+"""Where silences tell less than independent ones by this factor, their connections are spoken of.
+"""
+
+BUSY = 0.1
+"""A connection with so great a share of the silences is spoken of."""
 
 WHEEL_SIZE: int = ReaperConfig().reaper.wheel_size
 """Not to be advised on: it costs a little processor time for long timeouts, never accuracy."""
@@ -168,7 +175,10 @@ def advise(
                 counts.get(edge, (0, 0))[0] + facts["short"],
                 counts.get(edge, (0, 0))[1],
             )
-        curve = kaplan_meier((edge, ended, censored) for edge, (ended, censored) in counts.items())
+        curve = kaplan_meier(
+            ((edge, ended, censored) for edge, (ended, censored) in counts.items()),
+            traffic.spread.get(key),
+        )
         entry = _listener(curve, facts, policy, traffic.span_s, threshold, tick)
         listeners[named.get(key, "(none)")] = entry
     summary: dict[str, Any] = {
@@ -224,7 +234,7 @@ def _listener(
                 "idle_connection_seconds": curve.held(candidate) * curve.total,
                 "mean_open": facts["mean"][i],
                 "peak_open": facts["peak"][i],
-                "beyond_what_was_seen": candidate > curve.followed,
+                "beyond_what_was_seen": candidate > curve.horizon,
             }
         )
     recommendation = _recommend(curve, policy, threshold, tick_s, span_s)
@@ -239,7 +249,9 @@ def _listener(
         "silences": curve.total,
         "silences_ended": curve.events,
         "longest_seen_s": curve.followed,
-        "never_ended_in_sight": curve.survival[-1] if curve.survival else 1.0,
+        "followed_s": curve.horizon,
+        "busiest_connection": curve.spread.busiest,
+        "never_ended_in_sight": curve.at(curve.horizon),
         "recommendation": recommendation,
         "trade_off": trade_off,
         "survival": [[time, level, *curve.interval(time)] for time, level in points],
@@ -258,24 +270,17 @@ def _recommend(
     """
     point, careful = curve.shortest(policy.max_cut), curve.shortest(policy.max_cut, which=2)
     optimistic = curve.shortest(policy.max_cut, which=1)
-    allowed, seen = f"{policy.max_cut:.2%}", f"{spoken(curve.followed)} that were seen"
+    allowed, seen = f"{policy.max_cut:.2%}", f"{spoken(curve.horizon)} that were seen"
     because = [
         f"shortest timeout that cuts at most {allowed} of the silences that end within the {seen}"
     ]
-    chosen = careful if careful is not None else point
-    if careful is None and point is not None:
-        because.append(f"{curve.events} silences that ended are too few to be 95 % sure of it")
-    if chosen is None:
+    if not curve.events:
         because = ["no silence that ended was seen: the log says nothing about how long they last"]
-        return {
-            "timeout_s": None,
-            "at_least_s": None,
-            "interval_s": [None, None],
-            "because": because,
-        }
-    outlived = curve.survival[-1] if curve.survival else 1.0
-    near = chosen > curve.followed - max(2 * tick_s, NEAR * curve.followed)
-    far_more = outlived > min(FAR_MORE * policy.max_cut, MANY) and chosen > curve.followed / TIMES
+        return _unsure(None, because)
+    outlived = curve.at(curve.horizon)
+    chosen = curve.horizon if careful is None else careful
+    near = chosen > curve.horizon - max(2 * tick_s, NEAR * curve.horizon)
+    far_more = outlived > min(FAR_MORE * policy.max_cut, MANY) and chosen > curve.horizon / TIMES
     if outlived > policy.max_cut and (near or far_more):
         hours = max(1, math.ceil(span_s / 3600 * ENOUGH / policy.max_cut / curve.total))
         longer = spoken(max(4 * curve.followed, 60.0))
@@ -289,12 +294,9 @@ def _recommend(
                 f"{spoken(hours * 3600.0)} to know"
             ),
         ]
-        return {
-            "timeout_s": None,
-            "at_least_s": curve.followed,
-            "interval_s": [None, None],
-            "because": because,
-        }
+        return _unsure(curve.horizon, because)
+    if careful is None:
+        return _unsure(optimistic if point is not None else curve.horizon, _too_few(curve, policy))
     if outlived > policy.max_cut:
         because.append(
             f"{outlived:.1%} of the silences outlasted everything that was seen: dead peers, or "
@@ -326,6 +328,31 @@ def _recommend(
         "interval_s": [optimistic, careful],
         "because": because,
     }
+
+
+def _unsure(at_least_s: float | None, because: list[str]) -> dict[str, Any]:
+    """No recommendation, but what is known, and why it is no more."""
+    nothing = {"timeout_s": None, "interval_s": [None, None]}
+    return {**nothing, "at_least_s": at_least_s, "because": because}
+
+
+def _too_few(curve: Curve, policy: Policy) -> list[str]:
+    """Why the log is not sure of an answer that it seems to hold."""
+    effect, freedom = curve.spread.effect(curve.horizon)
+    allowed, wanted = f"{policy.max_cut:.2%}", Z * Z / policy.max_cut
+    most = math.ceil(wanted * max(effect, 1.0))
+    because = [
+        (
+            f"{curve.events:,} silences that ended are too few to be 95 % sure that at most "
+            f"{allowed} are cut: it takes {most:,} or more"
+        )
+    ]
+    if effect > ALIKE or freedom < LEAST_FREEDOM:
+        because.append(
+            f"they count by their connections, and one of those has {curve.spread.busiest:.0%}: "
+            "silences of one client say little of the others"
+        )
+    return because
 
 
 def _config(listeners: dict[str, Any], *, http: bool) -> dict[str, Any]:
@@ -368,6 +395,7 @@ def as_text(summary: dict[str, Any]) -> str:
         lines.append("")
         lines.append(
             f"{name}: {entry['connections']:,} connections, {entry['silences']:,} silences"
+            + _busiest(entry)
         )
         lines.append(
             f"{'timeout':>9}{'silences cut':>14}{'95 % interval':>20}"
@@ -395,6 +423,11 @@ def as_text(summary: dict[str, Any]) -> str:
             )
         lines += [f"    - {reason}" for reason in advice["because"]]
     return "\n".join(map(printable, lines))
+
+
+def _busiest(entry: dict[str, Any]) -> str:
+    share = entry["busiest_connection"]
+    return f", {share:.0%} of those that ended on the busiest connection" if share >= BUSY else ""
 
 
 def as_toml(summary: dict[str, Any]) -> str:

@@ -10,11 +10,22 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 Z = 1.959964
 """Two-sided 95 %."""
+
+FOLLOWED = 10
+"""Where fewer silences are still followed, and some of them were cut, the curve's last steps say
+more of chance than of silences. Without one that was cut it is a plain share, and good to its end.
+"""
+
+COUNTED = 10
+"""Silences beyond a threshold that say how they lie among connections."""
+
+LEAST_FREEDOM = 2.0
+"""With fewer degrees of freedom nothing is sure: one connection or two have decided."""
 
 LEAST_NS = 1_000_000
 """Shorter silences are counted together: no timeout comes near."""
@@ -40,6 +51,79 @@ def width_sql(column: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Beyond:
+    """Of the silences that ended, those longer than *seconds*: a is how many each connection has,
+    m how many ended on it at all.
+    """
+
+    seconds: float
+    a: int
+    """Their sum over all connections, as of the next two."""
+    a_a: int
+    a_m: int
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How the silences that ended lie among connections. Silences of one connection are alike, so
+    many of one client tell less than as many of many.
+
+    Source: Kish 1965 for the design effect, here from each connection's sum (the robust variance of
+    a ratio), and for the number of connections of equal size that would tell as much.
+    """
+
+    ended: int = 0
+    """Sum of m."""
+    m_m: int = 0
+    most: int = 0
+    """The greatest m."""
+    beyond: Sequence[Beyond] = ()
+    """Ascending."""
+
+    @property
+    def busiest(self) -> float:
+        """The share of the busiest connection."""
+        return self.most / self.ended if self.ended else 0.0
+
+    @property
+    def freedom(self) -> float:
+        """Degrees of freedom: connections of equal size that would tell as much, less one."""
+        return self.ended**2 / self.m_m - 1 if self.m_m else math.inf
+
+    def effect(self, t: float) -> tuple[float, float]:
+        """By how much the variance of the share beyond *t* seconds is greater than that of
+        independent silences, and the degrees of freedom of an interval made with it.
+
+        Between two thresholds it is the line through both, over log t. Where few silences are
+        longer, the last threshold counts that has `COUNTED`. The more of the variance comes from
+        connections, the more counts how few of them have silences as long.
+        """
+        known = [(each, found) for each in self.beyond if (found := self._effect(each)) > 0]
+        known = [row for row in known if row[0].a >= COUNTED] or known[:1]
+        if not known:
+            return 1.0, self.freedom
+        at = bisect_right(known, t, key=lambda row: row[0].seconds)
+        after, effect = known[min(at, len(known) - 1)]
+        if 0 < at < len(known):
+            before, low = known[at - 1]
+            way = math.log(t / before.seconds) / math.log(after.seconds / before.seconds)
+            effect = low + (effect - low) * way
+        if effect <= 1:
+            return effect, self.freedom
+        few = max(after.a**2 / after.a_a - 1, 1.0) * effect / (effect - 1)
+        return effect, min(self.freedom, few)
+
+    def _effect(self, each: Beyond) -> float:
+        share = each.a / self.ended if self.ended else 0.0
+        alone = self.ended * share * (1 - share)
+        if alone <= 0:
+            return 0.0
+        together = each.a_a - 2 * share * each.a_m + share * share * self.m_m
+        few = (self.freedom + 1) / self.freedom if self.freedom > 0 else 1.0
+        return together / alone * few
+
+
+@dataclass(frozen=True, slots=True)
 class Curve:
     """S(t): the share of silences that last longer than t, with what is needed for intervals. One
     entry per event time.
@@ -59,6 +143,9 @@ class Curve:
     events: int
     followed: float
     """The longest silence observed, ended or not, seconds. Nothing is known beyond it."""
+    horizon: float
+    """Up to where the share that lasts longer is well known, seconds; see `FOLLOWED`."""
+    spread: Spread = field(default_factory=Spread)
 
     def _index(self, t: float) -> int:
         return bisect_right(self.times, t) - 1
@@ -86,34 +173,31 @@ class Curve:
         """Of the silences that end within what was observed, the share that a timeout of *t*
         seconds would cut.
 
+        With a = S(t) and b = S(`horizon`) that is c = (a - b) / (1 - b): silences that never end
+        in sight (dead peers) are left out, to cut those is what a timeout is for. Both a and b are
+        estimates, and silences of one connection count by their connection.
+
         Returns:
-            (estimate, low, high): the 95 % interval. Silences that never end in sight (dead peers)
-                are left out: to
-            cut those is what a timeout is for.
-        Source: ours; the restarted Kaplan-Meier from t on, times what survives to t.
+            (estimate, low, high): the 95 % interval.
+        Source: the delta method on Greenwood's variance; Wilson's interval 1927 for as many
+            independent silences as would vary as much (Kott & Carr 1997).
         """
-        end, here = self.survival[-1] if self.survival else 1.0, self.at(t)
-        ending = 1.0 - end
-        if ending <= 0:
+        b = self.at(self.horizon)
+        a = self.at(min(t, self.horizon))
+        if b >= 1.0:
             return 0.0, 0.0, 1.0
-        if end <= 0:
-            low, high = self.interval(t)
-            return here, low, high
-        index = self._index(t)
-        spent = self.hazard[index] if index >= 0 else 0.0
-        at_risk = self.at_risk[index] if index >= 0 else self.total
-        hazard = math.log(here / end)
-        low, high = (
-            _hazard_interval(hazard, self.hazard[-1] - spent)
-            if hazard > 0
-            else (0.0, 3.0 / max(at_risk, 1))
-        )
-        scale = here / ending
+        share = (a - b) / (1 - b)
+        effect, freedom = self.spread.effect(t)
+        return share, *_wilson(share, self._independent(t, a, b, share) / effect, freedom)
 
-        def share(value: float) -> float:
-            return min(1.0, scale * -math.expm1(-value))
-
-        return share(hazard), share(low), share(high)
+    def _independent(self, t: float, a: float, b: float, share: float) -> float:
+        """How many independent silences would vary as much in their *share* beyond *t*."""
+        index, variance = self._index(t), 0.0
+        if index >= 0 and 0 < share < 1:
+            here, end = self.hazard[index], self.hazard[self._index(self.horizon)]
+            of_a, of_b = a / (1 - b), (1 - a) * b / (1 - b) ** 2
+            variance = of_a * (of_a - 2 * of_b) * here + (of_b * of_b * end if b > 0 else 0.0)
+        return share * (1 - share) / variance if variance > 0 else float(self.events)
 
     def shortest(self, share: float, *, which: int = 0) -> float | None:
         """The shortest timeout whose cut is at most *share*: by the estimate (0), or an end of the
@@ -147,16 +231,18 @@ class Curve:
         return area + level * (t - since)
 
 
-def kaplan_meier(counts: Iterable[tuple[float, int, int]]) -> Curve:
+def kaplan_meier(counts: Iterable[tuple[float, int, int]], spread: Spread | None = None) -> Curve:
     """The curve of *counts*: (seconds, silences that ended then, silences censored then), in any
-    order, times distinct.
+    order, times distinct. Without *spread* each silence is taken to be another connection's.
 
     At equal times the ends come before the censorings.
     """
     rows = sorted(row for row in counts if row[1] or row[2])
     left = total = sum(ended + censored for _, ended, censored in rows)
     survival, hazard = 1.0, 0.0
-    curve = Curve([], [], [], [], total, sum(row[1] for row in rows), rows[-1][0] if rows else 0.0)
+    events, followed = sum(row[1] for row in rows), rows[-1][0] if rows else 0.0
+    horizon = _horizon(rows, total)
+    curve = Curve([], [], [], [], total, events, followed, horizon, spread or Spread())
     for time, ended, censored in rows:
         if ended:
             survival *= (left - ended) / left
@@ -169,8 +255,46 @@ def kaplan_meier(counts: Iterable[tuple[float, int, int]]) -> Curve:
     return curve
 
 
+def _horizon(rows: Sequence[tuple[float, int, int]], left: int) -> float:
+    """See `Curve.horizon`: of *rows* as `kaplan_meier` has them, of *left* silences in all."""
+    last_cut = max((time for time, _, censored in rows if censored), default=0.0)
+    known = 0.0
+    for time, ended, censored in rows:
+        if left < FOLLOWED and time <= last_cut:
+            return known
+        known = time
+        left -= ended + censored
+    return known
+
+
 def _hazard_interval(hazard: float, variance: float) -> tuple[float, float]:
     if hazard <= 0 or not math.isfinite(variance):
         return 0.0, math.inf
     factor = math.exp(min(Z * math.sqrt(variance) / hazard, 700.0))
     return hazard / factor, hazard * factor
+
+
+def _wilson(share: float, n: float, freedom: float) -> tuple[float, float]:
+    """The 95 % interval of a *share* of *n* independent silences."""
+    if freedom < LEAST_FREEDOM or n <= 0:
+        return 0.0, 1.0
+    z = _student(freedom)
+    middle, scale = share + z * z / (2 * n), 1 + z * z / n
+    half = z * math.sqrt(share * (1 - share) / n + (z / n / 2) ** 2)
+    return max(0.0, (middle - half) / scale), min(1.0, (middle + half) / scale)
+
+
+def _student(freedom: float) -> float:
+    """The two-sided 95 % point of Student's t, right to 3 % from two degrees of *freedom* on.
+
+    Source: Fisher & Cornish 1960.
+    """
+    if math.isinf(freedom):
+        return Z
+    z, n = Z, freedom
+    return (
+        z
+        + (z**3 + z) / (4 * n)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2)
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * n**3)
+    )

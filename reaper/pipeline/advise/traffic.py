@@ -15,7 +15,7 @@ from ..engine import F
 from ..read.frames import IS_END, filtered, ns, of_connections, runs_frame, with_run
 from ..read.inputs import Inputs
 from ..read.runs import Timeline
-from .survival import LEAST_NS, width_sql
+from .survival import LEAST_NS, Beyond, Spread, width_sql
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -50,6 +50,9 @@ CANDIDATES = tuple(
     )
 )
 """Seconds. Those that people configure; the recommendation itself is not bound to them."""
+
+THRESHOLDS = (2.0, 5.0, 10.0, 20.0, 45.0, 90.0, 350.0, 1800.0)
+"""Seconds. Beyond each the silences of every connection are counted, for `survival.Spread`."""
 
 BINS = 600
 """Bins of time for open connections."""
@@ -106,9 +109,11 @@ class Lives:
 
     frame: DataFrame
     """Grain: one row per connection; listener_hash, opened (null: before the log), ended, ends,
-    rows, longest, short, running, offset_ns. ends[i] is its end under candidate i. It, opened and
-    ended are on the writer's clock, which + offset_ns is the shared timeline. running: how long its
-    silence had lasted when the log ended; null where there is none, or it is counted elsewhere."""
+    rows, longest, short, running, n_ended, n_beyond_0 and so on, offset_ns. ends[i] is its end
+    under candidate i. It, opened and ended are on the writer's clock, which + offset_ns is the
+    shared timeline. running: how long its silence had lasted when the log ended; null where there
+    is none, or it is counted elsewhere. n_ended: silences that ended; n_beyond_i: of them, those
+    longer than `THRESHOLDS[i]`."""
     span: tuple[int, int] | None
     """From the first opening to the end of the last log, on the shared timeline; None: not known.
     """
@@ -144,9 +149,14 @@ def lives_of_journal(spark: SparkSession, events: DataFrame, inputs: Inputs) -> 
                 "max_by(timeout_ms, t * 8 + code)",
                 f"timeout_ms IS NOT NULL AND code IN ({OPEN}, {ACTIVITY}, {CONFIG})",
             ).alias("timeout_ms"),
+            filtered("count(1)", _IDLE).alias("n_ended"),
             *(
                 filtered("min(t - idle_ns)", f"idle_ns > {_ns(c)}").alias(f"cut_{i}")
                 for i, c in enumerate(CANDIDATES)
+            ),
+            *(
+                filtered("count(1)", f"idle_ns > {_ns(c)} AND {_IDLE}").alias(name)
+                for name, c in _beyond()
             ),
         )
     )
@@ -171,6 +181,8 @@ def lives_of_journal(spark: SparkSession, events: DataFrame, inputs: Inputs) -> 
         "longest",
         "short",
         "running",
+        "n_ended",
+        *(name for name, _ in _beyond()),
         "offset_ns",
     )
     begun = [
@@ -212,6 +224,11 @@ def lives_of_requests(gaps: DataFrame) -> Lives:
         F.max(F.when(F.col("returned"), F.col("idle_ns"))).alias("longest"),
         F.lit(0).cast("long").alias("short"),
         F.lit(None).cast("long").alias("running"),
+        F.count(F.when(F.col("returned"), 1)).alias("n_ended"),
+        *(
+            F.count(F.when(F.col("returned") & (F.col("idle_ns") > _ns(c)), 1)).alias(name)
+            for name, c in _beyond()
+        ),
         F.lit(0).cast("long").alias("offset_ns"),
     )
     return Lives(lives, None)
@@ -228,6 +245,8 @@ class Traffic:
     running: dict[int, dict[float, int]] = field(default_factory=dict)
     """listener_hash -> upper edge of the bucket in seconds -> silences that still ran when the log
     ended."""
+    spread: dict[int, Spread] = field(default_factory=dict)
+    """listener_hash -> how the silences that ended lie among its connections."""
     span_s: float = 0.0
     rows: int = 0
     """Rows of all connections."""
@@ -251,6 +270,7 @@ def connections(lives: Lives) -> Traffic:
         rows=sum(row.rows for row in heads),
         headless=sum(row.headless for row in heads),
         running=_running_counts(found),
+        spread=_spread(heads),
     )
     rows = [row for row in heads if row.connections]
     if not rows:
@@ -290,6 +310,9 @@ _OPENED, _ALIKE, _LONGEST, _RUNNING = range(len(CANDIDATES), len(CANDIDATES) + 4
 under all candidates; connections, by how many candidates their longest silence outlasted; silences
 that still run, by their bucket."""
 
+_IDLE = f"code = {ACTIVITY} AND (timeout_ms IS NULL OR timeout_ms > 0)"
+"""A row that ended a silence; while the timeout is 0 the server works."""
+
 _BITS = _RUNNING.bit_length()
 _SERIES = 1 << _BITS
 """A key is a bin (or that number of candidates, or a bucket) times this, and what it counts."""
@@ -314,6 +337,8 @@ def _counted(frame: DataFrame, begin: int, width: int, beyond: int) -> list[Any]
         return F.shiftleft(at, _BITS).bitwiseOR(series)
 
     begun = F.col("opened").isNotNull()
+    # Of one that began before the log nobody knows how many.
+    short = F.when(begun, F.greatest(F.coalesce("short", F.lit(0)), F.lit(0))).otherwise(0)
     outlasted = " ".join(
         f"WHEN edge_ns > {_ns(c)} THEN {i + 1}" for i, c in reversed(list(enumerate(CANDIDATES)))
     )
@@ -337,11 +362,16 @@ def _counted(frame: DataFrame, begin: int, width: int, beyond: int) -> list[Any]
             "listener_hash",
             F.when(begun, F.col("ended") + F.col("offset_ns")).alias("until"),
             F.when(begun, 1).otherwise(0).alias("begun"),
-            F.when(begun, F.greatest(F.coalesce("short", F.lit(0)), F.lit(0))).alias("short"),
+            short.alias("short"),
             "rows",
+            (F.col("n_ended") + short).alias("n_ended"),
+            *(name for name, _ in _beyond()),
             F.explode(keys).alias("key"),
         )
     )
+    sums = {"n_ended": "n_ended", "n_n": "n_ended * n_ended"}
+    for name, _ in _beyond():
+        sums |= {name: name, f"{name}_2": f"{name} * {name}", f"{name}_n": f"{name} * n_ended"}
     of_longest = f"key % {_SERIES} = {_LONGEST}"
     counted: list[Any] = (
         placed.groupBy("listener_hash", "key")
@@ -352,6 +382,8 @@ def _counted(frame: DataFrame, begin: int, width: int, beyond: int) -> list[Any]
             filtered("sum(rows)", of_longest).alias("rows"),
             filtered("sum(short)", of_longest).alias("short"),
             filtered("max(until)", of_longest).alias("until"),
+            filtered("max(n_ended)", of_longest).alias("most"),
+            *(filtered(f"sum({each})", of_longest).alias(name) for name, each in sums.items()),
         )
         .collect()
     )
@@ -367,6 +399,29 @@ def _bins(found: list[Any]) -> dict[tuple[int, int], dict[int, int]]:
             for series in range(len(CANDIDATES)) if i == _ALIKE else (i,):
                 bins = result.setdefault((row.listener_hash, series), {})
                 bins[at] = bins.get(at, 0) + row["count"]
+    return result
+
+
+def _beyond() -> list[tuple[str, float]]:
+    """The columns `n_beyond_i` of `Lives`, each with its threshold."""
+    return [(f"n_beyond_{i}", seconds) for i, seconds in enumerate(THRESHOLDS)]
+
+
+def _spread(heads: list[Any]) -> dict[int, Spread]:
+    """See `Traffic.spread`."""
+    result: dict[int, Spread] = {}
+    for listener in {row.listener_hash for row in heads}:
+        mine = [row for row in heads if row.listener_hash == listener]
+
+        def total(name: str, mine: list[Any] = mine) -> int:
+            return sum(row[name] for row in mine)
+
+        beyond = [
+            Beyond(seconds, total(name), total(f"{name}_2"), total(f"{name}_n"))
+            for name, seconds in _beyond()
+        ]
+        most = max(row.most for row in mine)
+        result[listener] = Spread(total("n_ended"), total("n_n"), most, beyond)
     return result
 
 

@@ -236,7 +236,7 @@ def expr(sql: str) -> Column:
     translated = re.sub(r"\bdiv\b", "//", re.sub(r"\bat\b", '"at"', sql)).replace(
         "max_by(", "arg_max_null("
     )
-    translated = re.sub(r"^(try_)?(sum\(\w+\) FILTER .*)$", r"\1CAST(\2 AS BIGINT)", translated)
+    translated = re.sub(r"^(try_)?(sum\([\w *]+\) FILTER .*)$", r"\1CAST(\2 AS BIGINT)", translated)
     return Column(f"({translated})")
 
 
