@@ -80,6 +80,10 @@ def no_farewell(transport: Any) -> bytes:
     return b""
 
 
+def say_nothing(transport: Any) -> None:
+    """No answer says that it is the last."""
+
+
 def never_too_old() -> float:
     """No limit of age."""
     return 0.0
@@ -104,6 +108,8 @@ class Rules(NamedTuple):
     """Called with the protocol of a connection that is lost, before that is told; None: nobody is."""
     farewell: Callable[[Any], bytes] = no_farewell
     """What the client of a transport is sent before it is closed; asked twice, it is empty."""
+    last: Callable[[Any], object] = say_nothing
+    """Has the next answer on a transport, which is too old, say that it is the last; called once."""
 
     @property
     def every(self) -> float | None:
@@ -284,14 +290,22 @@ class Guard(Watched):
     def _may_finish(self, transport: Any) -> bool:
         """Whether a connection that is too old may stay for a moment.
 
-        It may if it has yet to answer a request, or if one may be on its way.
+        It may if it has yet to answer a request, or if one may be on its way: its next answer says
+        that it is the last. A client that does not heed that, or that nobody can tell, is waited
+        for until it has rested for `drain_idle`; for no longer than a drain waits.
         """
-        now = self._driver.now()
+        now, timeouts = self._driver.now(), self._reaper.config.timeouts
         if self._leave_at is None:
-            self._leave_at = now + self._reaper.config.timeouts.drain_idle
+            self._leave_at = now + timeouts.drain_idle
             with contextlib.suppress(TypeError):
                 LEAVING.add(transport)
-        return now < self._leave_at or self.busy
+            self._rules.last(transport)
+        if now < self._leave_at or self.busy:
+            return True
+        if now >= self._leave_at + timeouts.drain:
+            return False
+        info = transports.tcp_info(transport)
+        return info is not None and min(info.sent_ago, info.received_ago) < timeouts.drain_idle
 
     def _look_again_in(self, left: float | None) -> None:
         if left is None or (self._every is not None and self._every < left):

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from ..asyncio.guards import Ask, Guard, Rules, guarded, kernel_must_tell, no_farewell
+from ..asyncio.guards import Ask, Guard, Rules, guarded, kernel_must_tell, no_farewell, say_nothing
 from ..asyncio.guards import watch as watch_by
 from ..asyncio.reaper import AsyncioReaper, reaper_of
 from ..driver.watched import check_idle
@@ -73,21 +73,27 @@ def rules_of(
     ask: Ask,
     gone: Callable[[Any], object] | None = None,
     farewell: Callable[[Any], bytes] = no_farewell,
+    last: Callable[[Any], object] = say_nothing,
 ) -> Rules:
-    """The rules for a server that *ask* asks, by the config of *reaper*; *gone* and *farewell*: see
-    `Rules`.
+    """The rules for a server that *ask* asks, by the config of *reaper*; *gone*, *farewell* and
+    *last*: see `Rules`.
     """
     timeouts = reaper.config.timeouts
     limits = {phase: check_idle(getattr(timeouts, phase.value)) for phase in LIMITED}
     age = ages(reaper.config)
-    return Rules(ask, limits, None, told=True, age=age, http=True, gone=gone, farewell=farewell)
+    return Rules(ask, limits, None, True, age, True, gone, farewell, last)
 
 
-def watch(reaper: AsyncioReaper, transport: Any, ask: Ask) -> None:
+def watch(
+    reaper: AsyncioReaper,
+    transport: Any,
+    ask: Ask,
+    last: Callable[[Any], object] = say_nothing,
+) -> None:
     """Guard the connection of *transport*, for a server that lets no factory in. That it has ended
-    is known when *transport* is freed.
+    is known when *transport* is freed. *last*: see `Rules`.
     """
-    watch_by(reaper, transport, rules_of(reaper, ask))
+    watch_by(reaper, transport, rules_of(reaper, ask, last=last))
 
 
 def transports_of(reaper: AsyncioReaper) -> list[Any]:
@@ -103,6 +109,7 @@ def guard(
     reaper: AsyncioReaper | None = None,
     gone: Callable[[Any], object] | None = None,
     farewell: Callable[[Any], bytes] = no_farewell,
+    last: Callable[[Any], object] = say_nothing,
 ) -> Callable[[], Any]:
     """As `reaper.asyncio.guard`, for the protocols of an HTTP server.
 
@@ -110,12 +117,12 @@ def guard(
         protocol_factory: The server's own.
         ask: Called with a transport: whose turn it is.
         reaper: Watches the connections, by its config's `timeouts`; None: the loop's own.
-        gone, farewell: See `Rules`.
+        gone, farewell, last: See `Rules`.
     """
     kernel_must_tell()
     watching = reaper_of if reaper is None else lambda: reaper
 
     def rules(watcher: AsyncioReaper) -> Rules:
-        return rules_of(watcher, ask, gone, farewell)
+        return rules_of(watcher, ask, gone, farewell, last)
 
     return guarded(protocol_factory, rules, watching)

@@ -219,3 +219,23 @@ async def test_under_pressure_a_guarded_connection_is_as_silent_as_its_kernel_sa
         silent, _ = guard.silence(r.core.explain(guard.uid), r.driver.now())
         assert silent < 0.3  # there is only the lease to ask
         writer.close()
+
+
+async def test_a_client_that_nobody_can_tell_that_its_connection_is_old_may_rest_first() -> None:
+    ages = {"timeouts.max_age": 0.2, "timeouts.drain_idle": 0.4, "reaper.tick": 0.1}
+    settings = {"timeouts.keep_alive": HOUR, **ages}
+
+    def factory(r: Any) -> Callable[[], Any]:
+        return polled.guard(Echo, lambda transport: Phase.KEEP_ALIVE, reaper=r)
+
+    config = ReaperConfig.load(environ={}, overrides=settings)
+    async with serving(factory, config) as (r, address):
+        reader, writer = await asyncio.open_connection(*address)
+        began = asyncio.get_running_loop().time()
+        while asyncio.get_running_loop().time() < began + 1.2:
+            writer.write(b"x")
+            assert await reader.read(1) == b"x"
+            await asyncio.sleep(0.1)
+        assert await reader.read() == b""
+        assert r.statistics().reasons == {"max_age": 1}
+        writer.close()

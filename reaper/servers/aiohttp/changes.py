@@ -37,6 +37,8 @@ def runner(module: ModuleType, visit: Visit) -> None:
             runner._shutdown_timeout = config.timeouts.drain
         with suppress(RuntimeError):  # another runner has started the application
             server.end_streams(app, config)
+            if config.timeouts.max_age:
+                server.announce_ends(app)
 
 
 GUESTS: tuple[Guest, ...] = (

@@ -129,6 +129,21 @@ def end_streams(app: web.Application, config: ReaperConfig) -> None:
         app.on_shutdown.append(goodbyes.end_streams_of)
 
 
+def announce_ends(app: web.Application) -> None:
+    """Have the answers of *app* say that they are the last, where their connections are too old.
+
+    Raises:
+        RuntimeError: *app* is frozen; its server runs.
+    """
+
+    async def prepare(request: web.Request, response: web.StreamResponse) -> None:
+        if LEAVING and request.transport in LEAVING:
+            response.force_close()
+            response.headers["Connection"] = "close"
+
+    app.on_response_prepare.append(prepare)
+
+
 class Handling:
     """One request of aiohttp's that is worked on.
 
@@ -310,13 +325,13 @@ def run_app(app: Any, *, config: ReaperConfig | None = None, **options: Any) -> 
     options.setdefault("shutdown_timeout", settings.timeouts.drain)
 
     async def prepare(request: web.Request, response: web.StreamResponse) -> None:
-        if LEAVING and request.transport in LEAVING:
-            response.force_close()
-            response.headers["Connection"] = "close"
-        elif seconds and response.keep_alive and response.status != HTTPStatus.SWITCHING_PROTOCOLS:
+        ends = LEAVING and request.transport in LEAVING
+        upgraded = response.status == HTTPStatus.SWITCHING_PROTOCOLS
+        if seconds and response.keep_alive and not ends and not upgraded:
             response.headers.setdefault("Keep-Alive", f"timeout={seconds}")
 
     app.on_response_prepare.append(prepare)
+    announce_ends(app)
     end_streams(app, settings)
     make = loop_factory(wrap=guarded, config=settings)
     web.run_app(app, loop=make(), **options)

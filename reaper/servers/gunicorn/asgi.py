@@ -82,6 +82,13 @@ def farewell(transport: Any) -> bytes:
     return bytes(http2.h2_conn.data_to_send())
 
 
+def be_last(transport: Any) -> None:
+    """Have the next answer say that it is the last. Over HTTP/2 it says nothing: `farewell` does."""
+    protocol = transport.get_protocol()
+    if getattr(protocol, "_h2_conn", None) is None:
+        protocol._keepalive = 0
+
+
 class _Protocol(gasgi.ASGIProtocol):  # type: ignore[misc]
     """gunicorn's protocol, whose connection and streams of HTTP/2 are guarded. gunicorn's own
     keep-alive is switched off there: the engine's is in force.
@@ -166,6 +173,7 @@ class ASGIWorker(gasgi.ASGIWorker):  # type: ignore[misc]
                 reaper=self._reaper(),
                 gone=gone,
                 farewell=farewell,
+                last=be_last,
             )
 
         self.loop = loop_factory(base=kind, wrap=wrap, config=settings)()
@@ -245,7 +253,7 @@ class ASGIWorker(gasgi.ASGIWorker):  # type: ignore[misc]
         if not self._quick_shutdown:
             self.cfg.set("keepalive", 0)  # what is answered from now on says that it is the last
             for transport in polled.transports_of(reaper):
-                transport.get_protocol()._keepalive = 0
+                be_last(transport)
             begin_stopping()
             await stopping(timeouts.drain_delay)
             if self._streams is not None:

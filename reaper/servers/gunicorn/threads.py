@@ -54,6 +54,7 @@ class Face(polled.Face):
     Attributes:
         answering: Whether a thread answers a request of the connection.
         receiving: Whether that thread waits for bytes of the request.
+        ends: Whether the next answer has to say that it is the last.
         hung_up: Whether the client had ended the connection before gunicorn closed it.
         guard: The guard that is shown this; None: there is none yet, or none any more.
     """
@@ -67,7 +68,7 @@ class Face(polled.Face):
         # that of another connection a moment later.
         self._lock = threading.Lock()
         self._closes = False
-        self.answering = self.receiving = self.hung_up = False
+        self.answering = self.receiving = self.ends = self.hung_up = False
         conn.close = self.close_for_gunicorn
 
     def close_for_gunicorn(self, *arguments: Any, **options: Any) -> None:
@@ -117,6 +118,10 @@ class Face(polled.Face):
             if not self._closes:
                 # The shutdown of a TLS socket belongs to the thread that reads it.
                 socket.socket.shutdown(self._conn.sock, how)
+
+    def be_last(self) -> None:
+        """Have the next answer say that it is the last."""
+        self.ends = True
 
     # ---- GOAWAY: the thread that reads says it once it sees the end of what it reads
     def farewell(self) -> bytes:
@@ -194,7 +199,7 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
 
     async def _begun(self) -> AsyncioReaper:
         made = reaper_of(config=self._settings)
-        self._rules = polled.rules_of(made, Face.phase, farewell=Face.farewell)
+        self._rules = polled.rules_of(made, Face.phase, farewell=Face.farewell, last=Face.be_last)
         return made
 
     def accept(self, listener: Any) -> None:
@@ -282,6 +287,8 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
             unreader.__class__ = _Unreader
             unreader.face = face
         face.answering = True
+        if face.ends:
+            req.force_close()
         try:
             return super().handle_request(req, conn)
         finally:

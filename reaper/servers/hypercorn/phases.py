@@ -44,7 +44,10 @@ def watch(server: Any) -> bool:
             leave(serving)
         return phase_of(serving)
 
-    polled.watch(reaper, transport, ask)
+    def last(_: Any) -> None:
+        be_last(known())
+
+    polled.watch(reaper, transport, ask, last)
     streams = Watch(
         reaper.driver,
         reaper.config,
@@ -54,6 +57,15 @@ def watch(server: Any) -> bool:
     )
     setattr(server, WATCH, streams)
     return True
+
+
+def be_last(server: Any) -> None:
+    """Have the next answer of *server*, a `TCPServer`, say that it is the last, over HTTP/1: what
+    hypercorn counts is as many requests as it answers on one connection.
+    """
+    inner: Any = getattr(getattr(server, "protocol", None), "protocol", None)
+    if hasattr(inner, "keep_alive_requests") and not hasattr(inner, "streams"):
+        inner.keep_alive_requests += inner.config.keep_alive_max_requests
 
 
 def leave(server: Any) -> None:

@@ -7,6 +7,7 @@ closed.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from ...policy import Phase
@@ -23,3 +24,25 @@ def phase_of(transport: Any) -> Phase:
         return Phase.KEEP_ALIVE
     wanted = stage == "HANDLER" and http.request_body and not http.recv_buffer
     return Phase.BODY if wanted else Phase.IN_FLIGHT
+
+
+def be_last(transport: Any) -> None:
+    """Have the next answer on *transport* say that it is the last."""
+    http: Any = getattr(transport.get_protocol(), "_http", None)
+    if hasattr(http, "http1_response_header") and hasattr(http, "keep_alive"):
+        kind: Any = type(http)
+        http.__class__ = _ending(kind)
+
+
+@functools.lru_cache(maxsize=8)
+def _ending(kind: Any) -> Any:
+    """A subclass of *kind*, Sanic's `Http`, whose answers say that they are the last. What the
+    request says of that is read anew each time, so it is said when the answer begins.
+    """
+
+    async def http1_response_header(self: Any, data: bytes, end_stream: bool) -> None:
+        self.keep_alive = False
+        await kind.http1_response_header(self, data, end_stream)
+
+    members = {"__slots__": (), "http1_response_header": http1_response_header}
+    return type(kind)(kind.__name__, (kind,), members)

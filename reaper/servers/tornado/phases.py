@@ -7,6 +7,7 @@ closed.
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 from ...asyncio.reaper import reaper_of
@@ -17,7 +18,13 @@ from ..polled import SocketFace
 
 
 class TornadoFace(SocketFace):
-    """Stands for the transport of a tornado `IOStream`."""
+    """Stands for the transport of a tornado `IOStream`.
+
+    Attributes:
+        ends: Whether the next answer has to say that it is the last.
+    """
+
+    ends = False
 
     def is_closing(self) -> bool:
         return bool(self.whose.closed())
@@ -39,9 +46,27 @@ def note(conn: Any, stream: Any) -> None:
     """
     stream._reaper_conn = conn
     if hasattr(stream, "_reaper_face"):
+        if stream._reaper_face.ends:
+            _ends(conn)
         return
     stream._reaper_face = TornadoFace(stream, stream.socket)
-    polled.watch(reaper_of(config=settings()), stream._reaper_face, phase_of)
+    polled.watch(reaper_of(config=settings()), stream._reaper_face, phase_of, be_last)
+
+
+def be_last(face: Any) -> None:
+    """Have the next answer on the connection of *face* say that it is the last."""
+    face.ends = True
+    _ends(face.whose._reaper_conn)
+
+
+def _ends(conn: Any) -> None:
+    """Have *conn*, an `HTTP1Connection`, end the connection with its answer, if that has not begun.
+    Its parameters are those of the whole server.
+    """
+    conn.params = copy.copy(conn.params)
+    conn.params.no_keep_alive = True
+    if conn._request_start_line is not None and conn._response_start_line is None:
+        conn._disconnect_on_finish = True
 
 
 def phase_of(face: Any) -> Phase:

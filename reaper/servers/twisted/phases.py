@@ -35,7 +35,20 @@ class TwistedFace(SocketFace):
 def watch(transport: Any) -> None:
     """Guard the connection of *transport*, a `twisted.internet.tcp.Server` on an asyncio loop."""
     transport._reaper_face = TwistedFace(transport, transport.getHandle())
-    polled.watch(reaper_of(config=settings()), transport._reaper_face, phase_of)
+    polled.watch(reaper_of(config=settings()), transport._reaper_face, phase_of, be_last)
+
+
+def be_last(face: Any) -> None:
+    """Have the next answer on the connection of *face* say that it is the last."""
+    channel: Any = getattr(getattr(face.whose, "protocol", None), "_channel", None)
+    if hasattr(channel, "checkPersistence"):
+        channel.checkPersistence = _ends
+
+
+def _ends(request: Any, _version: bytes) -> bool:
+    """Stands for `HTTPChannel.checkPersistence`: the connection ends with the answer to *request*."""
+    request.responseHeaders.setRawHeaders(b"Connection", [b"close"])
+    return False
 
 
 def phase_of(face: Any) -> Phase:
