@@ -36,6 +36,7 @@ PROGRAMS = {
         Program("jvm", "peers.jvm", "A touch, and Netty's wheel on the JVM"),
         Program("ticks", "heart.ticks", "Ticks, and everything else that a connection needs"),
         Program("timers", "heart.timers", "Timers in the wheel and in a heap"),
+        Program("calls", "heart.calls", "The longest call"),
         Program("memory", "heart.memory", "Memory of a connection"),
         Program("mass", "heart.mass", "The longest pause"),
         Program("journal", "heart.journal_cost", "The journal"),

@@ -143,7 +143,9 @@ def silence(lease: Lease, now: float) -> float:
 
 def check(core: IdleReaper) -> None:
     """`IdleReaper.check`."""
-    in_heap = [slot for _, _, slot in core._heap]
+    # Where a slot can wait that is not in the wheel; not once its last lease has left it early.
+    waiting = Counter(slot for _, _, slot in core._heap)
+    waiting.update(slot for slot in core._unfiled if slot in core._slots)
     for uid, lease in core._leases.items():
         if (uid is not lease.uid and uid is not lease) or lease._chunk is None:
             raise InvariantViolated(f"uid {uid!r} maps to {lease!r}")
@@ -157,8 +159,8 @@ def check(core: IdleReaper) -> None:
         slot.check()
         if slot.epoch.slots.get(slot.key) is not slot:
             raise InvariantViolated(f"slot {slot.key} is not in the books of its epoch")
-        places = (slot.epoch is core._open) + in_heap.count(slot) + (slot.timer is not None)
-        if places != (slot.key[0] is not None or slot.epoch is core._open):
+        places = waiting[slot] + (slot.timer is not None)
+        if places != (slot.key[0] is not None or slot in core._unfiled):
             raise InvariantViolated(
                 f"slot {slot.key} waits in {places} places instead of one, "
                 "or none without a timeout"
@@ -176,7 +178,9 @@ def check(core: IdleReaper) -> None:
     for slot in core._never.slots.values():
         slot.check()
         suspended += slot.live
-    for slot in core._postponed.slots.values():
+    for slot in core._unfiled:
+        if slot.epoch.serial >= 0:
+            continue
         slot.check()
         armed += slot.live
     if armed != core._armed or armed + suspended != len(core._leases):

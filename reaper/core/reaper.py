@@ -93,15 +93,26 @@ another epoch was touched. Those it names:
 
 WHAT IS BOUNDED, AND WHAT MISBEHAVES
 
-`expire(limit=)` takes at most so many leases, and spends at most `MOVES_PER_CALL` steps on moving
-others, so that no call holds the loop for long; what is left stays due. Empty slots in the heap are
-dropped when they come up, which is soon; those in the wheel at once. Hooks are called when all
+No call holds the loop for long, whatever the timeouts are. A slot costs several times what a lease
+does that moves with others, and with a timeout of its own each lease has a slot. So the slots of an
+epoch that is closed, and those that come within the ring's span, are put where they wait at most
+`SLOTS_PER_CALL` at a time (`_catch_up`), and `expire(limit=)` takes at most so many leases and
+spends at most `STEPS_PER_CALL` steps on others. What is left is carried over to the next call, and
+`next_wakeup` says now. It keeps its due instant, and nothing is reaped before what is due earlier:
+
+    slots of closed epochs are left     any of them may be due: nothing is reaped
+    slots are left in the wheel         they come down a span before they are due: what is due
+                                        before the first of them is reaped meanwhile
+
+Without a limit all is done that there is. Empty slots in the heap are dropped when they come up,
+which is soon; those in the wheel at once. Hooks are called when all
 books are closed: they may call anything, and what one raises stops no other. A uid whose `__hash__`
 changes cannot be found again: `_forget_strays` goes through all then.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from heapq import heappop, heappush
@@ -130,10 +141,16 @@ from .sweep import sweep
 from .ticks import check_count, check_limit, check_now, check_timeout, seconds_to_tick
 from .wheel import TimingWheel
 
-MOVES_PER_CALL = 4096
-"""Steps of work that one `expire` with a limit may take although it found nothing to reap. About 1
-ms.
+STEPS_PER_CALL = 4096
+"""Steps of work that one `expire` with a limit may take although it found nothing to reap: a lease
+that is moved is one, and a slot that is looked at `STEPS_PER_SLOT`. About 1 ms.
 """
+
+STEPS_PER_SLOT = 16
+"""A slot of one lease costs so many times what a lease costs that moves with others."""
+
+SLOTS_PER_CALL = STEPS_PER_CALL // STEPS_PER_SLOT
+"""Slots that one call at most puts where they wait, or drops because they are empty."""
 
 Spare = Callable[[Sequence[Lease]], Collection[Lease] | Mapping[Lease, bool]]
 """The final check: of these leases, which are to live on? As a collection: those that have shown a
@@ -214,9 +231,15 @@ class IdleReaper:
         # The epoch that never closes: suspended leases lie in its slots.
         self._never = Epoch(OPEN, -1)
         # Limits that the final check spared lie in this one's slots until the open epoch is closed.
+        # There is another one then.
         self._postponed = Epoch(OPEN, -1)
         self._checked: set[IdleSlot] = set()  # slots of those that the final check is looking at
         self._slots: dict[IdleSlot, None] = {}  # every slot but those, in order of creation
+        # Those made in the open epoch, or since it was closed, and not put where they wait yet; of
+        # which the first `_closed` were made in epochs that are closed.
+        self._unfiled: deque[IdleSlot] = deque()
+        self._closed = 0
+        self._left = False  # the last call that caught up has left work
         self._heap: list[tuple[float, int, IdleSlot]] = []  # (due, order of scheduling, slot)
         self._order = count()
         # It counts ticks since _origin.
@@ -434,11 +457,14 @@ class IdleReaper:
             Whether it was closed.
         Raises:
             InvalidArgument, ClockWentBackwards: State unchanged.
-        Cost: O(distinct (timeout, reason) in the epoch + slots that come within the ring's span).
+        Cost: O(distinct (timeout, reason) in the epoch + slots that come within the ring's span),
+        at most `SLOTS_PER_CALL` of either; the next calls do the rest.
         """
         now = check_now(now, self._latest)
         self._latest = now
-        return now - self._open.opened >= at_least and self._close(now)
+        closed = now - self._open.opened >= at_least and self._close(now)
+        self._catch_up(SLOTS_PER_CALL)
+        return closed
 
     def _close(self, now: float) -> bool:
         ended = self._open
@@ -450,17 +476,9 @@ class IdleReaper:
             self._namespace["edge"] = now - self._edge
         if self._epochs == 1:
             self._origin = now
-        self._lower(now)
-        for slot in list(ended.slots.values()):
-            if slot.live:
-                self._schedule(slot)
-            else:
-                self._drop(slot)
+        self._closed = len(self._unfiled)
         if self._postponed.slots:
-            for slot in self._postponed.slots.values():
-                for lease in slot.take():
-                    self._slot_of(lease._epoch, slot.key).add(lease)
-            self._postponed.slots.clear()
+            self._postponed = Epoch(OPEN, -1)
         return True
 
     def _wake_up(self, now: float) -> None:
@@ -474,10 +492,12 @@ class IdleReaper:
         slot = epoch.slots.get(key)
         if slot is None:
             slot = epoch.slots[key] = IdleSlot(epoch, key)
-            if epoch.serial >= 0:  # none of the two that never close
+            if epoch.serial >= 0:  # none of those that never close
                 self._slots[slot] = None
-                if epoch is not self._open:
-                    self._schedule(slot)
+            if epoch is self._open or epoch is self._postponed:
+                self._unfiled.append(slot)
+            elif epoch is not self._never:
+                self._schedule(slot)
         return slot
 
     def _drop(self, slot: IdleSlot) -> None:
@@ -491,32 +511,64 @@ class IdleReaper:
         if slot.key[0] is None:
             return
         due = slot.due
-        # A slot leaves the wheel a whole span before it is due, so the wheel's coarser time never
-        # delays a reap.
-        near = seconds_to_tick(due, self._origin, self.tick) - self.wheel_size
+        near = self._lowered_at(due)
         if near <= seconds_to_tick(self._latest, self._origin, self.tick):
             heappush(self._heap, (due, next(self._order), slot))
         else:
             slot.timer = self._wheel.schedule(near, slot)
 
-    def _lower(self, now: float) -> None:
-        """Drop the slots that have come within the ring's span out of the wheel."""
-        if not len(self._wheel):
-            return
-        for timer in self._wheel.advance(seconds_to_tick(now, self._origin, self.tick)):
-            slot: IdleSlot = timer.item
-            slot.timer = None
-            heappush(self._heap, (slot.due, next(self._order), slot))
+    def _lowered_at(self, due: float) -> int:
+        """The tick at which a slot that is due then leaves the wheel: a whole span before, so the
+        wheel's coarser time never delays a reap.
+        """
+        return seconds_to_tick(due, self._origin, self.tick) - self.wheel_size
+
+    def _catch_up(self, most: int | None) -> None:
+        """Put the slots of closed epochs where they wait, and bring those down out of the wheel
+        that have come within the ring's span: *most* of either, or None for all.
+        """
+        if self._closed:
+            self._file(most)
+        self._left = self._closed > 0
+        if len(self._wheel):
+            tick = seconds_to_tick(self._latest, self._origin, self.tick)
+            for timer in self._wheel.advance(tick, most):
+                slot: IdleSlot = timer.item
+                slot.timer = None
+                heappush(self._heap, (slot.due, next(self._order), slot))
+            start = self._wheel.next_expiry()
+            self._left = self._left or (start is not None and start <= tick)
+
+    def _file(self, most: int | None) -> None:
+        left = self._closed if most is None else most
+        while self._closed and left > 0:
+            slot = self._unfiled[0]
+            left -= 1
+            if slot.epoch.serial >= 0:
+                if slot.live:
+                    self._schedule(slot)
+                elif slot in self._slots:  # it was not dropped when its last lease left
+                    self._drop(slot)
+            else:  # limits that were postponed: from here on they are due again
+                moves = None if most is None else max(left * STEPS_PER_SLOT, 1)
+                moved = sweep(slot, self._slot_of, None, moves)[1]
+                left -= moved // STEPS_PER_SLOT
+                if slot.live:
+                    continue
+                del slot.epoch.slots[slot.key]
+            self._unfiled.popleft()
+            self._closed -= 1
 
     def _next_due(self) -> float | None:
+        """The earliest instant in the heap, less than one at which something is due while there are
+        many empty slots before it.
+        """
         heap = self._heap
-        while heap:
-            due, _, slot = heap[0]
-            if slot.live:
-                return due
-            heappop(heap)
-            self._drop(slot)
-        return None
+        for _ in range(SLOTS_PER_CALL):
+            if not heap or heap[0][2].live:
+                break
+            self._drop(heappop(heap)[2])
+        return heap[0][0] if heap else None
 
     # ---- wakes and reaps -------------------------------------------------------------------------
     def next_wakeup(self) -> float | None:
@@ -528,6 +580,8 @@ class IdleReaper:
         """
         if not self._armed:
             return None
+        if self._left:
+            return self._latest
         end = self.epoch_ends
         due = self._next_due()
         return end if due is None or end < due else due
@@ -544,8 +598,10 @@ class IdleReaper:
         named before.
         """
         check_limit(limit)
-        self.close_epoch(now, at_least=self.epoch_length / 2)
-        self._judged = now = self._latest
+        self._latest = now = check_now(now, self._latest)
+        if now - self._open.opened >= self.epoch_length / 2:
+            self._close(now)
+        self._judged = now
         return self._reap(now, limit, None)
 
     def expire(
@@ -559,8 +615,9 @@ class IdleReaper:
         Args:
             now: Seconds; must not be less than the last instant judged by.
             limit: Most leases to put to the final check; the rest stays due. None for all. With a
-                limit the list may be empty although more is due, once `MOVES_PER_CALL` steps were
-                spent on leases that live; `next_wakeup()` then is not later than now.
+                limit the list may be shorter although more is due, or empty, once `STEPS_PER_CALL`
+                steps were spent on leases that live, or while slots are left that were to be put
+                where they wait; `next_wakeup()` then is not later than now.
             spare: The final check: called once with the leases about to be reaped, in order. Those
                 it returns are alive after all and count as averted. They are treated as touched
                 now, but for those to which a mapping gives False, limits that activity does not
@@ -582,10 +639,10 @@ class IdleReaper:
         self._judged = now
         if now > self._latest:
             self._latest = now
-            self._lower(now)
         return self._reap(now, limit, spare)
 
     def _reap(self, now: float, limit: int | None, spare: Spare | None) -> list[Expiry]:
+        self._catch_up(None if limit is None else SLOTS_PER_CALL)
         due = self._take_due(now, limit)
         if not due:
             return []
@@ -596,26 +653,32 @@ class IdleReaper:
 
     def _take_due(self, now: float, limit: int | None) -> list[Due]:
         taken: list[Due] = []
-        room = limit
-        moves = 0
-        while (due := self._next_due()) is not None and due <= now:
-            entry = heappop(self._heap)
+        heap, room = self._heap, limit
+        steps = all_moved = 0
+        # What is left in the wheel may be due, but not before this tick.
+        start = self._wheel.next_expiry() if self._left else None
+        while heap and heap[0][0] <= now and not self._closed:
+            if start is not None and self._lowered_at(heap[0][0]) >= start:
+                break
+            entry = heappop(heap)
             slot = entry[2]
+            steps += STEPS_PER_SLOT
             silent, moved = sweep(
-                slot, self._slot_of, room, None if limit is None else MOVES_PER_CALL - moves
+                slot, self._slot_of, room, None if limit is None else max(STEPS_PER_CALL - steps, 1)
             )
-            moves += moved
+            steps += moved
+            all_moved += moved
             if silent:
                 taken.append(Due(slot.epoch, slot.key, silent))
             if slot.live:
-                heappush(self._heap, entry)
+                heappush(heap, entry)
             else:
                 self._drop(slot)
             if room is not None:
                 room -= len(silent)
-                if room == 0 or moves >= MOVES_PER_CALL:
+                if room == 0 or steps >= STEPS_PER_CALL:
                     break
-        self._counts.moved += moves
+        self._counts.moved += all_moved
         return taken
 
     def _final_check(self, due: list[Due], spare: Spare) -> list[Due]:
@@ -734,7 +797,7 @@ class IdleReaper:
         all of them.
         """
         check_count("n", n, 0)
-        return oldest(self._slots, self._postponed.slots.values(), n)
+        return oldest(self._slots, (slot for slot in self._unfiled if slot.epoch.serial < 0), n)
 
     def statistics(self) -> Statistics:
         """A snapshot of the counters; taking it costs O(1)."""

@@ -81,19 +81,31 @@ class Slot:
         chunk.items.append(entry)
         self.live += 1
 
-    def take(self) -> list[Any]:
-        """Remove every entry and return them in order of arrival: a new list, possibly empty. Cost:
-        O(entries).
+    def take(self, enough: int | None = None) -> list[Any]:
+        """Remove entries and return them in order of arrival: a new list, possibly empty.
+
+        Args:
+            enough: Stop after the chunk with which so many are taken, so at most `CHUNK` - 1 more
+                than that. None: take all.
+        Cost: O(entries taken).
         """
         taken: list[Any] = []
+        done = 0
         for chunk in self.chunks:
             taken += (
                 [entry for entry in chunk.items if entry is not None] if chunk.dead else chunk.items
             )
+            done += 1
+            if enough is not None and len(taken) >= enough:
+                break
         for entry in taken:
             entry._chunk = None
-        self.chunks.clear()
-        self.emptied = self.live = 0
+        self.live -= len(taken)
+        if self.live:
+            del self.chunks[:done]
+        else:
+            self.chunks.clear()
+            self.emptied = 0
         return taken
 
     def check(self) -> None:

@@ -26,7 +26,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from ..errors import ClockWentBackwards, InvalidArgument, InvariantViolated, shown
 from .slots import Slot, remove
-from .ticks import check_count, deadline_to_tick, now_to_tick
+from .ticks import check_count, check_limit, deadline_to_tick, now_to_tick
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -180,6 +180,7 @@ class TimingWheel(Generic[T]):
         self._now_ticks = now_to_tick(start, tick)
         self._levels = [_Level(0, 1, self._sizes[0])]
         self._due_at_once = _WheelSlot(self, -1, 0)
+        self._behind = False  # an `advance` with a limit has left work
         self._heap: list[tuple[int, int, _WheelSlot]] = []
         self._live = 0
         self._scheduled = 0
@@ -236,19 +237,25 @@ class TimingWheel(Generic[T]):
         self._live += 1
         return timer
 
-    def advance(self, now: int) -> list[Timer[T]]:
+    def advance(self, now: int, limit: int | None = None) -> list[Timer[T]]:
         """Move the clock to *now*, over any distance, and hand out what is due.
 
         Args:
             now: An instant in the wheel's unit, not before the clock; the same instant again is
                 fine.
+            limit: Stop once so many timers were handed out or moved down, with those that lie in
+                the same chunk of `slots.CHUNK`. The next call goes on, and until nothing is left
+                `next_expiry` is not after the clock. None: hand out all that is due. That cannot
+                be bounded: each timer of a slot that is reached has to be asked whether it is due.
         Returns:
             A new list, earliest deadline first, ties in the order they were scheduled; often empty.
             Its timers have expired; the wheel may be changed at will while the caller works through
-            it.
+            it. With a limit, what the next call returns may be due earlier than what this one does,
+            but not before the instant that `next_expiry` names.
         Raises:
             ClockWentBackwards: *now* precedes the clock. State unchanged.
-            InvalidArgument: *now* is not an int. State unchanged.
+            InvalidArgument: *now* is not an int, or *limit* is neither None nor an int >= 1. State
+                unchanged.
         Cost: O(returned + moved down + slots passed that were in use); nothing due is one
         comparison.
         """
@@ -258,15 +265,22 @@ class TimingWheel(Generic[T]):
             raise ClockWentBackwards(
                 f"now must not precede {self._now}, the wheel's clock, got {now}"
             )
+        check_limit(limit)
         self._now = now
         self._now_ticks = now_ticks = now_to_tick(now, self._tick)
         heap = self._heap
-        expired: list[Timer[T]] = self._due_at_once.take() if self._due_at_once.live else []
+        left = _ALL if limit is None else limit
+        expired: list[Timer[T]] = self._due_at_once.take(left) if self._due_at_once.live else []
+        left -= len(expired)
         # The clock already stands at its new place, so a cascade files each timer where it belongs
-        # now, in one move.
-        while heap and heap[0][0] <= now_ticks:
-            slot = self._pop()
-            timers = slot.take()
+        # now, in one move. No timer is filed into a slot that the clock has reached: what a limit
+        # leaves in one only becomes less.
+        while heap and heap[0][0] <= now_ticks and left > 0:
+            slot = heap[0][2]
+            timers = slot.take(left)
+            left -= len(timers) or 1
+            if not slot.live:
+                self._pop()
             if slot.level == 0:
                 expired += timers
                 continue
@@ -276,6 +290,7 @@ class TimingWheel(Generic[T]):
                     expired.append(timer)
                 else:
                     self._file(timer, due)
+        self._behind = left <= 0 and bool(heap) and heap[0][0] <= now_ticks
         if expired:
             self._live -= len(expired)
             # Two stable sorts on ints, mostly sorted already, make no million tuples for the
@@ -290,18 +305,18 @@ class TimingWheel(Generic[T]):
 
         In the wheel's unit; the clock itself when something is due at once, otherwise after the
         clock. Exact: an `advance` to anything before it returns nothing and moves nothing, and
-        cancelled timers wake nothing.
+        cancelled timers wake nothing. Where an `advance` with a limit has left work it is not after
+        the clock, and nothing that waits in a slot is due before it.
 
         Cost: O(1) amortised; O(log slots) for each slot that was emptied by cancels since the last
         call.
         """
-        if self._due_at_once.live:
-            return self._now
-        while self._heap:
-            if self._heap[0][2].live:
-                return self._heap[0][0] * self._tick
+        while self._heap and not self._heap[0][2].live:
             self._pop()
-        return None
+        start = self._heap[0][0] * self._tick if self._heap else None
+        if self._due_at_once.live:
+            return self._now if start is None else min(start, self._now)
+        return start
 
     def locate(self, timer: Timer[T]) -> tuple[int, int] | None:
         """Where *timer* lies: (level, slot), levels from 1, the finest, slots from 0 to its size -
@@ -333,7 +348,8 @@ class TimingWheel(Generic[T]):
         for level, slot in slots:
             slot.check()
             first = self._now_ticks // level.span + 1
-            if not first <= slot.number < first + level.size - 1:
+            is_left = self._behind and slot.number * level.span <= self._now_ticks
+            if not is_left and not first <= slot.number < first + level.size - 1:
                 raise InvariantViolated(
                     f"slot {slot.number} of level {slot.level + 1} does not fit at {self._now}"
                 )
@@ -380,6 +396,10 @@ class TimingWheel(Generic[T]):
         _, index, slot = heappop(self._heap)
         del self._levels[index].slots[slot.number]
         return slot
+
+
+_ALL = 1 << 62
+"""More timers than there can be: stands for no limit."""
 
 
 class _Level:

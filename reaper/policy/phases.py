@@ -17,6 +17,7 @@ from ..config.settings import ReaperConfig
 from ..core.lease import Lease
 from ..core.ticks import seconds_to_tick
 from . import reasons
+from .jitter import STEPS
 from .min_rate import Allowance, Sweep
 
 Direction = Literal["in", "out"]
@@ -428,12 +429,16 @@ def lifespan(max_age: float, jitter: float, tick: float, share: float) -> float:
     Args:
         max_age: Seconds; 0: no limit.
         jitter: 0..1.
-        tick: Seconds. The result is a whole number of ticks, for each distinct timeout costs the
-            reaper a slot.
+        tick: Seconds.
         share: Drawn by the caller, evenly from 0..1.
     Returns:
-        Seconds, at least one tick; 0 if *max_age* is 0.
+        Seconds: one of at most `STEPS` whole numbers of ticks, for each distinct timeout costs the
+        reaper a slot per epoch. At least one tick; 0 if *max_age* is 0.
     """
     if max_age == 0:
         return 0.0
-    return max(1, seconds_to_tick(max_age * (1 - jitter * share), 0.0, tick)) * tick
+    most = seconds_to_tick(max_age, 0.0, tick)
+    ticks = most - seconds_to_tick(max_age * (1 - jitter), 0.0, tick)
+    step = -(-(ticks + 1) // STEPS)  # wide enough for STEPS of them to reach the end
+    steps = min(int(share * (ticks // step + 1)), ticks // step)
+    return max(1, most - step * steps) * tick

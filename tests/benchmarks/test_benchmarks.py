@@ -30,7 +30,18 @@ from reaper.pipeline.read.inputs import check
 if TYPE_CHECKING:
     from tests.conftest import Ran
 
-SMOKED = ["touch", "ticks", "timers", "memory", "mass", "journal", "vanished", "attach", "starts"]
+SMOKED = [
+    "touch",
+    "ticks",
+    "timers",
+    "calls",
+    "memory",
+    "mass",
+    "journal",
+    "vanished",
+    "attach",
+    "starts",
+]
 """The others have tests of their own."""
 EXPIRING = [kind for kind in peers.ALL if kind.expires]
 

@@ -22,7 +22,7 @@ from reaper import (
     UnknownUid,
 )
 from reaper.core.lease import IdleSlot, Lease
-from reaper.core.reaper import MOVES_PER_CALL
+from reaper.core.reaper import STEPS_PER_CALL
 from tests.core.test_law import drive, wake_of
 
 
@@ -66,7 +66,7 @@ def test_a_limited_call_moves_only_so_many_leases_and_says_there_is_more(
     kind: str,
 ) -> None:
     core = IdleReaper(tick=1.0)
-    n = 3 * MOVES_PER_CALL
+    n = 3 * STEPS_PER_CALL
     apart = (
         0.125 if kind == "two slots" else 0.0
     )  # each of more than one call may move, and due at the same call
@@ -84,7 +84,7 @@ def test_a_limited_call_moves_only_so_many_leases_and_says_there_is_more(
         assert wake_of(core) <= 3.0
         assert core.expire(3.0, limit=10) == []
         core.check()
-        assert core.statistics().moved == calls * MOVES_PER_CALL
+        assert core.statistics().moved == calls * STEPS_PER_CALL
     assert wake_of(core) > 3.0
 
 

@@ -17,6 +17,7 @@ from reaper.core.lease import Expiry, Lease
 from reaper.errors import InvalidArgument
 from reaper.policy import RULES, IdlePolicy, Phase, lifespan
 from reaper.policy.events import Idle, IdleEvent, IdleEvents
+from reaper.policy.jitter import STEPS
 from reaper.policy.min_rate import Allowance, NoSweep, Sweep
 from reaper.policy.phases import TOO_SLOW
 from reaper.policy.reasons import MAX_AGE, MAX_REQUESTS
@@ -515,6 +516,10 @@ def test_a_lifespan_is_whole_ticks_within_the_jitter(
     assert lifespan(0.0, jitter, tick, share) == 0.0  # no limit
     assert seconds / tick == pytest.approx(round(seconds / tick))
     assert max(tick, age * (1 - jitter)) - tick <= seconds < max(tick, age) + tick
+    drawn = {lifespan(age, jitter, tick, number / 1000) for number in range(1001)}
+    assert len(drawn) <= STEPS  # each costs the reaper a slot per epoch
+    # They reach as far as the jitter does, within the width of a step.
+    assert max(drawn) - min(drawn) >= age * jitter * (1 - 1 / STEPS) - 2 * tick
 
 
 def test_idle_events_tell_reading_from_writing_and_count_their_repetitions() -> None:

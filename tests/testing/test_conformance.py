@@ -17,9 +17,9 @@ WHEEL_SIZES: list[int | tuple[int, ...]] = [2, 3, 10, 20, 64, (60, 2, 12)]
 class Checked(TimingWheel[Any]):
     """Looks into itself whenever it is advanced, and moves nothing before it asked to be."""
 
-    def advance(self, now: int) -> list[Any]:
+    def advance(self, now: int, limit: int | None = None) -> list[Any]:
         upcoming, places = self.next_expiry(), self._places()
-        expired = super().advance(now)
+        expired = super().advance(now, limit)
         self.check()
         if upcoming is not None and now < upcoming:
             assert (expired, self._places()) == ([], places)

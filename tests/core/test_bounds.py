@@ -1,0 +1,255 @@
+"""No call holds the loop for long, whatever the timeouts are: a machine that draws them to do harm,
+and counts the lines that each call executes.
+
+What is bounded is a constant times the steps that a call may take. They are few here, and so are
+the entries of a chunk: a pass over all that there is then shows with some hundred leases.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from reaper import Expiry, IdleReaper, Lease, TimingWheel
+from reaper.core import reaper as core_module
+from reaper.core import slots, sweep
+
+CHUNK = 4
+STEPS_PER_CALL, STEPS_PER_SLOT = 32, 8
+SLOTS_PER_CALL = STEPS_PER_CALL // STEPS_PER_SLOT
+LIMIT = 3
+
+MOST_LINES = 800
+"""That a call may execute. Whatever passes over 300 leases and does something to each takes more.
+"""
+
+TICK = 1.0
+WHEEL_SIZE = 4
+COARSE = float(TICK * WHEEL_SIZE**3)  # a slot of the wheel's third level
+
+
+def draw_each_its_own(choose: random.Random) -> float:
+    return choose.uniform(0.1, 2 * COARSE)
+
+
+FAMILIES: dict[str, Callable[[random.Random], float | None]] = {
+    "equal": lambda choose: 9.0,
+    "equal, far away": lambda choose: 3 * COARSE,
+    "each its own": draw_each_its_own,
+    "each its own, within an epoch": lambda choose: choose.uniform(0.01, 0.4),
+    "each its own, within the ring": lambda choose: choose.uniform(1.0, 3.0),
+    "each its own, within one coarse slot": lambda choose: COARSE + choose.random() * COARSE / 2,
+    "each its own, months": lambda choose: 1e6 * (1 + choose.random()),
+    "jittered": lambda choose: 9.0 + choose.randrange(16),
+    "ages": lambda choose: float(int(2 * COARSE * (1 - 0.1 * choose.random()))),
+    "none": lambda choose: None,
+    "all of them": lambda choose: choose.choice(
+        [None, 9.0, COARSE, 0.3, draw_each_its_own(choose), 1e9 + choose.random()]
+    ),
+}
+
+MANY = st.sampled_from([1, 20, 300])
+STEPS = st.sampled_from([0.0, 0.1, 0.5, 0.5, 1.0, 3.0, COARSE / 2, COARSE, 5000.0, 2e6])
+SHARES = st.sampled_from([0.1, 0.5, 1.0])
+
+
+class Lines:
+    """Counts the lines that are executed in the core."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def local(self, frame: FrameType, event: str, arg: object) -> Any:
+        self.count += event == "line"
+        return self.local
+
+    def begin(self, frame: FrameType, event: str, arg: object) -> Any:
+        return self.local if "/reaper/core/" in frame.f_code.co_filename else None
+
+    def of(self, call: Callable[..., Any], *args: Any, **named: Any) -> tuple[Any, int]:
+        """What *call* returns, and the lines it has taken."""
+        before, self.count = sys.gettrace(), 0
+        sys.settrace(self.begin)
+        try:
+            found = call(*args, **named)
+        finally:
+            sys.settrace(before)
+        return found, self.count
+
+
+class Adversary(RuleBasedStateMachine):
+    """Every call is short, every due instant is exact, and what is due comes in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(slots, "CHUNK", CHUNK)
+        self.patch.setattr(sweep, "CHUNK", CHUNK)
+        self.patch.setattr(sweep, "WORTH_MOVING", CHUNK // 2)
+        self.patch.setattr(core_module, "STEPS_PER_CALL", STEPS_PER_CALL)
+        self.patch.setattr(core_module, "STEPS_PER_SLOT", STEPS_PER_SLOT)
+        self.patch.setattr(core_module, "SLOTS_PER_CALL", SLOTS_PER_CALL)
+        self.core = IdleReaper(tick=TICK, wheel_size=WHEEL_SIZE, epochs_per_tick=2)
+        self.now = 1000.0
+        self.lines = Lines()
+        self.choose = random.Random(7)
+        self.uids = 0
+        self.leases: list[Lease] = []
+        self.postponed: dict[
+            Lease, int
+        ] = {}  # limits, and the number of the epoch that they wait for
+
+    def teardown(self) -> None:
+        self.patch.undo()
+
+    def short(self, call: Callable[..., Any], *args: Any, **named: Any) -> Any:
+        found, lines = self.lines.of(call, *args, **named)
+        assert lines <= MOST_LINES, f"{call.__name__} took {lines} lines, {len(self.core)} leases"
+        return found
+
+    def due(self, lease: Lease) -> float:
+        timeout, until = lease.timeout, lease.active_until
+        return float("inf") if timeout is None or until is None else until + timeout
+
+    def some(self, share: float) -> list[Lease]:
+        return [lease for lease in self.leases if lease.alive and self.choose.random() < share]
+
+    # ---- the rules ----
+    @initialize(family=st.sampled_from(sorted(FAMILIES)))
+    def begin(self, family: str) -> None:
+        self.open(family, 300)
+
+    @rule(family=st.sampled_from(sorted(FAMILIES)), count=MANY)
+    def open(self, family: str, count: int) -> None:
+        for _ in range(count):
+            timeout = FAMILIES[family](self.choose)
+            self.uids += 1
+            self.leases.append(self.short(self.core.register, self.uids, timeout, self.now))
+
+    @rule(share=SHARES)
+    def touch(self, share: float) -> None:
+        for lease in self.some(share):
+            lease.touch()
+
+    @rule(share=SHARES)
+    def release(self, share: float) -> None:
+        for lease in self.some(share):
+            assert self.short(lease.release)
+
+    @rule(share=SHARES)
+    def suspend_and_resume(self, share: float) -> None:
+        some = self.some(share)
+        for lease in some:
+            assert self.short(lease.suspend)
+        for lease in some:
+            assert self.short(lease.resume, self.now)
+
+    @rule(family=st.sampled_from(sorted(FAMILIES)), share=SHARES)
+    def retime(self, family: str, share: float) -> None:
+        for lease in self.some(share):
+            assert self.short(lease.retime, FAMILIES[family](self.choose), self.now)
+
+    @rule(step=STEPS)
+    def close_epoch(self, step: float) -> None:
+        self.now += step
+        self.short(self.core.close_epoch, self.now)
+
+    @rule(step=STEPS, spared=st.sampled_from([0.0, 0.0, 0.5, 1.0]), wakes=st.integers(1, 400))
+    def work_off(self, step: float, spared: float, wakes: int) -> None:
+        self.now += step
+
+        def spare(leases: Sequence[Lease]) -> dict[Lease, bool]:
+            found = {lease: False for lease in leases if self.choose.random() < spared}
+            assert all(self.postponed.get(lease) != epochs for lease in leases)
+            self.postponed.update(dict.fromkeys(found, epochs))
+            return found
+
+        self.short(self.core.close_epoch, self.now, at_least=0.25)
+        epochs = self.core.statistics().epochs
+        last = float("-inf")
+        for _ in range(wakes):
+            due = {lease: self.due(lease) for lease in self.leases if lease.alive}
+            expired: list[Expiry] = self.short(self.core.expire, self.now, LIMIT, spare)
+            assert len(expired) <= LIMIT
+            for expiry in expired:
+                assert last <= expiry.due == due.pop(expiry.lease) <= self.now
+                assert expiry.lateness == self.now - expiry.due
+                last = expiry.due
+            wake = self.short(self.core.next_wakeup)
+            if wake is None or wake > self.now:
+                late = [lease for lease, instant in due.items() if instant <= self.now]
+                assert all(self.postponed.get(lease) == epochs for lease in late)
+                break
+        self.leases = [lease for lease in self.leases if lease.alive]
+
+    @invariant()
+    def books_agree(self) -> None:
+        self.core.check()
+        wake = self.core.next_wakeup()
+        if self.core._armed:
+            assert wake is not None
+            assert wake <= self.core.epoch_ends
+        assert self.core.oldest(LIMIT) == sorted(
+            self.core.oldest(LIMIT), key=lambda uid: self.core.explain(uid).active_from
+        )
+
+
+TestNoCallIsLong = Adversary.TestCase
+TestNoCallIsLong.settings = settings(
+    max_examples=settings().max_examples // 2, stateful_step_count=15, deadline=None
+)
+
+
+@pytest.mark.parametrize("count", [1000, 4000])
+def test_work_that_a_call_has_left_is_done_by_as_many_calls_as_it_takes(count: int) -> None:
+    core = IdleReaper(tick=TICK, epochs_per_tick=2)
+    choose = random.Random(1)
+    for uid in range(count):
+        core.register(uid, 300.0 + choose.random() * 60, now=0.0)
+    calls = 0
+    core.close_epoch(0.5)
+    while core.next_wakeup() == 0.5:
+        assert core.expire(0.5, limit=1) == []
+        calls += 1
+    assert calls == -(-count // core_module.SLOTS_PER_CALL) - 1
+    assert len(core.advance(1000.0)) == count
+
+
+def test_a_wheel_with_a_limit_hands_out_all_in_as_many_calls_as_it_takes() -> None:
+    wheel = TimingWheel[int](tick=10, wheel_size=8)
+    choose = random.Random(1)
+    timers = [wheel.schedule(choose.randrange(-5, 100_000), number) for number in range(5000)]
+    for timer in timers[::3]:
+        timer.cancel()
+    waiting = {timer for timer in timers if not timer.cancelled}
+    now = 0
+    while waiting:
+        now += choose.choice([0, 1, 10, 640, 5120])
+        while True:
+            found = wheel.advance(now, limit=10)
+            assert len(found) < 10 + slots.CHUNK
+            assert [timer.deadline for timer in found] == sorted(timer.deadline for timer in found)
+            assert all(-(-timer.deadline // 10) * 10 <= max(now, 0) for timer in found)
+            waiting -= set(found)
+            wheel.check()
+            wake = wheel.next_expiry()
+            if wake is None or wake > now:
+                break
+            assert all(timer.deadline <= 0 or timer.deadline > wake - 10 for timer in waiting)
+        assert all(-(-timer.deadline // 10) * 10 > now for timer in waiting)
+    assert len(wheel) == 0
+
+
+def test_a_wheel_refuses_a_limit_that_is_none() -> None:
+    wheel = TimingWheel[None]()
+    with pytest.raises(ValueError, match="limit must be an integer >= 1, got 0"):
+        wheel.advance(1, limit=0)
+    assert wheel.now == 0
