@@ -55,6 +55,16 @@ INSTALLED = "reaper-loadgen"
 class Parser(argparse.ArgumentParser):
     """argparse that complains in one line."""
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As in the base class, which takes the `-5s` of `--timeout -5s` for a flag."""
+        joined: list[str] = []
+        for word in sys.argv[1:] if args is None else args:
+            if re.match(r"-\.?\d", word) and joined and re.fullmatch("--[^=]+", joined[-1]):
+                joined[-1] += f"={word}"
+            else:
+                joined.append(word)
+        return super().parse_known_args(joined, namespace)
+
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}\n")
 
@@ -330,6 +340,7 @@ def run_journals(options: argparse.Namespace) -> int:
         raise BadArgument(
             f"--journal needs pyarrow ({error}): pip install 'idle-reaper[journal]'"
         ) from None
+    check_files(options)
     law = Law(options.timeout, options.tick)
     scenario = asked_scenario(options)
     longest = max(client.behaviour(law.timeout, 0.0).timeout for client in scenario.clients)
@@ -533,6 +544,7 @@ def run_probe(options: argparse.Namespace) -> int:
     target, protocol, paths, tls = take_target(options)
     if options.junit and not options.expect:
         raise BadArgument("--junit: say what is expected: give --expect as well")
+    check_files(options)
     paths = replace(
         paths,
         post=options.body_path or "",

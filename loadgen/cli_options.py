@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -185,22 +185,31 @@ def take_target(options: argparse.Namespace) -> tuple[Target, str | None, Paths,
 
 
 def check_files(options: argparse.Namespace) -> None:
-    """Raise BadArgument before a run for a file that could not be written after it."""
-    for name in ("report", "html", "csv", "hgrm"):
+    """Raise BadArgument before a run for a file or a folder that could not be written after it.
+
+    What may be written is found out by writing: a folder such as /proc says that it may, and may
+    not.
+    """
+    for name in ("report", "html", "csv", "hgrm", "junit"):
         if path := getattr(options, name, None):
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                why = (
-                    "is a directory"
-                    if path.is_dir()
-                    else ""
-                    if os.access(path.parent, os.W_OK)
-                    else "no permission"
-                )
+                why = "is a directory" if path.is_dir() else ""
+                with tempfile.TemporaryFile(dir=path.parent):
+                    pass
             except OSError as error:
                 why = str(error.strerror)
             if why:
                 raise BadArgument(f"--{name} {path}: {why}: give a file that can be written")
+    if path := getattr(options, "journal", None):
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=path):
+                pass
+        except OSError as error:
+            raise BadArgument(
+                f"--journal {path}: {error.strerror}: give a directory that can be written"
+            ) from None
 
 
 def deliver(report: Report, options: argparse.Namespace) -> int:

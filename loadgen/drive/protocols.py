@@ -130,7 +130,7 @@ class Http(Dialect):
             import h11
         except ImportError:
             raise BadArgument(
-                "--protocol http needs h11: pip install h11, or use --protocol raw"
+                "--protocol http needs h11: pip install 'idle-reaper[http]', or use --protocol raw"
             ) from None
         self.h11 = h11
         self.statuses = statuses

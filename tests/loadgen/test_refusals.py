@@ -102,6 +102,15 @@ def test_a_bad_argument_of_run(arguments: str, complaint: str, refused: Refused)
     refused([*RUN, first, *(f"--{each}" for each in more)], complaint)
 
 
+@pytest.mark.parametrize(
+    "arguments", [["run", "--timeout", "-5s"], ["simulate", "--duration", "-1h"]]
+)
+def test_a_negative_duration_is_shown_with_what_would_be_right(
+    arguments: list[str], refused: Refused
+) -> None:
+    refused(arguments, f"'{arguments[-1]}' is not a duration")
+
+
 @pytest.mark.parametrize("argument", ["--expect=tea=5s", "--expect=idle", "--wait=0", "--trials=x"])
 def test_a_bad_argument_of_probe(argument: str, refused: Refused) -> None:
     refused(["probe", "--target=127.0.0.1:9", argument], argument[:6])
@@ -113,8 +122,23 @@ def test_a_file_that_cannot_be_written(
     option: str, command: list[str], tmp_path: Path, refused: Refused
 ) -> None:
     (tmp_path / "file").write_text("")
-    for path in (tmp_path, tmp_path / "file" / "inside"):
+    for path in (tmp_path, tmp_path / "file" / "inside", Path("/proc/inside")):
         refused([*command, "--connections=10", f"{option}={path}"], option)
+
+
+@pytest.mark.parametrize("command", [RUN, ["simulate"]])
+def test_a_journal_that_cannot_be_written(
+    command: list[str], tmp_path: Path, refused: Refused
+) -> None:
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file" / "inside", Path("/proc/inside")):
+        refused([*command, "--connections=10", f"--journal={path}"], f"--journal {path}: ")
+
+
+def test_a_report_of_a_probe_that_cannot_be_written(refused: Refused) -> None:
+    refused(
+        ["probe", "--target=127.0.0.1:9", "--expect=idle=5s", "--junit=/proc/inside"], "--junit"
+    )
 
 
 CLIENT = "[[client]]\nkind = "
