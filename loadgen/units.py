@@ -19,8 +19,11 @@ LONGEST = 3650 * 86400.0
 """Seconds; the longest duration that is understood."""
 _WHOLE_FROM = 100.0
 """Seconds from which on half a second is at most half a percent, and whole ones are printed."""
-_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(us|ms|s|m|h|d)")
+_UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6}
+_DURATION = re.compile(
+    r"(?=.)" + "".join(rf"(?:(\d+(?:\.\d+)?|\.\d+)\s*{unit}(?![a-z]))?" for unit in _UNITS)
+)
+"""A group for each of `_UNITS`, in their order."""
 
 
 class BadArgument(ValueError):
@@ -48,7 +51,7 @@ class Target(NamedTuple):
 
 
 def parse_duration(text: str) -> float:
-    """Seconds from a text such as `250ms`, `1.5s`, `5m`, `1h`.
+    """Seconds from a text such as `250ms`, `1.5s`, `5m`, `1h30m`: what `seconds` prints.
 
     Zero is allowed, and may be written without a unit. Raises BadArgument: it is no duration.
     """
@@ -56,7 +59,8 @@ def parse_duration(text: str) -> float:
     if text == "0":
         return 0.0
     if match := _DURATION.fullmatch(text):
-        return within(float(match[1]) * _UNITS[match[2]])
+        parts = zip(match.groups(default="0"), _UNITS.values(), strict=True)
+        return within(sum(float(number) * unit for number, unit in parts))
     raise BadArgument(f"{text!r} is not a duration: write {DURATION_FORMS}")
 
 

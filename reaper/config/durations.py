@@ -1,4 +1,4 @@
-"""Durations as people write them: `250ms`, `30s`, `5m`, `1h`, `7d`.
+"""Durations as people write them: `250ms`, `30s`, `5m`, `1h30m`, `7d`.
 
 One rule: *text and seconds are the same number*. Reading goes through exact fractions, so that
 `parse_duration(format_duration(x)) == x` for every finite x >= 0, to the last bit.
@@ -15,8 +15,12 @@ from fractions import Fraction
 from ..errors import InvalidArgument
 
 WANTED = "a duration such as 250ms, 30s, 5m, 1h or 7d"
-_TEXT = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)", re.ASCII)
-_UNITS = {  # largest first
+_NUMBER = r"[0-9]+(?:\.[0-9]+)?"
+_TEXT = re.compile(
+    "(?=.)" + "".join(f"(?:({_NUMBER}){unit})?" for unit in ("d", "h", "m(?!s)", "s", "ms")),
+    re.ASCII,
+)
+_UNITS = {  # largest first, as the groups of _TEXT
     "d": Fraction(86400),
     "h": Fraction(3600),
     "m": Fraction(60),
@@ -29,8 +33,8 @@ def parse_duration(text: str) -> float:
     """The number of seconds that *text* says.
 
     Args:
-        text: A decimal number and one of the units `ms`, `s`, `m`, `h`, `d`, with nothing between
-            or around them.
+        text: A decimal number and one of the units `d`, `h`, `m`, `s`, `ms`, or several of these
+            in that order, as `1m30s`, with nothing between or around them.
 
     Returns:
         Seconds, finite, >= 0. `0s` is zero; what zero means is the caller's (a timeout of zero is
@@ -45,7 +49,8 @@ def parse_duration(text: str) -> float:
         with contextlib.suppress(
             OverflowError
         ):  # past 1e308 s there is no float: not a duration either
-            return float(Fraction(match[1]) * _UNITS[match[2]])
+            parts = zip(match.groups(default="0"), _UNITS.values(), strict=True)
+            return float(sum(Fraction(number) * unit for number, unit in parts))
     raise InvalidArgument(f"{text!r} is not {WANTED}")
 
 

@@ -131,7 +131,15 @@ def test_waves_arrive_together_and_a_burst_at_once() -> None:
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("250ms", 0.25), ("1.5s", 1.5), (".5s", 0.5), ("5m", 300), ("1h", 3600), ("0", 0)],
+    [
+        ("250ms", 0.25),
+        ("1.5s", 1.5),
+        (".5s", 0.5),
+        ("5m", 300),
+        ("1h", 3600),
+        ("0", 0),
+        ("1h30m", 5400),
+    ],
 )
 def test_a_duration_is_read_as_it_is_written(text: str, seconds: float) -> None:
     assert units.parse_duration(text) == seconds
@@ -141,8 +149,7 @@ def test_a_duration_is_read_as_it_is_written(text: str, seconds: float) -> None:
 @example(60.5)
 def test_a_printed_duration_is_within_half_a_percent(value: float) -> None:
     printed = units.seconds(value)
-    total = sum(map(units.parse_duration, re.findall(r"[\d.e+-]+[a-z]+", printed)))
-    assert total == pytest.approx(value, rel=0.0051)
+    assert units.parse_duration(printed) == pytest.approx(value, rel=0.0051)
 
 
 @pytest.mark.parametrize(
