@@ -31,7 +31,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from reaper.config import ReaperConfig
-from reaper.config.flags import host_and_port
+from reaper.config.options import host_and_port
 from reaper.driver.sockets import credentials, listen_as, names_of
 from reaper.errors import ConfigError, printable
 from reaper.trio.accepting import ACCEPTS_PER_PASS, accept_burst

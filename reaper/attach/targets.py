@@ -30,7 +30,7 @@ from contextlib import suppress
 
 import psutil
 
-from ..config.flags import host_and_port
+from ..config.options import host_and_port
 from .holders import Holders, socket_inodes
 from .kernel import Found, Linux, Listener, Refusal, Sighted
 from .netlink import Address, Network, addresses_of

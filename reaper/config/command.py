@@ -18,7 +18,7 @@ from typing import Any
 from ..errors import ConfigError
 from .effects import SERVERS, without_effect
 from .flags import add_settings, settings
-from .lint import Finding, lint
+from .lint import Finding, lint, room
 from .settings import DEFAULT, OPTIONS, SECTIONS, ReaperConfig, suggest, unknown_variables
 
 GOOD, FAILED, UNUSABLE = 0, 1, 2
@@ -80,7 +80,12 @@ def _check(parsed: argparse.Namespace) -> int:
         for line in str(error).splitlines():
             print(line, file=sys.stderr)
         return UNUSABLE
-    findings = [*lint(config), *_variables(), *_vain(config, parsed.server)]
+    findings = [
+        *lint(config),
+        *room(config, _descriptors()),
+        *_variables(),
+        *_vain(config, parsed.server),
+    ]
     failed = any(finding.severity == "error" for finding in findings)
     shown = [
         path for path in OPTIONS if not parsed.changed or config.get(path) != OPTIONS[path].default
@@ -88,6 +93,15 @@ def _check(parsed: argparse.Namespace) -> int:
     say = _as_json if parsed.json else _as_text
     print(say(config, shown, findings, failed))
     return FAILED if failed else GOOD
+
+
+def _descriptors() -> int:
+    """How many descriptors a process started from here may have open."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return sys.maxsize
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def _vain(config: ReaperConfig, server: str | None) -> list[Finding]:

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import re
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from ..errors import InvalidArgument, needs
+from ..errors import InvalidArgument, NotInstalled, needs
 from .durations import WANTED, format_duration, parse_duration
 from .options import Switch
 from .settings import OPTIONS
 
+_NEGATIVE = re.compile(r"-\.?[0-9]")
 _PREFIX = "setting "  # no other option has such an attribute, for it has a space
 
 
@@ -33,7 +35,8 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As in the base class, but what is not known is an error here: this parser knows why."""
-        found, unknown = super().parse_known_args(args, namespace)
+        given = sys.argv[1:] if args is None else list(args)
+        found, unknown = super().parse_known_args(_joined(given), namespace)
         if unknown:
             hints = []
             flag = unknown[0].partition("=")[0]
@@ -50,6 +53,22 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}\n")
 
 
+def _joined(args: list[str]) -> list[str]:
+    """*args*, with a value that begins with a minus and a digit behind the `=` of its flag.
+
+    argparse takes such a value for another flag, and says that one argument is missing.
+    """
+    end = args.index("--") if "--" in args else len(args)
+    joined: list[str] = []
+    for place, word in enumerate(args):
+        before = args[place - 1] if 0 < place < end else ""
+        if _NEGATIVE.match(word) and before.startswith("--") and "=" not in before:
+            joined[-1] += f"={word}"
+        else:
+            joined.append(word)
+    return joined
+
+
 def duration(least: float) -> Callable[[str], float]:
     """Return the `type` of a flag that is no setting: it reads a duration of *least* seconds or more."""
 
@@ -64,16 +83,6 @@ def duration(least: float) -> Callable[[str], float]:
     return read
 
 
-def host_and_port(text: str, least: int = 0) -> tuple[str, int]:
-    """Read HOST:PORT or [HOST]:PORT, with a port of *least* or more. Raises ValueError if *text* is
-    neither.
-    """
-    host, colon, port = text.rpartition(":")
-    if not (colon and port.isascii() and port.isdecimal() and least <= int(port) < 65536):
-        raise ValueError(f"{text!r} is not HOST:PORT, for example 127.0.0.1:6379 or [::1]:6379")
-    return host.removeprefix("[").removesuffix("]"), int(port)
-
-
 def add_version(parser: argparse.ArgumentParser) -> None:
     """Give *parser* the flag `--version`."""
     door: Any = sys.modules[__name__.partition(".")[0]]  # imported before any module within
@@ -86,11 +95,15 @@ def add_completion(commands: Any, whole: Callable[[], argparse.ArgumentParser]) 
     """
     text = "Print the script by which a shell completes this command, to be sourced. Needs shtab."
     command = commands.add_parser("completion", help=text, description=text)
-    command.add_argument("shell", choices=("bash", "zsh", "tcsh"), help="whose script")
+    command.add_argument("shell", choices=("bash", "zsh", "tcsh", "fish"), help="whose script")
 
     def run(parsed: argparse.Namespace) -> int:
         with needs("completion", "idle-reaper[completion]"):
             import shtab
+        if parsed.shell not in shtab.SUPPORTED_SHELLS:
+            raise NotInstalled(
+                f"completion {parsed.shell} needs a newer shtab: pip install --upgrade shtab"
+            )
         print(shtab.complete(whole(), parsed.shell))
         return 0
 

@@ -12,7 +12,8 @@ from typing import Literal
 
 from .balancers import BALANCERS
 from .durations import format_duration
-from .settings import OPTIONS, ReaperConfig
+from .options import Duration
+from .settings import DEFAULT, OPTIONS, ReaperConfig
 
 Severity = Literal["error", "warning", "note"]
 
@@ -39,6 +40,13 @@ EPOCHS_PER_TICK = 2  # of the trio adapter: half a tick stays in hand for a loop
 COARSE_SHARE = 0.25  # one tick late is then up to a quarter of the shortest timeout
 SHORT_OUTAGE = 10.0  # seconds that a handover, a lift, or a rebooting switch may cut a link
 KUBERNETES_GRACE = 30.0  # terminationGracePeriodSeconds, unless it is set
+LONGEST = 10 * 365 * 86400.0
+"""Seconds; a longer timeout is a slip of the pen."""
+LEASE_BYTES = 111  # of a lease and its place in the map, by docs/performance.md
+KERNEL_BYTES = (
+    5000  # of an accepted socket at rest: half of the 8 to 10 KB that a pair was seen to take
+)
+SPARE_DESCRIPTORS = 64  # of a server's own: listening sockets, logs, its loop
 BUSY_TICK = 0.01  # seconds; 200 wake-ups a second is where an idle process starts to show in `top`
 
 
@@ -62,7 +70,14 @@ def lint(config: ReaperConfig) -> list[Finding]:
     """Every finding about *config*: errors first, then warnings, then notes; within these by
     subject. May be empty.
     """
-    found = [*_tick(config), *_wheel(config), *_balancers(config), *_holes(config), *_order(config)]
+    found = [
+        *_tick(config),
+        *_wheel(config),
+        *_lengths(config),
+        *_balancers(config),
+        *_holes(config),
+        *_order(config),
+    ]
     return sorted(found, key=lambda finding: ("error", "warning", "note").index(finding.severity))
 
 
@@ -85,6 +100,45 @@ def _wheel(config: ReaperConfig) -> Iterator[Finding]:
     if size != usual:
         text = f"{size} instead of {usual} changes no close, only where long timeouts wait"
         yield Finding("note", "reaper.wheel_size", f"{text}; leave it at {usual}")
+
+
+def _lengths(config: ReaperConfig) -> Iterator[Finding]:
+    for path, found in OPTIONS.items():
+        value = config.get(path)
+        if isinstance(found.kind, Duration) and isinstance(value, float) and value > LONGEST:
+            off = "; 0s switches it off" if found.kind.off else ""
+            yield Finding("error", path, f"longer than {_show(LONGEST)}, ten years{off}")
+
+
+def room(config: ReaperConfig, descriptors: int) -> list[Finding]:
+    """What `limits.max_connections` takes of a machine, where it is set: a note, and a warning if
+    a process may not have that many.
+
+    Args:
+        descriptors: How many a process may have open, RLIMIT_NOFILE.
+    """
+    path = "limits.max_connections"
+    most = config.limits.max_connections
+    if config.origin(path) == DEFAULT or not most:
+        return []
+    ours, theirs = most * LEASE_BYTES / 1e6, most * KERNEL_BYTES / 1e6
+    wakes = EPOCHS_PER_TICK / config.reaper.tick
+    found = [
+        Finding(
+            "note",
+            path,
+            f"{most:,} connections take about {ours:,.0f} MB of a worker for their timeouts, "
+            f"{theirs:,.0f} MB of the kernel for their sockets, a descriptor each, and at most "
+            f"{wakes:.3g} wakes a second; what your server keeps of each comes on top",
+        )
+    ]
+    if most + SPARE_DESCRIPTORS > descriptors:
+        text = (
+            f"{most:,} connections need as many descriptors, and a process started from here may "
+            f"have {descriptors:,}: ulimit -n {most + SPARE_DESCRIPTORS}, or LimitNOFILE= of its unit"
+        )
+        found.insert(0, Finding("warning", path, text))
+    return found
 
 
 def shortest_timeout(config: ReaperConfig) -> tuple[str, float]:

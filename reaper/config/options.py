@@ -18,6 +18,16 @@ from ..errors import ConfigError
 from .durations import WANTED, format_duration, parse_duration
 
 
+def host_and_port(text: str, least: int = 0) -> tuple[str, int]:
+    """Read HOST:PORT or [HOST]:PORT, with a port of *least* or more. Raises ValueError if *text* is
+    neither.
+    """
+    host, colon, port = text.rpartition(":")
+    if not (colon and port.isascii() and port.isdecimal() and least <= int(port) < 65536):
+        raise ValueError(f"{text!r} is not HOST:PORT, for example 127.0.0.1:6379 or [::1]:6379")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
 class Kind(ABC):
     """How values of one type are read, checked and shown."""
 
@@ -127,6 +137,21 @@ class Number(Kind):
 
     def show(self, value: Any) -> str:
         return f"{value:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Place(Kind):
+    """HOST:PORT or [HOST]:PORT; empty means none."""
+
+    @property
+    def wanted(self) -> str:
+        return "HOST:PORT, for example 127.0.0.1:9180; or nothing"
+
+    def check(self, value: Any) -> bool:
+        try:
+            return value == "" or bool(host_and_port(value))
+        except (ValueError, AttributeError):  # no such text, or no text
+            return False
 
 
 @dataclass(frozen=True, slots=True)

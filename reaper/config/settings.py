@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 from ..errors import ConfigError
 from .balancers import BALANCERS
-from .options import Duration, Integer, Number, Option, Section, Switch, Text, option
+from .options import Duration, Integer, Number, Option, Place, Section, Switch, Text, option
 
 DEFAULT = "default"
 """The origin of a value that was not set anywhere."""
@@ -276,7 +276,7 @@ class Server(Section):
         "",
         "HOST:PORT that serves /status (for `python -m reaper top`) and /metrics of all workers, for you alone.",
         precedent="Envoy admin address; HAProxy stats socket",
-        kind=Text(empty=True),
+        kind=Place(),
     )
     tls_cert: str = option(
         "", "Certificate chain in PEM; with tls_key it turns TLS on.", kind=Text(empty=True)

@@ -6,6 +6,7 @@ are for a terminal, and none if NO_COLOR is set.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -33,7 +34,9 @@ def progress(target: str, seconds: float, wanted: bool) -> Iterator[Callable[[in
             gone = min(time.monotonic() - began, seconds)
             bar = ("=" * int(20 * gone / seconds)).ljust(20)
             text = f"[{bar}] {gone:.0f} of {seconds:.0f} s: {target}, {connections:,} connections"
-            print(f"\r\x1b[K{text[:79]}", end="", file=sys.stderr, flush=True)
+            columns = os.get_terminal_size(sys.stderr.fileno()).columns or 80  # 0: it does not say
+            room = columns - 1  # a full line would wrap
+            print(f"\r\x1b[K{text[:room]}", end="", file=sys.stderr, flush=True)
 
     try:
         yield tell

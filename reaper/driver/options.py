@@ -8,10 +8,13 @@ that `Driver` itself asks: a server would otherwise refuse each of its clients i
 
 from __future__ import annotations
 
+import functools
 import inspect
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypedDict, TypeVar, get_type_hints
 
+from ..config.durations import format_duration
 from ..config.settings import ReaperConfig
 from ..core.reaper import IdleReaper
 from ..errors import InvalidArgument, shown
@@ -19,6 +22,8 @@ from ..journal import Journal
 from ..policy.jitter import Bucket, Jitter, check_rate, check_share
 from .ends import log_hook_error
 from .watched import check_idle, is_off
+
+log = logging.getLogger("reaper")
 
 
 class Options(TypedDict, total=False):
@@ -127,7 +132,23 @@ def parts(config: Any, idle: Any, options: Mapping[str, Any]) -> Parts:
     bucket = None if is_off(rate) else Bucket(check_rate("reaps_per_second", rate))
     seconds = settings.timeouts.idle if idle is None else idle
     check_idle(seconds)
+    if 0 < seconds <= core.tick:
+        _warn_of_a_coarse_tick(core.tick, seconds)
     return Parts(settings, seconds, core, jitter, bucket, journal, listener)
+
+
+@functools.cache  # said once, however many drivers are made so
+def _warn_of_a_coarse_tick(tick: float, idle: float) -> None:
+    """Log that *tick* is not shorter than the timeout *idle*, both in seconds."""
+    late, right = format_duration(round(idle + tick, 6)), format_duration(round(idle / 4, 6))
+    log.warning(
+        "tick %s is not shorter than idle %s: a close is up to one tick late, so it may come after "
+        "%s; use a tick of at most %s",
+        format_duration(tick),
+        format_duration(idle),
+        late,
+        right,
+    )
 
 
 def check_options(config: object, idle: object, options: Mapping[str, object]) -> None:

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ..config.flags import Parser, add_settings, settings
+from ..config.lint import lint
 from ..config.settings import OPTIONS, ReaperConfig
 from ..errors import ConfigError
 from . import report
@@ -93,6 +94,9 @@ def _run(parsed: argparse.Namespace) -> int:
         for line in str(error).splitlines():
             print(f"reaper run: {line}", file=sys.stderr)
         return UNUSABLE
+    for finding in lint(config):
+        if finding.severity == "error":  # the command is started all the same: it is the user's
+            print(f"reaper run: {finding.path}: {finding.text}", file=sys.stderr)
     name = parsed.command[0]
     # The second look finds what is there, but cannot be run.
     program = shutil.which(name) or shutil.which(name, os.F_OK)

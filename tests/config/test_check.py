@@ -12,7 +12,8 @@ from reaper.__main__ import TABLES, main
 from reaper.config import OPTIONS, ReaperConfig
 from reaper.config.balancers import BALANCERS
 from reaper.config.command import SETTINGS, rewrite
-from reaper.config.lint import COARSE_SHARE, GOOD_SHARE, IDLE_KEYS, Finding, lint
+from reaper.config.flags import _joined
+from reaper.config.lint import COARSE_SHARE, GOOD_SHARE, IDLE_KEYS, Finding, lint, room
 from reaper.config.pages import PAGES
 from reaper.config.settings import applied, changes
 
@@ -314,3 +315,46 @@ def test_the_documentation_has_not_drifted() -> None:
         for path, text in showing.items():
             name = path.relative_to(ROOT)
             assert rewrite(text, [table]) == text, f"run `python -m reaper table {name}`"
+
+
+@pytest.mark.parametrize("words", [("check", "--body", "-5s"), ("doctor", "--for", "-.5s")])
+def test_a_negative_duration_is_shown_with_what_would_be_right(
+    words: tuple[str, ...], call: Ran
+) -> None:
+    status, _, err = call(main, *words)
+    assert (status, "expected a duration such as 250ms" in err) == (2, True)
+    assert f"'{words[-1]}'" in err
+
+
+def test_a_command_behind_a_flag_keeps_its_own_negative_numbers() -> None:
+    words = ["run", "--idle", "-5s", "--", "sh", "--level", "-1"]
+    assert _joined(words) == ["run", "--idle=-5s", "--", "sh", "--level", "-1"]
+
+
+def test_a_place_that_is_none_is_refused(call: Ran) -> None:
+    status, _, err = call(main, "check", "--status", "foo")
+    assert (status, "server.status: 'foo'" in err, "expected HOST:PORT" in err) == (2, True, True)
+    assert call(main, "check", "--status", "[::1]:9180")[0] == 0
+
+
+def test_a_timeout_of_more_than_ten_years_is_an_error() -> None:
+    found = lint(config(timeouts__body="99999999d", timeouts__tunnel_age="3650d"))
+    assert graves(found) == [("error", "timeouts.body")]
+    assert "0s switches it off" in found[0].text
+
+
+def test_a_number_of_connections_is_told_what_it_takes_and_whether_it_may() -> None:
+    path = "limits.max_connections"
+    assert room(config(), 10) == []
+    given = config(limits__max_connections="200000")
+    (note,) = room(given, 1_000_000)
+    assert (note.severity, note.path) == ("note", path)
+    assert "200,000 connections" in note.text
+    warning, note = room(given, 1024)
+    assert (warning.severity, "ulimit -n 200064" in warning.text) == ("warning", True)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh", "fish"])
+def test_each_shell_has_a_script_of_completion(shell: str, call: Ran) -> None:
+    status, out, _ = call(main, "completion", shell)
+    assert (status, "--keep-alive" in out or "keep-alive" in out) == (0, True)

@@ -13,6 +13,7 @@ import pytest
 
 from reaper.core.lease import Lease
 from reaper.driver.driver import REAPS_PER_SLICE, fair_slice
+from reaper.driver.options import check_options
 from tests.helpers.driver_loop import Connection, Loop
 
 
@@ -301,3 +302,15 @@ def test_a_timer_of_the_servers_does_not_wait_behind_what_a_rate_holds_back(
     assert called == [3.0]
     assert 12 <= len(loop.driver.connections) < 20
     assert set(raised(caplog)) == {ZeroDivisionError, TypeError}
+
+
+def test_a_tick_that_is_not_shorter_than_the_timeout_is_said_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for _ in range(2):
+        check_options(None, 2.0, {"tick": 10.0})
+    check_options(None, 2.0, {"tick": 0.5})
+    check_options(None, 0.0, {"tick": 10.0})
+    (said,) = caplog.messages
+    assert said.startswith("tick 10s is not shorter than idle 2s")
+    assert "after 12s; use a tick of at most 500ms" in said

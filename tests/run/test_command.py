@@ -40,6 +40,14 @@ def test_a_signal_reaches_the_command_itself(inside: list[str]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("explain", [["--explain"], []])
+def test_a_tick_that_check_calls_an_error_is_said_and_the_command_runs(explain: list[str]) -> None:
+    done = run(*explain, "--inside", "--tick", "10s", "--keep-alive", "2s", "--", "true")
+    assert done.returncode == 0
+    assert "reaper run: reaper.tick: 10s against timeouts.keep_alive = 2s" in done.stderr
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
