@@ -9,7 +9,6 @@ looked at in the reaper's sweep until its descriptor is free.
 from __future__ import annotations
 
 import contextlib
-import socket
 from typing import Any
 
 from ..driver import sockets
@@ -38,9 +37,8 @@ def shut(transport: Any) -> None:
     The loop closes a descriptor in a later pass, and what the peer sends until then is lost.
     """
     descriptor = transports.descriptor_of(transport)
-    if descriptor >= 0 and not transports.buffered(transport):
-        with contextlib.suppress(OSError), sockets.borrowed(descriptor, sockets.TCP) as connected:
-            connected.shutdown(socket.SHUT_WR)
+    if not transports.buffered(transport):
+        sockets.shut(descriptor)
 
 
 def bound(reaper: AsyncioReaper, transport: Any, *, patient: bool = False) -> None:

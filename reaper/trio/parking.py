@@ -54,7 +54,7 @@ from ..core.lease import Expiry
 from ..core.ticks import check_timeout
 from ..driver.driver import REAPS_PER_SLICE, Driver, unread_of
 from ..driver.reaper import Reaper
-from ..driver.sockets import readable
+from ..driver.sockets import readable, shut
 from ..driver.watched import check_idle
 from ..policy.reasons import DRAIN, DRAIN_DEADLINE, IDLE
 from .accepting import accept, until_welcome
@@ -443,6 +443,8 @@ class ParkingLot:
         if not self._open:
             self._drainers.unpark_all()
         if not closed:
+            if reason is not None or state is CUT:
+                shut(fd)
             os.close(fd)
 
     def _note_end(

@@ -17,6 +17,7 @@ import trio
 
 from ..config.settings import ReaperConfig
 from ..driver.options import Options, check_options, spelled_out
+from ..driver.sockets import shut
 from ..driver.watched import PROBE_GRACE, Probe, check_handler, check_idle, check_watch
 from .accepting import accept
 from .reaper import open_reaper
@@ -75,6 +76,8 @@ async def serve_tcp(
                             await handler(stream)
                         finally:
                             connection.hung_up = stream.hung_up
+                            if connection.reaped:
+                                shut(connected.fileno())
                             stream.close()
                 finally:
                     connected.close()

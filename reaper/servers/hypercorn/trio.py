@@ -16,6 +16,7 @@ import trio
 
 from ...driver.driver import Driver
 from ...driver.pressing import relieve
+from ...driver.sockets import shut
 from ...driver.watched import Watched
 from ...policy import IdlePolicy, Phase
 from ...policy.min_rate import NoSweep
@@ -81,6 +82,7 @@ class Served(Watched):
         return int(self._socket.fileno())
 
     def _cut(self, reason: str) -> None:
+        shut(self._socket.fileno())
         self._socket.close()
 
     def look(self) -> None:
