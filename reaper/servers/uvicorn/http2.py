@@ -25,9 +25,8 @@ from uvicorn.protocols.http.zttp_h2_impl import ZttpH2Protocol
 from ...asyncio import closing, transports
 from ...policy import Phase
 from ...policy.reasons import FLOOD
-from ..http2.connection import CANCEL, ENHANCE_YOUR_CALM, NO_ERROR, REFUSED_STREAM, Connection
-from ..http2.floods import Budget
-from ..http2.frames import PREFACE, Frames
+from ..http2.engine import CANCEL, ENHANCE_YOUR_CALM, NO_ERROR, REFUSED_STREAM, Engine
+from ..http2.frames import PREFACE
 from ..http2.waiting import Watch
 from .http import Auto, GuardedHttp
 from .idle import IdleProtocol
@@ -86,8 +85,9 @@ class Undecided(IdleProtocol):
             self.origin: Origin = self.shared.origin(Auto, *self.origin[1:])
 
 
-class Session(Connection):
-    """One connection of HTTP/2 under uvicorn.
+class Session(Engine):
+    """One connection of HTTP/2 under uvicorn. Its connection is timed as every guarded one of
+    uvicorn's is, not by the engine.
 
     Args:
         protocol: Its `Http2`.
@@ -98,9 +98,12 @@ class Session(Connection):
     """
 
     def __init__(self, protocol: Http2, connection: Any, watch: Watch) -> None:
-        super().__init__(connection, watch)
+        super().__init__(watch)
         self._protocol = protocol
+        self.connection = connection
         self.parked: dict[int, int] = {}
+
+    # ---- as the base says, by zttp
 
     def works(self) -> int:
         """As the base says: uvicorn works off what comes at once."""
@@ -120,42 +123,46 @@ class Session(Connection):
             return Phase.IN_FLIGHT
         return Phase.TUNNEL if cycle.response_started else Phase.BODY
 
-    # ---- as the base says, by zttp
-
     def is_shut(self, number: int) -> bool:
+        """Whether the client lets nothing more be sent on stream *number*."""
         room = self.connection.stream(number).send_window
         return room is not None and (room <= 0 or self.connection.send_window <= 0)
 
     def window_of(self, number: int) -> int:
+        """As the base says."""
         return self.connection.stream(number).send_window or 0
 
-    def cancel(self, number: int) -> None:
-        self.connection.stream(number).reset(CANCEL)
+    def end(self, number: int | None, goaway: bytes) -> None:
+        """As the base says. The application sees that its client has gone."""
+        if number is not None:
+            self.parked.pop(number, None)
+            self.connection.stream(number).reset(CANCEL)
+            self._protocol.drop(number)
+        if goaway:
+            self._protocol.end(goaway)
+        else:
+            self._protocol.flush()
 
-    def part(self) -> None:
-        self.connection.close(NO_ERROR, self._protocol.highest)
+    def flooded(self) -> None:
+        """As the base says."""
+        self._protocol.reap(FLOOD)
 
     # ---- what moves
 
-    def came(self, number: int, count: int) -> None:
-        """*count* bytes of a body came on stream *number*, or its end."""
-        waiting = self.streams.get(number)
-        if waiting is not None:
-            waiting.moved(received=count)
+    def given(self, stream: Any, count: int) -> None:
+        """*count* bytes of an answer were given to zttp's *stream*, or its client may have made room."""
+        left, number = stream.pending_bytes or 0, stream.stream_id
+        if left or number in self.parked:
+            sent = self.parked.get(number, 0) + count - left
+            if left:
+                self.parked[number] = left
+            else:
+                del self.parked[number]
             self.look_at(number)
-
-    def given(self, number: int, count: int) -> None:
-        """*count* bytes of an answer were given to zttp, or the client may have made room."""
-        left = self.connection.stream(number).pending_bytes or 0
-        sent = self.parked.get(number, 0) + count - left
-        if left:
-            self.parked[number] = left
         else:
-            self.parked.pop(number, None)
-        self.look_at(number)
+            sent = count
         if sent > 0:
-            self.sent(number, sent)
-            self._protocol.budget.move(-(-sent // FRAME_SIZE))
+            self.sent(number, sent, -(-sent // FRAME_SIZE))
         if not left and number not in self._protocol.cycles:
             self.finish(number)
 
@@ -175,15 +182,6 @@ class Session(Connection):
         """
         del self._protocol, self.watch
 
-    def end(self, number: int, last: bool) -> None:
-        """As the base says. The application sees that its client has gone."""
-        self.parked.pop(number, None)
-        self._protocol.drop(number)
-        if last:
-            self.watch.close()
-        else:
-            self._protocol.flush()
-
 
 def _run(app: Any, scope: Any, receive: Any, send: Any) -> Any:
     """Call *app*. HTTP/2 has no header that names the keep-alive."""
@@ -194,17 +192,24 @@ def _run(app: Any, scope: Any, receive: Any, send: Any) -> Any:
 class _Stream:
     """A stream of zttp's, that says what is given to it."""
 
+    __slots__ = ("_session", "_stream", "end_message", "stream_id")
+
     def __init__(self, stream: Any, session: Session) -> None:
         self._stream = stream
         self._session = session
+        self.stream_id: int = stream.stream_id
+        self.end_message: Any = stream.end_message
 
     def send_response(self, *given: Any) -> None:
         self._stream.send_response(*given)
-        self._session.look_at(self._stream.stream_id)
+        session = self._session
+        if self.stream_id in session.frames.unended:
+            session.look_at(self.stream_id)
 
     def send_data(self, data: bytes) -> None:
-        self._stream.send_data(data)
-        self._session.given(self._stream.stream_id, len(data))
+        stream = self._stream
+        stream.send_data(data)
+        self._session.given(stream, len(data))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -231,12 +236,10 @@ class Http2(GuardedHttp, ZttpH2Protocol):
     """uvicorn's `ZttpH2Protocol`, guarded; for clients that speak HTTP/1, `Auto`.
 
     Attributes:
-        budget: What its client may send that moves nothing.
         session: What its streams wait for.
-        highest: The number of the last stream that was taken; 0: none was.
     """
 
-    __slots__ = ("_frames", "_unread", "budget", "highest", "session")
+    __slots__ = ("_unread", "session")
 
     SILENT: ClassVar[type[IdleProtocol]] = Undecided
 
@@ -254,35 +257,28 @@ class Http2(GuardedHttp, ZttpH2Protocol):
             shared.config,
             shared.sweep,
             partial(transports.descriptor_of, before.transport),
-            self._end,
+            before.transport.close,
         )
-        self._frames = Frames()
-        self.budget: Budget = Budget(shared.driver.now)
         self._unread = False  # nothing is read until the client has taken what zttp has answered
-        self.highest: int = 0
         self.session: Session = Session(self, self.conn, watch)
         self.conn = _Connection(self.conn, self.session)
         super().take_over(before)
         self.app: Any = partial(_run, shared.app)
 
     def data_received(self, data: bytes) -> None:
-        frames, session = self._frames, self.session
-        if session.ended:
-            return
-        useless = frames.came(data)
-        self.budget.move(frames.moved)
-        if useless and not self.budget.spend(useless):
-            self.reap(FLOOD)
+        session = self.session
+        if session.ended or not session.came(data):
             return
         super().data_received(data)
         if self.session.ended:  # by what has just come
             return
-        for number, count in frames.brought.items():
-            session.came(number, count)
+        session.worked()
+        frames = session.frames
         if self.flow.write_paused and not self.transport.is_closing():
             self._hold_back(frames.brought.keys() - session.streams.keys())
-        for number in list(session.parked):
-            session.given(number, 0)
+        if session.parked:
+            for number in list(session.parked):
+                session.given(session.connection.stream(number), 0)
         if self.flow.read_paused:
             self._look_at_all()
         if self.waiting is not None or frames.in_block or self.transport.is_closing():
@@ -301,18 +297,19 @@ class Http2(GuardedHttp, ZttpH2Protocol):
         if self._leaving is not None:
             self.conn.stream(number).reset(REFUSED_STREAM)
             return
-        self.highest = max(self.highest, number)
         self.session.begin(number)
         super().handle_request(event)
         cycle = self.cycles.get(number)
-        if cycle is not None:
+        if cycle is None:
+            return  # an eager task has answered it
+        if not event.end_stream:
             cycle.resume_reading = partial(self._reads, number)
-            if event.end_stream and cycle.more_body:
-                # uvicorn waits for an `EndOfMessage` as well, which zttp does not send then: its
-                # application would wait for a body for ever.
-                cycle.more_body = False
-                cycle.message_event.set()
             self.session.look_at(number)
+        elif cycle.more_body:
+            # uvicorn waits for an `EndOfMessage` as well, which zttp does not send then: its
+            # application would wait for a body for ever.
+            cycle.more_body = False
+            cycle.message_event.set()
 
     def handle_rst_stream(self, event: Any) -> None:
         self._is_gone(self.cycles.get(event.stream_id))
@@ -321,9 +318,10 @@ class Http2(GuardedHttp, ZttpH2Protocol):
 
     def on_response_complete(self, number: int) -> None:  # type: ignore[override]
         ZttpH2Protocol.on_response_complete(self, number)
-        if number in self.session.streams:  # it was not reset
-            self.budget.earn()
-            self.session.given(number, 0)
+        session = self.session
+        if number in session.streams:  # it was not reset
+            session.budget.earn()
+            session.given(session.connection.stream(number), 0)
 
     def eof_received(self) -> None:  # type: ignore[override]
         """The client sends no more: the loop closes the connection when all has been sent."""
@@ -401,7 +399,7 @@ class Http2(GuardedHttp, ZttpH2Protocol):
         return self.phase() is self._believed()
 
     def _reading(self) -> Phase:
-        frames = self._frames
+        frames = self.session.frames
         if self.flow.read_paused:
             return Phase.IN_FLIGHT
         if frames.in_block:
@@ -432,7 +430,7 @@ class Http2(GuardedHttp, ZttpH2Protocol):
 
     def _part(self, code: int) -> None:
         """Have GOAWAY made."""
-        self.conn.close(code, self.highest)
+        self.conn.close(code, self.session.highest)
 
     def _farewell(self, reason: str) -> bytes:
         self._part(ENHANCE_YOUR_CALM if reason == FLOOD else NO_ERROR)
@@ -441,9 +439,9 @@ class Http2(GuardedHttp, ZttpH2Protocol):
     def shut(self) -> None:
         """Nothing: GOAWAY has yet to be sent, which tells the client what is not read."""
 
-    def _end(self) -> None:
-        """Close the connection, whose last stream was reset. GOAWAY has been made."""
-        closing.close(self.shared.reaper, self.transport, self.conn.data_to_send())
+    def end(self, goaway: bytes) -> None:
+        """Close the connection, whose last stream was reset."""
+        closing.close(self.shared.reaper, self.transport, self.conn.data_to_send() + goaway)
 
     def _let_go(self) -> None:
         super()._let_go()
