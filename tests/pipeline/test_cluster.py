@@ -30,7 +30,7 @@ if shutil.which("java") is None:
 
 import pyarrow.parquet as pq
 import pyspark
-from pyspark.sql import DataFrameReader, SparkSession
+from pyspark.sql import DataFrameReader
 
 from reaper.pipeline.cli import main
 from reaper.pipeline.engine import NoSpark, open_session
@@ -285,7 +285,6 @@ def test_what_another_machine_has_kept_for_itself_is_named_in_one_line(
         next(Path(target.removeprefix("file://")).glob("part-*")).unlink()
         return whole(self, target)
 
-    monkeypatch.setattr(SparkSession, "stop", lambda _: None)  # it is the session of all tests
     with (
         pytest.raises(NoSpark, match=r"does not see what this program sees: .*/gone"),
         open_session("t") as s,

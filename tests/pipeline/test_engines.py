@@ -4,6 +4,7 @@ function.
 
 from __future__ import annotations
 
+import gzip
 import socket
 import subprocess
 import sys
@@ -165,6 +166,17 @@ ODD: dict[str, tuple[str, bytes]] = {
 
 
 @on_spark
+def test_a_gzip_of_several_members_is_read_alike(both: Both, tmp_path: Path) -> None:
+    members = [gzip.compress(f"{line}\n".encode()) for line in LOGS["nginx"]]
+    path = tmp_path / "a.gz"
+    path.write_bytes(b"".join(members))
+    logs = ("nginx", [path], 75 * 10**9)
+    embedded, spark = both(lambda session: advise(session, Inputs(), logs, Policy(max_cut=0.3)))
+    assert embedded == spark
+    assert embedded["rows_read"] == len(members)
+
+
+@on_spark
 @pytest.mark.parametrize("odd", ODD)
 def test_an_odd_log_is_read_alike(both: Both, tmp_path: Path, odd: str) -> None:
     name, shape = ODD[odd]
@@ -199,6 +211,25 @@ def test_a_thousand_listeners_are_answered_alike(both: Both, tmp_path: Path) -> 
     embedded, spark = both(ask)
     assert embedded == spark
     assert len(spark["listeners"]) == 1500
+
+
+# ---- a session of the program's own
+
+
+@on_spark
+def test_a_session_beside_the_programs_own_changes_nothing_of_it(real_spark: Any) -> None:
+    real_spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        theirs = dict(real_spark.conf.getAll)
+        with open_session("mine") as session:
+            assert session is not real_spark
+            assert session.conf.get("spark.sql.session.timeZone") == "UTC"
+            session.conf.set("spark.sql.shuffle.partitions", "7")
+            assert session.range(5).count() == 5
+        assert dict(real_spark.conf.getAll) == theirs
+        assert real_spark.range(3).count() == 3
+    finally:
+        real_spark.conf.set("spark.sql.session.timeZone", "UTC")
 
 
 # ---- functions

@@ -155,6 +155,10 @@ def open_session(
 ) -> Iterator[SparkSession]:
     """Open the session of one command, and stop it on the way out.
 
+    In a program that has a Spark session already, as a notebook has, and without *master*, it is a
+    new session of that Spark: its settings, views and frames are apart, nothing of the program's
+    own session is changed, and nothing is stopped.
+
     Args:
         name: Shown by Spark.
         master: A Spark master URL, or `sc://...` for Spark Connect; None: whatever the environment
@@ -182,8 +186,13 @@ def open_session(
         )
     if (remote or "").startswith("sc://") or (master or "").startswith("spark://"):
         check_reachable(remote or master or "")
+    theirs = _open_already() if master is None else None
     with tempfile.TemporaryDirectory(prefix="reaper-spark-") as scratch:
-        session = _started(Path(scratch), f"reaper {name}", master, remote)
+        session = (
+            _started(Path(scratch), f"reaper {name}", master, remote)
+            if theirs is None
+            else theirs.newSession()
+        )
         before = use("spark")
         try:
             session.conf.set(
@@ -200,7 +209,18 @@ def open_session(
             raise
         finally:
             use(before)
-            session.stop()
+            if theirs is None:
+                session.stop()
+
+
+def _open_already() -> SparkSession | None:
+    """The session that this program has opened by itself; None: it has none, or stopped it."""
+    if "pyspark" not in sys.modules:
+        return None
+    from pyspark.sql import SparkSession
+
+    # Active is a matter of threads: of another one's session only the class knows.
+    return SparkSession.getActiveSession() or getattr(SparkSession, "_instantiatedSession", None)
 
 
 @contextmanager
