@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from reaper.pipeline.advise.access_logs import FORMATS, log_files
+from reaper.pipeline.advise.access_logs import FORMATS, log_files, other_formats
 from reaper.pipeline.advise.run import Policy, advise
 from reaper.pipeline.cli import _why
 from reaper.pipeline.read.inputs import Inputs
@@ -221,6 +221,7 @@ ISTIO = (
 )
 LINES: dict[str, Callable[[int, int, float], str]] = {
     "nginx": lambda conn, turn, at: f"{SECOND + at + 0.5:.3f} {conn} {turn} 0.500",
+    "columns": lambda conn, turn, at: f"{SECOND + at + 0.5:.3f} 10.0.0.{conn}:80 {turn} 0.500",
     "haproxy": lambda conn, turn, at: (
         f"{HEAD}10.0.0.{conn}:4000 [21/Sep/2026:14:13:{20 + at:.3f}] web~ app/s1 0/0/0/1/500 200 "
         "99 - - ----"
@@ -255,6 +256,15 @@ ISTIOS = [ISTIO % (4000 + conn, f"{20 + at:.3f}") for conn, _, at in REQUESTS]
 """It tells connections by the client's port."""
 
 
+ISO_COLUMNS = [
+    f"2026-09-21T14:13:{20 + at:.3f}Z\t10.0.0.{conn}:80\t-\t-" for conn, _, at in REQUESTS[:1]
+] + [
+    f"2026-09-21 14:13:{20.5 + at:.3f},10.0.0.{conn}:80,-,0.5".replace(" ", "T")
+    for conn, _, at in REQUESTS[1:]
+]
+"""Instants of ISO 8601, and what is not known left out. The first ends as it begins."""
+
+
 REPORT = {
     "haproxy": HEAD + REPORTS[0],
     "caddy": '{"level":"info","ts":1790000000.1,"logger":"tls","msg":"cleaning storage unit"}',
@@ -280,6 +290,12 @@ HOSTILE = {
         f"{'9' * 40}.5 17 1 0.500",
         f"{SECOND}.5 17 {'9' * 30} 0.500",
         f"{SECOND}.5 17 1 {'9' * 30}.0",
+    ],
+    "columns": [
+        f"{'9' * 40}.5 a 1 0.500",
+        "yesterday a 1 0.5",
+        f"{SECOND}.5 a b 0.5",
+        f"{SECOND}.5 a 1 2 3",
     ],
     "haproxy": [line.replace("/2026:", "/9999:") for line in LOGS["haproxy"][:1]],
     "envoy": [
@@ -316,6 +332,68 @@ def test_a_log_gives_the_silences_that_are_in_it(
     (aside,) = summary["quarantined"]
     assert aside["reason"].startswith(f"{len(bad)} of {lines} line(s) are not in {name} format: '")
     assert any("do not show" in note for note in summary["notes"])
+
+
+def test_columns_may_have_instants_of_iso_8601_and_leave_out_what_is_not_known(
+    spark: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "a").write_text("\n".join(ISO_COLUMNS))
+    summary = advice_from(spark, "columns", tmp_path / "a")
+    assert summary["quarantined"] == []
+    (entry,) = summary["listeners"].values()
+    assert (entry["connections"], entry["silences"], entry["silences_ended"]) == (2, 4, 2)
+    assert [time for time, *_ in entry["survival"]] == [2.5, 4.0]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_line_that_a_message_shows_is_one_of_its_format(name: str) -> None:
+    example, known = FORMATS[name].example, FORMATS[name]
+    if known.request and name != "alb":  # of AWS's twenty fields a message shows the first
+        assert re.search(known.request, example)
+    assert name not in other_formats("none", ["no line"])
+    assert name in other_formats("none", [LOGS[name][0]])
+
+
+def test_a_log_in_another_format_is_told_how_to_log_and_what_it_is(
+    pipeline: Ran, tmp_path: Path
+) -> None:
+    (tmp_path / "a.log").write_text("\n".join(LOGS["combined"]))
+    given = ("advise", "--logs", tmp_path / "a.log", "--format", "nginx", "--out", tmp_path / "out")
+    status, said, _ = pipeline(*given)
+    assert status == 1
+    assert "(they are, as combined)" in said
+    assert "a line of it is '1790000000.123 17 2 0.005'" in said
+    assert "log_format reaper '$msec $connection $connection_requests $request_time';" in said
+
+
+def night(*times: str) -> str:
+    """A HAProxy log of connections that ask every minute; *times*: HH:MM."""
+    lines = [
+        f"{HEAD}10.0.0.1:4000 [25/Oct/2026:{at}:00.000] web app/s1 0/0/0/1/500 200 99 - - ----"
+        for at in times
+    ]
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize("ending", [".log", ".log.gz"])
+def test_the_hour_that_is_there_twice_when_summer_time_ends_has_a_reason(
+    spark: Any, tmp_path: Path, ending: str
+) -> None:
+    back, plain = (tmp_path / f"{name}{ending}" for name in ("back", "plain"))
+    pack = gzip.compress if ending.endswith("gz") else bytes
+    back.write_bytes(pack(night("01:58", "02:30", "02:59", "02:00", "02:31", "03:00").encode()))
+    plain.write_bytes(pack(night("01:58", "02:30", "02:59", "03:00").encode()))
+    (aside,) = advice_from(spark, "haproxy", back)["quarantined"]
+    assert aside["path"] == str(back)
+    assert "its clock was put back about 25/Oct/2026:02:00:00: an hour is there twice" in str(aside)
+    assert advice_from(spark, "haproxy", plain)["quarantined"] == []
+
+
+def test_a_gzip_of_several_members_is_read_to_its_end(spark: Any, tmp_path: Path) -> None:
+    lines = LOGS["nginx"]
+    members = [gzip.compress(("\n".join(part) + "\n").encode()) for part in (lines[:1], lines[1:])]
+    (tmp_path / "a.gz").write_bytes(b"".join(members))
+    assert advice_from(spark, "nginx", tmp_path / "a.gz")["rows_read"] == 4
 
 
 def test_a_file_that_is_no_gzip_though_its_name_says_so_is_named(

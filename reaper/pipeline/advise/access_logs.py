@@ -11,8 +11,13 @@ patterns repeat no group, so that no line, however long, is too deep for Java.
 
 from __future__ import annotations
 
+import gzip
+import json
+import re
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,7 +43,7 @@ OBJECT = r"^\s*\{.*\}\s*$"
 HTTP = "http"
 """The listener of what names none."""
 
-UNIX, ISO = "unix", "iso"
+UNIX, ISO, EITHER = "unix", "iso", "either"
 """Clocks of a log beside those that a pattern describes: seconds since 1970, and ISO 8601."""
 
 
@@ -50,6 +55,10 @@ class Format:
 
     blind: str
     """What it cannot show."""
+    example: str
+    """A line of it."""
+    how: str
+    """What has the server write such lines."""
     key: tuple[str, ...]
     """Fields that tell the connection; without the first there is none."""
     clock: str
@@ -70,6 +79,9 @@ class Format:
     """A request, as a regular expression; empty: the line is JSON."""
     own: str | None = None
     """A report of the server about itself, in the same file; None: there are none."""
+    local: bool = False
+    """Whether its clock is the local one, and says no offset: an hour of the year is there twice.
+    """
 
 
 _TIME = r"\d{2}/\w{3}/\d{4}:\d{2}:\d{2}:\d{2}"
@@ -94,6 +106,9 @@ FORMATS = {
     "nginx": Format(
         "connections that never sent a request, when a connection was closed and by which side; "
         "the last silence of each is taken as cut by the timeout in force",
+        "1790000000.123 17 2 0.005",
+        "log_format reaper '$msec $connection $connection_requests $request_time'; and "
+        "access_log /var/log/nginx/reaper.log reaper;",
         request=r"^(\d{1,12}\.\d{1,6}) (\d{1,18}) (\d{1,18}) (\d{1,9}\.\d{1,6})\s*$",
         key=("2",),
         clock=UNIX,
@@ -102,8 +117,26 @@ FORMATS = {
         unit_ns=10**9,
         serial="3",
     ),
+    "columns": Format(
+        f"{_CLOSES}; connections that never sent a request",
+        "1790000000.123 10.0.0.1:4711 2 0.005",
+        "print four columns, for example with awk: when the request ended (seconds since 1970, or "
+        "ISO 8601), the connection, the number of the request on it or -, how many seconds it took "
+        "or -",
+        request=r"^([^\s,]+)[\s,]+([^\s,]+)[\s,]+(\d{1,18}|-)[\s,]+(\d{1,9}|\d{1,9}\.\d{1,9}|-)\s*$",
+        key=("2",),
+        clock=EITHER,
+        end="1",
+        length="4",
+        unit_ns=10**9,
+        serial="3",
+    ),
     "haproxy": Format(
         f"{_CLOSES}; {_PORTS}",
+        "haproxy[9]: 10.0.0.1:4711 [21/Sep/2026:14:13:20.123] web app/s1 0/0/0/1/5 200 99 - - "
+        '---- 1/1/1/1/0 0/0 "GET / HTTP/1.1"',
+        "option httplog",
+        local=True,
         request=rf"(\S+:\d+) \[({_TIME}\.\d{{3}})\] (\S+?)~? \S+ -?\d+/-?\d+/-?\d+/-?\d+/\+?(\d+) -?\d+ ",
         key=("1", "3"),
         clock="dd/MMM/yyyy:HH:mm:ss.SSS",
@@ -115,6 +148,9 @@ FORMATS = {
     ),
     "envoy": Format(
         _CLOSES,
+        '{"start_time": "2026-09-21T14:13:20.123Z", "duration": 5, "connection_id": 17}',
+        "a json_format with start_time: %START_TIME%, duration: %DURATION%, connection_id: "
+        "%CONNECTION_ID%",
         key=("connection_id|downstream_remote_address",),  # Istio's own JSON has no connection_id
         clock=ISO,
         start="start_time",
@@ -124,6 +160,9 @@ FORMATS = {
     ),
     "traefik": Format(
         f"{_CLOSES}; {_PORTS}",
+        '{"ClientAddr": "10.0.0.1:4711", "StartUTC": "2026-09-21T14:13:20.123Z", "Duration": '
+        "5000000}",
+        "accessLog: {format: json}",
         key=("ClientAddr",),
         clock=ISO,
         start="StartUTC",
@@ -133,6 +172,9 @@ FORMATS = {
     ),
     "caddy": Format(
         f"{_CLOSES}; {_PORTS}",
+        '{"ts": 1790000000.123, "request": {"remote_ip": "10.0.0.1", "remote_port": "4711"}, '
+        '"duration": 0.005}',
+        "log { format json }",
         key=("request.remote_ip", "request.remote_port"),
         clock=UNIX,
         end="ts",
@@ -142,6 +184,9 @@ FORMATS = {
     ),
     "alb": Format(
         f"{_CLOSES}; of entries without a conn_trace_id {_PORTS}",
+        "https 2026-09-21T14:13:20.123456Z app/name/50dc6c495c0c9188 10.0.0.1:4711 10.0.1.1:80 "
+        '0.000 0.005 0.000 200 200 34 366 "GET https://example.com:443/ HTTP/1.1" ... TID_12ab',
+        "the access logs of the load balancer, as they lie in their bucket",
         # type, time, balancer, client:port, ...: the time is that of the answer
         request=r'^(?:https?|h2|grpcs?|wss?) (\S+Z) \S+ (\S+:\d+) .*" (?:-|-?\d+) (\S+Z) "[^"]*".*?(?: (TID_\w+))?\s*$',
         key=("4|2",),
@@ -154,6 +199,8 @@ FORMATS = {
         "beyond the timeout in force counts as a new connection. Several connections of one "
         "client look like one that is busier; requests that came on a new connection look like a "
         "silence that ended. What is advised may be too short or too long",
+        '10.0.0.1 - - [21/Sep/2026:14:13:20 +0000] "GET / HTTP/1.1" 200 12 "-" "curl/8"',
+        "the combined format of nginx and Apache, their default",
         # Lazy up to the status: a request or an agent may hold escaped quotes, a user spaces.
         request=rf'^(?:\S+:\d{{1,5}} ([^-\s]\S*)|(\S+)) \S+ .*?\[({_TIME} [+-]\d{{4}})\] ".*?" (?:\d{{3}}|-) (?:\d+|-)'
         r'(?: ".*?" "(.*?)")?(?: .*)?$',
@@ -167,42 +214,52 @@ _ISO = r"^(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d{1,6})?)\d*(Z|[+-]\d\d:?\d\d)
 """An instant of ISO 8601; digits beyond a microsecond are left out."""
 
 
-def _scaled(text: Column, by: int) -> Column:
+def scaled(text: Column, by: int) -> Column:
+    """A decimal number in *text*, times *by*, as a whole number; null where it is none."""
     # By way of decimal: a double would cost a microsecond at today's Unix time.
     return (text.try_cast("decimal(27,9)") * F.lit(by)).try_cast("long")
 
 
-def _instant(text: Column, clock: str) -> Column:
+def instant(text: Column, clock: str) -> Column:
+    """The instant in *text*, Unix ns, by a *clock* of `Format`; null where it is none."""
     if clock == UNIX:
-        return _scaled(text, 10**9)
+        return scaled(text, 10**9)
+    if clock == EITHER:
+        return F.coalesce(scaled(text, 10**9), instant(text, ISO))
     if clock == ISO:
         zone = F.coalesce(F.nullif(F.regexp_extract(text, _ISO, 2), F.lit("")), F.lit("Z"))
-        instant = F.try_to_timestamp(F.concat(F.regexp_extract(text, _ISO, 1), zone))
+        moment = F.try_to_timestamp(F.concat(F.regexp_extract(text, _ISO, 1), zone))
     else:
-        instant = F.try_to_timestamp(text, F.lit(clock))
-    return F.try_multiply(F.unix_micros(instant), F.lit(1000))
+        moment = F.try_to_timestamp(text, F.lit(clock))
+    return F.try_multiply(F.unix_micros(moment), F.lit(1000))
+
+
+def field_of(request: str, line: Column, name: str) -> Column:
+    """The field *name* (see `Format`) of *line*: a group of the pattern *request*, or a member of a
+    JSON object where that is empty. Null where it has no value.
+    """
+    each = name.split("|")
+    found = [
+        F.nullif(F.regexp_extract(line, request, int(one)), F.lit(""))
+        if request
+        else F.nullif(F.get_json_object(line, f"$.{one}"), F.lit("-"))
+        for one in each
+    ]
+    return found[0] if len(found) == 1 else F.coalesce(*found)
 
 
 def _columns(known: Format, line: Column) -> dict[str, Column]:
     """The columns of a request in *line*, as *known* says where they are."""
 
     def field(name: str) -> Column:
-        if known.request:
-            found = [
-                F.nullif(F.regexp_extract(line, known.request, int(each)), F.lit(""))
-                for each in name.split("|")
-            ]
-        else:
-            found = [
-                F.nullif(F.get_json_object(line, f"$.{each}"), F.lit("-"))
-                for each in name.split("|")
-            ]
-        return found[0] if len(found) == 1 else F.coalesce(*found)
+        return field_of(known.request, line, name)
 
-    length = _scaled(field(known.length), known.unit_ns) if known.length else F.lit(0).cast("long")
-    first = _instant(field(known.start or known.end), known.clock)
+    length = scaled(field(known.length), known.unit_ns) if known.length else F.lit(0).cast("long")
+    if known.clock == EITHER:  # nobody else's log leaves it out
+        length = F.when(field(known.length) == "-", F.lit(0).cast("long")).otherwise(length)
+    first = instant(field(known.start or known.end), known.clock)
     start = first if known.start else first - length
-    end = _instant(field(known.end), known.clock) if known.start and known.end else start + length
+    end = instant(field(known.end), known.clock) if known.start and known.end else start + length
     key = F.xxhash64(F.concat_ws(" ", *map(field, known.key)))
     return {
         "key": F.when(field(known.key[0]).isNotNull(), key),
@@ -233,6 +290,8 @@ class Requests:
     """Of them, those that are neither a request nor a report."""
     examples: list[str] = field(default_factory=list)
     """How some of the bad ones begin."""
+    others: list[str] = field(default_factory=list)
+    """Formats that those are in."""
 
 
 def log_files(paths: Iterable[Place]) -> list[Place]:
@@ -267,6 +326,82 @@ def _is_gzip(file: Path) -> bool:
         return opened.read(2) == GZIP
 
 
+def other_formats(name: str, lines: Sequence[str]) -> list[str]:
+    """The formats but *name* that each of *lines* might be in, the plainest first."""
+    found = []
+    for other, known in FORMATS.items():
+        if other != name and lines and all(_may_be(known, line) for line in lines):
+            found.append(other)
+    return found
+
+
+def _may_be(known: Format, line: str) -> bool:
+    if known.request:
+        return re.search(known.request, line) is not None
+    try:
+        members = json.loads(line)
+    except ValueError:
+        return False
+    names = [*known.key[0].split("|"), known.start or known.end]
+    return (
+        isinstance(members, dict)
+        and names[-1] in members
+        and any(each.partition(".")[0] in members for each in names[:-1])
+    )
+
+
+def expected_line(name: str) -> str:
+    """What a line of format *name* looks like, and how to have it written."""
+    known = FORMATS[name]
+    return f"a line of it is {known.example!r}; to have it: {known.how}"
+
+
+_LOCAL_NIGHT = re.compile(
+    rb"\[(\d{2}/\w{3}/\d{4}:0[0-4]:\d{2}:\d{2}\.\d{3})\] \S+ \S+ -?\d+/-?\d+/-?\d+/-?\d+/\+?(\d+) "
+)
+"""The instant and length of a request in the small hours, in which clocks are put back."""
+
+BACK_S = 1800.0
+"""A log whose requests end so much earlier than the one before was written while the clock was put
+back."""
+
+
+def put_back(name: str, paths: Sequence[Place]) -> list[dict[str, str]]:
+    """The files of *paths* in which the local clock was put back: path, reason. Of what is not on
+    this machine nothing is known.
+    """
+    found = []
+    for path in paths if FORMATS[name].local else ():
+        if isinstance(path, Path) and (when := _put_back(path)) is not None:
+            reason = (
+                f"its clock was put back about {when}: an hour is there twice, and the log does not "
+                "say which is which. Log in UTC, or leave that hour out"
+            )
+            found.append({"path": str(path), "reason": reason})
+    return found
+
+
+def _put_back(path: Path) -> str | None:
+    latest = 0.0
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
+        try:
+            for line in lines:
+                if (match := _LOCAL_NIGHT.search(line)) is None:
+                    continue
+                text = match[1].decode()
+                try:
+                    began = datetime.strptime(text, "%d/%b/%Y:%H:%M:%S.%f").replace(tzinfo=UTC)
+                except ValueError:
+                    continue
+                ended = began.timestamp() + int(match[2]) / 1000
+                if ended < latest - BACK_S:
+                    return text.partition(".")[0]
+                latest = ended
+        except (OSError, EOFError, zlib.error):
+            return None  # the engine that reads it says so
+    return None
+
+
 def read_requests(spark: SparkSession, name: str, paths: Sequence[Place]) -> Requests:
     """The requests of access logs in format *name*.
 
@@ -298,6 +433,7 @@ def read_requests(spark: SparkSession, name: str, paths: Sequence[Place]) -> Req
     if found.bad:
         shown = parsed.where(~good & ~own).select("value").limit(SHOWN).collect()
         found.examples = [repr(row.value[:SHOWN_CHARACTERS]) for row in shown]
+        found.others = other_formats(name, [row.value for row in shown])
     return found
 
 

@@ -25,7 +25,7 @@ from ..places import Place
 from ..read.expected import line
 from ..read.frames import listener_names, read_events
 from ..read.inputs import Inputs, hole_line, nothing_line
-from .access_logs import FORMATS, read_requests, silences
+from .access_logs import FORMATS, expected_line, put_back, read_requests, silences
 from .survival import LEAST_FREEDOM, Curve, Z, kaplan_meier
 from .traffic import (
     CANDIDATES,
@@ -123,7 +123,11 @@ def advise(
                 f"{requests.bad} of {requests.lines} line(s) are not in {name} format: "
                 f"{'; '.join(requests.examples)}"
             )
+            if requests.others:
+                reason += f" (they are, as {' or '.join(requests.others)})"
+            reason += f"; {expected_line(name)}"
             quarantined.append({"path": ", ".join(map(str, paths)), "reason": reason})
+        quarantined += put_back(name, paths)
         if requests.own:
             notes.append(
                 f"{requests.own} line(s) are reports of the server about itself, and no requests"
