@@ -16,11 +16,12 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 CORE = {"errors", "core"}
 PARTS = CORE | {"journal", "config", "metrics", "testing"}
-ADAPTER = PARTS - {"testing"} | {"policy", "driver", "status", "stops"}
+ADAPTER = PARTS - {"testing"} | {"foreign", "policy", "driver", "status", "stops"}
 SERVER = ADAPTER | {"asyncio", "servers"}
 ARROWS = {
     "errors": (),
     "_deprecated": (),
+    "foreign": (),
     "html": (),
     "core": {"errors"},
     "journal": CORE | {"config"},
