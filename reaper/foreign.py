@@ -6,8 +6,9 @@ changed*. A list is a table beside its user (`names.py` of a room), made of stri
 nothing. `missing` looks up all of it at once, so that a guest changes everything or nothing.
 `tests/house/test_foreign.py` fails for a name that is used and stands in no table.
 
-Looked up is what a class says of itself: its attributes, its annotations, and the names in the code
-of its methods, where those that its objects get are set.
+Looked up is what a class says of itself: its attributes, and the names in the code of its methods,
+where those that its objects get are set. Nothing is asked that would change it, as its annotations
+do: Python 3.11 writes them into the class when they are read.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ from importlib.metadata import PackageNotFoundError, version
 from types import CodeType
 from typing import Any
 
+from .errors import NotInstalled
+
 PYTHON = "python"
 """Stands for the package where the names are those of the standard library."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Foreign:
     """The names of one package that are used.
 
@@ -33,7 +36,8 @@ class Foreign:
         package: Its name on PyPI, or `PYTHON`.
         tested: Its lowest and its highest version that the tests ran, both inclusive.
         names: By the place, `module:Class`, or `module:` for names of the module itself: the names,
-            divided by white space. Dots lead further, as in `worker_class.fget`.
+            divided by white space. Dots lead further, as in `worker_class.fget`; of `one|other`
+            either will do.
         optional: Whether the user gets along without the package, or without one of its modules:
             then nothing is missing there.
     """
@@ -63,10 +67,10 @@ class Foreign:
         if found is None:
             yield path
             return
-        known = _names_of(found)
-        for name in names.split():
-            first, _, rest = name.partition(".")
-            if first not in known or (rest and not _leads(found, name)):
+        wanted = names.split()
+        known = _known(found, {each for name in wanted for each in name.split("|")})
+        for name in wanted:
+            if not any(each in known for each in name.split("|")):
                 yield f"{path or module}.{name}"
 
     @property
@@ -111,32 +115,46 @@ def missing(tables: Iterable[Foreign], whose: str = "") -> str:
     return ", and ".join(said)
 
 
+def require(door: str, tables: Iterable[Foreign]) -> None:
+    """Check that all names of *tables* are there, for *door*, as the user knows it.
+
+    Raises:
+        NotInstalled: some are not.
+    """
+    if why := missing(tables):
+        raise NotInstalled(f"{door} does not fit: {why}")
+
+
 def untested(tables: Iterable[Foreign], whose: str = "") -> str:
     """Say which of the installed packages of *tables* were not tested; empty: all were. *whose*: as
     of `missing`.
     """
     return ", and ".join(
-        ("" if table.package == whose else f"{table} was ") + f"tested with {table.range}"
+        ("" if table.package == whose else f"it uses {table}, ") + f"tested with {table.range}"
         for table in tables
         if not table.is_tested
     )
+
+
+def _known(found: Any, wanted: set[str]) -> set[str]:
+    """Which of *wanted* are attributes of *found*, or, if it is a class, of its objects."""
+    known = {name for name in wanted if "." in name and _leads(found, name)}
+    known |= wanted.intersection(dir(found))
+    kinds: tuple[type, ...] = found.__mro__ if isinstance(found, type) else ()
+    # Most are set in the first method of a class, __init__: the rest is not gone through then.
+    values = (value for kind in kinds for value in vars(kind).values())
+    for value in values:
+        if known == wanted:
+            break
+        for code in _code_of(value):
+            known |= wanted.intersection(_names_in(code))
+    return known
 
 
 def _leads(found: Any, path: str) -> bool:
     for name in path.split("."):
         found = getattr(found, name, None)
     return found is not None
-
-
-def _names_of(kind: Any) -> set[str]:
-    """The attributes of *kind*; of a class also those that its methods set."""
-    known = set(dir(kind))
-    if isinstance(kind, type):
-        for each in kind.__mro__:
-            known.update(getattr(each, "__annotations__", ()))
-            for value in vars(each).values():
-                known.update(*map(_names_in, _code_of(value)))
-    return known
 
 
 def _code_of(value: Any) -> Iterator[CodeType]:

@@ -12,6 +12,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .errors import needs
+from .foreign import require
+from .servers.gunicorn.names import NEEDS
 
 if TYPE_CHECKING:
     from .servers.gunicorn.asgi import ASGIWorker
@@ -36,10 +38,12 @@ def __getattr__(name: str) -> Any:
             from .servers.gunicorn import uvicorn
 
             return uvicorn.UvicornWorker
+        import gunicorn  # noqa: F401
+
+        require(f"reaper.gunicorn.{name}", NEEDS[name])
+        found: Any
         if name == "ASGIWorker":
-            from .servers.gunicorn import asgi
-
-            return asgi.ASGIWorker
-        from .servers.gunicorn import threads
-
-        return threads.ThreadWorker
+            from .servers.gunicorn import asgi as found
+        else:
+            from .servers.gunicorn import threads as found
+    return getattr(found, name)

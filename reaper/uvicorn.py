@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from .config.settings import ReaperConfig
 from .errors import ConfigError, NotInstalled, needs
+from .foreign import missing
 
 if TYPE_CHECKING:
     from .servers.uvicorn.http import H11, Auto, HttpTools
@@ -33,7 +34,7 @@ def __getattr__(name: str) -> Any:
             from .servers.uvicorn import http, names, shared
         with needs(f"reaper.uvicorn:{name}", "zttp"):
             if name == "Http2":
-                if importlib.util.find_spec(names.HTTP2) is None:
+                if importlib.util.find_spec(names.HTTP2_MODULE) is None:
                     latest = names.TESTED[1]
                     _refuse(
                         f"uvicorn {uvicorn.__version__} has no HTTP/2; install uvicorn {latest}"
@@ -42,12 +43,10 @@ def __getattr__(name: str) -> Any:
     except NotInstalled as error:
         print(error, file=sys.stderr)
         raise SystemExit(2) from None
-    if lost := names.missing(http2=name == "Http2"):
+    needs_all = (*names.NEEDS, names.HTTP2) if name == "Http2" else names.NEEDS
+    if why := missing(needs_all):
         lowest, latest = names.TESTED
-        _refuse(
-            f"uvicorn {uvicorn.__version__} has no {', '.join(lost)}; "
-            f"install uvicorn >={lowest}, <={latest}"
-        )
+        _refuse(f"{why}; install uvicorn >={lowest}, <={latest}")
     try:
         ReaperConfig.load(os.environ.get("REAPER_CONFIG"))
     except ConfigError as error:

@@ -175,7 +175,7 @@ def inside_lines(
             f", {key} as {name} has it ({where})" for key, where in own.items()
         )
         note = f" ({server.note})" if server.note else ""
-        yield f"{name} {found[name]} (tested: {server.range}) is guarded from inside{note}: {text}"
+        yield f"{name} {found[name]} (tested: {server.needs[0].range}) is guarded from inside{note}: {text}"
         kinds = [kind for each in SERVERS if each.name == name for kind in each.kinds]
         for kind in dict.fromkeys(kinds):
             if vain := said(without_effect(config, [kind])):

@@ -1,12 +1,12 @@
 """A guest in a server that others wrote: what is changed in it, which of its names that needs, and
 which of its versions the tests ran.
 
-One rule: *nothing is changed unless every name is there*. A server that lacks one of them is left
-alone, and a line says so; `--strict` ends the program with status 2 instead. An exception in here
-never reaches the program.
+One rule: *nothing is changed unless every name is there*: of the server, and of what it is built
+on. A server that lacks one of them is left alone, and a line says so; `--strict` ends the program
+with status 2 instead. An exception in here never reaches the program.
 
-A room of `reaper.servers` declares its guests in `changes.py`, which imports nothing of the server
-until the program has. `reaper.run.servers` lists them all.
+A room of `reaper.servers` has its names in `names.py`, and declares its guests in `changes.py`, which
+imports nothing of the server until the program has. `reaper.run.servers` lists them all.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 from typing import Any, NoReturn, Protocol
 
 from ..config.effects import said, without_effect
 from ..config.settings import ReaperConfig
 from ..errors import one_line
+from ..foreign import Foreign, missing, untested
 
 PACKAGE = __name__.partition(".")[0]
 """The name of this library in this process: `_idle_reaper` where `reaper run` has imported it."""
@@ -64,12 +64,11 @@ class Guest:
     """What is changed in one module of a server.
 
     Attributes:
-        name: The server's name on PyPI.
-        tested: The lowest and the highest version that the tests ran, both inclusive.
+        needs: The names that are used, of the server, which is first, and of the packages below it.
+            Nothing is changed unless all of them are there.
         module: `change` is called when the program has imported this module.
-        uses: The names in the module that are changed, or used although they are private; dots
-            lead into a class. Nothing is changed unless all of them are there.
         change: Makes the change; called with the module, and with what it may say of the server.
+            None: the names are read, and nothing is changed.
         limits: The timeouts that hold afterwards.
         own: Timeouts that stay the server's own unless they are set here, and where it has them
             from.
@@ -77,11 +76,9 @@ class Guest:
         note: Which of its kinds are guarded, for people; empty: all.
     """
 
-    name: str
-    tested: tuple[str, str]
+    needs: tuple[Foreign, ...]
     module: str
-    uses: tuple[str, ...]
-    change: Callable[[ModuleType, Visit], None]
+    change: Callable[[ModuleType, Visit], None] | None
     limits: tuple[str, ...] = HTTP
     own: Mapping[str, str] = field(default_factory=dict)
     columns: tuple[str, ...] = ()
@@ -93,40 +90,17 @@ class Guest:
         Raises:
             SystemExit: it does not fit, and *strict* is set.
         """
+        visit = Visit(self, host, strict)
         try:
-            if why := self.misfit(module, strict=strict):
-                self._refuse(why, host, strict=strict)
-            else:
-                self.change(module, Visit(self, host))
+            if visit.fits(self.needs) and self.change is not None:
+                self.change(module, visit)
         except Exception as error:  # the program goes on without us
-            self._refuse(f"{type(error).__name__}: {one_line(error)}", host, strict=strict)
-
-    def misfit(self, module: ModuleType, *, strict: bool) -> str:
-        """Why *module* cannot be guarded; empty if it can."""
-        lost = [name for name in self.uses if not _has(module, name)]
-        if lost:
-            return f"it has no {', '.join(lost)}; tested with {self.range}"
-        if strict and not _within(self.version, self.tested):
-            return f"tested with {self.range}"
-        return ""
-
-    def _refuse(self, why: str, host: Host, *, strict: bool) -> None:
-        if strict:
-            host.refuse(f"{self} does not fit: {why}")
-        host.left_alone(str(self), why)
+            visit.misfit(f"{type(error).__name__}: {one_line(error)}")
 
     @property
-    def version(self) -> str:
-        """The version that is installed; empty if none is."""
-        try:
-            return version(self.name)
-        except PackageNotFoundError:
-            return ""
-
-    @property
-    def range(self) -> str:
-        """The versions that were tested, in words."""
-        return " to ".join(dict.fromkeys(self.tested))
+    def name(self) -> str:
+        """The server's name on PyPI."""
+        return self.needs[0].package
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -134,7 +108,7 @@ class Guest:
         return self.columns or (self.name,)
 
     def __str__(self) -> str:
-        return f"{self.name} {self.version}".rstrip()
+        return str(self.needs[0])
 
 
 @dataclass(frozen=True)
@@ -144,10 +118,39 @@ class Visit:
     Attributes:
         guest: Whose visit it is.
         host: Who has let it in.
+        strict: Whether the program is ended where the server does not fit, or was not tested.
     """
 
     guest: Guest
     host: Host
+    strict: bool
+    _known: dict[tuple[Foreign, ...], str] = field(default_factory=dict)
+
+    def fits(self, needs: tuple[Foreign, ...], kind: str = "") -> bool:
+        """Whether all names of *needs* are there. If not, that is said, of this *kind* of the server,
+        whenever this is asked; they are looked up once.
+
+        Raises:
+            SystemExit: they are not, or a package was not tested, and `strict` is set.
+        """
+        if needs not in self._known:
+            why = missing(needs, self.guest.name)
+            if not why and self.strict:
+                why = untested(needs, self.guest.name)
+            self._known[needs] = why
+        if why := self._known[needs]:
+            self.misfit(why, kind)
+        return not why
+
+    def misfit(self, why: str, kind: str = "") -> None:
+        """Say that the server, or this *kind* of it, does not fit, because of *why*.
+
+        Raises:
+            SystemExit: `strict` is set.
+        """
+        if self.strict:
+            self.host.refuse(f"{self.guest}{kind} does not fit: {why}")
+        self.left_alone(why, kind)
 
     def listens(
         self, sockets: Iterable[Any], column: str = "", keep_alive: float | None = None
@@ -170,24 +173,6 @@ class Visit:
     def left_alone(self, why: str, kind: str = "") -> None:
         """Say that the server, or this *kind* of it, is not guarded, because of *why*."""
         self.host.left_alone(f"{self.guest}{kind}", why)
-
-
-def _has(module: ModuleType, path: str) -> bool:
-    found: Any = module
-    for name in path.split("."):
-        found = getattr(found, name, None)
-        if found is None:  # which has attributes of its own
-            return False
-    return True
-
-
-def _within(found: str, tested: tuple[str, str]) -> bool:
-    return _parts(tested[0]) <= _parts(found) <= _parts(tested[1])
-
-
-def _parts(text: str) -> tuple[int, ...]:
-    numbers = (part for part in text.replace("-", ".").split("."))
-    return tuple(int(part) for part in numbers if part.isdigit())
 
 
 def around(kind: Any, name: str) -> Callable[[Callable[..., Any]], None]:

@@ -68,6 +68,20 @@ class SocketFace(Face):
         return {} if self.whose is None else self._known
 
 
+def readable(ask: Ask) -> Ask:
+    """As *ask*, and IN_FLIGHT where that meets an attribute that is not there: what cannot be read is
+    in use.
+    """
+
+    def asked(transport: Any) -> Phase:
+        try:
+            return ask(transport)
+        except AttributeError:
+            return Phase.IN_FLIGHT
+
+    return asked
+
+
 def rules_of(
     reaper: AsyncioReaper,
     ask: Ask,
@@ -81,7 +95,7 @@ def rules_of(
     timeouts = reaper.config.timeouts
     limits = {phase: check_idle(getattr(timeouts, phase.value)) for phase in LIMITED}
     age = ages(reaper.config)
-    return Rules(ask, limits, None, True, age, True, gone, farewell, last)
+    return Rules(readable(ask), limits, None, True, age, True, gone, farewell, last)
 
 
 def watch(

@@ -50,8 +50,10 @@ def guarded(
     *flags: str,
     said: Sequence[str] = ("is guarded from",),
     limits: Sequence[str] = LIMITS,
+    before: Sequence[Path] = (),
 ) -> Iterator[tuple[Server, Path]]:
-    """*command* under `reaper run`, and the file of what it says, once it has said all of *said*.
+    """*command* under `reaper run`, and the file of what it says, once it has said all of *said*. It
+    imports what is in the folders *before* rather than what is installed.
 
     `{port}` in a word of *command* stands for the port that it gets.
     """
@@ -59,7 +61,7 @@ def guarded(
     words = [word.format(port=port) for word in command]
     environment = os.environ | {
         "SLOW": SLOW,
-        "PYTHONPATH": str(APPS),
+        "PYTHONPATH": os.pathsep.join(map(str, [*before, APPS])),
         "PYTHONDONTWRITEBYTECODE": "1",
     }
     log = tmp_path / "log"

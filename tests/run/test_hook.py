@@ -63,11 +63,11 @@ def test_the_hook_imports_nothing_of_reaper_until_a_server_is_imported() -> None
 
 def test_the_rest_is_imported_with_the_first_server(tmp_path: Path) -> None:
     (tmp_path / "uvicorn").mkdir()
-    (tmp_path / "uvicorn" / "config.py").write_text("")
-    code = f"sys.path.append({str(tmp_path)!r}); import uvicorn.config; "
+    (tmp_path / "uvicorn" / "server.py").write_text("")
+    code = f"sys.path.append({str(tmp_path)!r}); import uvicorn.server; "
     done = python(f"{code}print('_idle_reaper.run.servers' in sys.modules)")
     assert done.stdout == "True\n", done.stderr
-    assert "it has no Config.__init__" in done.stderr
+    assert "it has no uvicorn.config, Server" in done.stderr
 
 
 def test_the_name_reaper_is_the_programs(tmp_path: Path) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 import pytest
 
+from reaper.foreign import PYTHON, Foreign, missing, untested
 from reaper.run import report
 from reaper.run.servers import SERVERS
 from reaper.servers.guest import Guest, Visit, around
@@ -33,10 +35,15 @@ def marks(module: ModuleType, visit: Visit) -> None:
     module.guarded = True  # type: ignore[attr-defined]
 
 
-def odd(has: list[str]) -> ModuleType:
-    """A server's module whose `Config` has the attributes *has*."""
+NEEDS = Foreign("pytest", ("0.1", "0.2"), {"odd:Config": "load"})
+
+
+@pytest.fixture
+def odd(monkeypatch: pytest.MonkeyPatch, has: list[str]) -> ModuleType:
+    """A server's module that is imported, whose `Config` has the attributes *has*."""
     module = ModuleType("odd")
     module.Config = type("Config", (), dict.fromkeys(has, fails))  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "odd", module)
     return module
 
 
@@ -55,41 +62,51 @@ KINDS = ["it lacks a name", "its version was not tested", "the change fails"]
 
 @pytest.mark.parametrize(("has", "changes", "why", "refused"), CASES, ids=KINDS)
 def test_a_server_is_guarded_though_its_version_is_new_and_otherwise_left_alone(
-    has: list[str],
+    odd: ModuleType,
     changes: Callable[[ModuleType, Visit], None],
     why: list[str],
     refused: str,
     heard: Heard,
 ) -> None:
-    module = odd(has)
-    Guest("pytest", ("0.1", "0.2"), "odd", ("Config.load",), changes).guard(
-        module, report, strict=False
-    )
-    assert ([message["why"] for message in heard], hasattr(module, "guarded")) == (why, not why)
+    Guest((NEEDS,), "odd", changes).guard(odd, report, strict=False)
+    assert ([message["why"] for message in heard], hasattr(odd, "guarded")) == (why, not why)
 
 
 @pytest.mark.parametrize(("has", "changes", "why", "refused"), CASES, ids=KINDS)
 def test_a_server_that_does_not_fit_or_was_not_tested_is_refused_if_strict(
-    has: list[str],
+    odd: ModuleType,
     changes: Callable[[ModuleType, Visit], None],
     why: list[str],
     refused: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    guest = Guest("pytest", ("0.1", "0.2"), "odd", ("Config.load",), changes)
+    guest = Guest((NEEDS,), "odd", changes)
     with pytest.raises(SystemExit) as error:
-        guest.guard(odd(has), report, strict=True)
+        guest.guard(odd, report, strict=True)
     assert error.value.code == 2
     assert refused in capsys.readouterr().err
 
 
 def test_the_versions_installed_here_are_those_that_are_said_to_be_tested() -> None:
+    tables = {table for server in SERVERS for table in server.needs}
     wrong = {
-        str(server): server.tested[1]
-        for server in SERVERS
-        if server.version and server.version != server.tested[1]
+        str(table): table.tested[1]
+        for table in tables
+        if table.package != PYTHON and table.version and table.version != table.tested[1]
     }
     assert not wrong
+    assert not untested(tables)
+
+
+def test_all_that_guests_need_is_there() -> None:
+    assert missing({table for server in SERVERS for table in server.needs}) == ""
+
+
+def test_a_guest_that_reads_only_changes_nothing(heard: Heard) -> None:
+    for guest in SERVERS:
+        if guest.change is None:
+            guest.guard(ModuleType("odd"), report, strict=True)
+    assert heard == []
 
 
 def test_a_coroutine_function_that_is_wrapped_stays_one() -> None:

@@ -29,15 +29,16 @@ NAME = "_idle_reaper"
 WAITED_FOR = frozenset(
     [
         "aiohttp.web_runner",
-        "aiohttp.web_server",
         "gunicorn.config",
         "gunicorn.workers.base",
         "hypercorn.asyncio.tcp_server",
         "hypercorn.trio.tcp_server",
         "sanic.server.protocols.http_protocol",
+        "sanic.server.protocols.websocket_protocol",
         "tornado.http1connection",
+        "twisted.internet.asyncioreactor",
         "twisted.internet.tcp",
-        "uvicorn.config",
+        "twisted.web.http",
         "uvicorn.server",
         "websockets.asyncio.server",
     ]

@@ -8,12 +8,13 @@ from typing import Any
 
 from ..factories import on_loops
 from ..guest import Guest, Visit, after
-
-TESTED = ("3.12", "3.14.5")
+from .names import ALL
 
 
 def change(module: ModuleType, visit: Visit) -> None:
-    """Guard the connections of every `Server`."""
+    """Guard the connections of every `Server`, and have the streams of every application told when
+    its server stops.
+    """
 
     def guard(factory: Any) -> Any:
         from ...asyncio.reaper import reaper_of
@@ -23,10 +24,6 @@ def change(module: ModuleType, visit: Visit) -> None:
         return guarded(factory, reaper=reaper_of(config=settings()))
 
     on_loops(lambda factory: isinstance(factory, module.Server), guard, visit)
-
-
-def runner(module: ModuleType, visit: Visit) -> None:
-    """Have the streams of every application told when its server stops."""
 
     @after(module.AppRunner, "__init__")
     def told(_: None, runner: Any, app: Any, *__: Any, **___: Any) -> None:
@@ -41,7 +38,4 @@ def runner(module: ModuleType, visit: Visit) -> None:
                 server.announce_ends(app)
 
 
-GUESTS: tuple[Guest, ...] = (
-    Guest("aiohttp", TESTED, "aiohttp.web_server", ("Server",), change),
-    Guest("aiohttp", TESTED, "aiohttp.web_runner", ("AppRunner.__init__",), runner),
-)
+GUESTS: tuple[Guest, ...] = (Guest(ALL, "aiohttp.web_runner", change),)  # it imports the others

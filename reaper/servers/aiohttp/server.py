@@ -1,8 +1,7 @@
 """aiohttp's server, guarded: `reaper.aiohttp.run_app(app)` instead of aiohttp's `web.run_app(app)`.
 
 The rule of this module: *aiohttp is asked, not told*. When a connection is due, the fields of its
-`RequestHandler` say what it waits for. A field that is missing reads as None or False, and the
-connection then counts as kept alive.
+`RequestHandler` say what it waits for.
 """
 
 from __future__ import annotations
@@ -40,13 +39,11 @@ NEVER = 1e8
 def phase_of(transport: Any) -> Phase:
     """What the connection of aiohttp's *transport* waits for."""
     handler = transport.get_protocol()
-    if getattr(handler, "_payload_parser", None) is not None:
+    if handler._payload_parser is not None:
         return Phase.TUNNEL  # since the answer 101, whatever was asked for before
-    request = getattr(handler, "_current_request", None)
+    request = handler._current_request
     if request is None:
-        answering = getattr(handler, "_request_in_progress", False) or getattr(
-            handler, "_messages", None
-        )
+        answering = handler._request_in_progress or handler._messages
         return Phase.IN_FLIGHT if answering else Phase.KEEP_ALIVE
     return Phase.IN_FLIGHT if request.content.is_eof() or not transport.is_reading() else Phase.BODY
 

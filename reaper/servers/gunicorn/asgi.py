@@ -51,15 +51,15 @@ kills the worker 2 s after it.
 def phase_of(transport: Any) -> Phase:
     """What the connection of *transport* waits for. One that speaks uwsgi counts as in use."""
     protocol = transport.get_protocol()
-    http2 = getattr(protocol, "_h2_conn", None)
+    http2 = protocol._h2_conn
     if http2 is not None:
         used = http2.streams or protocol._h2_tasks or getattr(http2, "leaving", False)
         return Phase.IN_FLIGHT if used else Phase.IDLE  # its session knows the limits
-    if getattr(protocol, "_websocket", None) is not None:
+    if protocol._websocket is not None:
         return Phase.TUNNEL
-    if getattr(protocol, "_awaiting_request", False):
+    if protocol._awaiting_request:
         return Phase.IN_FLIGHT if protocol._finishing_calls else Phase.KEEP_ALIVE
-    receiver = getattr(protocol, "_body_receiver", None)
+    receiver = protocol._body_receiver
     waits = receiver is not None and not receiver._complete and transport.is_reading()
     return Phase.BODY if waits else Phase.IN_FLIGHT
 

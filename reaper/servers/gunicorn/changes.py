@@ -10,8 +10,7 @@ from typing import Any
 
 from ...errors import one_line
 from ..guest import PACKAGE, Guest, Visit, around
-
-TESTED = ("27.0.1", "27.0.1")
+from .names import CONFIG, NEEDS, WORKER
 
 WORKERS = {
     "gunicorn.workers.gasgi.ASGIWorker": "ASGIWorker",
@@ -42,6 +41,8 @@ def config(module: ModuleType, visit: Visit) -> None:
                 kind = f"'s worker {found.__qualname__}"
                 visit.left_alone("-k asgi or gthread can be, from inside", kind)
             return found
+        if not visit.fits(NEEDS[name], f"'s {name}"):
+            return found
         try:
             from ... import gunicorn
 
@@ -69,19 +70,10 @@ def worker(module: ModuleType, visit: Visit) -> None:
 KINDS = ("gunicorn-asgi", "gunicorn-gthread", "gunicorn-uvicorn")
 
 GUESTS: tuple[Guest, ...] = (
+    Guest((CONFIG,), "gunicorn.config", config, columns=KINDS),
     Guest(
-        "gunicorn",
-        TESTED,
-        "gunicorn.config",
-        ("Config.worker_class.fget",),
-        config,
-        columns=KINDS,
-    ),
-    Guest(
-        "gunicorn",
-        TESTED,
+        (WORKER,),
         "gunicorn.workers.base",
-        ("Worker.init_process",),
         worker,
         columns=KINDS,
         note="with the workers asgi, gthread and uvicorn's; the others from outside",

@@ -7,10 +7,9 @@ from types import ModuleType
 from typing import Any
 
 from ..guest import Guest, Visit, after, around
+from .names import ON_ASYNCIO, ON_TRIO
 
-TESTED = ("0.18.0", "0.18.0")
 OWN = {"keep_alive": "keep_alive_timeout, 5s unless given"}
-USES = ("TCPServer.run", "TCPServer._initiate_server_close")
 
 
 def on_asyncio(module: ModuleType, visit: Visit) -> None:
@@ -63,14 +62,6 @@ def _in_both(module: ModuleType, visit: Visit) -> None:
 
 
 GUESTS: tuple[Guest, ...] = (
-    Guest("hypercorn", TESTED, "hypercorn.asyncio.tcp_server", USES, on_asyncio, own=OWN),
-    Guest(
-        "hypercorn",
-        TESTED,
-        "hypercorn.trio.tcp_server",
-        USES,
-        on_trio,
-        own=OWN,
-        columns=("hypercorn-trio",),
-    ),
+    Guest(ON_ASYNCIO, "hypercorn.asyncio.tcp_server", on_asyncio, own=OWN),
+    Guest(ON_TRIO, "hypercorn.trio.tcp_server", on_trio, own=OWN, columns=("hypercorn-trio",)),
 )

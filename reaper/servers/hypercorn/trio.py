@@ -26,6 +26,7 @@ from ...trio.reaper import TrioReaper
 from ..abandoned import Link
 from ..configured import settings
 from ..http2.waiting import Watch
+from ..polled import readable
 from .http2 import WATCH
 from .phases import forget, phase_of
 from .trio_overload import refuse
@@ -33,6 +34,8 @@ from .trio_streams import stand_around
 
 PIECE = 65536
 """Bytes sent at a time: a client that has taken one piece is alive."""
+
+PHASE_OF = readable(phase_of)
 
 _OF_RUN: trio.lowlevel.RunVar[TrioReaper] = trio.lowlevel.RunVar("reaper.run")
 
@@ -87,7 +90,7 @@ class Served(Watched):
 
     def look(self) -> None:
         """Note the phase that may have begun: before a read, and after a write."""
-        phase = phase_of(self._server)
+        phase = PHASE_OF(self._server)
         if phase is Phase.IDLE:
             phase = Phase.IN_FLIGHT  # no stream of HTTP/2 is open: its session knows the limit
         if phase is Phase.KEEP_ALIVE and hypercorn_waits(self._server):

@@ -7,8 +7,7 @@ from typing import Any
 
 from ..factories import on_loops
 from ..guest import Guest, Visit
-
-TESTED = ("25.12.1", "25.12.1")
+from .names import HTTP, WEBSOCKET
 
 
 def change(module: ModuleType, visit: Visit) -> None:
@@ -30,5 +29,6 @@ def change(module: ModuleType, visit: Visit) -> None:
 
 
 GUESTS: tuple[Guest, ...] = (
-    Guest("sanic", TESTED, "sanic.server.protocols.http_protocol", ("HttpProtocol",), change),
+    Guest((HTTP,), "sanic.server.protocols.http_protocol", change),
+    Guest((WEBSOCKET,), "sanic.server.protocols.websocket_protocol", None),  # it imports the other
 )

@@ -16,10 +16,10 @@ from ...policy import Phase
 def phase_of(transport: Any) -> Phase:
     """The phase of the connection of *transport*, which serves Sanic's `HttpProtocol`."""
     protocol = transport.get_protocol()
-    if getattr(protocol, "websocket", None) is not None:
+    if getattr(protocol, "websocket", None) is not None:  # one of HTTP alone has no such attribute
         return Phase.TUNNEL
-    http: Any = getattr(protocol, "_http", None)
-    stage = getattr(getattr(http, "stage", None), "name", "")
+    http = protocol._http
+    stage = http.stage.name
     if stage in ("IDLE", "REQUEST"):
         return Phase.KEEP_ALIVE
     wanted = stage == "HANDLER" and http.request_body and not http.recv_buffer

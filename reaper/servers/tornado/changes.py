@@ -7,8 +7,7 @@ from types import ModuleType
 from typing import Any
 
 from ..guest import Guest, Visit, after
-
-TESTED = ("6.6.1", "6.6.1")
+from .names import ALL
 
 
 def change(module: ModuleType, visit: Visit) -> None:
@@ -27,6 +26,4 @@ def change(module: ModuleType, visit: Visit) -> None:
         visit.listens(sockets)
 
 
-GUESTS: tuple[Guest, ...] = (
-    Guest("tornado", TESTED, "tornado.http1connection", ("HTTP1Connection",), change),
-)
+GUESTS: tuple[Guest, ...] = (Guest(ALL, "tornado.http1connection", change),)

@@ -6,8 +6,7 @@ from types import ModuleType
 from typing import Any
 
 from ..guest import Guest, Visit, after
-
-TESTED = ("26.10.0", "26.10.0")
+from .names import HTTP, REACTOR, TCP
 
 
 def change(module: ModuleType, visit: Visit) -> None:
@@ -30,5 +29,7 @@ def change(module: ModuleType, visit: Visit) -> None:
 
 
 GUESTS: tuple[Guest, ...] = (
-    Guest("twisted", TESTED, "twisted.internet.tcp", ("Server", "Port.startListening"), change),
+    Guest((TCP,), "twisted.internet.tcp", change),
+    Guest((REACTOR,), "twisted.internet.asyncioreactor", None),
+    Guest((HTTP,), "twisted.web.http", None),
 )

@@ -54,7 +54,7 @@ def _ends(request: Any, _version: bytes) -> bool:
 def phase_of(face: Any) -> Phase:
     """The phase of the connection of *face*, a `TwistedFace`; in use if it does not speak HTTP."""
     protocol = getattr(face.whose, "protocol", None)
-    channel = getattr(protocol, "_channel", None)
+    channel = getattr(protocol, "_channel", None)  # HTTP's; other protocols have none
     if channel is None:
         opened = getattr(protocol, "state", None) == getattr(protocol, "STATE_OPEN", 3)
         return (

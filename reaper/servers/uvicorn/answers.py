@@ -19,7 +19,7 @@ from typing import Any
 
 from ...config.settings import ReaperConfig
 from ..streams import EXTENSION, STREAM, TOLD, App, Exchange, Streams
-from .names import cycles
+from .kinds import cycles
 
 Header = tuple[bytes, bytes]
 

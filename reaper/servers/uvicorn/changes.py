@@ -9,15 +9,14 @@ from types import ModuleType
 from typing import Any
 
 from ..guest import PACKAGE, Guest, Visit, after, around
-
-TESTED = ("0.36.0", "0.54.0")
+from .names import HTTP2, NEEDS, STARTS
 
 KINDS = {"auto": "Auto", "httptools": "HttpTools", "h11": "H11"}
 """The class of `reaper.uvicorn` for each value of uvicorn's `--http`."""
 
 
-def config(module: ModuleType, visit: Visit) -> None:
-    """Have each `Config` name a guarded protocol."""
+def change(module: ModuleType, visit: Visit) -> None:
+    """Have each `Config` name a guarded protocol, and each `Server` say on which sockets it listens."""
 
     @after(module.Config, "__init__")
     def told(_: None, config: Any, *__: Any, **___: Any) -> None:
@@ -32,24 +31,18 @@ def config(module: ModuleType, visit: Visit) -> None:
                     "or zttp with HTTP/2",
                 )
             return
-        from .names import missing
-
-        try:
-            lost = missing(http2=http2)
-        except ImportError:
-            return  # uvicorn says what its HTTP/2 needs
-        if lost:
-            visit.left_alone(f"it has no {', '.join(lost)}; tested with {visit.guest.range}")
+        if http2:
+            try:
+                from uvicorn.protocols.http import zttp_h2_impl  # noqa: F401
+            except ImportError:
+                return  # uvicorn says what its HTTP/2 needs
+        if not visit.fits((*NEEDS, HTTP2) if http2 else NEEDS):
             return
         config.http = f"{PACKAGE}.uvicorn:{name}"
         if http2:
             config.http2 = False  # uvicorn refuses it beside any class but its own
         if config.loop == "auto":  # bounds TLS handshakes; a loop that was asked for stays
             config.loop = f"{PACKAGE}.uvicorn:loop"
-
-
-def server(module: ModuleType, visit: Visit) -> None:
-    """Say on which sockets each `Server` listens."""
 
     @around(module.Server, "startup")
     async def startup(method: Callable[..., Any], self: Any, sockets: Any = None) -> None:
@@ -62,13 +55,10 @@ def server(module: ModuleType, visit: Visit) -> None:
 
 
 GUESTS: tuple[Guest, ...] = (
-    Guest("uvicorn", TESTED, "uvicorn.config", ("Config.__init__",), config),
     Guest(
-        "uvicorn",
-        TESTED,
+        (STARTS,),
         "uvicorn.server",
-        ("Server.startup",),
-        server,
+        change,
         own={"keep_alive": "--timeout-keep-alive, 5s unless given"},
     ),
 )

@@ -7,8 +7,7 @@ from types import ModuleType
 from typing import Any
 
 from ..guest import SOCKETS, Guest, Visit, after, around
-
-TESTED = ("14.0", "17.4")
+from .names import ALL
 
 
 def change(module: ModuleType, visit: Visit) -> None:
@@ -53,6 +52,4 @@ def _configured() -> type[Any]:
     return Configured
 
 
-GUESTS: tuple[Guest, ...] = (
-    Guest("websockets", TESTED, "websockets.asyncio.server", ("serve", "Server"), change, SOCKETS),
-)
+GUESTS: tuple[Guest, ...] = (Guest(ALL, "websockets.asyncio.server", change, SOCKETS),)

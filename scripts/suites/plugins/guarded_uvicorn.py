@@ -17,7 +17,7 @@ import uvicorn.config  # noqa: F401  # this makes `reaper run` import what follo
 guarded = import_module("_idle_reaper.servers.uvicorn.http")
 shared = import_module("_idle_reaper.servers.uvicorn.shared")
 idle = import_module("_idle_reaper.servers.uvicorn.idle")
-import_module("_idle_reaper.servers.uvicorn.names")  # reads the classes that are replaced below
+import_module("_idle_reaper.servers.uvicorn.kinds")  # reads the classes that are replaced below
 
 
 class Facing:

@@ -26,6 +26,7 @@ import reaper.uvicorn
 from loadgen.clients import Ended, Speech, behaviour, play
 from loadgen.drive.protocols import Paths
 from reaper.config import ReaperConfig
+from reaper.foreign import Foreign, missing
 from reaper.servers.configured import kept_alive
 from reaper.servers.uvicorn import names
 from scripts.serving import Server, free_port, tree
@@ -452,7 +453,7 @@ def test_a_setting_that_cannot_be_used_is_one_line_and_status_2(tmp_path: Path) 
 
 
 def test_every_name_of_uvicorns_that_is_used_is_there() -> None:
-    assert names.missing() == []
+    assert missing([*names.NEEDS, names.STARTS, names.HTTP2]) == ""
 
 
 def test_the_latest_version_that_is_named_is_the_one_that_runs() -> None:
@@ -462,7 +463,9 @@ def test_the_latest_version_that_is_named_is_the_one_that_runs() -> None:
 def test_a_version_that_lacks_a_name_is_refused_in_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(names.NAMES, "cycle", ("response_finished",))
+    cycle = "uvicorn.protocols.http.h11_impl:RequestResponseCycle"
+    lost = Foreign("uvicorn", names.TESTED, {cycle: "response_finished"})
+    monkeypatch.setattr(names, "NEEDS", (lost,))
     with pytest.raises(SystemExit) as refused:
         _ = reaper.uvicorn.H11
     assert refused.value.code == 2

@@ -1,0 +1,29 @@
+"""The names of h2 that are used here although nobody has promised them, and the versions that
+the tests ran.
+"""
+
+from __future__ import annotations
+
+from ...foreign import Foreign
+
+TESTED = ("4.4.1", "4.4.1")
+
+H2 = Foreign(
+    "h2",
+    TESTED,
+    {
+        "h2.connection:H2Connection": "state_machine streams",
+        "h2.stream:H2Stream": "outbound_flow_control_window",
+    },
+    optional=True,  # for gunicorn: without h2 it speaks no HTTP/2
+)
+BUFFER = Foreign(
+    "h2",
+    TESTED,
+    {
+        "h2.connection:H2Connection": "incoming_buffer",
+        "h2.frame_buffer:FrameBuffer": "_data _headers_buffer",
+    },
+    optional=True,
+)
+"""What `connection` uses beyond that, which reads frames from there."""

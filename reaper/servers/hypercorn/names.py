@@ -1,0 +1,55 @@
+"""The names of hypercorn that are used here although nobody has promised them, and the versions that
+the tests ran.
+"""
+
+from __future__ import annotations
+
+from ...foreign import PYTHON, Foreign
+from ..http2.names import H2
+
+TESTED = ("0.18.0", "0.18.0")
+
+_SERVER = "_initiate_server_close app config context protocol run"
+
+_BOTH = {
+    "hypercorn.app_wrappers:ASGIWrapper": "app",
+    "hypercorn.config:Config": "create_sockets graceful_timeout keep_alive_timeout log",
+    "hypercorn.events:": "Closed RawData Updated",
+    "hypercorn.protocol:ProtocolWrapper": "protocol",
+    "hypercorn.protocol.events:": "StreamClosed",
+    "hypercorn.protocol.h11:H11Protocol": "connection stream",
+    "hypercorn.protocol.h11:H11WSConnection": "h11_connection",
+    "hypercorn.protocol.h2:H2Protocol": """
+        _close_stream _create_stream _flush _handle_events _window_updated config connection context
+        handle idle initiate send stream_buffers stream_send streams task_group
+    """,
+    "hypercorn.protocol.h2:StreamBuffer": "_complete buffer close pop",
+    "hypercorn.protocol.http_stream:HTTPStream": "app closed handle send state",
+    "hypercorn.protocol.http_stream:ASGIHTTPState": "REQUEST",
+    "hypercorn.protocol.ws_stream:WSStream": "handshake state",
+    "hypercorn.protocol.ws_stream:ASGIWebsocketState": "CONNECTED",
+}
+
+ASYNCIO = Foreign(
+    "hypercorn",
+    TESTED,
+    _BOTH
+    | {
+        "hypercorn.asyncio.tcp_server:TCPServer": f"{_SERVER} reader writer",
+        "hypercorn.asyncio.worker_context:WorkerContext": "sleep terminated",
+    },
+)
+TRIO = Foreign(
+    "hypercorn",
+    TESTED,
+    _BOTH
+    | {
+        "hypercorn.trio.tcp_server:TCPServer": f"{_SERVER} stream",
+        "hypercorn.trio.worker_context:WorkerContext": "sleep terminated",
+    },
+)
+READER = Foreign(PYTHON, ("3.11", "3.14"), {"asyncio.streams:StreamReader": "_buffer"})
+
+ON_ASYNCIO: tuple[Foreign, ...] = (ASYNCIO, H2, READER)
+ON_TRIO: tuple[Foreign, ...] = (TRIO, H2)
+"""All that is used in either flavour; hypercorn is the first."""

@@ -1,0 +1,23 @@
+"""The names of tornado that are used here although nobody has promised them, and the versions that
+the tests ran.
+"""
+
+from __future__ import annotations
+
+from ...foreign import Foreign
+
+TORNADO = Foreign(
+    "tornado",
+    ("6.6.1", "6.6.1"),
+    {
+        "tornado.http1connection:HTTP1Connection": """
+            __init__ _disconnect_on_finish _read_finished _request_start_line _response_start_line
+            _write_finished stream
+        """,
+        "tornado.iostream:BaseIOStream": "_write_buffer close closed",
+        "tornado.iostream:IOStream": "socket",
+        "tornado.tcpserver:TCPServer": "add_sockets",
+    },
+)
+
+ALL: tuple[Foreign, ...] = (TORNADO,)

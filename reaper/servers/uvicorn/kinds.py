@@ -1,0 +1,31 @@
+"""The classes of uvicorn's that are guarded, as far as they are installed."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from .names import HTTP2_MODULE
+
+try:
+    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+except ImportError:  # httptools is an extra of uvicorn's
+    PROTOCOLS: tuple[type, ...] = (H11Protocol,)
+else:
+    PROTOCOLS = (H11Protocol, HttpToolsProtocol)
+"""uvicorn's HTTP protocols that are installed."""
+
+CYCLES: tuple[Any, ...] = tuple(
+    vars(sys.modules[protocol.__module__])["RequestResponseCycle"] for protocol in PROTOCOLS
+)
+"""uvicorn's object for one request and its response, of each of them. Within its method `run_asgi`,
+which is the coroutine of a task, it is `self`.
+"""
+
+
+def cycles() -> tuple[Any, ...]:
+    """`CYCLES`, and that of HTTP/2 where it is imported."""
+    module = sys.modules.get(HTTP2_MODULE)
+    return CYCLES if module is None else (*CYCLES, vars(module)["RequestResponseCycle"])
