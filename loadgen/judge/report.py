@@ -11,7 +11,8 @@ import json
 import math
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from .histogram import PERCENTILES
 from .observation import Counters, Observation, Outcome, summed
 from .records import How, Record
 from .thresholds import Threshold
-from .verdict import BAD, GRAIN, Finding, judge_all, judge_each
+from .verdict import BAD, GRAIN, Finding, Verdict, judge_all, judge_each
 
 SCHEMA = "reaper-loadgen-report/1"
 TIMELINE_POINTS = 240
@@ -39,6 +40,162 @@ UNKNOWN_SERVER: dict[str, Any] = {
 Report = dict[str, Any]
 
 
+@dataclass(frozen=True)
+class Judged:
+    """A run, its verdict, and the sums over all processes that more than one section needs.
+
+    Attributes:
+        asked: What was asked for besides the plan.
+        server: What is known of the server's processes.
+        total: The counters of all processes together.
+        elapsed: Seconds from the first connection to the last event.
+        line, peak: What `timeline` returns.
+    """
+
+    plan: Plan
+    observation: Observation
+    verdict: Verdict
+    asked: dict[str, Any]
+    server: dict[str, Any]
+    total: Counters
+    elapsed: float
+    line: list[dict[str, float]]
+    peak: int
+
+    def per_second(self, amount: float) -> float | None:
+        """*amount* by the length of the run; None: it had none."""
+        return amount / self.elapsed if self.elapsed > 0 else None
+
+
+def _config(run: Judged) -> dict[str, Any]:
+    plan, law = run.plan, run.plan.law
+    return {
+        "mix": {behaviour.name: behaviour.weight for behaviour in plan.behaviours},
+        "timeout_s": law.timeout,
+        "tick_s": law.tick,
+        "tolerance_s": law.tolerance,
+        "duration_s": plan.duration,
+        "connect_rate": plan.ramp.rate or plan.rate,
+        "beat_s": plan.beat,
+        **run.asked,
+    }
+
+
+def _plan(run: Judged) -> dict[str, Any]:
+    ends, digest = run.plan.survey()
+    return {"seed": run.plan.seed, "digest": digest, "by_behaviour": ends}
+
+
+def _connections(run: Judged) -> dict[str, Any]:
+    seen, total = run.observation, run.total
+    failures = sum((Counter(outcome.failures) for outcome in seen.outcomes), Counter[str]())
+    ramped = seen.ramped
+    return {
+        "requested": run.plan.connections,
+        "established": total.established,
+        "failed": total.failed,
+        "peak_open": run.peak,
+        "reconnected": total.reconnected,
+        "refused": total.refused,
+        "failures": dict(failures),
+        "unanswered": total.unanswered,
+        "connect_s": None if ramped is None else ramped - seen.started,
+    }
+
+
+def _reaps(run: Judged) -> dict[str, Any]:
+    verdict, total = run.verdict, run.total
+    count = verdict.categories
+    ends = run.observation.records.columns[2]
+    named = (*BAD, "own_lag", "undecided", "closed_itself", "announced", "unjudged")
+    return {
+        "expected": verdict.expected,
+        "observed": verdict.observed,
+        **{name: count[name] for name in named},
+        "alive_at_end": count["alive"],
+        "late_raw": verdict.beyond_tick + total.read_late,
+        "late_raw_own": total.read_late,
+        "late_but_server_stuck": verdict.excused,
+        "excused_share": verdict.excused / verdict.expected if verdict.expected else 0.0,
+        "fin": ends.count(How.FIN),
+        "rst": ends.count(How.RST),
+        "grain_s": GRAIN,
+    }
+
+
+def _actions(run: Judged) -> dict[str, Any]:
+    total = run.total
+    named = ("asked", "answered", "cut", "underway", "surplus")
+    return {
+        "done": total.actions,
+        "per_s": run.per_second(total.actions),
+        **{name: getattr(total, name) for name in named},
+        "refused": total.refused_acts,
+        "unanswered": total.lost_answers,
+        "statuses": total.wrong,
+        "blocked": total.blocked,
+    }
+
+
+def _loadgen(run: Judged) -> dict[str, Any]:
+    outcomes = run.observation.outcomes
+    grown = sum(each.rss_open for each in outcomes)
+    before = sum(each.rss_before for each in outcomes)
+    established = run.total.established
+    return {
+        "processes": len(outcomes),
+        "processes_lost": len(run.observation.lost),
+        "lag_s": run.observation.lag.summary(),
+        "rss_bytes": grown or None,
+        "rss_bytes_per_connection": (
+            (grown - before) / established if grown and established else None
+        ),
+        "cpu_fraction": run.per_second(sum(outcome.cpu_seconds for outcome in outcomes)),
+    }
+
+
+def _stuck(run: Judged) -> dict[str, Any]:
+    return {
+        "own": max(stalls.longest for stalls in run.observation.own_stalls),
+        "server": run.observation.server_stalls.longest,
+    }
+
+
+def _by_behaviour(run: Judged) -> dict[str, Any]:
+    return {name: dict(counts) for name, counts in sorted(run.verdict.by_behaviour.items())}
+
+
+def _violations(run: Judged) -> list[Any]:
+    return [
+        story(record, behaviour, finding, run.plan.law, run.observation.started)
+        for record, behaviour, finding in run.verdict.violations
+    ]
+
+
+SECTIONS: Mapping[str, Callable[[Judged], Any]] = {
+    "schema": lambda run: SCHEMA,
+    "partial": lambda run: run.observation.partial,
+    "interrupted": lambda run: run.observation.interrupted,
+    "config": _config,
+    "plan": _plan,
+    "connections": _connections,
+    "reaps": _reaps,
+    "lateness_s": lambda run: lateness_summary(run.verdict.lateness),
+    "latency_s": lambda run: run.observation.latency.summary(),
+    "actions": _actions,
+    "loadgen": _loadgen,
+    "server": lambda run: run.server,
+    "stuck_s": _stuck,
+    "by_behaviour": _by_behaviour,
+    "lateness_histogram": lambda run: lateness_histogram(run.verdict.lateness, run.plan.law.tick),
+    "timeline": lambda run: run.line,
+    "violations": _violations,
+    "journal_dropped": lambda run: run.total.journal_dropped,
+    "elapsed_s": lambda run: run.elapsed,
+}
+"""The sections of a report in their order, and what writes each; the verdict comes last."""
+
+
 def build_report(
     plan: Plan,
     observation: Observation,
@@ -50,123 +207,41 @@ def build_report(
 
     *config* is what was asked for besides the plan.
     """
-    law = plan.law
     verdict = judge_all(
         plan, observation.records, observation.own_stalls, observation.server_stalls
     )
-    ends, digest = plan.survey()
-    outcomes = observation.outcomes
-    total = summed(outcome.counters for outcome in outcomes)
-    failures = sum((Counter(outcome.failures) for outcome in outcomes), Counter[str]())
+    total = summed(outcome.counters for outcome in observation.outcomes)
     elapsed = observation.ended - observation.started
-    ends_seen = observation.records.columns[2]
-    grown, before = (
-        sum(each.rss_open for each in outcomes),
-        sum(each.rss_before for each in outcomes),
-    )
     line, peak = timeline(observation)
-    count = verdict.categories
-    report: Report = {
-        "schema": SCHEMA,
-        "partial": observation.partial,
-        "interrupted": observation.interrupted,
-        "config": {
-            "mix": {behaviour.name: behaviour.weight for behaviour in plan.behaviours},
-            "timeout_s": law.timeout,
-            "tick_s": law.tick,
-            "tolerance_s": law.tolerance,
-            "duration_s": plan.duration,
-            "connect_rate": plan.ramp.rate or plan.rate,
-            "beat_s": plan.beat,
-            **config,
-        },
-        "plan": {"seed": plan.seed, "digest": digest, "by_behaviour": ends},
-        "connections": {
-            "requested": plan.connections,
-            "established": total.established,
-            "failed": total.failed,
-            "peak_open": peak,
-            "reconnected": total.reconnected,
-            "refused": total.refused,
-            "failures": dict(failures),
-            "unanswered": total.unanswered,
-            "connect_s": None
-            if observation.ramped is None
-            else observation.ramped - observation.started,
-        },
-        "reaps": {
-            "expected": verdict.expected,
-            "observed": verdict.observed,
-            **{
-                name: count[name]
-                for name in (*BAD, "own_lag", "undecided", "closed_itself", "announced", "unjudged")
-            },
-            "alive_at_end": count["alive"],
-            "late_raw": verdict.beyond_tick + total.read_late,
-            "late_raw_own": total.read_late,
-            "late_but_server_stuck": verdict.excused,
-            "excused_share": verdict.excused / verdict.expected if verdict.expected else 0.0,
-            "fin": ends_seen.count(How.FIN),
-            "rst": ends_seen.count(How.RST),
-            "grain_s": GRAIN,
-        },
-        "lateness_s": lateness_summary(verdict.lateness),
-        "latency_s": observation.latency.summary(),
-        "actions": {
-            "done": total.actions,
-            "per_s": total.actions / elapsed if elapsed > 0 else None,
-            **{
-                name: getattr(total, name)
-                for name in ("asked", "answered", "cut", "underway", "surplus")
-            },
-            "refused": total.refused_acts,
-            "unanswered": total.lost_answers,
-            "statuses": total.wrong,
-            "blocked": total.blocked,
-        },
-        "loadgen": {
-            "processes": len(outcomes),
-            "processes_lost": len(observation.lost),
-            "lag_s": observation.lag.summary(),
-            "rss_bytes": grown or None,
-            "rss_bytes_per_connection": (grown - before) / total.established
-            if grown and total.established
-            else None,
-            "cpu_fraction": sum(outcome.cpu_seconds for outcome in outcomes) / elapsed
-            if elapsed > 0
-            else None,
-        },
-        "server": server,
-        "stuck_s": {
-            "own": max(stalls.longest for stalls in observation.own_stalls),
-            "server": observation.server_stalls.longest,
-        },
-        "by_behaviour": {
-            name: dict(counts) for name, counts in sorted(verdict.by_behaviour.items())
-        },
-        "lateness_histogram": lateness_histogram(verdict.lateness, law.tick),
-        "timeline": line,
-        "violations": [
-            story(record, behaviour, finding, plan.law, observation.started)
-            for record, behaviour, finding in verdict.violations
-        ],
-        "journal_dropped": total.journal_dropped,
-        "elapsed_s": elapsed,
-    }
-    broken = [*verdict.reasons(law), *_answers(outcomes, total, config.get("protocol", ""))]
+    run = Judged(plan, observation, verdict, config, server, total, elapsed, line, peak)
+    report: Report = {name: write(run) for name, write in SECTIONS.items()}
+    broken = [
+        *verdict.reasons(plan.law),
+        *_answers(observation.outcomes, total, config.get("protocol", "")),
+    ]
     if observation.because is not None:
         broken.insert(0, observation.because)
     if not observation.partial:
         broken += [why for threshold in thresholds if (why := threshold.broken(report))]
-    doubts = list(observation.lost) if observation.partial else verdict.doubts()
-    if not observation.partial and not verdict.shown:
-        doubts.append("no connection came to a good end: nothing was shown")
-    if observation.interrupted:
-        open_ends = f"{count['undecided'] + count['alive']:,} of {total.established:,} connections"
-        doubts.append(f"interrupted after {seconds(elapsed)}: {open_ends} were still to be judged")
+    doubts = _doubts(run)
     report["verdict"] = "fail" if broken else "inconclusive" if doubts else "pass"
     report["reasons"] = broken + doubts
     return report
+
+
+def _doubts(run: Judged) -> list[str]:
+    """Why the run proves less than it was to prove."""
+    seen, verdict = run.observation, run.verdict
+    doubts = list(seen.lost) if seen.partial else verdict.doubts()
+    if not seen.partial and not verdict.shown:
+        doubts.append("no connection came to a good end: nothing was shown")
+    if seen.interrupted:
+        still = verdict.categories["undecided"] + verdict.categories["alive"]
+        open_ends = f"{still:,} of {run.total.established:,} connections"
+        doubts.append(
+            f"interrupted after {seconds(run.elapsed)}: {open_ends} were still to be judged"
+        )
+    return doubts
 
 
 def _answers(outcomes: Sequence[Outcome], total: Counters, protocol: str) -> list[str]:

@@ -27,6 +27,11 @@ def nanoseconds(seconds: float) -> int:
     return round(seconds * 1e9)
 
 
+def _same(instant: float) -> float:
+    """*instant*: both clocks are one."""
+    return instant
+
+
 class LeaseLog:
     """Keeps the journal of one core's connections: what an adapter calls at each event.
 
@@ -43,7 +48,7 @@ class LeaseLog:
     """
 
     def __init__(
-        self, core: IdleReaper, journal: Journal, real: Callable[[float], float] = float
+        self, core: IdleReaper, journal: Journal, real: Callable[[float], float] = _same
     ) -> None:
         self.journal = journal
         self._real = real

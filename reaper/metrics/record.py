@@ -5,9 +5,9 @@ keeps its meaning.*
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ..core.lease import Statistics
 
@@ -106,106 +106,168 @@ class Family:
     label: str = field(default="")
 
 
-def families(seen: LoopStatistics) -> Iterator[Family]:
-    """Yield every metric, in a stable order under stable names. Counters lack Prometheus' `_total`."""
-    core = seen.core
-    unstalled = "Time in which the loop stalled is not in it."
-    yield Family(
+class Row(NamedTuple):
+    """One metric of a reaper, and how it is read from its statistics."""
+
+    name: str
+    kind: Literal["gauge", "counter", "histogram"]
+    doc: str
+    read: Callable[[LoopStatistics], float | Mapping[str, float] | Histogram]
+    label: str = ""
+
+
+UNSTALLED = "Time in which the loop stalled is not in it."
+ROWS: Sequence[Row] = (
+    Row(
         "reaper_leases",
         "gauge",
         "Leases: one per connection and per further limit on it.",
-        core.registered,
-    )
-    yield Family(
+        lambda seen: seen.core.registered,
+    ),
+    Row(
         "reaper_leases_suspended",
         "gauge",
         "Leases that cannot expire: requests in flight.",
-        core.suspended,
-    )
-    yield Family("reaper_parked", "gauge", "Open connections that have no task now.", seen.parked)
-    yield Family("reaper_tick_seconds", "gauge", "The precision configured.", seen.tick)
-    yield Family("reaper_slots", "gauge", "Slots in the ring, due within its span.", core.slots)
-    yield Family(
+        lambda seen: seen.core.suspended,
+    ),
+    Row(
+        "reaper_parked",
+        "gauge",
+        "Open connections that have no task now.",
+        lambda seen: seen.parked,
+    ),
+    Row("reaper_tick_seconds", "gauge", "The precision configured.", lambda seen: seen.tick),
+    Row(
+        "reaper_slots",
+        "gauge",
+        "Slots in the ring, due within its span.",
+        lambda seen: seen.core.slots,
+    ),
+    Row(
         "reaper_slots_in_wheel",
         "gauge",
         "Slots in the wheel, beyond the ring's span.",
-        core.slots_in_wheel,
-    )
-    yield Family("reaper_epochs", "counter", "Epochs closed, at most two per tick.", core.epochs)
-    yield Family(
+        lambda seen: seen.core.slots_in_wheel,
+    ),
+    Row(
+        "reaper_epochs",
+        "counter",
+        "Epochs closed, at most two per tick.",
+        lambda seen: seen.core.epochs,
+    ),
+    Row(
         "reaper_reaped",
         "counter",
         "Connections closed by reaper, by reason.",
-        dict(seen.reasons),
+        lambda seen: dict(seen.reasons),
         "reason",
-    )
-    yield Family(
-        "reaper_expired", "counter", "Leases that came due and were not averted.", core.expired
-    )
-    yield Family(
+    ),
+    Row(
+        "reaper_expired",
+        "counter",
+        "Leases that came due and were not averted.",
+        lambda seen: seen.core.expired,
+    ),
+    Row(
         "reaper_averted",
         "counter",
         "Leases that came due and were spared by the final check.",
-        core.averted,
-    )
-    yield Family(
-        "reaper_moved", "counter", "Leases moved on in the ring, because of activity.", core.moved
-    )
-    yield Family("reaper_released", "counter", "Leases that ended without reaper.", core.released)
-    for name, values, doc in (
-        (
-            "",
-            seen.lateness,
-            "Close - last activity - timeout, activity taken to be in the middle of its epoch.",
-        ),
-        ("_lower", seen.lateness_lower, "Least that the lateness of each close can have been."),
-        ("_upper", seen.lateness_upper, "Most that the lateness of each close can have been."),
-    ):
-        yield Family(f"reaper_lateness{name}_seconds", "histogram", f"{doc} {unstalled}", values)
-    yield Family(
-        "reaper_late", "counter", "Connections certainly closed more than one tick late.", seen.late
-    )
-    yield Family(
+        lambda seen: seen.core.averted,
+    ),
+    Row(
+        "reaper_moved",
+        "counter",
+        "Leases moved on in the ring, because of activity.",
+        lambda seen: seen.core.moved,
+    ),
+    Row(
+        "reaper_released",
+        "counter",
+        "Leases that ended without reaper.",
+        lambda seen: seen.core.released,
+    ),
+    Row(
+        "reaper_lateness_seconds",
+        "histogram",
+        "Close - last activity - timeout, activity taken to be in the middle of its epoch. "
+        + UNSTALLED,
+        lambda seen: seen.lateness,
+    ),
+    Row(
+        "reaper_lateness_lower_seconds",
+        "histogram",
+        f"Least that the lateness of each close can have been. {UNSTALLED}",
+        lambda seen: seen.lateness_lower,
+    ),
+    Row(
+        "reaper_lateness_upper_seconds",
+        "histogram",
+        f"Most that the lateness of each close can have been. {UNSTALLED}",
+        lambda seen: seen.lateness_upper,
+    ),
+    Row(
+        "reaper_late",
+        "counter",
+        "Connections certainly closed more than one tick late.",
+        lambda seen: seen.late,
+    ),
+    Row(
         "reaper_tick_lag_seconds",
         "histogram",
         "How late the event loop woke reaper, each time.",
-        seen.lags,
-    )
-    yield Family(
-        "reaper_loop_lag_seconds", "gauge", "How late the event loop last woke reaper.", seen.lag
-    )
-    yield Family(
-        "reaper_loop_lag_max_seconds", "gauge", "The latest it ever woke reaper.", seen.max_lag
-    )
-    yield Family(
+        lambda seen: seen.lags,
+    ),
+    Row(
+        "reaper_loop_lag_seconds",
+        "gauge",
+        "How late the event loop last woke reaper.",
+        lambda seen: seen.lag,
+    ),
+    Row(
+        "reaper_loop_lag_max_seconds",
+        "gauge",
+        "The latest it ever woke reaper.",
+        lambda seen: seen.max_lag,
+    ),
+    Row(
         "reaper_loop_stalls",
         "counter",
         "Times the loop woke reaper more than one tick late.",
-        seen.stalls,
-    )
-    yield Family(
+        lambda seen: seen.stalls,
+    ),
+    Row(
         "reaper_loop_stalled_seconds",
         "counter",
         "Time of those, charged to no connection.",
-        seen.stalled,
-    )
-    yield Family(
+        lambda seen: seen.stalled,
+    ),
+    Row(
         "reaper_cpu_seconds",
         "counter",
         "CPU time of reaper's own task, without what it cancels.",
-        seen.cpu,
-    )
-    yield Family(
+        lambda seen: seen.cpu,
+    ),
+    Row(
         "reaper_abandoned",
         "counter",
         "Requests cancelled because their client was gone.",
-        seen.abandoned,
-    )
-    if (journal := seen.journal) is not None:
-        yield Family(
-            "reaper_journal_rows", "gauge", "Journal rows that a kill does not lose.", journal.rows
-        )
-        yield Family("reaper_journal_dropped", "counter", "Journal rows lost.", journal.dropped)
-        yield Family(
-            "reaper_journal_errors", "counter", "Failures of the journal's writer.", journal.errors
-        )
+        lambda seen: seen.abandoned,
+    ),
+)
+"""Every metric, in a stable order under stable names. Counters lack Prometheus' `_total`."""
+
+JOURNAL: Sequence[tuple[str, Literal["gauge", "counter"], str, str]] = (
+    ("reaper_journal_rows", "gauge", "Journal rows that a kill does not lose.", "rows"),
+    ("reaper_journal_dropped", "counter", "Journal rows lost.", "dropped"),
+    ("reaper_journal_errors", "counter", "Failures of the journal's writer.", "errors"),
+)
+"""Those of a journal: name, kind, description, and the field of its statistics."""
+
+
+def families(seen: LoopStatistics) -> Iterator[Family]:
+    """Yield every metric of `ROWS`; those of `JOURNAL`, too, where there is a journal."""
+    for row in ROWS:
+        yield Family(row.name, row.kind, row.doc, row.read(seen), row.label)
+    if seen.journal is not None:
+        for name, kind, doc, attribute in JOURNAL:
+            yield Family(name, kind, doc, getattr(seen.journal, attribute))
