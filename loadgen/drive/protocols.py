@@ -58,6 +58,7 @@ class Dialect:
         answers: Whether the server answers what it reads.
         foreign: The beginning of the first answer that is none in this protocol; empty until there
             is one.
+        heard: The beginning of the first answer, where answers are not known; else empty.
         wrong: Statuses that were not expected, and how often each came.
         opening: What is sent before a connection counts as established; `opened` says when that has
             been answered.
@@ -72,6 +73,7 @@ class Dialect:
         self, target: Target, paths: Paths = ROOT, statuses: tuple[str, ...] = DEFAULT_STATUSES
     ) -> None:
         self.foreign = b""
+        self.heard = b""
         self.wrong: Counter[str] = Counter()
         self.payloads: dict[Act, tuple[bytes, int]] = {
             Act.HELLO_START: (HELLO_START, 0),
@@ -96,6 +98,8 @@ class Dialect:
 
         Returns them, and what the protocol wants sent back at once, such as a pong.
         """
+        if not self.heard:
+            self.heard = data[:KEPT_BYTES]
         return len(data), b""
 
     def opened(self, data: bytes) -> int:

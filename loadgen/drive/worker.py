@@ -154,6 +154,7 @@ class Worker:
     def note_dialect(self) -> None:
         """Take over what the dialect has counted, for the parent."""
         self.counters.foreign = self.dialect.foreign
+        self.counters.heard = self.dialect.heard
         self.counters.wrong = dict(self.dialect.wrong)
 
     def on_control(self) -> None:

@@ -33,6 +33,8 @@ class Counters:
         wrong: Statuses that were not expected, and how often each came.
         foreign: The beginning of the first answer that is none in the protocol spoken; empty if
             there was none.
+        heard: The beginning of the first answer where nobody knows what answers are (raw); empty if
+            there was none.
         read_late: Closes that were read beyond one tick, and had come to this machine within it.
         ramped: Whether every connection is up, or has failed.
     """
@@ -56,6 +58,7 @@ class Counters:
     read_late: int = 0
     refusal: str = ""
     foreign: bytes = b""
+    heard: bytes = b""
     wrong: dict[str, int] = field(default_factory=dict)
     ramped: bool = False
     journal_dropped: int = 0

@@ -219,6 +219,8 @@ def build_report(
         *verdict.reasons(plan.law),
         *_answers(observation.outcomes, total, config.get("protocol", "")),
     ]
+    if verdict.categories["early"]:
+        broken += _said(run)
     if observation.because is not None:
         broken.insert(0, observation.because)
     if not observation.partial:
@@ -264,6 +266,14 @@ def _answers(outcomes: Sequence[Outcome], total: Counters, protocol: str) -> lis
     if foreign := next((each.counters.foreign for each in outcomes if each.counters.foreign), b""):
         found.append(f"answers that are no {protocol or 'answers'}: {foreign[:40]!r}")
     return found
+
+
+def _said(run: Judged) -> list[str]:
+    """What the server said before it closed too early: where answers are not known, they tell why."""
+    heard = next(
+        (each.counters.heard for each in run.observation.outcomes if each.counters.heard), b""
+    )
+    return [f"the first thing that the server sent was {heard!r}"] if heard else []
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float | None:

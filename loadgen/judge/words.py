@@ -17,9 +17,9 @@ PARTS = {
     "kernel": "kernel",
     "server": "server",
     "generator": "generator",
-    "most_used": "most in use beyond the start",
+    "most_used": "the whole machine at most, beyond what it had in use before",
 }
-KINDS_OF_PROCESS = {"server": "worker of the server", "generator": "process of the generator"}
+KINDS_OF_PROCESS = {"server": "of the server", "generator": "of the generator"}
 REASONS = 5
 """How many reasons are printed; all are in the report."""
 INDENT = 13
@@ -145,7 +145,7 @@ def of_machine(machine: dict[str, Any] | None) -> list[Figure]:
     for name, key, shown, ending in (
         ("memory", "memory_bytes", size, ""),
         ("cpu", "cpu_s", seconds, ""),
-        ("one more", "process_bytes", size, ", before its first connection"),
+        ("per process", "process_bytes", size, ", before its first connection"),
     ):
         names = KINDS_OF_PROCESS if key == "process_bytes" else PARTS
         taken = (machine or {}).get(key, {})

@@ -101,6 +101,9 @@ def plan_shares(target: Target, connections: int, processes: int | None = None) 
     wanted = min(wanted, connections)
     base, extra = divmod(connections, wanted)
     most = -(-connections // wanted)
+    # As long as half of the ports of 127.0.0.1 do, clients come from there, as anybody's do: a
+    # server may trust no other address (Redis in its protected mode).
+    own_sources = own_sources and connections > per_source() // 2
     each = -(-most // per_source()) if own_sources else 0
     return [
         Share(

@@ -13,9 +13,10 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,29 @@ def passes(status: int, report: dict[str, Any]) -> None:
     lag = held_up(report)
     verdict = "inconclusive" if lag else "pass"
     assert (report["verdict"], report["reasons"], status == 0) == (verdict, lag, not lag)
+
+
+@pytest.mark.slow
+def test_what_a_server_says_before_it_closes_too_early_is_a_reason() -> None:
+    """As Redis does, which in its protected mode refuses all but 127.0.0.1."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def refuse() -> None:
+            with suppress(OSError):
+                while True:
+                    sock, peer = listening.accept()
+                    came_from.append(peer[0])
+                    sock.sendall(b"-DENIED in protected mode\r\n")
+                    sock.close()
+
+        came_from: list[str] = []
+        threading.Thread(target=refuse, daemon=True).start()
+        port = listening.getsockname()[1]
+        status, report = run(port, "--protocol", "raw", "--mix", "silent=1", connections=10)
+        listening.shutdown(socket.SHUT_RDWR)
+    assert (status, report["verdict"], report["reaps"]["early"]) == (1, "fail", 10)
+    assert [reason for reason in report["reasons"] if "-DENIED in protected mode" in reason]
+    assert set(came_from) == {"127.0.0.1"}
 
 
 @pytest.mark.slow
