@@ -60,7 +60,7 @@ class SocketFace(Face):
 
     @property
     def whose(self) -> Any:
-        """The server's object; None once it is freed. Nothing but `known` is asked after that."""
+        """The server's object; None once it is freed. What stands for it is closing then."""
         return self._whose()
 
     def known(self) -> dict[str, Any]:

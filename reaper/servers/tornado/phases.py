@@ -27,13 +27,18 @@ class TornadoFace(SocketFace):
     ends = False
 
     def is_closing(self) -> bool:
-        return bool(self.whose.closed())
+        whose = self.whose
+        return whose is None or bool(whose.closed())
 
     def get_write_buffer_size(self) -> int:
-        return len(self.whose._write_buffer or b"")  # None once the stream is closed
+        whose = self.whose
+        if whose is None:
+            return 0
+        return len(whose._write_buffer or b"")  # None once the stream is closed
 
     def close(self) -> None:
-        self.whose.close()
+        if (whose := self.whose) is not None:
+            whose.close()
 
     abort = close
 

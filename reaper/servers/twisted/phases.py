@@ -20,16 +20,20 @@ class TwistedFace(SocketFace):
     """Stands for the transport of a `twisted.internet.tcp.Server`."""
 
     def is_closing(self) -> bool:
-        return not self.whose.connected or bool(self.whose.disconnecting)
+        whose = self.whose
+        return whose is None or not whose.connected or bool(whose.disconnecting)
 
     def get_write_buffer_size(self) -> int:
-        return len(self.whose.dataBuffer) + int(self.whose._tempDataLen)
+        whose = self.whose
+        return 0 if whose is None else len(whose.dataBuffer) + int(whose._tempDataLen)
 
     def close(self) -> None:
-        self.whose.loseConnection()
+        if (whose := self.whose) is not None:
+            whose.loseConnection()
 
     def abort(self) -> None:
-        self.whose.abortConnection()
+        if (whose := self.whose) is not None:
+            whose.abortConnection()
 
 
 def watch(transport: Any) -> None:
