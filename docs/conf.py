@@ -73,6 +73,7 @@ NAVIGATION = {
         "docs/cluster",
         "docs/probe",
         "docs/reliability",
+        "docs/guests",
     ],
     "Project": [
         "docs/stability",

@@ -33,6 +33,10 @@ from loadgen.units import BadArgument, parse_target
 from loadgen.vanish import vanish
 
 from ..groups import Group, memory_group
+from ..guests import conversations
+from ..guests.__main__ import measured
+from ..guests.columns import COLUMNS
+from ..guests.named import faults
 from ..serving import ROOT, Server, free_port, load, serving
 from ..stops import trial as stops
 from ..stops.words import LAST
@@ -549,3 +553,31 @@ async def proxied(given: Round, idles: list[float], bursts: int = 8) -> None:
                 given.outcome.failures.append(
                     f"nginx keeps for {idle:g} s, {path}: {dict(statuses)}"
                 )
+
+
+# ---- guests
+
+
+async def visited(given: Round) -> None:
+    """Each kind of client at as many guests as there is time for, one at least."""
+    for column in random.sample(list(COLUMNS.values()), len(COLUMNS)):
+        cells, holds = await asyncio.to_thread(measured, column, quick=True)
+        given.outcome.count("guests")
+        given.outcome.count("cells", len(cells))
+        given.outcome.failures += faults(column.name, cells, holds)
+        if given.left <= 0:
+            break
+
+
+async def conversed(given: Round) -> None:
+    """Random conversations in HTTP/2 at as many guests as there is time for, one at least."""
+    guests = random.sample(list(conversations.H2.values()), len(conversations.H2))
+    for number, column in enumerate(guests):
+        first = random.randrange(1 << 30)
+        until = time.monotonic() + max(0.0, given.left) / (len(guests) - number)
+        seeds = range(first, first + 10_000)
+        count, found = await asyncio.to_thread(conversations.tried, column, seeds, until)
+        given.outcome.count("conversations", count)
+        given.outcome.failures += [f"{column.name}: {each}" for each in found]
+        if given.left <= 0:
+            break

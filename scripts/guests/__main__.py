@@ -1,0 +1,152 @@
+"""`python -m scripts.guests [--only COLUMN] [--quick] [--document]`: every kind of client at every
+guest, stock and guarded.
+
+One rule: *what the page says was measured by this command*; a test compares the page with what it
+kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from reaper.config.flags import Parser
+
+from ..provenance import machine
+from ..serving import ROOT, DidNotStart
+from .columns import COLUMNS, Column
+from .held import held
+from .kinds import LIMIT, TICK
+from .named import HOLDS, NAMED, faults, known
+from .trial import KINDS, Cell, kinds_of, pair, tried
+
+PAGE = ROOT / "docs" / "guests.md"
+KEPT = Path(__file__).with_name("results.json")
+BEGIN = "<!-- guests: written by `python -m scripts.guests --document`, do not edit -->"
+END = "<!-- end of guests -->"
+COUNT, FEW = 1000, 150
+"""Connections after which objects are counted: in the whole, and in the quick half."""
+GROUPS = {
+    "http": "HTTP/1.1",
+    "websocket": "WebSockets over HTTP/1.1",
+    "http2": "HTTP/2",
+    "lines": "Servers of lines",
+}
+
+
+def main() -> int:
+    """Measure. Exit status: 0 no cell is red but those that are named, 1 one is, or a row is not
+    true any more, 2 bad arguments or a server that does not start.
+    """
+    parser = Parser(prog="python -m scripts.guests", description=__doc__.splitlines()[0])
+    parser.add_argument("--only", metavar="COLUMN", choices=tuple(COLUMNS), help="this guest alone")
+    parser.add_argument("--quick", action="store_true", help="the half that the tests have")
+    parser.add_argument("--document", action="store_true", help=f"keep it, and write {PAGE.name}")
+    options = parser.parse_args()
+    if options.document and options.quick:
+        parser.error("--document: needs every kind; leave out --quick")
+    report: dict[str, Any] = {"about": {}, "cells": {}, "holds": {}}
+    wrong: list[str] = []
+    for column in [COLUMNS[options.only]] if options.only else COLUMNS.values():
+        about = machine()
+        try:
+            cells, holds = measured(column, quick=options.quick)
+        except DidNotStart as error:
+            print(f"{column.name}: {error}", file=sys.stderr)
+            return 2
+        found = faults(column.name, cells, holds, coarse=options.quick)
+        wrong += found
+        report["cells"][column.name] = {name: said(cell) for name, cell in cells.items()}
+        report["holds"][column.name] = list(holds)
+        report["about"][column.name] = about | {"load_after": os.getloadavg()[0]}
+        red = sum(bool(cell.wrong or cell.lacks) for cell in cells.values())
+        print(f"{column.name}: {len(cells)} kinds, {red} red; holds {holds or 'nothing'}")
+        print(*(f"  {each}" for each in found), sep="\n", flush=True)
+    if options.document:
+        if options.only and KEPT.exists():  # the other guests stay as they were measured
+            kept = json.loads(KEPT.read_text())
+            report = {name: kept[name] | report[name] for name in report}
+        KEPT.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+        document(report)
+    print(f"FAIL: {len(wrong)}" if wrong else "PASS")
+    return 1 if wrong else 0
+
+
+def measured(column: Column, *, quick: bool = False) -> tuple[dict[str, Cell], list[str]]:
+    """The cells of *column*, and of which types the guarded server holds objects it should not."""
+    with tempfile.TemporaryDirectory() as folder, pair(column, Path(folder)) as (stock, guarded):
+        where = stock.address, guarded.address
+        kinds = kinds_of(column, quick=quick)
+        named = partial(known, column.name, coarse=quick)
+        cells = asyncio.run(tried(kinds, *where, named, coarse=quick))
+        more = asyncio.run(held(column, *where, FEW if quick else COUNT))
+    return cells, [f"{kind} {count:+,}" for kind, count in more.most_common(12)]
+
+
+def said(cell: Cell) -> str:
+    """A cell, for the table: what became of the client, and of stock's if that differs."""
+    mine, stock = cell.guarded.words, cell.stock.words
+    if cell.kind.lives:
+        text = mine if mine == stock else f"{mine} (stock {stock})"
+        return f"**{text}**" if cell.wrong else text
+    text = mine if stock == "held" else f"{mine} ({stock})"
+    return f"**{text}**" if cell.wrong else text
+
+
+def table(report: dict[str, Any]) -> str:
+    """What the page shows of *report*."""
+    cells, abouts = report["cells"], report["about"].values()
+    commits = sorted({each["commit"][:12] for each in abouts})
+    loads = [each[key] for each in abouts for key in ("load_before", "load_after")]
+    about = next(iter(abouts))
+    taken = (
+        f"Commit {', '.join(commits)}; {about['date']}, {about['cpus']} cores,"
+        f" {about['python']}, load {min(loads):.0f} to {max(loads):.0f}."
+        f" {len(KINDS)} kinds, {len(COLUMNS)} guests, {sum(map(len, cells.values())):,} cells;"
+        f" every limit {LIMIT:g} s, the tick {TICK * 1000:g} ms."
+    )
+    lines = [taken]
+    for speaks, title in GROUPS.items():
+        columns = [column.name for column in COLUMNS.values() if speaks in column.speaks]
+        kinds = [kind for kind in KINDS.values() if kind.speaks == speaks]
+        lines += ["", f"### {title}", "", f"| the client | {' | '.join(columns)} |"]
+        lines.append("|---|" + "---|" * len(columns))
+        for kind in kinds:
+            found = [cells.get(column, {}).get(kind.name, "") for column in columns]
+            limit = f"; `{kind.limit}`" if kind.limit else ""
+            lines.append(f"| {kind.name}{limit} | {' | '.join(found)} |")
+    lines += ["", "### Objects", "", "| guest | " + HOLDS + " |", "|---|---|"]
+    for column, types in report["holds"].items():
+        lines.append(f"| {column} | {_types(types)} |")
+    lines += ["", "### Cells that are named", "", "| guests | clients | why |", "|---|---|---|"]
+    for row in NAMED:
+        kinds_of_row = "all that may be told 408" if row.told else "; ".join(row.kinds)
+        lines.append(f"| {'; '.join(row.columns)} | {kinds_of_row} | {row.why} |")
+    return "\n".join(lines)
+
+
+def _types(types: Iterable[str]) -> str:
+    return "**" + ", ".join(types) + "**" if types else "yes"
+
+
+def document(report: dict[str, Any]) -> None:
+    """Write the tables between the marks of the page. Raises SystemExit: it has none."""
+    page = PAGE.read_text(encoding="utf-8")
+    before, _, rest = page.partition(BEGIN)
+    if not rest:
+        raise SystemExit(f"{PAGE} lacks the mark {BEGIN}")
+    PAGE.write_text(
+        "\n".join([before + BEGIN, "", table(report), "", END + rest.partition(END)[2]]),
+        encoding="utf-8",
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

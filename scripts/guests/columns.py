@@ -1,0 +1,115 @@
+"""The guests: how each server is started, stock and guarded, and what it speaks."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from .kinds import LIMIT, TICK
+
+PHASES = ("FIRST_BYTE", "HEADERS", "BODY", "KEEP_ALIVE", "WRITE", "TUNNEL", "IDLE", "HALF_CLOSED")
+LIMITS = {
+    **{f"REAPER_TIMEOUTS_{phase}": f"{LIMIT:g}s" for phase in PHASES},
+    "REAPER_TICK": f"{TICK * 1000:g}ms",
+    "REAPER_LIMITS_MIN_IN_RATE": "0",
+    "REAPER_LIMITS_MIN_OUT_RATE": "0",
+}
+"""The settings of every guarded server; least rates are another subject."""
+OFF = {f"REAPER_TIMEOUTS_{phase}": "0s" for phase in PHASES} | {
+    "REAPER_LIMITS_MIN_IN_RATE": "0",
+    "REAPER_LIMITS_MIN_OUT_RATE": "0",
+}
+"""The reference server without its limits: what it is compared with."""
+
+_ASGI, _WSGI = "scripts.guests.apps.asgi:app", "scripts.guests.apps.wsgi:app"
+_CLEAR = "--http-protocols h1,h2 --http2-cleartext prior-knowledge"
+_RUN = "reaper run --"
+_PROGRAM = "scripts.guests.apps.programs"
+_REFERENCE = (
+    "scripts.guests.apps.reference http --workers 1 --port {port} --drain-idle 100ms"
+    " --max-requests 0"
+)
+
+HTTP, WEB, H2 = ("http",), ("http", "websocket"), ("http2",)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A guest: the words that `python -m` starts, stock and guarded; `{port}` is where it listens.
+
+    Attributes:
+        speaks: The kinds of clients that it understands.
+        unguarded: The settings of the stock one.
+    """
+
+    name: str
+    stock: str
+    guarded: str
+    speaks: tuple[str, ...] = HTTP
+    unguarded: Mapping[str, str] | None = None
+
+    def command(self, port: int, *, guarded: bool) -> list[str]:
+        """The words that start it."""
+        words = (self.guarded if guarded else self.stock).format(port=port).split()
+        return [sys.executable, "-m", *words]
+
+
+def _run(name: str, command: str, *speaks: str) -> Column:
+    """A guest that `reaper run` guards. It starts Python's modules by `python -m`."""
+    return Column(name, command, f"{_RUN} {sys.executable} -m {command}", speaks or WEB)
+
+
+def _uvicorn(name: str, stock: str, guarded: str, *speaks: str) -> Column:
+    command = f"uvicorn {_ASGI} --port {{port}} --no-access-log --ws websockets --http"
+    return Column(name, f"{command} {stock}", f"{command} reaper.uvicorn:{guarded}", speaks)
+
+
+def _gunicorn(name: str, stock: str, guarded: str, *speaks: str) -> Column:
+    application = _WSGI if "gthread" in stock else _ASGI
+    clear = f"{_CLEAR} " if speaks == H2 else ""
+    command = f"gunicorn {application} --no-control-socket {clear}-b 127.0.0.1:{{port}} -k"
+    return Column(name, f"{command} {stock}", f"{command} reaper.gunicorn.{guarded}", speaks)
+
+
+def _program(name: str, program: str, *speaks: str, run: bool = True) -> Column:
+    command = f"{_PROGRAM} {program} {{port}}"
+    if run:
+        return _run(name, command, *speaks)
+    return Column(name, command, f"{command} --guarded", speaks)
+
+
+_HYPERCORN = f"hypercorn {_ASGI} -b 127.0.0.1:{{port}}"
+COLUMNS = {
+    column.name: column
+    for column in (
+        _uvicorn("uvicorn, httptools", "httptools", "HttpTools", *WEB),
+        _uvicorn("uvicorn, h11", "h11", "H11", *WEB),
+        _uvicorn("uvicorn, HTTP/2", "zttp --http2", "Http2", *H2),
+        _run("hypercorn", _HYPERCORN),
+        _run("hypercorn, trio", f"{_HYPERCORN} -k trio"),
+        _run("hypercorn, HTTP/2", _HYPERCORN, *H2),
+        _run("hypercorn, trio, HTTP/2", f"{_HYPERCORN} -k trio", *H2),
+        _gunicorn("gunicorn, asgi", "asgi", "ASGIWorker", *WEB),
+        _gunicorn("gunicorn, asgi, HTTP/2", "asgi", "ASGIWorker", *H2),
+        _gunicorn(
+            "gunicorn, threads", "gthread --threads 100", "ThreadWorker --threads 100", *HTTP
+        ),
+        _gunicorn(
+            "gunicorn, threads, HTTP/2", "gthread --threads 100", "ThreadWorker --threads 100", *H2
+        ),
+        _program("aiohttp, `reaper run`", "aiohttp"),
+        _program("aiohttp, `run_app`", "aiohttp", *WEB, run=False),
+        _program("sanic", "sanic"),
+        _program("tornado", "tornado"),
+        _run("daphne", f"daphne -b 127.0.0.1 -p {{port}} {_ASGI}"),
+        _program("websockets", "websockets", "websocket"),
+        _program("websockets, `connection`", "websockets", "websocket", run=False),
+        _program("start_server", "start_server", "lines", run=False),
+        _program("start_server, handed over", "handed", "lines", run=False),
+        _program("serve_tcp", "serve_tcp", "lines", run=False),
+        _program("serve_parked", "serve_parked", "lines", run=False),
+        Column("the reference", _REFERENCE, _REFERENCE, HTTP, OFF),
+    )
+}
+"""The columns of the table, by name."""

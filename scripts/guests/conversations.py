@@ -1,0 +1,200 @@
+"""`python -m scripts.guests.conversations [--only COLUMN] [--count 10000] [--seed 1]`: random valid
+conversations in HTTP/2, each with a stock server and a guarded one.
+
+One rule: *per stream the same bytes and the same end*. A conversation is made of its seed alone, and
+no rest in it is as long as a limit, so the guard has no part in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+import time
+from pathlib import Path
+from random import Random
+
+from reaper.config.flags import Parser
+
+from ..serving import DidNotStart
+from .columns import COLUMNS, LIMITS, PHASES, Column
+from .kinds import Act, Ask, Begin, Body, Cancel, Kind, Open, Pings, Rest, Settings, Trailers, Want
+from .play import Address, played
+from .trial import pair
+
+PATIENCE = 20.0
+"""Seconds for a whole conversation; a busy machine is slow, and that is no end."""
+AT_ONCE = 20
+TRIES = 2
+"""How often what differs is compared: a busy stock server has timeouts of its own."""
+LONGER = LIMITS | {f"REAPER_TIMEOUTS_{phase}": "10s" for phase in PHASES}
+"""The settings of the guarded server: limits that no rest comes near."""
+H2 = {column.name: column for column in COLUMNS.values() if "http2" in column.speaks}
+
+
+def conversation(seed: int) -> Kind:
+    """The conversation of that seed."""
+    random = Random(seed)
+    window = random.choice((1, 500, 5_000, 65_535, 1_000_000))
+    most = min(60_000, max(20, 20 * window))
+    acts: list[Act] = [Begin(window=window)]
+    wants: list[Want] = []
+    plans = [_plan(random, most) for _ in range(random.randint(1, 6))]
+    begun: dict[int, int] = {}
+    while plans:
+        place = random.randrange(len(plans))
+        plan, want = plans[place]
+        step = plan.pop(0)
+        if id(plan) not in begun:
+            begun[id(plan)] = len(wants)
+            wants.append(want)
+        number = begun[id(plan)]
+        if isinstance(step, Body):
+            step = Body(number, step.data, step.end, step.padding)
+        elif isinstance(step, Trailers):
+            step = Trailers(number)
+        elif isinstance(step, Cancel):
+            step = Cancel(number)
+        acts.append(step)
+        if not plan:
+            plans = [each for each in plans if each[0] is not plan]
+        if random.random() < 0.3:
+            acts.append(_noise(random))
+    acts += [Settings(1_000_000), Open(1_000_000)]  # nothing waits for a window in the end
+    return Kind(name=f"seed {seed}", speaks="http2", acts=tuple(acts), answers=tuple(wants))
+
+
+Plan = tuple[list[Act], Want]
+
+
+def _plan(random: Random, most: int) -> Plan:
+    """What is done on one stream, and what has to come."""
+    pieces = random.choice((1, 1, 1, 2, 3))
+    cancels = random.random() < 0.12
+    if random.random() < 0.5:
+        size = random.randint(0, most)
+        path, want = random.choice(
+            (
+                ("/", Want(b"hello")),
+                (f"/some?{size}", Want(bytes(size))),
+                ("/slow?0.03", Want(b"hello")),
+                ("/pause?0.03", Want(b"firstafter")),
+                ("/drops?5", Want(b"0123456789" * 5)),
+            )
+        )
+        acts: list[Act] = [Ask(path, pieces=pieces)]
+    else:
+        body = random.randbytes(random.randint(0, min(most, 30_000)))
+        acts, want = [Ask("/echo", "POST", end=False, pieces=pieces)], Want(body)
+        trails, rest = random.random() < 0.3, body
+        while rest:
+            size = random.randint(1, max(1, len(body) // 2))
+            piece, rest = rest[:size], rest[size:]
+            acts.append(Body(0, piece, end=not rest and not trails, padding=_padding(random)))
+        if trails:
+            acts.append(Trailers(0))
+        elif not body:
+            acts.append(Body(0, b"", padding=_padding(random)))
+    if cancels:
+        acts = [*acts[: random.randint(1, len(acts))], Cancel(0)]
+        want = Want(None, status=0)
+    return acts, want
+
+
+def _padding(random: Random) -> int | None:
+    return random.randint(0, 255) if random.random() < 0.3 else None
+
+
+def _noise(random: Random) -> Act:
+    """What moves nothing, and is allowed at any time."""
+    return random.choice(
+        (
+            Pings(1),
+            Settings(random.choice((0, 1_000, 65_535, 200_000))),
+            Open(random.randint(1, 50_000)),
+            Rest(random.choice((0.0, 0.01, 0.05, 0.3))),
+        )
+    )
+
+
+async def compared(seed: int, stock: Address, guarded: Address) -> str:
+    """How the conversation of *seed* differs at the two servers; "" if it does not."""
+    kind = conversation(seed)
+    one, other = await asyncio.gather(*(played(kind, each, PATIENCE) for each in (stock, guarded)))
+    for number, want in enumerate(kind.answers):
+        if want.status:  # one that the client cancels may have got any part of its answer
+            of_stock, mine = (
+                seen.streams[number] if number < len(seen.streams) else (0, b"", "none")
+                for seen in (one, other)
+            )
+            if of_stock != mine:
+                return f"seed {seed}, stream {number}: {_words(mine)}, stock {_words(of_stock)}"
+    return ""
+
+
+def _words(stream: tuple[int, bytes, str]) -> str:
+    status, body, end = stream
+    return f"{status}, {len(body)} bytes, {end or 'no end'}"
+
+
+async def differing(
+    seeds: range, stock: Address, guarded: Address, until: float = 0
+) -> tuple[int, list[str]]:
+    """How many conversations of *seeds* there were, and those that differed each time. *until*: an
+    instant of the monotonic clock at which no more are begun; 0: none.
+    """
+    found: list[str] = []
+    count = 0
+    for place in range(0, len(seeds), AT_ONCE):
+        some = seeds[place : place + AT_ONCE]
+        said = await asyncio.gather(*(compared(seed, stock, guarded) for seed in some))
+        count += len(some)
+        for seed, words in zip(some, said, strict=True):
+            again = words
+            for _ in range(TRIES - 1):
+                again = again and await compared(seed, stock, guarded)
+            found += [again] if again else []
+        if until and time.monotonic() > until:
+            break
+    return count, found
+
+
+def tried(column: Column, seeds: range, until: float = 0) -> tuple[int, list[str]]:
+    """`differing` of the two servers of *column*, started for that."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        pair(column, Path(folder), LONGER) as (stock, guarded),
+    ):
+        return asyncio.run(differing(seeds, stock.address, guarded.address, until))
+
+
+def main() -> int:
+    """Compare. Exit status: 0 no conversation differs, 1 one does, 2 bad arguments or a server that
+    does not start.
+    """
+    parser = Parser(
+        prog="python -m scripts.guests.conversations", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument("--only", metavar="COLUMN", choices=tuple(H2), help="this guest alone")
+    parser.add_argument("--count", type=int, default=10_000, help="of each guest; default 10,000")
+    parser.add_argument("--seed", type=int, default=1, help="the first; default 1")
+    options = parser.parse_args()
+    if options.count < 1:
+        parser.error(f"--count {options.count}: must be 1 or more")
+    seeds, wrong = range(options.seed, options.seed + options.count), 0
+    for column in [H2[options.only]] if options.only else H2.values():
+        try:
+            count, found = tried(column, seeds)
+        except DidNotStart as error:
+            print(f"{column.name}: {error}", file=sys.stderr)
+            return 2
+        wrong += len(found)
+        print(
+            f"{column.name}: {count:,} conversations, seeds from {options.seed}; {len(found)} differ"
+        )
+        print(*(f"  {each}" for each in found[:10]), sep="\n", flush=True)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,862 @@
+"""The kinds of clients, as data: what each sends and when, what it has to hear, and which limit
+ends it.
+
+Every limit of the guarded servers is `LIMIT` seconds, so a rest that is longer than that is a claim
+as well: nothing here is waited for at the client's cost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+LIMIT = 1.0
+"""Seconds of every timeout of the guarded servers."""
+TICK = 0.25
+NEAR = 0.85
+"""Seconds of a rest that ends in the last 150 ms of a timeout."""
+LONG = 1.6
+"""Seconds longer than every timeout and a tick."""
+
+
+# ---- acts
+@dataclass(frozen=True)
+class Send:
+    """Write *data*, all of it."""
+
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Rest:
+    """Do nothing for so long."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Drip:
+    """Write *data* in pieces of *size*, one *every* so many seconds."""
+
+    data: bytes
+    every: float
+    size: int = 1
+
+
+@dataclass(frozen=True)
+class Until:
+    """Wait until *count* whole answers are there, or *text* is."""
+
+    count: int = 0
+    text: bytes = b""
+
+
+@dataclass(frozen=True)
+class Shut:
+    """Send the end of file, and go on reading."""
+
+
+@dataclass(frozen=True)
+class Reset:
+    """Reset the connection when all has been heard."""
+
+
+@dataclass(frozen=True)
+class Deaf:
+    """Read nothing from here on."""
+
+
+@dataclass(frozen=True)
+class Take:
+    """Read *size* bytes *every* so many seconds, until *total* have come."""
+
+    size: int
+    every: float
+    total: int
+
+
+@dataclass(frozen=True)
+class Hear:
+    """Read again whatever comes."""
+
+
+# ---- what HTTP/2 has besides
+@dataclass(frozen=True)
+class Begin:
+    """Send the preface and SETTINGS. *window*: of each stream, in bytes; *opens*: whether windows
+    are opened as bytes come; *pings*: whether a PING is sent for each DATA that comes.
+    """
+
+    window: int = 65535
+    opens: bool = True
+    pings: bool = False
+
+
+@dataclass(frozen=True)
+class Settled:
+    """Wait for the server's SETTINGS, which the client has then acknowledged."""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A request on a stream of its own: its head, and whether that is all. *pieces*: in how many
+    frames the head comes.
+    """
+
+    path: str = "/"
+    method: str = "GET"
+    end: bool = True
+    pieces: int = 1
+
+
+@dataclass(frozen=True)
+class Body:
+    """DATA on the stream with that number, from 0 on; *padding*: bytes of it, None: no padding."""
+
+    stream: int
+    data: bytes
+    end: bool = True
+    padding: int | None = None
+
+
+@dataclass(frozen=True)
+class Trailers:
+    """A second block of headers, which ends the stream."""
+
+    stream: int
+
+
+@dataclass(frozen=True)
+class Cancel:
+    """RST_STREAM of the stream."""
+
+    stream: int
+
+
+@dataclass(frozen=True)
+class Pings:
+    """*count* PINGs, one *every* so many seconds."""
+
+    count: int = 1
+    every: float = 0.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """SETTINGS that change nothing but the window of each stream."""
+
+    window: int = 65535
+
+
+@dataclass(frozen=True)
+class Open:
+    """WINDOW_UPDATE by *size* for the connection and each open stream, *count* times, one *every*
+    so many seconds.
+    """
+
+    size: int
+    every: float = 0.0
+    count: int = 1
+
+
+@dataclass(frozen=True)
+class Done:
+    """Wait for the end of the stream with that number, from 0 on."""
+
+    stream: int
+
+
+Act = (
+    Send | Rest | Drip | Until | Shut | Reset | Deaf | Take | Hear | Begin | Ask | Body | Trailers
+) | (Settled | Cancel | Pings | Settings | Open | Done)
+
+
+@dataclass(frozen=True)
+class Want:
+    """An answer: its body, or the length of it; None: any. *head*: to HEAD, so it has no body."""
+
+    body: bytes | int | None = b"hello"
+    status: int = 200
+    head: bool = False
+
+
+HELLO = Want()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """A kind of clients.
+
+    Attributes:
+        name: What it does, in words; the row of the table.
+        speaks: `http`, `websocket`, `lines` or `http2`.
+        acts: What it does, in order.
+        answers: What it has to hear, in order, if it lives.
+        hears: The same of bytes, of what does not speak HTTP.
+        gets: How many bytes have to come at least.
+        limit: The one that ends it, if it does not live.
+        since: The act at whose end that begins to count, from 1 on; 0: the connect; None: the last.
+        says: The status with which it is ended where HTTP allows one.
+        lag: Seconds that everything travels in each direction.
+        window: Bytes of its receive buffer; 0: the kernel's choice.
+        quick: Whether `make test` has it.
+        world: The settings it is tried with; see `columns`.
+        alone: Whether it comes after all others.
+        first: The first bytes have to come before the limit begins: a busy client is late itself.
+    """
+
+    name: str
+    acts: tuple[Act, ...]
+    speaks: str = "http"
+    answers: tuple[Want, ...] = ()
+    hears: tuple[bytes, ...] = ()
+    gets: int = 0
+    limit: str = ""
+    since: int | None = None
+    says: int = 0
+    lag: float = 0.0
+    window: int = 0
+    quick: bool = False
+    world: str = "limits"
+    alone: bool = False
+
+    @property
+    def lives(self) -> bool:
+        """Whether no limit ends it."""
+        return not self.limit
+
+
+def get(path: str = "/", *headers: str, method: str = "GET", version: str = "1.1") -> bytes:
+    """A request without a body."""
+    lines = [f"{method} {path} HTTP/{version}", "Host: guests", *headers, "", ""]
+    return "\r\n".join(lines).encode()
+
+
+def post(path: str = "/echo", body: bytes = b"hello", *headers: str) -> bytes:
+    """A request with *body*."""
+    return get(path, f"Content-Length: {len(body)}", *headers, method="POST") + body
+
+
+CHUNKED = get("/echo", "Transfer-Encoding: chunked", method="POST")
+HALF_HEAD = get()[:-9]
+CLOSE = get("/", "Connection: close")
+HEAD_OF_POST = get("/echo", "Content-Length: 10", method="POST")
+EXPECTS = get("/echo", "Content-Length: 5", "Expect: 100-continue", method="POST")
+EXPECTS_LATE = EXPECTS.replace(b"/echo", b"/late?1.3")
+CONTINUES = b"HTTP/1.1 100"
+MEGABYTE = b"m" * 1_000_000
+
+
+def rests(count: int, seconds: float, what: bytes = get()) -> tuple[Act, ...]:
+    """*count* requests, each asked so long after the answer to the last one."""
+    acts: list[Act] = [Send(what), Until(1)]
+    for number in range(2, count + 1):
+        acts += [Rest(seconds), Send(what), Until(number)]
+    return tuple(acts)
+
+
+HTTP_LIVES = (
+    Kind(name="asks once, and says close", acts=(Send(CLOSE),), answers=(HELLO,), quick=True),
+    Kind(
+        name="asks once in HTTP/1.0",
+        acts=(Send(get(version="1.0")),),
+        answers=(HELLO,),
+    ),
+    Kind(name="asks five times at once", acts=rests(5, 0.0), answers=(HELLO,) * 5, quick=True),
+    Kind(
+        name="asks again in the last 150 ms of `keep_alive`",
+        acts=rests(3, NEAR),
+        answers=(HELLO,) * 3,
+        quick=True,
+    ),
+    Kind(
+        name="posts in the last 150 ms of `keep_alive`",
+        acts=rests(3, NEAR, post()),
+        answers=(HELLO,) * 3,
+    ),
+    Kind(
+        name="begins in the last 150 ms of `first_byte`",
+        acts=(Rest(NEAR), Send(get())),
+        answers=(HELLO,),
+        quick=True,
+    ),
+    Kind(
+        name="ends its head in the last 150 ms of `headers`",
+        acts=(Send(HALF_HEAD), Rest(NEAR), Send(get()[-9:])),
+        answers=(HELLO,),
+        quick=True,
+    ),
+    Kind(
+        name="takes its time with the second head, too",
+        acts=(*rests(1, 0), Rest(0.6), Send(HALF_HEAD), Rest(0.7), Send(get()[-9:])),
+        answers=(HELLO,) * 2,
+        quick=True,
+    ),
+    Kind(
+        name="drips its head, byte by byte",
+        acts=(Drip(get(), every=0.018),),
+        answers=(HELLO,),
+    ),
+    Kind(
+        name="sends a head of 6,000 bytes in two pieces",
+        acts=(
+            Send(get("/", "X-Big: " + "b" * 6000)[:3000]),
+            Rest(0.4),
+            Send(get("/", "X-Big: " + "b" * 6000)[3000:]),
+        ),
+        answers=(HELLO,),
+    ),
+    Kind(
+        name="begins its body in the last 150 ms of `body`",
+        acts=(Send(HEAD_OF_POST), Rest(NEAR), Send(b"0123456789")),
+        answers=(Want(b"0123456789"),),
+        quick=True,
+    ),
+    Kind(
+        name="sends its body in pieces, 0.7 s apart",
+        acts=(Send(HEAD_OF_POST), Drip(b"0123456789", every=0.7, size=3)),
+        answers=(Want(b"0123456789"),),
+        quick=True,
+    ),
+    Kind(
+        name="takes its time with head and body",
+        acts=(
+            Send(HEAD_OF_POST[:20]),
+            Rest(0.7),
+            Send(HEAD_OF_POST[20:]),
+            Rest(0.8),
+            Send(b"0123456789"),
+        ),
+        answers=(Want(b"0123456789"),),
+    ),
+    Kind(
+        name="sends chunks, 0.7 s apart",
+        acts=(Send(CHUNKED), Drip(b"2\r\nab\r\n" * 3, every=0.7, size=7), Send(b"0\r\n\r\n")),
+        answers=(Want(b"ababab"),),
+    ),
+    Kind(
+        name="sends chunks and trailers",
+        acts=(Send(CHUNKED + b"2\r\nab\r\n"), Rest(0.5), Send(b"0\r\nX-Sum: 1\r\n\r\n")),
+        answers=(Want(b"ab"),),
+    ),
+    Kind(
+        name="sends no chunk but the last",
+        acts=(Send(CHUNKED + b"0\r\n\r\n"), Until(1), Send(get())),
+        answers=(Want(b""), HELLO),
+    ),
+    Kind(
+        name="uploads a megabyte at once",
+        acts=(Send(post(body=MEGABYTE)), Until(1), Send(get())),
+        answers=(Want(len(MEGABYTE)), HELLO),
+    ),
+    Kind(
+        name="uploads slowly for two timeouts",
+        acts=(
+            Send(get("/echo", "Content-Length: 140000", method="POST")),
+            Drip(b"u" * 140_000, every=0.3, size=20_000),
+        ),
+        answers=(Want(140_000),),
+    ),
+    Kind(
+        name="waits for a route of 1.6 s",
+        acts=(Send(get("/slow?1.6")), Until(1), Rest(0.5), Send(get())),
+        answers=(HELLO,) * 2,
+        quick=True,
+    ),
+    Kind(
+        name="waits for an answer that pauses for 1.6 s",
+        acts=(Send(get("/pause?1.6")), Until(1), Rest(0.5), Send(get())),
+        answers=(Want(b"firstafter"), HELLO),
+        quick=True,
+    ),
+    Kind(
+        name="has sent a body that a late route reads after 1.6 s",
+        acts=(Send(post("/late?1.6")), Until(1), Send(get())),
+        answers=(HELLO,) * 2,
+        quick=True,
+    ),
+    Kind(
+        name="sends its body 0.5 s after a late route began, which reads after 1.6 s",
+        acts=(
+            Send(get("/late?1.6", "Content-Length: 5", method="POST")),
+            Rest(0.5),
+            Send(b"hello"),
+        ),
+        answers=(HELLO,),
+    ),
+    Kind(
+        name="waits for `100 Continue`",
+        acts=(Send(EXPECTS), Until(text=CONTINUES), Send(b"hello"), Until(1), Send(get())),
+        answers=(HELLO,) * 2,
+        quick=True,
+    ),
+    Kind(
+        name="waits for `100 Continue` of a route that reads after 1.3 s",
+        acts=(Send(EXPECTS_LATE), Until(text=CONTINUES), Send(b"hello")),
+        answers=(HELLO,),
+        quick=True,
+    ),
+    Kind(
+        name="is answered before its body is read",
+        acts=(Send(post("/early")), Until(1), Rest(0.5), Send(get())),
+        answers=(HELLO,) * 2,
+    ),
+    Kind(
+        name="asks by HEAD, then by GET",
+        acts=(Send(get(method="HEAD")), Until(1), Rest(0.5), Send(get())),
+        answers=(Want(None, head=True), HELLO),
+    ),
+    Kind(
+        name="sends an empty line before its second request",
+        acts=(Send(get()), Until(1), Send(b"\r\n"), Rest(0.3), Send(get())),
+        answers=(HELLO,) * 2,
+    ),
+    Kind(
+        name="pipelines three requests",
+        acts=(Send(get() * 3), Until(3), Rest(0.5), Send(get())),
+        answers=(HELLO,) * 4,
+        quick=True,
+    ),
+    Kind(
+        name="pipelines behind a route of 1.3 s",
+        acts=(Send(get("/slow?1.3") + get() * 2),),
+        answers=(HELLO,) * 3,
+        quick=True,
+    ),
+    Kind(
+        name="pipelines two POSTs behind a route of 1.3 s",
+        acts=(Send(get("/slow?1.3") + post() * 2),),
+        answers=(HELLO,) * 3,
+    ),
+    Kind(
+        name="pipelines two requests and half of a third",
+        acts=(Send(get() * 2 + HALF_HEAD), Until(2), Rest(0.6), Send(get()[-9:])),
+        answers=(HELLO,) * 3,
+    ),
+    Kind(
+        name="pipelines half a request behind a route of 1.3 s, and ends it 0.6 s after that",
+        acts=(Send(get("/slow?1.3") + HALF_HEAD), Until(1), Rest(0.6), Send(get()[-9:])),
+        answers=(HELLO,) * 2,
+    ),
+    Kind(
+        name="half-closes after its request",
+        acts=(Send(get()), Shut()),
+        answers=(HELLO,),
+        quick=True,
+    ),
+    Kind(
+        name="half-closes after its POST",
+        acts=(Send(post()), Shut()),
+        answers=(HELLO,),
+    ),
+    Kind(
+        name="half-closes after three pipelined requests",
+        acts=(Send(get() * 3), Shut()),
+        answers=(HELLO,) * 3,
+        quick=True,
+    ),
+    Kind(
+        name="half-closes, and waits for a route of 0.6 s",
+        acts=(Send(get("/slow?0.6")), Shut()),
+        answers=(HELLO,),
+        quick=True,
+    ),
+    Kind(
+        name="half-closes, and waits for an answer that pauses for 0.6 s",
+        acts=(Send(get("/pause?0.6")), Shut()),
+        answers=(Want(b"firstafter"),),
+    ),
+    Kind(
+        name="half-closes, and takes a megabyte",
+        acts=(Send(get("/some?1000000")), Shut()),
+        answers=(Want(1_000_000),),
+    ),
+    Kind(
+        name="takes 6 MB slowly for two timeouts",
+        acts=(
+            Deaf(),
+            Send(get("/some?6000000")),
+            Take(size=1_000_000, every=0.35, total=5_900_000),
+            Hear(),
+        ),
+        answers=(Want(6_000_000),),
+        window=65536,
+        quick=True,
+    ),
+    Kind(
+        name="takes 6 MB after 0.7 s of deafness",
+        acts=(Deaf(), Send(get("/some?6000000")), Rest(0.7), Hear()),
+        answers=(Want(6_000_000),),
+        window=65536,
+    ),
+    Kind(
+        name="listens to events, 0.4 s apart, for two timeouts",
+        acts=(Send(get("/events?6")),),
+        answers=(Want(72),),
+        quick=True,
+    ),
+    Kind(
+        name="asks at a distance of 20 ms, in the last 150 ms of `keep_alive`",
+        acts=rests(3, 0.82),
+        answers=(HELLO,) * 3,
+        lag=0.01,
+    ),
+    Kind(
+        name="posts at a distance of 300 ms, after 0.4 s",
+        acts=rests(4, 0.4, post()),
+        answers=(HELLO,) * 4,
+        lag=0.15,
+        quick=True,
+    ),
+    Kind(
+        name="waits for `100 Continue` at a distance of 300 ms",
+        acts=(Send(EXPECTS), Until(text=CONTINUES), Send(b"hello"), Until(1), Send(get())),
+        answers=(HELLO,) * 2,
+        lag=0.15,
+    ),
+)
+
+AGAIN = rests(1, 0)
+
+HTTP_DIES = (
+    Kind(
+        name="connects, and sends nothing",
+        acts=(),
+        limit="first_byte",
+        since=0,
+        quick=True,
+    ),
+    Kind(
+        name="sends half a head",
+        acts=(Send(HALF_HEAD),),
+        limit="headers",
+        says=408,
+        quick=True,
+    ),
+    Kind(name="sends one byte", acts=(Send(b"G"),), limit="headers", says=408),
+    Kind(
+        name="sends half a head in the last 150 ms of `first_byte`",
+        acts=(Rest(NEAR), Send(HALF_HEAD)),
+        limit="headers",
+        says=408,
+    ),
+    Kind(
+        name="drips a head that never ends",
+        acts=(Drip(HALF_HEAD[:-2] + b"x" * 200, every=0.1),),
+        limit="headers",
+        since=1,
+        says=408,
+        quick=True,
+    ),
+    Kind(
+        name="sends half of its second head",
+        acts=(*AGAIN, Send(HALF_HEAD)),
+        limit="headers",
+        says=408,
+        quick=True,
+    ),
+    Kind(
+        name="sends half of its second head after 0.6 s",
+        acts=(*AGAIN, Rest(0.6), Send(HALF_HEAD)),
+        limit="headers",
+        says=408,
+        quick=True,
+    ),
+    Kind(
+        name="sends half of its second head in one segment with the first",
+        acts=(Send(get() + HALF_HEAD), Until(1)),
+        limit="headers",
+        says=408,
+        quick=True,
+    ),
+    Kind(
+        name="drips its second head, which never ends",
+        acts=(*AGAIN, Drip(HALF_HEAD[:-2] + b"x" * 200, every=0.1)),
+        limit="headers",
+        since=3,
+        says=408,
+    ),
+    Kind(
+        name="sends no body",
+        acts=(Send(HEAD_OF_POST),),
+        limit="body",
+        says=408,
+        quick=True,
+    ),
+    Kind(
+        name="sends half a body",
+        acts=(Send(HEAD_OF_POST + b"01234"),),
+        limit="body",
+        says=408,
+        quick=True,
+    ),
+    Kind(
+        name="sends half a body after an answer",
+        acts=(*AGAIN, Send(HEAD_OF_POST + b"01234")),
+        limit="body",
+        says=408,
+    ),
+    Kind(
+        name="sends half a chunk",
+        acts=(Send(CHUNKED + b"5\r\nab"),),
+        limit="body",
+        says=408,
+    ),
+    Kind(
+        name="never sends the last chunk",
+        acts=(Send(CHUNKED + b"2\r\nab\r\n"),),
+        limit="body",
+        says=408,
+    ),
+    Kind(
+        name="is told to continue, and sends no body",
+        acts=(Send(EXPECTS), Until(text=CONTINUES)),
+        limit="body",
+        says=408,
+    ),
+    Kind(
+        name="says nothing after an answer",
+        acts=AGAIN,
+        limit="keep_alive",
+        quick=True,
+    ),
+    Kind(
+        name="says nothing after three pipelined answers",
+        acts=(Send(get() * 3), Until(3)),
+        limit="keep_alive",
+    ),
+    Kind(
+        name="says nothing after a POST",
+        acts=(Send(post()), Until(1)),
+        limit="keep_alive",
+    ),
+    Kind(
+        name="says nothing after a route of 1.3 s",
+        acts=(Send(get("/slow?1.3")), Until(1)),
+        limit="keep_alive",
+        quick=True,
+    ),
+    Kind(
+        name="says nothing after a second answer",
+        acts=rests(2, 0.6),
+        limit="keep_alive",
+    ),
+    Kind(
+        name="says nothing after an answer that came before its body was read",
+        acts=(Send(post("/early")), Until(1)),
+        limit="keep_alive",
+    ),
+    Kind(
+        name="takes nothing of 7 MB",
+        acts=(Deaf(), Send(get("/some?7000000"))),
+        limit="write",
+        window=4096,
+        quick=True,
+    ),
+    Kind(
+        name="half-closes, and has never asked",
+        acts=(Shut(),),
+        limit="first_byte",
+    ),
+    Kind(
+        name="half-closes in the middle of a head",
+        acts=(Send(HALF_HEAD), Shut()),
+        limit="headers",
+    ),
+    Kind(
+        name="half-closes in the middle of a body",
+        acts=(Send(HEAD_OF_POST + b"01234"), Shut()),
+        limit="body",
+        quick=True,
+    ),
+    Kind(
+        name="half-closes after an answer",
+        acts=(*AGAIN, Shut()),
+        limit="keep_alive",
+    ),
+    Kind(
+        name="says nothing after an answer, while a child of the server holds its socket",
+        acts=(Send(get("/fork?6")), Until(1)),
+        limit="keep_alive",
+        alone=True,
+        quick=True,
+    ),
+)
+
+UPGRADE = get(
+    "/ws",
+    "Connection: Upgrade",
+    "Upgrade: websocket",
+    "Sec-WebSocket-Version: 13",
+    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+)
+SWITCHED = b"HTTP/1.1 101"
+MASK = bytes(4)
+"""Every mask is of zeros, so that what is sent is what is read."""
+
+
+def frame(data: bytes, opcode: int = 1, *, last: bool = True) -> bytes:
+    """A frame of a WebSocket client; *data* has at most 125 bytes."""
+    return bytes([opcode | (0x80 if last else 0), 0x80 | len(data)]) + MASK + data
+
+
+OPENED = (Send(UPGRADE), Until(text=b"\r\n\r\n"))
+PONG, PING, GOODBYE = 10, 9, 8
+
+WEBSOCKETS = (
+    Kind(
+        name="WebSocket: speaks, and is answered",
+        speaks="websocket",
+        acts=(*OPENED, Send(frame(b"one")), Until(text=b"one"), Send(frame(b"two"))),
+        hears=(SWITCHED, b"one", b"two"),
+        quick=True,
+    ),
+    Kind(
+        name="WebSocket: speaks in the last 150 ms of `tunnel`",
+        speaks="websocket",
+        acts=(
+            *OPENED,
+            *(Rest(NEAR), Send(frame(b"one")), Until(text=b"one")),
+            *(Rest(NEAR), Send(frame(b"two"))),
+        ),
+        hears=(SWITCHED, b"one", b"two"),
+        quick=True,
+    ),
+    Kind(
+        name="WebSocket: pings in the last 150 ms of `tunnel`",
+        speaks="websocket",
+        acts=(
+            *OPENED,
+            *(Rest(NEAR), Send(frame(b"1", PING)), Rest(NEAR), Send(frame(b"2", PING))),
+        ),
+        hears=(SWITCHED, b"\x8a\x011", b"\x8a\x012"),
+    ),
+    Kind(
+        name="WebSocket: sends a message in two frames, 0.7 s apart",
+        speaks="websocket",
+        acts=(*OPENED, Send(frame(b"half", last=False)), Rest(0.7), Send(frame(b"whole", 0))),
+        hears=(SWITCHED, b"halfwhole"),
+    ),
+    Kind(
+        name="WebSocket: sends half a frame, and the rest after 0.7 s",
+        speaks="websocket",
+        acts=(*OPENED, Send(frame(b"whole")[:8]), Rest(0.7), Send(frame(b"whole")[8:])),
+        hears=(SWITCHED, b"whole"),
+    ),
+    Kind(
+        name="WebSocket: takes a big message slowly",
+        speaks="websocket",
+        acts=(
+            *OPENED,
+            *(Deaf(), Send(frame(b"big")), Take(size=200_000, every=0.35, total=900_000), Hear()),
+        ),
+        hears=(SWITCHED,),
+        gets=1_000_000,
+        window=8192,
+        quick=True,
+    ),
+    Kind(
+        name="WebSocket: says goodbye",
+        speaks="websocket",
+        acts=(*OPENED, Send(frame(b"\x03\xe8", GOODBYE))),
+        hears=(SWITCHED, b"\x88\x02\x03\xe8"),
+    ),
+    Kind(
+        name="WebSocket: says nothing",
+        speaks="websocket",
+        acts=OPENED,
+        limit="tunnel",
+        quick=True,
+    ),
+    Kind(
+        name="WebSocket: says nothing after an answer",
+        speaks="websocket",
+        acts=(*OPENED, Send(frame(b"one")), Until(text=b"one")),
+        limit="tunnel",
+        quick=True,
+    ),
+    Kind(
+        name="WebSocket: sends half a frame",
+        speaks="websocket",
+        acts=(*OPENED, Send(frame(b"whole")[:8])),
+        limit="tunnel",
+    ),
+)
+
+LINES = (
+    Kind(
+        name="lines: speaks, and is answered",
+        speaks="lines",
+        acts=(Send(b"one\n"), Until(text=b"one\n"), Send(b"two\n")),
+        hears=(b"one\ntwo\n",),
+        quick=True,
+    ),
+    Kind(
+        name="lines: speaks in the last 150 ms of `idle`",
+        speaks="lines",
+        acts=(
+            *(Rest(NEAR), Send(b"one\n"), Until(text=b"one\n"), Rest(NEAR)),
+            *(Send(b"two\n"), Until(text=b"two\n"), Rest(NEAR), Send(b"six\n")),
+        ),
+        hears=(b"one\ntwo\nsix\n",),
+        quick=True,
+    ),
+    Kind(
+        name="lines: sends half a line, and the rest after 0.7 s",
+        speaks="lines",
+        acts=(Send(b"ha"), Rest(0.7), Send(b"lf\n")),
+        hears=(b"half\n",),
+        quick=True,
+    ),
+    Kind(
+        name="lines: half-closes after its line",
+        speaks="lines",
+        acts=(Send(b"one\n"), Shut()),
+        hears=(b"one\n",),
+        quick=True,
+    ),
+    Kind(
+        name="lines: sends a megabyte, and takes it",
+        speaks="lines",
+        acts=(Send(MEGABYTE + b"\n"),),
+        gets=len(MEGABYTE) + 1,
+        quick=True,
+    ),
+    Kind(
+        name="lines: speaks at a distance of 300 ms",
+        speaks="lines",
+        acts=(Send(b"one\n"), Until(text=b"one\n"), Rest(0.4), Send(b"two\n")),
+        hears=(b"one\ntwo\n",),
+        lag=0.15,
+        quick=True,
+    ),
+    Kind(
+        name="lines: connects, and sends nothing",
+        speaks="lines",
+        acts=(),
+        limit="idle",
+        since=0,
+        quick=True,
+    ),
+    Kind(
+        name="lines: says nothing after an answer",
+        speaks="lines",
+        acts=(Send(b"one\n"), Until(text=b"one\n")),
+        limit="idle",
+        quick=True,
+    ),
+    Kind(
+        name="lines: sends half a line",
+        speaks="lines",
+        acts=(Send(b"ha"),),
+        limit="idle",
+        quick=True,
+    ),
+    Kind(
+        name="lines: says nothing, while a child of the server holds its socket",
+        speaks="lines",
+        acts=(Send(b"fork\n"), Until(text=b"forked\n")),
+        limit="idle",
+        alone=True,
+        quick=True,
+    ),
+)

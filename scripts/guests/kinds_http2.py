@@ -1,0 +1,274 @@
+"""The kinds of clients that speak HTTP/2, spoken at once without TLS."""
+
+from __future__ import annotations
+
+from hyperframe.frame import ContinuationFrame, DataFrame, HeadersFrame
+
+from .kinds import (
+    HELLO,
+    NEAR,
+    Act,
+    Ask,
+    Begin,
+    Body,
+    Cancel,
+    Deaf,
+    Done,
+    Kind,
+    Open,
+    Pings,
+    Rest,
+    Send,
+    Settings,
+    Settled,
+    Shut,
+    Trailers,
+    Want,
+)
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+HALF = HeadersFrame(1, b"\x82\x86", flags=["END_STREAM"]).serialize()
+"""A block of headers that has only begun: `:method GET`, `:scheme http`."""
+REST = b"\x84\x01\x06guests"
+"""The rest of it: `:path /`, and `:authority`."""
+ENDED = ContinuationFrame(1, REST, flags=["END_HEADERS"]).serialize()
+EMPTY = ContinuationFrame(1, b"").serialize()
+NOTHING = DataFrame(1, b"").serialize()
+POST = Ask("/echo", "POST", end=False)
+ASKED: tuple[Act, ...] = (Begin(), Ask(), Done(0))
+
+
+def http2(
+    name: str,
+    *acts: Act,
+    answers: tuple[Want, ...] = (),
+    limit: str = "",
+    since: int | None = None,
+    quick: bool = False,
+    lag: float = 0.0,
+    alone: bool = False,
+) -> Kind:
+    """A kind that speaks HTTP/2."""
+    return Kind(
+        name=f"HTTP/2: {name}",
+        speaks="http2",
+        acts=acts,
+        answers=answers,
+        limit=limit,
+        since=since,
+        quick=quick,
+        lag=lag,
+        alone=alone,
+    )
+
+
+HTTP2 = (
+    http2("asks once", Begin(), Ask(), answers=(HELLO,), quick=True),
+    http2("asks ten times at once", Begin(), *[Ask()] * 10, answers=(HELLO,) * 10, quick=True),
+    http2(
+        "asks again in the last 150 ms of `keep_alive`",
+        *ASKED,
+        *(Rest(NEAR), Ask(), Done(1), Rest(NEAR), Ask()),
+        answers=(HELLO,) * 3,
+        quick=True,
+    ),
+    http2(
+        "begins in the last 150 ms of `first_byte`",
+        Rest(NEAR),
+        Begin(),
+        Ask(),
+        answers=(HELLO,),
+    ),
+    http2(
+        "ends its head in the last 150 ms of `headers`",
+        Begin(),
+        Settled(),
+        Send(HALF),
+        Rest(NEAR),
+        Send(ENDED),
+        answers=(HELLO,),
+    ),
+    http2(
+        "begins its body in the last 150 ms of `body`",
+        *(Begin(), POST, Rest(NEAR), Body(0, b"hello")),
+        answers=(HELLO,),
+        quick=True,
+    ),
+    http2(
+        "sends its body in pieces, 0.7 s apart",
+        *(Begin(), POST, Rest(0.7), Body(0, b"he", end=False)),
+        *(Rest(0.7), Body(0, b"l", end=False), Rest(0.7), Body(0, b"lo")),
+        answers=(HELLO,),
+        quick=True,
+    ),
+    http2(
+        "sends padded DATA and trailers",
+        *(Begin(), POST, Body(0, b"he", end=False, padding=40)),
+        *(Rest(0.4), Body(0, b"llo", end=False, padding=0), Trailers(0)),
+        answers=(HELLO,),
+        quick=True,
+    ),
+    http2("waits for a route of 1.6 s", Begin(), Ask("/slow?1.6"), answers=(HELLO,), quick=True),
+    http2(
+        "waits for an answer that pauses for 1.6 s",
+        Begin(),
+        Ask("/pause?1.6"),
+        answers=(Want(b"firstafter"),),
+        quick=True,
+    ),
+    http2(
+        "has sent a body that a late route reads after 1.6 s",
+        *(Begin(), Ask("/late?1.6", "POST", end=False), Body(0, b"hello")),
+        answers=(HELLO,),
+    ),
+    http2(
+        "waits for slow routes and asks others meanwhile",
+        *(Begin(), Ask("/slow?1.6"), Rest(0.5), Ask(), Rest(0.5), Ask()),
+        answers=(HELLO,) * 3,
+    ),
+    http2(
+        "listens to events, 0.4 s apart, for two timeouts",
+        Begin(),
+        Ask("/events?6"),
+        answers=(Want(72),),
+        quick=True,
+    ),
+    http2("takes 300 kB", Begin(), Ask("/some?300000"), answers=(Want(300_000),)),
+    http2(
+        "sends its preface in two pieces, 0.5 s apart",
+        *(Send(PREFACE[:10]), Rest(0.5), Send(PREFACE[10:] + b"\0\0\0\4\0\0\0\0\0"), Ask()),
+        answers=(HELLO,),
+        quick=True,
+    ),
+    http2(
+        "uploads 300 kB on three streams",
+        *(Begin(), POST, POST, POST),
+        *(Body(number, b"u" * 60_000, end=False) for number in range(3)),
+        *(Rest(0.4), Body(0, b"u" * 4_000), Body(1, b"u" * 4_000), Body(2, b"u" * 4_000)),
+        answers=(Want(64_000),) * 3,
+    ),
+    http2(
+        "opens its windows by 16 KiB, 0.3 s apart",
+        *(Begin(opens=False), Ask("/some?120000"), Open(16_384, every=0.3, count=5)),
+        answers=(Want(120_000),),
+        quick=True,
+    ),
+    http2(
+        "takes ten streams of 60 kB slowly over the window that they share",
+        Begin(window=10**6, opens=False),
+        *[Ask("/some?60000")] * 10,
+        Open(36_000, every=0.2, count=16),
+        answers=(Want(60_000),) * 10,
+        quick=True,
+    ),
+    http2(
+        "takes two streams of 300 kB slowly over the window that they share",
+        Begin(window=10**6, opens=False),
+        *[Ask("/some?300000")] * 2,
+        Open(34_000, every=0.2, count=17),
+        answers=(Want(300_000),) * 2,
+        quick=True,
+    ),
+    http2(
+        "opens its window by SETTINGS",
+        *(Begin(window=1_000, opens=False), Ask("/some?50000"), Rest(0.7), Settings(60_000)),
+        answers=(Want(50_000),),
+    ),
+    http2(
+        "sends a PING for each DATA that comes, as gRPC does",
+        Begin(pings=True),
+        Ask("/drops?250"),
+        answers=(Want(2_500),),
+        quick=True,
+    ),
+    http2(
+        "sends a PING every 100 ms while it waits",
+        *(Begin(), Ask("/slow?1.6"), Pings(15, every=0.1)),
+        answers=(HELLO,),
+    ),
+    http2(
+        "cancels one of three streams",
+        *(Begin(), Ask("/slow?0.6"), Ask("/slow?0.6"), Ask("/slow?0.6"), Rest(0.2), Cancel(1)),
+        answers=(HELLO, Want(None, status=0), HELLO),
+        quick=True,
+    ),
+    http2(
+        "cancels an upload, and asks again",
+        *(Begin(), POST, Body(0, b"he", end=False), Rest(0.3), Cancel(0), Rest(0.3), Ask()),
+        answers=(Want(None, status=0), HELLO),
+    ),
+    http2(
+        "sends its last DATA in the last 150 ms while another stream ends",
+        *(Begin(), POST, Ask(), Rest(NEAR), Body(0, b"hello")),
+        answers=(HELLO,) * 2,
+    ),
+    http2(
+        "asks at a distance of 300 ms, after 0.4 s",
+        *(*ASKED, Rest(0.4), Ask(), Done(1), Rest(0.4), POST, Body(2, b"hello")),
+        answers=(HELLO,) * 3,
+        lag=0.15,
+    ),
+    http2("connects, and sends nothing", limit="first_byte", since=0, quick=True),
+    http2("sends half a preface", Send(PREFACE[:10]), limit="first_byte"),
+    http2("exchanges settings, and never asks", Begin(), limit="keep_alive", quick=True),
+    http2(
+        "begins a block of headers",
+        *(Begin(), Settled(), Send(HALF)),
+        limit="headers",
+        quick=True,
+    ),
+    http2(
+        "begins a block of headers after an answer",
+        *(*ASKED, Rest(0.5), Send(HALF.replace(b"\0\0\0\1", b"\0\0\0\3"))),
+        limit="headers",
+        quick=True,
+    ),
+    http2(
+        "sends half a body",
+        Begin(),
+        POST,
+        Body(0, b"he", end=False),
+        limit="body",
+        quick=True,
+    ),
+    http2("sends no body", Begin(), POST, limit="body"),
+    http2("half-closes in the middle of a body", Begin(), POST, Shut(), limit="body"),
+    http2(
+        "never opens its window",
+        Begin(window=1_000, opens=False),
+        Ask("/some?50000"),
+        limit="write",
+        quick=True,
+    ),
+    http2(
+        "never opens its window, and sends PINGs",
+        *(Begin(window=1_000, opens=False), Ask("/some?50000"), Pings(20, every=0.2)),
+        limit="write",
+        since=2,
+    ),
+    http2(
+        "takes nothing from the kernel",
+        *(Begin(window=2**30, opens=False), Open(2**30), Deaf(), Ask("/some?7000000")),
+        limit="write",
+    ),
+    http2("says nothing after an answer", *ASKED, limit="keep_alive", quick=True),
+    http2(
+        "says nothing after a route of 1.3 s",
+        *(Begin(), Ask("/slow?1.3"), Done(0)),
+        limit="keep_alive",
+    ),
+    http2(
+        "sends PINGs alone after an answer",
+        *(*ASKED, Pings(20, every=0.2)),
+        limit="keep_alive",
+        since=3,
+        quick=True,
+    ),
+    http2(
+        "says nothing after an answer, while a child of the server holds its socket",
+        *(Begin(), Ask("/fork?6"), Done(0)),
+        limit="keep_alive",
+        alone=True,
+        quick=True,
+    ),
+)

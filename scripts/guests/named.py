@@ -1,0 +1,176 @@
+"""The cells that are known to be worse than they should be, each with its reason.
+
+One rule: *a row is true, or it goes*. A run fails for a red cell that no row names, and for a row
+that names a column in which not one of its cells is red any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from .trial import KINDS, Cell
+
+HOLDS = "holds no object of a thousand that came and went"
+"""The row of the table that is no kind of clients."""
+SAYS = tuple(kind.name for kind in KINDS.values() if kind.says)
+"""The kinds whose end HTTP allows to be told."""
+
+
+@dataclass(frozen=True)
+class Named:
+    """Some cells, and why they are as they are.
+
+    Attributes:
+        columns, kinds: All cells of these.
+        told: Whether only what was not said is meant: each is ended in time, without a 408.
+        late: Whether they are ended, but late, which a coarse run does not judge.
+        sometimes: Whether they may be green as well: it is a race.
+    """
+
+    columns: tuple[str, ...]
+    kinds: tuple[str, ...]
+    why: str
+    told: bool = False
+    late: bool = False
+    sometimes: bool = False
+
+    def names(self, cell: Cell) -> bool:
+        """Whether it names what is wrong with *cell*."""
+        return cell.kind.name in self.kinds and (not self.told or not cell.wrong)
+
+
+OUTSIDE = (
+    *("hypercorn", "hypercorn, trio", "gunicorn, asgi", "gunicorn, threads"),
+    *("aiohttp, `reaper run`", "aiohttp, `run_app`", "sanic", "tornado", "daphne"),
+)
+"""The guests whose guard knows the phases of HTTP, and does not write into the server's answers."""
+
+HYPERCORN_H2 = ("hypercorn, HTTP/2", "hypercorn, trio, HTTP/2")
+GUNICORN_H2 = ("gunicorn, asgi, HTTP/2", "gunicorn, threads, HTTP/2")
+HALF_HEADS = (
+    "sends half a head",
+    "sends one byte",
+    "drips a head that never ends",
+    "sends half of its second head",
+    "drips its second head, which never ends",
+)
+
+NAMED: tuple[Named, ...] = (
+    Named(
+        OUTSIDE,
+        SAYS,
+        "closed in time, and not told so: the guard does not know whether the server is about to"
+        " answer, and two answers to one request are worse than none",
+        told=True,
+    ),
+    Named(
+        OUTSIDE,
+        HALF_HEADS,
+        "the guard sees bytes, and not that they are half a head: the limit before it holds first,"
+        " so `headers` ends the client up to one limit late",
+        late=True,
+    ),
+    Named(
+        (*OUTSIDE, *HYPERCORN_H2, *GUNICORN_H2),
+        ("takes nothing of 7 MB", "HTTP/2: takes nothing from the kernel"),
+        "what the server writes into a full socket counts as activity once: up to one limit late",
+        late=True,
+        sometimes=True,
+    ),
+    Named(
+        HYPERCORN_H2,
+        ("HTTP/2: sends half a preface",),
+        "its bytes begin a request of HTTP/1 for hypercorn: up to one limit late",
+        late=True,
+        sometimes=True,
+    ),
+    Named(
+        ("hypercorn, trio",),
+        (
+            "pipelines behind a route of 1.3 s",
+            "pipelines two POSTs behind a route of 1.3 s",
+            "pipelines half a request behind a route of 1.3 s, and ends it 0.6 s after that",
+        ),
+        "a request that waits behind a slow one is taken for the head of the next",
+    ),
+    Named(
+        ("hypercorn, trio",),
+        ("takes nothing of 7 MB",),
+        "hypercorn on trio has no limit for a client that takes nothing",
+        sometimes=True,
+    ),
+    Named(
+        HYPERCORN_H2,
+        ("HTTP/2: half-closes in the middle of a body",),
+        "hypercorn goes on with a stream whose client has sent its end of file, and so does the guard",
+        sometimes=True,
+    ),
+    Named(
+        ("hypercorn", "hypercorn, trio", *HYPERCORN_H2),
+        (HOLDS,),
+        "hypercorn's tasks sleep for its keep-alive, which the guard makes long, after the connection"
+        " has gone",
+    ),
+    Named(
+        ("gunicorn, asgi",),
+        ("waits for `100 Continue` of a route that reads after 1.3 s",),
+        "the time for which gunicorn's own answer `100 Continue` waits is charged to `body`",
+        sometimes=True,
+    ),
+    Named(
+        ("sanic",),
+        ("never sends the last chunk",),
+        "Sanic has read all chunks so far, and nothing tells that it waits for another",
+    ),
+    Named(
+        ("tornado", "aiohttp, `reaper run`"),
+        (HOLDS,),
+        "guard and lease of a connection that has gone are kept",
+        sometimes=True,
+    ),
+)
+
+
+def of(column: str) -> list[Named]:
+    """The rows that name *column*."""
+    return [row for row in NAMED if column in row.columns]
+
+
+def known(column: str, cell: Cell, *, coarse: bool = False) -> bool:
+    """Whether a row names what is wrong with *cell*, in *column*."""
+    rows = [row for row in of(column) if not (coarse and row.late)]
+    return bool(cell.wrong or cell.lacks) and any(row.names(cell) for row in rows)
+
+
+def faults(
+    column: str,
+    cells: Mapping[str, Cell],
+    holds: Iterable[str] | None = None,
+    *,
+    coarse: bool = False,
+) -> list[str]:
+    """What a run of *column* found that no row names, and the rows that are not true any more.
+
+    Args:
+        holds: The types of which the guarded server holds objects; None: not counted.
+        coarse: Whether the run did not judge how late the ends of dead clients came.
+    """
+    rows = [row for row in of(column) if not (coarse and row.late)]
+    red = [cell for cell in cells.values() if cell.wrong or cell.lacks]
+    found = [
+        f"{column}: {cell.kind.name}: {cell.wrong or cell.lacks}"
+        for cell in red
+        if not any(row.names(cell) for row in rows)
+    ]
+    held = list(holds or ())
+    if held and not any(HOLDS in row.kinds for row in rows):
+        found.append(f"{column}: holds {', '.join(held[:8])}")
+    for row in rows:
+        here = {
+            name for name in row.kinds if name in cells or (name == HOLDS and holds is not None)
+        }
+        still = any(row.names(cell) for cell in red) or (HOLDS in here and held)
+        if here and not still and not row.sometimes:
+            found.append(f"{column}: is mended, so its row goes: {row.why}")
+    return found

@@ -1,0 +1,571 @@
+"""A client of a kind on one connection: it does its acts, and what it saw is kept.
+
+One rule: *a client that was itself late proves nothing*. It measures by how much it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from hpack import Decoder, Encoder
+from hyperframe.frame import (
+    ContinuationFrame,
+    DataFrame,
+    Frame,
+    GoAwayFrame,
+    HeadersFrame,
+    PingFrame,
+    RstStreamFrame,
+    SettingsFrame,
+    WindowUpdateFrame,
+)
+
+from . import kinds
+from .kinds import Kind, Want
+
+OWN_LAG = 0.06
+"""Seconds by which an act may be late; beyond it the client proves nothing."""
+PATIENCE = 6.0
+"""Seconds for what is not a matter of limits: an answer after the last act."""
+LOOK = 0.02
+ESTABLISHED, FIN_WAIT_1, FIN_WAIT_2 = 1, 4, 5
+"""States of TCP, as Linux numbers them, in which the server has closed nothing."""
+Address = tuple[str, int]
+
+
+class Gone(Exception):
+    """The connection ended before an act could be done."""
+
+
+@dataclass
+class Seen:
+    """What a client saw.
+
+    Attributes:
+        marks: For the connect and for each act, when it began and when it was done.
+        ended: When the server ended what the client does; None: not while it looked.
+        how: `closed` or `reset`, or what HTTP/2 says.
+        late: By how many seconds an act of the client's own was late at most.
+        answers: Status and body of each answer that came whole, in order.
+        data: What came.
+        streams: Of HTTP/2: status, body and end of each stream, in order.
+    """
+
+    marks: list[tuple[float, float]] = field(default_factory=list)
+    ended: float | None = None
+    how: str = ""
+    late: float = 0.0
+    answers: list[tuple[int, bytes]] = field(default_factory=list)
+    data: bytes = b""
+    streams: list[tuple[int, bytes, str]] = field(default_factory=list)
+
+
+class Client:
+    """One connection, which is up."""
+
+    def __init__(self, kind: Kind, sock: socket.socket) -> None:
+        self.kind, self.sock, self.seen = kind, sock, Seen()
+        self.loop = asyncio.get_running_loop()
+        self.came = asyncio.Event()
+        self.over = asyncio.Event()
+        self.data = bytearray()
+        self._reading: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._sent: asyncio.Future[None] | None = None
+
+    # ---- bytes
+    def hear(self) -> None:
+        """Read whatever comes."""
+        if self._watching is not None:
+            self._watching.cancel()
+        self._reading = asyncio.create_task(self._read())
+
+    def deaf(self) -> None:
+        """Read nothing, and notice the end all the same."""
+        if self._reading is not None:
+            self._reading.cancel()
+        self._watching = asyncio.create_task(self._watch())
+
+    async def _read(self) -> None:
+        while not self.over.is_set():
+            try:
+                data = await self.loop.sock_recv(self.sock, 1 << 18)
+            except OSError:
+                self._later(self._end, "reset")
+                return
+            if not data:
+                self._later(self._end, "closed")
+                return
+            self._later(self._arrived, data)
+
+    async def _watch(self) -> None:
+        while not self.over.is_set():
+            with suppress(OSError):
+                state = self.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
+                if state not in (ESTABLISHED, FIN_WAIT_1, FIN_WAIT_2):
+                    self._end("reset" if state == 7 else "closed")
+            await asyncio.sleep(LOOK)
+
+    def _later(self, call: Callable[..., None], *arguments: Any) -> None:
+        if self.kind.lag:
+            self.loop.call_later(self.kind.lag, call, *arguments)
+        else:
+            call(*arguments)
+
+    def _arrived(self, data: bytes) -> None:
+        self.data += data
+        self.took(data)
+        self.came.set()
+
+    def took(self, data: bytes) -> None:
+        """Bytes have come. A WebSocket's goodbye ends what a dead client does, as GOAWAY does."""
+        if self.kind.speaks == "websocket" and not self.kind.lives and goodbye(bytes(self.data)):
+            self._end("goodbye")
+
+    def _end(self, how: str) -> None:
+        if self.seen.ended is None:
+            self.seen.ended, self.seen.how = self.loop.time(), how
+        self.over.set()
+        self.came.set()
+
+    async def send(self, data: bytes) -> None:
+        """Write *data*; with a distance it is written later, in order."""
+        if not self.kind.lag:
+            await self._write(data)
+            return
+        before, self._sent = self._sent, self.loop.create_future()
+        asyncio.get_running_loop().call_later(
+            self.kind.lag, lambda: asyncio.ensure_future(self._write_after(data, before))
+        )
+
+    async def _write_after(self, data: bytes, before: Any) -> None:
+        with suppress(Gone):
+            await self._write(data)
+
+    async def _write(self, data: bytes) -> None:
+        try:
+            await self.loop.sock_sendall(self.sock, data)
+        except OSError:
+            raise Gone from None
+
+    # ---- acts
+    async def rest(self, seconds: float) -> None:
+        """Do nothing for so long, unless the connection ends."""
+        until = self.loop.time() + seconds
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(until):
+                await self.over.wait()
+            raise Gone
+        self.seen.late = max(self.seen.late, self.loop.time() - until)
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Wait until *holds*. Raises Gone: the connection ended."""
+        while not holds():
+            if self.over.is_set():
+                raise Gone
+            self.came.clear()
+            await self.came.wait()
+
+    async def do(self, act: Any) -> None:
+        """One act."""
+        if isinstance(act, kinds.Send):
+            await self.send(act.data)
+        elif isinstance(act, kinds.Rest):
+            await self.rest(act.seconds)
+        elif isinstance(act, kinds.Drip):
+            for place in range(0, len(act.data), act.size):
+                if place:
+                    await self.rest(act.every)
+                await self.send(act.data[place : place + act.size])
+        elif isinstance(act, kinds.Until):
+            await self.until(
+                lambda: len(self.whole()) >= act.count and act.text in bytes(self.data)
+            )
+        elif isinstance(act, kinds.Shut):
+            self._later(self.sock.shutdown, socket.SHUT_WR)
+        elif isinstance(act, kinds.Reset):
+            reset_on_close(self.sock)
+        elif isinstance(act, kinds.Deaf):
+            self.deaf()
+            await asyncio.sleep(0)
+        elif isinstance(act, kinds.Hear):
+            self.hear()
+        elif isinstance(act, kinds.Take):
+            await self._take(act)
+        else:
+            raise TypeError(f"{type(act).__name__} is no act of {self.kind.speaks}")
+
+    async def _take(self, act: kinds.Take) -> None:
+        while len(self.data) < act.total:
+            left = act.size
+            while left > 0:
+                try:
+                    data = await self.loop.sock_recv(self.sock, min(left, 65536))
+                except OSError:
+                    data = b""
+                if not data:
+                    self._end("cut")
+                    raise Gone
+                left -= len(data)
+                self._arrived(data)
+            await self.rest(act.every)
+
+    # ---- what came
+    def note(self) -> None:
+        """Keep what is known of it besides."""
+
+    def whole(self) -> list[tuple[int, bytes]]:
+        """The answers that have come whole."""
+        if self.kind.speaks != "http":
+            return []
+        return answers(bytes(self.data), self.kind.answers, self.over.is_set())
+
+    def content(self) -> bool:
+        """Whether all that the kind has to hear has come."""
+        kind, data = self.kind, bytes(self.data)
+        place = 0
+        for text in kind.hears:
+            place = data.find(text, place)
+            if place < 0:
+                return False
+            place += len(text)
+        return len(data) >= kind.gets and len(self.whole()) >= len(kind.answers)
+
+    async def play(self, patience: float) -> Seen:
+        """Do all acts, and wait until the kind has what it wants, or *patience* is over."""
+        seen, acts = self.seen, self.kind.acts
+        if not self.kind.lives and self.kind.since is not None:
+            acts = acts[: max(0, self.kind.since - 1)]  # what comes then goes on until it is ended
+        self.hear()
+        try:
+            async with asyncio.timeout(patience + planned(acts)):
+                for act in self.kind.acts:
+                    began = self.loop.time()
+                    await self.do(act)
+                    seen.marks.append((began, self.loop.time()))
+                if self.kind.lives:
+                    await self.until(self.content)
+                else:
+                    await self.over.wait()
+        except (Gone, TimeoutError):
+            pass
+        finally:
+            seen.answers, seen.data = self.whole(), bytes(self.data)
+            self.note()
+            tasks = [task for task in (self._reading, self._watching) if task is not None]
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)  # before its descriptor is another's
+            self.sock.close()
+        return seen
+
+
+@dataclass
+class Stream:
+    """A stream of HTTP/2: its status, what came of its body, and how it ended."""
+
+    status: int = 0
+    body: bytearray = field(default_factory=bytearray)
+    end: str = ""
+    window: int = 65535
+
+
+class Http2(Client):
+    """The same with HTTP/2's frames. A limit ends the stream, or says GOAWAY, or closes."""
+
+    def __init__(self, kind: Kind, sock: socket.socket) -> None:
+        super().__init__(kind, sock)
+        self.streams: dict[int, Stream] = {}
+        self.begin = kinds.Begin()
+        self.window = self.first_window = 65535
+        self._encoder, self._decoder = Encoder(), Decoder()
+        self._held = bytearray()
+        self._block = bytearray()
+        self._ends = False
+        self._out = bytearray()
+        self._asked: list[kinds.Ask] = []
+        self.settled = False
+        self._answering: asyncio.Future[None] | None = None
+
+    def stream(self, number: int) -> Stream:
+        """The stream with that number, from 0 on."""
+        return self.streams.setdefault(2 * number + 1, Stream(window=self.first_window))
+
+    async def do(self, act: Any) -> None:
+        if isinstance(act, kinds.Begin):
+            self.begin = act
+            first = SettingsFrame(settings={SettingsFrame.INITIAL_WINDOW_SIZE: act.window})
+            await self.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + first.serialize())
+        elif isinstance(act, kinds.Settled):
+            await self.until(lambda: self.settled)
+            await asyncio.sleep(0.02)  # for the acknowledgement to go
+        elif isinstance(act, kinds.Ask):
+            await self._ask(act)
+        elif isinstance(act, kinds.Body):
+            await self._body(act)
+        elif isinstance(act, kinds.Trailers):
+            block = self._encoder.encode([("x-sum", "1")])
+            flags = ["END_HEADERS", "END_STREAM"]
+            await self.frame(HeadersFrame(2 * act.stream + 1, block, flags=flags))
+        elif isinstance(act, kinds.Cancel):
+            await self.frame(RstStreamFrame(2 * act.stream + 1, 8))
+        elif isinstance(act, kinds.Settings):
+            code = SettingsFrame.INITIAL_WINDOW_SIZE
+            await self.frame(SettingsFrame(settings={code: act.window}))
+        elif isinstance(act, kinds.Pings):
+            for number in range(act.count):
+                if number:
+                    await self.rest(act.every)
+                await self.frame(PingFrame(0, number.to_bytes(8, "big")))
+        elif isinstance(act, kinds.Open):
+            await self._open(act)
+        elif isinstance(act, kinds.Done):
+            await self.until(lambda: bool(self.stream(act.stream).end))
+        else:
+            await super().do(act)
+
+    async def frame(self, frame: Frame) -> None:
+        """Send it."""
+        await self.send(frame.serialize())
+
+    async def _ask(self, act: kinds.Ask) -> None:
+        number = 2 * len(self._asked) + 1
+        self._asked.append(act)
+        self.streams[number] = Stream(window=self.first_window)
+        head = [(":method", act.method), (":path", act.path)]
+        head += [(":scheme", "http"), (":authority", "guests")]
+        block = self._encoder.encode(head)
+        size = -(-len(block) // act.pieces)
+        cut = [block[place : place + size] for place in range(0, len(block), size)]
+        frames: list[Any] = [HeadersFrame(number, cut[0], flags=["END_STREAM"] if act.end else [])]
+        frames += [ContinuationFrame(number, piece) for piece in cut[1:]]
+        frames[-1].flags.add("END_HEADERS")
+        await self.send(b"".join(frame.serialize() for frame in frames))
+
+    async def _body(self, act: kinds.Body) -> None:
+        stream, data = self.stream(act.stream), act.data
+        more = 0 if act.padding is None else act.padding + 1
+        while True:
+            if data:
+                await self.until(lambda: min(self.window, stream.window) > more)
+            piece = data[: max(0, min(self.window, stream.window, 16_384) - more)]
+            data = data[len(piece) :]
+            flags = (["END_STREAM"] if act.end and not data else []) + (["PADDED"] if more else [])
+            frame = DataFrame(
+                2 * act.stream + 1, piece, flags=flags, pad_length=act.padding or 0
+            ).serialize()
+            self.window -= len(piece) + more
+            stream.window -= len(piece) + more
+            await self.send(frame)
+            if not data:
+                return
+
+    async def _open(self, act: kinds.Open) -> None:
+        for number in range(act.count):
+            if number:
+                await self.rest(act.every)
+            for each in [0, *(each for each, stream in self.streams.items() if not stream.end)]:
+                if act.size < 2**30 or not each:
+                    size = min(act.size, 2**30)
+                    await self.frame(WindowUpdateFrame(each, window_increment=size))
+
+    def took(self, data: bytes) -> None:
+        self._held += data
+        while len(self._held) >= 9:
+            frame, length = Frame.parse_frame_header(memoryview(bytes(self._held[:9])))
+            if len(self._held) < 9 + length:
+                break
+            body = bytes(self._held[9 : 9 + length])
+            del self._held[: 9 + length]
+            frame.parse_body(memoryview(body))
+            self._frame(frame, length)
+        if self._out:
+            out, self._out = bytes(self._out), bytearray()
+            self._answering = asyncio.ensure_future(self._quietly(out, self._answering))
+
+    async def _quietly(self, data: bytes, before: asyncio.Future[None] | None) -> None:
+        if before is not None:
+            await before
+        with suppress(Gone):
+            await self.send(data)
+
+    def _frame(self, frame: Frame, length: int) -> None:
+        stream = self.streams.setdefault(frame.stream_id, Stream()) if frame.stream_id else None
+        if isinstance(frame, SettingsFrame):
+            if "ACK" not in frame.flags:
+                size = frame.settings.get(SettingsFrame.INITIAL_WINDOW_SIZE, self.first_window)
+                for each in self.streams.values():
+                    each.window += size - self.first_window
+                self.first_window = size
+                self._out += SettingsFrame(flags=["ACK"]).serialize()
+                self.settled = True
+        elif isinstance(frame, PingFrame):
+            if "ACK" not in frame.flags:
+                self._out += PingFrame(0, frame.opaque_data, flags=["ACK"]).serialize()
+        elif isinstance(frame, WindowUpdateFrame):
+            if stream is None:
+                self.window += frame.window_increment
+            else:
+                stream.window += frame.window_increment
+        elif isinstance(frame, GoAwayFrame):
+            self._ended(f"GOAWAY {frame.error_code}")
+        elif stream is not None and isinstance(frame, RstStreamFrame):
+            if not stream.end:
+                stream.end = f"RST_STREAM {frame.error_code}"
+                self._ended(stream.end)
+        elif stream is not None and isinstance(frame, DataFrame):
+            stream.body += frame.data
+            self._moved(frame, length)
+        if isinstance(frame, HeadersFrame | ContinuationFrame) and stream is not None:
+            self._headers(frame, stream)
+        elif isinstance(frame, DataFrame) and "END_STREAM" in frame.flags and stream is not None:
+            stream.end = stream.end or "whole"
+
+    def _headers(self, frame: HeadersFrame | ContinuationFrame, stream: Stream) -> None:
+        self._block += frame.data
+        self._ends = self._ends or "END_STREAM" in frame.flags
+        if "END_HEADERS" not in frame.flags:
+            return
+        found: dict[Any, Any] = dict(self._decoder.decode(bytes(self._block)))
+        self._block = bytearray()
+        if ":status" in found and not found[":status"].startswith("1"):
+            stream.status = int(found[":status"])
+        if self._ends:
+            stream.end = stream.end or "whole"
+        self._ends = False
+
+    def _moved(self, frame: DataFrame, length: int) -> None:
+        if self.begin.opens and length:
+            self._out += WindowUpdateFrame(0, window_increment=length).serialize()
+            if "END_STREAM" not in frame.flags:
+                number = frame.stream_id
+                self._out += WindowUpdateFrame(number, window_increment=length).serialize()
+        if self.begin.pings:
+            self._out += PingFrame(0, b"measures").serialize()
+
+    def _ended(self, how: str) -> None:
+        """The server ends what the client does; what comes after that still counts."""
+        if self.seen.ended is None and not self.kind.lives:
+            self.seen.ended, self.seen.how = self.loop.time(), how
+            self.over.set()
+
+    def note(self) -> None:
+        found = [self.streams[number] for number in sorted(self.streams)]
+        self.seen.streams = [(each.status, bytes(each.body), each.end) for each in found]
+
+    def whole(self) -> list[tuple[int, bytes]]:
+        wanted = len(self.kind.answers)
+        found = [self.stream(number) for number in range(wanted)]
+        return [
+            (each.status if each.end == "whole" else 0, bytes(each.body))
+            for each, want in zip(found, self.kind.answers, strict=True)
+            if each.end or not want.status
+        ]
+
+
+HEAD_END = b"\r\n\r\n"
+LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
+CHUNKED = re.compile(rb"\r\ntransfer-encoding: *chunked", re.IGNORECASE)
+
+
+def answers(data: bytes, wanted: tuple[Want, ...], ended: bool) -> list[tuple[int, bytes]]:
+    """The answers of HTTP/1 in *data* that are whole; *ended*: no more will come."""
+    found: list[tuple[int, bytes]] = []
+    while HEAD_END in data:
+        head, _, rest = data.partition(HEAD_END)
+        words = head.split(None, 2)
+        status = int(words[1]) if len(words) > 1 and words[1].isdigit() else 0
+        if status < 200 and status != 101:
+            data = rest
+            continue
+        want = wanted[len(found)] if len(found) < len(wanted) else Want()
+        length = LENGTH.search(head)
+        if want.head or status in (101, 204, 304):
+            body: bytes | None = b""
+        elif CHUNKED.search(head):
+            body, rest = chunks(rest)
+        elif length is not None:
+            size = int(length[1])
+            body, rest = (rest[:size], rest[size:]) if len(rest) >= size else (None, rest)
+        else:
+            body, rest = (rest, b"") if ended else (None, rest)
+        if body is None:
+            break
+        found.append((status, body))
+        data = rest
+    return found
+
+
+def goodbye(data: bytes) -> bool:
+    """Whether a WebSocket's server has said goodbye in *data*, which begins with its answer."""
+    frames = data.partition(HEAD_END)[2]
+    while len(frames) >= 2:
+        if frames[0] & 0x0F == kinds.GOODBYE:
+            return True
+        size, head = frames[1] & 0x7F, 2
+        if size > 125:
+            head += 2 if size == 126 else 8
+            size = int.from_bytes(frames[2:head], "big")
+        frames = frames[head + size :]
+    return False
+
+
+def chunks(data: bytes) -> tuple[bytes | None, bytes]:
+    """The body that is in chunks at the begin of *data*, None if it is not whole; and the rest."""
+    body = b""
+    while b"\r\n" in data:
+        line, _, data = data.partition(b"\r\n")
+        size = int(line.partition(b";")[0], 16)
+        if len(data) < size + 2:
+            break
+        if not size:
+            return body, data[2:]
+        body, data = body + data[:size], data[size + 2 :]
+    return None, b""
+
+
+def planned(acts: tuple[Any, ...]) -> float:
+    """The seconds that *acts* take if nobody is late."""
+    total = 0.0
+    for act in acts:
+        if isinstance(act, kinds.Rest):
+            total += act.seconds
+        elif isinstance(act, kinds.Drip):
+            total += act.every * (len(act.data) // act.size)
+        elif isinstance(act, kinds.Take):
+            total += act.every * (act.total / act.size + 1)
+        elif isinstance(act, kinds.Pings | kinds.Open):
+            total += act.every * act.count
+    return total
+
+
+async def played(kind: Kind, address: Address, patience: float, after: float = 0.0) -> Seen:
+    """A client of *kind*, from its connect to its end; it comes *after* so many seconds."""
+    loop = asyncio.get_running_loop()
+    await asyncio.sleep(after)
+    sock = socket.socket()
+    sock.setblocking(False)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if kind.window:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, kind.window)
+    began = loop.time()
+    await loop.sock_connect(sock, address)
+    client = (Http2 if kind.speaks == "http2" else Client)(kind, sock)
+    client.seen.marks.append((began, loop.time()))
+    try:
+        return await client.play(patience)
+    finally:
+        if client.sock.fileno() >= 0:
+            client.sock.close()
+
+
+def reset_on_close(sock: socket.socket) -> None:
+    """Have *sock* say RST when it is closed."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

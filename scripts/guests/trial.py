@@ -1,0 +1,257 @@
+"""A column: a server stock and guarded, all kinds of clients at both, and what became of them.
+
+One rule: *what may be chance is tried again, alone*. A cell is red only if it was so each time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..serving import Server, free_port, serving
+from .columns import LIMITS, Column
+from .control import Lag, control
+from .kinds import HTTP_DIES, HTTP_LIVES, LIMIT, LINES, TICK, WEBSOCKETS, Drip, Kind, Want
+from .kinds import Pings as PingsAct
+from .kinds_http2 import HTTP2
+from .play import OWN_LAG, PATIENCE, Address, Seen, played
+
+KINDS = {kind.name: kind for kind in (*HTTP_LIVES, *HTTP_DIES, *WEBSOCKETS, *LINES, *HTTP2)}
+"""Every kind, by name, in the order of the table."""
+TRIES = 3
+LATE = 0.85 * LIMIT
+"""Seconds by which a close may be late before its cell is red: less than a limit, so that one that
+holds twice is told from one that holds, and more than a machine with other work takes for a tick.
+How late each was is in the table.
+"""
+BORNE = LIMIT + 2 * TICK + 2.0
+"""Seconds for which a client that no limit ends is borne, where a close may be late by `LATE`."""
+COARSE = 5.0
+"""Seconds after which a dead client counts as held in a run that does not judge how late its end
+came: on a machine that does something else besides, that says more of the machine.
+"""
+APART = 0.01
+"""Seconds between two clients that come: all at once they would make each other late."""
+HELD = "held"
+
+
+@dataclass(frozen=True)
+class End:
+    """What became of one client.
+
+    Attributes:
+        kept: Whether one that lives got all that it wanted; None: it does not live.
+        after: Seconds from the beginning of the limit to the end; None: it was held.
+        early: The same from the last instant at which the limit can have begun.
+        says: The status of the last answer, if there was one.
+        doubt: Why this proves nothing; "" if it does.
+        about: What it heard, for people.
+    """
+
+    kept: bool | None
+    after: float | None = None
+    early: float | None = None
+    says: int = 0
+    doubt: str = ""
+    about: str = ""
+
+    @property
+    def words(self) -> str:
+        """For the table."""
+        if self.kept is not None:
+            return "kept" if self.kept else "lost"
+        if self.after is None:
+            return HELD
+        return f"{self.after:.1f} s" + (f", {self.says}" if self.says >= 400 else "")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One kind of clients at one server, stock and guarded, and what is wrong with it."""
+
+    kind: Kind
+    stock: End
+    guarded: End
+    lag: float
+    late: float = LATE
+
+    @property
+    def wrong(self) -> str:
+        """What the guarded server does worse; "" if nothing."""
+        kind, stock, guarded = self.kind, self.stock, self.guarded
+        if kind.lives:
+            lost = not guarded.kept and stock.kept and not guarded.doubt
+            return f"lost what stock keeps: {guarded.about}" if lost else ""
+        if guarded.after is None:
+            return "held beyond its limit"
+        if guarded.after > LIMIT + self.late + self.lag:
+            return f"ended after {guarded.after:.2f} s (lag {self.lag:.2f} s)"
+        of_stock = stock.early if stock.early is not None else BORNE
+        early = guarded.early is not None and guarded.early + self.lag < LIMIT - 0.01
+        if early and of_stock > (guarded.early or 0) + 0.2:
+            return f"ended after {guarded.early:.2f} s, early"
+        return ""
+
+    @property
+    def lacks(self) -> str:
+        """What HTTP allows, and the guarded server does not say; "" if nothing."""
+        wanted, said = self.kind.says, self.guarded.says
+        if wanted and not self.wrong and said < 400:
+            return f"does not say {wanted}"
+        return ""
+
+
+def judged(kind: Kind, seen: Seen) -> End:
+    """What became of a client of *kind* that saw *seen*."""
+    doubt = f"{seen.late:.2f} s late itself" if seen.late > OWN_LAG else ""
+    heard = seen.data[-60:].decode("latin-1").replace("\r\n", " ").strip()
+    statuses = [status for status, _ in seen.answers]
+    about = f"{len(seen.marks) - 1} of {len(kind.acts)} acts, {statuses}, {seen.how} {heard!r}"
+    if kind.lives:
+        kept = len(seen.answers) >= len(kind.answers) and all(
+            _meets(want, *answer) for want, answer in zip(kind.answers, seen.answers, strict=False)
+        )
+        kept = kept and _contained(kind, seen.data)
+        return End(kept=kept, doubt="" if kept else doubt, about=about)
+    says = statuses[-1] if statuses else 0
+    since = len(kind.acts) if kind.since is None else kind.since
+    if seen.ended is None:
+        return End(kept=None, says=says, doubt=doubt, about=about)
+    if len(seen.marks) <= since:
+        drips = since and isinstance(kind.acts[since - 1], Drip | PingsAct)
+        if len(seen.marks) < since or not drips:  # ended before it had begun what is limited
+            return End(kept=None, after=0.0, early=0.0, says=says, doubt=doubt, about=about)
+        began = done = seen.marks[since - 1][1]
+    else:
+        drips = since and isinstance(kind.acts[since - 1], Drip | PingsAct)
+        done = seen.marks[since][0] if drips else seen.marks[since][1]
+        began = min(_last_sent(kind, seen, since), done)
+    return End(
+        kept=None,
+        after=seen.ended - done,
+        early=seen.ended - began,
+        says=says,
+        doubt=doubt,
+        about=about,
+    )
+
+
+def _last_sent(kind: Kind, seen: Seen, since: int) -> float:
+    """When the last act up to *since* began that can have sent anything."""
+    for place in range(since, 0, -1):
+        name = type(kind.acts[place - 1]).__name__
+        if name not in ("Until", "Done", "Rest", "Deaf", "Hear", "Take"):
+            return seen.marks[place][0]
+    return seen.marks[0][0]
+
+
+def _meets(want: Want, status: int, body: bytes) -> bool:
+    if not want.status:
+        return True
+    if isinstance(want.body, int):
+        return status == want.status and len(body) == want.body
+    return status == want.status and (want.body is None or body == want.body)
+
+
+def _contained(kind: Kind, data: bytes) -> bool:
+    place = 0
+    for text in kind.hears:
+        place = data.find(text, place)
+        if place < 0:
+            return False
+        place += len(text)
+    return len(data) >= kind.gets
+
+
+@contextmanager
+def pair(
+    column: Column, folder: Path, limits: Mapping[str, str] = LIMITS
+) -> Iterator[tuple[Server, Server]]:
+    """The server of *column*, stock and guarded with *limits*, once both listen."""
+    plain = {k: v for k, v in os.environ.items() if not k.startswith("REAPER_")}
+    ports = free_port(), free_port()
+    with (
+        serving(
+            column.command(ports[0], guarded=False),
+            folder / "stock.log",
+            port=ports[0],
+            environment=plain | dict(column.unguarded or {}),
+        ) as stock,
+        serving(
+            column.command(ports[1], guarded=True),
+            folder / "guarded.log",
+            port=ports[1],
+            environment=plain | dict(limits),
+        ) as guarded,
+    ):
+        yield stock, guarded
+
+
+async def at_both(
+    kinds: Sequence[Kind], stock: Address, guarded: Address, lag: Lag, coarse: bool
+) -> list[Cell]:
+    """A client of each kind at each server, all at the same time."""
+    borne, late = (COARSE, COARSE) if coarse else (BORNE, LATE)
+    lag.seconds = 0.0
+    seen = await asyncio.gather(
+        *(
+            played(kind, where, PATIENCE if kind.lives else borne, place * APART)
+            for place, kind in enumerate(kinds)
+            for where in (stock, guarded)
+        )
+    )
+    return [
+        Cell(
+            kind,
+            judged(kind, seen[2 * place]),
+            judged(kind, seen[2 * place + 1]),
+            lag.seconds,
+            late,
+        )
+        for place, kind in enumerate(kinds)
+    ]
+
+
+async def tried(
+    kinds: Iterable[Kind],
+    stock: Address,
+    guarded: Address,
+    known: Callable[[Cell], bool] = lambda cell: False,
+    tries: int = TRIES,
+    *,
+    coarse: bool = False,
+) -> dict[str, Cell]:
+    """The cells of *kinds*; what is wrong or in doubt is tried again, with less beside it, but not
+    what is *known*. *coarse*: it is not judged how late the ends of dead clients came.
+    """
+    found: dict[str, Cell] = {}
+    todo = list(kinds)
+    async with control() as lag:
+        for _ in range(tries):
+            together = [kind for kind in todo if not kind.alone]
+            for group in (together, [kind for kind in todo if kind.alone]):
+                if group:
+                    cells = await at_both(group, stock, guarded, lag, coarse)
+                    found |= {cell.kind.name: cell for cell in cells}
+            cells = [found[kind.name] for kind in todo]
+            todo = [cell.kind for cell in cells if _unsettled(cell) and not known(cell)]
+            if not todo:
+                break
+    return found
+
+
+def _unsettled(cell: Cell) -> bool:
+    return bool(cell.wrong or cell.lacks or cell.guarded.doubt or cell.stock.doubt)
+
+
+def kinds_of(column: Column, *, quick: bool = False) -> list[Kind]:
+    """The kinds that *column* understands."""
+    return [
+        kind
+        for kind in KINDS.values()
+        if kind.speaks in column.speaks and (kind.quick or not quick)
+    ]

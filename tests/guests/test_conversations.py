@@ -1,0 +1,34 @@
+"""Random valid conversations in HTTP/2: per stream the same bytes and the same end, stock and
+guarded. What fails says its seed.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from scripts.guests.conversations import H2, conversation, tried
+from scripts.guests.kinds import Ask, Begin
+
+COUNT = 40
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("column", H2)
+def test_a_conversation_by_chance_has_the_same_end_stock_and_guarded(column):
+    first = random.SystemRandom().randrange(1 << 30)
+    count, differ = tried(H2[column], range(first, first + COUNT))
+    assert (count, differ) == (COUNT, [])
+
+
+def test_a_conversation_is_made_of_its_seed_alone():
+    assert conversation(7) == conversation(7)
+    assert conversation(7) != conversation(8)
+
+
+def test_a_conversation_wants_an_answer_for_each_stream():
+    for seed in range(50):
+        made = conversation(seed)
+        assert isinstance(made.acts[0], Begin)
+        assert len(made.answers) == sum(isinstance(act, Ask) for act in made.acts) >= 1

@@ -1,0 +1,103 @@
+"""Every guest with the quick half of all kinds of clients, stock and guarded side by side.
+
+No cell is worse than the stock server's but those that `scripts.guests.named` names, and each row
+there is true.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from scripts.guests.__main__ import BEGIN, END, KEPT, PAGE, measured, table
+from scripts.guests.columns import COLUMNS
+from scripts.guests.kinds import Kind
+from scripts.guests.named import HOLDS, NAMED, faults
+from scripts.guests.trial import KINDS, Cell, End
+
+LIVES = next(kind for kind in KINDS.values() if kind.lives)
+DIES = next(kind for kind in KINDS.values() if kind.says)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("column", COLUMNS)
+def test_no_client_is_worse_off_than_with_the_stock_server(column):
+    cells, holds = measured(COLUMNS[column], quick=True)
+    assert faults(column, cells, holds, coarse=True) == []
+
+
+def test_there_are_sixty_kinds_of_clients_and_no_two_have_one_name():
+    assert len(KINDS) >= 60
+    assert all(name == kind.name for name, kind in KINDS.items())
+
+
+def test_every_guest_is_asked_by_clients_that_live_and_by_dead_ones():
+    for column in COLUMNS.values():
+        mine = [kind for kind in KINDS.values() if kind.speaks in column.speaks and kind.quick]
+        assert {kind.lives for kind in mine} == {True, False}, column.name
+
+
+def cell(kind: Kind, stock: End, guarded: End) -> Cell:
+    return Cell(kind, stock, guarded, lag=0.0)
+
+
+@pytest.mark.parametrize(
+    ("stock", "guarded", "worse"),
+    [(True, True, False), (True, False, True), (False, False, False), (False, True, False)],
+)
+def test_a_live_client_may_lose_what_stock_loses_and_nothing_more(stock, guarded, worse):
+    assert bool(cell(LIVES, End(kept=stock), End(kept=guarded)).wrong) is worse
+
+
+@pytest.mark.parametrize(("after", "worse"), [(1.2, False), (None, True), (2.2, True), (0.5, True)])
+def test_a_dead_client_is_ended_in_its_time(after, worse):
+    ended = End(kept=None, after=after, early=after, says=408)
+    assert bool(cell(DIES, End(kept=None), ended).wrong) is worse
+
+
+def test_what_a_stock_server_ends_early_itself_is_not_the_guards_doing():
+    ended = End(kept=None, after=0.2, early=0.2)
+    assert not cell(DIES, ended, ended).wrong
+
+
+def test_a_close_without_the_status_that_http_has_for_it_is_red():
+    ended = End(kept=None, after=1.1, early=1.1)
+    assert cell(DIES, End(kept=None), ended).lacks == "does not say 408"
+
+
+def test_a_red_cell_that_no_row_names_is_a_fault():
+    red = cell(LIVES, End(kept=True), End(kept=False))
+    assert len(faults("nobody's", {LIVES.name: red})) == 1
+
+
+def test_objects_that_are_held_are_a_fault():
+    assert len(faults("nobody's", {}, ["reaper.Lease +1,000"])) == 1
+
+
+@pytest.mark.parametrize("row", NAMED, ids=lambda row: row.why[:40])
+def test_a_row_whose_cells_are_all_green_is_a_fault(row):
+    green = {
+        name: cell(KINDS[name], End(kept=True), End(kept=True))
+        for name in row.kinds
+        if name != HOLDS and KINDS[name].lives
+    }
+    dead = End(kept=None, after=1.1, early=1.1, says=408)
+    green |= {
+        name: cell(KINDS[name], dead, dead)
+        for name in row.kinds
+        if name != HOLDS and not KINDS[name].lives
+    }
+    mended = [each for each in faults(row.columns[0], green, []) if row.why in each]
+    assert len(mended) == (0 if row.sometimes else 1)
+
+
+def test_rows_name_guests_and_kinds_that_there_are():
+    for row in NAMED:
+        assert set(row.columns) <= set(COLUMNS)
+        assert set(row.kinds) <= {*KINDS, HOLDS}
+
+
+def test_the_page_is_written_from_what_was_measured():
+    written = PAGE.read_text().partition(BEGIN)[2].partition(END)[0].strip()
+    assert written == table(json.loads(KEPT.read_text()))
