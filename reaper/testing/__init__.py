@@ -1,5 +1,6 @@
 """For tests of your own, in any framework: a clock moved by hand, the obvious timer queue, and the
-kit for others.
+kit for others. `reaper.testing.on_trio` and `on_asyncio` have `closings`, which serves clients and
+lets virtual time pass.
 
 Stability: public.
 """
@@ -7,10 +8,19 @@ Stability: public.
 from __future__ import annotations
 
 from ..core.ticks import check_instant, check_timeout
+from .clients import Client, Closing
 from .conformance import NotConforming, check_timer_queue
 from .heap import HeapTimer, HeapTimerQueue
 
-__all__ = ["ManualClock", "check_timer_queue", "NotConforming", "HeapTimerQueue", "HeapTimer"]
+__all__ = [
+    "Client",
+    "Closing",
+    "ManualClock",
+    "check_timer_queue",
+    "NotConforming",
+    "HeapTimerQueue",
+    "HeapTimer",
+]
 
 
 class ManualClock:

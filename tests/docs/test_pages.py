@@ -53,7 +53,7 @@ def test_the_test_on_the_page_about_testing_passes() -> None:
     (program,) = blocks("docs/reference/testing.md", "python")
     names: dict[str, Callable[[], None]] = {}
     exec(program, names)
-    names["test_a_silent_client_is_closed"]()
+    names["test_a_silent_client_is_closed_and_one_that_speaks_stays"]()
 
 
 @pytest.mark.parametrize("page", SETTINGS)

@@ -27,7 +27,7 @@ ARROWS = {
     "journal": CORE | {"config"},
     "config": CORE,
     "metrics": CORE | {"journal"},
-    "testing": CORE,
+    "testing": CORE | {"config", "trio", "asyncio"},
     "logs": CORE,
     "deploy": (),
     "status": (),
@@ -180,6 +180,7 @@ MAY = {
     **{name: {*ASYNCIO, name} for name in ("uvicorn", "gunicorn", "aiohttp", "websockets")},
     "gunicorn": {*ASYNCIO, "gunicorn", "uvicorn"},  # its worker is uvicorn's
     "uvicorn": {*ASYNCIO, "uvicorn", "zttp"},  # its HTTP/2 is zttp's
+    "testing": {"trio", "asyncio"},
     "journal": {"pyarrow"},
     "policy": {"psutil"},
     "attach": {"psutil", "rich"},

@@ -62,8 +62,10 @@ NAMES = {
         JsonFormatter TextFormatter configure line
     """,
     "reaper.testing": """
-        HeapTimer HeapTimerQueue ManualClock NotConforming check_timer_queue
+        Client Closing HeapTimer HeapTimerQueue ManualClock NotConforming check_timer_queue
     """,
+    "reaper.testing.on_trio": "closings",
+    "reaper.testing.on_asyncio": "VirtualLoop closings",
     "reaper.policy": """
         ANSWERS IDLE_PHASES INSTANT IdlePolicy NOT_TAKEN Phase REASONS RULES Reason Rule
         Watch lifespan reasons

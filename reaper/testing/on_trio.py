@@ -1,0 +1,103 @@
+"""A server of your own on trio, its clients, and time that passes at once.
+
+The rule of this module: *nobody waits*. Time is trio's MockClock, connections are in memory.
+
+Stability: public.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import trio
+from trio.testing import MockClock, memory_stream_pair
+
+from ..config.settings import ReaperConfig
+from ..core.ticks import check_timeout
+from ..trio.reaper import open_reaper
+from .clients import Client, Closing
+
+__all__ = ["closings"]
+
+GONE = (trio.BrokenResourceError, trio.ClosedResourceError)
+"""What a stream raises once the client has left, or was closed."""
+
+
+def closings(
+    handler: Callable[[Any], Awaitable[object]],
+    clients: Sequence[Client],
+    *,
+    idle: float | None = None,
+    tick: float | None = None,
+    config: ReaperConfig | None = None,
+    until: float = 86_400.0,
+) -> list[Closing]:
+    """Serve *clients* by *handler* as `reaper.trio.serve_tcp` does, and say when each was closed.
+
+    Args:
+        handler: Takes a stream; receiving counts as activity.
+        clients: They all connect at the beginning.
+        idle, tick, config: As in `reaper.trio.serve_tcp`.
+        until: Seconds of virtual time after which whoever is still connected is left alone.
+
+    Returns:
+        What became of each client, in their order.
+
+    Raises:
+        InvalidArgument: by name and value; and whatever *handler* raises, but for a stream that
+            the client or reaper has closed.
+
+    Cost: milliseconds, however long the timeouts are. A handler that sleeps by trio sleeps in
+    virtual time, too; one that waits for a thread or a real socket does not belong here.
+    """
+    check_timeout("until", until)
+    found = [Closing(None, b"") for _ in clients]
+
+    async def serve(stream: trio.abc.Stream, watched: Callable[[Any], Awaitable[None]]) -> None:
+        async with stream:
+            with suppress(*GONE):  # while the handler sent
+                await watched(stream)
+
+    async def be(client: Client, stream: trio.abc.Stream, number: int) -> None:
+        begun = trio.current_time()
+
+        async def act() -> None:
+            for instant, data in client.sends:
+                await trio.sleep_until(begun + instant)
+                await stream.send_all(data)
+            if client.leaves is not None:
+                await trio.sleep_until(begun + client.leaves)
+                left.append(True)
+                await stream.aclose()
+
+        heard, left = bytearray(), list[bool]()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_if_open, act)
+            with suppress(*GONE):
+                while data := await stream.receive_some():
+                    heard += data
+                    found[number] = Closing(None, bytes(heard))
+            if not left:
+                found[number] = Closing(trio.current_time() - begun, bytes(heard))
+            nursery.cancel_scope.cancel()
+
+    async def main() -> None:
+        with trio.move_on_after(until):
+            async with open_reaper(config, tick=tick) as r, trio.open_nursery() as nursery:
+                watched = r.watched(handler, idle=idle)
+                async with trio.open_nursery() as served:
+                    for number, client in enumerate(clients):
+                        ours, theirs = memory_stream_pair()
+                        nursery.start_soon(be, client, theirs, number)
+                        served.start_soon(serve, ours, watched)
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
+    return found
+
+
+async def _if_open(act: Callable[[], Awaitable[None]]) -> None:
+    """Run *act*, which ends when its stream is closed."""
+    with suppress(*GONE):
+        await act()
