@@ -7,6 +7,7 @@ timeout again. A request in flight is a phase without a timeout: it is never idl
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -357,8 +358,8 @@ class IdlePolicy:
             self._fresh = 0
         if self.phase is Phase.TUNNEL and not self._tunnelled:
             self._tunnelled = True
-            if self._config.timeouts.tunnel_age:
-                self._watch.deadline(self._config.timeouts.tunnel_age, reasons.TUNNEL_AGE)
+            if seconds := tunnel_lifespan(self._config):
+                self._watch.deadline(seconds, reasons.TUNNEL_AGE)
         if rule.rate is not None:
             allowance = self._allowance(rule.rate)
             if allowance is not None:
@@ -420,6 +421,12 @@ class IdlePolicy:
         if self._ending is not None:
             self._ending.release()
             self._ending = None
+
+
+def tunnel_lifespan(config: ReaperConfig) -> float:
+    """Draw the age limit of a tunnel that is opened now, in seconds; 0: there is none."""
+    age, limits = config.timeouts.tunnel_age, config.limits
+    return lifespan(age, limits.max_age_jitter, config.reaper.tick, random.random())
 
 
 def lifespan(max_age: float, jitter: float, tick: float, share: float) -> float:

@@ -259,12 +259,26 @@ def test_a_slow_but_living_download_is_never_idle(phase: Phase) -> None:
 
 
 def test_a_tunnel_in_use_ends_by_its_age_which_counts_from_its_beginning_alone() -> None:
-    world, policy = begun(Phase.TUNNEL, tunnel="5s", tunnel_age="20s")
+    ages = {"tunnel_age": "20s", "limits__max_age_jitter": 0}
+    world, policy = begun(Phase.TUNNEL, tunnel="5s", **ages)
     world.run(10.0, every=1.0, act=lambda: policy.bytes_in(1, world.now))
     policy.enter(Phase.HALF_CLOSED, world.now)
     policy.enter(Phase.TUNNEL, world.now)
     assert len(world.core) == 3  # its own, that of its age, and the sweep's
     world.ends("tunnel_age", 10.0, 11.0, every=1.0, act=lambda: policy.bytes_out(1, world.now))
+
+
+def test_the_ages_of_tunnels_are_spread_by_the_jitter() -> None:
+    ends = set()
+    for _ in range(60):
+        ages = {"tunnel_age": "100s", "limits__max_age_jitter": 0.5}
+        world, _ = begun(Phase.TUNNEL, tunnel="0s", **ages)
+        world.run(102.0)
+        assert world.reaped
+        ends.add(world.reaped[0][1])
+    assert min(ends) < 75
+    assert max(ends) > 85
+    assert all(50 <= end <= 102 for end in ends)
 
 
 def test_a_tunnel_without_an_age_lasts_as_long_as_it_is_used() -> None:

@@ -542,7 +542,8 @@ async def test_a_request_ends_at_its_limit(
 
 
 async def test_a_tunnel_stays_open_under_pings_until_its_age(clock: MockClock) -> None:
-    async with running(tunnel="10s", tunnel_age="60s") as server:
+    ages = {"tunnel_age": "60s", "limits__max_age_jitter": 0}
+    async with running(tunnel="10s", **ages) as server:
         upgrade = (
             b"GET /tunnel HTTP/1.1\r\nHost: x\r\n"
             b"Connection: keep-alive, Upgrade\r\nUpgrade: foo, Echo\r\n\r\n"

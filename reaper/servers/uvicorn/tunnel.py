@@ -14,9 +14,14 @@ from typing import Any, ClassVar
 from ...asyncio import transports
 from ...core.lease import Lease
 from ...policy import Phase
+from ...policy.phases import tunnel_lifespan
 from ...policy.reasons import DRAIN, MAX_AGE, TUNNEL_AGE
 from .base import Guarded
 from .shared import Shared
+
+
+RESTARTS = b"\x88\x02\x03\xf4"
+"""A closing frame with the code 1012: the server restarts, and the client may come back."""
 
 
 class Counted:
@@ -87,7 +92,7 @@ class GuardedTunnel(Guarded):
         self._begin(self.shared.tunnel, Phase.TUNNEL.value, before)
         self.lease.touch()
         before.hand_over(self)
-        if seconds := self.shared.config.timeouts.tunnel_age:
+        if seconds := tunnel_lifespan(self.shared.config):
             self._old = self.shared.driver.deadline(self, seconds, TUNNEL_AGE)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -159,6 +164,10 @@ class GuardedTunnel(Guarded):
 
     def grew_old(self) -> None:
         self.reap(MAX_AGE)
+
+    def _farewell(self, reason: str) -> bytes:
+        """As the base says: a client that has to go only because of its age may come back."""
+        return RESTARTS if reason in (MAX_AGE, TUNNEL_AGE) else b""
 
     def _let_go(self) -> None:
         super()._let_go()

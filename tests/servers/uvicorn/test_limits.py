@@ -422,6 +422,7 @@ def test_a_websocket_is_closed_at_its_age_although_it_talks(tmp_path: Path, prot
                     await client.send("x")
                     await client.recv()
                     await asyncio.sleep(0.05)
+            assert client.close_code == 1012
 
     with serving(tmp_path, protocol, "asyncio", REAPER_TIMEOUTS_TUNNEL_AGE="1s") as server:
         asyncio.run(talk(server.port))
