@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Generator
 from contextlib import suppress
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -86,6 +87,40 @@ class Stopping:
             del self._waiters[id(waiter)]
 
 
+class Turn:
+    """When one response hears of the end: at an instant of its own, if it is a stream.
+
+    Attributes:
+        own: Whether it is a stream, which is told by `come`. Any other hears of it with its loop.
+        has_come: Whether it was told.
+    """
+
+    __slots__ = ("_stopping", "has_come", "own")
+
+    def __init__(self) -> None:
+        self.own: bool = False
+        self.has_come: bool = False
+        self._stopping: Stopping | None = None
+
+    def stopping(self) -> Stopping:
+        """What tells this stream."""
+        if self._stopping is None:
+            self._stopping = Stopping()
+            if self.has_come:
+                self._stopping.begin()
+        return self._stopping
+
+    def come(self) -> None:
+        """The instant has come. To be called by a task of the loop."""
+        self.has_come = True
+        if self._stopping is not None:
+            self._stopping.begin(in_loop=True)
+
+
+TURN: ContextVar[Turn | None] = ContextVar("reaper-turn", default=None)
+"""That of the response that is being made; None: it hears of the end with its loop."""
+
+
 class _Process(Stopping):
     """What stands for all loops, for code outside of any: the threads of a server look at it."""
 
@@ -105,9 +140,18 @@ def stopping() -> Stopping:
     """Whether the server of the running loop has been told to stop; outside of any loop, as in the
     threads that a server works in, whether this process has, or a loop of it that still runs.
 
-    True, and awaitable, from the signal on, before anything is closed.
+    True, and awaitable, from the signal on, before anything is closed. Within a stream whose end
+    has an instant of its own (`timeouts.drain_window`, `timeouts.stream_age`), from that on.
     """
-    loop = _running()
+    turn = TURN.get()
+    if turn is not None and turn.own:
+        _of_loop(_running()).asked = True
+        return turn.stopping()
+    return _of_loop(_running())
+
+
+def _of_loop(loop: Any) -> Stopping:
+    """That of *loop*, as `_running` returns it."""
     if loop is None:
         return _PROCESS
     with _LOCK:
@@ -131,7 +175,7 @@ def begin_everywhere() -> None:
 
 def was_asked() -> bool:
     """Whether anybody has asked `stopping()` in the loop that runs, or outside of any loop."""
-    return _PROCESS.asked or stopping().asked
+    return _PROCESS.asked or _of_loop(_running()).asked
 
 
 def forget() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from .settings import DEFAULT, OPTIONS, ReaperConfig
+from .settings import BEHIND, DEFAULT, OPTIONS, ReaperConfig
 
 REFERENCE = {
     "http": "the reference server over HTTP, `python -m server_example http`",
@@ -78,7 +78,8 @@ REFUSING = "gunicorn-asgi gunicorn-gthread hypercorn hypercorn-trio aiohttp sani
 
 REFUSED = "of newcomers that are refused"
 IF_SET = "only if it is set"
-AT_ONCE = "WebSockets; it closes idle connections at once"
+FIRST_BYTES = "from the first bytes on; it sends the headers with them"
+AT_ONCE = "WebSockets and streams; it closes idle connections at once"
 ALSO = "its own limit holds as well"
 GRACE = "2 s less than `--graceful-timeout` at most"
 SEEN_LATE = "a drip is noticed when the limit before it is over"
@@ -159,6 +160,13 @@ EFFECTS: Mapping[str, Effect] = {
         websockets="it closes all at once, with 1001",
     ),
     "timeouts.drain_streams": _row(ASGI, http="`drain`; its streams count as requests"),
+    "timeouts.stream_ping": _row(
+        ASGI,
+        gunicorn_asgi=FIRST_BYTES,
+        http="its routes ping by themselves",
+        outside="nothing is written into another process's connections",
+    ),
+    "timeouts.stream_age": _row(ASGI, http="`max_age`, after the response in flight"),
     "timeouts.abandoned": _row(
         ASGI,
         gunicorn_asgi="over HTTP/2 its own `asgi_disconnect_grace_period`",
@@ -202,10 +210,12 @@ EFFECTS: Mapping[str, Effect] = {
     "server.tls_cert": _row(REFERENCES),
     "server.tls_key": _row(REFERENCES),
     "server.streams": _row(ASGI),
+    "server.stream_retry": _row(ASGI),
+    "server.stream_ping_lines": _row(ASGI),
     "server.behind": _row(""),
     **{path: _row("outside") for path in OPTIONS if path.startswith("attach.")},
 }
-"""By setting. `server.behind` is for `reaper check`, and acts nowhere."""
+"""By setting. `server.behind` is for `reaper check`; what follows from it acts by its own name."""
 
 
 def without_effect(config: ReaperConfig, servers: Iterable[str]) -> dict[str, str]:
@@ -216,7 +226,10 @@ def without_effect(config: ReaperConfig, servers: Iterable[str]) -> dict[str, st
     """
     found: dict[str, str] = {}
     for path, effect in EFFECTS.items():
-        if config.origin(path) == DEFAULT or path.startswith("attach.") or path == "server.behind":
+        origin = config.origin(path)
+        if origin == DEFAULT or origin.startswith(BEHIND):
+            continue
+        if path.startswith("attach.") or path == BEHIND:
             continue
         for server in servers:
             if server not in effect.acts:

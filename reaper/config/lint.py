@@ -13,11 +13,11 @@ from typing import Literal
 from .balancers import BALANCERS
 from .durations import format_duration
 from .options import Duration
-from .settings import DEFAULT, OPTIONS, ReaperConfig
+from .settings import BEHIND, DEFAULT, OPTIONS, ReaperConfig
 
 Severity = Literal["error", "warning", "note"]
 
-AGE_KEYS = ("request", "max_age", "tunnel_age", "vanished")
+AGE_KEYS = ("request", "max_age", "tunnel_age", "stream_age", "vanished")
 """Limits that no byte extends. They are late by up to a tick, as timeouts are."""
 ATTACH_KEYS = ("idle", "first_byte", "max_age", "stalled_write")
 
@@ -75,6 +75,7 @@ def lint(config: ReaperConfig) -> list[Finding]:
         *_wheel(config),
         *_lengths(config),
         *_balancers(config),
+        *_streams(config),
         *_holes(config),
         *_order(config),
     ]
@@ -185,6 +186,33 @@ def _balancers(config: ReaperConfig) -> Iterator[Finding]:
     else:
         return
     yield Finding("error", "timeouts.keep_alive", f"{_show(ours)} is {text}")
+
+
+def _streams(config: ReaperConfig) -> Iterator[Finding]:
+    timeouts, behind = config.timeouts, BALANCERS.get(config.server.behind)
+    ping, path = timeouts.stream_ping, "timeouts.stream_ping"
+    if behind is not None and behind.reads is not None:
+        theirs = f"{behind.title} cuts a response that is silent for {_show(behind.reads)} ({behind.cuts})"
+        if not ping:
+            yield Finding("note", path, f"off, and {theirs}; use {_show(behind.ping)}")
+        elif ping >= behind.reads:
+            text = f"{_show(ping)} is too late: {theirs}; use {_show(behind.ping)}"
+            yield Finding("error", path, text)
+        elif config.origin(path).startswith(BEHIND):
+            yield Finding("note", path, f"{_show(ping)}: {theirs}; a third of that is in force")
+    if 0 < timeouts.stream_age <= ping:
+        text = f"{_show(timeouts.stream_age)} is within stream_ping = {_show(ping)}: none is ever pinged"
+        yield Finding("warning", "timeouts.stream_age", text)
+    if config.server.stream_retry and not (timeouts.drain_streams or timeouts.stream_age):
+        text = "nothing says it: drain_streams and stream_age are both off"
+        yield Finding("warning", "server.stream_retry", text)
+    window = timeouts.drain_window + timeouts.drain_streams
+    if 0 < timeouts.drain_window <= timeouts.drain < window and timeouts.drain_streams:
+        text = (
+            f"{_show(timeouts.drain_window)} and drain_streams = {_show(timeouts.drain_streams)} are more "
+            f"than drain = {_show(timeouts.drain)}: the last streams are cut before their turn is over"
+        )
+        yield Finding("warning", "timeouts.drain_window", text)
 
 
 def _holes(config: ReaperConfig) -> Iterator[Finding]:

@@ -63,6 +63,8 @@ WHY: Mapping[str, str] = {
     "timeouts.drain_delay": "the server stops accepting by its own rules",
     "timeouts.drain_window": "the server closes idle connections by itself when it stops",
     "timeouts.drain_streams": "the server's streams cannot be told apart from other responses",
+    "timeouts.stream_ping": ANSWERS,
+    "timeouts.stream_age": "the server's streams cannot be told apart from other responses",
     "timeouts.abandoned": "the server gives no way to cancel a request",
     "timeouts.drain_idle": "the server ends its connections by itself when it stops",
     "limits.min_in_rate": "the server does not say how many bytes of a body have come",
@@ -75,6 +77,8 @@ WHY: Mapping[str, str] = {
     "limits.max_body_bytes": "the application or the server limits bodies",
     "limits.max_connections": "the server cannot refuse a newcomer with an answer",
     "server.streams": "the server's streams cannot be told apart from other responses",
+    "server.stream_retry": ANSWERS,
+    "server.stream_ping_lines": ANSWERS,
     "server.behind": "only `reaper check` reads it",
 }
 """By setting, why it does nothing in a server whose row of `EFFECTS` does not say what holds

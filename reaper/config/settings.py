@@ -24,6 +24,9 @@ from .options import Duration, Integer, Number, Option, Place, Section, Switch, 
 DEFAULT = "default"
 """The origin of a value that was not set anywhere."""
 
+BEHIND = "server.behind"
+"""How the origin of a value begins that follows from that setting."""
+
 MOST_WORKERS = 1024
 """More workers on one machine are a mistake, which is better found before they are started."""
 
@@ -177,14 +180,27 @@ class Timeouts(Section):
     )
     drain_window: float = option(
         0.0,
-        "On shutdown: idle connections are closed spread over this time.",
+        "On shutdown: idle connections, WebSockets and streams end spread over this time.",
         precedent="HAProxy close-spread-time; Envoy 600 s",
         live=False,
     )
     drain_streams: float = option(
         2.0,
-        "On shutdown: a stream is told at once, and ended this much later; 0s treats it as any response.",
+        "On shutdown: a stream is told in its turn, and ended this much later; 0s treats it as any response.",
         precedent="uvicorn 0.43 told at once, 0.45 does not; hypercorn 3 s for WebSockets",
+        live=False,
+    )
+    stream_ping: float = option(
+        0.0,
+        "An event stream that has written nothing for so long gets a comment between two events. "
+        "Where `server.behind` names a proxy: a third of its read timeout.",
+        precedent="sse-starlette, FastAPI 15 s; the HTML standard advises about 15 s",
+        live=False,
+    )
+    stream_age: float = option(
+        0.0,
+        "Age at which a stream is told and ended, as on shutdown.",
+        precedent="gRPC MAX_CONNECTION_AGE; Envoy max_stream_duration",
         live=False,
     )
     abandoned: float = option(
@@ -231,7 +247,7 @@ class Limits(Section):
     )
     max_age_jitter: float = option(
         0.1,
-        "Shortens each connection's max_age at random by up to this share, against reconnect storms.",
+        "Shortens each max_age, tunnel_age and stream_age at random by up to this share, against reconnect storms.",
         precedent="gRPC +-10 %",
         kind=Number(most=1.0),
     )
@@ -288,9 +304,20 @@ class Server(Section):
         precedent="sse-starlette ends its own",
         kind=Text(empty=True),
     )
+    stream_retry: float = option(
+        0.0,
+        "An event stream that is told to end says `retry:` first: its client is back after that, or up to twice as late.",
+        precedent="the HTML standard's retry field; browsers wait a few seconds",
+    )
+    stream_ping_lines: bool = option(
+        False,
+        "Whether `timeouts.stream_ping` writes an empty line into application/x-ndjson, too.",
+        precedent="jq and most readers of lines skip it",
+        kind=Switch(),
+    )
     behind: str = option(
         "unknown",
-        "What stands in front of the server; `check` compares keep_alive with its idle time. Nothing else uses it.",
+        "What stands in front: `check` compares keep_alive with its idle time, and `stream_ping` follows its read timeout.",
         kind=Text(("unknown", "direct", *BALANCERS)),
     )
 
@@ -507,6 +534,7 @@ class _Loader:
             if value is not None and self.known(key, "command line"):
                 self.take(OPTIONS[key], value, "command line", read=isinstance(value, str))
         self.together()
+        self.follow()
         if self.faults:
             raise ConfigError("\n".join(self.faults))
         return ReaperConfig().replaced(self.values, self.origins)
@@ -591,6 +619,17 @@ class _Loader:
             self.faults.append(
                 f"{missing}: missing: expected together with {given} ({cert or key!r})"
             )
+
+    def follow(self) -> None:
+        """Where a proxy is named, have streams pinged before it cuts them, unless that was set."""
+        balancer = BALANCERS.get(str(self.values.get("server.behind")))
+        if balancer is None or balancer.reads is None or "timeouts.stream_ping" in self.values:
+            return
+        self.values["timeouts.stream_ping"] = balancer.ping
+        source = self.origins["server.behind"]
+        self.origins["timeouts.stream_ping"] = (
+            f"{BEHIND} ({source}): a third of {balancer.title}'s {balancer.reads:g}s"
+        )
 
 
 _OURS = tuple(f"REAPER_{section.upper()}_" for section in SECTIONS)

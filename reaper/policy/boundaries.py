@@ -17,15 +17,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-NEW, BOUNDARY, DOUBLE, INSIDE, LINE, RETURN, UNSURE = range(7)
-"""Where a stream stands. `NEW`: nothing was written. `BOUNDARY`: after an event. `DOUBLE`: after CR
-CR, which ends an event, too. `INSIDE`: within a line. `LINE`: after the end of a line. `RETURN`:
-after CR, which ends a line, and of which an LF may be the other half. `UNSURE`: after LF CR. That
-ends an event, but where lines end with CRLF it is half of the end.
+NEW, EARLY, BOUNDARY, DOUBLE, INSIDE, LINE, RETURN, UNSURE = range(8)
+"""Where a stream stands.
+
+`NEW`: nothing was written. `EARLY`: nothing but pings was. `BOUNDARY`: after an event. `DOUBLE`:
+after CR CR, which ends an event, too. `INSIDE`: within a line. `LINE`: after the end of a line.
+`RETURN`: after CR, which ends a line, and of which an LF may be the other half. `UNSURE`: after LF
+CR. That ends an event, but where lines end with CRLF it is half of the end.
 """
 
 _AFTER: Final = {
     NEW: (BOUNDARY, UNSURE),
+    EARLY: (BOUNDARY, UNSURE),
     BOUNDARY: (BOUNDARY, UNSURE),
     DOUBLE: (BOUNDARY, DOUBLE),
     INSIDE: (LINE, RETURN),

@@ -140,6 +140,13 @@ TUNNEL_AGE = _row(
     client="has an old WebSocket",
     mend="a longer age: [WebSockets](websockets.md)",
 )
+STREAM_AGE = _row(
+    "stream_age",
+    "timeouts.stream_age",
+    given_by=("servers",),
+    client="has read one stream for that long; its connection stays open",
+    mend="a longer age: [streams](streams.md)",
+)
 REQUEST = _row(
     "request",
     "timeouts.request",

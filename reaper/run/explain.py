@@ -17,7 +17,8 @@ import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from ..config.effects import said, without_effect
+from ..config.durations import format_duration
+from ..config.effects import EFFECTS, said, without_effect
 from ..config.settings import ReaperConfig
 from ..errors import one_line
 from ..servers.guest import Guest
@@ -160,6 +161,18 @@ def meant(program: str, command: Sequence[str]) -> tuple[str, str, str]:
     return "", "", ""
 
 
+def streams_lines(config: ReaperConfig) -> Iterable[str]:
+    """What becomes of event streams, where anything does."""
+    shown = {
+        "stream_ping": "quiet event streams get a comment after",
+        "stream_age": "streams are ended after",
+    }
+    for key, text in shown.items():
+        if seconds := getattr(config.timeouts, key):
+            origin = config.origin(f"timeouts.{key}")
+            yield f"  {text} {format_duration(seconds)} ({key}, by {origin})"
+
+
 def inside_lines(
     names: Iterable[str], found: dict[str, str], config: ReaperConfig
 ) -> Iterable[str]:
@@ -177,6 +190,8 @@ def inside_lines(
         note = f" ({server.note})" if server.note else ""
         yield f"{name} {found[name]} (tested: {server.needs[0].range}) is guarded from inside{note}: {text}"
         kinds = [kind for each in SERVERS if each.name == name for kind in each.kinds]
+        if any(kind in EFFECTS["timeouts.stream_ping"].acts for kind in kinds):
+            yield from streams_lines(config)
         for kind in dict.fromkeys(kinds):
             if vain := said(without_effect(config, [kind])):
                 yield f"  {kind}: {vain}"

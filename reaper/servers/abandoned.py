@@ -38,8 +38,7 @@ from ..asyncio import transports
 from ..config.settings import ReaperConfig
 from ..driver.driver import Call, Driver
 from ..driver.sockets import borrowed, is_over, queued
-from ..errors import printable
-from .streams import STREAM, App, Exchange, Streams
+from .streams import STREAM, App, Blocked, Exchange, Streams, is_never_blocked
 
 SOON = 0.05
 """Seconds after the question until the kernel is first asked what came back; then twice as long."""
@@ -218,14 +217,6 @@ def _send(descriptor: int, data: bytes) -> bool:
         return False
 
 
-def route_of(scope: Any) -> str:
-    """Method and path of the request of *scope*: the path of its route where the framework names
-    that in the scope, as FastAPI does.
-    """
-    path = getattr(scope.get("route"), "path", None)
-    return printable(f"{scope['method']} {path or scope['path']}")
-
-
 class Request(Exchange):
     """One request of an ASGI application on asyncio, which can be cancelled.
 
@@ -279,9 +270,6 @@ class Request(Exchange):
         """Whether its response has begun, and is a stream."""
         return self._state >= STREAM
 
-    def route(self) -> str:
-        return route_of(self._scope)
-
     def may_be_cancelled(self) -> bool:
         return self._said.get("abandoned") is not False
 
@@ -300,7 +288,7 @@ class Requests(Streams):
         over: Whether what is known by that key has lost its client already: a request may begin
             after that.
         log: As in `Abandoned`.
-        app, config, talks: As in `Streams`.
+        app, config, talks, blocked, eager: As in `Streams`.
     Attributes:
         abandoned: Cancels those whose clients are gone.
     """
@@ -317,8 +305,10 @@ class Requests(Streams):
         *,
         talks: bool = False,
         log: logging.Logger | None = None,
+        blocked: Blocked = is_never_blocked,
+        eager: bool = True,
     ) -> None:
-        super().__init__(app, config, talks=talks)
+        super().__init__(app, config, driver, talks=talks, blocked=blocked, eager=eager)
         self.abandoned: Abandoned = Abandoned(driver, log)
         self._key = key
         self._is_over = over
@@ -382,11 +372,15 @@ def streams_of(
     *,
     talks: bool = False,
     log: logging.Logger | None = None,
+    blocked: Blocked = is_never_blocked,
+    eager: bool = True,
 ) -> Streams:
     """What stands around *app*: `Requests` where `timeouts.abandoned` is on, otherwise `Streams`."""
     if config.timeouts.abandoned:
-        return Requests(app, config, driver, key, over, talks=talks, log=log)
-    return Streams(app, config, talks=talks)
+        return Requests(
+            app, config, driver, key, over, talks=talks, log=log, blocked=blocked, eager=eager
+        )
+    return Streams(app, config, driver, talks=talks, blocked=blocked, eager=eager)
 
 
 def link_of(transport: Any) -> Link:

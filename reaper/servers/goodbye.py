@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from contextlib import suppress
 
-from ..stops import stopping, was_asked
+from ..stops import TURN, Turn, stopping, was_asked
 
 
 def begin_stopping() -> None:
@@ -22,6 +22,17 @@ def begin_stopping() -> None:
     with suppress(AttributeError):  # it is something else of that name
         if programs is not None and programs.stopping is not stopping:
             programs.stopping().begin(in_loop=True)
+
+
+def take_turn(turn: Turn | None) -> None:
+    """Whoever asks `reaper.stopping()` in this task from now on is told by *turn*; None: with the
+    loop.
+    """
+    TURN.set(turn)
+    programs = sys.modules.get("reaper.stops")
+    with suppress(AttributeError):
+        if programs is not None and programs.TURN is not TURN:
+            programs.TURN.set(turn)
 
 
 def program_asks() -> bool:

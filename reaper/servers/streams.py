@@ -1,10 +1,16 @@
-"""Streams that end when the server stops: an ASGI application around the application of a server.
+"""Streams live as long as somebody reads them: an ASGI application around that of a server.
 
 The rule of this module: *who is told can still speak*. A response that is a stream never ends by
 itself, so a stop would wait for it until the drain is over, and then cut it. Here its application
 receives `http.disconnect` when the server is told to stop, and can go on sending. What has not
 ended `timeouts.drain_streams` later is ended for it: the last chunk is sent, and its task cancelled.
 So the client sees a whole response, and no reset.
+
+With `timeouts.drain_window` streams are told one after the other, evenly over it: the first at once.
+Then `reaper.stopping()` is true in each of them at its own instant. A stream that is
+`timeouts.stream_age` old is told and ended likewise, with the reason `stream_age`; and with
+`server.stream_retry` a client is told first when it may come back. What keeps a quiet one alive
+behind a proxy is in `pings`.
 
 Some frameworks cancel a stream when it receives that, and it cannot speak any more. So a program that
 asks `reaper.stopping()` is left alone first: its streams are told when `ALONE` of `drain_streams` is
@@ -16,7 +22,8 @@ A WebSocket is told likewise where the server does not do it: it is closed with 
 
 A response is a stream if its content type is in `server.streams`, or if the application says so in
 `scope["extensions"]["reaper"]["stream"]`, True or False, before the response begins. Nothing else
-is one: a download takes as long as it takes.
+is one: a download takes as long as it takes. Beside that `stream_ping` and `stream_age`, True or False,
+say for one response whether it is pinged, and whether it ends at its age.
 """
 
 from __future__ import annotations
@@ -25,12 +32,23 @@ import asyncio
 import random
 import types
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import suppress
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any, ClassVar, TypeVar
 
+from ..config.durations import format_duration
 from ..config.settings import ReaperConfig
-from .goodbye import program_asks
+from ..core.lease import Expiry, Lease
+from ..driver.driver import Driver
+from ..driver.ends import Books
+from ..errors import printable
+from ..policy import lifespan
+from ..policy.boundaries import INSIDE, NEW, kind_of
+from ..policy.reasons import STREAM_AGE
+from ..stops import Turn
+from .goodbye import program_asks, take_turn
+from .pings import Pings, Quiet
 
 App = Callable[..., Any]
 
@@ -45,32 +63,120 @@ ALONE = 0.75
 PER_SECOND = 100
 """Turns in a second of `timeouts.drain_window`; the WebSockets of one turn are told together."""
 
+ENDS = 2.0
+"""Seconds in which a stream that is too old has to end where `timeouts.drain_streams` is off."""
+
 MOST_TYPES = 100
 """Content types that are known; then all are forgotten."""
 
 
+Blocked = Callable[[Any, Any], bool]
+"""From `receive` and `send` of a request: whether its client has yet to take something."""
+
+
+def is_never_blocked(receive: Any, send: Any) -> bool:
+    """Nobody knows that the client has yet to take something."""
+    return False
+
+
+def route_of(scope: Any) -> str:
+    """Method and path of the request of *scope*: the path of its route where the framework names
+    that in the scope, as FastAPI does.
+    """
+    path = getattr(scope.get("route"), "path", None)
+    return printable(f"{scope['method']} {path or scope['path']}")
+
+
+Each = TypeVar("Each")
+
+
+def in_turns(streams: list[Each], window: float) -> dict[int, list[Each]]:
+    """*streams* by turn, evenly over *window* seconds. Turn 0 is at once."""
+    if window:
+        random.shuffle(streams)  # the oldest are often those of one client
+    turns: defaultdict[int, list[Each]] = defaultdict(list)
+    for number, stream in enumerate(streams):
+        turns[int(number / len(streams) * window * PER_SECOND)].append(stream)
+    return turns
+
+
+def note_age(books: Books, route: str, expiry: Expiry) -> None:
+    """Enter in *books* that a stream has reached its age. Its connection stays open."""
+    books.reasons[STREAM_AGE] += 1
+    books.log.info(
+        "%s - stream ended: %s, limit %s",
+        route,
+        STREAM_AGE,
+        format_duration(round(expiry.timeout, 3)),
+        extra={"reason": STREAM_AGE, "limit": expiry.timeout},
+    )
+
+
+def are_wanted(config: ReaperConfig) -> bool:
+    """Whether *config* asks for anything that is done for streams, or for requests."""
+    timeouts = config.timeouts
+    return bool(
+        timeouts.drain_streams or timeouts.abandoned or timeouts.stream_ping or timeouts.stream_age
+    )
+
+
 class Streams:
-    """The application of one server, whose streams can be told to end.
+    """The application of one server, whose streams can be pinged, and told to end.
 
     Args:
         app: The application.
         config: `server.streams` says which content types are streams, `timeouts.drain_window` in
-            how many seconds WebSockets have their turns.
+            how many seconds streams and WebSockets have their turns.
+        driver: Of the reaper that watches the server's connections; None: streams are told to end,
+            and nothing else.
         talks: Whether WebSockets are told here; otherwise the server does that.
+        blocked: Whether a client has yet to take something.
+        eager: Whether the server writes the headers of a response before its first bytes.
     Attributes:
         app: The application.
         seconds: Once the streams were told: how long each of them has; None: not yet.
+        watches: Whether streams are looked at when they begin.
+        turns: Whether each stream hears of its end at an instant of its own.
+        pings: Follows the event streams.
     """
 
-    def __init__(self, app: App, config: ReaperConfig, *, talks: bool = False) -> None:
+    def __init__(
+        self,
+        app: App,
+        config: ReaperConfig,
+        driver: Driver | None = None,
+        *,
+        talks: bool = False,
+        blocked: Blocked = is_never_blocked,
+        eager: bool = True,
+    ) -> None:
         self.app: App = app
         self._talks = talks
-        self._window = config.timeouts.drain_window
+        timeouts = config.timeouts
+        self._window = timeouts.drain_window
         self.seconds: float | None = None
         self._types = frozenset(config.server.streams.lower().encode().split())
         self._known: dict[bytes, bool] = {}  # content types that were looked up
         self._open: dict[Exchange, None] = {}
         self._ending: set[asyncio.Task[None]] = set()
+        self._driver = driver
+        self._blocked = blocked
+        self._begins = NEW if eager else INSIDE
+        self._age = timeouts.stream_age if driver is not None else 0.0
+        self._ages = partial(
+            lifespan, timeouts.stream_age, config.limits.max_age_jitter, config.reaper.tick
+        )
+        self._has = timeouts.drain_streams or ENDS
+        self._leases: dict[Exchange, Lease] = {}
+        self._pinged = bool(timeouts.stream_ping)
+        self._lines = config.server.stream_ping_lines
+        self._retries = bool(config.server.stream_retry)
+        self.watches: bool = bool(self._age or self._pinged or self._retries)
+        self.turns: bool = bool(timeouts.drain_streams and (timeouts.drain_window or self._age))
+        self.pings: Pings | None = None if driver is None else self._pings(config, driver)
+
+    def _pings(self, config: ReaperConfig, driver: Driver) -> Pings:
+        return Pings(self, config, driver)
 
     def __call__(self, scope: Any, receive: Any, send: Any) -> Any:
         if scope["type"] == "http":
@@ -83,29 +189,34 @@ class Streams:
         """Streams that are open."""
         return len(self._open)
 
+    # ---- the end
+
     def stop(self, seconds: float) -> None:
-        """Tell all streams and WebSockets that the server stops. A stream is ended *seconds* from
-        now, one that begins later *seconds* after that. Does nothing if that was done before, or if
-        *seconds* is 0.
+        """Tell all streams and WebSockets that the server stops: the first at once, all within
+        `timeouts.drain_window`. A stream is ended *seconds* after it was told. One that begins
+        later is told at once. Does nothing if that was done before, or if *seconds* is 0.
 
         To be called within the running loop.
         """
         if not seconds or self.seconds is not None:
             return
         self.seconds = seconds
-        streams: list[Exchange] = []
+        waits = in_turns([each for each in self._open if not isinstance(each, Talk)], self._window)
+        self._let_end(waits.pop(0, []), seconds)
+        for turn, told in waits.items():
+            self._later(turn / PER_SECOND, self._let_end, told, seconds)
         turns: defaultdict[int, list[Exchange]] = defaultdict(list)
         for exchange in self._open:
             if isinstance(exchange, Talk):
                 turns[int(random.random() * self._window * PER_SECOND)].append(exchange)
-            else:
-                streams.append(exchange)
-        self._let_end(streams, seconds)
         for turn, talks in turns.items():
             self._later(turn / PER_SECOND, self._tell, talks, 0.0)
 
     def _let_end(self, streams: list[Exchange], seconds: float) -> None:
         """Tell *streams*, so that they have ended in *seconds*."""
+        streams = [each for each in streams if each in self._open and not each.is_told()]
+        for each in streams:
+            each.comes()
         alone = ALONE * seconds if program_asks() else 0.0
         if alone:
             self._later(alone, self._tell, streams, seconds - alone)
@@ -126,12 +237,23 @@ class Streams:
     def _end(self, exchanges: list[Exchange]) -> None:
         for exchange in exchanges:
             if exchange in self._open:
-                self._start(exchange.end())
+                self.run(exchange.end())
 
-    def _start(self, ending: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(ending)
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run *work* as a task."""
+        task = asyncio.get_running_loop().create_task(work)
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
+
+    def _grew_old(self, exchange: Exchange, expiry: Expiry) -> None:
+        """The stream of *exchange* has reached its age."""
+        self._leases.pop(exchange, None)
+        if exchange.is_told() or self._driver is None:
+            return
+        note_age(self._driver.books, exchange.route(), expiry)
+        self._let_end([exchange], self._has)
+
+    # ---- what is a stream
 
     def is_stream(self, said: object, headers: Any) -> bool:
         """Whether the response with *headers* is a stream; *said*: what its application says, None:
@@ -158,13 +280,67 @@ class Streams:
         self._open[exchange] = None
         if self.seconds is not None:
             self._let_end([exchange], self.seconds)
+        elif self._age and not isinstance(exchange, Talk) and exchange.may_age():
+            self._grow_old(exchange)
+
+    def _grow_old(self, exchange: Exchange) -> None:
+        driver = self._driver
+        if driver is not None:
+            key = ("stream", driver.next_number())
+            reached = partial(self._grew_old, exchange)
+            seconds = self._ages(random.random())
+            self._leases[exchange] = driver.register(key, seconds, reached, reason=STREAM_AGE)
 
     def over(self, exchange: Exchange) -> None:
         """The response of *exchange* is complete, or its application has returned."""
         self._open.pop(exchange, None)
+        if self._leases and (lease := self._leases.pop(exchange, None)) is not None:
+            lease.release()
+
+    # ---- what is written into it
+
+    def follow(
+        self, owner: Any, said: dict[str, Any], method: str, message: Any
+    ) -> tuple[Quiet | None, bool]:
+        """Follow the bytes of the stream of *owner*, which begins with *message*, if something may
+        be written into it; and whether it is pinged.
+        """
+        wanted = said.get("stream_ping")
+        pinged = self._pinged if wanted is None else bool(wanted)
+        if self.pings is None or not (pinged or self._retries):
+            return None, False
+        kind = kind_of(
+            method,
+            message["status"],
+            message.get("headers", ()),
+            lines=self._lines,
+            declared=wanted is True,
+        )
+        return None if kind is None else Quiet(owner, kind, self._begins), pinged
+
+    def is_over(self, owner: Any) -> bool:
+        """Whether nothing of *owner* can be sent any more."""
+        complete: bool = owner.is_complete()
+        return complete
+
+    def is_blocked(self, owner: Any) -> bool:
+        """Whether the client of *owner* has yet to take something."""
+        return self._blocked(owner._receive, owner._send)
+
+    def speak(self, owner: Any, message: Any) -> Awaitable[Any]:
+        """Send *message* for *owner*, past its application."""
+        sent: Awaitable[Any] = owner._send(message)
+        return sent
+
+    def event(self) -> Any:
+        """An event of asyncio's."""
+        return asyncio.Event()
 
 
 CONTENT_TYPE = len(b"content-type")
+
+TRAILERS = {"type": "http.response.trailers", "headers": [], "more_trailers": False}
+"""What ends a response whose beginning has announced trailers."""
 
 BEFORE, ORDINARY, STREAM, TOLD, COMPLETE = range(5)
 """What an exchange is: its response has not begun; is none that ends never; is a stream; is a stream
@@ -194,7 +370,7 @@ class Exchange:
 
     __slots__ = (
         *("_cancelled", "_ending", "_receive", "_said", "_scope", "_send", "_state"),
-        *("_streams", "_task", "_waits", "_woken"),
+        *("_streams", "_task", "_trails", "_turn", "_waits", "_woken", "quiet"),
     )
 
     def __init__(self, streams: Streams, scope: Any, receive: Any, send: Any) -> None:
@@ -208,6 +384,9 @@ class Exchange:
         self._ending: Any  # on trio: the scope in which the end of the response is sent
         self._cancelled = False
         self._task: asyncio.Task[Any] | None = None
+        self._turn: Turn | None = None
+        self._trails = False  # trailers come after the body
+        self.quiet: Quiet | None = None
         self._said: dict[str, Any] = {}
         given = scope.get("extensions")
         scope["extensions"] = {EXTENSION: self._said, **given} if given else {EXTENSION: self._said}
@@ -215,6 +394,8 @@ class Exchange:
     async def run(self) -> Any:
         """Call the application. When it returns, a stream that was told is completed."""
         self._task = asyncio.current_task()
+        if self._streams.turns:
+            self.take_turn()
         try:
             return await self._streams.app(self._scope, self.receive, self.send)
         except asyncio.CancelledError:
@@ -230,12 +411,49 @@ class Exchange:
         """Whether it was this exchange, and nobody else, that cancelled the application."""
         return self._cancelled and self._task is not None and not self._task.uncancel()
 
+    def take_turn(self) -> None:
+        """Whoever asks `reaper.stopping()` in this task is told at the instant of this stream."""
+        self._turn = Turn()
+        take_turn(self._turn)
+
     async def returned(self) -> None:
         """The application, whose response is a stream, has returned."""
         self._task = None
+        if self._turn is not None:
+            take_turn(None)  # the task may be that of the connection
         if self._state == TOLD:
             await self._finish()
+        self._over()
+
+    def _over(self) -> None:
         self._streams.over(self)
+        if (quiet := self.quiet) is not None and self._streams.pings is not None:
+            self._streams.pings.over(quiet)
+
+    def route(self) -> str:
+        """Method and path, as the log is to name it."""
+        return route_of(self._scope)
+
+    def is_told(self) -> bool:
+        """Whether it was told, or its instant has come."""
+        return self._state >= TOLD or (self._turn is not None and self._turn.has_come)
+
+    def is_complete(self) -> bool:
+        """Whether its response is complete."""
+        return self._state == COMPLETE
+
+    def may_age(self) -> bool:
+        """Whether it ends when it is too old."""
+        return self._said.get("stream_age") is not False
+
+    def comes(self) -> None:
+        """The instant of its end has come: the client learns when to come back, the application
+        that the server stops.
+        """
+        if (pings := self._streams.pings) is not None:
+            pings.retry(self.quiet)
+        if self._turn is not None:
+            self._turn.come()
 
     async def receive(self) -> Any:
         """What the server gives; `http.disconnect` once a stream was told to end."""
@@ -281,21 +499,47 @@ class Exchange:
         state = self._state
         if state != ORDINARY:
             if state == COMPLETE:
-                return _nothing()
+                return self._send(message) if self._trails else _nothing()
             if message["type"] == "http.response.start":
-                headers = message.get("headers", ())
-                if not isinstance(headers, (list, tuple)):  # it can be read once only
-                    headers = list(headers)
-                    message = {**message, "headers": headers}
-                if self._streams.is_stream(self._said.get("stream"), headers):
-                    self._state = STREAM
-                    self._streams.begun(self)
-                else:
-                    self._state = ORDINARY
-            elif state != BEFORE and not message.get("more_body", False):
-                self._state = COMPLETE
-                self._streams.over(self)
+                return self._starts(message)
+            if state != BEFORE:
+                return self._goes_on(message)
         return self._send(message)
+
+    def _starts(self, message: Any) -> Any:
+        headers = message.get("headers", ())
+        if not isinstance(headers, (list, tuple)):  # it can be read once only
+            headers = list(headers)
+            message = {**message, "headers": headers}
+        streams = self._streams
+        if not streams.is_stream(self._said.get("stream"), headers):
+            self._state = ORDINARY
+            return self._send(message)
+        self._state = STREAM
+        if self._turn is not None:
+            self._turn.own = True
+        self._trails = bool(message.get("trailers"))
+        if streams.watches or self._said:
+            method = self._scope["method"]
+            self.quiet, pinged = streams.follow(self, self._said, method, message)
+        streams.begun(self)
+        if self.quiet is None or streams.pings is None:
+            return self._send(message)
+        return streams.pings.start(self.quiet, self._send, message, pinged=pinged)
+
+    def _goes_on(self, message: Any) -> Any:
+        """Send *message* of a stream that has begun."""
+        quiet, pings = self.quiet, self._streams.pings
+        self._notice(message)
+        if quiet is None or pings is None:
+            return self._send(message)
+        return pings.goes_on(quiet, self._send, message)
+
+    def _notice(self, message: Any) -> None:
+        """*message* of a stream is about to be sent. It may be the last."""
+        if not message.get("more_body", False) and message["type"] == "http.response.body":
+            self._state = COMPLETE
+            self._streams.over(self)
 
     def tell(self) -> None:
         """Have the application receive `http.disconnect`."""
@@ -313,9 +557,12 @@ class Exchange:
     async def _finish(self) -> None:
         if self._state != COMPLETE:
             self._state = COMPLETE
-            self._streams.over(self)
+            trails, self._trails = self._trails, False
+            self._over()
             with suppress(Exception):  # the client is gone, or a length was promised
                 await self._send(self.LAST)
+                if trails:
+                    await self._send(TRAILERS)
 
 
 class Talk(Exchange):

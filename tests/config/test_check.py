@@ -99,6 +99,40 @@ def test_the_defaults_pass_where_what_stands_in_front_gives_up_before_them(behin
 
 
 @pytest.mark.parametrize(
+    ("given", "severity", "words"),
+    [
+        ({"server__behind": "nginx"}, "note", "20s: nginx cuts a response"),
+        ({"server__behind": "nginx", "timeouts__stream_ping": "0s"}, "note", "use 20s"),
+        ({"server__behind": "nginx", "timeouts__stream_ping": "60s"}, "error", "use 20s"),
+        ({"server__behind": "haproxy"}, "note", "16s: HAProxy"),
+        ({"server__behind": "nginx", "timeouts__stream_ping": "59s"}, None, ""),
+        ({"server__behind": "caddy"}, None, ""),
+        ({"timeouts__stream_ping": "60s"}, None, ""),
+    ],
+)
+def test_a_ping_is_judged_by_the_read_timeout_of_what_stands_in_front(
+    given: dict[str, str], severity: str | None, words: str
+) -> None:
+    found = [each for each in lint(config(**given)) if each.path == "timeouts.stream_ping"]
+    assert [each.severity for each in found] == ([severity] if severity else [])
+    assert all(words in each.text for each in found)
+
+
+@pytest.mark.parametrize(
+    ("given", "path"),
+    [
+        ({"timeouts__stream_age": "10s", "timeouts__stream_ping": "15s"}, "timeouts.stream_age"),
+        ({"server__stream_retry": "2s", "timeouts__drain_streams": "0s"}, "server.stream_retry"),
+        ({"timeouts__drain_window": "29s"}, "timeouts.drain_window"),
+    ],
+)
+def test_settings_of_streams_that_defeat_each_other_are_a_warning(
+    given: dict[str, str], path: str
+) -> None:
+    assert ("warning", path) in [(each.severity, each.path) for each in lint(config(**given))]
+
+
+@pytest.mark.parametrize(
     ("behind", "keep_alive", "wrong"),
     [
         ("alb", "59s", True), ("alb", "60s", True), ("alb", "61s", False),

@@ -322,6 +322,22 @@ def test_every_setting_has_an_entry_in_the_changelog() -> None:
     assert set(OPTIONS) - named - IN_NO_ENTRY == set()
 
 
+def test_a_proxy_that_is_named_gives_the_ping_unless_that_is_set() -> None:
+    def loaded(**given: str) -> ReaperConfig:
+        return ReaperConfig.load(environ={f"REAPER_{name}": text for name, text in given.items()})
+
+    followed = loaded(SERVER_BEHIND="nginx")
+    assert followed.timeouts.stream_ping == 20
+    assert followed.origin("timeouts.stream_ping") == (
+        "server.behind (environment REAPER_SERVER_BEHIND): a third of nginx's 60s"
+    )
+    assert loaded(SERVER_BEHIND="nginx", TIMEOUTS_STREAM_PING="0s").timeouts.stream_ping == 0
+    assert loaded(SERVER_BEHIND="nginx", TIMEOUTS_STREAM_PING="5s").timeouts.stream_ping == 5
+    assert loaded(SERVER_BEHIND="caddy").timeouts.stream_ping == 0
+    assert loaded(SERVER_BEHIND="direct").timeouts.stream_ping == 0
+    assert loaded().timeouts.stream_ping == 0
+
+
 def ways_to_set(found: Option) -> str:
     """A pattern of the ways in which a test sets a setting."""
     flag = "--" + found.key.replace("_", "-")

@@ -56,13 +56,14 @@ SHARED = {
     "guest",
     "http2",
     "metrics",
+    "pings",
     "polled",
     "streams",
     "workers",
 }
 SERVERS: dict[str, Collection[str]] = {
-    **dict.fromkeys(["configured", "goodbye", "guest", "http2", "workers"], ()),
-    "streams": {"goodbye"},
+    **dict.fromkeys(["configured", "goodbye", "guest", "http2", "pings", "workers"], ()),
+    "streams": {"goodbye", "pings"},
     "abandoned": {"streams"},
     "polled": {"configured"},
     "metrics": {"workers"},

@@ -125,6 +125,14 @@ def test_explain_says_that_keep_alive_is_no_limit_outside() -> None:
 
 
 @pytest.mark.slow
+def test_explain_says_after_how_long_streams_are_pinged_and_why() -> None:
+    command = ("--", sys.executable, "-m", "uvicorn", "app:app")
+    said = explained(*command, env=os.environ | {"REAPER_SERVER_BEHIND": "nginx"})
+    line = "  quiet event streams get a comment after 20s (stream_ping, by server.behind "
+    assert f"{line}(environment REAPER_SERVER_BEHIND): a third of nginx's 60s)" in said.splitlines()
+
+
+@pytest.mark.slow
 def test_explain_names_what_is_set_and_does_nothing_in_each_kind_of_server() -> None:
     gunicorn = str(Path(sys.executable).parent / "gunicorn")
     said = explained("--drain-idle", "7s", "--request", "9s", "--half-closed", "5s", "--", gunicorn)

@@ -78,10 +78,10 @@ class Stream:
 class Server:
     """The streams of an application, whose stop begins at the instant 10."""
 
-    def __init__(self, loop: Loop, app: Callable[..., Any]) -> None:
+    def __init__(self, loop: Loop, app: Callable[..., Any], window_s: float = 0.0) -> None:
         kind = TrioStreams if isinstance(loop, Trio) else Streams
         self._loop = loop
-        window = {"REAPER_TIMEOUTS_DRAIN_WINDOW": f"{WINDOW}s"}
+        window = {"REAPER_TIMEOUTS_DRAIN_WINDOW": f"{window_s:g}s"}
         self.streams = kind(app, ReaperConfig.load(environ=window), talks=True)
 
     async def stop(self) -> None:
@@ -165,7 +165,7 @@ def talked(loop: Loop) -> list[Stream]:
             await send({"type": "websocket.accept"})
             await receive()
 
-    server = Server(loop, app)
+    server = Server(loop, app, WINDOW)
     stream = Stream(loop, server.streams)
     talks = [Stream(loop, server.streams, "websocket") for _ in range(50)]
     loop.run(lambda: loop.together(server.stop, stream.run, *(talk.run for talk in talks)))

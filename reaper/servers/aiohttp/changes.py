@@ -27,13 +27,13 @@ def change(module: ModuleType, visit: Visit) -> None:
 
     @after(module.AppRunner, "__init__")
     def told(_: None, runner: Any, app: Any, *__: Any, **___: Any) -> None:
-        from . import server
+        from . import server, streams
 
         config = visit.host.load()
         if runner._shutdown_timeout == server.OWN_GRACE:
             runner._shutdown_timeout = config.timeouts.drain
         with suppress(RuntimeError):  # another runner has started the application
-            server.end_streams(app, config)
+            streams.end_streams(app, config)
             if config.timeouts.max_age:
                 server.announce_ends(app)
 

@@ -10,13 +10,13 @@ AIOHTTP = Foreign(
     "aiohttp",
     ("3.12", "3.14.5"),
     {
-        "aiohttp.http_writer:StreamWriter": "_eof output_size",
+        "aiohttp.http_writer:StreamWriter": "_compress _eof length output_size",
         "aiohttp.web_protocol:RequestHandler": """
             _current_request _messages _payload_parser _request_in_progress _waiter close
             connection_lost eof_received transport
         """,
         "aiohttp.web_request:BaseRequest": "_payload_writer",
-        "aiohttp.web_response:StreamResponse": "_eof_sent",
+        "aiohttp.web_response:StreamResponse": "_eof_sent _payload_writer _req write write_eof",
         "aiohttp.web_runner:AppRunner": "__init__ _shutdown_timeout",
         "aiohttp.web_server:Server": "request_handler",
     },

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
-import weakref
 from collections.abc import Callable
-from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
 
-from aiohttp import HttpVersion11, WSCloseCode, web
+from aiohttp import HttpVersion11, web
 from aiohttp.log import server_logger
 
 from ...asyncio import transports
@@ -29,8 +26,8 @@ from ...policy import Phase
 from .. import polled
 from ..abandoned import Abandoned, link_of
 from ..configured import advertised, kept_alive, warn
-from ..goodbye import begin_stopping
 from ..streams import EXTENSION
+from .streams import end_streams
 
 NEVER = 1e8
 """Seconds; the keep-alive that aiohttp is given where ours is in force."""
@@ -48,82 +45,8 @@ def phase_of(transport: Any) -> Phase:
     return Phase.IN_FLIGHT if request.content.is_eof() or not transport.is_reading() else Phase.BODY
 
 
-STOP = "end_streams_of"
-"""The name of our function among those that aiohttp calls when it stops."""
-
 OWN_GRACE = 60.0
 """Seconds; aiohttp's default of `shutdown_timeout`."""
-
-
-class Goodbyes:
-    """Ends the streams and the WebSockets of one application when its server is told to stop.
-
-    aiohttp has no message that tells a handler: `reaper.stopping()` does. A stream is completed
-    `timeouts.drain_streams` later, and its handler cancelled; a WebSocket is closed with 1012 when
-    its turn has come in `timeouts.drain_window`.
-
-    Args:
-        config: The settings in force.
-    """
-
-    def __init__(self, config: ReaperConfig) -> None:
-        self._seconds = config.timeouts.drain_streams
-        self._window = config.timeouts.drain_window
-        self._types = frozenset(config.server.streams.lower().split())
-        self._streams: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-        self._sockets: weakref.WeakSet[web.WebSocketResponse] = weakref.WeakSet()
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def note(self, request: web.Request, response: web.StreamResponse) -> None:
-        """*response* begins."""
-        if isinstance(response, web.WebSocketResponse):
-            self._sockets.add(response)
-        elif response.content_type in self._types:
-            self._streams[response] = request.task
-
-    async def end_streams_of(self, app: web.Application) -> None:
-        """The server is told to stop. This does not wait: aiohttp waits for what is open next."""
-        begin_stopping()
-        for response, handler in list(self._streams.items()):
-            self._start(self._end(response, handler))
-        for websocket in list(self._sockets):
-            self._start(self._close(websocket))
-
-    def _start(self, ending: Any) -> None:
-        task = asyncio.get_running_loop().create_task(ending)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _end(self, response: web.StreamResponse, handler: asyncio.Task[Any]) -> None:
-        await asyncio.sleep(self._seconds)
-        if not response._eof_sent:
-            with suppress(Exception):  # the client is gone
-                await response.write_eof()
-            handler.cancel()
-
-    async def _close(self, websocket: web.WebSocketResponse) -> None:
-        await asyncio.sleep(random.random() * self._window)
-        if not websocket.closed:
-            await websocket.close(code=WSCloseCode.SERVICE_RESTART)
-
-
-def end_streams(app: web.Application, config: ReaperConfig) -> None:
-    """Have the streams and WebSockets of *app* told when its server stops, unless
-    `timeouts.drain_streams` is off, or that was done before. Its sub-applications are covered.
-
-    Raises:
-        RuntimeError: *app* is frozen; its server runs.
-    """
-    # The one that is there may be of the copy of this library that the program imports.
-    done = any(getattr(each, "__name__", "") == STOP for each in app.on_shutdown)
-    if config.timeouts.drain_streams and not done:
-        goodbyes = Goodbyes(config)
-
-        async def prepare(request: web.Request, response: web.StreamResponse) -> None:
-            goodbyes.note(request, response)
-
-        app.on_response_prepare.append(prepare)
-        app.on_shutdown.append(goodbyes.end_streams_of)
 
 
 def announce_ends(app: web.Application) -> None:

@@ -18,7 +18,7 @@ from gunicorn.workers import gasgi
 from ...asyncio.closing import bound
 from ...asyncio.reaper import AsyncioReaper, reaper_of
 from ...asyncio.serve import loop_factory
-from ...asyncio.transports import descriptor_of, is_tls
+from ...asyncio.transports import buffered, descriptor_of, is_tls, queued
 from ...config.settings import ReaperConfig
 from ...policy import Phase
 from .. import polled
@@ -27,7 +27,7 @@ from ..configured import kept_alive, warn
 from ..goodbye import begin_stopping
 from ..http2.waiting import Watch
 from ..metrics import stopping
-from ..streams import Streams
+from ..streams import Streams, are_wanted
 from .http2 import guard, guard_stream
 
 NEVER = 10**8
@@ -67,6 +67,29 @@ def phase_of(transport: Any) -> Phase:
 def _receiver(receive: Any, _: Any) -> Any:
     """gunicorn's `BodyReceiver` whose method *receive* is; None: over HTTP/2, where it is none."""
     return getattr(receive, "__self__", None)
+
+
+def _closed_over(function: Any, name: str) -> Any:
+    """What *function* closes over by that *name*; what it answers over HTTP/2 is known by that alone."""
+    return function.__closure__[function.__code__.co_freevars.index(name)].cell_contents
+
+
+def is_blocked(receive: Any, send: Any) -> bool:
+    """Whether the client of the request that is answered by *send* has yet to take something. What
+    cannot be seen counts as such.
+    """
+    try:
+        receiver = _receiver(receive, send)
+        if receiver is not None:
+            protocol = receiver.protocol
+            transport = protocol.transport
+            paused = protocol._flow_control.write_paused or receiver._closed
+            return paused or transport.is_closing() or queued(transport) > 0
+        connection, number = _closed_over(send, "h2_conn"), _closed_over(send, "stream_id")
+        shut = connection.h2_conn.local_flow_control_window(number) <= 0
+        return shut or number not in connection.streams or buffered(connection.writer.transport) > 0
+    except Exception:
+        return True
 
 
 def _not_now() -> None:
@@ -208,10 +231,12 @@ class ASGIWorker(gasgi.ASGIWorker):  # type: ignore[misc]
                 driver,
                 _receiver,
                 lambda receiver: receiver._closed,
-                talks=True,
+                talks=bool(config.timeouts.drain_streams),
                 log=log,
+                blocked=is_blocked,
+                eager=False,  # gunicorn writes the headers with the first bytes
             )
-            if config.timeouts.drain_streams or config.timeouts.abandoned:
+            if are_wanted(config):
                 self.asgi: Any = self._streams
 
     def _made(self, factory: Any) -> Any:

@@ -25,11 +25,12 @@ ASGI = Foreign(
         """,
         "gunicorn.asgi.protocol:ASGIProtocol": """
             _awaiting_request _body_receiver _cancel_task_if_pending _check_h1c_protocol_available
-            _close_transport _closed _finishing_calls _h2_conn _h2_tasks _handle_http2_connection
+            _close_transport _closed _finishing_calls _flow_control _h2_conn _h2_tasks _handle_http2_connection
             _keepalive _maybe_resume_reading _serve_http2_request _start_http2_stream _websocket
             eof_received transport worker
         """,
-        "gunicorn.asgi.protocol:BodyReceiver": "_closed _complete receive",
+        "gunicorn.asgi.protocol:BodyReceiver": "_closed _complete protocol receive",
+        "gunicorn.asgi.protocol:FlowControl": "write_paused",
         "gunicorn.http2.async_connection:AsyncHTTP2Connection": """
             READ_BUFFER_SIZE _abort_all_streams _closed _handle_event _handle_request_received
             _handle_stream_reset _send _signal_window

@@ -17,11 +17,11 @@ from ...asyncio import transports
 from ...asyncio.reaper import AsyncioReaper
 from ...config.settings import DEFAULT, ReaperConfig
 from ...driver.driver import Driver
-from ...driver.sockets import shut_by_peer
+from ...driver.sockets import queued, shut_by_peer
 from ..abandoned import Link, Requests, link_of
 from ..goodbye import begin_stopping
 from ..guest import Around
-from ..streams import Streams
+from ..streams import Streams, are_wanted
 from .http2 import STOPPED
 
 LINK = "_reaper_link"
@@ -79,7 +79,7 @@ def streams_of(
     wrapper, timeouts = server.app, config.timeouts
     if type(wrapper).__name__ != "ASGIWrapper":
         return None  # WSGI: its threads are not told
-    if not timeouts.drain_streams and not timeouts.abandoned:
+    if not are_wanted(config):
         return None
     if not isinstance(wrapper.app, Streams):
         if timeouts.abandoned:
@@ -90,11 +90,13 @@ def streams_of(
                 driver,
                 stream_of,
                 lambda stream: stream.closed,
-                talks=True,
+                talks=bool(timeouts.drain_streams),
                 log=log,
+                blocked=is_blocked,
             )
         else:
-            wrapper.app = plain(wrapper.app, config, talks=True)
+            talks = bool(timeouts.drain_streams)
+            wrapper.app = plain(wrapper.app, config, driver, talks=talks, blocked=is_blocked)
     found: Streams = wrapper.app
     return found
 
@@ -111,6 +113,32 @@ async def stop(context: Any, streams: Streams | None, driver: Driver) -> None:
 def stream_of(_: Any, send: Any) -> Any:
     """The `HTTPStream` whose method *send* is."""
     return getattr(send, "__self__", None)
+
+
+def is_blocked(receive: Any, send: Any) -> bool:
+    """Whether the client of the request that is answered by *send* has yet to take something. What
+    cannot be seen counts as such.
+    """
+    stream = stream_of(receive, send)
+    try:
+        if stream.closed:
+            return True
+        protocol = stream.send.__self__
+        server = protocol.send.__self__
+        if server.send_lock.locked():
+            return True
+        buffers = getattr(protocol, "stream_buffers", None)
+        if buffers is not None:  # HTTP/2, whose connection may have other streams under way
+            number = stream.stream_id
+            return bool(
+                buffers[number].buffer or protocol.connection.local_flow_control_window(number) <= 0
+            )
+        if (writer := getattr(server, "writer", None)) is not None:
+            return writer.transport.is_closing() or transports.queued(writer.transport) > 0
+        trio_stream = getattr(server.stream, "transport_stream", server.stream)
+        return queued(trio_stream.socket.fileno()) > 0
+    except Exception:
+        return True
 
 
 def hear(around: Around) -> None:

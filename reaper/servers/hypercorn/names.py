@@ -9,7 +9,7 @@ from ..http2.names import H2
 
 TESTED = ("0.18.0", "0.18.0")
 
-_SERVER = "_initiate_server_close app config context protocol run"
+_SERVER = "_initiate_server_close app config context protocol run send_lock"
 
 _BOTH = {
     "hypercorn.app_wrappers:ASGIWrapper": "app",
@@ -24,7 +24,7 @@ _BOTH = {
         handle idle initiate send stream_buffers stream_send streams task_group
     """,
     "hypercorn.protocol.h2:StreamBuffer": "_complete buffer close pop",
-    "hypercorn.protocol.http_stream:HTTPStream": "app closed handle send state",
+    "hypercorn.protocol.http_stream:HTTPStream": "app closed handle send state stream_id",
     "hypercorn.protocol.http_stream:ASGIHTTPState": "REQUEST",
     "hypercorn.protocol.ws_stream:WSStream": "handshake state",
     "hypercorn.protocol.ws_stream:ASGIWebsocketState": "CONNECTED",

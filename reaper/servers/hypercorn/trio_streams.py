@@ -14,8 +14,11 @@ from typing import Any, ClassVar
 
 import trio
 
+from ...config.settings import ReaperConfig
+from ...driver.driver import Driver
 from ...trio.reaper import TrioReaper
 from ..abandoned import Link, Request, Requests
+from ..pings import Pings, Quiet
 from ..streams import STREAM, TOLD, Exchange, Streams, Talk
 from .application import LINK, stop, streams_of
 
@@ -41,12 +44,37 @@ class TrioStreams(Streams):
     def _later(self, seconds: float, call: Callable[..., None], *arguments: Any) -> None:
         trio.lowlevel.spawn_system_task(_after, seconds, call, *arguments)
 
-    def _start(self, ending: Coroutine[Any, Any, None]) -> None:
-        trio.lowlevel.spawn_system_task(_run, ending)
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        trio.lowlevel.spawn_system_task(_run, work)
+
+    def event(self) -> Any:
+        return trio.Event()
+
+    def _pings(self, config: ReaperConfig, driver: Driver) -> Pings:
+        return TrioPings(self, config, driver)
 
 
-async def _run(ending: Coroutine[Any, Any, None]) -> None:
-    await ending
+class TrioPings(Pings):
+    """As `Pings`, in a run of trio: there what is sent always waits, in a task of its own."""
+
+    async def _driver_rests(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    def _send(self, quiet: Quiet, sending: Awaitable[Any]) -> None:
+        self.wait_for(quiet)
+        self._speaker.run(self._sends(quiet, sending))
+
+    async def _sends(self, quiet: Quiet, sending: Awaitable[Any]) -> None:
+        try:
+            await sending
+        except Exception:  # as in the base
+            self.over(quiet)
+        finally:
+            self.was_sent(quiet)
+
+
+async def _run(work: Coroutine[Any, Any, None]) -> None:
+    await work
 
 
 async def _after(seconds: float, call: Callable[..., None], *arguments: Any) -> None:
@@ -64,6 +92,8 @@ class TrioExchange(Exchange):
         running: Any = trio.CancelScope()
         self._task = running
         self._ending = None
+        if self._streams.turns:
+            self.take_turn()
         try:
             with running:
                 return await self._streams.app(self._scope, self.receive, self.send)

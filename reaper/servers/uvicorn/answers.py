@@ -17,11 +17,24 @@ import weakref
 from collections.abc import Callable, Collection
 from typing import Any
 
+from ...asyncio import transports
 from ...config.settings import ReaperConfig
-from ..streams import EXTENSION, STREAM, TOLD, App, Exchange, Streams
+from ...driver.driver import Driver
+from ...stops import Turn
+from ..goodbye import take_turn
+from ..pings import Quiet
+from ..streams import EXTENSION, STREAM, TOLD, App, Exchange, Streams, route_of
 from .kinds import cycles
 
 Header = tuple[bytes, bytes]
+
+QUIET = "_reaper_quiet"
+"""The attribute of a cycle whose response is a stream into which something may be written: where in
+an event that stands.
+"""
+
+TURN = "_reaper_turn"
+"""The attribute of a cycle that hears of its end at an instant of its own, if it is a stream."""
 
 KEPT = "_reaper_headers"
 """The attribute of a cycle that has the headers which the application gave its response; missing:
@@ -79,11 +92,31 @@ def promising(app: App, promises: Promises) -> App:
     return around
 
 
+def is_blocked(receive: Any, send: Any) -> bool:
+    """Whether the client of the request that is read by *receive*, a method of a cycle, has yet to
+    take something. What cannot be seen counts as such.
+    """
+    try:
+        cycle = receive.__self__
+        transport = cycle.transport
+        if cycle.flow.write_paused or transport.is_closing():
+            return True
+        stream = getattr(cycle, "stream", None)
+        if stream is None:
+            return transports.queued(transport) > 0
+        # HTTP/2: the connection may have other streams under way.
+        window = cycle.conn.send_window, stream.send_window
+        shut = any(room is not None and room <= 0 for room in window)
+        return shut or bool(stream.pending_bytes) or transports.buffered(transport) > 0
+    except Exception:
+        return True
+
+
 class Answers(Streams):
     """The application of one uvicorn server, whose streams can be told to end.
 
     Args:
-        app, config: As in `Streams`.
+        app, config, driver: As in `Streams`.
         promises: Is asked at the beginning of each response.
         tasks: Those that uvicorn runs the application in.
     """
@@ -92,10 +125,11 @@ class Answers(Streams):
         self,
         app: App,
         config: ReaperConfig,
+        driver: Driver,
         promises: Promises,
         tasks: Collection[asyncio.Task[Any]],
     ) -> None:
-        super().__init__(app, config)
+        super().__init__(app, config, driver, blocked=is_blocked)
         self._look: Callable[[Any, Any], Any] = promises.look
         self._tasks = tasks
         # By cycle, once the server stops: the tasks, and the streams.
@@ -108,17 +142,29 @@ class Answers(Streams):
         """Call the application for one request of uvicorn's: *send* is a method of its cycle."""
         cycle = send.__self__
         given = scope.get("extensions")
-        scope["extensions"] = {EXTENSION: {}, **given} if given else {EXTENSION: {}}
-        if self.seconds is not None and (task := asyncio.current_task()) is not None:
-            self._running[cycle] = task
+        said: dict[str, Any] = {}
+        scope["extensions"] = {EXTENSION: said, **given} if given else {EXTENSION: said}
+        if self._age or self.seconds is not None:
+            self._note_task(cycle)
+        if self.turns:
+            self._take_turn(cycle)
+        quiet: Quiet | None = None
 
         look = self._look
 
         def sent(message: Any) -> Any:
+            nonlocal quiet
             if not cycle.response_started:
                 message = look(cycle, message)
-                if self.seconds is not None and (told := self._if_stream(cycle)) is not None:
-                    return told.speak(message)
+                if self.watches or said or self.turns:
+                    quiet, pinged = self._follow(cycle, said, message)
+                told = self._if_stream(cycle) if self._age or self.seconds is not None else None
+                send = cycle.send if told is None else told.speak
+                if quiet is not None and self.pings is not None:
+                    return self.pings.start(quiet, send, message, pinged=pinged)
+                return send(message)
+            if quiet is not None and self.pings is not None:
+                return self.pings.goes_on(quiet, cycle.send, message)
             return cycle.send(message)  # a stream that was found has one of its own
 
         try:
@@ -129,8 +175,44 @@ class Answers(Streams):
                 raise
             return None
         finally:
-            if self.seconds is not None and (told := self._told.get(cycle)) is not None:
+            if quiet is not None and self.pings is not None:
+                self.pings.over(quiet)
+            if self._told and (told := self._told.get(cycle)) is not None:
                 await told.returned()
+
+    def _note_task(self, cycle: Any) -> None:
+        if (task := asyncio.current_task()) is not None:
+            self._running[cycle] = task
+
+    def _take_turn(self, cycle: Any) -> None:
+        turn = Turn()
+        setattr(cycle, TURN, turn)
+        take_turn(turn)
+
+    def _follow(self, cycle: Any, said: dict[str, Any], message: Any) -> tuple[Quiet | None, bool]:
+        """As `follow`; None, too, if the response of *cycle* is no stream."""
+        headers = getattr(cycle, KEPT)
+        begins = message["type"] == "http.response.start"
+        if not begins or not self.is_stream(said.get("stream"), headers):
+            return None, False
+        if (turn := getattr(cycle, TURN, None)) is not None:
+            turn.own = True
+        quiet, pinged = self.follow(cycle, said, cycle.scope["method"], message)
+        if quiet is not None:
+            setattr(cycle, QUIET, quiet)
+        return quiet, pinged
+
+    # ---- how something is written into the stream of a cycle
+
+    def is_over(self, owner: Any) -> bool:
+        return bool(owner.response_complete)
+
+    def is_blocked(self, owner: Any) -> bool:
+        return is_blocked(owner.receive, None)
+
+    def speak(self, owner: Any, message: Any) -> Any:
+        told = self._told.get(owner) if self._told else None
+        return owner.send(message) if told is None else told.speak(message)
 
     def stop(self, seconds: float) -> None:
         """As `Streams.stop`. Cost: a look at each request that is under way."""
@@ -140,6 +222,8 @@ class Answers(Streams):
                 coroutine: Any = task.get_coro()
                 cycle: Any = inspect.getcoroutinelocals(coroutine).get("self")
                 if isinstance(cycle, kinds) and not cycle.response_complete:
+                    if cycle in self._told:
+                        continue
                     self._running[cycle] = task
                     if hasattr(cycle, KEPT):
                         self._if_stream(cycle)
@@ -153,6 +237,7 @@ class Answers(Streams):
         if not self.is_stream(said.get("stream"), getattr(cycle, KEPT)):
             return None
         told = self._told[cycle] = Told(self, cycle, self._running.get(cycle))
+        told.take(said)
         self.begun(told)
         return told
 
@@ -175,10 +260,24 @@ class Told(Exchange):
         # What the application says of its response is in its own scope.
         super().__init__(streams, {}, cycle.receive, self.speak)
         self._state = STREAM
+        self._turn = getattr(cycle, TURN, None)
+        self.quiet = getattr(cycle, QUIET, None)
         self._task = task
         self._cycle = cycle
         self._speaks = cycle.send
         cycle.send = self.send
+
+    def take(self, said: dict[str, Any]) -> None:
+        """The application has *said* this of its response."""
+        self._said = said
+
+    def route(self) -> str:
+        return route_of(self._cycle.scope)
+
+    def _goes_on(self, message: Any) -> Any:
+        """As the base says. Its bytes are followed before they come here."""
+        self._notice(message)
+        return self._send(message)
 
     def tell(self) -> None:
         """As `Exchange.tell`."""

@@ -30,8 +30,8 @@ from ..abandoned import Requests
 from ..configured import advertised, ages, kept_alive, warn
 from ..goodbye import begin_stopping
 from ..metrics import Application, Reports
-from ..streams import Streams
-from .answers import Answers, Promises, promising
+from ..streams import Streams, are_wanted
+from .answers import Answers, Promises, is_blocked, promising
 
 CLOSE = (b"connection", b"close")
 """The header of a response that is the last of its connection."""
@@ -140,13 +140,14 @@ class Shared:
                 self.driver,
                 _known_by,
                 _has_lost,
+                blocked=is_blocked,
             )
             self.app = promising(self.requests.__call__, self.promises)
         else:
-            self.streams = Answers(uvicorn.loaded_app, config, self.promises, tasks)
+            self.streams = Answers(uvicorn.loaded_app, config, self.driver, self.promises, tasks)
             self.app = (
                 self.streams.__call__  # a method is called for less than an object
-                if config.timeouts.drain_streams
+                if are_wanted(config)
                 else promising(uvicorn.loaded_app, self.promises)
             )
         self.loop: Timerless = Timerless(self.reaper.loop)

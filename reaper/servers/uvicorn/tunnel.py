@@ -19,7 +19,6 @@ from ...policy.reasons import DRAIN, MAX_AGE, TUNNEL_AGE
 from .base import Guarded
 from .shared import Shared
 
-
 RESTARTS = b"\x88\x02\x03\xf4"
 """A closing frame with the code 1012: the server restarts, and the client may come back."""
 
