@@ -48,6 +48,7 @@ NAVIGATION = {
         "docs/howto/kubernetes",
         "docs/howto/slow-http",
         "docs/howto/many-clients",
+        "docs/howto/tls-memory",
         "docs/scale",
         "docs/production",
         "docs/tick",

@@ -396,6 +396,7 @@ def watch(reaper: AsyncioReaper, transport: Any, rules: Rules, protocol: Any = N
         min(filter(None, (first, rules.every)), default=0),
         reason=rules.reason or Phase.FIRST_BYTE.value,
     )
+    reaper.relieve(transport)
     if age := rules.age():
         made.deadline(age, MAX_AGE)
     if hasattr(protocol, "__dict__"):

@@ -42,6 +42,7 @@ class Protocol(asyncio.Protocol):
         self.connection = driver.watch(
             lambda uid: Connection(driver, uid, transport, cut), socket_of(transport), self.idle
         )
+        reaper.relieve(transport)
 
     def data_received(self, data: bytes) -> None:
         """Touch the connection."""

@@ -26,6 +26,7 @@ from ..errors import InvalidArgument, shown
 from ..policy.min_rate import Sweep
 from ..policy.pressure import Pressure, limits_here, read_here
 from ..policy.reasons import IDLE
+from .at_rest import Resting, fits, trimmer
 from .connection import Connection
 from .transports import socket_of
 
@@ -79,6 +80,10 @@ class AsyncioReaper(Reaper):
         self._timer: asyncio.TimerHandle | None = None
         self._at = math.inf  # when it rings
         self.sweep: Sweep = Sweep(self._schedule, self.core.tick / LOOKS_PER_TICK)
+        self.resting: Resting | None = None
+        """Its TLS connections, where those at rest can give back what they hold."""
+        if self.config.reaper.release_buffers and fits(self.loop):
+            self.resting = Resting(trimmer())
         self._passing = False  # whether a wake is between its two steps
         self._forgot = -math.inf  # when connections were last looked for that have ended unheard
         self.pressure: Pressure | None = None
@@ -125,6 +130,8 @@ class AsyncioReaper(Reaper):
 
     def _look(self) -> None:
         self._timer, self._at = None, math.inf
+        if self.resting is not None:
+            self.resting.look(self._clock())
         if self.driver.look():
             self._passing = True
             self.loop.call_soon(self.loop.call_soon, self._act)  # after two passes
@@ -221,7 +228,15 @@ class AsyncioReaper(Reaper):
             probe=probe,
             grace=grace,
         )
+        self.relieve(getattr(transport, "transport", transport))
         return connection
+
+    def relieve(self, transport: Any) -> None:
+        """Have the connection of *transport* give back its buffers whenever it is at rest, if there
+        is TLS on it, and `reaper.release_buffers` is on.
+        """
+        if self.resting is not None:
+            self.resting.add(transport)
 
     # ---- draining --------------------------------------------------------------------------------
     def _drains_on(self) -> None:

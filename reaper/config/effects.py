@@ -76,6 +76,7 @@ HTTP = f"http {INSIDE_HTTP}"
 
 REFUSING = "gunicorn-asgi gunicorn-gthread hypercorn hypercorn-trio aiohttp sanic"
 
+ON_ASYNCIO = "on asyncio's own loop, not on uvloop"
 REFUSED = "of newcomers that are refused"
 IF_SET = "only if it is set"
 FIRST_BYTES = "from the first bytes on; it sends the headers with them"
@@ -96,6 +97,11 @@ EFFECTS: Mapping[str, Effect] = {
         tornado="newcomers are not refused",
         twisted="newcomers are not refused",
         websockets="newcomers are not refused",
+    ),
+    "reaper.release_buffers": _row(
+        f"{UVICORN} gunicorn-asgi hypercorn aiohttp sanic websockets",
+        uvicorn=ON_ASYNCIO,
+        gunicorn_uvicorn=ON_ASYNCIO,
     ),
     "reaper.log_format": _row(REFERENCES),
     "reaper.log_level": _row(REFERENCES, outside="the server's own"),

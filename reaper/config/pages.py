@@ -43,6 +43,7 @@ WHY: Mapping[str, str] = {
     "reaper.jitter": "nothing is due at one instant here",
     "reaper.reaps_per_second": "there is a bound of its own",
     "reaper.pressure": "only a program can refuse its own newcomers",
+    "reaper.release_buffers": "its TLS is not asyncio's",
     "reaper.log_format": "the server's own logging decides",
     "reaper.log_level": "the server's own logging decides",
     "timeouts.idle": "HTTP has a limit for each phase, and WebSockets have `tunnel`",

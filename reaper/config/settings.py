@@ -67,6 +67,12 @@ class Reaper(Section):
         precedent="Envoy overload manager",
         kind=Switch(),
     )
+    release_buffers: bool = option(
+        True,
+        "An idle TLS connection on asyncio's own loop keeps no read buffer; asyncio keeps 256 KiB for each.",
+        precedent="OpenSSL SSL_MODE_RELEASE_BUFFERS",
+        kind=Switch(),
+    )
     log_format: str = option(
         "text",
         "Text, or one JSON object per line.",

@@ -116,6 +116,10 @@ IN_VAIN: dict[str, tuple[str, str]] = {
         [f"limits.min_{way}_{what}" for way in ("in", "out") for what in ("rate", "grace")],
         ("hypercorn-trio", "the policy makes the allowance, and no sweep charges it"),
     ),
+    "reaper.release_buffers": (
+        "gunicorn-gthread tornado twisted",
+        "the reaper of every server reads it, and their TLS is not asyncio's",
+    ),
     "reaper.pressure": (
         "outside",
         "reaper run hands it to the servers that are guarded from inside",

@@ -58,6 +58,7 @@ class IdleProtocol(Guarded, asyncio.Protocol):
             with contextlib.suppress(OSError):  # the client is gone already
                 found.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, UNSENT_BYTES)
         self._begin(self.shared.first_byte, Phase.FIRST_BYTE.value)
+        self.shared.reaper.relieve(transport)
         self._age = age_of(self)
         if self.shared.greeting is not None:
             self.shared.greeting.greeted(self)

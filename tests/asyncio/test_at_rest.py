@@ -1,0 +1,299 @@
+"""A TLS connection at rest gives back its buffers, and a busy one keeps them. The looks are called
+by hand, so nothing waits."""
+
+from __future__ import annotations
+
+import asyncio
+import asyncio.sslproto
+import gc
+import ssl
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import reaper.asyncio
+from reaper.asyncio import at_rest
+from reaper.asyncio.at_rest import ROUND, SMALL, Resting
+from reaper.asyncio.reaper import AsyncioReaper
+from reaper.config import ReaperConfig
+from reaper.config.settings import Reaper
+
+pytestmark = pytest.mark.anyio
+
+LARGE = 3_000_000
+FULL = asyncio.sslproto.SSLProtocol.max_size
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, bool]]:
+    return "asyncio", {"use_uvloop": False}
+
+
+class Echo(asyncio.Protocol):
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.transport.write(data)
+
+
+class Own(reaper.asyncio.Protocol):
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self.transport.write(data)
+
+
+async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(65536):
+        writer.write(data)
+        await writer.drain()
+
+
+async def by_guard(watcher: AsyncioReaper, context: ssl.SSLContext) -> Any:
+    made = reaper.asyncio.guard(Echo, idle=60, reaper=watcher)
+    return await watcher.loop.create_server(made, "127.0.0.1", 0, ssl=context)
+
+
+async def by_start_server(watcher: AsyncioReaper, context: ssl.SSLContext) -> Any:
+    return await reaper.asyncio.start_server(
+        echo, "127.0.0.1", 0, idle=60, reaper=watcher, ssl=context
+    )
+
+
+async def by_protocol(watcher: AsyncioReaper, context: ssl.SSLContext) -> Any:
+    made = partial(type("Own", (Own,), {"reaper": watcher}))
+    return await watcher.loop.create_server(made, "127.0.0.1", 0, ssl=context)
+
+
+WAYS = [by_guard, by_start_server, by_protocol]
+
+
+class Client:
+    """A client of an echo server, and what the server holds for it."""
+
+    def __init__(self, watcher: AsyncioReaper, streams: Any) -> None:
+        self.reader, self.writer = streams
+        assert watcher.resting is not None
+        self.resting = watcher.resting
+        self.now = 0.0
+
+    async def echoes(self, size: int) -> None:
+        data = bytes(range(1, 251)) * (size // 250 + 1)
+        self.writer.write(data)
+        assert await self.reader.readexactly(len(data)) == data
+
+    def look(self) -> None:
+        self.now += ROUND
+        self.resting.look(self.now)
+
+    @property
+    def held(self) -> Any:
+        [reference] = self.resting._members
+        return reference()
+
+
+@asynccontextmanager
+async def client_of(way: Callable[..., Any], certificate: tuple[str, str]) -> AsyncIterator[Client]:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(*certificate)
+    trust = ssl.create_default_context(cafile=certificate[0])
+    trust.check_hostname = False
+    # A tick so long that the looks of these tests are the only ones.
+    async with reaper.asyncio.open_reaper(idle=600, tick=300.0) as watcher:
+        server = await way(watcher, context)
+        address = server.sockets[0].getsockname()
+        client = Client(watcher, await asyncio.open_connection(*address, ssl=trust))
+        await client.echoes(100)
+        try:
+            yield client
+        finally:
+            client.writer.close()
+            server.close()
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_connection_at_rest_holds_no_buffer_and_wakes_with_a_small_one(
+    way: Any, certificate: tuple[str, str]
+) -> None:
+    async with client_of(way, certificate) as client:
+        assert len(client.held._ssl_buffer) == FULL
+        client.look()
+        assert len(client.held._ssl_buffer) == FULL  # who knows when it was last read
+        client.look()
+        assert (len(client.held._ssl_buffer), client.resting.released) == (0, 1)
+        await client.echoes(100)
+        assert len(client.held._ssl_buffer) == SMALL
+        for _ in range(3):
+            client.look()
+        assert (len(client.held._ssl_buffer), client.resting.released) == (0, 2)
+        await client.echoes(LARGE)
+
+
+async def test_a_connection_that_is_read_from_between_two_looks_is_not_touched(
+    certificate: tuple[str, str],
+) -> None:
+    async with client_of(by_guard, certificate) as client:
+        buffer = client.held._ssl_buffer
+        for _ in range(5):
+            client.look()
+            await client.echoes(100)
+        assert client.held._ssl_buffer is buffer
+        assert "max_size" not in vars(client.held)
+
+
+async def test_a_connection_that_fills_its_small_buffer_gets_the_large_one_back(
+    certificate: tuple[str, str],
+) -> None:
+    async with client_of(by_guard, certificate) as client:
+        client.look()
+        client.look()
+        await client.echoes(LARGE)
+        assert len(client.held._ssl_buffer) == SMALL
+        client.held._ssl_buffer[-1] = 7  # the odds are 2 of 256 that the last read did not
+        client.look()
+        await client.echoes(100)
+        assert len(client.held._ssl_buffer) == FULL
+
+
+async def test_the_memory_of_openssl_is_given_back_but_what_is_not_yet_read(
+    certificate: tuple[str, str],
+) -> None:
+    async with client_of(by_guard, certificate) as client:
+        await client.echoes(LARGE)
+        client.look()
+        client.look()
+        assert client.resting.released == 1
+        await client.echoes(LARGE)
+        held = client.held
+        client.look()
+        held._incoming.write(b"abc")
+        before = held._incoming.pending
+        client.look()
+        assert held._incoming.pending == before == 3
+        assert held._incoming.read() == b"abc"
+
+
+def grown() -> int:
+    """Bytes that the process has in use beyond Python's own: those of 40 memory buffers."""
+    bios = [ssl.MemoryBIO() for _ in range(40)]
+    for bio in bios:
+        bio.write(bytes(4_000_000))
+        bio.read()
+    before = resident()
+    for bio in bios:
+        at_rest._shrink(bio)
+    after = resident()
+    for bio in bios:
+        bio.write(b"more")
+        assert bio.read() == b"more"
+    return before - after
+
+
+def resident() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
+
+
+def test_an_empty_memory_buffer_shrinks_and_goes_on() -> None:
+    assert grown() > 100_000_000  # of 213 MB
+
+
+def test_a_connection_that_has_ended_is_forgotten() -> None:
+    resting, protocol = Resting(), Held()
+    for _ in range(3):
+        resting.add(SimpleNamespace(_ssl_protocol=protocol))  # looked at once a round all the same
+    resting.add(SimpleNamespace())
+    assert len(resting) == 1
+    del protocol
+    gc.collect()
+    resting.look(0.0)
+    assert len(resting) == 0
+
+
+class Held(asyncio.sslproto.SSLProtocol):
+    """What asyncio holds for a connection, without one."""
+
+    def __init__(self) -> None:
+        self._ssl_buffer = bytearray(SMALL)
+        self._ssl_buffer_view = memoryview(self._ssl_buffer)
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._write_backlog = deque()
+
+
+def stuffed(count: int) -> tuple[Resting, list[Any], list[float]]:
+    trims: list[float] = []
+    resting = Resting(lambda: trims.append(0.0))
+    protocols = [Held() for _ in range(count)]
+    for protocol in protocols:
+        resting.add(SimpleNamespace(_ssl_protocol=protocol))
+    return resting, protocols, trims
+
+
+def test_a_wake_releases_and_looks_at_only_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(at_rest, "LOOKS_PER_WAKE", 10)
+    monkeypatch.setattr(at_rest, "RELEASED_PER_WAKE", 4)
+    resting, protocols, _ = stuffed(20)
+    marked, released = [], []
+    for _ in range(10):
+        before = resting.released
+        resting.look(0.0)
+        marked.append(sum(each._ssl_buffer[0] for each in protocols) // 255)
+        assert resting.released == before
+    assert marked[:3] == [9, 19, 20]  # to begin a round takes one of them
+    for _ in range(10):
+        before = resting.released
+        resting.look(ROUND)
+        released.append(resting.released - before)
+    assert released[:6] == [4, 4, 4, 4, 4, 0]
+
+
+def test_the_allocator_is_told_when_it_is_worth_while_and_at_most_now_and_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    resting, protocols, trims = stuffed(at_rest.WORTH_TRIMMING)
+    now = 0.0
+
+    def rest(some: list[Any]) -> None:
+        nonlocal now
+        for protocol in some:
+            protocol._ssl_buffer = bytearray(SMALL)
+        for _ in range(3):
+            now += ROUND
+            resting.look(now)
+
+    protocols[0]._ssl_buffer = bytearray()
+    rest(protocols[1:])
+    assert trims == []
+    rest(protocols[:1])
+    assert len(trims) == 1
+    monkeypatch.setattr(at_rest, "TRIM_PAUSE", 1e6)
+    now += 1e5
+    rest(protocols)
+    rest(protocols)
+    assert len(trims) == 2
+
+
+async def test_where_a_name_is_missing_or_the_setting_is_off_nothing_is_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert at_rest.missing() == []
+    assert AsyncioReaper().resting is not None
+    off = ReaperConfig(reaper=Reaper(release_buffers=False))
+    assert AsyncioReaper(off).resting is None
+    with monkeypatch.context() as changed:
+        changed.setitem(at_rest.NAMES, "SSLProtocol", ("_ssl_buffer", "_read_into"))
+        assert at_rest.missing() == ["SSLProtocol._read_into"]
+        assert AsyncioReaper().resting is None
+    with monkeypatch.context() as changed:
+        changed.setattr(asyncio.sslproto.SSLProtocol, "get_buffer", lambda self, n: bytearray())
+        assert AsyncioReaper().resting is None
+    assert not at_rest.fits(SimpleNamespace())
