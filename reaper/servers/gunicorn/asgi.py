@@ -51,7 +51,7 @@ kills the worker 2 s after it.
 def phase_of(transport: Any) -> Phase:
     """What the connection of *transport* waits for. One that speaks uwsgi counts as in use."""
     protocol = transport.get_protocol()
-    http2 = protocol._h2_conn
+    http2 = getattr(protocol, "_h2_conn", None)  # over HTTP/1 it has none
     if http2 is not None:
         used = http2.streams or protocol._h2_tasks or getattr(http2, "leaving", False)
         return Phase.IN_FLIGHT if used else Phase.IDLE  # its session knows the limits
