@@ -149,13 +149,16 @@ EFFECTS: Mapping[str, Effect] = {
     "timeouts.vanished": _row(f"{INSIDE} outside {REFERENCES}"),
     "timeouts.max_age": _row(f"http {UVICORN} {ASKED} outside"),
     "timeouts.drain": _row(
-        f"{REFERENCES} {ASGI}",
+        f"{REFERENCES} {ASGI} gunicorn-gthread sanic tornado twisted",
         gunicorn_asgi=GRACE,
         gunicorn_uvicorn="`--graceful-timeout` at most",
         hypercorn="unless its graceful_timeout is set",
         hypercorn_trio="unless its graceful_timeout is set",
         aiohttp="unless its shutdown_timeout is set",
-        gunicorn_gthread="its own --graceful-timeout",
+        gunicorn_gthread="at max_age; at a stop its own --graceful-timeout",
+        sanic="at max_age only",
+        tornado="at max_age only",
+        twisted="at max_age only",
     ),
     "timeouts.drain_delay": _row(f"{REFERENCES} {UVICORN} gunicorn-asgi gunicorn-gthread"),
     "timeouts.drain_window": _row(
