@@ -1,20 +1,20 @@
 """HTTP/2 under gunicorn's worker with threads: one thread serves a connection, a stream at a time.
 
-The rule of this module: *the thread notes what it waits for, and ends what is due itself*. The thread
-of ours that judges looks at the note several times a tick, and leaves another when a stream is due;
-the thread that waits looks for that one as often. Neither waits for the other. Streams whose turn has
-not come wait for the server. Between streams the thread counts `keep_alive` and `headers` by itself: the
-kernel, which the guard of the connection asks, takes the answer to a PING for an answer. gunicorn's
-own limits of a wait, `--timeout` and `--keep-alive`, stay in force. Tried with gunicorn 27.0.1 and
-h2 4.4.1.
+The rule of this module: *the thread notes what it reads and what it waits for, and ends what is due
+itself*. The thread of ours that judges looks at the notes several times a tick, and leaves another
+when a stream is due; the thread that waits looks for that one as often. Neither waits for the other.
+Streams whose turn has not come wait for the server. A connection that is due is closed by its thread,
+too, by GOAWAY. gunicorn's own limits of a wait, `--timeout` and `--keep-alive`, stay in force. Tried
+with gunicorn 27.0.1 and h2 4.4.1.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import select
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -24,13 +24,9 @@ from gunicorn.http2.stream import HTTP2Stream, StreamState
 from ...asyncio.reaper import LOOKS_PER_TICK
 from ...driver.sockets import queued
 from ...policy import Phase
-from ..http2.connection import CANCEL, Connection
-from ..http2.frames import DATA, FRAME_HEAD
-from ..http2.leaving import Leaving
+from ..http2.engine import CANCEL, Engine
+from ..http2.frames import Frames
 from ..http2.waiting import Watch
-
-MOMENT = 0.001
-"""Seconds for which a thread waits whose time is over: enough to read what has come already."""
 
 
 class Wait(NamedTuple):
@@ -45,70 +41,175 @@ class Wait(NamedTuple):
     """Bytes of its answer that were given to h2."""
 
 
-class Judge(Connection):
+class Rest(NamedTuple):
+    """What a connection waits for, but for its streams. It is another one once a stream has ended
+    meanwhile, or another block of headers has begun.
+    """
+
+    phase: Phase
+    turn: int
+
+
+class Heads:
+    """What a thread has read of the frames of its client. Only that thread writes here.
+
+    Attributes:
+        frames: Their heads.
+        useless: How many frames have come that move nothing.
+        moved: How many DATA frames with bytes have come, or were sent.
+        bodies: By stream, how many bytes of its body have come.
+    """
+
+    def __init__(self) -> None:
+        self.frames = Frames()
+        self.useless: int = 0
+        self.moved: int = 0
+        self.bodies: dict[int, int] = {}
+
+    def came(self, data: bytes) -> None:
+        """*data* has come."""
+        frames = self.frames
+        self.useless += frames.came(data)
+        self.moved += frames.moved
+        for number, count in frames.brought.items():
+            if number in frames.unended:
+                self.bodies[number] = self.bodies.get(number, 0) + count
+
+    def forget(self, number: int) -> None:
+        """Stream *number* has ended."""
+        self.bodies.pop(number, None)
+        self.frames.unended.discard(number)
+
+
+class _Fed:
+    """h2's connection, which is given all that comes."""
+
+    heads: Heads
+
+    def receive_data(self, data: bytes) -> Any:
+        self.heads.came(data)
+        return super().receive_data(data)  # type: ignore[misc]
+
+
+@functools.cache
+def _fed(base: Hashable) -> Any:
+    """The class *base* of h2's connection, with notes of what it is given."""
+    kind: Any = base
+    return type(kind.__name__, (_Fed, kind), {})
+
+
+class Judge(Engine):
     """Judges one connection, in the thread of the driver.
 
     Args:
         serving: gunicorn's connection, guarded.
         watch: Who watches it.
-    Attributes:
-        watching: Whether the sweep looks at it.
+        heads: What its thread has read.
     """
 
-    def __init__(self, serving: Any, watch: Watch) -> None:
-        super().__init__(serving.h2_conn, watch)
+    def __init__(self, serving: Any, watch: Watch, heads: Heads) -> None:
+        super().__init__(watch)
+        self.frames: Frames = heads.frames
+        self._heads = heads
         self._serving = serving
         self._seen: Wait | None = None
-        self.watching: bool = False
+        self._rest: Rest | None = None
+        self._useless = self._moved = 0  # of those in `heads`, how many are charged
 
     def watched(self) -> None:
         """Look at it from now on."""
+        if self.ended:
+            return
+        self.open()
         self.watch.sweep.add(self)
         self.charge(0)
 
     def charge(self, _now: float) -> None:
         """Look what the thread waits for now. The `Sweep` calls it."""
-        serving, seen = self._serving, self._seen
-        wait: Wait | None = serving.wait
-        for number in [number for number in self.streams if number not in serving.streams]:
-            self.finish(number)
-        if wait is None:
-            self._seen = None
-            for waiting in self.streams.values():
-                waiting.enter(Phase.IN_FLIGHT)
-            if not self.streams:
-                self.watching = False
-                self.watch.sweep.discard(self)
-                if serving.wait is not None and not self.watching:  # it has begun meanwhile
-                    self.watching = True
-                    self.watch.sweep.add(self)
+        if self._serving.is_closed:
+            self.over()  # its thread ends it
             return
-        if wait == seen:
+        useless, moved = self._heads.useless, self._heads.moved
+        self.budget.move(moved - self._moved)
+        useful = useless == self._useless or self.budget.spend(useless - self._useless)
+        self._useless, self._moved = useless, moved
+        if not useful:
+            self.flooded()
             return
-        self._seen = wait
-        number = wait.number
-        if number not in self.streams:
-            self.begin(number)
-        elif seen is not None:
-            self.streams[number].enter(Phase.IN_FLIGHT)
-        waiting = self.streams[number]
-        waiting.enter(wait.phase)
-        if seen is not None and seen.number == number:
-            received, sent = wait.received - seen.received, wait.sent - seen.sent
-            waiting.moved(max(received, 0), max(sent, 0))
+        self._look_at_waits()
+        self.look()
 
-    def works(self) -> int:
-        """As the base says: the thread may have gone on since it was looked at."""
-        return -1 if self._serving.wait != self._seen else 0
+    def _look_at_waits(self) -> None:
+        """Note for which stream the thread waits now."""
+        seen, self._seen = self._seen, self._serving.wait
+        for number in [number for number in self.streams if number not in self._serving.streams]:
+            self._forget(number)
+        if (wait := self._seen) == seen:
+            return
+        if wait is not None:
+            self.streams.setdefault(wait.number, None)
+        for number in self.streams:
+            self.look_at(number)
+        if wait is not None and seen is not None and seen.number == wait.number:
+            waiting = self.streams[wait.number]
+            received, sent = wait.received - seen.received, wait.sent - seen.sent
+            if waiting is not None:
+                waiting.moved(max(received, 0), max(sent, 0))
+
+    # ---- as the base says
 
     def over(self) -> None:
+        """As the base says."""
         super().over()
         self.watch.sweep.discard(self)
 
+    def works(self) -> int:
+        """As the base says: the thread may have gone on since it was looked at."""
+        return -1 if self._serving.wait != self._seen or self.rest() != self._rest else 0
+
+    def phase_of(self, number: int) -> Phase:
+        """As the base says."""
+        wait = self._seen
+        return wait.phase if wait is not None and wait.number == number else Phase.IN_FLIGHT
+
+    def window_of(self, number: int) -> int:
+        """As the base says: no other stream is waited for at the same time."""
+        return 0
+
+    def rest(self) -> Rest:
+        """What the connection waits for by the notes of its thread, but for its streams."""
+        serving = self._serving
+        if serving.streams or serving.pending_requests or serving._deferred_events:
+            phase = Phase.HEADERS if self.frames.in_block else Phase.IN_FLIGHT
+        else:
+            phase = self.phase()
+        return Rest(phase, self.frames.blocks if phase is Phase.HEADERS else serving.served)
+
+    def look(self) -> None:
+        """As the base says."""
+        rest, itself = self.rest(), self.itself
+        if rest != self._rest and itself is not None:
+            if self._rest is not None and self._rest.phase is rest.phase:
+                itself.enter(Phase.IN_FLIGHT)  # it has waited for something else meanwhile
+            itself.enter(rest.phase)
+        self._rest = rest
+
+    def end(self, number: int | None, goaway: bytes) -> None:
+        """As the base says, by the thread: h2 is that thread's."""
+        if number is not None:
+            self._serving.due = self._seen
+        else:
+            self._serving.code = int.from_bytes(goaway[-4:], "big")
+            self.watch.close()
+
     def _reset(self, number: int, _reason: str) -> None:
-        """Have the thread reset the stream: h2 is that thread's."""
-        self.streams.pop(number, None)
-        self._serving.due = self._seen
+        """As the base says. Whether it is the last, the thread knows."""
+        self._forget(number)
+        self.end(number, b"")
+
+    def see_off_within(self, seconds: float) -> None:
+        """As `see_off`, for so long at most."""
+        self.see_off(self.watch.driver.now() + seconds)
 
 
 class _Stream(HTTP2Stream):  # type: ignore[misc]
@@ -119,6 +220,7 @@ class _Stream(HTTP2Stream):  # type: ignore[misc]
     def send_data(self, data: bytes, end_stream: bool = False) -> None:
         super().send_data(data, end_stream)
         self.sent += len(data)
+        self.connection.heads.moved += bool(data)
 
 
 class _Connection(HTTP2ServerConnection):  # type: ignore[misc]
@@ -126,31 +228,25 @@ class _Connection(HTTP2ServerConnection):  # type: ignore[misc]
 
     Attributes:
         judge: Judges it, in another thread.
+        heads: What this thread has read.
         wait: What this thread waits for; None: for nothing.
         due: The wait that has lasted for too long.
         step: Seconds between two looks whether it has.
-        tick: Seconds for which what has come is read after the time for a request is over.
-        begin: Has the other thread look at the judge.
+        served: How many streams have ended.
         leaving: Whether the client is waited for at the end, which takes the rest of an answer.
-        rests_since: When its last stream ended, or it began, by `time.monotonic`.
-        block_since: When the header block that now comes was first seen; 0: none comes.
-        late_since: When its time was first seen to be over; inf: it is not.
-        own: gunicorn's limit of a wait for a request, seconds.
-        told_to_end: Whether the thread that judges has ended what this one reads.
+        told_to_end: Whether the thread that judges has this one say GOAWAY, and close.
+        code: The code of that.
     """
 
     judge: Judge
+    heads: Heads
     wait: Wait | None
     due: Wait | None
     step: float
-    tick: float
-    begin: Callable[[], object]
+    served: int = 0
     leaving: bool = False
-    rests_since: float
-    block_since: float = 0.0
-    late_since: float = math.inf
-    own: float
     told_to_end: bool = False
+    code: int = 0
     _closed: bool
 
     def close(self, error_code: int = 0, last_stream_id: int | None = None) -> None:
@@ -169,50 +265,35 @@ class _Connection(HTTP2ServerConnection):  # type: ignore[misc]
         return super().receive_data(data)
 
     def _read_and_process(self, data: bytes | None, number: int | None = None) -> Any:
-        """As gunicorn's, which closes, by GOAWAY, when nothing comes for `idle_timeout` seconds. What
-        comes may be PINGs: once the time is over, what has come before is read, for a tick at most,
-        and then the connection is closed if that has begun no stream.
-        """
-        if data is not None or number is not None or self._deferred_events:
-            return super()._read_and_process(data, number)
-        left, was_in_block = self._left(), self.block_since > 0
-        if left > 0:
-            self.late_since = math.inf
-        elif self.late_since == math.inf:
-            self.late_since = time.monotonic()
-        self.idle_timeout = None if left == math.inf else max(left, MOMENT)
-        requests = super()._read_and_process(data, number)
-        if self._closed and self.told_to_end:  # it took our end for the client's
-            self._closed = False
-            self.close(last_stream_id=self.h2_conn.highest_inbound_stream_id)
-        waits = requests or self.pending_requests or self.streams or self._closed
-        if left > 0 or waits or (self.judge.in_block() and not was_in_block):
-            return requests
-        if time.monotonic() > self.late_since + self.tick or not _readable(self.sock, 0.0):
-            self.close(last_stream_id=self.h2_conn.highest_inbound_stream_id)
-        return requests
+        waits = data is None and number is None and not self._deferred_events
+        if waits and not self._comes(self.idle_timeout, self._is_told):
+            if self.told_to_end or not self.streams:
+                self.close(self.code, self.h2_conn.highest_inbound_stream_id)
+            return []
+        return super()._read_and_process(data, number)
 
-    def _left(self) -> float:
-        """Seconds for which a request may yet be waited for, none or less: its time is over."""
-        timeouts, now = self.judge.watch.config.timeouts, time.monotonic()
-        if self.judge.in_block():
-            self.block_since = self.block_since or now
-            limit, since = timeouts.headers, self.block_since
-        else:
-            self.block_since = 0.0
-            limit, since = timeouts.keep_alive, now if self.streams else self.rests_since
-        return min(self.own, since + limit - now) if limit else self.own
+    def _is_told(self) -> bool:
+        return self.told_to_end
+
+    def _comes(self, own: float | None, is_over: Callable[[], bool]) -> bool:
+        """Wait until there is something to read; several looks a tick whether *is_over* says that it
+        is no longer waited for. A socket of TLS must not be shut to wake its thread: OpenSSL would
+        answer by an alert, and send nothing more.
+
+        Args:
+            own: gunicorn's own limit of that, seconds; None: there is none.
+        """
+        limit = time.monotonic() + own if own else math.inf
+        while not is_over():
+            if _readable(self.sock, self.step):
+                return True
+            if time.monotonic() >= limit:
+                break
+        return False
 
     def _waits(self, number: int, phase: Phase) -> Wait:
-        stream = self.streams[number]
-        kind, pending = self.judge.pending()
-        ahead = 0
-        if kind == DATA and pending == number:  # a part of its next frame has come
-            ahead = len(self.h2_conn.incoming_buffer._data) - FRAME_HEAD
-        self.wait = wait = Wait(number, phase, stream.body_size + ahead, stream.sent)
-        if not self.judge.watching:
-            self.judge.watching = True
-            self.begin()
+        received, sent = self.heads.bodies.get(number, 0), self.streams[number].sent
+        self.wait = wait = Wait(number, phase, received, sent)
         return wait
 
     def _give_up(self, number: int) -> None:
@@ -232,18 +313,17 @@ class _Connection(HTTP2ServerConnection):  # type: ignore[misc]
             super().pump(number)
             return
         begun = stream.response_headers_sent
+        had = stream.body_size
         wait = self._waits(stream.stream_id, Phase.TUNNEL if begun else Phase.BODY)
-        limit = time.monotonic() + self.stream_timeout if self.stream_timeout else None
-        while self.due != wait and not _readable(self.sock, self.step):
-            if limit is not None and time.monotonic() >= limit:
+        if not self._comes(self.stream_timeout, lambda: self.due == wait):
+            if self.due == wait:
+                self._give_up(wait.number)
+            else:
                 self.wait = None
                 self.abort_stream(wait.number, CANCEL)
-                return
-        if self.due == wait:
-            self._give_up(wait.number)
             return
         super().pump(number)
-        if stream.body_size > wait.received or stream.body_complete or self._closed:
+        if stream.body_size > had or stream.body_complete or self._closed:
             self.wait = None
 
     def _wait_for_flow_control_window(self, number: int, deadline: float | None = None) -> int:
@@ -265,8 +345,9 @@ class _Connection(HTTP2ServerConnection):  # type: ignore[misc]
                 return 0
 
     def cleanup_stream(self, number: int) -> None:
-        self.rests_since = time.monotonic()
         super().cleanup_stream(number)
+        self.heads.forget(number)
+        self.served += 1
         self.wait = None
 
 
@@ -282,18 +363,16 @@ def _readable(sock: Any, seconds: float) -> bool:
     return bool(poll.poll(seconds * 1000))
 
 
-def until_it_has_gone(sock: Any, leaving: Leaving, step: float) -> None:
-    """Read what the client of *sock* sends, until it closes, or is no longer waited for.
-
-    Args:
-        leaving: Says how long it is, by `time.monotonic`.
-        step: Seconds between two looks whether it has taken everything.
+def until_it_has_gone(serving: Any, end: float) -> None:
+    """Read what the client of *serving* sends until it closes, or the judge says that it is waited
+    for no longer; not beyond the instant *end*, by `time.monotonic`.
     """
+    sock = serving.sock
     with suppress(OSError, ValueError):  # it is gone, or closed
-        sock.settimeout(step)
-        while left := leaving.seconds(queued(sock.fileno()) > 0, time.monotonic()):
+        sock.settimeout(serving.step)
+        while not serving.told_to_end and time.monotonic() < end:
             with suppress(TimeoutError):  # a part of a record of TLS has come
-                readable = _readable(sock, min(step, left))
+                readable = _readable(sock, serving.step)
                 if readable and not sock.recv(HTTP2ServerConnection.READ_BUFFER_SIZE):
                     return
 
@@ -303,6 +382,7 @@ def guard(
     watch: Callable[[], Watch],
     soon: Callable[[Callable[[], None]], object],
     tick: float,
+    come: bytes,
 ) -> None:
     """Guard *serving*, which the calling thread is about to serve; does nothing if it is guarded.
 
@@ -311,16 +391,17 @@ def guard(
         watch: Returns who watches it. Called once for each connection.
         soon: Has its argument called in the thread of the driver.
         tick: Seconds; this thread looks `LOOKS_PER_TICK` times as often while it waits.
+        come: What h2 has been given already.
     """
     if type(serving) is HTTP2ServerConnection:
         serving.__class__ = _Connection
         serving.wait = serving.due = None
         serving.step = tick / LOOKS_PER_TICK
-        serving.tick = tick
-        serving.judge = judge = Judge(serving, watch())
-        serving.begin = lambda: soon(judge.watched)
-        serving.rests_since = time.monotonic()
-        serving.own = serving.idle_timeout or math.inf
+        serving.heads = serving.h2_conn.heads = heads = Heads()
+        serving.h2_conn.__class__ = _fed(serving.h2_conn.__class__)
+        heads.came(come)
+        serving.judge = judge = Judge(serving, watch(), heads)
+        soon(judge.watched)
 
 
 def over(serving: Any) -> None:
@@ -329,7 +410,7 @@ def over(serving: Any) -> None:
     """
     if isinstance(serving, _Connection):
         serving.judge.over()
-        del serving.judge, serving.begin  # the judge refers to it
+        del serving.judge  # which refers to it
 
 
 def guard_stream(stream: Any) -> None:

@@ -5,7 +5,7 @@ the tests ran.
 from __future__ import annotations
 
 from ...foreign import PYTHON, Foreign
-from ..http2.names import BUFFER, H2
+from ..http2.names import H2
 
 TESTED = ("27.0.1", "27.0.1")
 
@@ -32,9 +32,8 @@ ASGI = Foreign(
         "gunicorn.asgi.protocol:BodyReceiver": "_closed _complete protocol receive",
         "gunicorn.asgi.protocol:FlowControl": "write_paused",
         "gunicorn.http2.async_connection:AsyncHTTP2Connection": """
-            READ_BUFFER_SIZE _abort_all_streams _closed _handle_event _handle_request_received
-            _handle_stream_reset _send _signal_window
-            _wait_for_flow_control_window _write_pending_nowait abort_streams_nowait cleanup_stream
+            READ_BUFFER_SIZE _abort_all_streams _closed _handle_request_received _handle_stream_reset
+            _signal_window _wait_for_flow_control_window _write_pending_nowait abort_streams_nowait cleanup_stream
             close h2_conn reader receive_data streams writer
         """,
         "gunicorn.http2.stream:HTTP2Stream": f"""
@@ -52,12 +51,12 @@ THREADS = Foreign(
             handle_http2 handle_request init_process log max_keepalived murder_keepalived
             murder_pending nr_conns on_pending_socket_readable pending_conns poller
         """,
-        "gunicorn.workers.gthread:TConn": "client close is_http2 parser sock timeout",
-        "gunicorn.http.unreader:Unreader": "chunk",
+        "gunicorn.workers.gthread:TConn": "cfg client close is_http2 parser sock timeout",
+        "gunicorn.http.unreader:Unreader": "chunk take_buffered",
         "gunicorn.http2.connection:HTTP2ServerConnection": """
             READ_BUFFER_SIZE _closed _deferred_events _read_and_process _reset_quietly
             _wait_for_flow_control_window abort_stream cleanup_stream close h2_conn idle_timeout
-            pending_requests pump receive_data sock stream_timeout streams
+            is_closed pending_requests pump receive_data sock stream_timeout streams
         """,
         "gunicorn.http2.stream:HTTP2Stream": _STREAM,
         "gunicorn.http2.stream:StreamState": "CLOSED",
@@ -67,7 +66,7 @@ THREADS = Foreign(
 READER = Foreign(PYTHON, ("3.11", "3.14"), {"asyncio.streams:StreamReader": "_buffer"})
 
 NEEDS: dict[str, tuple[Foreign, ...]] = {
-    "ASGIWorker": (ASGI, H2, BUFFER, READER),
-    "ThreadWorker": (THREADS, H2, BUFFER),
+    "ASGIWorker": (ASGI, H2, READER),
+    "ThreadWorker": (THREADS, H2),
 }
 """All that a guarded worker uses; gunicorn is the first."""

@@ -29,13 +29,13 @@ from gunicorn.workers import gthread
 
 from ...asyncio.guards import Guard, watch
 from ...asyncio.overload import REFUSALS, Refusal
-from ...asyncio.reaper import LOOKS_PER_TICK, AsyncioReaper, reaper_of
+from ...asyncio.reaper import AsyncioReaper, reaper_of
 from ...config.settings import ReaperConfig
 from ...driver.sockets import is_over, peer_has_shut, reset_on_close
 from ...policy import Phase
 from .. import polled
 from ..configured import kept_alive, warn
-from ..http2.leaving import Leaving
+from ..http2.frames import PREFACE
 from ..http2.waiting import Watch
 from .http2_threads import guard, guard_stream, over, until_it_has_gone
 
@@ -55,6 +55,7 @@ class Face(polled.Face):
         answering: Whether a thread answers a request of the connection.
         receiving: Whether that thread waits for bytes of the request.
         ends: Whether the next answer has to say that it is the last.
+        come: What gunicorn reads of HTTP/2 before that is guarded: in clear text, the preface.
         hung_up: Whether the client had ended the connection before gunicorn closed it.
         guard: The guard that is shown this; None: there is none yet, or none any more.
     """
@@ -69,6 +70,7 @@ class Face(polled.Face):
         self._lock = threading.Lock()
         self._closes = False
         self.answering = self.receiving = self.ends = self.hung_up = False
+        self.come: bytes = b"" if conn.cfg.is_ssl else PREFACE
         conn.close = self.close_for_gunicorn
 
     def close_for_gunicorn(self, *arguments: Any, **options: Any) -> None:
@@ -106,8 +108,11 @@ class Face(polled.Face):
         return bool(self._closes or self._conn.sock.fileno() < 0)
 
     def close(self) -> None:
-        """Let gunicorn see the end of the connection."""
-        self._end(socket.SHUT_RD if self._has_to_part() else socket.SHUT_RDWR)
+        """Let gunicorn see the end of the connection, unless its thread has yet to say GOAWAY, and
+        then closes it.
+        """
+        if not self._has_to_part():
+            self._end(socket.SHUT_RDWR)
 
     def abort(self) -> None:
         """The same, and nothing more is sent."""
@@ -123,16 +128,15 @@ class Face(polled.Face):
         """Have the next answer say that it is the last."""
         self.ends = True
 
-    # ---- GOAWAY: the thread that reads says it once it sees the end of what it reads
+    # ---- GOAWAY: the thread that reads says it when it looks next
     def farewell(self) -> bytes:
         """What a connection of HTTP/2 without a stream is sent before it is closed; see `write`."""
-        rests = self._conn.is_http2 and self._phase_of_http2() is Phase.KEEP_ALIVE
+        rests = self._conn.is_http2 and self._phase_of_http2() is Phase.IDLE
         return b"GOAWAY" if rests else b""
 
     def write(self, _farewell: bytes) -> None:
         """Have its thread say the `farewell`."""
         self._conn.parser.told_to_end = True
-        self._end(socket.SHUT_RD)
 
     def _has_to_part(self) -> bool:
         return getattr(self._conn.parser, "told_to_end", False)
@@ -159,7 +163,7 @@ class Face(polled.Face):
         streams = getattr(parser, "streams", None)
         if streams is None or streams or getattr(parser, "pending_requests", None):
             return Phase.IN_FLIGHT
-        return Phase.KEEP_ALIVE
+        return Phase.IDLE  # its judge knows the limits
 
 
 class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
@@ -282,10 +286,7 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
     def handle_request(self, req: Any, conn: Any) -> Any:
         """Answer the request, and note meanwhile whether the client has to send more for that."""
         face: Face = conn.face
-        unreader: Any = getattr(conn.parser, "unreader", None)
-        if type(unreader) is SocketUnreader:
-            unreader.__class__ = _Unreader
-            unreader.face = face
+        _note(conn, face)
         face.answering = True
         if face.ends:
             req.force_close()
@@ -308,14 +309,15 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
         self._guard_http2(conn)
         kept = super().handle_http2(conn)
         if getattr(conn.parser, "leaving", False):
-            end = min(self._stopped, time.monotonic()) + self.cfg.graceful_timeout
-            leaving = Leaving(self._settings.timeouts.drain_idle, end)
-            until_it_has_gone(conn.sock, leaving, self._reaper.core.tick / LOOKS_PER_TICK)
+            now = time.monotonic()
+            end = min(self._stopped, now) + self.cfg.graceful_timeout
+            self._soon(functools.partial(conn.parser.judge.see_off_within, end - now))
+            until_it_has_gone(conn.parser, end)
         return kept
 
     def _guard_http2(self, conn: Any) -> None:
         watched_by = functools.partial(self._watch_of, conn)
-        guard(conn.parser, watched_by, self._soon, self._reaper.core.tick)
+        guard(conn.parser, watched_by, self._soon, self._reaper.core.tick, conn.face.come)
 
     def _soon(self, call: Callable[[], None]) -> None:
         """Have *call* called in our thread."""
@@ -324,15 +326,14 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
 
     def _watch_of(self, conn: Any) -> Watch:
         """Who watches the streams of *conn*."""
-        reaper = self._reaper
-        return Watch(
-            reaper.driver, reaper.config, reaper.sweep, lambda: conn.sock.fileno(), conn.face.close
-        )
+        reaper, close = self._reaper, functools.partial(conn.face.write, b"")
+        return Watch(reaper.driver, reaper.config, reaper.sweep, lambda: conn.sock.fileno(), close)
 
     def handle_h2c_upgrade(self, conn: Any, *arguments: Any) -> Any:
         """Read the body of the request that asks for HTTP/2, then serve the connection. Until its
         parser speaks HTTP/2 the request is being answered.
         """
+        _note(conn, conn.face)
         conn.face.answering = True
         try:
             return super().handle_h2c_upgrade(conn, *arguments)
@@ -361,9 +362,17 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
         ending.start()
 
 
+def _note(conn: Any, face: Face) -> None:
+    """Have the reader of *conn*, of HTTP/1, leave its notes on *face*."""
+    unreader: Any = getattr(conn.parser, "unreader", None)
+    if type(unreader) is SocketUnreader:
+        unreader.__class__ = _Unreader
+        unreader.face = face
+
+
 class _Unreader(SocketUnreader):  # type: ignore[misc]
     """A reader of gunicorn's that notes on its `face` that it waits for bytes of the client, while
-    it does.
+    it does, and what it gives to HTTP/2.
     """
 
     face: Face
@@ -374,6 +383,10 @@ class _Unreader(SocketUnreader):  # type: ignore[misc]
             return super().chunk(size_hint)
         finally:
             self.face.receiving = False
+
+    def take_buffered(self) -> bytes:
+        self.face.come = come = bytes(super().take_buffered())
+        return come
 
 
 def _forget(face: Face) -> None:

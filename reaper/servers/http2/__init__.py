@@ -1,9 +1,14 @@
 """HTTP/2 under a guard: many streams on one connection, each of which waits for something else.
 
-The rule of this package: *a stream is one more thing that is idle by `RULES`*. A stream, a header
-block that is not complete, and the connection without a stream each have a lease and an
-`IdlePolicy` of their own (`waiting.Waiting`), as a connection of HTTP/1.1 has one. There is no
-other clock and no other limit.
+The rule of this package: *a stream is one more thing that is idle by `RULES`*. A stream whose client
+is waited for, and the connection between its streams, each have a lease and an `IdlePolicy` of their
+own (`waiting.Waiting`), as a connection of HTTP/1.1 has one. There is no other clock and no other
+limit. Under uvicorn the connection has the lease that each of uvicorn's guarded connections has.
+
+One engine (`engine.Engine`) serves every server. It owns the heads of the frames, the budget of
+floods, what the connection and each stream wait for, and the goodbye: GOAWAY, what is waited for, the
+close. An adapter in the room of its server says where bytes come in, what a stream waits for, how one
+is reset and how the connection is closed.
 
 What a connection waits for when its streams wait for different things:
 
@@ -37,9 +42,10 @@ may be what is waited for.
 What lies below is not looked at here: a client whose kernel takes no bytes at all is found by the
 guard of the connection, as with HTTP/1.1.
 
-Read `waiting`, `connection`, `floods`, `leaving`, then `hypercorn` and `gunicorn`, which are told by
-those servers' own methods what moves, `threads`, where a thread of gunicorn's says it, and `frames`
-with `servers.uvicorn.http2`, where the library below shows nothing of a frame that is not complete.
+Read `engine`, `frames`, `waiting`, `floods`, `leaving`; then the adapters: `servers.hypercorn.http2`
+and `servers.gunicorn.http2` are told by those servers' own methods what moves, in
+`servers.gunicorn.http2_threads` a thread of gunicorn's says it, and in `servers.uvicorn.http2` what
+stands before zttp's streams.
 """
 
 from __future__ import annotations

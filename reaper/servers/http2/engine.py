@@ -213,8 +213,9 @@ class Engine:
         self.ended = True
         for number in list(self.streams):
             self._forget(number)
-        if self.itself is not None:
-            self.itself.over()
+        if (itself := self.itself) is not None:
+            self.itself = None  # the two would be a circle
+            itself.over()
 
     def flooded(self) -> None:
         """The client sends too many frames that move nothing: end the connection at once."""

@@ -35,6 +35,7 @@ class Frames:
         brought: By stream, how many bytes of a body the last call of `came` had, padding excluded;
             0: a part of a header block, or an empty frame.
         moved: How many DATA frames with bytes of a body have begun in the last call of `came`.
+        blocks: How many blocks of headers have begun.
         unended: The streams on which the client has yet to send something.
         cancelled: The streams that the last call of `came` began and reset, and that brought no byte
             of a body: those of a body have to be acknowledged.
@@ -51,6 +52,7 @@ class Frames:
         "_padded",
         "_stream",
         "_worth",
+        "blocks",
         "brought",
         "cancelled",
         "heard",
@@ -72,6 +74,7 @@ class Frames:
         self._new: set[int] = set()  # those that the last call of `came` has begun
         self.heard: bool = False
         self.moved: int = 0
+        self.blocks: int = 0
         self.brought: dict[int, int] = {}
         self.unended: set[int] = set()
         self.cancelled: set[int] = set()
@@ -130,6 +133,7 @@ class Frames:
             return not length and not flags & END_STREAM
         if kind in HEADER_FRAMES:
             self.brought.setdefault(number, 0)
+            self.blocks += kind == HEADERS
             if number > self._highest:
                 self._highest = number
                 self._new.add(number)

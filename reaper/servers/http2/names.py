@@ -17,13 +17,3 @@ H2 = Foreign(
     },
     optional=True,  # for gunicorn: without h2 it speaks no HTTP/2
 )
-BUFFER = Foreign(
-    "h2",
-    TESTED,
-    {
-        "h2.connection:H2Connection": "incoming_buffer",
-        "h2.frame_buffer:FrameBuffer": "_data _headers_buffer",
-    },
-    optional=True,
-)
-"""What `connection` uses beyond that, which reads frames from there."""
