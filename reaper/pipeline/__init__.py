@@ -10,6 +10,7 @@ Room by room, in the order of their imports:
     read/             files checked before an engine sees them; events as a frame
     audit/            one verdict per connection
     advise/           survival of silences, from journals and access logs; the recommended timeout
+    losses/           requests that a proxy lost to an idle close, from its log
     live/             journals that grow
     report/ whatif/   the audit as a page; a journal replayed under other settings
     cli               the commands, assembled

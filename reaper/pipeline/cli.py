@@ -26,11 +26,12 @@ with needs("reaper.pipeline", "idle-reaper[pipeline]"):
     from .engine import NoSpark, line_of
     from .engine.choice import CHOICES
     from .live import command as live
+    from .losses import command as losses
     from .places import DAMAGED, Place
     from .report import command as report
     from .whatif import command as whatif
 
-COMMANDS = (audit, advise, report, live, whatif)
+COMMANDS = (audit, advise, report, live, whatif, losses)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -87,9 +87,10 @@ PIPELINE = {
     "audit": COMMON | {"read"},
     "advise": COMMON | {"read"},
     "live": COMMON | {"read"},
+    "losses": COMMON | {"read", "advise"},
     "report": COMMON | {"read", "audit", "advise"},
     "whatif": COMMON | {"read", "audit", "advise", "report"},
-    "cli": COMMON | {"read", "audit", "advise", "live", "report", "whatif"},
+    "cli": COMMON | {"read", "audit", "advise", "live", "losses", "report", "whatif"},
     "__main__": {"cli"},
 }
 """The rooms of `reaper/pipeline/` likewise."""

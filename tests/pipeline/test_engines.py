@@ -26,6 +26,8 @@ from reaper.pipeline.audit.run import Settings, audit
 from reaper.pipeline.engine import F, NoSpark, Window, use
 from reaper.pipeline.engine.choice import bytes_of, choose
 from reaper.pipeline.engine.spark import EMBEDDED_HEAP_MB, _of_driver, check_reachable, open_session
+from reaper.pipeline.losses.formats import KNOWN
+from reaper.pipeline.losses.run import losses
 from reaper.pipeline.places import Remote
 from reaper.pipeline.read.frames import small_frame
 from reaper.pipeline.read.inputs import Inputs, check
@@ -35,6 +37,7 @@ from tests.helpers.pipeline_traffic import FAULTS, MS, WALL, S, journal, on_spar
 from tests.pipeline.test_access_logs import HOSTILE, LOGS
 from tests.pipeline.test_advise import unfinished
 from tests.pipeline.test_audit import JOINED, PLANTED, TRAPS, write_both, write_traps
+from tests.pipeline.test_losses import ASKED, CUT, written
 
 Both = Callable[[Callable[[Any], Any]], tuple[Any, Any]]
 """Asks a question of the embedded engine, and of Spark."""
@@ -163,6 +166,16 @@ ODD: dict[str, tuple[str, bytes]] = {
     "carriage returns": ("nginx", b"%s\r%s\r\n%s\r\r%s"),
 }
 """What is odd about a log -> its format, and four lines of it."""
+
+
+@on_spark
+@pytest.mark.parametrize("name", KNOWN)
+def test_what_each_proxy_lost_is_answered_alike(both: Both, tmp_path: Path, name: str) -> None:
+    path = written(tmp_path / "log", name, (*ASKED, CUT))
+    path.write_text(path.read_text() + "no line\n")
+    embedded, spark = both(lambda session: losses(session, name, [path]))
+    assert embedded == spark
+    assert spark["lost"] == 2
 
 
 @on_spark

@@ -31,6 +31,7 @@ _FUNCTIONS = {
     "desc": "{0} DESC NULLS LAST",
     "explode": "unnest({0})",
     "floor": "CAST(floor({0}) AS BIGINT)",
+    "lag": f"lag({{0}}){OVER}",
     "lead": f"lead({{0}}){OVER}",
     "max": f"max({{0}}){OVER}",
     "max_by": f"arg_max_null({{0}}, {{1}}){OVER}",
