@@ -56,7 +56,7 @@ class Connection(Watched):
 
     @property
     def descriptor(self) -> int:
-        """Of its socket; -1 if there is none, or it is closed."""
+        """The descriptor of its socket; -1 if there is none, or it is closed."""
         return -1 if self.transport is None else descriptor_of(self.transport)
 
     @property

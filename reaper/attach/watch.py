@@ -116,7 +116,7 @@ class Event(NamedTuple):
     """`NONE`: only that it happened is known, just now or since the previous check."""
     ident: bytes
     opened: float
-    """Of a found one: the latest instant at which it can have been opened. Otherwise `NONE`."""
+    """The latest instant at which a connection that was found can have been opened; else `NONE`."""
     since: float = NONE
     """Since when, at the latest, its peer has been silent."""
     reason: str = ""
@@ -256,9 +256,9 @@ class Watch:
         return True
 
     def _glanced(self, ident: bytes, at: float, heard: float, queued: int, vain: int) -> bool:
-        """Put a look that has come off, if what is shown of the connection allows; whether it does.
+        """Postpone a due look if the snapshot shows recent activity. Returns whether it did.
 
-        As a dump does; most connections that come due have spoken since they were looked at last.
+        A dump does the same. Most connections that come due have spoken since the last look.
         """
         kept = self.rows.get(ident)
         if kept is None:

@@ -277,7 +277,7 @@ class Statistics:
     registered: int
     """Leases alive now."""
     suspended: int
-    """Of those, exempt now."""
+    """How many of those are exempt now."""
     slots: int
     """Slots that wait for their due instant in the ring's heap, emptied ones included until they
     come up.

@@ -176,7 +176,7 @@ def tcp_info_of(descriptor: int) -> TcpInfo | None:
 
 
 _SILENCE = struct.Struct("=52xII")
-"""Of the same: ms since data was received, and an acknowledgement."""
+"""In the same: milliseconds since data was received, and since an acknowledgement."""
 
 _silence, _SILENCE_SIZE = _SILENCE.unpack, _SILENCE.size
 

@@ -53,7 +53,7 @@ class Reapable:
 
     @property
     def descriptor(self) -> int:
-        """Of its socket; -1 if there is none, or it is closed."""
+        """The descriptor of its socket; -1 if there is none, or it is closed."""
         raise NotImplementedError
 
     @property
@@ -63,10 +63,12 @@ class Reapable:
 
     @property
     def stays_due(self) -> bool:
-        """Override: whether what spares a lease of it at the final check may restart no timeout, as
-        a PING of HTTP/2. Such a lease is spared all the same, for it may be a request; but that is
-        no activity: unless what is unread restarts its timeout once it is read, the lease is
-        checked again when the open epoch ends, half a tick later at most. Asked of what is spared alone.
+        """Override. True: bytes found at the final check (a PING, say) delay the close, but do not
+        restart the timeout.
+
+        They may be a request, so the lease is spared. If they turn out to restart nothing once
+        they are read, the lease is checked again when the open epoch ends, half a tick later at
+        most. Only spared leases are asked.
         """
         return False
 

@@ -69,7 +69,7 @@ class JournalStatistics:
     files: int
     """Parquet files put in place, recovered ones included."""
     recovered: int
-    """Of those, files made from what a crash left."""
+    """How many of those files were made from what a crash left."""
     deleted: int
     """Files deleted to stay within the size."""
     errors: int

@@ -35,7 +35,7 @@ class Shipped:
     """That have arrived, and were deleted here unless they are kept."""
     bytes: int = 0
     already_there: int = 0
-    """Of `files`: were there already, whole, when their turn came."""
+    """How many of `files` were there already, whole, when their turn came."""
     waiting: int = 0
     """Finished files that are still only here."""
     growing: int = 0
