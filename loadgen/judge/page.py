@@ -5,6 +5,8 @@ Charts and style are those of the library's pages. Nothing is judged here.
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +27,8 @@ MEANING = {
 }
 """What each of `BAD` says, in as few words as a tile has room for."""
 
-SHOWN_TICKS = 4
-"""How many ticks of lateness the histogram shows; what lies beyond is counted in words."""
+MOST_BARS = 250
+"""Bars of the picture of lateness. Where closes are later than fits, several make one."""
 
 
 def write_page(report: dict[str, Any], path: Path) -> None:
@@ -115,14 +117,13 @@ def timeline_chart(report: dict[str, Any], what: str) -> str:
 def lateness_chart(report: dict[str, Any]) -> str:
     """Bars of the lateness histogram, early ones in red."""
     tick = report["config"]["tick_s"]
-    width, bars = report["lateness_histogram"]["width_s"], report["lateness_histogram"]["bars"]
+    histogram = report["lateness_histogram"]
+    width, bars = _joined(histogram["width_s"], histogram["bars"])
     left = min([edge for edge, _ in bars] + [-0.1 * tick])
-    right = min(max([edge + width for edge, _ in bars] + [1.15 * tick]), SHOWN_TICKS * tick)
-    outside = sum(number for edge, number in bars if edge >= right)
-    most = 1.2 * max((number for edge, number in bars if edge < right), default=1)
-    label = f"lateness ({outside:,} are later than this picture shows)" if outside else "lateness"
+    right = max([edge + width for edge, _ in bars] + [1.15 * tick])
+    most = 1.2 * max((number for _, number in bars), default=1)
     chart = Chart(
-        "lateness", Axis(left, right, label, on_axis), Axis(0, most, "connections", count)
+        "lateness", Axis(left, right, "lateness", on_axis), Axis(0, most, "connections", count)
     )
     chart.band([(0, 0), (tick, 0)], [(0, most), (tick, most)], "c")
     for low, high, style in ((left, 0.0, "bad"), (0.0, tick, "a"), (tick, right, "c")):
@@ -130,6 +131,19 @@ def lateness_chart(report: dict[str, Any]) -> str:
     chart.mark(0, "due")
     chart.mark(tick, "one tick")
     return chart.svg()
+
+
+def _joined(width: float, bars: list[list[float]]) -> tuple[float, list[tuple[float, float]]]:
+    """*bars* of *width* seconds, so many joined that at most `MOST_BARS` lie side by side."""
+    if not bars:
+        return width, []
+    wanted = (bars[-1][0] - bars[0][0]) / width / MOST_BARS
+    times = max(math.ceil(wanted), 1)
+    wide = width * times
+    found: Counter[int] = Counter()
+    for edge, number in bars:
+        found[math.floor(round(edge / width) / times)] += int(number)
+    return wide, [(place * wide, found[place]) for place in sorted(found)]
 
 
 def _percentiles(report: dict[str, Any]) -> str:

@@ -14,6 +14,7 @@ import pytest
 from loadgen.drive.fleet import CLEAR, Display, progress
 from loadgen.judge import page
 from loadgen.judge.observation import Counters, Observation, Outcome
+from loadgen.judge.page import MOST_BARS, _joined
 from loadgen.judge.records import How, Record, RecordTable
 from loadgen.judge.report import UNKNOWN_SERVER, Report, build_report
 from loadgen.judge.words import drawn, headline, verdict_lines
@@ -227,3 +228,15 @@ def test_the_lateness_is_drawn_in_at_most_ten_bars_that_fit_the_terminal(
     assert max(map(len, lines)) < 70
     assert [int(line.split()[2]) for line in lines] == [6 + 9 * number for number in range(10)]
     assert drawn({"width_s": 0.02, "bars": []}) == []
+
+
+@pytest.mark.parametrize("farthest", [60, 3000])
+def test_the_picture_of_lateness_shows_every_close_in_bars_that_fit(farthest: int) -> None:
+    bars = [[0.02 * number, 1] for number in range(-3, farthest)]
+    width, joined = _joined(0.02, bars)
+    assert sum(number for _, number in joined) == len(bars)
+    assert len(joined) <= MOST_BARS + 2
+    assert joined[0][0] <= bars[0][0] + 1e-9
+    assert joined[-1][0] + width >= bars[-1][0]
+    assert (width == 0.02) == (farthest == 60)
+    assert _joined(0.02, []) == (0.02, [])

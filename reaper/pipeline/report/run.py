@@ -343,6 +343,7 @@ def _advice(advice: dict[str, Any]) -> str:
         Axis(low, high, "silence", seconds, log=True),
         Axis(0, 1, "still silent", percent),
     )
+    marked = False
     for (name, entry), style in zip(shown, STYLES, strict=False):
         rows = entry["survival"]
         survival.band(
@@ -350,6 +351,7 @@ def _advice(advice: dict[str, Any]) -> str:
         )
         survival.line([(t, level) for t, level, *_ in rows], style, name, steps=True)
         if (timeout := entry["recommendation"]["timeout_s"]) is not None and low <= timeout <= high:
+            marked = True
             survival.mark(timeout, f"{name}: {seconds(timeout)}", f"mark {style}")
     trade = _trade_chart(shown, advice["policy"]["max_cut"])
     sentences = []
@@ -368,8 +370,8 @@ def _advice(advice: dict[str, Any]) -> str:
         [
             card(
                 "How long silences last",
-                "How many silences are not over after so long. Shaded: the 95 % interval. Dashed: "
-                "what is advised.",
+                "How many silences are not over after so long. Shaded: the 95 % interval."
+                + (" Dashed: what is advised." if marked else ""),
                 survival.svg(),
             ),
             card(
