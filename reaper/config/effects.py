@@ -203,7 +203,7 @@ EFFECTS: Mapping[str, Effect] = {
     ),
     "limits.min_out_grace": _row(f"http {UVICORN} {BY_STREAM} websockets", **STREAMS),
     "limits.max_requests": _row("http", uvicorn="its own --limit-max-requests, for a process"),
-    "limits.max_age_jitter": _row(f"http {UVICORN} {ASKED}"),
+    "limits.max_age_jitter": _row(f"http {UVICORN} {ASKED} hypercorn-trio"),
     "limits.max_header_bytes": _row("http"),
     "limits.max_body_bytes": _row("http"),
     "limits.max_connections": _row(

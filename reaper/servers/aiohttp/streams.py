@@ -92,6 +92,7 @@ class AppStreams:
         self._window = timeouts.drain_window
         self._age = timeouts.stream_age
         self._turns = bool(timeouts.drain_streams and (timeouts.drain_window or self._age))
+        self._lines = config.server.stream_ping_lines
         self._types = frozenset(config.server.streams.lower().split())
         self._streams: weakref.WeakKeyDictionary[Any, Stream] = weakref.WeakKeyDictionary()
         self._sockets: weakref.WeakSet[web.WebSocketResponse] = weakref.WeakSet()
@@ -142,9 +143,8 @@ class AppStreams:
             (name.lower().encode("latin-1", "replace"), value.encode("latin-1", "replace"))
             for name, value in response.headers.items()
         ]
-        lines = self._config.server.stream_ping_lines
         kind = kind_of(
-            request.method, response.status, headers, lines=lines, declared=wanted is True
+            request.method, response.status, headers, lines=self._lines, declared=wanted is True
         )
         if kind is None:
             return
