@@ -25,6 +25,7 @@ from ...asyncio.reaper import LOOKS_PER_TICK
 from ...driver.sockets import queued
 from ...policy import Phase
 from ..http2.engine import CANCEL, Engine
+from ..http2.floods import BYTES_PER_WINDOW, WINDOWS_PER_FRAME
 from ..http2.frames import Frames
 from ..http2.waiting import Watch
 
@@ -57,6 +58,8 @@ class Heads:
         frames: Their heads.
         useless: How many frames have come that move nothing.
         moved: How many DATA frames with bytes have come, or were sent.
+        opened: How many WINDOW_UPDATE frames have come.
+        paid: For how many of those the bytes pay that were sent.
         bodies: By stream, how many bytes of its body have come.
     """
 
@@ -64,6 +67,8 @@ class Heads:
         self.frames = Frames()
         self.useless: int = 0
         self.moved: int = 0
+        self.opened: int = 0
+        self.paid: int = 0
         self.bodies: dict[int, int] = {}
 
     def came(self, data: bytes) -> None:
@@ -71,6 +76,7 @@ class Heads:
         frames = self.frames
         self.useless += frames.came(data)
         self.moved += frames.moved
+        self.opened += frames.windows
         for number, count in frames.brought.items():
             if number in frames.unended:
                 self.bodies[number] = self.bodies.get(number, 0) + count
@@ -114,7 +120,7 @@ class Judge(Engine):
         self._serving = serving
         self._seen: Wait | None = None
         self._rest: Rest | None = None
-        self._useless = self._moved = 0  # of those in `heads`, how many are charged
+        self._useless = self._moved = self._opened = self._paid = 0  # of `heads`, what is charged
 
     def watched(self) -> None:
         """Look at it from now on."""
@@ -129,15 +135,24 @@ class Judge(Engine):
         if self._serving.is_closed:
             self.over()  # its thread ends it
             return
-        useless, moved = self._heads.useless, self._heads.moved
-        self.budget.move(moved - self._moved)
-        useful = useless == self._useless or self.budget.spend(useless - self._useless)
-        self._useless, self._moved = useless, moved
-        if not useful:
+        if self._affords():
+            self._look_at_waits()
+            self.look()
+        else:
             self.flooded()
-            return
-        self._look_at_waits()
-        self.look()
+
+    def _affords(self) -> bool:
+        """Whether the client may send as many frames that move nothing as have come."""
+        heads = self._heads
+        useless, opened = heads.useless - self._useless, heads.opened - self._opened
+        moved, paid = heads.moved - self._moved, heads.paid - self._paid
+        self._useless, self._opened = self._useless + useless, self._opened + opened
+        self._moved, self._paid = self._moved + moved, self._paid + paid
+        self.budget.move(moved)
+        self.openings.move(paid)
+        return (not useless or self.budget.spend(useless)) and (
+            not opened or self.openings.spend(opened)
+        )
 
     def _look_at_waits(self) -> None:
         """Note for which stream the thread waits now."""
@@ -220,7 +235,10 @@ class _Stream(HTTP2Stream):  # type: ignore[misc]
     def send_data(self, data: bytes, end_stream: bool = False) -> None:
         super().send_data(data, end_stream)
         self.sent += len(data)
-        self.connection.heads.moved += bool(data)
+        if data:
+            heads = self.connection.heads
+            heads.moved += 1
+            heads.paid += WINDOWS_PER_FRAME + len(data) // BYTES_PER_WINDOW
 
 
 class _Connection(HTTP2ServerConnection):  # type: ignore[misc]

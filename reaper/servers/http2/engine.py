@@ -17,7 +17,7 @@ from functools import partial
 from ...driver.sockets import peer_name, queued
 from ...policy import Phase
 from ...policy.reasons import FLOOD
-from .floods import Budget
+from .floods import BYTES_PER_WINDOW, WINDOWS, WINDOWS_PER_FRAME, Budget
 from .frames import Frames
 from .leaving import LOOKS_PER_TICK, Leaving
 from .waiting import Waiting, Watch
@@ -35,6 +35,7 @@ class Engine:
         watch: As given.
         frames: The heads of what its client sends.
         budget: What its client may send that moves nothing.
+        openings: How many WINDOW_UPDATE frames it may send.
         streams: The open streams, by number, each with what it waits for; None: its client has not
             been waited for yet.
         itself: What the connection waits for, but for its streams; None: the engine does not time
@@ -48,6 +49,7 @@ class Engine:
         self.watch = watch
         self.frames = Frames()
         self.budget = Budget(watch.driver.now)
+        self.openings = Budget(watch.driver.now, WINDOWS)
         self.streams: dict[int, Waiting | None] = {}
         self.itself: Waiting | None = None
         self.highest: int = 0
@@ -101,7 +103,10 @@ class Engine:
         useless = frames.came(data)
         if frames.moved:
             self.budget.move(frames.moved)
-        if not useless or self.budget.spend(useless):
+        windows = frames.windows
+        if (not useless or self.budget.spend(useless)) and (
+            not windows or self.openings.spend(windows)
+        ):
             return True
         self.flooded()
         return False
@@ -196,6 +201,7 @@ class Engine:
         if not count:
             return
         self.budget.move(frames)
+        self.openings.move(WINDOWS_PER_FRAME * frames + count // BYTES_PER_WINDOW)
         if (waiting := self.streams.get(number)) is not None:
             waiting.moved(sent=count)
         for other in self._shared:

@@ -8,6 +8,9 @@ was answered pays for one of them: a client that asks thousands of times a secon
 requests as it lets be answered. A DATA frame with bytes pays for one too, in either direction: gRPC
 measures its link by a PING a round trip, for as long as DATA comes.
 
+WINDOW_UPDATE has a budget of its own, `WINDOWS`, which bytes that are sent pay for: a client that opens
+its window by one byte a frame costs more than it takes.
+
 A request that is reset by the same bytes that bring it is paid for, and not begun: nobody waits for
 its answer, and the server would spend most on it.
 """
@@ -23,6 +26,16 @@ nghttp2 takes 1000 (nghttp2_option_set_stream_reset_rate_limit); a request costs
 PER_SECOND = 33.0
 """Frames per second after that. Precedent: nghttp2's own."""
 
+WINDOWS = 1000
+"""WINDOW_UPDATE frames at once, of which each DATA frame that is sent pays for some more."""
+
+WINDOWS_PER_FRAME = 3
+"""WINDOW_UPDATE frames for which a DATA frame pays that is sent: clients send one for its stream and
+one for the connection."""
+
+BYTES_PER_WINDOW = 512
+"""Bytes sent that pay for another: Go's client opens both windows again after each 4 KiB."""
+
 SAVED = 1000
 """Frames that DATA frames may have paid for in advance. A client that was held up answers all that has
 come meanwhile at once."""
@@ -32,15 +45,17 @@ class Budget:
     """What one connection has left.
 
     Args:
+        burst: Frames at once.
         now: Returns seconds of the driver's clock, in which nobody is charged for a stall.
     """
 
-    __slots__ = ("_at", "_left", "_moved", "_now")
+    __slots__ = ("_at", "_burst", "_left", "_moved", "_now")
 
-    def __init__(self, now: Callable[[], float]) -> None:
+    def __init__(self, now: Callable[[], float], burst: int = BURST) -> None:
         self._now = now
         self._at = now()
-        self._left = float(BURST)
+        self._burst = float(burst)
+        self._left = self._burst
         self._moved = 0  # DATA frames that have yet to pay for a frame
 
     def move(self, frames: int = 1) -> None:
@@ -59,6 +74,6 @@ class Budget:
             return True
         frames -= free
         now = self._now()
-        self._left = min(self._left + (now - self._at) * PER_SECOND, float(BURST)) - frames
+        self._left = min(self._left + (now - self._at) * PER_SECOND, self._burst) - frames
         self._at = now
         return self._left >= 0

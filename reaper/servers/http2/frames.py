@@ -22,7 +22,7 @@ HEADER_FRAMES = frozenset({HEADERS, CONTINUATION})
 """The types of frames that have a part of a header block."""
 
 MOVING = frozenset({DATA, GOAWAY, WINDOW_UPDATE, *HEADER_FRAMES})
-"""The types of frames that are not bounded in number; see `floods`."""
+"""The types of frames that `floods.BURST` does not bound."""
 
 _NO_FRAME = -1
 
@@ -35,6 +35,7 @@ class Frames:
         brought: By stream, how many bytes of a body the last call of `came` had, padding excluded;
             0: a part of a header block, or an empty frame.
         moved: How many DATA frames with bytes of a body have begun in the last call of `came`.
+        windows: How many WINDOW_UPDATE frames have begun in the last call of `came`.
         blocks: How many blocks of headers have begun.
         unended: The streams on which the client has yet to send something.
         cancelled: The streams that the last call of `came` began and reset, and that brought no byte
@@ -58,6 +59,7 @@ class Frames:
         "heard",
         "moved",
         "unended",
+        "windows",
     )
 
     def __init__(self) -> None:
@@ -74,6 +76,7 @@ class Frames:
         self._new: set[int] = set()  # those that the last call of `came` has begun
         self.heard: bool = False
         self.moved: int = 0
+        self.windows: int = 0
         self.blocks: int = 0
         self.brought: dict[int, int] = {}
         self.unended: set[int] = set()
@@ -91,7 +94,7 @@ class Frames:
 
         Cost: a step for each frame.
         """
-        self.brought, self.moved = {}, 0
+        self.brought, self.moved, self.windows = {}, 0, 0
         if self._new:
             self._new.clear()
         if self.cancelled:
@@ -138,6 +141,8 @@ class Frames:
                 self._highest = number
                 self._new.add(number)
                 self.unended.add(number)
+        elif kind == WINDOW_UPDATE:
+            self.windows += 1
         return kind not in MOVING
 
     def _body(self, first: int, taken: int) -> bool:

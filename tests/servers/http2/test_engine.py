@@ -26,7 +26,7 @@ from reaper.config import ReaperConfig
 from reaper.policy import Phase
 from reaper.policy.min_rate import NoSweep
 from reaper.servers.http2.engine import Engine
-from reaper.servers.http2.floods import BURST
+from reaper.servers.http2.floods import BURST, WINDOWS
 from reaper.servers.http2.frames import PREFACE
 from reaper.servers.http2.waiting import Watch
 from tests.helpers.driver_loop import Loop
@@ -346,6 +346,24 @@ def test_a_client_that_reads_may_send_a_ping_for_each_frame_that_it_takes(begun:
     for _ in range(5 * BURST):
         begun.sent(1, 100)
         begun.hears(PingFrame(0))
+    assert begun.said == []
+
+
+def test_windows_that_are_opened_in_vain_end_their_connection(begun: Trial) -> None:
+    begun.hears(posts(1), *[WindowUpdateFrame(0, 1)] * WINDOWS)
+    assert begun.said == []
+    begun.hears(WindowUpdateFrame(1, 1))
+    assert begun.said == [(1, 11), "closed"]
+
+
+@pytest.mark.parametrize(("size", "windows"), [(100, 2), (16_384, 8)], ids=["events", "a file"])
+def test_a_client_that_reads_may_open_its_windows_as_often_as_any_does(
+    begun: Trial, size: int, windows: int
+) -> None:
+    begun.hears(asks(1))
+    for _ in range(2 * WINDOWS):
+        begun.sent(1, size)
+        begun.hears(*[WindowUpdateFrame(0, 1)] * windows)
     assert begun.said == []
 
 
