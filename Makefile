@@ -3,6 +3,7 @@
 #   make demo [CONNECTIONS=10000]   start the server, drive it with real connections, print the verdict
 #   make test [JOBS=4]              run every test, in four processes, for half of the time tests wait: ten minutes on two cores
 #   make test-quick                 the tests that need no Java and no crowd of connections: about a minute on two cores
+#   make test-latest                the tests of guarded servers with the newest release of each, in a second environment
 #   make uvicorn-demo               a FastAPI application under uvicorn twice, stock and guarded; both probed
 #   make attach-demo [CONNECTIONS=10000]
 #                                   nginx with its timeouts off, half its clients silent, guarded from outside
@@ -26,7 +27,7 @@ MINUTES ?= 60
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo uvicorn-demo attach-demo pipeline-demo interop campaign bench bench-quick test test-quick \
+.PHONY: demo uvicorn-demo attach-demo pipeline-demo interop campaign bench bench-quick test test-quick test-latest \
         docs lint format coverage dist check-dist clean
 .DEFAULT_GOAL := demo
 
@@ -62,6 +63,10 @@ test: .venv/.dev
 
 test-quick: .venv/.dev
 	@$(BIN)/python -m pytest -q -n $(JOBS) --hypothesis-profile=quick -m "not slow and not spark" $(PYTEST)
+
+# As `make test` without Java, in out/latest; prints which tested ranges may be widened.
+test-latest: .venv/.dev
+	@$(BIN)/python -m scripts.latest
 
 docs: .venv/.dev
 	@$(BIN)/python -m sphinx -q -W --keep-going -b html -c docs -d out/site-doctrees . out/site

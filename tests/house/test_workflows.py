@@ -43,8 +43,19 @@ def test_ci_runs_what_is_run_here() -> None:
     steps = [step.get("run", "") for job in jobs("ci.yml").values() for step in job["steps"]]
     assert "sudo --preserve-env=PATH .ci/run" in steps
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    for target in re.findall(r"make (?:-C \S+ )?([a-z-]+)", (WORKFLOWS[1].read_text())):
-        assert target in targets
+    for path in WORKFLOWS:
+        for target in re.findall(
+            r"^ +(?:- run: )?make (?:-C \S+ )?([a-z-]+)", path.read_text(), re.MULTILINE
+        ):
+            assert target in targets
+
+
+def test_the_newest_releases_are_tried_every_week() -> None:
+    (job,) = jobs("latest.yml").values()
+    assert job["steps"][-1] == {"run": "make test-latest"}
+    read = yaml.safe_load((ROOT / ".github" / "workflows" / "latest.yml").read_text())
+    (when,) = read[True]["schedule"]  # YAML 1.1 reads the key `on` as true
+    assert when["cron"].split()[2:] == ["*", "*", "1"]
 
 
 def test_only_tagging_and_publishing_have_rights_and_run_no_checkout() -> None:

@@ -1,0 +1,113 @@
+"""The newest releases of the servers, and of what they are built on, tried before a user meets them.
+
+    make test-latest        or        python -m scripts.latest [--only NAME ...] [-- PYTEST ARGUMENTS]
+
+It makes a second environment in out/latest: that of `make test`, and above it the newest release,
+pre-releases included, of every package that a guest uses. There it runs the tests of the rooms that
+touch them, and prints which of the tested ranges (`names.py` of each room) may be widened.
+
+The rule of this module: *the newest is put above what is pinned, and changes nothing of it*. The
+environment sees the packages of .venv through a .pth file; what is installed in it comes first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from pkgutil import resolve_name
+
+from reaper.foreign import PYTHON, Foreign
+
+ROOT = Path(__file__).resolve().parent.parent
+PLACE = ROOT / "out" / "latest"
+
+PACKAGES = (
+    *("uvicorn", "hypercorn", "gunicorn", "aiohttp", "sanic", "tornado", "twisted", "websockets"),
+    *("h2", "hpack", "hyperframe", "wsproto", "httptools", "h11", "uvloop", "trio", "zttp"),
+)
+"""What is installed in its newest release."""
+
+ROOMS = ("servers", "run", "adapters", "asyncio", "trio")
+"""The folders of tests/ that are run."""
+
+HELD_TO_PINS = ("said_to_be_tested", "latest_version_that_is_named")
+"""Parts of the names of tests that compare what is installed with the tested ranges."""
+
+
+def make_environment(place: Path, packages: Sequence[str]) -> Path:
+    """Make the environment anew at *place*, with the newest of *packages*; returns its Python."""
+    shutil.rmtree(place, ignore_errors=True)
+    subprocess.run([sys.executable, "-m", "venv", str(place)], check=True)
+    python = place / "bin" / "python"
+    for name in ("purelib", "platlib"):
+        own = subprocess.run(
+            [python, "-c", f"import sysconfig; print(sysconfig.get_path({name!r}))"],
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout.strip()
+        (Path(own) / "pinned.pth").write_text(f"{sysconfig.get_path(name)}\n{ROOT}\n")
+    # What they need is in the environment below, unless they need a newer one.
+    install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*install, "--upgrade", "--pre", *packages], check=True)
+    return python
+
+
+def run_tests(python: Path, arguments: Sequence[str]) -> int:
+    """Run the tests by *python*; returns the status of pytest."""
+    folders = [f"tests/{room}" for room in ROOMS]
+    kept = " and ".join(f"not {name}" for name in HELD_TO_PINS)
+    command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", kept]
+    environment = os.environ | {"PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}
+    return subprocess.run([*command, *(arguments or folders)], cwd=ROOT, env=environment).returncode
+
+
+def rows() -> Iterator[str]:
+    """A row for each package with a tested range, as it is installed for this Python."""
+    found: dict[str, list[Foreign]] = {}
+    for path in sorted((ROOT / "reaper").rglob("names.py")):
+        module = resolve_name(".".join(path.relative_to(ROOT).with_suffix("").parts))
+        for value in vars(module).values():
+            if isinstance(value, Foreign) and value.package != PYTHON:
+                found.setdefault(value.package, []).append(value)
+    for package, tables in sorted(found.items()):
+        lost = sorted({name for table in tables for name in table.missing()})
+        if lost:
+            what = f"lacks {', '.join(lost)}"
+        else:
+            what = "as tested" if all(table.is_tested for table in tables) else "widen the range"
+        yield f"| {package} | {tables[0].range} | {tables[0].version} | {what} |"
+
+
+def print_table() -> None:
+    """Print the ranges, for this Python."""
+    print("| package | tested | installed | |\n|---|---|---|---|")
+    print("\n".join(rows()))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Make the environment, run the tests, print the table; returns the status of the tests."""
+    parser = argparse.ArgumentParser(prog="scripts.latest", description=__doc__)
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="these packages alone")
+    parser.add_argument("--table", action="store_true", help="the table alone, for this Python")
+    parser.add_argument("pytest", nargs="*", help="arguments of pytest, after --")
+    parsed = parser.parse_args(arguments)
+    if parsed.table:
+        print_table()
+        return 0
+    python = make_environment(PLACE, parsed.only or PACKAGES)
+    status = run_tests(python, parsed.pytest)
+    subprocess.run([str(python), "-m", "scripts.latest", "--table"], cwd=ROOT, check=True)
+    if status:
+        print("a test has failed with these versions: the ranges stay", file=sys.stderr)
+    return status
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
