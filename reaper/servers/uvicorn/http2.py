@@ -42,7 +42,8 @@ TOLD_APART = 3
 class Undecided(IdleProtocol):
     """Stands in the place of the protocol until it is known which one the client speaks.
 
-    Bytes that do not tell it yet, "P" or "PR", restart `timeouts.first_byte`: at most twice.
+    Half a preface is kept here, because zttp takes it whole only. It restarts
+    `timeouts.first_byte` once.
     """
 
     __slots__ = ("_begun",)
@@ -53,9 +54,10 @@ class Undecided(IdleProtocol):
 
     def data_received(self, data: bytes) -> None:
         begun = self._begun + data
-        if len(begun) < TOLD_APART and PREFACE.startswith(begun) and not self._is_tls():
+        if len(begun) < len(PREFACE) and PREFACE.startswith(begun) and not self._is_tls():
+            if not self._begun:
+                self.lease.touch()
             self._begun = begun
-            self.lease.touch()
             return
         self._begun = b""
         self._decide(begun)
