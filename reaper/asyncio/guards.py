@@ -12,7 +12,8 @@ of that phase is in force, counted from where this table says:
     phase         what the guard knows                       counted from
     WRITE         bytes are queued for the peer to take      the last that it was seen to take
     IN_FLIGHT     the server works on a request              never due
-    BODY          the server waits for more of a request     the last byte that came
+    BODY          the server waits for more of a request     the last byte that came, or `100
+                                                             Continue` if that was waited for
     TUNNEL, IDLE  either side may speak                      the last byte of either
     FIRST_BYTE    nothing has come yet                       the opening
     HEADERS       bytes came after what was last sent        the look that found it; more bytes do
@@ -84,6 +85,11 @@ def say_nothing(transport: Any) -> None:
     """No answer says that it is the last."""
 
 
+def not_invited(transport: Any) -> bool:
+    """No client waits for leave to send a body."""
+    return False
+
+
 def never_too_old() -> float:
     """No limit of age."""
     return 0.0
@@ -110,6 +116,10 @@ class Rules(NamedTuple):
     """What the client of a transport is sent before it is closed; asked twice, it is empty."""
     last: Callable[[Any], object] = say_nothing
     """Has the next answer on a transport, which is too old, say that it is the last; called once."""
+    invited: Callable[[Any], bool] = not_invited
+    """Whether the client sends the body of its request once it is told to: `100 Continue`. It owes
+    nothing before.
+    """
 
     @property
     def every(self) -> float | None:
@@ -260,6 +270,8 @@ class Guard(Watched):
             return 0.0
         if phase is Phase.BODY:
             ago = info.received_ago
+            if self._rules.invited(transport):
+                ago = min(ago, info.sent_ago)
         elif phase is Phase.KEEP_ALIVE or phase is Phase.FIRST_BYTE:
             ago = info.sent_ago
         else:

@@ -13,7 +13,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from ..asyncio.guards import Ask, Guard, Rules, guarded, kernel_must_tell, no_farewell, say_nothing
+from ..asyncio.guards import (
+    Ask,
+    Guard,
+    Rules,
+    guarded,
+    kernel_must_tell,
+    no_farewell,
+    not_invited,
+    say_nothing,
+)
 from ..asyncio.guards import watch as watch_by
 from ..asyncio.reaper import AsyncioReaper, reaper_of
 from ..driver.watched import check_idle
@@ -88,14 +97,15 @@ def rules_of(
     gone: Callable[[Any], object] | None = None,
     farewell: Callable[[Any], bytes] = no_farewell,
     last: Callable[[Any], object] = say_nothing,
+    invited: Callable[[Any], bool] = not_invited,
 ) -> Rules:
-    """The rules for a server that *ask* asks, by the config of *reaper*; *gone*, *farewell* and
-    *last*: see `Rules`.
+    """The rules for a server that *ask* asks, by the config of *reaper*; *gone*, *farewell*, *last*
+    and *invited*: see `Rules`.
     """
     timeouts = reaper.config.timeouts
     limits = {phase: check_idle(getattr(timeouts, phase.value)) for phase in LIMITED}
     age = ages(reaper.config)
-    return Rules(readable(ask), limits, None, True, age, True, gone, farewell, last)
+    return Rules(readable(ask), limits, None, True, age, True, gone, farewell, last, invited)
 
 
 def watch(
@@ -124,6 +134,7 @@ def guard(
     gone: Callable[[Any], object] | None = None,
     farewell: Callable[[Any], bytes] = no_farewell,
     last: Callable[[Any], object] = say_nothing,
+    invited: Callable[[Any], bool] = not_invited,
 ) -> Callable[[], Any]:
     """As `reaper.asyncio.guard`, for the protocols of an HTTP server.
 
@@ -131,12 +142,12 @@ def guard(
         protocol_factory: The server's own.
         ask: Called with a transport: whose turn it is.
         reaper: Watches the connections, by its config's `timeouts`; None: the loop's own.
-        gone, farewell, last: See `Rules`.
+        gone, farewell, last, invited: See `Rules`.
     """
     kernel_must_tell()
     watching = reaper_of if reaper is None else lambda: reaper
 
     def rules(watcher: AsyncioReaper) -> Rules:
-        return rules_of(watcher, ask, gone, farewell, last)
+        return rules_of(watcher, ask, gone, farewell, last, invited)
 
     return guarded(protocol_factory, rules, watching)

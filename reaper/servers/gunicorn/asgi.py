@@ -61,7 +61,14 @@ def phase_of(transport: Any) -> Phase:
         return Phase.IN_FLIGHT if protocol._finishing_calls else Phase.KEEP_ALIVE
     receiver = protocol._body_receiver
     waits = receiver is not None and not receiver._complete and transport.is_reading()
-    return Phase.BODY if waits else Phase.IN_FLIGHT
+    # Until the application asks for the body, nobody has told the client to send it.
+    return Phase.BODY if waits and not receiver.expect_continue else Phase.IN_FLIGHT
+
+
+def invited(transport: Any) -> bool:
+    """Whether the client of *transport* has waited for `100 Continue`."""
+    receiver = getattr(transport.get_protocol(), "_body_receiver", None)
+    return getattr(getattr(receiver, "request", None), "_expect_100_continue", False) is True
 
 
 def _receiver(receive: Any, _: Any) -> Any:
@@ -197,6 +204,7 @@ class ASGIWorker(gasgi.ASGIWorker):  # type: ignore[misc]
                 gone=gone,
                 farewell=farewell,
                 last=be_last,
+                invited=invited,
             )
 
         self.loop = loop_factory(base=kind, wrap=wrap, config=settings)()

@@ -29,8 +29,11 @@ ASGI = Foreign(
             _keepalive _maybe_resume_reading _serve_http2_request _start_http2_stream _websocket
             eof_received transport worker
         """,
-        "gunicorn.asgi.protocol:BodyReceiver": "_closed _complete protocol receive",
+        "gunicorn.asgi.protocol:BodyReceiver": """
+            _closed _complete expect_continue protocol receive request
+        """,
         "gunicorn.asgi.protocol:FlowControl": "write_paused",
+        "gunicorn.asgi.parser:CallbackRequest": "_expect_100_continue",
         "gunicorn.http2.async_connection:AsyncHTTP2Connection": """
             READ_BUFFER_SIZE _abort_all_streams _closed _handle_request_received _handle_stream_reset
             _signal_window _wait_for_flow_control_window _write_pending_nowait abort_streams_nowait cleanup_stream
@@ -53,6 +56,7 @@ THREADS = Foreign(
         """,
         "gunicorn.workers.gthread:TConn": "cfg client close is_http2 parser sock timeout",
         "gunicorn.http.unreader:Unreader": "chunk take_buffered",
+        "gunicorn.http.message:Message": "_expected_100_continue",
         "gunicorn.http2.connection:HTTP2ServerConnection": """
             READ_BUFFER_SIZE _closed _deferred_events _read_and_process _reset_quietly
             _wait_for_flow_control_window abort_stream cleanup_stream close h2_conn idle_timeout

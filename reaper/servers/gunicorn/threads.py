@@ -56,6 +56,8 @@ class Face(polled.Face):
         receiving: Whether that thread waits for bytes of the request.
         ends: Whether the next answer has to say that it is the last.
         come: What gunicorn reads of HTTP/2 before that is guarded: in clear text, the preface.
+        waited: Whether the client waits for `100 Continue`, which gunicorn says before the
+            application is called.
         hung_up: Whether the client had ended the connection before gunicorn closed it.
         guard: The guard that is shown this; None: there is none yet, or none any more.
     """
@@ -69,7 +71,7 @@ class Face(polled.Face):
         # that of another connection a moment later.
         self._lock = threading.Lock()
         self._closes = False
-        self.answering = self.receiving = self.ends = self.hung_up = False
+        self.answering = self.receiving = self.ends = self.waited = self.hung_up = False
         self.come: bytes = b"" if conn.cfg.is_ssl else PREFACE
         conn.close = self.close_for_gunicorn
 
@@ -127,6 +129,10 @@ class Face(polled.Face):
     def be_last(self) -> None:
         """Have the next answer say that it is the last."""
         self.ends = True
+
+    def invited(self) -> bool:
+        """Whether the client has waited for `100 Continue`."""
+        return self.waited
 
     # ---- GOAWAY: the thread that reads says it when it looks next
     def farewell(self) -> bytes:
@@ -203,7 +209,9 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
 
     async def _begun(self) -> AsyncioReaper:
         made = reaper_of(config=self._settings)
-        self._rules = polled.rules_of(made, Face.phase, farewell=Face.farewell, last=Face.be_last)
+        self._rules = polled.rules_of(
+            made, Face.phase, None, Face.farewell, Face.be_last, Face.invited
+        )
         return made
 
     def accept(self, listener: Any) -> None:
@@ -288,6 +296,7 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
         face: Face = conn.face
         _note(conn, face)
         face.answering = True
+        face.waited = getattr(req, "_expected_100_continue", False) is True
         if face.ends:
             req.force_close()
         try:

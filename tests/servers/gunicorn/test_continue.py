@@ -1,0 +1,73 @@
+"""A client of gunicorn's that waits for `100 Continue` owes no byte of its body before it is told to
+send one, however long gunicorn takes for that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+import reaper.gunicorn
+from tests.helpers import wsgi
+from tests.helpers.program_trials import connect, heard, rest
+from tests.helpers.servers_here import worker
+
+pytestmark = pytest.mark.slow
+
+POST = b"POST %s HTTP/1.1\r\nhost: h\r\nexpect: 100-continue\r\ncontent-length: 5\r\n\r\n"
+CONTINUE = b"100 Continue\r\n\r\n"
+
+
+async def application(scope: Any, receive: Any, send: Any) -> None:
+    """Takes its time before it reads the body, and says what it read."""
+    if scope["type"] == "http":
+        await asyncio.sleep(1.5)
+        event = await receive()
+        body = event.get("body", b"")
+        headers = [(b"content-length", b"%d" % len(body))]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+
+@pytest.fixture(autouse=True)
+def limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REAPER_TICK", "100ms")
+    monkeypatch.setenv("REAPER_TIMEOUTS_BODY", "1s")
+
+
+def test_of_an_application_that_asks_late() -> None:
+    with worker(reaper.gunicorn.ASGIWorker, application) as server, connect(server) as client:
+        client.sendall(POST % b"/")
+        heard(client, CONTINUE)
+        time.sleep(0.4)  # it is on its way
+        client.sendall(b"hello")
+        assert b" 200 " in heard(client)
+
+
+def test_of_threads_that_are_all_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REAPER_TIMEOUTS_BODY", "2s")  # it is looked at after 2 s, and after 4
+    with (
+        worker(reaper.gunicorn.ThreadWorker, wsgi.application, threads="1") as server,
+        connect(server) as first,
+        connect(server) as client,
+    ):
+        first.sendall(b"GET /slow?3 HTTP/1.1\r\nhost: h\r\n\r\n")
+        client.sendall(POST % b"/echo")
+        heard(client, CONTINUE)
+        time.sleep(1.3)
+        client.sendall(b"hello")
+        assert b" 200 " in heard(client)
+
+
+@pytest.mark.parametrize("kind", ["ASGIWorker", "ThreadWorker"])
+def test_who_is_told_and_sends_nothing_is_cut(kind: str) -> None:
+    made = application if kind == "ASGIWorker" else wsgi.application
+    with worker(getattr(reaper.gunicorn, kind), made) as server, connect(server) as client:
+        client.sendall(POST % b"/echo")
+        heard(client, CONTINUE)
+        told = time.monotonic()
+        rest(client)
+        assert time.monotonic() - told >= 0.9
