@@ -313,7 +313,8 @@ class Requests(Streams):
         self._key = key
         self._is_over = over
         self._underway: dict[object, Request] = {}
-        self._early: dict[object, Link] = {}  # FINs that came before the request began
+        # FINs that came before the request began, and whether others may follow that request.
+        self._early: dict[object, tuple[Link, bool]] = {}
 
     def __call__(self, scope: Any, receive: Any, send: Any) -> Any:
         if scope["type"] == "http":
@@ -326,8 +327,11 @@ class Requests(Streams):
         if key is None:
             return
         self._underway[key] = request
-        link = self._early.pop(key, None) if self._early else None
-        if link is not None:
+        early = self._early.get(key) if self._early else None
+        if early is not None:
+            link, stays = early
+            if not stays:
+                del self._early[key]
             self.abandoned.hung_up(request, link)
         elif self._is_over(key):
             self.abandoned.lost(request)
@@ -343,16 +347,22 @@ class Requests(Streams):
         self.abandoned.lost(request)
         return True
 
-    def hung_up(self, key: object, link: Link) -> bool:
+    def hung_up(self, key: object, link: Link, *, stays: bool = False) -> bool:
         """The client of that request sends no more, and the connection can stay open. Returns
         whether it should: the request has yet to begin, or was not settled yet and is no stream.
+
+        Args:
+            stays: Whether *key* is that of the connection, and a request that is owed an answer
+                waits for its turn, or is in hand. Each that begins is that client's, until `lost`.
         """
         request = self._underway.get(key)
-        if request is None:
-            self._early[key] = link
+        if request is None or (stays and request.settled):
+            self._early[key] = link, stays
             return True
         if request.settled or request.is_stream():
             return False
+        if stays:
+            self._early[key] = link, stays
         self.abandoned.hung_up(request, link)
         return True
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from reaper.config.settings import ReaperConfig
@@ -363,6 +364,29 @@ def test_a_half_closed_client_that_waits_gets_its_whole_answer(trial: Trial, pat
     assert trial.heard[path].endswith(b"done")
     assert path != "/old" or QUESTION not in trial.heard[path]  # HTTP/1.0 does not know it
     assert f"{path} {ENDED}" in trial.log
+
+
+async def answers_soon(scope: Any, receive: Any, send: Any) -> None:
+    if scope["type"] == "http":
+        await anyio.sleep(0.3)
+        headers = [(b"content-length", b"4")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"done"})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["HttpTools", "H11", "hypercorn"])
+def test_a_half_closed_client_gets_the_answers_to_all_that_it_has_asked(
+    kind: str, tmp_path: Path
+) -> None:
+    app = leaving.aiohttp_app()
+    with (
+        server_here(kind, tmp_path / "log", answers_soon, app, SETTINGS) as server,
+        connect(server) as client,
+    ):
+        client.sendall(b"GET / HTTP/1.1\r\nhost: h\r\n\r\n" * 3)
+        half_close(client)
+        assert rest(client).count(b"done") == 3
 
 
 @pytest.mark.slow

@@ -186,14 +186,14 @@ class GuardedHttp(Guarded):
         requests, transport = self.shared.requests, self.transport
         if requests is None or not self._may_wait():
             return False
-        if not requests.hung_up(transport, link_of(transport)):
+        if not requests.hung_up(transport, link_of(transport), stays=True):
             return False
-        self.cycle.keep_alive = False
+        self.cycle.keep_alive = False  # of the newest request: those before it are answered first
         return True
 
     def _may_wait(self) -> bool:
-        """Whether the client, which sends no more, has sent one whole request that is not answered
-        yet.
+        """Whether the client, which sends no more, has sent whole requests, of which the last is
+        not answered yet.
         """
         cycle = self.cycle
         return (
@@ -447,9 +447,6 @@ else:
             if cycle is None or cycle.scope is not scope:
                 return Phase.HEADERS
             return Phase.BODY if cycle.more_body else self._between()
-
-        def _may_wait(self) -> bool:
-            return not self.pipeline and super()._may_wait()
 
         def _whole(self) -> bool:
             cycle = self.cycle
