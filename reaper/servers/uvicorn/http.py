@@ -351,6 +351,7 @@ class H11(GuardedHttp, H11Protocol):  # type: ignore[misc]  # uvicorn says that 
         if (
             self.waiting is None
             and self.conn.their_state is h11.DONE
+            and not self.conn.trailing_data[0]  # a part of the next request has come with this one
             and not self.transport.get_write_buffer_size()
         ):
             self._is_idle()

@@ -123,6 +123,16 @@ async def serving(
         await task
 
 
+async def test_half_a_request_that_came_with_the_one_before_has_headers_and_no_more(
+    protocol: str,
+) -> None:
+    async with serving(protocol, keep_alive="1h", headers="1s") as served:
+        reader, writer = await served.connect()
+        writer.write(REQUEST + REQUEST[:-2])
+        assert b"408" in await ended(reader)
+        writer.close()
+
+
 async def rests(served: Served) -> None:
     await until(lambda: [type(one) for one in served.connections] == [IdleProtocol])
 
