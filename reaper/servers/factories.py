@@ -11,11 +11,19 @@ from typing import Any
 from .guest import Visit, around
 
 Wrap = Callable[[Any], Any]
-_FACTORIES: list[tuple[Callable[[Any], bool], Wrap, Visit]] = []
-"""For each such server: what recognises its factory, what guards it, and the visit."""
+Own = Callable[[Any], float | None]
+_FACTORIES: list[tuple[Callable[[Any], bool], Wrap, Visit, Own]] = []
+"""For each such server: what recognises its factory, what guards it, the visit, and what tells the
+keep-alive that the program has named, in seconds.
+"""
 
 
-def on_loops(means: Callable[[Any], bool], wrap: Wrap, visit: Visit) -> None:
+def names_none(factory: Any) -> float | None:
+    """The program names no keep-alive."""
+    return None
+
+
+def on_loops(means: Callable[[Any], bool], wrap: Wrap, visit: Visit, own: Own = names_none) -> None:
     """Guard the protocol factories for which *means* is true, on every asyncio loop."""
     if not _FACTORIES:
         from asyncio.base_events import BaseEventLoop
@@ -27,15 +35,15 @@ def on_loops(means: Callable[[Any], bool], wrap: Wrap, visit: Visit) -> None:
             kinds.append(Loop)
         for kind in kinds:
             around(kind, "create_server")(_meeting)
-    _FACTORIES.append((means, wrap, visit))
+    _FACTORIES.append((means, wrap, visit, own))
 
 
 async def _meeting(
     create_server: Any, loop: Any, protocol_factory: Any, *arguments: Any, **options: Any
 ) -> Any:
-    for means, wrap, visit in _FACTORIES:
+    for means, wrap, visit, own in _FACTORIES:
         if means(protocol_factory):
             made = await create_server(loop, wrap(protocol_factory), *arguments, **options)
-            visit.listens(made.sockets)
+            visit.listens(made.sockets, keep_alive=own(protocol_factory))
             return made
     return await create_server(loop, protocol_factory, *arguments, **options)

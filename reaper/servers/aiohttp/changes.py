@@ -10,6 +10,30 @@ from ..factories import on_loops
 from ..guest import Guest, Visit, after
 from .names import ALL
 
+OWN = "_reaper_own_keep_alive"
+"""The attribute of a `Server` that keeps what `own_keep_alive` has found."""
+
+NEVER = 10**8
+"""Seconds; the keep-alive that aiohttp is given where ours is in force."""
+
+
+DEFAULTS = (75.0, 3630.0)
+"""Seconds: the keep-alive of `run_app` and that of `AppRunner`, where the program names none."""
+
+
+def own_keep_alive(server: Any) -> float | None:
+    """The keep-alive that the program has named for *server*, a `Server`, in seconds; None: none.
+
+    aiohttp's own timer is switched off: it counts the time for which the process stood still, and
+    ours is in force.
+    """
+    if not hasattr(server, OWN):
+        named = server._kwargs.get("keepalive_timeout")
+        setattr(server, OWN, None if named in DEFAULTS else named)
+        server._kwargs["keepalive_timeout"] = NEVER
+    found: float | None = getattr(server, OWN)
+    return found
+
 
 def change(module: ModuleType, visit: Visit) -> None:
     """Guard the connections of every `Server`, and have the streams of every application told when
@@ -18,12 +42,13 @@ def change(module: ModuleType, visit: Visit) -> None:
 
     def guard(factory: Any) -> Any:
         from ...asyncio.reaper import reaper_of
-        from ..configured import settings
+        from ..configured import kept_alive, settings
         from .server import guard as guarded
 
-        return guarded(factory, reaper=reaper_of(config=settings()))
+        config = kept_alive(settings(), own_keep_alive(factory))
+        return guarded(factory, reaper=reaper_of(config=config))
 
-    on_loops(lambda factory: isinstance(factory, module.Server), guard, visit)
+    on_loops(lambda factory: isinstance(factory, module.Server), guard, visit, own_keep_alive)
 
     @after(module.AppRunner, "__init__")
     def told(_: None, runner: Any, app: Any, *__: Any, **___: Any) -> None:
