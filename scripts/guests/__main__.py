@@ -31,7 +31,7 @@ PAGE = ROOT / "docs" / "guests.md"
 KEPT = Path(__file__).with_name("results.json")
 BEGIN = "<!-- guests: written by `python -m scripts.guests --document`, do not edit -->"
 END = "<!-- end of guests -->"
-COUNT, FEW = 1000, 150
+COUNT, FEW = 1000, 250
 """Connections after which objects are counted: in the whole, and in the quick half."""
 GROUPS = {
     "http": "HTTP/1.1",
