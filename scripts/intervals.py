@@ -64,7 +64,7 @@ def _heartbeats(rng: np.random.Generator, of: NDArray[np.int64]) -> Floats:
 
 def _clients(rng: np.random.Generator, of: NDArray[np.int64]) -> Floats:
     """Each connection has a mean of its own: the silences of one are alike."""
-    means = 1 / rng.gamma(4, 1 / 45, int(of.max()) + 1)
+    means = 1 / rng.gamma(3, 1 / 45, int(of.max()) + 1)
     found: Floats = rng.exponential(1, len(of)) * means[of]
     return found
 
@@ -81,7 +81,7 @@ KINDS = {
     "heartbeats of 30 s": Kind(
         _heartbeats, lambda t: 0.7 * math.exp(-t / 4) + 0.3 * _normal((t - 30) / 2)
     ),
-    "clients that differ": Kind(_clients, lambda t: (1 + t / 45) ** -4.0),
+    "clients that differ": Kind(_clients, lambda t: (1 + t / 45) ** -3.0),
 }
 CUTS: dict[str, Draw] = {
     "none": lambda rng, of: np.full(len(of), math.inf),
