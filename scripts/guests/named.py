@@ -79,6 +79,13 @@ NAMED: tuple[Named, ...] = (
         sometimes=True,
     ),
     Named(
+        ("hypercorn",),
+        ("half-closes, and has never asked",),
+        "an end of file counts as the first byte for hypercorn on asyncio: up to one limit late",
+        late=True,
+        sometimes=True,
+    ),
+    Named(
         HYPERCORN_H2,
         ("HTTP/2: sends half a preface",),
         "its bytes begin a request of HTTP/1 for hypercorn: up to one limit late",
