@@ -45,7 +45,7 @@ class Paths:
     slow: str = ""
     host: str = ""
     method: str = "POST"
-    """Of a request with a body."""
+    """The method of a request with a body."""
 
 
 ROOT = Paths()

@@ -49,7 +49,7 @@ TRIM_PAUSE = 10.0
 """Seconds in which the allocator is told once at the most."""
 
 TRIM_SHARE = 0.002
-"""Of the time, that is spent on telling it."""
+"""The share of time that is spent on telling it, at most."""
 
 MARK = 0xFF
 

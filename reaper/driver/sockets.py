@@ -307,14 +307,14 @@ def borrowed(descriptor: int, kind: tuple[int, int, int] = (-1, -1, -1)) -> Iter
 
 
 class Credentials(NamedTuple):
-    """Of a process, as the kernel has them."""
+    """Who a process is, as the kernel says."""
 
     pid: int
     user: int
 
 
 def credentials(connected: Any) -> Credentials:
-    """Of the process at the other end of the Unix socket *connected*: who listened, or who
+    """Who is at the other end of the Unix socket *connected*: the process that listened, or that
     connected. Linux only.
     """
     pid, user, _ = struct.unpack(

@@ -60,7 +60,7 @@ class Link(NamedTuple):
     """The connection of a request whose client sends no more."""
 
     descriptor: Callable[[], int]
-    """Of its socket; -1: it is closed."""
+    """Returns the descriptor of its socket; -1: it is closed."""
     silent: Callable[[], bool]
     """Whether nothing of a response, this one or an earlier one, may still be written."""
     cut: Callable[[], object]

@@ -62,7 +62,7 @@ class Format:
     key: tuple[str, ...]
     """Fields that tell the connection; without the first there is none."""
     clock: str
-    """Of start and end: `UNIX`, `ISO`, or a pattern of Java's."""
+    """How start and end are written: `UNIX`, `ISO`, or a pattern of Java's."""
     start: str = ""
     """Field of the instant at which the request began. Of start, end and length two are there; or
     one: both are it.
@@ -71,7 +71,7 @@ class Format:
     length: str = ""
     """How long it took."""
     unit_ns: int = 1
-    """Of length."""
+    """The unit of the length."""
     serial: str = ""
     """Number of the request on its connection."""
     listener: str = ""
@@ -285,9 +285,9 @@ class Requests:
     lines: int = 0
     """Lines read, empty ones left out."""
     own: int = 0
-    """Of them, reports of the server about itself."""
+    """How many of them are reports of the server about itself."""
     bad: int = 0
-    """Of them, those that are neither a request nor a report."""
+    """How many of them are neither a request nor a report."""
     examples: list[str] = field(default_factory=list)
     """How some of the bad ones begin."""
     others: list[str] = field(default_factory=list)

@@ -52,8 +52,8 @@ def width_sql(column: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Beyond:
-    """Of the silences that ended, those longer than *seconds*: a is how many each connection has,
-    m how many ended on it at all.
+    """The silences that ended after more than *seconds*: a is how many a connection has of them, m
+    how many ended on it at all.
     """
 
     seconds: float
@@ -170,8 +170,8 @@ class Curve:
         return math.exp(-high), math.exp(-low)
 
     def cut(self, t: float) -> tuple[float, float, float]:
-        """Of the silences that end within what was observed, the share that a timeout of *t*
-        seconds would cut.
+        """The share that a timeout of *t* seconds would cut, among the silences that end within
+        what was observed.
 
         With a = S(t) and b = S(`horizon`) that is c = (a - b) / (1 - b): silences that never end
         in sight (dead peers) are left out, to cut those is what a timeout is for. Both a and b are

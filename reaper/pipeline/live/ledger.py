@@ -45,11 +45,11 @@ class Ledger:
     """The ledger of one output. Instants are Unix time in us unless they say otherwise."""
 
     settings: dict[str, int]
-    """Of this output, for good."""
+    """The settings of this output, which never change."""
     version: int = VERSION
     step: int = 0
     newest: int | None = None
-    """Of all rows."""
+    """The latest instant of all rows."""
     horizon: int | None = None
     """What the watermark follows: `newest`, or the marker's instant."""
     longest_ms: int = 0

@@ -68,7 +68,7 @@ class Request:
     """
 
     name: str
-    """Of the command."""
+    """The name of the command."""
     events: Sequence[Place]
     client: Sequence[Place]
     logs: Sequence[Place]

@@ -49,7 +49,7 @@ class Charted:
     """A round tenth of a tick, or so."""
     seen: bool
     width: float
-    """Of a bin of time."""
+    """How long a bin of time is, seconds."""
     opened: dict[int, int]
     reaped: dict[int, int]
     closed: dict[int, int]

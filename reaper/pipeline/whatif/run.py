@@ -58,7 +58,7 @@ class Log:
 
     in_force: list[InForce]
     facts: dict[int, dict[str, int]]
-    """Of each run, see `replay.facts_of_runs`."""
+    """By run: see `replay.facts_of_runs`."""
     ticks: dict[int, int]
     begin: int
     end: int

@@ -40,11 +40,11 @@ class Session(Engine):
         self.open()
 
     def works(self) -> int:
-        """As the base says."""
+        """See the base class."""
         return self.turns if self.unread > 0 or self._serving.reader.buffered() else 0
 
     def phase_of(self, number: int) -> Phase:
-        """As the base says."""
+        """See the base class."""
         stream = self._serving.streams.get(number)
         if stream is None or stream.state is StreamState.CLOSED or stream.response_complete:
             return Phase.IN_FLIGHT  # only the application still works
@@ -55,20 +55,20 @@ class Session(Engine):
         return Phase.TUNNEL if stream.response_headers_sent else Phase.BODY
 
     def window_of(self, number: int) -> int:
-        """As the base says."""
+        """See the base class."""
         return window_of(self._serving.h2_conn, number)
 
     def owes(self) -> bool:
-        """As the base says. An answer may wait in asyncio, too."""
+        """See the base class. An answer may wait in asyncio, too."""
         return transports.queued(self._serving.writer.transport) > 0
 
     def send(self, data: bytes) -> None:
-        """As the base says."""
+        """See the base class."""
         with suppress(OSError):  # it is gone
             self._serving.writer.write(data)
 
     def end(self, number: int | None, goaway: bytes) -> None:
-        """As the base says. The application sees that its client has gone."""
+        """See the base class. The application sees that its client has gone."""
         serving = self._serving
         if number is not None:
             if (stream := serving.streams.get(number)) is not None:

@@ -174,21 +174,21 @@ class Judge(Engine):
     # ---- as the base says
 
     def over(self) -> None:
-        """As the base says."""
+        """See the base class."""
         super().over()
         self.watch.sweep.discard(self)
 
     def works(self) -> int:
-        """As the base says: the thread may have gone on since it was looked at."""
+        """See the base class: the thread may have gone on since it was looked at."""
         return -1 if self._serving.wait != self._seen or self.rest() != self._rest else 0
 
     def phase_of(self, number: int) -> Phase:
-        """As the base says."""
+        """See the base class."""
         wait = self._seen
         return wait.phase if wait is not None and wait.number == number else Phase.IN_FLIGHT
 
     def window_of(self, number: int) -> int:
-        """As the base says: no other stream is waited for at the same time."""
+        """See the base class: no other stream is waited for at the same time."""
         return 0
 
     def rest(self) -> Rest:
@@ -201,7 +201,7 @@ class Judge(Engine):
         return Rest(phase, self.frames.blocks if phase is Phase.HEADERS else serving.served)
 
     def look(self) -> None:
-        """As the base says."""
+        """See the base class."""
         rest, itself = self.rest(), self.itself
         if rest != self._rest and itself is not None:
             if self._rest is not None and self._rest.phase is rest.phase:
@@ -210,7 +210,7 @@ class Judge(Engine):
         self._rest = rest
 
     def end(self, number: int | None, goaway: bytes) -> None:
-        """As the base says, by the thread: h2 is that thread's."""
+        """See the base class; by the thread: h2 is that thread's."""
         if number is not None:
             self._serving.due = self._seen
         else:
@@ -218,7 +218,7 @@ class Judge(Engine):
             self.watch.close()
 
     def _reset(self, number: int, _reason: str) -> None:
-        """As the base says. Whether it is the last, the thread knows."""
+        """See the base class. Whether it is the last, the thread knows."""
         self._forget(number)
         self.end(number, b"")
 

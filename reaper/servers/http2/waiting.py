@@ -121,14 +121,13 @@ class Waiting(Reapable):
     # ---- what the driver asks
     @property
     def descriptor(self) -> int:
-        """Of the connection's socket: what is unread there may be what is waited for."""
+        """The descriptor of the connection: the bytes unread there may be what is waited for."""
         return self._watch.descriptor()
 
     @property
     def stays_due(self) -> bool:
-        """As the base says: what is unread may be PING, or of another stream. Where the server has
-        read nothing since the check before, it is the server that holds up, which is charged to
-        nobody.
+        """See the base class: the unread bytes may be PING, or of another stream. If the server
+        has read nothing since the last check, the server is the slow one; do not charge the client.
         """
         return not self._is_held
 

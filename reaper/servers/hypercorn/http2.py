@@ -54,12 +54,12 @@ class Session(Engine):
         self.open()
 
     def works(self) -> int:
-        """As the base says."""
+        """See the base class."""
         reader = getattr(self._server, "reader", None)
         return self.turns if self.working > 0 or getattr(reader, "_buffer", None) else 0
 
     def phase_of(self, number: int) -> Phase:
-        """As the base says."""
+        """See the base class."""
         protocol = self._protocol
         stream, buffer = protocol.streams.get(number), protocol.stream_buffers.get(number)
         if buffer is not None and buffer.buffer and is_shut(protocol.connection, number):
@@ -72,11 +72,11 @@ class Session(Engine):
         return Phase.BODY if answering == "REQUEST" else Phase.TUNNEL
 
     def window_of(self, number: int) -> int:
-        """As the base says."""
+        """See the base class."""
         return window_of(self._protocol.connection, number)
 
     def owes(self) -> bool:
-        """As the base says. An answer may wait in hypercorn, too."""
+        """See the base class. An answer may wait in hypercorn, too."""
         answers = self._protocol.stream_buffers.values()
         # One whose application has failed half-way is never complete.
         given = all(not each.buffer and not each._complete for each in answers)
@@ -84,11 +84,11 @@ class Session(Engine):
 
     # ---- ends
     def send(self, data: bytes) -> None:
-        """As the base says."""
+        """See the base class."""
         self._spawn(self._sent, data)
 
     def end(self, number: int | None, goaway: bytes) -> None:
-        """As the base says, in a task of the connection's."""
+        """See the base class; in a task of the connection's."""
         if number is not None:
             tolerant(self._protocol.connection.reset_stream, number, CANCEL)
         self._spawn(self._end, number, goaway)

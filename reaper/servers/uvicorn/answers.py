@@ -275,7 +275,7 @@ class Told(Exchange):
         return route_of(self._cycle.scope)
 
     def _goes_on(self, message: Any) -> Any:
-        """As the base says. Its bytes are followed before they come here."""
+        """See the base class. Its bytes are followed before they come here."""
         self._notice(message)
         return self._send(message)
 

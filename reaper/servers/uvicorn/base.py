@@ -205,12 +205,12 @@ class Guarded(Reapable):
 
     @property
     def descriptor(self) -> int:
-        """Of the socket; -1 if there is none, or if unread bytes are no sign of life now."""
+        """The socket's descriptor; -1 if there is none, or if unread bytes are no sign of life."""
         return -1 if self._deaf() else transports.descriptor_of(self.transport)
 
     @property
     def link(self) -> int:
-        """Of the socket, whatever the connection waits for; -1 if it is closed."""
+        """The socket's descriptor, whatever the connection waits for; -1 if it is closed."""
         return transports.descriptor_of(self.transport)
 
     @property

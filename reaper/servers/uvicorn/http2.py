@@ -64,7 +64,7 @@ class Undecided(IdleProtocol):
         super().data_received(begun)
 
     def wake(self) -> Any:
-        """As the base says. Bytes that do not tell the protocol are HTTP/1."""
+        """See the base class. Bytes that do not tell the protocol are HTTP/1."""
         begun, self._begun = self._begun, b""
         if begun or self._is_tls():
             self._decide(begun)
@@ -108,11 +108,11 @@ class Session(Engine):
     # ---- as the base says, by zttp
 
     def works(self) -> int:
-        """As the base says: uvicorn works off what comes at once."""
+        """See the base class: uvicorn works off what comes at once."""
         return 0
 
     def phase_of(self, number: int) -> Phase:
-        """As the base says. While uvicorn reads nothing, because an application does not, nobody
+        """See the base class. While uvicorn reads nothing, because an application does not, nobody
         can be waited for.
         """
         protocol = self._protocol
@@ -131,11 +131,11 @@ class Session(Engine):
         return room is not None and (room <= 0 or self.connection.send_window <= 0)
 
     def window_of(self, number: int) -> int:
-        """As the base says."""
+        """See the base class."""
         return self.connection.stream(number).send_window or 0
 
     def end(self, number: int | None, goaway: bytes) -> None:
-        """As the base says. The application sees that its client has gone."""
+        """See the base class. The application sees that its client has gone."""
         if number is not None:
             self.parked.pop(number, None)
             self.connection.stream(number).reset(CANCEL)
@@ -146,7 +146,7 @@ class Session(Engine):
             self._protocol.flush()
 
     def flooded(self) -> None:
-        """As the base says."""
+        """See the base class."""
         self._protocol.reap(FLOOD)
 
     # ---- what moves
@@ -171,7 +171,7 @@ class Session(Engine):
     # ---- ends
 
     def finish(self, number: int) -> None:
-        """As the base says. With the last stream the keep-alive begins."""
+        """See the base class. With the last stream the keep-alive begins."""
         self.parked.pop(number, None)
         if number in self.streams:
             super().finish(number)
@@ -395,7 +395,7 @@ class Http2(GuardedHttp, ZttpH2Protocol):
 
     @property
     def stays_due(self) -> bool:
-        """As the base says: PING does not move what waits for a request, or for the rest of its
+        """See the base class: PING does not move what waits for a request, or for the rest of its
         head. A request in flight is found at the final check, once in each `keep_alive`.
         """
         return self.phase() is self._believed()
@@ -414,8 +414,9 @@ class Http2(GuardedHttp, ZttpH2Protocol):
         return True
 
     def _much_is_queued(self) -> bool:
-        """As the base says; anything, of a connection that is to end. What its client sends as it
-        takes the end of an answer, WINDOW_UPDATE, would have the kernel reset a closed connection.
+        """See the base class; anything, if the connection is to end. Its client sends
+        WINDOW_UPDATE as it takes the end of an answer, and that would have the kernel reset a
+        closed connection.
         """
         if self._leaving is None:
             return super()._much_is_queued()

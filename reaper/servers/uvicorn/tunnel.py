@@ -165,7 +165,7 @@ class GuardedTunnel(Guarded):
         self.reap(MAX_AGE)
 
     def _farewell(self, reason: str) -> bytes:
-        """As the base says: a client that has to go only because of its age may come back."""
+        """See the base class: a client that has to go only because of its age may come back."""
         return RESTARTS if reason in (MAX_AGE, TUNNEL_AGE) else b""
 
     def _let_go(self) -> None:
