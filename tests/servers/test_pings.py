@@ -1,5 +1,5 @@
 """Quiet streams are pinged, and old ones ended, in virtual time; `test_quiet_streams.py` does it over
-sockets and behind proxies.
+sockets.
 """
 
 from __future__ import annotations
@@ -268,8 +268,9 @@ def test_what_the_application_sends_is_not_overtaken_by_a_ping_that_waits(loop: 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": [SSE]})
         await send({"type": "http.response.body", "body": EVENT, "more_body": True})
-        scope["client"].slow = 3.0  # from here on each message takes that long
+        scope["client"].slow = 3.0  # the ping takes that long
         await loop.sleep(5.5)
+        scope["client"].slow = 0.0  # and what comes now would overtake it
         await send({"type": "http.response.body", "body": b"data: 2", "more_body": True})
         await send({"type": "http.response.body", "body": b"\n\n", "more_body": False})
 
