@@ -116,16 +116,16 @@ def table(report: dict[str, Any]) -> str:
     for speaks, title in GROUPS.items():
         columns = [column.name for column in COLUMNS.values() if speaks in column.speaks]
         kinds = [kind for kind in KINDS.values() if kind.speaks == speaks]
-        lines += ["", f"### {title}", "", f"| the client | {' | '.join(columns)} |"]
+        lines += ["", f"## {title}", "", f"| the client | {' | '.join(columns)} |"]
         lines.append("|---|" + "---|" * len(columns))
         for kind in kinds:
             found = [cells.get(column, {}).get(kind.name, "") for column in columns]
             limit = f"; `{kind.limit}`" if kind.limit else ""
             lines.append(f"| {kind.name}{limit} | {' | '.join(found)} |")
-    lines += ["", "### Objects", "", "| guest | " + HOLDS + " |", "|---|---|"]
+    lines += ["", "## Objects", "", "| guest | " + HOLDS + " |", "|---|---|"]
     for column, types in report["holds"].items():
         lines.append(f"| {column} | {_types(types)} |")
-    lines += ["", "### Cells that are named", "", "| guests | clients | why |", "|---|---|---|"]
+    lines += ["", "## Cells that are named", "", "| guests | clients | why |", "|---|---|---|"]
     for row in NAMED:
         kinds_of_row = "all that may be told 408" if row.told else "; ".join(row.kinds)
         lines.append(f"| {'; '.join(row.columns)} | {kinds_of_row} | {row.why} |")
