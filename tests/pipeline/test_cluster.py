@@ -272,7 +272,8 @@ def test_spark_connect_needs_no_java_here(
         **({by: connect} if by == "SPARK_REMOTE" else {}),
     )
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=LONG)
-    assert done.returncode == (1 if name == "audit" else 0), done.stderr
+    # The audit finds what was planted; of so few connections the advice is not sure.
+    assert done.returncode == (1 if name in ("audit", "advice") else 0), done.stderr
     check_answer(tmp_path, reference, name)
 
 

@@ -134,7 +134,11 @@ def test_audit_advice_and_page_are_the_same_through_a_mount(
 def test_access_logs_are_read_through_a_mount_and_bad_lines_are_shown(
     mounted: str, run: Ran, tmp_path: Path
 ) -> None:
-    lines = [f"{1_700_000_000 + 3 * i}.000 1 {i + 1} 0.001" for i in range(20)]
+    lines = [  # enough of them to be sure
+        f"{1_700_000_000 + 3 * i + connection}.000 {connection} {i + 1} 0.001"
+        for connection in range(300)
+        for i in range(20)
+    ]
     (tmp_path / "access.log").write_text("\n".join([*lines, "no request", ""]))
     words = (
         "advise",
