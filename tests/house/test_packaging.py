@@ -252,7 +252,7 @@ def test_the_wheel_holds_the_library_the_load_generator_and_deploy_and_nothing_e
         (2, "reaper attach --pid 1 --idle 5m", "pip install 'idle-reaper[attach]'"),
         (2, "reaper completion bash", "pip install 'idle-reaper[completion]'"),
         (2, "reaper-loadgen completion bash", "pip install 'idle-reaper[completion]'"),
-        (2, "reaper-loadgen run --target http://127.0.0.1:1 --timeout 1s", "pip install h11"),
+        (2, "reaper-loadgen run --target http://127.0.0.1:1 --timeout 1s", "idle-reaper[http]"),
         (2, "reaper-loadgen run --target 127.0.0.1:1 --timeout 1s --journal j", "[journal]'"),
         (2, 'python -c "from reaper.uvicorn import Auto"', "pip install 'idle-reaper[uvicorn]'"),
         (
