@@ -40,7 +40,7 @@ from ..guests.named import faults
 from ..serving import ROOT, Server, free_port, load, serving
 from ..stops import trial as stops
 from ..stops.words import LAST
-from ..tools import get, metrics, nginx, tool
+from ..tools import Missing, get, metrics, nginx, tool
 from . import fuzz
 
 SIEGE = ["mute", *(kind for kind in ATTACKS if kind not in ("slow_message", "listener"))]
@@ -558,8 +558,21 @@ async def proxied(given: Round, idles: list[float], bursts: int = 8) -> None:
 # ---- guests
 
 
+LEAST = 60.0
+"""Seconds that a visit to one guest takes."""
+
+
+def _has_time(given: Round) -> None:
+    if given.left < LEAST:
+        raise Missing(f"{given.left:.0f} s are too short for one guest: take more --minutes")
+
+
 async def visited(given: Round) -> None:
-    """Each kind of client at as many guests as there is time for, one at least."""
+    """Each kind of client at as many guests as there is time for.
+
+    Raises Missing: there is not the time for one.
+    """
+    _has_time(given)
     for column in random.sample(list(COLUMNS.values()), len(COLUMNS)):
         cells, holds = await asyncio.to_thread(measured, column, quick=True)
         given.outcome.count("guests")
@@ -570,7 +583,11 @@ async def visited(given: Round) -> None:
 
 
 async def conversed(given: Round) -> None:
-    """Random conversations in HTTP/2 at as many guests as there is time for, one at least."""
+    """Random conversations in HTTP/2 at as many guests as there is time for.
+
+    Raises Missing: there is hardly time for one.
+    """
+    _has_time(given)
     guests = random.sample(list(conversations.H2.values()), len(conversations.H2))
     for number, column in enumerate(guests):
         first = random.randrange(1 << 30)
