@@ -105,7 +105,7 @@ class Resting:
     """
 
     def __init__(self, trim: Callable[[], object] | None = None) -> None:
-        self.released = 0
+        self.released: int = 0
         self._trim = trim
         # A weak reference equals another to the same, so each is in there once.
         self._members: set[weakref.ref[Any]] = set()

@@ -23,7 +23,7 @@ from ..policy.jitter import Bucket, Jitter, check_rate, check_share
 from .ends import log_hook_error
 from .watched import check_idle, is_off
 
-log = logging.getLogger("reaper")
+log: logging.Logger = logging.getLogger("reaper")
 
 
 class Options(TypedDict, total=False):

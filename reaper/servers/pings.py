@@ -70,7 +70,7 @@ class Quiet:
     __slots__ = ("kind", "owner", "sends", "stands", "tick")
 
     def __init__(self, owner: Any, kind: Kind, stands: int) -> None:
-        self.owner = owner
+        self.owner: Any = owner
         self.kind: Kind = kind
         self.stands: int = stands
         self.sends: int = 1

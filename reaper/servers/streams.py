@@ -339,7 +339,7 @@ class Streams:
 
 CONTENT_TYPE = len(b"content-type")
 
-TRAILERS = {"type": "http.response.trailers", "headers": [], "more_trailers": False}
+TRAILERS: dict[str, Any] = {"type": "http.response.trailers", "headers": [], "more_trailers": False}
 """What ends a response whose beginning has announced trailers."""
 
 BEFORE, ORDINARY, STREAM, TOLD, COMPLETE = range(5)

@@ -64,7 +64,7 @@ class Heads:
     """
 
     def __init__(self) -> None:
-        self.frames = Frames()
+        self.frames: Frames = Frames()
         self.useless: int = 0
         self.moved: int = 0
         self.opened: int = 0

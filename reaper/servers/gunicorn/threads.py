@@ -71,7 +71,11 @@ class Face(polled.Face):
         # that of another connection a moment later.
         self._lock = threading.Lock()
         self._closes = False
-        self.answering = self.receiving = self.ends = self.waited = self.hung_up = False
+        self.answering: bool = False
+        self.receiving: bool = False
+        self.ends: bool = False
+        self.waited: bool = False
+        self.hung_up: bool = False
         self.come: bytes = b"" if conn.cfg.is_ssl else PREFACE
         conn.close = self.close_for_gunicorn
 

@@ -47,9 +47,9 @@ class Engine:
 
     def __init__(self, watch: Watch) -> None:
         self.watch = watch
-        self.frames = Frames()
-        self.budget = Budget(watch.driver.now)
-        self.openings = Budget(watch.driver.now, WINDOWS)
+        self.frames: Frames = Frames()
+        self.budget: Budget = Budget(watch.driver.now)
+        self.openings: Budget = Budget(watch.driver.now, WINDOWS)
         self.streams: dict[int, Waiting | None] = {}
         self.itself: Waiting | None = None
         self.highest: int = 0

@@ -261,7 +261,7 @@ class Told(Exchange):
         super().__init__(streams, {}, cycle.receive, self.speak)
         self._state = STREAM
         self._turn = getattr(cycle, TURN, None)
-        self.quiet = getattr(cycle, QUIET, None)
+        self.quiet: Quiet | None = getattr(cycle, QUIET, None)
         self._task = task
         self._cycle = cycle
         self._speaks = cycle.send
