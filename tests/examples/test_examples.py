@@ -233,6 +233,32 @@ def test_the_example_of_a_test_passes_and_fails_where_it_should(
         testing_my_server.test_a_client_that_speaks_every_20_seconds_stays()
 
 
+def test_sessions_that_nobody_ends_go_and_one_whose_stream_is_quiet_stays() -> None:
+    from examples.sessions import Sessions
+
+    now = 0.0
+    sessions = Sessions(idle=60, clock=lambda: now)
+    kept, asked, ended = (sessions.begin(None) for _ in range(3))
+    forgotten = [sessions.begin(None) for _ in range(10_000)]
+    with sessions.in_use(kept):
+        with sessions.in_use(kept):
+            sessions.end(ended)
+        for now in map(float, range(1, 3600, 5)):
+            assert sessions.touch(asked)
+            sessions.sweep()
+            left = len(sessions) - len({kept, asked})
+            assert left in (10_000 if now < 60 else 0, 10_000 if now < 66 else 0)
+        assert set(sessions) == set(sessions.leases) == {kept, asked}
+    assert not any(map(sessions.touch, forgotten))
+    for now in map(float, range(3601, 3671, 5)):
+        sessions.sweep()
+        assert (kept in sessions) or now >= 3656
+    assert not sessions
+    assert not sessions.leases
+    assert not sessions.streams
+    assert len(sessions.core) == 0
+
+
 @pytest.mark.parametrize(("way", "answered"), [("asyncio.timeout", 0), ("reaper", 100)])
 def test_a_timeout_around_a_read_loses_what_arrived_in_a_stall_and_a_lease_does_not(
     way: str, answered: int
