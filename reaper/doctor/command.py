@@ -109,6 +109,7 @@ def _examine(parsed: argparse.Namespace) -> int:
         from .looking import Watch, look
         from .mending import mend, widen
         from .show import progress, show
+        from .streams import streams
 
     if sum([parsed.pid is not None, parsed.listen is not None, bool(parsed.command)]) != 1:
         raise Refusal("say what to look at: one of --pid N, --listen HOST:PORT and -- COMMAND")
@@ -181,6 +182,7 @@ def _examine(parsed: argparse.Namespace) -> int:
                 "seconds": round(seen.seconds, 1),
                 "connections": len(last.connections),
                 "processes": len(last.processes),
+                "streams": streams(seen).record(),
                 "findings": [one.record() for one in found],
                 "not_judged": missing,
             }

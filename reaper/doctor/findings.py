@@ -102,7 +102,9 @@ def unjudged(seen: Examination) -> list[str]:
     vague = sum(one.incoming is None for one in quiet)
     if vague:
         said.append(f"silent: who opened {vague:,} connections is not known by this look")
-    if young := sum(_may_be_forgotten(*both) and not _forgotten(*both) for _, *both in _both(seen)):
+    if young := sum(
+        _may_be_forgotten(*both) and not _forgotten(*both) for _, *both in both_of(seen)
+    ):
         what = f"{young:,} half-closed connection{'s' * (young > 1)}"
         said.append(
             f"close-wait: {what} may still be answered; ask again {GIVEN_UP:.0f} s after the close"
@@ -122,7 +124,7 @@ def spelled(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def _both(seen: Examination) -> Iterator[tuple[bytes, Connection, Connection]]:
+def both_of(seen: Examination) -> Iterator[tuple[bytes, Connection, Connection]]:
     """The connections that both looks show: its name, as it was, and as it is."""
     for ident, before in seen.first.connections.items():
         if (now := seen.last.connections.get(ident)) is not None:
@@ -201,7 +203,7 @@ def _forgotten(before: Connection, now: Connection) -> bool:
 
 
 def _close_wait(seen: Examination) -> Seen | None:
-    found = ((ident, now, now.silent) for ident, was, now in _both(seen) if _forgotten(was, now))
+    found = ((ident, now, now.silent) for ident, was, now in both_of(seen) if _forgotten(was, now))
     what = "closed by the other side and not by the program"
     return _lasted(seen, found, what, _again(seen, "close-wait", "--for 5s"))
 
@@ -209,7 +211,7 @@ def _close_wait(seen: Examination) -> Seen | None:
 def _silent(seen: Examination) -> Seen | None:
     found = (
         (ident, now, now.quiet)
-        for ident, _, now in _both(seen)
+        for ident, _, now in both_of(seen)
         if now.incoming and now.quiet >= seen.idle and not now.waits_for_us and not now.half_closed
     )
     what = f"silent for longer than {format_duration(seen.idle)}"
@@ -232,7 +234,7 @@ def _half_open(seen: Examination) -> Seen | None:
 def _takes_nothing(seen: Examination) -> Seen | None:
     found = (
         (ident, now, seen.seconds)
-        for ident, before, now in _both(seen)
+        for ident, before, now in both_of(seen)
         if before.queued and now.queued and before.acked == now.acked
         if now.incoming is not False and seen.seconds >= STUCK
     )
@@ -243,7 +245,7 @@ def _takes_nothing(seen: Examination) -> Seen | None:
 def _no_keep_alive(seen: Examination) -> Seen | None:
     found = (
         (ident, now, now.quiet)
-        for ident, _, now in _both(seen)
+        for ident, _, now in both_of(seen)
         if now.incoming and now.keeps_alive is False and now.quiet >= seen.idle
         if not now.loopback
     )
@@ -276,7 +278,7 @@ def _remembered(seen: Examination) -> float:
 def _outgoing(seen: Examination) -> Seen | None:
     found = (
         (ident, now, now.quiet)
-        for ident, _, now in _both(seen)
+        for ident, _, now in both_of(seen)
         if now.incoming is False and not now.loopback and now.quiet >= _remembered(seen)
         if now.keeps_alive is False and not now.half_closed
     )

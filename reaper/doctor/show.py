@@ -16,6 +16,7 @@ from typing import Any
 from ..errors import needs, printable
 from .facts import Examination
 from .findings import Finding, spelled
+from .streams import streams
 
 WIDEST = 100
 """Columns after which text is hard to read."""
@@ -83,6 +84,8 @@ def draw(
     else:
         head.append("nothing is wrong", "green")
     put(head)
+    if (open_now := streams(seen)).many:
+        put(Text(str(open_now)), "streams", 10)
     for number, one in enumerate(found, 1):
         console.print()
         put(Text(f"{number} {one.kind}", "bold yellow"))

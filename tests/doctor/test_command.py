@@ -55,7 +55,32 @@ def test_a_healthy_server_in_use_has_no_finding(
             client.sock.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         for flags in (at(port), ("--pid", str(server.pid))):
             status, said = examine(call, *flags)
-            assert (status, said["findings"]) == (0, [])
+            assert (status, said["findings"], said["streams"]["count"]) == (0, [], 0)
+
+
+STREAM = """
+import asyncio, sys
+async def stream(reader, writer):
+    await reader.readuntil(b"\\r\\n\\r\\n")
+    while True:
+        writer.write(b":\\n\\n")
+        await asyncio.sleep(0.1)
+async def main():
+    async with await asyncio.start_server(stream, "127.0.0.1", int(sys.argv[1])) as server:
+        await server.serve_forever()
+asyncio.run(main())
+"""
+
+
+@pytest.mark.slow
+def test_streams_are_counted_and_are_no_finding(port: int, call: Ran) -> None:
+    with running(sys.executable, "-c", STREAM, str(port), port=port) as server:
+        clients = [Client(port) for _ in range(5)]
+        for client in clients[:3]:
+            client.sock.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        until(lambda: all(client.sock.recv(1) for client in clients[:3]), "the streams have begun")
+        status, out, _ = call(main, "doctor", "--for", "1s", "--pid", str(server.pid))
+        assert (status, "streams   3 that wrote" in out) == (0, True)
 
 
 @pytest.mark.slow

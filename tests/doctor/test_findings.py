@@ -9,6 +9,7 @@ import pytest
 
 from reaper.doctor.facts import Connection, Door, Examination, Glances, Look, Process
 from reaper.doctor.findings import TROUBLES, findings, spelled, unjudged
+from reaper.doctor.streams import Streams, streams
 
 WELL = Connection(
     local="192.0.2.1:80",
@@ -181,3 +182,54 @@ def test_a_half_closed_connection_that_is_too_young_to_be_judged_is_counted() ->
 )
 def test_a_length_of_time_is_spelled_for_people(seconds: float, said: str) -> None:
     assert spelled(seconds) == said
+
+
+# ---- streams
+
+
+def test_a_stream_is_what_is_written_into_while_its_client_says_nothing() -> None:
+    stuck = WELL._replace(queued=50, silent=30.0)
+    first = {
+        b"stream": WELL,
+        b"younger": WELL,
+        b"takes nothing": stuck,
+        b"takes nothing of more and more": stuck,
+        b"has said something": WELL,
+        b"idle": WELL,
+        b"has asked nothing": WELL._replace(received=0),
+        b"a pool": WELL._replace(incoming=False),
+    }
+    last = {
+        b"stream": WELL._replace(acked=110, silent=7200.0),
+        b"younger": WELL._replace(acked=110, silent=600.0),
+        b"takes nothing": stuck._replace(silent=60.0),
+        b"takes nothing of more and more": stuck._replace(queued=90, silent=60.0),
+        b"has said something": WELL._replace(acked=110, received=110),
+        b"idle": WELL,
+        b"has asked nothing": WELL._replace(acked=110, received=0),
+        b"a pool": WELL._replace(acked=110, incoming=False),
+        b"new": WELL._replace(acked=110),
+    }
+    found = streams(replace(examined(connections=last), first=Look(1000.0, (), first)))
+    assert found == Streams(4, 7200.0, 330.0, 2)
+    assert found.record() == {"count": 4, "oldest": 7200.0, "median": 330.0, "unacknowledged": 2}
+    assert str(found) == (
+        "4 that wrote while their clients said nothing; the oldest for 2 h, half of them for 6 min "
+        "or longer; 2 with a client that acknowledges nothing"
+    )
+
+
+def test_two_looks_that_are_close_do_not_say_who_acknowledges_nothing() -> None:
+    seen = examined(WELL, connections={b"one": WELL._replace(acked=110, silent=9.0)})
+    found = streams(replace(seen, last=replace(seen.last, at=1004.0)))
+    assert found == Streams(1, 9.0, 9.0, None)
+    assert "acknowledges" not in str(found)
+
+
+def test_a_server_without_streams_says_nothing_of_them() -> None:
+    assert streams(examined()).record() == {
+        "count": 0,
+        "oldest": None,
+        "median": None,
+        "unacknowledged": 0,
+    }
