@@ -378,7 +378,7 @@ class Guard(Watched):
 
     def lost(self, by_peer: object = True) -> None:
         """The connection has ended by itself."""
-        if self.lease.alive:
+        if self.uid in self._driver.connections:  # its lease may have run out before it is found so
             self.hung_up: bool = bool(by_peer)
             self.leave()
 

@@ -20,7 +20,7 @@ from pyarrow import parquet
 
 import reaper.asyncio
 from reaper.asyncio import AsyncioReaper
-from reaper.asyncio.guards import Guard
+from reaper.asyncio.guards import Guard, watch
 from reaper.config import ReaperConfig
 from reaper.journal import Journal
 from reaper.policy import Phase
@@ -409,6 +409,29 @@ async def test_the_journal_says_at_once_who_has_closed(
     assert [kind for kind in kinds if kind.startswith("close")] == [
         "close_peer" if closes == "client" else "close_app"
     ]
+
+
+async def test_a_transport_that_is_closed_and_not_freed_is_forgotten_when_it_is_due() -> None:
+    kept: list[Any] = []
+
+    class Kept(Echo):
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            watch(kept[0], transport, polled.rules_of(kept[0], lambda transport: Phase.KEEP_ALIVE))
+            kept.append(transport)
+
+    def factory(r: AsyncioReaper) -> type[Kept]:
+        kept.append(r)
+        return Kept
+
+    given = {"timeouts.first_byte": "200ms"}
+    config = ReaperConfig.load(environ={}, overrides=given)
+    async with serving(factory, config) as (r, address):
+        _, writer = await asyncio.open_connection(*address)
+        await eventually(lambda: len(r) == 1)
+        writer.close()
+        await eventually(lambda: len(r) == 0)
+        assert r.statistics().reasons == {}
 
 
 async def test_after_an_answer_that_was_taken_slowly_the_keep_alive_is_in_force() -> None:
