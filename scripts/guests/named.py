@@ -114,12 +114,6 @@ NAMED: tuple[Named, ...] = (
         sometimes=True,
     ),
     Named(
-        ("hypercorn", "hypercorn, trio", *HYPERCORN_H2),
-        (HOLDS,),
-        "hypercorn's tasks sleep for its keep-alive, which the guard makes long, after the connection"
-        " has gone",
-    ),
-    Named(
         ("gunicorn, asgi",),
         ("waits for `100 Continue` of a route that reads after 1.3 s",),
         "the time for which gunicorn's own answer `100 Continue` waits is charged to `body`",
@@ -129,12 +123,6 @@ NAMED: tuple[Named, ...] = (
         ("sanic",),
         ("never sends the last chunk",),
         "Sanic has read all chunks so far, and nothing tells that it waits for another",
-    ),
-    Named(
-        ("tornado", "aiohttp, `reaper run`"),
-        (HOLDS,),
-        "guard and lease of a connection that has gone are kept",
-        sometimes=True,
     ),
 )
 

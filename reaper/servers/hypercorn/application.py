@@ -33,9 +33,6 @@ OWN_GRACE = 3.0
 OWN_KEEP_ALIVE = 5.0
 """Seconds; hypercorn's default of `keep_alive_timeout`."""
 
-NEVER = 1e8
-"""Seconds; the keep-alive that hypercorn is given where ours is set."""
-
 _WAITING: weakref.WeakKeyDictionary[Any, asyncio.Task[None]] = weakref.WeakKeyDictionary()
 
 
@@ -49,7 +46,7 @@ def stand_around(server: Any, reaper: AsyncioReaper) -> None:
             `graceful_timeout` that was not set.
     """
     config = reaper.config
-    streams = streams_of(server, config, reaper.driver, Streams, Requests)
+    streams = streams_of(server, config, reaper.driver, Streams, Requests, never=None)
     transport = server.writer.transport
     if config.timeouts.abandoned and not transports.is_tls(transport):
         setattr(server, LINK, link_of(transport))
@@ -64,16 +61,19 @@ def streams_of(
     driver: Driver,
     plain: type[Streams],
     cancelling: type[Requests],
+    *,
+    never: float | None,
 ) -> Streams | None:
     """Put streams around the application of *server*, hypercorn's `TCPServer` on asyncio or on
     trio, and let its stop wait for `timeouts.drain`. None: its streams are not told.
 
     Args:
         plain, cancelling: Which kind, without and with `timeouts.abandoned`.
+        never: The keep-alive that hypercorn is given where ours is set, which makes no timer.
     """
     is_set = config.origin("timeouts.keep_alive") != DEFAULT
     if is_set and server.config.keep_alive_timeout == OWN_KEEP_ALIVE:
-        server.config.keep_alive_timeout = NEVER
+        server.config.keep_alive_timeout = never
     if server.config.graceful_timeout == OWN_GRACE:
         server.config.graceful_timeout = config.timeouts.drain
     wrapper, timeouts = server.app, config.timeouts

@@ -45,9 +45,12 @@ def _in_both(module: ModuleType, visit: Visit) -> None:
     from hypercorn.config import Config
 
     from .application import hear
+    from .ends import read, rest
     from .http2 import close, guard
 
     around(module.TCPServer, "_initiate_server_close")(close)
+    around(module.TCPServer, "_read_data")(read)
+    around(module.TCPServer, "_idle_timeout")(rest)
     guard(around)
     if visit.host.load().timeouts.abandoned:
         hear(around)

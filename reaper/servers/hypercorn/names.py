@@ -9,7 +9,10 @@ from ..http2.names import H2
 
 TESTED = ("0.18.0", "0.18.0")
 
-_SERVER = "_initiate_server_close app config context protocol run send_lock"
+_SERVER = """
+    _idle_timeout _initiate_server_close _read_data app config context idle_task protocol run
+    send_lock
+"""
 
 _BOTH = {
     "hypercorn.app_wrappers:ASGIWrapper": "app",

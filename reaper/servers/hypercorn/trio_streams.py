@@ -7,6 +7,7 @@ when a task fails that no nursery of the program has started.
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
@@ -183,7 +184,7 @@ def stand_around(server: Any, reaper: TrioReaper, link: Link | None) -> None:
         link: The connection; None: it has TLS.
     """
     config = reaper.config
-    streams = streams_of(server, config, reaper.driver, TrioStreams, TrioRequests)
+    streams = streams_of(server, config, reaper.driver, TrioStreams, TrioRequests, never=math.inf)
     if link is not None:
         setattr(server, LINK, link)
     if server.context not in _WAITING:
