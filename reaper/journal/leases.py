@@ -10,12 +10,13 @@ with a clock reading instead.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from ..core.lease import Expiry, Lease
 from ..core.reaper import IdleReaper
 from ..errors import InvalidArgument
-from .log import ConnectionLog, Journal
+from .log import ConnectionLog, Journal, OpenStates
 from .schema import peer_key
 
 NOTABLE_SHARE = 0.05
@@ -54,15 +55,39 @@ class LeaseLog:
         self._real = real
         self._notable = core.tick * NOTABLE_SHARE
         self._full = journal.mode == "full"
+        self._core = core
+        journal.witness(self._look)
         self._kept: dict[Lease, int] = {}  # when those were last spared, ns, that stayed due
         if self._full:  # every epoch with activity leaves a row, and every change of a timeout
-            core.report_silences(1e-9, self._silence_ended, self._settled)
+            core.report_silences(1e-9, self._silence_ended, self._changed)
         else:
-            core.report_silences(journal.gap_threshold_ns / 1e9, self._silence_ended)
+            core.report_silences(journal.gap_threshold_ns / 1e9, self._silence_ended, self._changed)
 
     def _silence_ended(self, lease: Lease, since: float, until: float) -> None:
         if (log := self._settled(lease)) is not None:
             log.gap(log.last_ns, self._ns(until))
+
+    def _changed(self, lease: Lease) -> None:
+        """Note another timeout of *lease*: with its instant, if the connection is silent."""
+        log: ConnectionLog | None = getattr(lease, "log", None)
+        if log is None or log.ended:
+            return
+        if lease.active_until is not None:
+            self._up_to_date(lease, log)
+            log.retime(self._ns(self._core._latest), timeout_ms(lease))
+        elif self._full:
+            self._settled(lease)
+        else:
+            log.timeout_ms = timeout_ms(lease)
+
+    def _look(self, known: OpenStates) -> None:
+        """Tell of every lease that has a log. In the writer's thread: nothing is changed."""
+        for lease in list(self._core._leases.values()):
+            log: ConnectionLog | None = getattr(lease, "log", None)
+            if log is not None and not log.ended:
+                with suppress(AttributeError, OverflowError):  # it ends, or is spared, just now
+                    last = max(log.last_ns, self._ns(lease.active_from))
+                    known[log] = last, timeout_ms(lease)
 
     def _ns(self, instant: float) -> int:
         return nanoseconds(self._real(instant))
@@ -74,15 +99,18 @@ class LeaseLog:
         log: ConnectionLog | None = getattr(lease, "log", None)
         if log is None or log.ended:
             return None
+        self._up_to_date(lease, log)
+        if lease.alive or not self._full:  # one that has ended no longer knows its timeout
+            log.timeout_ms = timeout_ms(lease)
+        return log
+
+    def _up_to_date(self, lease: Lease, log: ConnectionLog) -> None:
         active = self._ns(lease.active_from)
         if (
             self._full and active > log.last_ns
         ):  # it was resumed, or spared: no touch has reported that
             log.gap(log.last_ns, active)
         log.last_ns = max(log.last_ns, active)
-        if lease.alive or not self._full:  # one that has ended no longer knows its timeout
-            log.timeout_ms = timeout_ms(lease)
-        return log
 
     def opened(
         self, lease: Lease, now: float, listener: str | None = None, peer: int | None = None
@@ -120,9 +148,9 @@ class LeaseLog:
         """
         if (log := self._settled(lease)) is not None:
             if expiry.lease is lease:
-                log.timeout_ms = round(
-                    expiry.timeout * 1e3
-                )  # a lease that was reaped no longer knows its timeout
+                # A lease that was reaped no longer knows its timeout. One too short to be written
+                # is none of 0, which would be none at all.
+                log.timeout_ms = max(round(expiry.timeout * 1e3), 1)
             now, due = self._ns(expiry.now), self._ns(expiry.due)
             deadline = expiry.lease is not lease
             kept = self._kept.pop(lease, due)
@@ -142,6 +170,7 @@ class LeaseLog:
 
     def stalled(self, now: float, lag: float) -> None:
         """The loop woke *lag* seconds late. Written where that is a notable part of a tick."""
+        self.journal.awake(nanoseconds(now))
         if lag > self._notable:
             self.journal.stall(nanoseconds(now), nanoseconds(lag))
 

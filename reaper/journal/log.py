@@ -13,7 +13,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +31,7 @@ from .schema import (
     RETIME,
     SEQUENCE_BITS,
     STALL,
+    STILL_OPEN,
     JournalStatistics,
     Row,
     connection_id,
@@ -48,30 +49,26 @@ QUEUE_ROWS = 200_000
 
 
 class ConnectionLog:
-    """The log of one connection. Made by `Journal.open`, never directly. About 210 bytes.
+    """The log of one connection. Made by `Journal.open`, never directly. About 250 bytes.
 
     Call `touch` for every activity *before* changing `timeout_ms`: the row must carry the timeout
     that was in force. A change leaves a row of its own in `full` mode, where a log without a
-    further row is judged by its latest timeout. After an end (`reap`, `close_peer`, `close_app`)
-    call nothing more: the audit would find it.
+    further row is judged by its latest timeout. A change *during* a silence is `retime`, which
+    says when. After an end (`reap`, `close_peer`, `close_app`) call nothing more: the audit would
+    find it. A connection that never ends is reported as open whenever a file is finished.
     """
 
     __slots__ = (
-        *("_append", "_long_ns", "_retimed", "_timeout_ms"),
+        *("_changed_ns", "_journal", "_long_ns", "_retimed", "_timeout_ms"),
         *("conn", "ended", "idle_sum_ns", "last_ns", "listener", "n"),
     )
 
     def __init__(
-        self,
-        append: Callable[[Row], None],
-        long_ns: int,
-        conn: int,
-        t: int,
-        timeout_ms: int,
-        listener: str | None,
+        self, journal: Journal, conn: int, t: int, timeout_ms: int, listener: str | None
     ) -> None:
-        self._append = append
-        self._long_ns = long_ns
+        self._journal = journal
+        self._long_ns = journal._long_ns
+        self._changed_ns = t  # when another timeout came into force during a silence
         self.conn = conn
         self.listener = listener
         self._timeout_ms: int | None = timeout_ms
@@ -105,7 +102,7 @@ class ConnectionLog:
     def _note_timeout(self, timeout_ms: int) -> None:
         self._retimed += 1  # ns: each change is later than the one before, and none reads a clock
         t = self.last_ns + self._retimed
-        self._append(
+        self._journal._append(
             (
                 t,
                 self.conn,
@@ -122,6 +119,35 @@ class ConnectionLog:
             )
         )
 
+    def retime(self, t: int, timeout_ms: int) -> None:
+        """Put another timeout in force at *t* ns, during a silence, whose length so far counts.
+
+        A connection that has been silent for longer than *timeout_ms* is due at *t*, not before.
+        So the row says how long it was silent, and when it was due until then.
+
+        Cost: as `timeout_ms`; a row if the silence is beyond the threshold, or beyond *timeout_ms*.
+        """
+        if timeout_ms == self._timeout_ms:
+            return
+        silent, least = t - self.last_ns, max(self._long_ns, 0)
+        if silent <= (min(least, timeout_ms * 1_000_000) if timeout_ms else least):
+            self.timeout_ms = timeout_ms
+            return
+        due = self.due_ns(self.last_ns, self._timeout_ms)
+        self._timeout_ms = timeout_ms
+        self._row(t, CONFIG, due=due, reason=RETIME)
+        self._changed_ns = t
+
+    def due_ns(self, last: int, timeout_ms: int | None) -> int | None:
+        """When it is due, ns, if it is silent since *last*: no earlier than its timeout was set.
+
+        None: there is no timeout.
+        """
+        if not timeout_ms:
+            return None
+        due = last + timeout_ms * 1_000_000
+        return max(due, self._changed_ns) if self._changed_ns > last else due
+
     def _row(
         self,
         t: int,
@@ -133,7 +159,7 @@ class ConnectionLog:
         idle_sum: int | None = None,
     ) -> None:
         idle, timeout = t - self.last_ns, self._timeout_ms
-        self._append(
+        self._journal._append(
             (
                 t,
                 self.conn,
@@ -187,6 +213,8 @@ class ConnectionLog:
                     self._timeout_ms
                 )  # it should have been closed before, for its silence
             self._timeout_ms = None  # a reader then judges by due_ns
+        elif self._changed_ns > self.last_ns:
+            due = max(due, self._changed_ns)
         self._end(REAP, t, due, reason)
 
     def close_peer(self, t: int, reason: str | None = None) -> None:
@@ -199,7 +227,12 @@ class ConnectionLog:
 
     def _end(self, kind: int, t: int, due: int | None, reason: str | None) -> None:
         self.ended = True
+        self._journal._open.discard(self)
         self._row(t, kind, None, due, reason, self.n, self.idle_sum_ns)
+
+
+OpenStates = dict[ConnectionLog, tuple[int, int | None]]
+"""Log of an open connection -> its latest activity, ns, and the timeout in force, ms."""
 
 
 class Journal:
@@ -296,6 +329,9 @@ class Journal:
         self._long_ns = gap_ns if mode == "gaps" else -(1 << 63)
         self._limit = check_count("queue_rows", queue_rows, 1)
         self._rows: list[Row] = []
+        self._open: set[ConnectionLog] = set()
+        self._awake = 0
+        self._witnesses: list[Callable[[OpenStates], object]] = []
         self._dropped = 0
         self._writer: Writer | None = None
         if mode != "off":
@@ -316,6 +352,8 @@ class Journal:
                 self._rows,
                 metadata,
                 lambda: self._dropped,
+                open_logs=lambda: list(self._open),  # one step for the interpreter
+                open_rows=self._open_rows,
                 flush_seconds=flush,
                 rotate_bytes=rotate_bytes,
                 rotate_seconds=rotate_seconds,
@@ -351,7 +389,10 @@ class Journal:
         self._append(
             (t, conn, OPEN, None, None, timeout_ms, None, listener, reason, None, None, peer)
         )
-        return ConnectionLog(self._append, self._long_ns, conn, t, timeout_ms, listener)
+        log = ConnectionLog(self, conn, t, timeout_ms, listener)
+        if self._writer is not None:
+            self._open.add(log)
+        return log
 
     def config(self, t: int, text: str) -> None:
         """Note the settings in force from *t* ns on, as one short *text*."""
@@ -362,6 +403,53 @@ class Journal:
         by no more than that.
         """
         self._own(t, CONFIG, STALL, stuck_ns)
+
+    def awake(self, t: int) -> None:
+        """The event loop ran at *t* ns, whether or not anything happened. Cost: a store.
+
+        An open connection is reported as silent up to the latest such instant, or row.
+        """
+        self._awake = t
+
+    def witness(self, look: Callable[[OpenStates], object]) -> None:
+        """Let *look* tell of the connections whose logs are not up to date.
+
+        It is called when a file is finished, in the writer's thread: it must change nothing.
+        """
+        self._witnesses.append(look)
+
+    def _open_rows(self, logs: Iterable[ConnectionLog], latest: int) -> list[Row]:
+        """A row for each of *logs* that has not ended; *latest*: of the rows written so far, ns.
+
+        It runs in the writer's thread while the loop goes on. So a row says no more than what the
+        loop itself had reached: a loop that stands still leaves no connection silent for longer.
+        """
+        known: OpenStates = {}
+        for look in self._witnesses:
+            look(known)
+        states = []
+        for log in logs:
+            last, timeout = known.get(log) or (log.last_ns, log.timeout_ms)
+            if not log.ended:
+                states.append((log, last, timeout))
+        t = max([latest, self._awake, *(last for _, last, _ in states)])
+        return [
+            (
+                t,
+                log.conn,
+                CONFIG,
+                t - last,
+                None,
+                timeout,
+                log.due_ns(last, timeout),
+                log.listener,
+                STILL_OPEN,
+                log.n,
+                log.idle_sum_ns,
+                None,
+            )
+            for log, last, timeout in states
+        ]
 
     def drain(self, t: int, reason: str | None = None) -> None:
         """Every connection of this writer has ended by *t* ns. An audit then calls a connection

@@ -23,8 +23,8 @@ OPEN, ACTIVITY, REAP, AVERTED, CLOSE_PEER, CLOSE_APP, DRAIN, CONFIG = range(8)
 KINDS = ("open", "activity", "reap", "averted", "close_peer", "close_app", "drain", "config")
 """Kind names by code. `close_peer`: the other side ended it; `close_app`: this side's program;
 `reap`: the reaper. `drain` and `config` belong to the writer, not to a connection: all its
-connections have ended; settings and stalls. A `config` row with a timeout is the exception, see
-`RETIME`."""
+connections have ended; settings and stalls. `config` rows of one connection are the exception, see
+`RETIME` and `STILL_OPEN`."""
 
 STALL = "stall"
 """Reason of a `config` row that reports how long (`idle_ns`) the event loop was stalled up to `t`.
@@ -32,8 +32,14 @@ STALL = "stall"
 
 RETIME = "retime"
 """Reason of a `config` row of one connection: from `t` on, `timeout_ms` is in force. No other
-`config` row has a timeout. Without it a connection that leaves no further row would be judged by
-the timeout before."""
+`config` row but `STILL_OPEN` has a timeout. Without it a connection that leaves no further row
+would be judged by the timeout before. Where the change came during a silence, `idle_ns` is its
+length so far, and `due_ns` is when it was due until then."""
+
+STILL_OPEN = "open"
+"""Reason of a `config` row of one connection that is open when a file is finished: silent for
+`idle_ns` up to `t` under `timeout_ms`, due at `due_ns`; `n` and `idle_sum_ns` as an end row has
+them. No other `config` row has `idle_sum_ns`."""
 
 DROPPED = "dropped"
 """Reason of a `config` row that reports how many rows (`n`) its writer has lost since it began."""
@@ -61,7 +67,9 @@ class JournalStatistics:
     """A snapshot of one journal. Counts are since it was made."""
 
     rows: int
-    """Rows flushed to the file system: a killed process does not lose them."""
+    """Rows flushed to the file system: a killed process does not lose them. Those that tell of
+    open connections once more are not counted.
+    """
     pending: int
     """Rows that wait for the writer."""
     dropped: int

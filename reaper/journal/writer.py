@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from .files import Anchor, Stream, recover, retain
 from .schema import ALIVE, CONFIG, DROPPED, KINDS, JournalStatistics, Row, arrow_schema
@@ -37,6 +38,9 @@ ALIVE_SECONDS = 300.0
 """Seconds without a row after which the writer leaves one of its own: a server without traffic is
 not a missing one.
 """
+
+REASON = 8
+"""Where a row has its reason."""
 
 _log = logging.getLogger("reaper.journal")
 
@@ -62,6 +66,8 @@ class Writer:
     rows: list[Row]
     metadata: dict[str, str]
     refused: Callable[[], int]
+    open_logs: Callable[[], list[Any]]
+    open_rows: Callable[[list[Any], int], list[Row]]
     flush_seconds: float
     rotate_bytes: int
     rotate_seconds: float
@@ -86,6 +92,10 @@ class Writer:
         self._serial = 0
         self._noted = 0  # lost rows that the files know of
         self._wrote = time.monotonic()
+        self._latest = 0  # instant of the latest row of the owner's
+        self._fresh = 0  # rows written since the open connections were
+        self._told_open = time.monotonic()
+        self._closed = False
         self._damaged = False  # a stream of ours was left behind
         self._admitted = 0  # rows whose loss was logged at the end
         self._last_error: str | None = None
@@ -125,6 +135,9 @@ class Writer:
             try:
                 self._retry_at = float("-inf")
                 self._take_all()
+                if not self._closed:
+                    self._closed = True
+                    self._guard(self._tell_open)
                 self._guard(self._rotate)
                 if self._lost + self.refused() > self._noted:
                     self._guard(self._speak, DROPPED)
@@ -206,7 +219,35 @@ class Writer:
             or time.monotonic() - self._begun >= self.rotate_seconds
             or not stream.in_place
         ):
+            if stream.in_place and self._worth_telling():
+                self._guard(self._tell_open)
             self._guard(self._rotate)
+
+    def _worth_telling(self) -> bool:
+        """Whether a file that is finished now gets a row per open connection.
+
+        So many as all other rows at most, unless `rotate_seconds` have passed since.
+        """
+        return (
+            self._fresh >= len(self.open_logs())
+            or time.monotonic() - self._told_open >= self.rotate_seconds
+        )
+
+    def _tell_open(self) -> None:
+        """Write a row for each connection that is open.
+
+        Rows that wait go first: what they tell of must not be behind what is told here.
+        """
+        logs = self.open_logs()
+        if not logs:
+            return
+        self._take_all()
+        if time.monotonic() < self._retry_at:
+            return
+        rows = self.open_rows(logs, self._latest)
+        for first in range(0, len(rows), BATCH_ROWS):
+            self._write(rows[first : first + BATCH_ROWS], repeated=True)
+        self._fresh, self._told_open = 0, time.monotonic()
 
     def _take_all(self) -> None:
         """Write the rows that wait now, batch by batch. It stops at a failure, and while the pause
@@ -221,18 +262,19 @@ class Writer:
             after = self._written + self._lost + len(batch)
             if self._guard(self._write, batch):
                 self._pause = RETRY_LEAST
+                self._fresh += len(batch)
             else:
                 self._lost = after - self._written
                 self._retry_at = time.monotonic() + self._pause
                 self._pause = min(2 * self._pause, RETRY_MOST)
 
-    def _write(self, rows: list[Row]) -> None:
+    def _write(self, rows: list[Row], repeated: bool = False) -> None:
         if time.monotonic() - self._anchored >= ANCHOR_SECONDS:
             self._anchor = self._measure()
             self._anchored = time.monotonic()
         if self._stream is not None and not self._stream.in_place:
             self._guard(self._rotate)
-        batches = self._batches(rows)
+        batches = self._batches(rows, repeated)
         if not batches:
             # a stream without a row would go, and with it the number of those that were lost
             return
@@ -251,14 +293,23 @@ class Writer:
         lost = self._lost + self.refused()
         for batch in batches:
             self._stream.write(batch, self._anchor, lost)
-            self._written += batch.num_rows
+            if repeated:
+                self._stream.rows -= batch.num_rows  # what they tell is not lost with them
+            else:
+                self._written += batch.num_rows
+            if rows[0][REASON] not in (ALIVE, DROPPED):  # those have the thread's instant
+                self._latest = max(self._latest, pc.max(batch["t"]).as_py())
         self._noted, self._wrote = lost, time.monotonic()
 
-    def _batches(self, rows: list[Row]) -> list[pa.RecordBatch]:
-        """*rows* without those that hold a value of another type or size than their column has."""
+    def _batches(self, rows: list[Row], repeated: bool) -> list[pa.RecordBatch]:
+        """*rows* without those that hold a value of another type or size than their column has.
+
+        *repeated*: they tell once more what other rows have told. A value that was refused then is
+        not counted again.
+        """
         bad: list[Exception] = []
         batches = self._around(rows, bad)
-        if bad:
+        if bad and not repeated:
             self._lost += len(bad)
             self._note(f"{len(bad)} rows could not be written, the first: {bad[0]}")
         return batches

@@ -29,7 +29,7 @@ from reaper import IdleReaper, InvalidArgument
 from reaper.journal import Journal, peer_key
 from reaper.journal.files import recover
 from reaper.journal.leases import LeaseLog
-from reaper.journal.schema import COLUMNS, SEQUENCE_BITS, connection_id
+from reaper.journal.schema import COLUMNS, SEQUENCE_BITS, STILL_OPEN, connection_id
 
 S = 1_000_000_000
 ROOT = Path(__file__).parent.parent.parent
@@ -40,7 +40,13 @@ def make(directory: Path, **options: Any) -> Journal:
 
 
 def rows(directory: Path) -> list[dict[str, Any]]:
-    """Every row of every Parquet file in *directory*, in order of files, by column name."""
+    """Every row of every Parquet file in *directory*, in order of files, by column name. Without
+    those that tell of an open connection once more.
+    """
+    return [row for row in every_row(directory) if row["reason"] != STILL_OPEN]
+
+
+def every_row(directory: Path) -> list[dict[str, Any]]:
     return [
         row
         for path in sorted(directory.glob("*.parquet"))
@@ -130,6 +136,125 @@ def test_a_change_of_the_timeout_has_a_row_in_full_mode_and_none_in_gaps_mode(
     assert [row["timeout_ms"] for row in rows(tmp_path) if row["kind"] == "activity"] == [
         5000,
         60_000,
+    ]
+
+
+# ---- what is open when a file is finished
+
+
+def told(directory: Path) -> list[tuple[Any, ...]]:
+    """What the files tell of open connections: (t, conn, idle, timeout, due, n, idle_sum)."""
+    names = ("t", "conn", "idle_ns", "timeout_ms", "due_ns", "n", "idle_sum_ns")
+    return sorted(
+        tuple(row[name] for name in names)
+        for row in every_row(directory)
+        if row["reason"] == STILL_OPEN
+    )
+
+
+@pytest.mark.parametrize("mode", ["gaps", "full"])
+def test_a_file_ends_with_a_row_per_open_connection(tmp_path: Path, mode: str) -> None:
+    with make(tmp_path, mode=mode, rotate_bytes=1) as journal:
+        first, second = journal.open(0, 30_000, "echo"), journal.open(0, 5000)
+        first.touch(2 * S)
+        assert journal.flush()
+        second.close_peer(3 * S)
+        journal.awake(60 * S)
+    rotated, last = (2 * S, first.conn, 0), (60 * S, first.conn, 58 * S)
+    assert [row[:3] for row in told(tmp_path)] == [rotated, (2 * S, second.conn, 2 * S), last]
+    assert [row[3:] for row in told(tmp_path)][::2] == [(30_000, 32 * S, 1, 2 * S)] * 2
+    assert journal.close().rows == len(rows(tmp_path)) == 4
+    (listener,) = {row["listener"] for row in every_row(tmp_path) if row["conn"] == first.conn}
+    assert listener == "echo"
+
+
+def test_a_loop_that_stands_still_leaves_no_connection_silent_for_longer(tmp_path: Path) -> None:
+    with make(tmp_path, clock_ns=lambda: 999 * S) as journal:
+        silent = journal.open(0, 5000)
+        journal.open(4 * S, 5000).close_peer(6 * S)  # here the loop was seen for the last time
+    assert [row[:3] for row in told(tmp_path)] == [(6 * S, silent.conn, 6 * S)]
+
+
+def test_files_finished_in_a_hurry_tell_of_open_connections_no_more_than_of_others(
+    tmp_path: Path,
+) -> None:
+    with make(tmp_path, rotate_bytes=1) as journal:
+        logs = [journal.open(0, 5000) for _ in range(10)]
+        assert journal.flush()
+        for t in range(1, 10):
+            logs[0].touch(2 * t * S)
+            assert journal.flush()
+        assert len(told(tmp_path)) == 10
+        logs[0].touch(20 * S)
+        assert journal.flush()
+        assert len(told(tmp_path)) == 20
+    assert len(told(tmp_path)) == 30
+
+
+def test_what_is_told_of_an_open_connection_is_behind_no_row_that_waits(tmp_path: Path) -> None:
+    journal = make(tmp_path)
+    log = journal.open(0, 5000)
+    journal.flush()
+    late: list[Any] = []
+
+    def look(known: Any) -> None:
+        late.append(journal.open(S, 5000))  # the loop goes on meanwhile
+
+    journal.witness(look)
+    journal.close()
+    assert [row[1] for row in told(tmp_path)] == [log.conn]
+
+
+@pytest.mark.parametrize("mode", ["gaps", "full"])
+def test_an_open_lease_is_told_of_by_what_it_knows_itself(tmp_path: Path, mode: str) -> None:
+    core = IdleReaper(tick=1.0)
+    with make(tmp_path, mode=mode) as journal:
+        keeper = LeaseLog(core, journal)
+        leases = [core.register(uid, timeout=30.0, now=0.0) for uid in "abc"]
+        for lease in leases:
+            keeper.opened(lease, 0.0)
+        for second in range(1, 21):
+            core.advance(float(second))
+            if second <= 7:
+                leases[0].touch()
+        leases[1].suspend()
+        keeper.ended(leases[2], 20.0, by_peer=True)
+        keeper.stalled(20.0, 0.0)
+    found = {row[1]: (row[0], row[2] // S, row[3]) for row in told(tmp_path)}
+    active, suspended = (lease.log.conn for lease in leases[:2])  # type: ignore[attr-defined]
+    assert found == {active: (20 * S, 13, 30_000), suspended: (20 * S, 20, 0)}
+
+
+@pytest.mark.parametrize("mode", ["gaps", "full"])
+def test_a_silent_connection_with_another_timeout_is_due_no_earlier_than_that_came(
+    tmp_path: Path, mode: str
+) -> None:
+    core = IdleReaper(tick=1.0)
+    with make(tmp_path, mode=mode) as journal:
+        keeper = LeaseLog(core, journal)
+        lease = core.register("a", timeout=3600.0, now=0.0)
+        keeper.opened(lease, 0.0)
+        for second in range(1, 301):
+            core.advance(float(second))
+        lease.retime(1.0, now=300.25)
+        (expiry,) = core.advance(301.0)
+        keeper.reaped(lease, expiry)
+    opened, change, reap = every_row(tmp_path)
+    assert (change["reason"], change["t"], change["idle_ns"]) == ("retime", 300.25 * S, 300.25 * S)
+    assert (change["timeout_ms"], change["due_ns"]) == (1000, opened["t"] + 3600 * S)
+    assert (reap["timeout_ms"], reap["due_ns"], reap["idle_ns"]) == (1000, 300.25 * S, 301 * S)
+
+
+def test_a_change_among_short_silences_has_no_row_in_gaps_mode(tmp_path: Path) -> None:
+    with make(tmp_path) as journal:
+        log = journal.open(0, 5000)
+        log.touch(S)
+        log.retime(S + 5, 10_000)
+        log.retime(S + 6, 10_000)
+        log.close_app(2 * S)
+    assert [(row["kind"], row["timeout_ms"]) for row in every_row(tmp_path)] == [
+        ("open", 5000),
+        ("close_app", 10_000),
     ]
 
 
@@ -444,6 +569,7 @@ def test_a_bad_row_costs_itself_and_not_its_batch(
 def test_rows_lost_after_the_last_stream_have_a_file_of_their_own(tmp_path: Path) -> None:
     journal = make(tmp_path, rotate_bytes=1, gap_threshold=1e-9)
     log = journal.open(0, 1)
+    log.close_app(5)  # what is open would have a row in the last file, too
     assert journal.flush()
     for t in (10, 20, 30):
         log.touch(t, 2**40)

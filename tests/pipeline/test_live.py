@@ -101,7 +101,7 @@ def test_a_backlog_enters_in_the_order_of_time_and_in_steps_of_bounded_size(
     for minute in range(4):  # one server's minutes, then the other's, as a listing would give them
         opened(tmp_path / "a", minute + 1, *(minute * 60 * S + i * S for i in range(50)))
         opened(tmp_path / "b", minute + 11, *(minute * 60 * S + i * S for i in range(50)))
-    monkeypatch.setattr(live_feed, "STEP_ROWS", 100)
+    monkeypatch.setattr(live_feed, "STEP_ROWS", 200)  # each file ends with what is open: 50 rows
     one = feed(tmp_path, "a", "b", delay=70 * S)
     assert [one.admit() for _ in range(5)] == [2, 2, 2, 2, 0]
     assert one.ledger.step == 4

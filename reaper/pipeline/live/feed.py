@@ -64,7 +64,10 @@ FEED = pa.schema(
 )
 """Grain: one row per event of a connection."""
 
-_READ = ("t", "conn", "kind", "idle_ns", "timeout_ms", "due_ns", "listener", "wall_offset_ns")
+_READ = (
+    *("t", "conn", "kind", "idle_ns", "timeout_ms", "due_ns", "listener"),
+    *("idle_sum_ns", "wall_offset_ns"),
+)
 
 STEP_ROWS = 1_000_000
 """Rows of a step, about, and of a file of it: bounds the memory of a catch-up. No step is smaller
@@ -343,9 +346,12 @@ def rows_of(facts: Facts, run: int) -> pa.Table:
             "no wall clock: neither wall_offset_ns nor anchors, so it has no place on the common "
             "timeline"
         )
-    at = pc.divide(pc.add(table["t"], offset), 1000).cast(pa.timestamp("us", "UTC"))
     kind = table["kind"].cast(pa.string())
-    count = table.num_rows
+    own, count = pc.is_in(kind, pa.array(OWN)), table.num_rows
+    # A change during a silence lies where that began, as every change does.
+    before = pc.if_else(own, pc.fill_null(table["idle_ns"], 0), 0)
+    t = pc.subtract(table["t"], before)
+    at = pc.divide(pc.add(t, offset), 1000).cast(pa.timestamp("us", "UTC"))
     columns = {
         "at": at,
         "run": pa.repeat(pa.scalar(run, pa.int64()), count),
@@ -358,6 +364,8 @@ def rows_of(facts: Facts, run: int) -> pa.Table:
         "full": pa.repeat(pa.scalar(facts.mode == "full"), count),
         "tick_ns": pa.repeat(pa.scalar(facts.tick_ns, pa.int64()), count),
     }
-    # Of a writer's own rows none has a timeout but a change, which is a connection's.
-    mine = pc.or_(pc.invert(pc.is_in(kind, pa.array(OWN))), pc.is_valid(table["timeout_ms"]))
+    # Of a writer's own rows two are a connection's: a change of its timeout, which is an event, and
+    # that it is still open, which is none.
+    changed = pc.and_(pc.is_valid(table["timeout_ms"]), pc.is_null(table["idle_sum_ns"]))
+    mine = pc.or_(pc.invert(own), changed)
     return pa.table(columns, schema=FEED).filter(mine)

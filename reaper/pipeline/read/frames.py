@@ -144,8 +144,9 @@ def lifetimes(events: DataFrame) -> DataFrame:
 
     Key: conn. Times in ns on the writer's clock. Null where no row of that kind was found;
     activity_idle_ns also where the sum does not fit. last_timeout_ms: in force before its end, as
-    its latest activity or a change after that says; rows that only report such a change count among
-    their writer's. first_trace: of its first row but the opening.
+    its latest activity or a change after that says; rows that only report such a change, or that
+    it is still open, count among their writer's. changes: those that have no instant of their own.
+    first_trace: of its first row but the opening.
     """
     is_open, is_activity, is_reap = f"code = {OPEN}", f"code = {ACTIVITY}", f"code = {REAP}"
     columns = {
@@ -167,9 +168,10 @@ def lifetimes(events: DataFrame) -> DataFrame:
         # averted since.
         "last_timeout_ms": filtered(
             "max_by(timeout_ms, t * 8 + code)",
-            f"timeout_ms IS NOT NULL AND code IN ({OPEN}, {ACTIVITY}, {CONFIG})",
+            f"timeout_ms IS NOT NULL AND code IN ({OPEN}, {ACTIVITY}, {CONFIG}) "
+            f"AND (code <> {CONFIG} OR idle_sum_ns IS NULL)",
         ),
-        "changes": filtered("count(1)", f"code = {CONFIG}"),
+        "changes": filtered("count(1)", f"code = {CONFIG} AND idle_ns IS NULL"),
         "last_activity": filtered("max(t)", is_activity),
         "activity_idle_ns": filtered("try_sum(idle_ns)", is_activity),
         "nbytes": filtered("sum(nbytes)", is_activity),
