@@ -14,7 +14,7 @@ from contextlib import suppress
 from ..config.running import stoppable
 from ..config.settings import Attach
 from ..errors import InvalidArgument
-from ..journal.log import ConnectionLog, Journal
+from ..journal.log import ConnectionLog, Journal, OpenStates
 from ..journal.schema import peer_key
 from .closing import Hands
 from .cuts import said
@@ -93,6 +93,11 @@ class JournalBook:
         self._timeout_ms = round(config.idle * (1 + config.jitter) * 1e3) if closes else 0
         self._notable = config.tick * NOTABLE_SHARE
         self._clock = clock
+        journal.witness(self._look)
+
+    def _look(self, known: OpenStates) -> None:
+        """Between two looks nothing is known of a connection, not even whose turn it is."""
+        known.update({log: (log.last_ns, None) for log in list(self._logs.values())})
 
     def note(self, event: Event) -> None:
         """Write *event*."""
