@@ -19,12 +19,15 @@ from tests.conftest import Ran
 pytest.importorskip("duckdb")
 
 import duckdb
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reaper.__main__ import main as check_file
 from reaper.config import ReaperConfig
 from reaper.config.lint import lint
+from reaper.journal.schema import STILL_OPEN
 from reaper.pipeline.advise.run import Policy, _recommend, advise, as_toml
 from reaper.pipeline.advise.survival import (
     LEAST_NS,
@@ -38,7 +41,7 @@ from reaper.pipeline.advise.traffic import CANDIDATES, THRESHOLDS
 from reaper.pipeline.read.inputs import Inputs, check
 from scripts import tools
 from tests.helpers.attach_servers import free_port, running, tool
-from tests.helpers.pipeline_traffic import MS, WALL, S, journal
+from tests.helpers.pipeline_traffic import MS, WALL, S, journal, only
 
 TRUTH_MEDIAN, TRUTH_SIGMA = 8.0, 1.0
 
@@ -420,14 +423,31 @@ def test_silences_that_still_run_when_the_log_ends_count_as_longer_than_it_shows
     result = advise(spark, check([tmp_path / "server"], now_ns=WALL), None, Policy())
     entry = result["listeners"]["echo"]
     right = kaplan_meier(silences)
-    # Of the one that works: its silence before that; in gaps mode no row says that it works.
+    # Of the one that works: its silence before that, too short to have a row of its own in gaps
+    # mode, where the row by which it is open counts it and says that no timeout is in force.
     assert entry["silences"] == len(silences) + 1
-    assert entry["silences_ended"] == right.events + (mode == "full")
+    assert entry["silences_ended"] == right.events + 1
     seconds, level, *_ = next(point for point in entry["survival"] if point[0] > 60)
     assert level == pytest.approx(right.at(seconds), abs=0.002)
     assert 0.08 < level < 0.12
     peaks = {row["timeout_s"]: row["mean_open"] for row in entry["trade_off"]}
     assert peaks[30.0] < 0.2 * 300  # with so short a timeout few would still be open
+
+
+def unended(spark: Any, directory: Path) -> tuple[Any, ...]:
+    """Silences of which no end was seen, the longest one in seconds, and how many connections
+    would be open under the shortest candidate, on average.
+    """
+    entry = advise(spark, check([directory], now_ns=WALL), None, Policy())["listeners"]["echo"]
+    running = entry["silences"] - entry["silences_ended"]
+    return running, entry["longest_seen_s"], entry["trade_off"][0]["mean_open"]
+
+
+def untold(path: Path) -> None:
+    """Take the rows out of the file at *path* by which connections are open."""
+    table = pq.read_table(path)
+    reasons = pc.fill_null(table["reason"].cast("string"), "")
+    pq.write_table(table.filter(pc.not_equal(reasons, STILL_OPEN)), path)
 
 
 def test_of_a_connection_in_gaps_mode_that_was_active_unseen_no_silence_is_made_up(
@@ -436,9 +456,32 @@ def test_of_a_connection_in_gaps_mode_that_was_active_unseen_no_silence_is_made_
     with journal(tmp_path / "server", 1, mode="gaps") as ours:
         log = ours.open(S, 30_000, "echo")
         log.touch(5 * S)
-        ours.stall(600 * S, S)  # ten minutes on, and it was not closed: it has spoken since
-    result = advise(spark, check([tmp_path / "server"], now_ns=WALL), None, Policy())
-    assert result["listeners"]["echo"]["silences"] == 1
+        ours.stall(600 * S, S)  # ten minutes on, and it was not closed
+    path = only(tmp_path / "server")
+    assert unended(spark, path)[:2] == (1, pytest.approx(595, rel=0.01))  # as its row says
+    untold(path)  # as that of a killed writer: the connection may have spoken since
+    assert unended(spark, path)[:2] == (0, pytest.approx(4, rel=0.01))
+
+
+@pytest.mark.parametrize(("timeout_ms", "running"), [(0, 0)])
+def test_a_silence_told_of_before_the_log_ends_is_known_up_to_then(
+    spark: Any, tmp_path: Path, timeout_ms: int, running: int
+) -> None:
+    with journal(tmp_path / "server", 1, mode="gaps", rotate_bytes=1) as ours:
+        log, other = ours.open(S, 30_000, "echo"), ours.open(S, 30_000, "echo")
+        log.touch(1500 * MS)
+        log.timeout_ms = timeout_ms  # 0: the server works
+        other.close_peer(20 * S)
+        ours.flush()  # the first file tells of it: silent for 18.5 s, or at work
+        ours.stall(600 * S, S)
+        ours.flush()
+    _, second, last = sorted((tmp_path / "server").iterdir())
+    for path in (second, last):
+        untold(path)
+    # The other was silent for 19 s when it left.
+    found, longest, held = unended(spark, tmp_path / "server")
+    assert (found, longest) == (1 + running, pytest.approx(19, rel=0.01))
+    assert held == pytest.approx(0.005 if running else 1, abs=0.01)
 
 
 @pytest.mark.slow

@@ -492,7 +492,8 @@ def test_the_check_keeps_what_a_writer_says_of_itself(tmp_path: Path) -> None:
         ours.drain(61 * S)
     (facts,) = check([tmp_path], now_ns=WALL).files
     assert facts.stalls == [(4 * S, 2 * S), (9 * S, S)]
-    assert (facts.drained, facts.own_rows) == (True, 6)
+    still_open = 1
+    assert (facts.drained, facts.own_rows) == (True, 6 + still_open)
 
 
 def test_the_check_keeps_how_overdue_the_worst_silence_is(tmp_path: Path) -> None:

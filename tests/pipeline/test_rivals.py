@@ -21,6 +21,7 @@ from benchmarks.pipeline.rivals import Duck
 from benchmarks.pipeline.worker import form_of_audit, form_of_connections
 from loadgen.cli import main
 from loadgen.journals import NAMES
+from reaper.journal.schema import STILL_OPEN
 from reaper.pipeline.advise import traffic
 from reaper.pipeline.advise.traffic import BINS, CANDIDATES
 from reaper.pipeline.audit.run import Settings, audit
@@ -37,6 +38,11 @@ def rows_of(journal: Inputs) -> list[dict[str, Any]]:
     return [row for facts in journal.files for row in pq.read_table(str(facts.path)).to_pylist()]
 
 
+def is_open(row: dict[str, Any]) -> bool:
+    """Whether *row* tells of a connection that it is open, and silent under a timeout."""
+    return bool(row["reason"] == STILL_OPEN and row["timeout_ms"])
+
+
 def weighed(journal: Inputs) -> list[Any]:
     """Connections, those that lack rows, and what each candidate would have cut, held at most and
     on average.
@@ -46,7 +52,7 @@ def weighed(journal: Inputs) -> list[Any]:
     for conn, of in groupby(
         sorted(rows_of(journal), key=lambda row: (row["conn"], row["t"])), lambda row: row["conn"]
     ):
-        told = [row for row in of if row["kind"] not in ("drain", "config")]
+        told = [row for row in of if row["kind"] not in ("drain", "config") or is_open(row)]
         opened = [row["t"] for row in told if row["kind"] == "open"]
         if not opened:
             continue
@@ -69,7 +75,8 @@ def weighed(journal: Inputs) -> list[Any]:
                 default=None,
             )
             ends.append((min(reaped) + candidate if reaped else ended) if cut is None else cut)
-        short = max((row["n"] - len(spoken) for row in told if row["kind"] in ENDS), default=0)
+        counted = [row["n"] for row in told if row["kind"] in ENDS or is_open(row)]
+        short = max((n - len(spoken) for n in counted), default=0)
         longest = max(spoken, default=0)
         lives.append(
             (

@@ -128,9 +128,12 @@ def lives_of_journal(spark: SparkSession, events: DataFrame, inputs: Inputs) -> 
     is_open, is_activity, is_reap = f"code = {OPEN}", f"code = {ACTIVITY}", f"code = {REAP}"
     timeline = Timeline.of(inputs.runs)
     own = F.col("code").isin(*(KINDS.index(kind) for kind in OWN))
+    # Without a timeout it may be the server's turn: such a row reports no silence.
     of_one = (F.col("code") == CONFIG) & F.col("timeout_ms").isNotNull()
+    at_work = F.expr(f"code = {CONFIG} AND timeout_ms = 0 AND idle_sum_ns IS NOT NULL")
     grouped = (
         events.where(~own | of_one)
+        .withColumn("idle_ns", F.when(~at_work, F.col("idle_ns")))
         .groupBy("conn")
         .agg(
             filtered("max(xxhash64(listener))", is_open).alias("listener_of_open"),
@@ -139,7 +142,8 @@ def lives_of_journal(spark: SparkSession, events: DataFrame, inputs: Inputs) -> 
             filtered("min(t)", IS_END).alias("ended"),
             filtered("count(1)", f"code <> {CONFIG}").alias("rows"),
             filtered("max(idle_ns)", is_activity).alias("longest"),
-            (filtered("max(n)", IS_END) - filtered("count(1)", is_activity)).alias("short"),
+            # An end says how many silences there were, and so does a row by which it is open.
+            (F.max("n") - filtered("count(1)", is_activity)).alias("short"),
             filtered("min(t - idle_ns)", is_reap).alias("reaped_after"),
             filtered("max(t)", f"code IN ({OPEN}, {ACTIVITY})").alias("last_active"),
             # A row that only reports of a connection says by its silence when it was last active.
