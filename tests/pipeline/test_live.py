@@ -39,9 +39,8 @@ from reaper.pipeline.live.status import as_text, status
 from reaper.pipeline.live.tables import FEED, idle, keep_sessions, keep_windows, windows
 from reaper.pipeline.read.expected import missing
 from reaper.pipeline.read.file import footer_of
-from tests.helpers.pipeline_traffic import MS, WALL, Clock, S, journal, on_spark, only, write
+from tests.helpers.pipeline_traffic import MS, WALL, Clock, S, journal, on_spark, only, play, write
 from tests.helpers.spark_processes import LONG, configured, environment, started, until
-from tests.pipeline.test_audit import play
 from tests.pipeline.test_page import loaded
 
 NO_SPARK: Any = None

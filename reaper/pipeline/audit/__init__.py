@@ -8,6 +8,7 @@ six steps: read, silences, judge, join, sum up, conclude. In the order of these 
     joined     what one side's journals say, and both sides of a connection in one row
     silences   silences beyond their timeout, one by one, and the stalls that excuse
     verdicts   the law of time as one expression
+    account    every second of a connection: judged, or not, and then why
     sums       verdicts, lateness and offenders, counted
     words      every sentence that the audit says
 """

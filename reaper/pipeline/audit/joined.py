@@ -65,6 +65,9 @@ DRIFT = pa.schema(
 )
 """Grain: one row per pair of runs and stretch of time, from inclusive to exclusive; see `Drift`."""
 
+MOST_ROUND_TRIP_NS = 1_000_000_000
+"""No network on earth takes longer there and back. What is later than that was closed late."""
+
 SAME_CLOCK_NS = 1_000_000
 """How far two timelines may disagree that are read off one clock."""
 
@@ -132,11 +135,17 @@ def join(
 
     tolerance_ns = SAME_CLOCK_NS if one_clock else flight_ns
 
-    def judge_by_both(drift: Drift, compared: bool = True) -> DataFrame:
+    def judge_by_both(drift: Drift, compared: bool = True, round_trip_ns: int = 0) -> DataFrame:
         skewed = with_skew(spark, paired, drift)
         excused = excuse(spark, seen(skewed), server.stalls, client.stalls, drift.at)
         return write(
-            judge_pairs(excused, flight_ns=flight_ns, tolerance_ns=tolerance_ns, compared=compared)
+            judge_pairs(
+                excused,
+                flight_ns=flight_ns,
+                tolerance_ns=tolerance_ns,
+                compared=compared,
+                round_trip_ns=max(round_trip_ns, flight_ns),
+            )
         )
 
     progress("joining both sides, judging every connection")
@@ -145,14 +154,23 @@ def join(
     )
     skew = measure_skew(connections)
     estimate = skew.estimate
+    drift, compared = NO_DRIFT, True
+    far = min(round((skew.round_trip or 0.0) * 1e9), MOST_ROUND_TRIP_NS) > flight_ns
     if not one_clock and estimate is not None:
         drift = measure_drift(connections)
         spread = measure_spread(with_skew(spark, connections, drift))
         skew = replace(skew, spread=spread)
         compared = spread is None or spread * 1e9 <= flight_ns
-        if drift.most_ns > NEGLIGIBLE_SKEW_NS or not compared:
+        if drift.most_ns <= NEGLIGIBLE_SKEW_NS and compared:
+            drift = NO_DRIFT
+        else:
             progress(f"judging again with the clocks' skew of {estimate * 1e3:+.1f} ms taken off")
-            connections = judge_by_both(drift, compared)
+    if far or drift is not NO_DRIFT or not compared:
+        if far:
+            progress(f"judging again with a round trip of {skew.round_trip:.3f} s")
+        connections = judge_by_both(
+            drift, compared, min(round((skew.round_trip or 0.0) * 1e9), MOST_ROUND_TRIP_NS)
+        )
     matched = connections.where(F.col("c_conn").isNotNull()).select("c_conn").distinct().count()
     return Joined(connections, skew, client_seen, client_seen - matched)
 
@@ -173,6 +191,10 @@ class Skew:
     at_most: float | None
     """A connection is accepted no earlier than the client began it: the skew is not above this
     (median pair).
+    """
+    round_trip: float | None = None
+    """How long bytes are under way to the other side and back, in one of ten pairs at most: what
+    both ends of a connection say together, whatever the clocks say. None: no evidence.
     """
     spread: float | None = None
     """How far single pairs contradict the skew of their time, in the direction in which no delay
@@ -440,13 +462,18 @@ def measure_skew(paired: DataFrame) -> Skew:
     reaped_and_seen = (F.col("reaps") == 1) & F.col("c_by_server")
     end = F.when(reaped_and_seen, F.col("ended") + F.col("offset_ns") - F.col("c_ended"))
     begin = F.col("opened") + F.col("offset_ns") - F.col("c_opened")
+    brief = F.when(F.col("ended") - F.col("opened") < BRIEF_NS, begin - end)
     row = (
         paired.where(F.col("c_conn").isNotNull())
-        .agg(F.count(F.lit(1)), F.percentile_approx(end, 0.5), F.percentile_approx(begin, 0.5))
+        .agg(
+            F.count(F.lit(1)),
+            *(F.percentile_approx(each, 0.5) for each in (end, begin)),
+            F.percentile_approx(brief, 0.1),
+        )
         .first()
     )
-    pairs, least, most = row if row is not None else (0, None, None)
-    return Skew(pairs, None if least is None else least / 1e9, None if most is None else most / 1e9)
+    pairs, *found = row if row is not None else (0, None, None, None)
+    return Skew(pairs, *(None if each is None else each / 1e9 for each in found))
 
 
 def seen(frame: DataFrame) -> DataFrame:
@@ -470,11 +497,12 @@ def seen(frame: DataFrame) -> DataFrame:
     known = no_end & watched & F.col("c_silent_to").isNotNull()
     until = F.when(known, F.least(log_end, F.col("c_silent_to") + skew))
     timeout = F.when(no_end, ns(F.col("last_timeout_ms"))).otherwise(F.col("idle_timeout_ns"))
+    changed = F.col("changed") + F.col("offset_ns") - skew
+    last = F.col("ended") - F.col("end_idle_ns")
+    changed = F.when(F.col("changed") > last, changed)  # it was due no earlier
+    due = F.greatest(since + F.col("idle_timeout_ns"), changed)
     return (
-        frame.withColumn(
-            "seen_lateness_ns",
-            F.when(idle_reap, F.col("c_ended") - since - F.col("idle_timeout_ns")),
-        )
+        frame.withColumn("seen_lateness_ns", F.when(idle_reap, F.col("c_ended") - due))
         .withColumn("from", since + skew)
         .withColumn("to", F.coalesce(until, F.col("c_ended") + skew))
         .withColumn("leaking", F.coalesce(known, F.lit(False)))
@@ -483,7 +511,7 @@ def seen(frame: DataFrame) -> DataFrame:
 
 
 def judge_pairs(
-    judged: DataFrame, *, flight_ns: int, tolerance_ns: int, compared: bool
+    judged: DataFrame, *, flight_ns: int, tolerance_ns: int, compared: bool, round_trip_ns: int
 ) -> DataFrame:
     """*judged* (seen, excused) with the client's evidence in `verdict`, and `crossed`.
 
@@ -494,6 +522,8 @@ def judge_pairs(
             only where the client alone knows it: it saw the end too soon after its last byte.
         flight_ns: Bytes sent so shortly before the reap may have been on their way: `crossed`, not
             early.
+        round_trip_ns: The client's last byte comes so much later, and it sees the end so much
+            later, than it knows.
     """
     ended = F.col("ended") + F.col("offset_ns") - F.col("skew_ns")
     if not compared:
@@ -503,7 +533,8 @@ def judge_pairs(
     idle_reap = paired & (F.col("reaps") > 0) & F.col("idle_timeout_ns").isNotNull()
     silent = ended - F.col("c_last")
     crossed = F.coalesce(idle_reap & (silent < flight_ns), F.lit(False))
-    late = ~crossed & (F.col("seen_lateness_ns") > limit)
+    far = limit + F.lit(round_trip_ns)
+    late = ~crossed & (F.col("seen_lateness_ns") > far)
     early = idle_reap & ~crossed & (silent < F.col("idle_timeout_ns") - F.lit(tolerance_ns))
     left_by_itself = (
         paired
@@ -514,7 +545,7 @@ def judge_pairs(
     overdue = F.col("c_ended") - F.col("c_last") - F.col("idle_timeout_ns")
     log_end = F.col("log_end_ns") + F.col("offset_ns")
     forgotten = F.col("c_by_server") & (F.col("c_ended") + F.col("skew_ns") < log_end - limit)
-    leaked = F.col("leaking") & (F.col("over") > limit)
+    leaked = F.col("leaking") & (F.col("over") > far)
     lost = paired & (F.col("ends") == 0) & ~F.col("run_holed") & (forgotten | leaked)
     # What the server knows of activity is an epoch wide, and an end it learns of late; the client
     # knows both exactly.
@@ -532,7 +563,7 @@ def judge_pairs(
     fine = F.col("verdict").isin("ok_reaped", "ok_closed", "open_at_end", "late", "missing_touch")
     verdict = (
         F.when(fine & early, "early")
-        .when(fine & left_by_itself & (overdue > limit), "missed")
+        .when(fine & left_by_itself & (overdue > far), "missed")
         .when(fine & lost, "lost")
         .when(fine & late, "late")
         .when(acquitted_late, "ok_reaped")

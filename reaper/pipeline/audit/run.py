@@ -7,7 +7,7 @@
    the server's journal alone.
 4. `join` (joined.py): with `--client`, each connection is paired with its other side, and gets
    another verdict where that side's evidence contradicts the first. The outcome is written to
-   `connections/`, a row per connection.
+   `connections/`, a row per connection, with its time accounted for (account.py).
 5. `sum_up` (sums.py): verdicts, lateness per listener, the offenders, the clocks: small tables.
 6. `conclude` (here, words.py): the audit fails where something is proven to be wrong, and is
    inconclusive where something could not be judged; else it passes.
@@ -31,6 +31,7 @@ from ..read.frames import listener_names, small_frame
 from ..read.inputs import Inputs, hole_line, nothing_line
 from ..read.runs import Stalls, Timeline, overdue_files
 from . import words
+from .account import REASONS, account, total
 from .joined import Joined, Side, join, read
 from .silences import overdue_rows, unproven_stalls, with_backed, with_silences
 from .sums import sum_up
@@ -40,15 +41,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 NOT_KEPT = (
-    "writer",
-    "first_conn",
-    "last_conn",
-    "run_drained",
-    "run_holed",
-    "from",
-    "to",
-    "over",
-    "leaking",
+    *("writer", "first_conn", "last_conn", "run_drained", "from", "to", "over", "leaking"),
+    *("gap_threshold_ns", "log_begin_ns", "changed"),
+    *("untimed_ns", "timeout_unknown_ns", "claimed_least_ms", "claimed_most_ms"),
+    *("stated_least_ms", "stated_most_ms"),
+    *("told", "told_idle_ns", "told_timeout_ms", "told_due_ns", "told_sum_ns"),
 )
 """Columns that a verdict needs, and nobody after it."""
 
@@ -107,7 +104,12 @@ def audit(
     Writes `connections/` below *out* (Parquet; grain: one row per connection; key: conn).
     """
     timeline = Timeline.of(server.runs + (client.runs if client else []))
-    write = partial(written, names=listener_names(spark, server), target=out / "connections")
+    write = partial(
+        written,
+        names=listener_names(spark, server),
+        target=out / "connections",
+        grace_ns=settings.grace_ns,
+    )
     ours = read(spark, server, timeline)
     known = silences(spark, ours, settings.grace_ns, progress)
     judged = judge(prepare(known, settings.grace_ns))
@@ -156,11 +158,11 @@ def silences(
     return with_backed(spark, lives, side.stalls, grace_ns)
 
 
-def written(judged: DataFrame, names: dict[int, str], target: Place) -> DataFrame:
-    """*judged* as it reads back from *target*: the plan before it runs once, however often it is
-    asked. *names*: hash -> listener.
+def written(judged: DataFrame, names: dict[int, str], target: Place, grace_ns: int) -> DataFrame:
+    """*judged*, its time accounted for, as it reads back from *target*: the plan before it runs
+    once, however often it is asked. *names*: hash -> listener.
     """
-    kept = judged.drop(*NOT_KEPT)
+    kept = account(judged, grace_ns).drop(*NOT_KEPT)
     number = F.col("listener_hash")
     if len(names) <= MOST_CASES:  # a join would carry every column through it
         name = F.when(number.isNull(), None)
@@ -209,6 +211,8 @@ def _doubts(summary: dict[str, Any], server: Inputs, client: Inputs | None) -> l
         reasons.append(words.judged_by_no_rule(unjudged))
     if dropped := summary["dropped_rows"]:
         reasons.append(words.dropped(dropped))
+    if client is not None and client.dropped_rows:
+        reasons.append(words.dropped_by_the_client(client.dropped_rows))
     reasons += map(line, summary["silent_servers"])
     skew = summary["clock"]["skew_s"]
     if skew is not None and not skew["consistent"] and not summary["clock"]["one_clock"]:
@@ -221,6 +225,14 @@ def _doubts(summary: dict[str, Any], server: Inputs, client: Inputs | None) -> l
         reasons.append(words.excused_by_a_busy_loop(doubted))
     if silent := unproven["reaps_that_say_nothing"]:
         reasons.append(words.reaps_that_say_nothing(silent))
+    told = {
+        "below_threshold": unproven["hidden_silences"],
+        "busy_loop": unproven["excused_by_busy_loops"],
+        "says_nothing": unproven["reaps_that_say_nothing"],
+    }
+    for name, entry in total(summary["accounted"])["unjudged"].items():
+        if not told.get(name):
+            reasons.append(words.unjudged(REASONS[name], entry["connections"], entry["ns"] / 1e9))
     reasons += map(nothing_line, server.nothing + (client.nothing if client else []))
     if not summary["connections"]:
         reasons.append(words.NO_CONNECTION)

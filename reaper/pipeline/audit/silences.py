@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from ...journal.schema import ACTIVITY, AVERTED, ENDS, KINDS, REAP
+from ...journal.schema import ACTIVITY, AVERTED, CONFIG, ENDS, KINDS, REAP
 from ..engine import F, Window
 from ..read.frames import OVERDUE, ns, of_connections, read_events, small_frame, with_run
 from ..read.inputs import Inputs
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 NO_RUN = -1
 
-RARE = ("conn", "code", "t", "idle_ns", "timeout_ms", "due_ns")
+RARE = ("conn", "code", "t", "idle_ns", "timeout_ms", "due_ns", "idle_sum_ns")
 """Columns of rows of which there are few: one per final check that spared, and per silence beyond
 its timeout.
 """
@@ -59,10 +59,13 @@ def overdue_rows(spark: SparkSession, files: list[Facts], least_ns: int) -> Data
     less.
     """
     events = read_events(spark, Inputs(files))
-    late = (F.col("code") == REAP) & (F.col("t") - F.col("due_ns") > least_ns)
-    return events.where((F.col("code") == AVERTED) | (F.expr(OVERDUE) > least_ns) | late).select(
-        *RARE
-    )
+    own = F.col("code") == CONFIG
+    late = ((F.col("code") == REAP) | own) & (F.col("t") - F.col("due_ns") > least_ns)
+    # A change during a silence: that is due no earlier.
+    changed = own & F.col("timeout_ms").isNotNull() & F.col("idle_sum_ns").isNull()
+    changed &= F.col("idle_ns").isNotNull()
+    spared = F.col("code") == AVERTED
+    return events.where(spared | changed | (F.expr(OVERDUE) > least_ns) | late).select(*RARE)
 
 
 def unproven_stalls(spark: SparkSession, inputs: Inputs, stalls: Stalls, runs: DataFrame) -> Stalls:
@@ -105,20 +108,35 @@ def judge_silences(
     """
     ends = [KINDS.index(kind) for kind in ENDS]
     t, reaped, averted = F.col("t"), F.col("code") == REAP, F.col("code") == AVERTED
-    before = Window.partitionBy("conn").orderBy("t", F.when(averted, 0).otherwise(1))
-    last_check = F.max(F.when(averted, t)).over(before.rowsBetween(Window.unboundedPreceding, -1))
-    silent = rare.where(F.col("code").isin(ACTIVITY, AVERTED, *ends)).withColumn(
-        "last_check", last_check
+    told = F.col("code") == CONFIG
+    changes = told & F.col("idle_sum_ns").isNull()
+    order = F.when(averted, 0).when(told, 1).otherwise(2)
+    before = Window.partitionBy("conn").orderBy("t", order)
+    before = before.rowsBetween(Window.unboundedPreceding, -1)
+    last_check = F.max(F.when(averted, t)).over(before)
+    last_change = F.max(F.when(changes, t)).over(before)
+    silent = rare.where(F.col("code").isin(ACTIVITY, AVERTED, *ends) | changes).withColumns(
+        {"last_check": last_check, "last_change": last_change}
     )
     silent = (
         with_run(silent, runs)
         .withColumn("since", F.greatest(t - F.col("idle_ns"), "last_check"))
         .withColumn("spared", reaped & (F.col("last_check") > t - F.col("idle_ns")))
-        .withColumn("from", F.least("since", F.when(reaped, F.col("due_ns"))) + F.col("offset_ns"))
+        .withColumn(
+            "from", F.least("since", F.when(reaped | told, F.col("due_ns"))) + F.col("offset_ns")
+        )
         .withColumn("to", t + F.col("offset_ns"))
     )
     timeout = F.when(F.col("timeout_ms") > 0, ns(F.col("timeout_ms")))
-    over = F.greatest(t - F.col("since") - timeout, F.when(reaped, t - F.col("due_ns")))
+    due = F.greatest(
+        F.col("since") + timeout,
+        F.when(timeout.isNotNull() & (F.col("last_change") > F.col("since")), F.col("last_change")),
+    )
+    over = F.greatest(
+        F.when(~told, t - due),
+        F.when(reaped, t - F.col("due_ns")),
+        F.when(told, t - F.greatest("due_ns", "last_check")),
+    )
     silent = silent.withColumn("over", over)
     limit = F.col("tick_ns") + F.lit(grace_ns)
     doubted = F.lit(False)
@@ -168,15 +186,17 @@ def with_silences(
 def with_backed(spark: SparkSession, lives: DataFrame, stalls: Stalls, grace_ns: int) -> DataFrame:
     """*lives* with what rows before the end tell of it: `hasty` and `outlasted`.
 
-    The timeout that those rows say was in force counts where the end is missing, or is a reap that
-    says none (a deadline's) or another. `outlasted`: the connection was silent for longer than that
-    and the limit. `hasty`: it was reaped sooner than that, or than its timeout after a final check
-    had spared it. In `gaps` mode short silences leave no row, and a change of the timeout only
-    before such a reap: without one nothing is known.
+    The timeout that those rows say was in force counts where the end is missing, or says none (a
+    deadline's) or another. `outlasted`: the connection was silent for longer than that and the
+    limit. `hasty`: it was reaped sooner than that, or than its timeout after a final check had
+    spared it. In `gaps` mode short silences leave no row, and a change of the timeout only during
+    a long one, or before such a reap: without that nothing is known. There the row that tells of
+    an open connection says how long it was silent, and since when it was due.
     """
     known, opened, reaped = F.col("last_timeout_ms"), F.col("ends") == 0, F.col("reaps") > 0
     apart = F.col("end_timeout_ms").isNull() | (F.col("full") & (F.col("end_timeout_ms") != known))
-    told = reaped & apart & (F.col("full") | (F.col("changes") > 0))
+    full = F.col("full")
+    told = apart & ~opened & (full | (reaped & (F.col("changes") > 0)))
     last = F.when(opened, F.greatest("opened", "last_activity")).otherwise(
         F.col("ended") - F.col("end_idle_ns")
     )
@@ -184,18 +204,28 @@ def with_backed(spark: SparkSession, lives: DataFrame, stalls: Stalls, grace_ns:
         F.greatest(last, "last_averted"),
         F.when(opened, F.col("log_end_ns")).otherwise(F.col("ended")),
     )
-    backed = F.when(told | (opened & F.col("full")), ns(known))
+    backed = F.when(told | (opened & full), ns(known))
     timeout = F.when(F.col("end_timeout_ms") > 0, ns(F.col("end_timeout_ms")))
     # A check that spared counts from an instant of the loop's clock, which may lag behind the row's
     # by up to a tick.
     after_check = F.greatest(timeout - F.col("tick_ns"), timeout / 2)
     unbacked = timeout.isNotNull() & ((F.col("end_idle_ns") < backed) | (backed == 0))
     hasty = reaped & ((F.col("ended") - F.col("last_averted") < after_check) | unbacked)
-    overdue = (backed > 0) & (until - since - backed > F.col("tick_ns") + F.lit(grace_ns))
+    due = F.when(
+        backed > 0, F.greatest(since + backed, F.when(F.col("changed") > since, F.col("changed")))
+    )
+    # By the row that tells of an open connection, where none came after what it tells.
+    silent = F.col("told") - F.col("told_idle_ns")
+    by_told = opened & ~full & (F.col("told_due_ns").isNotNull())
+    by_told = F.coalesce(by_told & (F.greatest("opened", "last_activity") <= silent), F.lit(False))
+    since = F.when(by_told, silent).otherwise(since)
+    until = F.when(by_told, F.col("told")).otherwise(until)
+    due = F.when(by_told, F.greatest("told_due_ns", "last_averted")).otherwise(due)
+    overdue = until - due > F.col("tick_ns") + F.lit(grace_ns)
     judged = lives.withColumns(
         {
             "hasty": F.coalesce(hasty, F.lit(False)),
-            "over": F.when(overdue, until - since - backed),
+            "over": F.when(overdue, until - due),
             "from": F.when(overdue, since + F.col("offset_ns")),
             "to": F.when(overdue, until + F.col("offset_ns")),
         }

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..engine import F, together
 from ..read.inputs import Inputs
 from ..read.runs import Stalls, Timeline
+from .account import accounted
 from .joined import Joined
 from .verdicts import VERDICTS, VIOLATIONS
 from .words import QUANTILE_NAMES, story, where
@@ -41,8 +42,10 @@ def sum_up(
         excused_ns: The grace and the flight time that were excused.
     """
     is_joined = joined is not None
-    cells, lateness = together(
-        lambda: _cells(connections, is_joined), lambda: _lateness(connections, is_joined)
+    cells, lateness, times = together(
+        lambda: _cells(connections, is_joined),
+        lambda: _lateness(connections, is_joined),
+        lambda: accounted(connections),
     )
     verdicts = dict.fromkeys(VERDICTS, 0)
     for cell in cells:
@@ -60,6 +63,7 @@ def sum_up(
         "verdicts": verdicts,
         "lost_without_a_row": holes,
         "averted": sum(cell.averts for cell in cells),
+        "accounted": times,
         "listeners": lateness,
         "files": {
             "read": sum(len(side.files) for side in sides),
@@ -136,6 +140,8 @@ def _cells(connections: DataFrame, joined: bool) -> list[Any]:
         F.sum("backward").alias("backward"),
         F.sum("averts").alias("averts"),
         F.max("conn").alias("last_conn"),
+        F.min("conn").alias("least_conn"),
+        F.count(F.when(F.col("conn") >= F.col("first_opened"), 1)).alias("opened_here"),
     ]
     # Silences that were not written, in a journal that does not write short ones.
     unread = F.col("ended") - F.col("end_idle_ns") - F.col("opened") - F.col("end_idle_sum_ns")
@@ -207,12 +213,22 @@ def _lateness(connections: DataFrame, joined: bool) -> dict[str, Any]:
 
 
 def _holes(cells: Sequence[Any], server: Inputs) -> int:
-    """How many connections left no row although their number was assigned. Only whole runs tell."""
+    """How many connections left no row although their number was assigned.
+
+    In a run with a hole nothing tells. Of one that does not say with which number it began, or of
+    which the oldest files are gone, the first that was opened in it is the first that is known.
+    """
     holes = 0
     for run in server.runs:
-        if run.whole and (mine := [cell for cell in cells if cell.run == run.index]):
-            assigned = max(cell.last_conn for cell in mine) - run.first_conn
-            holes += max(0, assigned - sum(cell["count"] for cell in mine))
+        mine = [cell for cell in cells if cell.run == run.index]
+        if run.holed or not mine:
+            continue
+        last = max(cell.last_conn for cell in mine)
+        if run.whole and run.numbered:
+            holes += max(0, last - run.first_conn - sum(cell["count"] for cell in mine))
+        elif run.first_opened is not None:
+            here = sum(cell.opened_here for cell in mine)
+            holes += max(0, last - run.first_opened + 1 - here)
     return holes
 
 

@@ -43,7 +43,12 @@ def prepare(frame: DataFrame, grace_ns: int) -> DataFrame:
     Adds: limit_ns, idle_timeout_ns (null: none in force), lateness_ns (of a reap, stalls included).
     """
     timeout = F.when(F.col("end_timeout_ms") > 0, ns(F.col("end_timeout_ms")))
-    by_row = F.greatest(F.col("end_idle_ns") - timeout, F.col("ended") - F.col("due_ns"))
+    since = F.col("ended") - F.col("end_idle_ns")
+    # Another timeout came into force during the silence: it was due no earlier than that.
+    changed = F.when(timeout.isNotNull() & (F.col("changed") > since), F.col("changed"))
+    by_row = F.greatest(
+        F.col("ended") - F.greatest(since + timeout, changed), F.col("ended") - F.col("due_ns")
+    )
     lateness = F.when(F.col("reaps") > 0, F.coalesce("spared_lateness_ns", by_row))
     before_it_began = F.when(F.col("first_trace") < F.col("opened"), 1).otherwise(0)
     return (
@@ -67,6 +72,7 @@ def judge(frame: DataFrame) -> DataFrame:
         | (ended < F.col("due_ns"))
         | (ended - F.col("last_activity") < timeout)
         | F.col("hasty")
+        | (F.col("end_timeout_ms") == 0)
     )
     outlasted = F.col("outlasted")
     unread = (
@@ -78,7 +84,7 @@ def judge(frame: DataFrame) -> DataFrame:
         | (unread < 0)
         | (F.col("full") & ((unread != 0) | (F.col("activities") < F.col("end_n"))))
     )
-    undecidable = reaped & F.col("idle_timeout_ns").isNull() & F.col("due_ns").isNull()
+    undecidable = reaped & F.col("end_timeout_ms").isNull() & F.col("due_ns").isNull()
     lost = no_end & (outlasted | F.col("run_drained"))
     return frame.withColumn(
         "verdict",
@@ -93,7 +99,12 @@ def judge(frame: DataFrame) -> DataFrame:
             ),
             ("unknown", undecidable),
             ("early", early),
-            ("missed", (F.col("missed") > 0) | (reaped & outlasted & timeout.isNull())),
+            (
+                "missed",
+                (F.col("missed") > 0)
+                | (reaped & outlasted & timeout.isNull())
+                | (~reaped & ~no_end & outlasted),
+            ),
             ("late", (F.col("reaped_late") > 0) | (reaped & outlasted)),
             ("unknown", (F.col("opens") == 0) | (F.col("run_holed") & (lost | missing))),
             ("lost", lost),

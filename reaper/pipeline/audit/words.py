@@ -12,6 +12,8 @@ from typing import Any
 from ...errors import printable
 from ..read.expected import instant
 from ..read.runs import Run, Timeline
+from .account import ALLOWED
+from .account import total as totals
 from .verdicts import VERDICTS, VIOLATIONS
 
 QUANTILE_NAMES = ("min", "p50", "p90", "p99", "p999", "max")
@@ -52,6 +54,41 @@ def judged_by_no_rule(rows: int) -> str:
 def dropped(rows: int) -> str:
     """Writers say that they lost so many rows."""
     return f"{rows} row(s) that the writers dropped: the journal is not whole"
+
+
+def dropped_by_the_client(rows: int) -> str:
+    """The client's writers say that they lost so many rows."""
+    return (
+        f"{rows} row(s) that the client's writers dropped: what they would have told of the "
+        "server is not known"
+    )
+
+
+def unjudged(reason: str, connections: int, seconds: float) -> str:
+    """So much time of so many connections was not judged."""
+    return f"{hours(seconds)} of {connections} connection(s) not judged: {reason}"
+
+
+def hours(seconds: float) -> str:
+    """A length of time as connection-hours, or as seconds where that is little."""
+    return f"{seconds / 3600:,.2f} h" if seconds >= 36 else f"{seconds:.3g} s"
+
+
+def judged_line(accounted: Mapping[str, Any]) -> str:
+    """How much of all time was judged. The first line of an answer."""
+    lifetime = accounted["lifetime_ns"]
+    share = accounted["judged_ns"] / lifetime if lifetime else 0.0
+    rest = [
+        f"{part / lifetime:.2%} {ALLOWED[name]}"
+        for name, part in accounted["allowed_ns"].items()
+        if part
+    ]
+    left = sum(entry["ns"] for entry in accounted["unjudged"].values())
+    rest += [f"{left / lifetime:.2%} not judged"] if left and lifetime else []
+    # No share is rounded up to all.
+    shown = "100" if accounted["judged_ns"] == lifetime else f"{min(100 * share, 99.99):.2f}"
+    also = f" ({'; '.join(rest)})" if rest else ""
+    return f"{shown} % of {lifetime / 3600e9:,.0f} connection-hours judged{also}"
 
 
 def hidden(threshold: float, timeout: float) -> str:
@@ -187,7 +224,10 @@ def as_text(summary: dict[str, Any]) -> str:
         f"{summary['rows_read']:,} rows read: {summary['rows']:,} of connections judged, "
         f"{summary['rows_of_writers']:,} of the writers themselves"
     )
-    lines = [f"audit: {summary['result'].upper()}   {summary['connections']:,} connections; {rows}"]
+    lines = [
+        f"audit: {summary['result'].upper()}   {judged_line(totals(summary['accounted']))}",
+        f"{summary['connections']:,} connections; {rows}",
+    ]
     lines += [f"  - {reason}" for reason in summary["reasons"]]
     lines.append("")
     lines.append(f"{'verdict':<20}{'connections':>12}  {'share':>8}  meaning")

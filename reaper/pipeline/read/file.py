@@ -148,6 +148,7 @@ def footer_of(path: Place, size: int) -> Facts:
         tick_ns=_number(metadata, "tick_ns", 0) or TICK_NS,
         gap_threshold_ns=_number(metadata, "gap_threshold_ns", 0),
         first_conn=_number(metadata, "first_conn", writer << SEQUENCE_BITS),
+        numbered="first_conn" in metadata,
         boot=metadata.get("boot", ""),
         anchors=_anchors(metadata),
         dropped=max(_number(metadata, "dropped_before", 0), _number(metadata, "dropped", 0)),
@@ -313,10 +314,11 @@ def believe(facts: Facts, counts: Iterable[Count], now: int) -> None:
     lost = [count["n_max"] or 1 for count in found if count["mark_lost"]]
     facts.dropped = max(facts.dropped, *lost, 0)
     facts.drained = kinds[KINDS[DRAIN]] > 0
-    facts.t_max = (ranges["t"] or (0, 0))[1]
+    facts.t_min, facts.t_max = ranges["t"] or (0, 0)
+    facts.first_opened = min(_known(found, "conn_min", (KINDS[OPEN],)), default=None)
     facts.opened_ns = min(_known(found, "t_min", (KINDS[OPEN],)), default=None)
     facts.averted = kinds[KINDS[AVERTED]]
-    facts.overdue_ns = max(_known(found, "overdue_max", _SILENT), default=None)
+    facts.overdue_ns = max(_known(found, "overdue_max", (*_SILENT, KINDS[CONFIG])), default=None)
     facts.listeners = sorted(set(_known(found, "listener")))
     facts.own_rows = sum(kinds[kind] for kind in OWN)
     if others := {least_conn >> SEQUENCE_BITS, facts.last_conn >> SEQUENCE_BITS} - {facts.writer}:
@@ -374,11 +376,14 @@ def _range(found: list[Count], name: str) -> tuple[int, int] | None:
 
 def overdue(table: pa.Table) -> pa.ChunkedArray:
     """By how much the silence that each row ends outlasted its timeout, or the row came after it
-    was due; ns.
+    was due; ns. A row of a connection that is not over has its due instant alone.
     """
     # What does not fit 64 bits wraps: a value in it is beyond what `believe` lets pass.
     timeout = pc.multiply(table["timeout_ms"].cast(pa.int64()), 1_000_000)
-    over = pc.if_else(pc.greater(timeout, 0), pc.subtract(table["idle_ns"], timeout), None)
+    ends = pc.and_(
+        pc.greater(timeout, 0), pc.not_equal(table["kind"].cast(pa.string()), KINDS[CONFIG])
+    )
+    over = pc.if_else(ends, pc.subtract(table["idle_ns"], timeout), None)
     return pc.max_element_wise(over, pc.subtract(table["t"], table["due_ns"]))
 
 
@@ -448,7 +453,8 @@ def _counted(spark: SparkSession, known: Mapping[str, Place]) -> dict[Place, lis
     )
     by = [F.col(name).cast("binary").alias(name) for name in NAMES]
     by += [mark.alias(name) for mark, name in zip(marks, MARKS, strict=True)]
-    timeout = F.when(F.col("timeout_ms") > 0, F.col("timeout_ms").cast("long") * F.lit(1_000_000))
+    ends = (F.col("timeout_ms") > 0) & ~own
+    timeout = F.when(ends, F.col("timeout_ms").cast("long") * F.lit(1_000_000))
     late = F.greatest(F.try_subtract("idle_ns", timeout), F.try_subtract("t", "due_ns"))
     counted = (
         events.parquet(*map(pattern, known.values()))

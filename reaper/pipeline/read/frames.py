@@ -40,7 +40,10 @@ RUNS: pa.Schema = pa.schema(
         ("last_conn", pa.int64()),
         ("tick_ns", pa.int64()),
         ("full", pa.bool_()),
+        ("gap_threshold_ns", pa.int64()),
+        ("log_begin_ns", pa.int64()),
         ("log_end_ns", pa.int64()),
+        ("first_opened", pa.int64()),
         ("offset_ns", pa.int64()),
         ("run_drained", pa.bool_()),
         ("run_holed", pa.bool_()),
@@ -95,7 +98,10 @@ def runs_frame(spark: SparkSession, runs: Iterable[Run], timeline: Timeline) -> 
                 run.last_conn,
                 run.tick_ns,
                 run.full,
+                run.gap_threshold_ns,
+                run.log_begin_ns,
                 run.log_end_ns,
+                run.first_opened,
             ),
             *(timeline.offset_ns(run), run.drained, run.holed),
         )
@@ -120,8 +126,20 @@ def with_run(frame: DataFrame, runs: DataFrame) -> DataFrame:
     return frame.join(F.broadcast(runs), own, "inner")
 
 
+CLAIMS = (ACTIVITY, AVERTED, *(KINDS.index(kind) for kind in ENDS if KINDS.index(kind) != REAP))
+"""Kinds of rows that end a silence without a reap, and state the timeout it was under."""
+
 IS_END = f"code IN ({', '.join(str(KINDS.index(kind)) for kind in ENDS)})"
-OVERDUE = "CASE WHEN timeout_ms > 0 THEN idle_ns - CAST(timeout_ms AS BIGINT) * 1000000 END"
+OVERDUE = (
+    f"CASE WHEN timeout_ms > 0 AND code <> {CONFIG} "
+    "THEN idle_ns - CAST(timeout_ms AS BIGINT) * 1000000 END"
+)
+IS_CHANGE = f"code = {CONFIG} AND idle_sum_ns IS NULL"
+"""A change of a connection's timeout, among the rows of connections. One during a silence has
+`idle_ns`.
+"""
+IS_TOLD = f"code = {CONFIG} AND idle_sum_ns IS NOT NULL"
+"""That a connection is still open."""
 
 
 def filtered(aggregate: str, condition: str) -> Column:
@@ -146,9 +164,14 @@ def lifetimes(events: DataFrame) -> DataFrame:
     activity_idle_ns also where the sum does not fit. last_timeout_ms: in force before its end, as
     its latest activity or a change after that says; rows that only report such a change, or that
     it is still open, count among their writer's. changes: those that have no instant of their own.
-    first_trace: of its first row but the opening.
+    changed: the latest that has. untimed_ns, timeout_unknown_ns: of activity_idle_ns, without a
+    timeout in force, and with none stated. claimed_..., stated_...: the least and the greatest
+    timeout by which silences are said to have been judged, and that openings and changes state.
+    told_...: of the latest row by which it is still open. first_trace: of its first row but the
+    opening.
     """
     is_open, is_activity, is_reap = f"code = {OPEN}", f"code = {ACTIVITY}", f"code = {REAP}"
+    is_claim = f"code IN ({', '.join(map(str, CLAIMS))})"
     columns = {
         "rows": filtered("count(1)", f"code <> {CONFIG}"),
         "opens": filtered("count(1)", is_open),
@@ -161,7 +184,14 @@ def lifetimes(events: DataFrame) -> DataFrame:
         "first_trace": filtered("min(t)", f"code NOT IN ({OPEN}, {CONFIG})"),
         "opened": filtered("min(t)", is_open),
         "open_timeout_ms": filtered("max(timeout_ms)", is_open),
-        "listener_hash": F.max(F.xxhash64("listener")),
+        # Which of two is the greater hash is each engine's own: of an opening the earliest counts.
+        "listener_hash": filtered(
+            "max_by(xxhash64(listener), -t)", f"{is_open} AND listener IS NOT NULL"
+        ),
+        "other_listener_hash": filtered(
+            "max_by(xxhash64(listener), t)",
+            f"code NOT IN ({OPEN}, {ACTIVITY}) AND listener IS NOT NULL",
+        ),
         "peer": filtered("max(peer)", is_open),
         "last_t": F.max("t"),
         # Of one instant's rows the change is the last; it follows the latest activity, whatever was
@@ -171,7 +201,19 @@ def lifetimes(events: DataFrame) -> DataFrame:
             f"timeout_ms IS NOT NULL AND code IN ({OPEN}, {ACTIVITY}, {CONFIG}) "
             f"AND (code <> {CONFIG} OR idle_sum_ns IS NULL)",
         ),
-        "changes": filtered("count(1)", f"code = {CONFIG} AND idle_ns IS NULL"),
+        "changes": filtered("count(1)", f"{IS_CHANGE} AND idle_ns IS NULL"),
+        "changed": filtered("max(t)", f"{IS_CHANGE} AND idle_ns IS NOT NULL"),
+        "untimed_ns": filtered("try_sum(idle_ns)", f"{is_activity} AND timeout_ms = 0"),
+        "timeout_unknown_ns": filtered("try_sum(idle_ns)", f"{is_activity} AND timeout_ms IS NULL"),
+        "claimed_least_ms": filtered("min(timeout_ms)", is_claim),
+        "claimed_most_ms": filtered("max(timeout_ms)", is_claim),
+        "stated_least_ms": filtered("min(timeout_ms)", f"{is_open} OR {IS_CHANGE}"),
+        "stated_most_ms": filtered("max(timeout_ms)", f"{is_open} OR {IS_CHANGE}"),
+        "told": filtered("max(t)", IS_TOLD),
+        "told_idle_ns": filtered("max_by(idle_ns, t)", IS_TOLD),
+        "told_timeout_ms": filtered("max_by(timeout_ms, t)", IS_TOLD),
+        "told_due_ns": filtered("max_by(due_ns, t)", IS_TOLD),
+        "told_sum_ns": filtered("max_by(idle_sum_ns, t)", IS_TOLD),
         "last_activity": filtered("max(t)", is_activity),
         "activity_idle_ns": filtered("try_sum(idle_ns)", is_activity),
         "nbytes": filtered("sum(nbytes)", is_activity),
@@ -184,11 +226,13 @@ def lifetimes(events: DataFrame) -> DataFrame:
         "end_idle_sum_ns": filtered("max(idle_sum_ns)", IS_END),
     }
     own = F.col("code").isin(*(KINDS.index(kind) for kind in OWN))
-    retimed = (F.col("code") == CONFIG) & F.col("timeout_ms").isNotNull()
+    about = F.col("timeout_ms").isNotNull() | F.col("idle_sum_ns").isNotNull()
     return (
-        events.where(~own | retimed)
+        events.where(~own | ((F.col("code") == CONFIG) & about))
         .groupBy("conn")
         .agg(*(column.alias(name) for name, column in columns.items()))
+        .withColumn("listener_hash", F.coalesce("listener_hash", "other_listener_hash"))
+        .drop("other_listener_hash")
     )
 
 

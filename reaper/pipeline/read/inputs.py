@@ -49,6 +49,8 @@ class Inputs:
     left out as a whole are not counted."""
     silent: Missing = field(default_factory=list)
     """Expected servers that are missing, or were silent."""
+    passed_over: dict[Place, str] = field(default_factory=dict)
+    """What looks like a file of a journal and was not read: path -> reason."""
     nothing: list[str] = field(default_factory=list)
     """Directories in which no journal was found, of any time."""
     holes: list[dict[str, Any]] = field(default_factory=list)
@@ -107,11 +109,12 @@ def check(
         if not below and not span:
             found.nothing.append(str(directory))
         paths += below
-    paths = list(dict.fromkeys(paths))  # what is named twice is read once
+    paths = _once(paths)
     now = time.time_ns() if now_ns is None else now_ns
     progress(f"checking {len(paths)} files")
     remote = any(isinstance(path, Remote) for path, _ in paths)
     footers, refused = _each(footer_of, paths, _FETCHED if remote else None)
+    refused |= found.passed_over
     asked = [facts for facts in footers if span.meets(facts.bounds)]
     found.outside = len(footers) - len(asked)
     if spark is not None:
@@ -121,7 +124,7 @@ def check(
     else:
         looked, more = _each(count_here, [(facts,) for facts in asked])
         refused |= more
-    seen: dict[tuple[int, str, int], Facts] = {}
+    seen: dict[tuple[int, str, int, int], Facts] = {}
     for facts, rows in looked:
         try:
             believe(facts, rows, now)
@@ -149,13 +152,13 @@ def _holes(found: Inputs, aside: Iterable[Facts], span: Span) -> list[dict[str, 
     """See `Inputs.holes`. With a span, only holes between files of that time count: some of the
     others are not opened.
     """
-    runs: dict[tuple[int, str], list[Facts]] = {}
+    runs: dict[tuple[int, str, int], list[Facts]] = {}
     for facts in found.files:
         if span.meets(facts.bounds):
-            runs.setdefault((facts.writer, facts.run), []).append(facts)
+            runs.setdefault((facts.writer, facts.run, facts.first_conn), []).append(facts)
     known = {run: {facts.serial for facts in members} for run, members in runs.items()}
     for facts in (*found.files, *aside):
-        known.get((facts.writer, facts.run), set()).add(facts.serial)
+        known.get((facts.writer, facts.run, facts.first_conn), set()).add(facts.serial)
     holes = []
     for run, members in runs.items():
         wanted = range(
@@ -212,9 +215,22 @@ def _each(
     return done, refused
 
 
+def _once(paths: Iterable[tuple[Place, int]]) -> list[tuple[Place, int]]:
+    """*paths* without those that name a file once more: by the same name, or by a link to it."""
+    known: dict[Place | str, tuple[Place, int]] = {}
+    for path, size in paths:
+        known.setdefault(path if isinstance(path, Remote) else os.path.realpath(path), (path, size))
+    return list(known.values())
+
+
 def _visible(directory: Place, found: Inputs, span: Span) -> Iterator[tuple[Place, int]]:
     for path, parts, size in files_below(directory):
         if any(part.startswith((".", "_")) for part in parts):
             found.growing += path.name.endswith(".arrows")
         elif not parts or (path.name.endswith(".parquet") and span.below(parts[:-1])):
-            yield path, size
+            if isinstance(path, Remote) or os.path.isfile(path):
+                yield path, size
+            else:
+                found.passed_over[path] = "it is no regular file"
+        elif not path.name.endswith(".parquet") and path.name.lower().endswith(".parquet"):
+            found.passed_over[path] = "its name does not end in .parquet, in lower case"

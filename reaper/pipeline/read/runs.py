@@ -55,11 +55,16 @@ class Facts:
     """Rows lost that the files before it tell of."""
     server: str
     """The machine of its writer; empty where the file does not say."""
-    bounds: tuple[int, int] | None
+    numbered: bool = True
+    """Whether it says with which number its run began; else `first_conn` is its writer's least."""
+    bounds: tuple[int, int] | None = None
     """Between which instants its rows lie, Unix ns, both inclusive; None: it does not say."""
 
     # What its rows say together, see `file.believe`.
+    t_min: int = 0
     t_max: int = 0
+    first_opened: int | None = None
+    """The least connection id with an opening in it; None: it has no opening."""
     opened_ns: int | None = None
     """When the first of its connections was opened; None: it has no opening."""
     last_conn: int = 0
@@ -78,9 +83,12 @@ class Facts:
     whichever is more; None: there is none of either."""
 
     @property
-    def identity(self) -> tuple[int, str, int]:
-        """What no other file has: its writer, its run, its number. A copy has the same."""
-        return self.writer, self.run, self.serial
+    def identity(self) -> tuple[int, str, int, int]:
+        """What no other file has: its writer, its run, its number. A copy has the same.
+
+        A writer that kept the name of its run over a restart has other connections.
+        """
+        return self.writer, self.run, self.first_conn, self.serial
 
 
 @dataclass(slots=True)
@@ -98,7 +106,12 @@ class Run:
     gap_threshold_ns: int
     opened_ns: int | None
     """When the first connection was opened; None: no opening is in its files."""
+    log_begin_ns: int
     log_end_ns: int
+    first_opened: int | None
+    """Connections with a number below it may have been opened before this log; None: all."""
+    numbered: bool
+    """See `Facts.numbered`."""
     whole: bool
     """Every file since its start is here and nothing was dropped: a number without a row is then a
     loss.
@@ -181,11 +194,11 @@ def missing_serials(serials: Iterable[int]) -> list[int]:
 
 def runs_of(files: list[Facts]) -> list[Run]:
     """The runs that *files* make up: one per writer and start of it."""
-    groups: dict[tuple[int, str], list[Facts]] = {}
+    groups: dict[tuple[int, str, int], list[Facts]] = {}
     for facts in files:
-        groups.setdefault((facts.writer, facts.run), []).append(facts)
+        groups.setdefault((facts.writer, facts.run, facts.first_conn), []).append(facts)
     runs = []
-    for (writer, name), members in groups.items():
+    for (writer, name, first_conn), members in groups.items():
         members.sort(key=lambda facts: facts.serial)
         serials = [facts.serial for facts in members]
         dropped = max(facts.dropped for facts in members)
@@ -194,7 +207,7 @@ def runs_of(files: list[Facts]) -> list[Run]:
                 index=0,
                 name=name,
                 writer=writer,
-                first_conn=members[0].first_conn,
+                first_conn=first_conn,
                 last_conn=((writer + 1) << SEQUENCE_BITS) - 1,
                 tick_ns=max(facts.tick_ns for facts in members),
                 full=all(facts.mode == "full" for facts in members),
@@ -203,7 +216,15 @@ def runs_of(files: list[Facts]) -> list[Run]:
                     (facts.opened_ns for facts in members if facts.opened_ns is not None),
                     default=None,
                 ),
+                log_begin_ns=min(facts.t_min for facts in members),
                 log_end_ns=max(facts.t_max for facts in members),
+                first_opened=first_conn
+                if serials[0] == 1 and members[0].numbered
+                else min(
+                    (facts.first_opened for facts in members if facts.first_opened is not None),
+                    default=None,
+                ),
+                numbered=all(facts.numbered for facts in members),
                 whole=serials == list(range(1, len(serials) + 1)) and not dropped,
                 holed=bool(missing_serials(serials)) or dropped > 0,
                 drained=any(facts.drained for facts in members),

@@ -1,0 +1,432 @@
+"""Planted kinds of journals, each with the answer that is right: faults that must never PASS,
+beside servers that kept the law and must not FAIL.
+
+One kind is one journal. Spark is asked about all of them at once: each has a listener of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow")
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from reaper.journal import Journal
+from reaper.pipeline.audit.account import PIECES
+from reaper.pipeline.audit.run import Settings, audit
+from reaper.pipeline.audit.words import as_text
+from reaper.pipeline.engine import use
+from reaper.pipeline.read.inputs import check
+from tests.helpers.pipeline_traffic import MS, WALL, S, journal, on_spark, only, play
+
+Plant = Callable[[Path], None]
+END = 5000 * S
+PASS, FAIL, OPEN = "pass", "fail", "inconclusive"
+BOTH = ("full", "gaps")
+
+
+def scripts(*of: str, mode: str = "full", drains: bool = False, **options: Any) -> Plant:
+    """A journal of a connection per script, that goes on for an hour after the last of them."""
+
+    def plant(place: Path) -> None:
+        with journal(place / "server", int(place.name), mode=mode, **options) as ours:
+            for number, script in enumerate(of):
+                play(script, (10 + number) * S, ours, listener=place.name)
+            ours.config(END, "still here")
+            if drains:
+                ours.drain(END)
+
+    return plant
+
+
+def changed(plant: Plant, edit: Callable[[pa.Table], pa.Table], side: str = "server") -> Plant:
+    """The journal of *plant*, its one file edited."""
+
+    def edited(place: Path) -> None:
+        plant(place)
+        path = only(place / side)
+        table = pq.read_table(path)
+        pq.write_table(edit(table).replace_schema_metadata(table.schema.metadata), path)
+
+    return edited
+
+
+def without(kind: str, of: int = 0) -> Callable[[pa.Table], pa.Table]:
+    """An edit: the row number *of* of a *kind* is gone."""
+
+    def edit(table: pa.Table) -> pa.Table:
+        rows = [i for i, each in enumerate(table["kind"].to_pylist()) if each == kind]
+        return table.take([i for i in range(table.num_rows) if i != rows[of]])
+
+    return edit
+
+
+def column(name: str, value: Any, kinds: tuple[str, ...]) -> Callable[[pa.Table], pa.Table]:
+    """An edit: *name* is *value* in the rows of *kinds*."""
+
+    def edit(table: pa.Table) -> pa.Table:
+        rows = zip(table["kind"].to_pylist(), table[name].to_pylist(), strict=True)
+        values = [value if kind in kinds else old for kind, old in rows]
+        place = table.schema.get_field_index(name)
+        return table.set_column(place, table.schema.field(name), pa.array(values, table[name].type))
+
+    return edit
+
+
+def without_metadata(key: str) -> Callable[[Path], None]:
+    def forget(place: Path) -> None:
+        path = only(place / "server")
+        table = pq.read_table(path)
+        kept = {k: v for k, v in table.schema.metadata.items() if k != f"reaper.{key}".encode()}
+        pq.write_table(table.replace_schema_metadata(kept), path)
+
+    return forget
+
+
+def then(plant: Plant, more: Callable[[Path], None]) -> Plant:
+    def both(place: Path) -> None:
+        plant(place)
+        more(place)
+
+    return both
+
+
+def forgotten(mode: str, of: int, forgotten: int, **options: Any) -> Plant:
+    """Connections of which the last *forgotten* are never closed."""
+    right, wrong = "open 0 30; touch 3; reap 33.5 33", "open 0 30; touch 3"
+    return scripts(*[right] * (of - forgotten), *[wrong] * forgotten, mode=mode, **options)
+
+
+def restarted(place: Path) -> None:
+    """A server that keeps its run's name over a restart, and numbers its connections anew."""
+    for start, sequence in enumerate((1, 100_000)):
+        with journal(place / "server" / f"{start}", int(place.name), sequence=sequence) as ours:
+            for number in range(20):
+                play(
+                    "open 0 5; touch 2; close_peer 3", (10 + number) * S, ours, listener=place.name
+                )
+            ours.drain(END)
+    for path in (place / "server").rglob("*.parquet"):
+        table = pq.read_table(path)
+        pq.write_table(
+            table.replace_schema_metadata({**table.schema.metadata, b"reaper.run": b"abcdef"}), path
+        )
+
+
+def dropped(side: str, lost: bool = True) -> Plant:
+    """Both sides of forty connections; six of the client's last bytes were sent 3 s before they
+    were closed. Their rows are lost, as its writer says.
+    """
+
+    def plant(place: Path) -> None:
+        options: dict[str, Any] = {side: {"queue_rows": 80 if lost else 1000}}
+        with (
+            journal(place / "server", 1, **options.get("server", {})) as ours,
+            journal(place / "client", 2, **options.get("client", {})) as theirs,
+        ):
+            for peer in range(40):
+                both(ours, theirs, peer, place.name, 0)
+            ours.config(END, "still here")
+
+    return plant
+
+
+def both(ours: Journal, theirs: Journal, peer: int, listener: str, way: int, late: int = 0) -> None:
+    """Both sides of a connection whose bytes take *way* ns to the other side; it is closed *late*
+    ns after it says so.
+    """
+    t = (10 + peer) * S
+    seen = theirs.open(t, 5000, listener, peer=peer)
+    log = ours.open(t + way, 5000, listener, peer=peer)
+    seen.touch(t + S, 10)
+    log.touch(t + S + way, 10)
+    log.reap(t + 6 * S + way + 900 * MS, t + 6 * S + way + 100 * MS)
+    seen.close_peer(t + 6 * S + 2 * way + 901 * MS + late)
+
+
+def far_away(way_ms: int, late: int = 0) -> Plant:
+    """Both sides of forty connections; one of ten is closed *late* ns after its row says so."""
+
+    def plant(place: Path) -> None:
+        with journal(place / "server", 1) as ours, journal(place / "client", 2) as theirs:
+            for peer in range(40):
+                both(ours, theirs, peer, place.name, way_ms * MS, late if peer % 10 == 0 else 0)
+            ours.config(END, "still here")
+
+    return plant
+
+
+def touched(*edits: Callable[[Path], None]) -> Plant:
+    plant = scripts(*["open 0 5; touch 2; close_peer 3"] * 5)
+
+    def both_(place: Path) -> None:
+        plant(place)
+        for edit in edits:
+            edit(place)
+
+    return both_
+
+
+def linked(place: Path) -> None:
+    (place / "server" / "again.parquet").symlink_to(only(place / "server"))
+
+
+def capitals(place: Path) -> None:
+    only(place / "server").rename(place / "server" / "X.PARQUET")
+    scripts("open 0 5; touch 2; close_peer 3", sequence=50_000)(place)
+
+
+LONG = "open 0 30; touch 10; touch 310; close_peer 311"
+FINE = "open 0 30; touch 10; touch 39; close_peer 45"
+KINDS: dict[str, tuple[str, Plant]] = {}
+for mode in BOTH:
+    of: dict[str, tuple[str, Plant]] = {
+        # What passed and must not.
+        "ten of thirty forgotten": (FAIL, forgotten(mode, 30, 10)),
+        "none of thirty forgotten": (PASS, forgotten(mode, 30, 0)),
+        "ten of thirty forgotten, drained": (FAIL, forgotten(mode, 30, 10, drains=True)),
+        "activity under no stated timeout": (
+            OPEN,
+            changed(
+                scripts(*[LONG] * 10, mode=mode),
+                column("timeout_ms", None, ("activity", "close_peer")),
+            ),
+        ),
+        "the same in time": (PASS, scripts(*[FINE] * 10, mode=mode)),
+        "a close under no stated timeout": (
+            FAIL if mode == "full" else OPEN,
+            changed(
+                scripts(*["open 0 30; close_peer 300"] * 10, mode=mode),
+                column("timeout_ms", None, ("close_peer",)),
+            ),
+        ),
+        "reaped while it was suspended": (
+            FAIL,
+            scripts("open 0 30; touch 2; retime 0; reap 302 300", mode=mode),
+        ),
+        "reaped while it was suspended, no due": (
+            FAIL,
+            scripts("open 0 30; touch 2; retime 0; reap 302 -", mode=mode),
+        ),
+        "closed by the program while suspended": (
+            PASS,
+            scripts("open 0 30; touch 2; retime 0; close_app 302", mode=mode),
+        ),
+        "silences beyond 64 bits": (
+            OPEN,
+            changed(
+                scripts(
+                    *["open 0 30; " + "; ".join(f"touch {3 * i}" for i in range(1, 21))] * 2,
+                    mode=mode,
+                ),
+                column("idle_ns", 1 << 59, ("activity",)),
+            ),
+        ),
+        # What failed and must not.
+        "a silent connection gets a second": (
+            PASS,
+            scripts(*["open 0 3600; touch 2; retimed 300.25 1; reap 301.2 301"] * 5, mode=mode),
+        ),
+        "a silent connection gets a second, and is closed late": (
+            FAIL,
+            scripts("open 0 3600; touch 2; retimed 300.25 1; reap 303 301", mode=mode),
+        ),
+        "a silent connection gets a second, and speaks": (
+            PASS,
+            scripts(
+                "open 0 3600; touch 2; retimed 300.25 1; touch 300.9; close_peer 301", mode=mode
+            ),
+        ),
+        "a silent connection gets a second, and speaks late": (
+            FAIL,
+            scripts(
+                "open 0 3600; touch 2; retimed 300.25 1; touch 303; close_peer 303.5", mode=mode
+            ),
+        ),
+        "overdue before it got another timeout": (
+            FAIL,
+            scripts("open 0 30; touch 2; retimed 300.25 1; reap 301.2 301", mode=mode),
+        ),
+        "a silent connection gets an hour": (
+            PASS,
+            scripts("open 0 30; touch 2; retimed 20 3600; touch 300; close_peer 301", mode=mode),
+        ),
+        "parked, then reaped by the longer timeout": (
+            PASS,
+            scripts("open 0 30; touch 2; retimed 20 60; reap 62.5 62", mode=mode),
+        ),
+        "shortened, then forgotten": (
+            FAIL,
+            scripts("open 0 3600; touch 2; retimed 300 5", mode=mode),
+        ),
+        # Twenty of our own.
+        "reaped a second early": (FAIL, scripts("open 0 30; touch 2; reap 31 31", mode=mode)),
+        "reaped in time": (PASS, scripts("open 0 30; touch 2; reap 32.5 32", mode=mode)),
+        "reaped before its due": (FAIL, scripts("open 0 5; touch 2; deadline 9 10", mode=mode)),
+        "reaped three seconds late": (FAIL, scripts("open 0 30; touch 2; reap 35 32", mode=mode)),
+        "reaped by a due that lies": (FAIL, scripts("open 0 30; touch 2; reap 50 49.5", mode=mode)),
+        "active after 32 seconds of 30": (
+            FAIL,
+            scripts("open 0 30; touch 32; close_peer 33", mode=mode),
+        ),
+        "active after 31 seconds of 30": (
+            PASS,
+            scripts("open 0 30; touch 31; close_peer 32", mode=mode),
+        ),
+        "left by its client after 300 of 30": (
+            FAIL,
+            scripts("open 0 30; close_peer 300", mode=mode),
+        ),
+        "closed by the program after 300 of 30": (
+            FAIL,
+            scripts("open 0 30; close_app 300", mode=mode),
+        ),
+        "no timeout at all": (PASS, scripts("open 0 0; touch 400; close_peer 900", mode=mode)),
+        "spared and forgotten": (
+            FAIL,
+            scripts("open 0 30; averted 30.5; close_peer 98", mode=mode),
+        ),
+        "spared and read": (
+            PASS,
+            scripts("open 0 30; averted 30.5; touch 30.6; close_peer 32", mode=mode),
+        ),
+        "two ends": (
+            FAIL,
+            changed(
+                scripts(FINE, mode=mode),
+                lambda table: pa.concat_tables(
+                    [table, table.filter(pa.compute.equal(table["kind"], "close_peer"))]
+                ),
+            ),
+        ),
+        "no opening": (OPEN, changed(scripts(FINE, FINE, mode=mode), without("open", 1))),
+        "no first opening": (OPEN, changed(scripts(FINE, FINE, mode=mode), without("open"))),
+        "no end": (
+            FAIL if mode == "full" else OPEN,
+            changed(scripts(FINE, FINE, mode=mode), without("close_peer")),
+        ),
+        "an activity is gone": (FAIL, changed(scripts(FINE, FINE, mode=mode), without("activity"))),
+        "a footer without its first number": (
+            PASS,
+            then(scripts(*[FINE] * 20, mode=mode), without_metadata("first_conn")),
+        ),
+        "a number without a row": (
+            FAIL,
+            changed(
+                scripts(*[FINE] * 3, mode=mode),
+                lambda table: table.filter(
+                    pa.compute.not_equal(table["conn"], sorted(set(table["conn"].to_pylist()))[2])
+                ),
+            ),
+        ),
+        "open for a second when the log ends": (
+            PASS,
+            scripts(FINE, "open 4985 30; touch 4986", mode=mode),
+        ),
+        "open for an hour without a timeout": (PASS, scripts(FINE, "open 0 0", mode=mode)),
+        "suspended for an hour": (PASS, scripts(FINE, "open 0 30; touch 2; retime 0", mode=mode)),
+    }
+    KINDS |= {f"{name} ({mode})": kind for name, kind in of.items()}
+KINDS |= {
+    "a close claims that nothing was in force (full)": (
+        FAIL,
+        scripts(*["open 0 30; claim 0; close_peer 300"] * 10),
+    ),
+    "activity claims that nothing was in force (full)": (
+        OPEN,
+        scripts(*["open 0 30; claim 0; touch 300; claim 30; close_peer 310"] * 10),
+    ),
+    "activity while nothing was in force (full)": (
+        PASS,
+        scripts(*["open 0 30; retime 0; touch 300; retime 30; close_peer 310"] * 10),
+    ),
+    "open, and an activity is gone (full)": (
+        OPEN,
+        changed(scripts("open 0 30; touch 10; touch 20; retime 0"), without("activity")),
+    ),
+    "open, and an activity is gone (gaps)": (
+        OPEN,
+        changed(
+            scripts("open 0 30; touch 10; touch 20; retime 0", mode="gaps"), without("activity")
+        ),
+    ),
+    "killed, and open for too long to tell (gaps)": (
+        OPEN,
+        changed(
+            scripts(FINE, "open 0 30; touch 20", mode="gaps"),
+            lambda table: table.filter(
+                pa.compute.fill_null(
+                    pa.compute.not_equal(table["reason"].cast(pa.string()), "open"), True
+                )
+            ),
+        ),
+    ),
+    "a run's name kept over a restart": (PASS, restarted),
+    "a link to a file of the journal": (PASS, touched(linked)),
+    "a file in capitals": (OPEN, touched(capitals)),
+}
+JOINED: dict[str, tuple[str, Plant]] = {
+    "the client's rows are lost": (OPEN, dropped("client")),
+    "no row is lost": (PASS, dropped("client", lost=False)),
+    "a round trip of 400 ms": (PASS, far_away(200)),
+    "a round trip of 400 ms, and four closes 3 s late": (FAIL, far_away(200, 3 * S)),
+    "a round trip of a millisecond": (PASS, far_away(0)),
+    "four closes 3 s later than they say": (FAIL, far_away(0, 3 * S)),
+}
+
+
+def answer(spark: Any, place: Path, out: str = "out") -> dict[str, Any]:
+    sides = [place / side for side in ("server", "client")]
+    server, client = (check([side], now_ns=WALL) if side.exists() else None for side in sides)
+    assert server is not None
+    return audit(spark, server, client, place / out, Settings()).summary
+
+
+def adds_up(summary: dict[str, Any]) -> bool:
+    """Whether all that is judged, allowed and unjudged is all the time that there was."""
+    return all(
+        each["lifetime_ns"]
+        == each["judged_ns"]
+        + sum(each["allowed_ns"].values())
+        + sum(entry["ns"] for entry in each["unjudged"].values())
+        for each in summary["accounted"].values()
+    )
+
+
+@pytest.mark.parametrize("name", [*KINDS, *JOINED])
+def test_each_kind_gets_the_answer_that_is_right(spark: Any, tmp_path: Path, name: str) -> None:
+    wanted, plant = (KINDS | JOINED)[name]
+    place = tmp_path / "1"
+    plant(place)
+    summary = answer(spark, place)
+    assert (summary["result"], adds_up(summary)) == (wanted, True), summary["reasons"]
+    assert "connection-hours judged" in as_text(summary).splitlines()[0]
+
+
+def judged(spark: Any, inputs: Any, out: Path) -> tuple[dict[str, Any], list[tuple[Any, ...]]]:
+    """The summary of *inputs*, and every connection as it was judged."""
+    found = audit(spark, inputs, None, out, Settings())
+    columns = ("conn", "listener", "verdict", "unjudged", "lifetime_ns", *PIECES)
+    rows = found.connections.select(*columns).collect()
+    return found.summary, sorted((tuple(row) for row in rows), key=lambda row: row[0])
+
+
+@on_spark
+def test_both_engines_judge_all_kinds_alike(spark: Any, real_spark: Any, tmp_path: Path) -> None:
+    for number, (_, plant) in enumerate(KINDS.values(), 1):
+        plant(tmp_path / f"{number}")
+    inputs = check([tmp_path], now_ns=WALL)
+    use("embedded")
+    embedded, rows = judged(spark, inputs, tmp_path / "embedded")
+    use("spark")
+    summary, connections = judged(real_spark, inputs, tmp_path / "spark")
+    assert connections == rows
+    assert summary["accounted"] == embedded["accounted"]
+    assert (adds_up(summary), summary["reasons"]) == (True, embedded["reasons"])
+    assert len(summary["accounted"]) == len(KINDS)
