@@ -133,6 +133,8 @@ class ConnectionLog:
         if silent <= (min(least, timeout_ms * 1_000_000) if timeout_ms else least):
             self.timeout_ms = timeout_ms
             return
+        if self._changed_ns > self.last_ns:  # of two changes at one instant the later counts
+            t = max(t, self._changed_ns + 1)
         due = self.due_ns(self.last_ns, self._timeout_ms)
         self._timeout_ms = timeout_ms
         self._row(t, CONFIG, due=due, reason=RETIME)

@@ -257,6 +257,13 @@ for mode in BOTH:
             PASS,
             scripts("open 0 30; touch 2; retimed 20 3600; touch 300; close_peer 301", mode=mode),
         ),
+        "two other timeouts at one instant of a silence": (
+            PASS,
+            scripts(
+                *["open 0 30; touch 10; retimed 38 2; retimed 38 30; close_app 39.9"] * 4,
+                mode=mode,
+            ),
+        ),
         "parked, then reaped by the longer timeout": (
             PASS,
             scripts("open 0 30; touch 2; retimed 20 60; reap 62.5 62", mode=mode),
