@@ -127,6 +127,10 @@ def test_peers_that_never_speak_again_leave_the_advice_where_the_others_end() ->
     ]
     advice = _recommend(kaplan_meier(counts), Policy(), 0.0)
     assert (advice["at_least_s"], 50 <= advice["timeout_s"] <= 60) == (None, True)
+    assert "dead peers" in advice["because"][-1]
+    of_requests = _recommend(kaplan_meier(counts), Policy(), 0.0, tells_ends=False)
+    assert of_requests["timeout_s"] == advice["timeout_s"]
+    assert "an access log has no line for a close" in of_requests["because"][-1]
 
 
 def test_a_timeout_is_of_hours_where_silences_are() -> None:

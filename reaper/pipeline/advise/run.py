@@ -183,7 +183,9 @@ def advise(
             ((edge, ended, censored) for edge, (ended, censored) in counts.items()),
             traffic.spread.get(key),
         )
-        entry = _listener(curve, facts, policy, traffic.span_s, threshold, tick)
+        entry = _listener(
+            curve, facts, policy, traffic.span_s, threshold, tick, tells_ends=logs is None
+        )
         listeners[named.get(key, "(none)")] = entry
     summary: dict[str, Any] = {
         "schema": SCHEMA,
@@ -221,6 +223,8 @@ def _listener(
     span_s: float,
     threshold: float,
     tick_s: float,
+    *,
+    tells_ends: bool,
 ) -> dict[str, Any]:
     total = facts["connections"]
     trade_off: list[dict[str, Any]] = []
@@ -241,7 +245,7 @@ def _listener(
                 "beyond_what_was_seen": candidate > curve.horizon,
             }
         )
-    recommendation = _recommend(curve, policy, threshold, tick_s, span_s)
+    recommendation = _recommend(curve, policy, threshold, tick_s, span_s, tells_ends=tells_ends)
     timeout = recommendation["timeout_s"]
     if timeout is not None:
         recommendation |= {"tick_s": tick_for(min(timeout, BESIDE)), "wheel_size": WHEEL_SIZE}
@@ -263,7 +267,13 @@ def _listener(
 
 
 def _recommend(
-    curve: Curve, policy: Policy, threshold: float, tick_s: float = 1.0, span_s: float = 0.0
+    curve: Curve,
+    policy: Policy,
+    threshold: float,
+    tick_s: float = 1.0,
+    span_s: float = 0.0,
+    *,
+    tells_ends: bool = True,
 ) -> dict[str, Any]:
     """The shortest timeout that keeps the policy at the careful end of its interval, then the load
     balancer's rule.
@@ -306,6 +316,9 @@ def _recommend(
             f"{outlived:.1%} of the silences outlasted everything that was seen: dead peers, or "
             "longer than any timeout that was in force; the log cannot tell which, only a longer "
             "timeout on a few servers can"
+            if tells_ends
+            else f"after {outlived:.1%} of the silences no request followed: an access log has no "
+            "line for a close, and does not tell how long those lasted"
         )
     step = 1.0 if chosen <= 60 else 5.0  # whole seconds, and multiples of five beyond a minute
     timeout = max(math.ceil(chosen / step) * step, math.ceil(threshold), 1.0)
