@@ -16,8 +16,8 @@ of that phase is in force, counted from where this table says:
                                                              Continue` if that was waited for
     TUNNEL, IDLE  either side may speak                      the last byte of either
     FIRST_BYTE    nothing has come yet                       the opening
-    HEADERS       bytes came after what was last sent        the look that found it; more bytes do
-                                                             not extend it
+    HEADERS       bytes came after what was last sent        the last byte before the look that
+                                                             found it; more do not extend it
     KEEP_ALIVE    none of these                              the last byte sent
 
 No event says that a phase begins. So no look is further away than the shortest limit of all, and a
@@ -248,19 +248,20 @@ class Guard(Watched):
         """
         info = transports.tcp_info(transport)
         phase = self._found(transport, info)
+        # The kernel's seconds include those in which this process stood still, which are charged to
+        # nobody.
+        clock = self._reaper.driver.clock
+        stalled, self._stalled = clock.stalled - self._stalled, clock.stalled
         if phase is not self._phase:
             self._phase = phase
             self._since = self._driver.now()
+            if phase is Phase.HEADERS and info is not None:
+                # The first byte of a head came no later than its last.
+                self._since -= max(info.received_ago - stalled - STAMP, 0.0)
             self._counted = 0 if info is None else info.acknowledged
             self._progress = transports.Progress(transport) if phase is Phase.WRITE else None
             if phase is Phase.WRITE:
                 self._reaper.sweep.add(self)
-        # The kernel's seconds include those in which this process stood still, which are charged to
-        # nobody.
-        stalled, self._stalled = (
-            self._reaper.driver.clock.stalled - self._stalled,
-            self._reaper.driver.clock.stalled,
-        )
         limit = self._rules.limits.get(phase)
         if limit is None or phase is Phase.IN_FLIGHT:
             return None

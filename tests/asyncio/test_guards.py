@@ -434,6 +434,26 @@ async def test_a_transport_that_is_closed_and_not_freed_is_forgotten_when_it_is_
         assert r.statistics().reasons == {}
 
 
+async def test_half_a_head_is_counted_from_its_byte_and_not_from_the_look_that_finds_it() -> None:
+    given = {"timeouts.first_byte": "500ms", "timeouts.headers": "1h"}
+
+    class Silent(Echo):
+        def data_received(self, data: bytes) -> None:
+            pass
+
+    def silent(r: AsyncioReaper) -> Callable[[], Any]:
+        return polled.guard(Silent, lambda transport: Phase.KEEP_ALIVE, reaper=r)
+
+    config = ReaperConfig.load(environ={}, overrides=given)
+    async with serving(silent, config) as (r, address):
+        _, writer = await asyncio.open_connection(*address)
+        writer.write(b"G")
+        sent = r.driver.now()
+        await eventually(lambda: any("headers" in one._reason() for one in guards_of(r)))
+        assert guards_of(r)[0]._since < sent + 0.25
+        writer.close()
+
+
 async def test_after_an_answer_that_was_taken_slowly_the_keep_alive_is_in_force() -> None:
     """`write`, an hour here, held in its place."""
     given = {"timeouts.keep_alive": "400ms", "timeouts.write": "1h"}
