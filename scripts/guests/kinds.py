@@ -375,6 +375,11 @@ HTTP_LIVES = (
         quick=True,
     ),
     Kind(
+        name="has sent 700 kB that a late route reads after 1.6 s",
+        acts=(Send(post("/late?1.6", MEGABYTE[:700_000])), Until(1), Send(get())),
+        answers=(Want(700_000), HELLO),
+    ),
+    Kind(
         name="sends its body 0.5 s after a late route began, which reads after 1.6 s",
         acts=(
             Send(get("/late?1.6", "Content-Length: 5", method="POST")),

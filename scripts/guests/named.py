@@ -48,11 +48,8 @@ OUTSIDE = (
 
 HYPERCORN_H2 = ("hypercorn, HTTP/2", "hypercorn, trio, HTTP/2")
 GUNICORN_H2 = ("gunicorn, asgi, HTTP/2", "gunicorn, threads, HTTP/2")
-HALF_HEADS = (
-    "sends half a head",
-    "sends one byte",
+DRIPPED_HEADS = (
     "drips a head that never ends",
-    "sends half of its second head",
     "drips its second head, which never ends",
 )
 
@@ -66,9 +63,9 @@ NAMED: tuple[Named, ...] = (
     ),
     Named(
         OUTSIDE,
-        HALF_HEADS,
-        "the guard sees bytes, and not that they are half a head: the limit before it holds first,"
-        " so `headers` ends the client up to one limit late",
+        DRIPPED_HEADS,
+        "the guard looks when a limit is over, and the kernel says when the last byte came, and not"
+        " the first of those that drip: `headers` ends the client up to one limit late",
         late=True,
     ),
     Named(
@@ -90,21 +87,6 @@ NAMED: tuple[Named, ...] = (
         ("HTTP/2: sends half a preface",),
         "its bytes begin a request of HTTP/1 for hypercorn: up to one limit late",
         late=True,
-        sometimes=True,
-    ),
-    Named(
-        ("hypercorn, trio",),
-        (
-            "pipelines behind a route of 1.3 s",
-            "pipelines two POSTs behind a route of 1.3 s",
-            "pipelines half a request behind a route of 1.3 s, and ends it 0.6 s after that",
-        ),
-        "a request that waits behind a slow one is taken for the head of the next",
-    ),
-    Named(
-        ("hypercorn, trio",),
-        ("takes nothing of 7 MB",),
-        "hypercorn on trio has no limit for a client that takes nothing",
         sometimes=True,
     ),
     Named(

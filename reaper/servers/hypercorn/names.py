@@ -51,7 +51,7 @@ TRIO = Foreign(
         "hypercorn.trio.worker_context:WorkerContext": "terminated",
     },
 )
-READER = Foreign(PYTHON, ("3.11", "3.14"), {"asyncio.streams:StreamReader": "_buffer"})
+READER = Foreign(PYTHON, ("3.11", "3.14"), {"asyncio.streams:StreamReader": "_buffer _waiter"})
 
 ON_ASYNCIO: tuple[Foreign, ...] = (ASYNCIO, H2, READER)
 ON_TRIO: tuple[Foreign, ...] = (TRIO, H2)

@@ -82,6 +82,15 @@ def forget(server: Any) -> None:
         session.over()
 
 
+def reads(server: Any) -> bool:
+    """Whether *server*, a `TCPServer`, waits for bytes. It does not while the application has yet to
+    take as many pieces of a body as hypercorn keeps for it.
+    """
+    reader = getattr(server, "reader", None)
+    found = server.stream.reading if reader is None else reader._waiter is not None
+    return bool(found)
+
+
 def phase_of(server: Any) -> Phase:
     """The phase of the connection of *server*, a `TCPServer` on asyncio or on trio."""
     inner = getattr(getattr(server, "protocol", None), "protocol", None)
@@ -98,6 +107,6 @@ def phase_of(server: Any) -> Phase:
     if theirs.__name__ == "IDLE":
         return Phase.KEEP_ALIVE
     if theirs.__name__ == "SEND_BODY":
-        return Phase.BODY
+        return Phase.BODY if reads(server) else Phase.IN_FLIGHT
     ours = inner.connection.our_state.__name__
     return Phase.IN_FLIGHT if ours in ("SEND_RESPONSE", "SEND_BODY") else Phase.KEEP_ALIVE

@@ -14,12 +14,14 @@ from typing import Any
 
 import trio
 
+from ...core.lease import Lease
 from ...driver.driver import Driver
 from ...driver.pressing import relieve
-from ...driver.sockets import shut
+from ...driver.sockets import reset_on_close, shut
 from ...driver.watched import Watched
 from ...policy import IdlePolicy, Phase
 from ...policy.min_rate import NoSweep
+from ...policy.phases import NOT_TAKEN
 from ...policy.pressure import Pressure, limits_here
 from ...trio.connection import socket_of
 from ...trio.reaper import TrioReaper
@@ -85,7 +87,10 @@ class Served(Watched):
         return int(self._socket.fileno())
 
     def _cut(self, reason: str) -> None:
-        shut(self._socket.fileno())
+        if reason in NOT_TAKEN:  # the kernel would go on offering it what is queued
+            reset_on_close(self._socket)
+        else:
+            shut(self._socket.fileno())
         self._socket.close()
 
     def look(self) -> None:
@@ -98,6 +103,18 @@ class Served(Watched):
         elif phase is Phase.KEEP_ALIVE and self.policy.phase is Phase.FIRST_BYTE:
             return
         self.enter(phase)
+
+    def pardon(self, lease: Lease) -> bool:
+        """At the final check: whether hypercorn works for the client after all. Nothing says so while
+        requests wait in it behind one that takes long, or a body that the application reads late.
+        """
+        if lease is not self.lease or self.policy.phase is Phase.WRITE:
+            return False
+        if PHASE_OF(self._server) is not Phase.IN_FLIGHT:
+            return False
+        # After this check: being spared counts as activity, which would undo it.
+        self._driver.after(0.0, self.look)
+        return True
 
     def enter(self, phase: Phase) -> None:
         """Let the timeout of *phase* begin now; does nothing once the connection is closed."""
@@ -113,17 +130,26 @@ def hypercorn_waits(server: Any) -> bool:
 
 
 class Stream:
-    """Passes bytes to and from the *inner* stream, and tells *connection* about them."""
+    """Passes bytes to and from the *inner* stream, and tells *connection* about them.
+
+    Attributes:
+        reading: Whether hypercorn waits for bytes.
+    """
 
     def __init__(self, inner: Any, connection: Served, now: Callable[[], float]) -> None:
         self._inner = inner
         self._connection = connection
         self._now = now
+        self.reading: bool = False
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         connection = self._connection
-        connection.look()
-        data: bytes = await self._inner.receive_some(max_bytes)
+        self.reading = True
+        try:
+            connection.look()
+            data: bytes = await self._inner.receive_some(max_bytes)
+        finally:
+            self.reading = False
         connection.policy.bytes_in(len(data), self._now())
         return data
 
