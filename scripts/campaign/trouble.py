@@ -19,7 +19,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
@@ -40,6 +40,7 @@ from ..guests.named import faults
 from ..serving import ROOT, Server, free_port, load, serving
 from ..stops import trial as stops
 from ..stops.words import LAST
+from ..streams.proxies import command_of
 from ..tools import Missing, get, metrics, nginx, tool
 from . import fuzz
 
@@ -375,6 +376,121 @@ async def told_to_stop(given: Round, streams: int, sockets: int, answers: int) -
         given.outcome.count(name, found)
         if found != wanted:
             given.outcome.failures.append(f"{how}: {found} of {wanted} {name}")
+
+
+# ---- streams
+
+FULL = 60.0
+"""Seconds from which a trial of streams has them all."""
+FEWER = 50
+"""In a shorter one, one of so many comes."""
+BRIEF = 4.5
+"""Seconds that a stream is quiet in a shorter one."""
+A_PROXY = 5_000
+"""Streams that one process of a proxy has: two descriptors each."""
+
+
+async def quiet(
+    given: Round, streams: dict[str, int], read: str, seconds: float, beside: str
+) -> None:
+    """Streams that are quiet for *seconds*, behind proxies with the read timeout *read*: of the
+    server none is cut, and of the one that *beside* starts, stock, all are.
+    """
+    if given.left < FULL:
+        streams, seconds = {name: count // FEWER for name, count in streams.items()}, BRIEF
+    port = free_port()
+    command = [sys.executable, "-m", *beside.format(port=port).split()]
+    failures = given.outcome.failures
+    with ExitStack() as stack:
+        stock = stack.enter_context(serving(command, given.folder / "stock.log", port=port))
+        lanes = [
+            (name, server, count, given.folder / f"{name}-{server.port}-{first}")
+            for name, wanted in streams.items()
+            for first in range(0, wanted, A_PROXY)
+            for count in [min(wanted - first, A_PROXY)]
+            for server in (given.server, stock)
+        ]
+        fronts = []
+        for name, server, count, folder in lanes:
+            words = command_of(name, folder, at := free_port(), server.port, read, most=count)
+            fronts.append(stack.enter_context(serving(words, folder / "log", port=at)))
+        found = await asyncio.gather(
+            *(
+                _heard(front, count, seconds)
+                for front, (_, _, count, _) in zip(fronts, lanes, strict=True)
+            )
+        )
+    for (name, server, count, _), heard in zip(lanes, found, strict=True):
+        guarded = server is given.server
+        who, which = ("guarded", "whole") if guarded else ("stock", "cut")
+        given.outcome.count(f"{name}, {who}: {which}", heard[which])
+        if guarded:
+            given.outcome.count(f"{name}: pings", heard["pings"])
+        if heard[which] != count:
+            failures.append(f"{name}, {who}: {heard[which]} of {count} {which}: {heard}")
+
+
+async def _heard(front: Server, count: int, seconds: float) -> dict[str, int]:
+    """What *count* readers of *front* heard, whose streams are quiet for *seconds*."""
+    readers = await asyncio.create_subprocess_exec(
+        *(
+            sys.executable,
+            "-m",
+            "scripts.streams.readers",
+            front.target,
+            str(count),
+            f"{seconds:g}",
+        ),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+    )
+    said, _ = await readers.communicate()
+    return dict(json.loads(said))
+
+
+BINS = 5
+"""Parts of the window whose ends are counted."""
+
+
+async def spread(given: Round, streams: int, window: float) -> None:
+    """SIGTERM with that many *streams* open, at as many guests as there is time for: their ends are
+    even over *window* seconds.
+    """
+    most = 1.5
+    if given.left < FULL:  # a fifth of them, and a part is short beside what a busy machine takes
+        streams, window, most = streams // 5, 3.0, 2.5
+    settings = {
+        "REAPER_TICK": "250ms",
+        "REAPER_TIMEOUTS_DRAIN_WINDOW": f"{window:g}s",
+        "REAPER_TIMEOUTS_DRAIN_STREAMS": "2s",
+        "REAPER_TIMEOUTS_DRAIN": f"{window + 10:g}s",
+    }
+    for name in random.sample(list(stops.COMMANDS), len(stops.COMMANDS)):
+        seen = await asyncio.to_thread(
+            stops.tried,
+            name,
+            given.folder / name.replace(" ", "-"),
+            settings=settings,
+            streams=streams,
+            answers=0,
+            patience=window + 30,
+        )
+        given.outcome.count("guests")
+        ended = [each for each in seen.streams if each.whole and each.ended is not None]
+        counts = histogram([each.ended or 0.0 for each in ended], window)
+        given.outcome.figures[f"ends of {name}"] = " ".join(map(str, counts))
+        if len(ended) < streams or max(counts) > most * streams / BINS:
+            given.outcome.failures.append(f"{name}: of {streams} {len(ended)} whole, {counts}")
+        if given.left <= 0:
+            break
+
+
+def histogram(ends: list[float], window: float) -> list[int]:
+    """How many of *ends*, instants, lie in each part of the *window* that begins with the first."""
+    counts = [0] * BINS
+    for each in ends:
+        counts[min(int((each - min(ends)) / window * BINS), BINS - 1)] += 1
+    return counts
 
 
 # ---- lifetimes

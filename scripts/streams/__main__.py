@@ -1,0 +1,101 @@
+"""`python -m scripts.streams [--document]`: a reader leaves a quiet stream behind nginx and HAProxy;
+when does the server hear of it?
+
+One rule: *the table of docs/howto/streams.md was written by this command*; no figure in it is typed
+by hand. It needs root, or network namespaces: a reader vanishes with its link.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from loadgen.vanish import namespace
+from reaper.config.flags import Parser
+
+from ..provenance import machine
+from ..serving import ROOT
+from .leaving import SETTINGS, WAYS, Left, Readers, Way
+from .proxies import PROXIES
+
+PAGE = ROOT / "docs" / "howto" / "streams.md"
+BEGIN = "<!-- streams: written by `python -m scripts.streams --document`, do not edit -->"
+END = "<!-- end of streams -->"
+PATIENCE = 30.0
+"""Seconds for which what is left behind is watched."""
+
+Table = dict[str, dict[Way, Left]]
+
+
+def main() -> int:
+    """Measure. Exit status: 0 measured, 2 bad arguments."""
+    parser = Parser(prog="python -m scripts.streams", description=__doc__.splitlines()[0])
+    parser.add_argument("--document", action="store_true", help="write the table into the page")
+    options = parser.parse_args()
+    about = machine()
+    if options.document and about["dirty"]:
+        parser.error("--document: commit the changes first, so that the table can name a commit")
+    table = measure(PATIENCE)
+    print("\n".join(rows(table)))
+    if options.document:
+        document(about, table)
+    return 0
+
+
+def measure(patience: float) -> Table:
+    """All columns, side by side, for each proxy and each way of leaving."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        name, ours, go = stack.enter_context(namespace())
+        columns = {
+            column: Readers(stack, folder / str(number), given, (name, ours))
+            for number, (column, given) in enumerate(SETTINGS.items())
+        }
+        go()
+        for each in columns.values():
+            each.leave()
+        with ThreadPoolExecutor(len(columns)) as threads:
+            watched = threads.map(lambda each: each.watched(patience), columns.values())
+            return dict(zip(columns, watched, strict=True))
+
+
+def rows(table: Table) -> list[str]:
+    """The table of the page."""
+    found = [f"| | the reader | {' | '.join(table)} |", f"|---|---|{'---|' * len(table)}"]
+    for proxy in PROXIES:
+        for way in WAYS:
+            cells = [said(column[proxy, way]) for column in table.values()]
+            found.append(f"| {proxy} | {way} | {' | '.join(cells)} |")
+    return found
+
+
+def said(left: Left) -> str:
+    """One cell: after how long the connection was gone, and the handler where that differs."""
+    if left == (None, None):
+        return "open"
+    connection = "open" if left.connection is None else f"{left.connection:.1f} s"
+    if left.handler is None:
+        return f"{connection}, handler goes on"
+    if left.connection is not None and abs(left.handler - left.connection) < 0.5:
+        return connection
+    return f"{connection}, handler {left.handler:.1f} s"
+
+
+def document(known: dict[str, Any], table: Table) -> None:
+    """Write *table* between the marks of the page. Raises SystemExit: it has none."""
+    taken = f"{known['date']}, {known['cpus']} cores, {known['python']}"
+    lines = [f"`python -m scripts.streams`, commit {known['commit'][:12]}, {taken}.", ""]
+    page = PAGE.read_text(encoding="utf-8")
+    before, _, rest = page.partition(BEGIN)
+    if not rest:
+        raise SystemExit(f"{PAGE} lacks the mark {BEGIN}")
+    written = [before + BEGIN, "", *lines, *rows(table), "", END + rest.partition(END)[2]]
+    PAGE.write_text("\n".join(written), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

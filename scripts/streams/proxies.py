@@ -1,0 +1,70 @@
+"""nginx and HAProxy in front of a server, with a read timeout of so many seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from ..tools import nginx, tool
+
+NGINX = """
+    proxy_read_timeout {read}; proxy_http_version 1.1; proxy_set_header Connection "";
+    server {{ listen {host}:{port} backlog=4096; location / {{
+        proxy_pass http://127.0.0.1:{backend}; }} }}
+"""
+HAPROXY = """
+global
+    maxconn {most}
+defaults
+    mode http
+    timeout connect 5s
+    timeout client {read}
+    timeout server {read}
+frontend f
+    bind {host}:{port} backlog 4096
+    default_backend b
+backend b
+    server s 127.0.0.1:{backend}
+"""
+
+
+def _nginx(folder: Path, most: int, given: dict[str, str | int]) -> list[str]:
+    return nginx(folder, NGINX.format(**given), most=3 * most + 100)
+
+
+def _haproxy(folder: Path, most: int, given: dict[str, str | int]) -> list[str]:
+    config = folder / "haproxy.cfg"
+    config.write_text(HAPROXY.format(**given, most=2 * most + 50))
+    return [tool("haproxy"), "-f", str(config)]
+
+
+_COMMANDS: dict[str, Callable[[Path, int, dict[str, str | int]], list[str]]] = {
+    "nginx": _nginx,
+    "HAProxy": _haproxy,
+}
+PROXIES = tuple(_COMMANDS)
+"""The proxies that can be started."""
+
+
+def command_of(
+    proxy: str,
+    folder: Path,
+    port: int,
+    backend: int,
+    read: str,
+    *,
+    most: int,
+    host: str = "127.0.0.1",
+) -> list[str]:
+    """The command of *proxy*, which listens on *port* and asks the server at *backend*.
+
+    Args:
+        folder: Its files are written there.
+        read: Its read timeout, in its own words, which are the same for both: `3s`.
+        most: The most clients it has at a time.
+    Raises:
+        Missing: it is not installed.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    given: dict[str, str | int] = {"host": host, "port": port, "backend": backend, "read": read}
+    return _COMMANDS[proxy](folder, most, given)

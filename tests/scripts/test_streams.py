@@ -1,0 +1,109 @@
+"""Readers of quiet streams: which is whole, which was cut, and how ends lie in a window."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from scripts.campaign.trouble import BINS, histogram
+from scripts.serving import free_port, serving
+from scripts.streams import __main__ as command
+from scripts.streams.leaving import WAYS, Left
+from scripts.streams.proxies import PROXIES, command_of
+from scripts.streams.readers import LAST_CHUNK, Reader, come, listen
+from scripts.streams.words import FIRST, LAST, PING
+from tests.helpers.server_process import installed
+
+HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+WHOLE = HEAD + chunk(FIRST) + chunk(PING) + chunk(PING) + chunk(LAST) + LAST_CHUNK
+ANSWERS = {
+    "whole": WHOLE,
+    "cut before its last event": HEAD + chunk(FIRST) + chunk(PING),
+    "cut before its last chunk": WHOLE.removesuffix(LAST_CHUNK),
+    "refused": b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n",
+}
+
+
+def readers(*answers: bytes) -> list[Reader]:
+    """What readers have heard of a server that gives each the next of *answers*, and closes."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            for answer in answers:
+                connection, _ = listening.accept()
+                with connection:
+                    connection.recv(1000)
+                    connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        found = come(listening.getsockname(), len(answers), "1")
+        listen(found, time.monotonic() + 20)
+        thread.join()
+    return found
+
+
+def test_a_stream_is_whole_if_its_last_event_and_its_last_chunk_have_come() -> None:
+    whole, early, late, refused = readers(*ANSWERS.values())
+    assert [each.whole for each in (whole, early, late, refused)] == [True, False, False, False]
+    assert [each.began for each in (whole, early, late, refused)] == [True, True, True, False]
+    assert [each.pings for each in (whole, early)] == [2, 1]
+    assert all(each.ended is not None for each in (whole, early, late, refused))
+
+
+def test_ends_are_counted_by_the_part_of_the_window_that_they_lie_in() -> None:
+    assert BINS == 5
+    assert histogram([100 + each / 10 for each in range(50)], 5.0) == [10] * 5
+    assert histogram([100.0] * 49 + [109.0], 5.0) == [49, 0, 0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("left", "words"),
+    [
+        (Left(None, None), "open"),
+        (Left(0.1, None), "0.1 s, handler goes on"),
+        (Left(0.1, 2.1), "0.1 s, handler 2.1 s"),
+        (Left(16.3, 16.2), "16.3 s"),
+        (Left(None, 16.2), "open, handler 16.2 s"),
+    ],
+)
+def test_a_cell_says_both_ends_where_they_differ(left: Left, words: str) -> None:
+    assert command.said(left) == words
+
+
+def test_the_table_stands_between_the_marks_of_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = tmp_path / "streams.md"
+    page.write_text(f"before\n{command.BEGIN}\nold\n{command.END}\nafter\n")
+    monkeypatch.setattr(command, "PAGE", page)
+    cells = {(proxy, way): Left(1.0, 1.0) for proxy in PROXIES for way in WAYS}
+    about = {"date": "today", "cpus": 2, "python": "3.11", "commit": "0123456789abcdef"}
+    command.document(about, {"stock": cells})
+    said = page.read_text()
+    assert "| HAProxy | vanishes | 1.0 s |" in said
+    assert (said[:7], "old" in said, said[-6:]) == ("before\n", False, "after\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("proxy", PROXIES)
+def test_each_proxy_starts_with_what_is_written_for_it(proxy: str, tmp_path: Path) -> None:
+    installed(proxy.lower())
+    port = free_port()
+    words = command_of(proxy, tmp_path, port, free_port(), "3s", most=10)
+    with (
+        serving(words, tmp_path / "log", port=port) as server,
+        socket.create_connection(server.address, timeout=20) as client,
+    ):
+        client.sendall(b"GET /quiet/1 HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert client.recv(12) in (b"HTTP/1.1 502", b"HTTP/1.1 503")
