@@ -50,9 +50,9 @@ THREADS = Foreign(
     TESTED,
     {
         "gunicorn.workers.gthread:ThreadWorker": """
-            _serve_http2_stream accept alive cfg enqueue_req handle_exit handle_h2c_upgrade
-            handle_http2 handle_request init_process log max_keepalived murder_keepalived
-            murder_pending nr_conns on_pending_socket_readable pending_conns poller
+            _cap_keepalive _serve_http2_stream accept alive cfg enqueue_req handle_exit
+            handle_h2c_upgrade handle_http2 handle_request init_process log max_keepalived
+            murder_keepalived murder_pending nr_conns on_pending_socket_readable pending_conns poller
         """,
         "gunicorn.workers.gthread:TConn": "cfg client close is_http2 parser sock timeout",
         "gunicorn.http.unreader:Unreader": "chunk take_buffered",

@@ -363,6 +363,14 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
         if not self.alive:
             super().murder_pending()
 
+    def _cap_keepalive(self, deadline: float) -> None:
+        """The worker stops. Those that have said nothing yet are waited for until *deadline*, as
+        gunicorn waits for those that rest between two requests.
+        """
+        super()._cap_keepalive(deadline)
+        for conn in self.pending_conns:
+            conn.timeout = min(conn.timeout, deadline)
+
     def handle_exit(self, sig: int, frame: Any) -> None:
         """On SIGTERM serve for `timeouts.drain_delay`, one answer per connection; then stop."""
         delay = self._settings.timeouts.drain_delay

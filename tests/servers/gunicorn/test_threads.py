@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from gunicorn.http2.connection import HTTP2ServerConnection
+from gunicorn.workers import gthread
 from gunicorn.workers.gthread import TConn
 
 import reaper.gunicorn
@@ -94,3 +95,18 @@ def test_the_journal_says_who_ended_a_connection(
     wait_until(lambda: ends == [True])
     ask(server, "HTTP/1", "the server")
     wait_until(lambda: ends == [True, False])
+
+
+def test_a_stop_waits_for_a_silent_client_as_gunicorn_for_a_resting_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not for `first_byte`, which is an hour here, nor for `--keep-alive`."""
+    monkeypatch.setenv("REAPER_TIMEOUTS_FIRST_BYTE", "1h")
+    monkeypatch.setattr(gthread, "STOP_KEEPALIVE_LINGER", 0.2)
+    given = {"keepalive": "3600", "graceful_timeout": "3600"}
+    with worker(reaper.gunicorn.ThreadWorker, wsgi.application, **given) as server:
+        with connect(server) as client, connect(server) as asks:
+            asks.sendall(get(b"/"))
+            heard(asks)  # so the silent one was accepted
+            server.stop()
+            assert rest(client) == b""
