@@ -49,8 +49,12 @@ async def test_a_request_that_is_no_stream_calls_these_functions_of_ours_and_no_
     async with serving(protocol, keep_alive=500) as served:
         reader, writer = await served.connect()
         await ask(reader, writer)  # uvicorn's protocol is made
-        with calls() as found:
-            await ask(reader, writer)
+        each: list[list[str]] = []
+        for _ in range(5):
+            with calls() as found:
+                await ask(reader, writer)
+            each.append(found)
         writer.close()
         await asyncio.sleep(0)
-    assert sorted(found) == sorted(CALLS[protocol])
+    fewest = min(each, key=len)  # A wake, which is nobody's request, may fall into one.
+    assert sorted(fewest) == sorted(CALLS[protocol])
