@@ -6,6 +6,8 @@ One kind is one journal. Spark is asked about all of them at once: each has a li
 
 from __future__ import annotations
 
+import random
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,8 @@ pytest.importorskip("pyarrow")
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from reaper.journal import Journal
 from reaper.pipeline.audit.account import PIECES
@@ -23,10 +27,13 @@ from reaper.pipeline.audit.run import Settings, audit
 from reaper.pipeline.audit.words import as_text
 from reaper.pipeline.engine import use
 from reaper.pipeline.read.inputs import check
+from scripts import audit_model
 from tests.helpers.pipeline_traffic import MS, WALL, S, journal, on_spark, only, play
 
 Plant = Callable[[Path], None]
 END = 5000 * S
+MODELS = 20
+"""Journals of the model server that both engines are asked about, besides the kinds."""
 PASS, FAIL, OPEN = "pass", "fail", "inconclusive"
 BOTH = ("full", "gaps")
 
@@ -374,6 +381,13 @@ KINDS |= {
             ),
         ),
     ),
+    "its end is lost, and its last row is without a timeout (gaps)": (
+        OPEN,
+        changed(
+            scripts(FINE, "open 0 30; retime 0; touch 300; retime 30; close_peer 302", mode="gaps"),
+            without("close_peer", 1),
+        ),
+    ),
     "a run's name kept over a restart": (PASS, restarted),
     "a link to a file of the journal": (PASS, touched(linked)),
     "a file in capitals": (OPEN, touched(capitals)),
@@ -416,6 +430,21 @@ def test_each_kind_gets_the_answer_that_is_right(spark: Any, tmp_path: Path, nam
     assert "connection-hours judged" in as_text(summary).splitlines()[0]
 
 
+@settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(chance=st.randoms(use_true_random=False))
+def test_the_audit_passes_no_fault_of_a_model_and_fails_no_honest_one(
+    spark: Any, chance: random.Random
+) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        faults = audit_model.write_journal(Path(place) / "server", chance)
+        summary = answer(spark, Path(place))
+    why = summary["reasons"]
+    assert audit_model.wrong_answer(faults, summary["result"], why) is None
+    assert adds_up(summary)
+
+
 def judged(spark: Any, inputs: Any, out: Path) -> tuple[dict[str, Any], list[tuple[Any, ...]]]:
     """The summary of *inputs*, and every connection as it was judged."""
     found = audit(spark, inputs, None, out, Settings())
@@ -428,6 +457,9 @@ def judged(spark: Any, inputs: Any, out: Path) -> tuple[dict[str, Any], list[tup
 def test_both_engines_judge_all_kinds_alike(spark: Any, real_spark: Any, tmp_path: Path) -> None:
     for number, (_, plant) in enumerate(KINDS.values(), 1):
         plant(tmp_path / f"{number}")
+    writers = range(len(KINDS) + 1, len(KINDS) + MODELS + 1)
+    for writer in writers:
+        audit_model.write_journal(tmp_path / f"{writer}", random.Random(writer), writer)
     inputs = check([tmp_path], now_ns=WALL)
     use("embedded")
     embedded, rows = judged(spark, inputs, tmp_path / "embedded")
@@ -436,4 +468,4 @@ def test_both_engines_judge_all_kinds_alike(spark: Any, real_spark: Any, tmp_pat
     assert connections == rows
     assert summary["accounted"] == embedded["accounted"]
     assert (adds_up(summary), summary["reasons"]) == (True, embedded["reasons"])
-    assert len(summary["accounted"]) == len(KINDS)
+    assert len(summary["accounted"]) == len(KINDS) + MODELS

@@ -149,7 +149,10 @@ def _rules(frame: DataFrame, limit: Column) -> DataFrame:
         )
         .withColumns(
             {
-                "_silent": _is(F.col("_timeout_ms") == 0) & ~F.col("_stated"),
+                # In `gaps` mode a timeout may be in force since, of which no row tells.
+                "_silent": _is(F.col("_timeout_ms") == 0)
+                & ~F.col("_stated")
+                & (full | ~no_end | F.col("_by_told")),
                 "_stays_open": no_end & F.col("_stated") & F.col("_fresh"),
                 "_hidden": _is(
                     ~full
