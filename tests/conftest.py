@@ -153,7 +153,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
-ON_SPARK = {"cluster", "engines", "kinds", "live", "places"}
+ON_SPARK = {"cluster", "engines", "kinds", "live", "notebook", "places"}
 """The files `pipeline/test_*` that start a Spark: each process that runs one keeps a JVM of its own
 until it ends."""
 

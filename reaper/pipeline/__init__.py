@@ -13,6 +13,7 @@ Room by room, in the order of their imports:
     losses/           requests that a proxy lost to an idle close, from its log
     live/             journals that grow
     report/ whatif/   the audit as a page; a journal replayed under other settings
+    notebook          the same questions of DataFrames; reaper.pipeline.events, .audit, ...
     cli               the commands, assembled
 
 In each room `command.py` declares the flags and `run.py` does the work. Nothing in the library
@@ -22,3 +23,30 @@ that shares code with what it judges shares its errors.
 
 Stability: provisional.
 """
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["advise", "audit", "events", "losses", "summary"]
+
+
+def __getattr__(name: str) -> Any:
+    """Nothing is imported before it is asked for."""
+    if name in ("events", "summary"):
+        from . import notebook
+
+        return getattr(notebook, name)
+    if name == "audit":
+        import reaper.pipeline.audit
+
+        return reaper.pipeline.audit
+    if name == "advise":
+        import reaper.pipeline.advise
+
+        return reaper.pipeline.advise
+    if name == "losses":
+        import reaper.pipeline.losses
+
+        return reaper.pipeline.losses
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -91,6 +91,8 @@ PIPELINE = {
     "report": COMMON | {"read", "audit", "advise"},
     "whatif": COMMON | {"read", "audit", "advise", "report"},
     "cli": COMMON | {"read", "audit", "advise", "live", "losses", "report", "whatif"},
+    "notebook": COMMON | {"read", "audit", "advise", "losses"},
+    "doors": {"notebook"},
     "__main__": {"cli"},
 }
 """The rooms of `reaper/pipeline/` likewise."""

@@ -12,3 +12,7 @@ six steps: read, silences, judge, join, sum up, conclude. In the order of these 
     sums       verdicts, lateness and offenders, counted
     words      every sentence that the audit says
 """
+
+from ..doors import callable_room
+
+callable_room(__name__)

@@ -1,0 +1,169 @@
+"""DataFrame in, DataFrame out: the pipeline's questions for a notebook, on either engine.
+
+The rule of this module: *a guest changes nothing of the session that it is given*. No setting of it
+stays changed, and nothing is stopped.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from ..errors import InvalidArgument
+from .advise.run import Policy
+from .advise.run import advise as advise_of
+from .arguments import aside_lines
+from .audit.run import Settings
+from .audit.run import audit as audit_of
+from .engine import use
+from .engine.spark import HUGE_METHOD, compile_what_runs
+from .losses.formats import KNOWN
+from .losses.run import parsed, with_silence
+from .places import Place, Remote, place
+from .read.frames import read_events, small_frame
+from .read.inputs import Inputs, check, hole_line
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_INPUTS, _SUMMARY = "_reaper_inputs", "_reaper_summary"
+_SET = ("spark.sql.shuffle.partitions", HUGE_METHOD)
+"""What a question sets in a session of Spark, and `_answered_by` sets back."""
+
+ADVICE: pa.Schema = pa.schema(
+    [
+        ("listener", pa.string()),
+        ("timeout_s", pa.float64()),
+        ("silences_cut", pa.float64()),
+        ("silences_cut_low", pa.float64()),
+        ("silences_cut_high", pa.float64()),
+        ("connections_cut", pa.float64()),
+        ("mean_open", pa.float64()),
+        ("peak_open", pa.int64()),
+        ("recommended_s", pa.float64()),
+        ("at_least_s", pa.float64()),
+    ]
+)
+"""What `advise` gives. Grain: one row per listener and timeout."""
+
+
+def events(spark: SparkSession, paths: str | os.PathLike[str] | Sequence[Any]) -> DataFrame:
+    """The rows of journals, one per event: the columns of the schema, and `code`, the kind as its
+    place in `reaper.journal.schema.KINDS`.
+
+    Args:
+        spark: A Spark session, or one of the embedded engine. Nothing of it is changed.
+        paths: Directories or files of journals.
+    Warns:
+        UserWarning: a file was put aside, or is missing between others; the message says why.
+    """
+    given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    places: list[Place] = [place(os.fspath(each)) for each in given]
+    with _answered_by(spark):
+        remote = any(isinstance(each, Remote) for each in places)
+        inputs = check(places, spark=spark if remote else None)
+        frame = read_events(spark, inputs)
+    for text in [*aside_lines(inputs.quarantined), *map(hole_line, inputs.holes)]:
+        warnings.warn(text, stacklevel=2)
+    vars(frame)[_INPUTS] = inputs
+    return frame
+
+
+def audit(
+    events: DataFrame,
+    client: DataFrame | None = None,
+    *,
+    out: str | os.PathLike[str] | None = None,
+    settings: Settings | None = None,
+) -> DataFrame:
+    """One row per connection, with its `verdict`; key: conn. `summary` has the answer.
+
+    Args:
+        events: What `events` gave, of servers.
+        client: The same, of the load generator.
+        out: Where the rows are kept, as Parquet; None: in a temporary directory of this machine,
+            which stays.
+    """
+    server, theirs = _inputs(events), None if client is None else _inputs(client)
+    kept = place(os.fspath(out)) if out is not None else Path(tempfile.mkdtemp(prefix="reaper-"))
+    with _answered_by(events.sparkSession) as spark:
+        kept.mkdir(parents=True, exist_ok=True)
+        found = audit_of(spark, server, theirs, kept, settings or Settings())
+    vars(found.connections)[_SUMMARY] = found.summary
+    return found.connections
+
+
+def advise(events: DataFrame, *, max_cut: float = 0.001, behind: str | None = None) -> DataFrame:
+    """What each timeout would cut of the silences in *events* (what `events` gave), see `ADVICE`.
+    `summary` has the recommendation and its reasons.
+    """
+    inputs = _inputs(events)
+    with _answered_by(events.sparkSession) as spark:
+        found = advise_of(spark, inputs, None, Policy(max_cut=max_cut, behind=behind))
+        rows = [
+            (
+                *(name, row["timeout_s"], row["silences_cut"], *row["silences_cut_interval"]),
+                *(row["connections_cut"], float(row["mean_open"]), row["peak_open"]),
+                *(entry["recommendation"]["timeout_s"], entry["recommendation"]["at_least_s"]),
+            )
+            for name, entry in found["listeners"].items()
+            for row in entry["trade_off"]
+        ]
+        frame = small_frame(spark, rows, ADVICE)
+    vars(frame)[_SUMMARY] = found
+    return frame
+
+
+def losses(lines: DataFrame, log_format: str) -> DataFrame:
+    """The requests in *lines* (`value`: a line of a proxy's log), see `losses.run.REQUESTS`: outcome
+    `lost` is one whose server closed at once, after a silence of silence_ns.
+    """
+    if log_format not in KNOWN:
+        raise InvalidArgument(f"log_format {log_format!r}: expected one of {', '.join(KNOWN)}")
+    with _answered_by(lines.sparkSession):
+        requests = parsed(lines, log_format).where("kind = 0")
+        return with_silence(requests.drop("value", "saved", "kind"))
+
+
+def summary(frame: DataFrame) -> dict[str, Any]:
+    """What the command would have printed with `--json`, of what `audit` or `advise` gave."""
+    found: dict[str, Any] | None = vars(frame).get(_SUMMARY)
+    if found is None:
+        raise InvalidArgument("frame: expected what audit or advise gave, as it was given")
+    return found
+
+
+def _inputs(frame: DataFrame) -> Inputs:
+    found: Inputs | None = vars(frame).get(_INPUTS)
+    if found is None:
+        raise InvalidArgument(
+            "events: expected what reaper.pipeline.events gave, as it was given: it knows the "
+            "files' ticks, stalls and ends, which no row has"
+        )
+    return found
+
+
+@contextmanager
+def _answered_by(session: Any) -> Iterator[Any]:
+    """Let the engine of *session* answer, and leave its settings as they were."""
+    embedded = type(session).__module__.startswith("reaper.")
+    before = use("embedded" if embedded else "spark")
+    theirs = {} if embedded else {name: session.conf.getAll.get(name) for name in _SET}
+    try:
+        if not embedded:
+            compile_what_runs(session)
+        yield session
+    finally:
+        use(before)
+        for name, value in theirs.items():
+            if value is None:
+                session.conf.unset(name)
+            elif session.conf.get(name) != value:
+                session.conf.set(name, value)
