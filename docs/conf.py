@@ -37,6 +37,7 @@ NAVIGATION = {
         "docs/howto/why-closed",
         "docs/howto/websockets",
         "docs/howto/streams",
+        "docs/howto/nat",
         "docs/howto/client-left",
         "docs/howto/drain",
         "docs/howto/waiting-for-connections",

@@ -6,17 +6,21 @@ attach, extras.
 
 from __future__ import annotations
 
+import asyncio
 import doctest
+import os
 import re
 import shlex
 import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyarrow.parquet import read_table
@@ -96,6 +100,51 @@ def test_readers_of_the_readme_come_by_the_symptoms_first() -> None:
     table = PAGES["README.md"].partition("## Where to go from here")[2]
     first = re.findall(r"\]\((docs/[\w/-]+\.md)\)", table)[0]
     assert first == "docs/symptoms.md"
+
+
+def test_the_clients_on_the_page_about_nat_ask_before_a_minute_is_over() -> None:
+    (program,) = blocks("docs/howto/nat.md", "python")
+    names: dict[str, Any] = {}
+    exec(program, names)
+    seen: list[int] = []
+
+    async def asked(url: str) -> None:
+        connector = names["aiohttp"].TCPConnector(socket_factory=names["kept_alive"])
+        async with names["aiohttp"].ClientSession(connector=connector) as session:
+            await session.get(url)
+            seen.append(keep_alive_timer(port))
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        thread = threading.Thread(target=answering, args=(listening, 3), daemon=True)
+        thread.start()
+        url = f"http://127.0.0.1:{port}/"
+        for client in (names["client"], names["session"]):
+            with client:
+                client.get(url)
+                seen.append(keep_alive_timer(port))
+        asyncio.run(asked(url))
+        thread.join()
+    assert all(0 < seconds <= 60 for seconds in seen)
+    assert len(seen) == 3
+
+
+def answering(listening: socket.socket, clients: int) -> None:
+    """Answer one request of each of *clients*, and keep its connection until it closes it."""
+    for _ in range(clients):
+        with listening.accept()[0] as connection:
+            connection.recv(1000)
+            connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+            connection.recv(1)
+
+
+def keep_alive_timer(port: int) -> int:
+    """In how many seconds the kernel asks on the connection to *port*, rounded up; 0: it never does."""
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        _, _, remote, state, _, timer, *_ = line.split()
+        if int(remote.partition(":")[2], 16) == port and state == "01" and timer.startswith("02:"):
+            return -(-int(timer[3:], 16) // os.sysconf("SC_CLK_TCK"))
+    return 0
 
 
 def test_the_scenario_on_the_page_is_one(tmp_path: Path) -> None:
