@@ -5,14 +5,22 @@ what that costs, is in test_pings.py.
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from pathlib import Path
 
 import pytest
+from aiohttp import web
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.events import DataReceived, StreamEnded
 
+import reaper
+import reaper.uvicorn
+from reaper.config import ReaperConfig
 from tests.helpers import quiet_streams
 from tests.helpers.quiet_streams import query_of
-from tests.helpers.servers_here import SERVERS_HERE, server_here
+from tests.helpers.servers_here import SERVERS_HERE, server_here, uvicorn_here
 
 pytestmark = pytest.mark.slow
 
@@ -38,22 +46,94 @@ async def heard(address: tuple[str, int], plan: list[bytes | float], path: str =
     return body
 
 
+async def heard_over_http2(address: tuple[str, int], plan: list[bytes | float]) -> bytes:
+    """The same by HTTP/2."""
+    reader, writer = await asyncio.open_connection(*address[:2])
+    connection = H2Connection(H2Configuration(client_side=True))
+    connection.initiate_connection()
+    path = f"/?{query_of(plan)}"
+    names = {":method": "GET", ":path": path, ":scheme": "http", ":authority": "x"}
+    connection.send_headers(1, list(names.items()), end_stream=True)
+    writer.write(connection.data_to_send())
+    body, ended = b"", False
+    while not ended and (data := await reader.read(65536)):
+        for event in connection.receive_data(data):
+            if isinstance(event, DataReceived):
+                body += event.data
+            ended = ended or isinstance(event, StreamEnded)
+        writer.write(connection.data_to_send())
+    writer.close()
+    assert ended
+    return body
+
+
+PLAN: list[bytes | float] = [EVENT, 2.2, b"data: ", 2.2, b"2\n\n"]
+PAUSED = re.escape(EVENT) + PINGS + rb"data: 2\n\n"
+GIVEN = {"TIMEOUTS_STREAM_PING": "1s", "TICK": "100ms"}
+
+
 @pytest.mark.parametrize("kind", SERVERS_HERE)
 def test_each_server_pings_between_two_events_and_nowhere_else(kind: str, tmp_path: Path) -> None:
     async def ask(address: tuple[str, int]) -> list[bytes]:
         return list(
             await asyncio.gather(
-                heard(address, [EVENT, 2.2, b"data: ", 2.2, b"2\n\n"]),
+                heard(address, PLAN),
                 heard(address, [2.2, EVENT]),
                 heard(address, [EVENT, 2.2, EVENT], "/gzip"),
+                *([heard_over_http2(address, PLAN)] if "hypercorn" in kind else []),
             )
         )
 
-    given = {"TIMEOUTS_STREAM_PING": "1s", "TICK": "100ms"}
     made = quiet_streams.for_aiohttp()
-    with server_here(kind, tmp_path / "log", quiet_streams.application, made, given) as here:
-        paused, late, gzip = asyncio.run(ask(here.address))
-    assert re.fullmatch(re.escape(EVENT) + PINGS + rb"data: 2\n\n", paused), paused
+    with server_here(kind, tmp_path / "log", quiet_streams.application, made, GIVEN) as here:
+        paused, late, gzip, *others = asyncio.run(ask(here.address))
+    for each in (paused, *others):
+        assert re.fullmatch(PAUSED, each), each
     early = b"" if kind in LAZY else PINGS
     assert re.fullmatch(early + re.escape(EVENT), late), late
     assert gzip == EVENT * 2
+
+
+def test_uvicorn_pings_a_stream_of_http2(tmp_path: Path) -> None:
+    config = ReaperConfig.load(environ={f"REAPER_{name}": said for name, said in GIVEN.items()})
+    protocol, app = reaper.uvicorn.Http2, quiet_streams.application
+    with uvicorn_here(protocol, tmp_path / "log", app, config) as here:
+        assert re.fullmatch(PAUSED, asyncio.run(heard_over_http2(here.address, PLAN)))
+
+
+async def goodbye(request: web.Request) -> web.StreamResponse:
+    """A stream that says goodbye when it is told; `/spared` is told of no age, `/deaf` asks nothing."""
+    request["reaper"] = {"stream_age": request.path != "/spared"}
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+    await response.prepare(request)
+    if request.path == "/deaf":
+        await asyncio.sleep(60)
+    try:
+        await asyncio.wait_for(reaper.stopping().wait(), 2)
+        await response.write(b"data: bye\n\n")
+    except TimeoutError:
+        await response.write(EVENT)
+    return response
+
+
+def test_a_stream_of_aiohttp_is_told_at_its_age_and_ended_if_it_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    app = web.Application()
+    app.router.add_get("/{path:.*}", goodbye)
+    aged = {
+        "TIMEOUTS_STREAM_AGE": "1s",
+        "TIMEOUTS_DRAIN_STREAMS": "500ms",
+        "LIMITS_MAX_AGE_JITTER": "0",
+        "TICK": "100ms",
+    }
+
+    async def ask(address: tuple[str, int]) -> list[bytes]:
+        paths = ("/polite", "/deaf", "/spared")
+        return list(await asyncio.gather(*(heard(address, [], path) for path in paths)))
+
+    application = quiet_streams.application
+    with server_here("aiohttp", tmp_path / "log", application, app, aged) as here:
+        assert asyncio.run(ask(here.address)) == [b"data: bye\n\n", b"", EVENT]
+    assert caplog.text.count("stream ended: stream_age, limit 1s") == 2
