@@ -127,12 +127,12 @@ def places(core: IdleReaper, now: float) -> tuple[dict[int, int], dict[int, int]
     """
     ring: Counter[int] = Counter()
     for due, _, slot in core._heap:
-        ring[max(int((due - now) // core.tick), 0)] += slot.live
+        ring[max(int((due - now) // core.tick), 0)] += len(slot)
     wheel: Counter[int] = Counter()
     if len(core._wheel):
         for slot in core._slots:
             if slot.timer is not None and (where := core._wheel.locate(slot.timer)) is not None:
-                wheel[where[0]] += slot.live
+                wheel[where[0]] += len(slot)
     return dict(ring), dict(wheel)
 
 
@@ -165,9 +165,9 @@ def check(core: IdleReaper) -> None:
                 f"slot {slot.key} waits in {places} places instead of one, "
                 "or none without a timeout"
             )
-        if not places and not slot.live:
+        if not places and not slot.chunks:
             raise InvariantViolated(f"slot {slot.key} is empty, and nothing will drop it")
-        armed += slot.live
+        armed += len(slot)
         in_wheel += slot.timer is not None
         for lease in slot:
             if lease not in known:
@@ -177,16 +177,21 @@ def check(core: IdleReaper) -> None:
     suspended = 0
     for slot in core._never.slots.values():
         slot.check()
-        suspended += slot.live
+        suspended += len(slot)
     for slot in core._unfiled:
         if slot.epoch.serial >= 0:
             continue
         slot.check()
-        armed += slot.live
-    if armed != core._armed or armed + suspended != len(core._leases):
+        armed += len(slot)
+    if suspended != core._suspended or armed + suspended != len(core._leases):
         raise InvariantViolated(
-            f"{armed} armed, {suspended} suspended; books: {core._armed} of {len(core._leases)}"
+            f"{armed} armed, {suspended} suspended; "
+            f"books: {core._suspended} suspended of {len(core._leases)}"
         )
+    if core._last is not None and (
+        core._last.epoch is not core._open or core._last not in core._slots or not armed
+    ):
+        raise InvariantViolated("what the next lease is expected to be like has ended")
     if in_wheel != len(core._wheel):
         raise InvariantViolated(f"{in_wheel} slots wait in the wheel, it counts {len(core._wheel)}")
     if not set(core._hooks) <= known:

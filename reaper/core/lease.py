@@ -165,7 +165,7 @@ class Lease:
         """Stop watching: the connection ended by itself. True exactly once, and never after a reap.
         O(1).
         """
-        return self._core._release(self)
+        raise NotImplementedError  # as `touch`
 
     def __repr__(self) -> str:
         state = "ended" if not self.alive else "suspended" if self.suspended else "armed"
@@ -298,10 +298,13 @@ class Statistics:
     """The largest Expiry.lateness."""
 
 
-# Never set here: these are globals of each core's own copies of the two functions below.
+# Never set here: these are globals of each core's own copies of the functions below.
 open_epoch: Epoch
 edge: float
 silence_ended: Callable[[Lease, Epoch], None]
+core: IdleReaper
+counts: Any
+never: Epoch
 
 
 def _touch(self: Lease) -> None:
@@ -315,9 +318,32 @@ def _reporting_touch(self: Lease) -> None:
     self._epoch = open_epoch  # noqa: F821
 
 
+def _release(self: Lease) -> bool:
+    chunk = self._chunk
+    if chunk is None:
+        return False
+    # `slots.remove`, written out: with `register` this is what a connection costs that says nothing.
+    items = chunk.items
+    items[self._pos] = None
+    self._chunk = None
+    chunk.dead = dead = chunk.dead + 1
+    if dead + dead > len(items) or chunk.slot.epoch is never:  # noqa: F821
+        core._left(chunk)  # noqa: F821
+    try:
+        found = core._leases.pop(self.uid, None)  # noqa: F821
+    except Exception:  # of the uid's own __hash__ or __eq__
+        found = None
+    if found is not self:
+        core._lost(self, found)  # noqa: F821
+    if core._hooks:  # noqa: F821
+        core._hooks.pop(self, None)  # noqa: F821
+    counts.released += 1  # noqa: F821
+    return True
+
+
 def bind(base: type[Lease], namespace: dict[str, Any], *, reports: bool = False) -> type[Any]:
     """The lease class of one core, whose `touch` finds the open epoch in *namespace*, under that
-    name.
+    name, and whose `release` finds there the core, its counts, and its epoch that never closes.
 
     A name saves each lease a reference to its core, and each touch two attribute loads; with a
     fifth field a lease would straddle two cache lines, which costs more than both. A namespace of
@@ -331,7 +357,8 @@ def bind(base: type[Lease], namespace: dict[str, Any], *, reports: bool = False)
     # CPython keeps what it learnt about a store in the code object. Two cores must not share one,
     # or each would unlearn what the other taught (tests/core/test_reaper.py:
     # test_two_cores_do_not_share...).
-    code = (_reporting_touch if reports else _touch).__code__
-    touch = FunctionType(code.replace(co_name="touch"), namespace, "touch")
-    touch.__doc__ = Lease.touch.__doc__
-    return type("Lease", (base,), {"__slots__": ("log",) if reports else (), "touch": touch})
+    found: dict[str, Any] = {"__slots__": ("log",) if reports else ()}
+    for name, body in ("touch", _reporting_touch if reports else _touch), ("release", _release):
+        found[name] = FunctionType(body.__code__.replace(co_name=name), namespace, name)
+        found[name].__doc__ = getattr(Lease, name).__doc__
+    return type("Lease", (base,), found)

@@ -79,12 +79,12 @@ WHERE A LEASE CAN LIE
                                    --resume()--> a slot of the open epoch
     release(), from anywhere: ended
 
-A lease lies in exactly one slot while it is alive (`_chunk` is not None), and `_armed` counts those
-that can come due: all but the ones in `_never`. With nothing armed nothing wakes; the first lease
-armed then closes the epoch that was open all that time (`_wake_up`).
+A lease lies in exactly one slot while it is alive (`_chunk` is not None). Those can come due that do
+not lie in `_never`: `_suspended` counts the others. With nothing armed nothing wakes; the first
+lease armed then closes the epoch that was open all that time.
 
 The final check is foreign code: it may call anything. So the leases that it looks at are put into
-slots of their own (`_checked`) first. What is not found there afterwards was changed; what has
+slots of their own first. What is not found there afterwards was changed; what has
 another epoch was touched. Those it names:
 
     named, or with True     active: moved to the open epoch
@@ -112,6 +112,7 @@ changes cannot be found again: `_forget_strays` goes through all then.
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -136,10 +137,13 @@ from .lease import (
     bind,
     call_hooks,
 )
-from .slots import remove
+from .slots import CHUNK, Chunk, remove, tidy
 from .sweep import sweep
 from .ticks import check_count, check_limit, check_now, check_timeout, seconds_to_tick
 from .wheel import TimingWheel
+
+LONG_AGO = -sys.float_info.max
+"""Before any instant that is named."""
 
 STEPS_PER_CALL = 4096
 """Steps of work that one `expire` with a limit may take although it found nothing to reap: a lease
@@ -217,38 +221,48 @@ class IdleReaper:
         self._on_error = on_error
         self._leases: dict[Any, Lease] = {}
         self._hooks: dict[Lease, Hook] = {}
-        self._armed = 0  # leases that can come due
+        self._suspended = 0  # of those leases: the others can come due
         self._counts = Counts()
 
         # Time.
-        self._latest = float("-inf")  # the latest instant that any call has named
-        self._judged = float("-inf")  # the latest instant that `expire` has judged by
+        self._latest = LONG_AGO  # the latest instant that any call has named
+        self._judged = LONG_AGO  # the latest instant that `expire` has judged by
         self._origin = 0.0  # the first instant named
         self._epochs = 0  # closed so far
         self._open = Epoch(0.0, 0)
 
-        # Where slots are. Those of the three kinds that never come due by themselves first.
+        # What the last `register` was given, and its slot in the open epoch: the next is mostly
+        # like it. None once that epoch is closed, or nothing is armed.
+        self._last: IdleSlot | None = None
+        self._last_timeout: float | None = None
+        self._last_reason = ""
+
+        # Where slots are. Those of the two kinds that never come due by themselves first.
         # The epoch that never closes: suspended leases lie in its slots.
         self._never = Epoch(OPEN, -1)
         # Limits that the final check spared lie in this one's slots until the open epoch is closed.
         # There is another one then.
         self._postponed = Epoch(OPEN, -1)
-        self._checked: set[IdleSlot] = set()  # slots of those that the final check is looking at
         self._slots: dict[IdleSlot, None] = {}  # every slot but those, in order of creation
         # Those made in the open epoch, or since it was closed, and not put where they wait yet; of
         # which the first `_closed` were made in epochs that are closed.
         self._unfiled: deque[IdleSlot] = deque()
         self._closed = 0
-        self._left = False  # the last call that caught up has left work
+        self._behind = False  # the last call that caught up has left work
         self._heap: list[tuple[float, int, IdleSlot]] = []  # (due, order of scheduling, slot)
         self._order = count()
         # It counts ticks since _origin.
         self._wheel: TimingWheel[IdleSlot] = TimingWheel(tick=1, wheel_size=wheel_size)
 
-        # What a touch reads: names in a namespace of this core's own, see `bind`.
-        self._namespace: dict[str, Any] = {"open_epoch": self._open}
-        self._lease_base = type("Lease", (Lease,), {"__slots__": (), "_core": self})
-        self._lease_type = bind(self._lease_base, self._namespace)
+        # What a touch and a release read: names in a namespace of this core's own, see `bind`.
+        self._namespace: dict[str, Any] = {
+            "open_epoch": self._open,
+            "core": self,
+            "counts": self._counts,
+            "never": self._never,
+        }
+        base = type("Lease", (Lease,), {"__slots__": (), "_core": self})
+        self._lease_type = bind(base, self._namespace)
         # Seconds before the open epoch: silences that began earlier than that are reported.
         self._edge: float | None = None
         self._changed: Changed = lambda lease: None  # nobody asked
@@ -293,21 +307,56 @@ class IdleReaper:
         Cost: O(1). Every distinct (timeout, reason) adds one slot per epoch: share timeouts; draw
         jitter in ticks.
         """
-        if timeout is not None:
-            timeout = check_timeout("timeout", timeout)
-        now = check_now(now, self._latest)
+        # All is written out here: with `release` it is what a connection costs that says nothing.
+        slot = self._last
+        if (
+            slot is None
+            or timeout is not self._last_timeout
+            or reason is not self._last_reason
+            or since is not None
+        ):
+            slot = None
+            key = None if timeout is None else check_timeout("timeout", timeout), reason
+        if type(now) is not float or not self._latest <= now < OPEN:
+            now = check_now(now, self._latest)
         if since is not None and (not isinstance(since, Lease) or since._core is not self):
             raise InvalidArgument(f"since must be a lease of this core, got {shown(since)}")
-        if uid in self._leases:
-            raise DuplicateUid(f"uid {shown(uid)} is registered already; release its lease first")
-        self._wake_up(now)
         lease: Lease = self._lease_type()
         lease.uid = uid
-        self._leases[uid] = lease
+        if self._leases.setdefault(uid, lease) is not lease:
+            raise DuplicateUid(f"uid {shown(uid)} is registered already; release its lease first")
+        self._latest = now
+        if slot is None:
+            slot = self._slot_like(key, timeout, since, now)
+        elif slot.epoch is not self._open:  # the uid's own __hash__ has closed it
+            slot = self._slot_of(self._open, slot.key)
+        lease._epoch = slot.epoch
+        chunks = slot.chunks
+        chunk = chunks[-1] if chunks else slot.room()
+        items = chunk.items
+        lease._pos = position = len(items)
+        if position >= CHUNK:
+            chunk = slot.room()
+            items = chunk.items
+            lease._pos = 0
+        lease._chunk = chunk
+        items.append(lease)
         if on is not None:
             self._hooks[lease] = on
-        self._arm(lease, self._open if since is None else since._epoch, (timeout, reason))
         return lease
+
+    def _slot_like(self, key: Key, timeout: Any, since: Lease | None, now: float) -> IdleSlot:
+        """Where a lease belongs that has just been entered into the books. Without *since* the next
+        one with this very *timeout* and reason is found to belong there too.
+        """
+        if len(self._leases) - 1 == self._suspended:
+            self._close(now)  # nothing was armed before it, so nothing kept the epochs going
+        if since is not None:
+            return self._slot_of(since._epoch, key)
+        self._last = slot = self._slot_of(self._open, key)
+        self._last_timeout = timeout
+        self._last_reason = key[1]
+        return slot
 
     def report_silences(
         self,
@@ -340,7 +389,8 @@ class IdleReaper:
 
         self._namespace["silence_ended"] = silence_ended
         self._namespace["edge"] = self._open.opened - self._edge
-        self._lease_type = bind(self._lease_base, self._namespace, reports=True)
+        base: Any = self._lease_type.__base__
+        self._lease_type = bind(base, self._namespace, reports=True)
         if changed is not None:
             self._changed = changed
         self.touch = self._touch_by_lease  # type: ignore[method-assign]
@@ -364,12 +414,13 @@ class IdleReaper:
     def discard(self, uid: Hashable) -> bool:
         """`release()` the lease of *uid*; False if it is not registered. O(1)."""
         lease = self._leases.get(uid)
-        return lease is not None and self._release(lease)
+        return lease is not None and lease.release()
 
     def _suspend(self, lease: Lease) -> bool:
         if lease._chunk is None or lease.suspended:
             return False
         self._slot_of(self._never, self._leave(lease)).add(lease)
+        self._suspended += 1
         self._changed(lease)
         return True
 
@@ -377,9 +428,10 @@ class IdleReaper:
         now = check_now(now, self._latest)
         if not lease.suspended:
             return False
-        key = self._leave(lease)
-        self._wake_up(now)
-        self._arm(lease, self._open, key)
+        self._latest = now
+        if not self._armed:
+            self._close(now)  # while nothing was, nothing kept the epochs going
+        self._arm(lease, self._open, self._leave(lease))
         self._changed(lease)
         return True
 
@@ -395,48 +447,51 @@ class IdleReaper:
         key = (timeout, old[1] if reason is None else reason)
         if suspended:
             self._slot_of(self._never, key).add(lease)
+            self._suspended += 1
         else:
             self._arm(lease, lease._epoch, key)
         self._changed(lease)
         return True
 
-    def _release(self, lease: Lease) -> bool:
-        if lease._chunk is None:
-            return False
-        self._leave(lease)
-        if not self._forget(lease):
-            self._forget_strays()
-        if self._hooks:
-            self._hooks.pop(lease, None)
-        self._counts.released += 1
-        return True
-
     def _arm(self, lease: Lease, epoch: Epoch, key: Key) -> None:
         lease._epoch = epoch
-        slot = epoch.slots.get(key)
-        (self._slot_of(epoch, key) if slot is None else slot).add(lease)
-        self._armed += 1
+        self._slot_of(epoch, key).add(lease)
 
     def _leave(self, lease: Lease) -> Key:
-        """Take *lease* out of its slot, and the slot out of the books if that emptied it and it lay
-        far away.
-        """
-        slot: IdleSlot = lease._chunk.slot
+        """Take *lease*, which stays registered, out of its slot."""
+        chunk = lease._chunk
+        slot: IdleSlot = chunk.slot
         remove(lease)
+        self._left(chunk)
+        return slot.key
+
+    def _left(self, chunk: Chunk) -> None:
+        """A lease has left *chunk*: make room, and if that emptied the slot and it lay far away,
+        take it out of the books. *chunk* is more than half empty, or one of those suspended.
+        """
+        if chunk.dead * 2 > len(chunk.items):
+            tidy(chunk)
+        slot: Any = chunk.slot
         if slot.epoch is self._never:
-            if not slot.live:
+            self._suspended -= 1
+            if not slot.chunks:
                 del self._never.slots[slot.key]
-        else:
-            self._armed -= 1
-            if not slot.live and slot.timer is not None:
+        elif not slot.chunks:
+            if self._armed <= 1:
+                self._last = None  # this was the last one
+            if slot.timer is not None:
                 # In the ring an empty slot may wait for its turn: that is soon. In the wheel it
                 # could be a month.
                 slot.timer.cancel()
                 slot.timer = None
                 self._drop(slot)
-            elif not slot.live and slot.key[0] is None and slot.epoch is not self._open:
+            elif slot.key[0] is None and slot.epoch is not self._open:
                 self._drop(slot)  # nothing else would: it waits nowhere
-        return slot.key
+
+    @property
+    def _armed(self) -> int:
+        """How many leases can come due: all but those suspended."""
+        return len(self._leases) - self._suspended
 
     # ---- epochs ----------------------------------------------------------------------------------
     @property
@@ -470,6 +525,7 @@ class IdleReaper:
         ended = self._open
         ended.closed = now
         self._epochs += 1
+        self._last = None
         self._open = Epoch(now, self._epochs)
         self._namespace["open_epoch"] = self._open  # from here on touches lie in it
         if self._edge is not None:
@@ -480,12 +536,6 @@ class IdleReaper:
         if self._postponed.slots:
             self._postponed = Epoch(OPEN, -1)
         return True
-
-    def _wake_up(self, now: float) -> None:
-        """Something is armed at *now*: while nothing was, nothing kept the epochs going."""
-        self._latest = now
-        if not self._armed:
-            self._close(now)
 
     # ---- where slots wait ------------------------------------------------------------------------
     def _slot_of(self, epoch: Epoch, key: Key) -> IdleSlot:
@@ -529,7 +579,7 @@ class IdleReaper:
         """
         if self._closed:
             self._file(most)
-        self._left = self._closed > 0
+        self._behind = self._closed > 0
         if len(self._wheel):
             tick = seconds_to_tick(self._latest, self._origin, self.tick)
             for timer in self._wheel.advance(tick, most):
@@ -537,7 +587,7 @@ class IdleReaper:
                 slot.timer = None
                 heappush(self._heap, (slot.due, next(self._order), slot))
             start = self._wheel.next_expiry()
-            self._left = self._left or (start is not None and start <= tick)
+            self._behind = self._behind or (start is not None and start <= tick)
 
     def _file(self, most: int | None) -> None:
         left = self._closed if most is None else most
@@ -545,7 +595,7 @@ class IdleReaper:
             slot = self._unfiled[0]
             left -= 1
             if slot.epoch.serial >= 0:
-                if slot.live:
+                if slot.chunks:
                     self._schedule(slot)
                 elif slot in self._slots:  # it was not dropped when its last lease left
                     self._drop(slot)
@@ -553,7 +603,7 @@ class IdleReaper:
                 moves = None if most is None else max(left * STEPS_PER_SLOT, 1)
                 moved = sweep(slot, self._slot_of, None, moves)[1]
                 left -= moved // STEPS_PER_SLOT
-                if slot.live:
+                if slot.chunks:
                     continue
                 del slot.epoch.slots[slot.key]
             self._unfiled.popleft()
@@ -565,7 +615,7 @@ class IdleReaper:
         """
         heap = self._heap
         for _ in range(SLOTS_PER_CALL):
-            if not heap or heap[0][2].live:
+            if not heap or heap[0][2].chunks:
                 break
             self._drop(heappop(heap)[2])
         return heap[0][0] if heap else None
@@ -578,9 +628,9 @@ class IdleReaper:
         None when nothing is registered, or everything is suspended: then only `register`, `resume`
         or `retime` can change that. An instant in the past means there is work now. O(1) amortised.
         """
-        if not self._armed:
+        if len(self._leases) == self._suspended:
             return None
-        if self._left:
+        if self._behind:
             return self._latest
         end = self.epoch_ends
         due = self._next_due()
@@ -598,7 +648,9 @@ class IdleReaper:
         named before.
         """
         check_limit(limit)
-        self._latest = now = check_now(now, self._latest)
+        if type(now) is not float or not self._latest <= now < OPEN:
+            now = check_now(now, self._latest)
+        self._latest = now
         if now - self._open.opened >= self.epoch_length / 2:
             self._close(now)
         self._judged = now
@@ -656,7 +708,7 @@ class IdleReaper:
         heap, room = self._heap, limit
         steps = all_moved = 0
         # What is left in the wheel may be due, but not before this tick.
-        start = self._wheel.next_expiry() if self._left else None
+        start = self._wheel.next_expiry() if self._behind else None
         while heap and heap[0][0] <= now and not self._closed:
             if start is not None and self._lowered_at(heap[0][0]) >= start:
                 break
@@ -670,7 +722,7 @@ class IdleReaper:
             all_moved += moved
             if silent:
                 taken.append(Due(slot.epoch, slot.key, silent))
-            if slot.live:
+            if slot.chunks:
                 heappush(heap, entry)
             else:
                 self._drop(slot)
@@ -684,9 +736,10 @@ class IdleReaper:
     def _final_check(self, due: list[Due], spare: Spare) -> list[Due]:
         """What *spare* leaves of *due*."""
         # Into slots of their own: the leases live, and whatever is called on them counts.
+        checked: set[IdleSlot] = set()
         for epoch, key, leases in due:
             slot = IdleSlot(epoch, key)
-            self._checked.add(slot)
+            checked.add(slot)
             for lease in leases:
                 slot.add(lease)
         answer: dict[Lease, bool] | None = None
@@ -694,20 +747,24 @@ class IdleReaper:
             spared = spare([lease for group in due for lease in group.leases])
             answer = dict(spared) if isinstance(spared, Mapping) else dict.fromkeys(spared, True)
         finally:
-            due = [group._replace(leases=self._left_of(group, answer)) for group in due]
-            for slot in self._checked:
+            due = [group._replace(leases=self._left_of(group, checked, answer)) for group in due]
+            for slot in checked:
                 # Or slot, chunk and leases would be a circle, which only the collector frees.
                 slot.chunks.clear()
-            self._checked.clear()
         return due
 
-    def _left_of(self, group: Due, answer: dict[Lease, bool] | None) -> list[Lease]:
+    def _left_of(
+        self, group: Due, checked: set[IdleSlot], answer: dict[Lease, bool] | None
+    ) -> list[Lease]:
         """What is to be reaped of *group*; the others go where they belong. None: the check failed,
         all stay due.
+
+        Args:
+            checked: The slots in which the leases lay that were checked.
         """
         left = []
         for lease in group.leases:
-            if lease._chunk is None or lease._chunk.slot not in self._checked:
+            if lease._chunk is None or lease._chunk.slot not in checked:
                 continue  # it ended, or was suspended or retimed, during the check
             epoch = lease._epoch
             if answer is not None and epoch is group.epoch:  # not touched during the check
@@ -725,25 +782,37 @@ class IdleReaper:
     def _end_all(self, due: list[Due]) -> None:
         strays = 0
         for group in due:
-            self._armed -= len(group.leases)
             for lease in group.leases:
                 lease._chunk = None
                 strays += not self._forget(lease)
         if strays:
             self._forget_strays()
+        if not self._armed:
+            self._last = None
 
     def _forget(self, lease: Lease) -> bool:
         """Take *lease*, which has ended, out of the books. False if its uid does not lead to it any
         more.
         """
         try:
-            found = self._leases.pop(lease.uid)
-            if found is lease:
-                return True
-            self._leases[found.uid] = found
-        except Exception:  # of the dictionary, or of the uid's own __hash__ or __eq__
+            found = self._leases.pop(lease.uid, None)
+        except Exception:  # of the uid's own __hash__ or __eq__
+            found = None
+        return found is lease or self._forget_odd(lease, found)
+
+    def _forget_odd(self, lease: Lease, found: Lease | None) -> bool:
+        """`_forget`, where the uid of *lease* led to *found*, which has been taken out instead."""
+        try:
+            if found is not None:
+                self._leases[found.uid] = found
+        except Exception:  # as above
             pass
         return self._leases.pop(lease, None) is lease
+
+    def _lost(self, lease: Lease, found: Lease | None) -> None:
+        """Take *lease*, which has ended, out of the books all the same."""
+        if not self._forget_odd(lease, found):
+            self._forget_strays()
 
     def _forget_strays(self) -> None:
         """Find ended leases whose uid has another hash than at first, or raises; those that raise
@@ -803,7 +872,7 @@ class IdleReaper:
         """A snapshot of the counters; taking it costs O(1)."""
         return Statistics(
             registered=len(self._leases),
-            suspended=len(self._leases) - self._armed,
+            suspended=self._suspended,
             slots=len(self._heap),
             slots_in_wheel=len(self._wheel),
             epochs=self._epochs,

@@ -40,8 +40,8 @@ def sweep(
     epoch, key = slot.epoch, slot.key
     chunks = slot.chunks
     taken: list[Lease] = []
-    # Where the next lease of an epoch goes, and how many leases were there before this sweep.
-    tails: dict[Epoch, tuple[Chunk, list[Lease | None], int]] = {}
+    # Where the next lease of an epoch goes.
+    tails: dict[Epoch, tuple[Chunk, list[Lease | None]]] = {}
     moved = done = 0
     for chunk in chunks:
         items: list[Lease] = (
@@ -52,11 +52,9 @@ def sweep(
         if count and epochs.count(common := epochs[0]) == count and common is not epoch:
             target = slot_of(common, key)
             if count >= WORTH_MOVING or not target.chunks:
-                if tail := tails.pop(common, None):
-                    target.live += len(tail[1]) - tail[2]
+                tails.pop(common, None)
                 chunk.slot = target
                 target.chunks.append(chunk)
-                target.live += count
                 moved += count
                 done += 1
                 if moves is not None and moved >= moves:
@@ -73,23 +71,18 @@ def sweep(
                     stay.append(lease)
                 continue
             try:
-                home, there, start = tails[last]
+                home, there = tails[last]
                 if (position := len(there)) == CHUNK:
                     raise KeyError
             except KeyError:
-                target = slot_of(last, key)
-                if last in tails:
-                    target.live += CHUNK - start
-                home = target.room()
+                home = slot_of(last, key).room()
                 there = home.items
                 position = len(there)
-                tails[last] = home, there, position
+                tails[last] = home, there
             lease._chunk = home
             lease._pos = position
             there.append(lease)
-        gone = len(taken) - before
-        slot.live -= gone
-        moved += count - gone - len(stay)
+        moved += count - (len(taken) - before) - len(stay)
         if stay:
             chunk.items = stay  # holds no None; `tidy` gives each its new position
             tidy(chunk)
@@ -97,8 +90,5 @@ def sweep(
         done += 1
         if len(taken) == room or (moves is not None and moved >= moves):
             break
-    for home, there, start in tails.values():
-        home.slot.live += len(there) - start
-    slot.live -= moved
-    del chunks[:done]
+    slot.cut(done)
     return taken, moved

@@ -25,7 +25,7 @@ from operator import attrgetter
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from ..errors import ClockWentBackwards, InvalidArgument, InvariantViolated, shown
-from .slots import Slot, remove
+from .slots import CHUNK, Slot, remove, tidy
 from .ticks import check_count, check_limit, deadline_to_tick, now_to_tick
 
 T = TypeVar("T")
@@ -90,12 +90,9 @@ class Timer(Generic[T]):
 
     _chunk: Any  # where it lies, an affair of reaper.slots; None once expired or cancelled
     _pos: int  # its place in the chunk; -1 once cancelled
+    _deadline: int
+    _order: int
     item: T
-
-    def __init__(self, deadline: int, item: T, order: int) -> None:
-        self._deadline = deadline
-        self._order = order
-        self.item = item
 
     @property
     def deadline(self) -> int:
@@ -142,11 +139,19 @@ class Timer(Generic[T]):
             )
         if self._chunk is None:
             return False
-        wheel: TimingWheel[T] = self._chunk.slot.wheel
-        remove(self)
+        chunk = self._chunk
+        wheel: TimingWheel[T] = chunk.slot.wheel
+        # `slots.remove`, written out.
+        chunk.items[self._pos] = None
+        chunk.dead = dead = chunk.dead + 1
+        if dead + dead > len(chunk.items):
+            tidy(chunk)
         wheel._scheduled = self._order = wheel._scheduled + 1
         self._deadline = deadline
-        wheel._place(self)
+        if deadline > wheel._now:
+            wheel._place(self)
+        else:
+            wheel._due_at_once.add(self)
         return True
 
     def __repr__(self) -> str:
@@ -178,8 +183,11 @@ class TimingWheel(Generic[T]):
         self._sizes = _check_sizes(wheel_size)
         self._now = check_count("start", start, 0)
         self._now_ticks = now_to_tick(start, tick)
-        self._levels = [_Level(0, 1, self._sizes[0])]
+        self._round_up = tick - 1
+        self._levels = [_Level(0, 1, self._sizes[0], tick)]
+        self._fitted = self._now  # the instant for which each level knows how far it reaches
         self._due_at_once = _WheelSlot(self, -1, 0)
+        self._fit()
         self._behind = False  # an `advance` with a limit has left work
         self._heap: list[tuple[int, int, _WheelSlot]] = []
         self._live = 0
@@ -231,9 +239,14 @@ class TimingWheel(Generic[T]):
             raise InvalidArgument(
                 f"deadline must be an int in the wheel's unit, got {shown(deadline)}"
             )
-        self._scheduled = order = self._scheduled + 1
-        timer = Timer(deadline, item, order)
-        self._place(timer)
+        timer: Timer[T] = Timer()
+        timer._deadline = deadline
+        timer.item = item
+        self._scheduled = timer._order = self._scheduled + 1
+        if deadline > self._now:
+            self._place(timer)
+        else:
+            self._due_at_once.add(timer)
         self._live += 1
         return timer
 
@@ -270,7 +283,7 @@ class TimingWheel(Generic[T]):
         self._now_ticks = now_ticks = now_to_tick(now, self._tick)
         heap = self._heap
         left = _ALL if limit is None else limit
-        expired: list[Timer[T]] = self._due_at_once.take(left) if self._due_at_once.live else []
+        expired: list[Timer[T]] = self._due_at_once.take(left) if self._due_at_once.chunks else []
         left -= len(expired)
         # The clock already stands at its new place, so a cascade files each timer where it belongs
         # now, in one move. No timer is filed into a slot that the clock has reached: what a limit
@@ -279,7 +292,7 @@ class TimingWheel(Generic[T]):
             slot = heap[0][2]
             timers = slot.take(left)
             left -= len(timers) or 1
-            if not slot.live:
+            if not slot.chunks:
                 self._pop()
             if slot.level == 0:
                 expired += timers
@@ -289,7 +302,7 @@ class TimingWheel(Generic[T]):
                 if due <= now_ticks:
                     expired.append(timer)
                 else:
-                    self._file(timer, due)
+                    self._place(timer)
         self._behind = left <= 0 and bool(heap) and heap[0][0] <= now_ticks
         if expired:
             self._live -= len(expired)
@@ -311,10 +324,10 @@ class TimingWheel(Generic[T]):
         Cost: O(1) amortised; O(log slots) for each slot that was emptied by cancels since the last
         call.
         """
-        while self._heap and not self._heap[0][2].live:
+        while self._heap and not self._heap[0][2].chunks:
             self._pop()
         start = self._heap[0][0] * self._tick if self._heap else None
-        if self._due_at_once.live:
+        if self._due_at_once.chunks:
             return self._now if start is None else min(start, self._now)
         return start
 
@@ -358,38 +371,59 @@ class TimingWheel(Generic[T]):
                     raise InvariantViolated(
                         f"{timer!r} lies in slot {slot.number} of level {slot.level + 1}"
                     )
-        live = self._due_at_once.live + sum(slot.live for _, slot in slots)
+        live = len(self._due_at_once) + sum(len(slot) for _, slot in slots)
         if live != self._live:
             raise InvariantViolated(f"the wheel counts {self._live} timers, holds {live}")
 
     def _place(self, timer: Timer[T]) -> None:
-        """Put *timer*, which lies nowhere, where its deadline says."""
-        if timer._deadline <= self._now:
-            self._due_at_once.add(timer)
-        else:
-            self._file(timer, deadline_to_tick(timer._deadline, self._tick))
-
-    def _file(self, timer: Timer[T], due: int) -> None:
-        """Put *timer*, due at the tick *due*, which is after the clock, into the finest level that
-        reaches it.
+        """Put *timer*, which lies nowhere and is due after the clock, into the finest level that
+        reaches it. All is written out: it is nearly the whole cost of a timer.
         """
-        # Each level sees the clock rounded down to its own tick: seen from the exact clock, a
-        # deadline just short of one revolution would share the slot the clock stands in.
-        level = self._levels[0]
-        while (number := due // level.span) - self._now_ticks // level.span >= level.size:
-            level = self._above(level)
+        if self._fitted is not self._now:
+            self._fit()
+        # Rounded up to the tick. Divided by the length of a slot it is the slot's number: to divide
+        # by the tick and then by the ticks of a slot comes to the same.
+        due = timer._deadline + self._round_up
+        for level in self._levels:
+            if due < level.until:
+                break
+        else:
+            level = self._reach(due)
+        number = due // level.length
         slot = level.slots.get(number)
         if slot is None:
             level.slots[number] = slot = _WheelSlot(self, level.index, number)
             heappush(self._heap, (number * level.span, level.index, slot))
-        slot.add(timer)
+        chunks = slot.chunks
+        chunk = chunks[-1] if chunks else slot.room()
+        items = chunk.items
+        timer._pos = position = len(items)
+        if position >= CHUNK:
+            chunk = slot.room()
+            items = chunk.items
+            timer._pos = 0
+        timer._chunk = chunk
+        items.append(timer)
 
-    def _above(self, level: _Level) -> _Level:
-        index = level.index + 1
-        if index == len(self._levels):
+    def _fit(self) -> None:
+        """Note how far each level reaches now that the clock has moved.
+
+        Each level sees the clock rounded down to its own tick: seen from the exact clock, a
+        deadline just short of one revolution would share the slot the clock stands in.
+        """
+        self._fitted = self._now
+        for level in self._levels:
+            level.until = (self._now_ticks // level.span + level.size) * level.length
+
+    def _reach(self, due: int) -> _Level:
+        """The new level that reaches *due*, which no other does."""
+        while due >= self._levels[-1].until:
+            below = self._levels[-1]
+            index = below.index + 1
             size = self._sizes[min(index, len(self._sizes) - 1)]
-            self._levels.append(_Level(index, level.span * level.size, size))
-        return self._levels[index]
+            self._levels.append(_Level(index, below.span * below.size, size, self._tick))
+            self._fit()
+        return self._levels[-1]
 
     def _pop(self) -> _WheelSlot:
         """Put the slot with the earliest start out of use."""
@@ -407,12 +441,14 @@ class _Level:
     1) * span).
     """
 
-    __slots__ = ("index", "size", "slots", "span")
+    __slots__ = ("index", "length", "size", "slots", "span", "until")
 
-    def __init__(self, index: int, span: int, size: int) -> None:
+    def __init__(self, index: int, span: int, size: int, tick: int) -> None:
         self.index = index
         self.span = span  # ticks a slot
+        self.length = span * tick  # the same in the wheel's unit
         self.size = size
+        self.until = 0  # deadlines, rounded up, before this fit in: see `_fit`
         self.slots: dict[int, _WheelSlot] = {}
 
 

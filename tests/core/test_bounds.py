@@ -20,7 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from reaper import Expiry, IdleReaper, Lease, TimingWheel
 from reaper.core import reaper as core_module
-from reaper.core import slots, sweep
+from reaper.core import slots, sweep, wheel
 
 CHUNK = 4
 STEPS_PER_CALL, STEPS_PER_SLOT = 32, 8
@@ -95,8 +95,8 @@ class Adversary(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(slots, "CHUNK", CHUNK)
-        self.patch.setattr(sweep, "CHUNK", CHUNK)
+        for module in slots, sweep, wheel, core_module:
+            self.patch.setattr(module, "CHUNK", CHUNK)
         self.patch.setattr(sweep, "WORTH_MOVING", CHUNK // 2)
         self.patch.setattr(core_module, "STEPS_PER_CALL", STEPS_PER_CALL)
         self.patch.setattr(core_module, "STEPS_PER_SLOT", STEPS_PER_SLOT)

@@ -177,7 +177,10 @@ FAULTS: dict[str, Callable[[Any, Any], object]] = {
     ),
     "is not registered": lambda core, lease: core._leases.clear(),
     "is due after it": make_its_epoch_the_oldest,
-    "1 armed, 0 suspended; books: 2 of 1": lambda core, lease: setattr(core, "_armed", 2),
+    "1 armed, 0 suspended; books: 1 suspended of 1": lambda core, lease: setattr(
+        core, "_suspended", 1
+    ),
+    "is expected to be like": lambda core, lease: setattr(core, "_last", next(iter(core._slots))),
     "0 slots wait in the wheel, it counts 1": lambda core, lease: core._wheel.schedule(99, None),
     "a hook outlived its lease": lambda core, lease: core._hooks.update({None: print}),
     "waits for 9.0": lambda core, lease: core._heap.__setitem__(0, (9.0, *core._heap[0][1:])),
@@ -234,6 +237,20 @@ def test_importing_a_module_imports_nothing_that_it_does_not_need(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert done.stdout == "[]\n"
+
+
+def test_a_uid_whose_hash_closes_the_epoch_is_registered_in_the_next() -> None:
+    core = IdleReaper(tick=1.0)
+
+    class Slow:
+        def __hash__(self) -> int:
+            core.close_epoch(5.0)
+            return 1
+
+    core.register("before", 2.0, now=0.0)
+    lease = core.register(Slow(), 2.0, now=0.5)
+    core.check()
+    assert lease.active_from == 5.0
 
 
 class Moody:

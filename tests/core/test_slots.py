@@ -87,7 +87,6 @@ def test_a_slot_does_not_grow_with_what_passes_through_it_and_gives_its_chunks_b
         ("items[1]._pos", 0),
         ("slot.chunks[0].slot", None),
         ("slot.chunks[0].dead", 1),
-        ("slot.live", 9),
         ("slot.emptied", 0),
     ],
 )
@@ -99,6 +98,14 @@ def test_check_notices_a_broken(broken: str, value: object) -> None:
     owner, _, name = broken.rpartition(".")
     setattr(eval(owner), name, value)
     with pytest.raises(InvariantViolated):
+        slot.check()
+
+
+def test_check_notices_a_slot_that_keeps_chunks_and_has_no_entries() -> None:
+    slot = Slot()
+    slot.room()
+    slot.emptied = 1
+    with pytest.raises(InvariantViolated, match="1 chunks and no entries"):
         slot.check()
 
 
