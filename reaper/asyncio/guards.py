@@ -36,6 +36,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import logging
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Unpack, cast
@@ -360,13 +361,24 @@ class Guard(Watched):
 
     def reap(self, reason: str, expiry: Expiry | None = None) -> None:
         """Close it, for what it waits for if that is due. Does nothing if it has ended."""
-        if self._open() is None:
+        transport = self._open()
+        if transport is None:
             self.lost()
+        elif expiry is None or expiry.lease is not self.lease:
+            super().reap(reason, expiry)
         else:
-            super().reap(
-                self._reason() if expiry is not None and expiry.lease is self.lease else reason,
-                expiry,
-            )
+            books = self._driver.books
+            # The lease's own timeout is what was left of the limit at the last look.
+            limit = self._rules.limits.get(self._phase)
+            if limit is not None and books.log.isEnabledFor(logging.INFO):
+                info = transports.tcp_info(transport)
+                if info is not None:
+                    ago = min(info.sent_ago, info.received_ago)
+                    books.seen[self.lease] = limit, ago
+            try:
+                super().reap(self._reason(), expiry)
+            finally:
+                books.seen.pop(self.lease, None)
 
     def _cut(self, reason: str) -> None:
         transport = self.transport()

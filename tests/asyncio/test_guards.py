@@ -434,6 +434,29 @@ async def test_a_transport_that_is_closed_and_not_freed_is_forgotten_when_it_is_
         assert r.statistics().reasons == {}
 
 
+async def test_the_log_says_the_whole_limit_and_not_what_the_last_look_left_of_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    given = {"timeouts.first_byte": "250ms", "timeouts.keep_alive": "600ms"}
+
+    def resting(r: AsyncioReaper) -> Callable[[], Any]:
+        return polled.guard(Echo, lambda transport: Phase.KEEP_ALIVE, reaper=r)
+
+    caplog.set_level("INFO", "reaper")
+    config = ReaperConfig.load(environ={}, overrides=given)
+    async with serving(resting, config) as (r, address):
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(b"x")
+        await reader.readexactly(1)
+        assert await reader.read() == b""
+        writer.close()
+        assert not r.driver.books.seen
+    [closed] = (record for record in caplog.records if hasattr(record, "reason"))
+    found = vars(closed)
+    assert (found["reason"], found["limit"]) == ("keep_alive", 0.6)
+    assert found["silence"] >= 0.5  # and not since the last look
+
+
 async def test_half_a_head_is_counted_from_its_byte_and_not_from_the_look_that_finds_it() -> None:
     given = {"timeouts.first_byte": "500ms", "timeouts.headers": "1h"}
 
