@@ -76,10 +76,10 @@ NAMED: tuple[Named, ...] = (
         sometimes=True,
     ),
     Named(
-        ("hypercorn",),
-        ("half-closes, and has never asked",),
-        "an end of file counts as the first byte for hypercorn on asyncio: up to one limit late",
-        late=True,
+        ("hypercorn", "hypercorn, trio"),
+        ("half-closes, and has never asked", "half-closes after an answer"),
+        "it can ask for nothing any more, so hypercorn's tasks end at once, and it with them; stock"
+        " hypercorn keeps it for its keep-alive",
         sometimes=True,
     ),
     Named(
@@ -93,12 +93,6 @@ NAMED: tuple[Named, ...] = (
         HYPERCORN_H2,
         ("HTTP/2: half-closes in the middle of a body",),
         "hypercorn goes on with a stream whose client has sent its end of file, and so does the guard",
-        sometimes=True,
-    ),
-    Named(
-        ("gunicorn, asgi",),
-        ("waits for `100 Continue` of a route that reads after 1.3 s",),
-        "the time for which gunicorn's own answer `100 Continue` waits is charged to `body`",
         sometimes=True,
     ),
     Named(
