@@ -1,4 +1,6 @@
-"""Applications whose streams pause, as their request says: for ASGI on either loop, and aiohttp."""
+"""Applications whose streams pause, as their request says: for ASGI on either loop, and aiohttp. Those
+of `/gzip` say that they are encoded, and those of `/length` how long they are (ASGI only).
+"""
 
 from __future__ import annotations
 
@@ -32,10 +34,14 @@ async def application(scope: Any, receive: Any, send: Any) -> None:
                 return
     text = scope["query_string"].decode().partition("=")[2].replace("%22", '"')
     headers = [(b"content-type", b"text/event-stream")]
+    plan = plan_of(text)
     if scope["path"] == "/gzip":
         headers.append((b"content-encoding", b"gzip"))
+    if scope["path"] == "/length":
+        length = sum(len(step) for step in plan if isinstance(step, bytes))
+        headers.append((b"content-length", b"%d" % length))
     await send({"type": "http.response.start", "status": 200, "headers": headers})
-    for step in plan_of(text):
+    for step in plan:
         if isinstance(step, bytes):
             await send({"type": "http.response.body", "body": step, "more_body": True})
         else:
