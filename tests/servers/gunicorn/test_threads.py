@@ -104,9 +104,12 @@ def test_a_stop_waits_for_a_silent_client_as_gunicorn_for_a_resting_one(
     monkeypatch.setenv("REAPER_TIMEOUTS_FIRST_BYTE", "1h")
     monkeypatch.setattr(gthread, "STOP_KEEPALIVE_LINGER", 0.2)
     given = {"keepalive": "3600", "graceful_timeout": "3600"}
-    with worker(reaper.gunicorn.ThreadWorker, wsgi.application, **given) as server:
-        with connect(server) as client, connect(server) as asks:
-            asks.sendall(get(b"/"))
-            heard(asks)  # so the silent one was accepted
-            server.stop()
-            assert rest(client) == b""
+    with (
+        worker(reaper.gunicorn.ThreadWorker, wsgi.application, **given) as server,
+        connect(server) as client,
+        connect(server) as asks,
+    ):
+        asks.sendall(get(b"/"))
+        heard(asks)  # so the silent one was accepted
+        server.stop()
+        assert rest(client) == b""
