@@ -239,6 +239,28 @@ def test_importing_a_module_imports_nothing_that_it_does_not_need(
     assert done.stdout == "[]\n"
 
 
+def test_of_many_suspended_each_is_counted_out_when_it_is_released() -> None:
+    core = IdleReaper(tick=1.0)
+    leases = [core.register(uid, 2.0, now=0.0) for uid in range(5)]
+    for lease in leases:
+        lease.suspend()
+    for left, lease in enumerate(reversed(leases)):
+        assert core.statistics().suspended == 5 - left
+        assert lease.release()
+        core.check()
+    assert core.next_wakeup() is None
+
+
+def test_the_first_lease_after_all_were_reaped_begins_an_epoch() -> None:
+    core = IdleReaper(tick=1.0)
+    core.register("silent", 2.0, now=0.0)
+    core.close_epoch(1.0)
+    core.register("gone", 2.0, now=1.5).release()
+    assert len(core.expire(3.0)) == 1
+    core.check()
+    assert core.register("new", 2.0, now=50.0).active_from == 50.0
+
+
 def test_a_uid_whose_hash_closes_the_epoch_is_registered_in_the_next() -> None:
     core = IdleReaper(tick=1.0)
 

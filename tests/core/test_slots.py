@@ -101,6 +101,15 @@ def test_check_notices_a_broken(broken: str, value: object) -> None:
         slot.check()
 
 
+def test_a_slot_from_which_all_are_taken_keeps_no_empty_chunk() -> None:
+    slot, items = filled(2 * CHUNK)
+    for item in items[CHUNK:]:
+        remove(item)
+    assert len(slot.chunks) == 2
+    assert slot.take(CHUNK) == items[:CHUNK]
+    assert slot.chunks == []
+
+
 def test_check_notices_a_slot_that_keeps_chunks_and_has_no_entries() -> None:
     slot = Slot()
     slot.room()
