@@ -18,6 +18,8 @@ AT_ONCE = 50
 """Connections that are open together."""
 WARM = 100
 """Connections before the first count: what a server makes once is no leak."""
+WARM_UPS = 10
+"""How often so many come, at most, until no thread is new."""
 LOOKS, EVERY = 6, 1.0
 """How often the last count is taken, and the seconds between: some forget a moment later."""
 LONGEST = 30.0
@@ -74,10 +76,23 @@ async def come(address: Address, speaks: str, count: int) -> None:
         await asyncio.gather(*(played(_comes(speaks, each), address, PATIENCE) for each in some))
 
 
+async def warmed(address: Address, speaks: str) -> Counter[str]:
+    """The objects of a server that has started the threads of its pools.
+
+    A pool starts a thread when all that it has are busy, up to its bound: no leak either.
+    """
+    found: Counter[str] = Counter()
+    for _ in range(WARM_UPS):
+        await come(address, speaks, WARM)
+        before, found = found, await counted(address, speaks)
+        if found["threading.Thread"] == before["threading.Thread"]:
+            break
+    return found
+
+
 async def grown(address: Address, speaks: str, count: int) -> Counter[str]:
     """By how many objects each type has grown after *count* connections, where it is many."""
-    await come(address, speaks, WARM)
-    before = await counted(address, speaks)
+    before = await warmed(address, speaks)
     await come(address, speaks, count)
     more: Counter[str] = Counter()
     for _ in range(LOOKS):
