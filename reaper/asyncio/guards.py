@@ -406,7 +406,10 @@ class Guard(Watched):
 
     def _let_go(self) -> None:
         super()._let_go()
-        self._reaper.sweep.discard(self)
+        if (
+            self._progress is not None or self.awaited
+        ):  # otherwise the sweep lets go of it by itself
+            self._reaper.sweep.discard(self)
 
 
 def watch(reaper: AsyncioReaper, transport: Any, rules: Rules, protocol: Any = None) -> Guard:

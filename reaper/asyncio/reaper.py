@@ -28,7 +28,7 @@ from ..policy.pressure import Pressure, limits_here, read_here
 from ..policy.reasons import IDLE
 from .at_rest import Resting, fits, trimmer
 from .connection import Connection
-from .transports import socket_of
+from .transports import is_tls, socket_of
 
 COARSE = 0.001
 """Seconds added to a timer of a loop that keeps its time in milliseconds (uvloop), so that it never
@@ -84,6 +84,7 @@ class AsyncioReaper(Reaper):
         """Its TLS connections, where those at rest can give back what they hold."""
         if self.config.reaper.release_buffers and fits(self.loop):
             self.resting = Resting(trimmer())
+        self._had_tls = False  # whether `resting` has had a connection to look at
         self._passing = False  # whether a wake is between its two steps
         self._forgot = -math.inf  # when connections were last looked for that have ended unheard
         self.pressure: Pressure | None = None
@@ -130,7 +131,7 @@ class AsyncioReaper(Reaper):
 
     def _look(self) -> None:
         self._timer, self._at = None, math.inf
-        if self.resting is not None:
+        if self._had_tls and self.resting is not None:
             self.resting.look(self._clock())
         if self.driver.look():
             self._passing = True
@@ -235,7 +236,8 @@ class AsyncioReaper(Reaper):
         """Have the connection of *transport* give back its buffers whenever it is at rest, if there
         is TLS on it, and `reaper.release_buffers` is on.
         """
-        if self.resting is not None:
+        if self.resting is not None and is_tls(transport):
+            self._had_tls = True
             self.resting.add(transport)
 
     # ---- draining --------------------------------------------------------------------------------

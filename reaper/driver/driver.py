@@ -416,7 +416,9 @@ class Driver:
     def later(self, idle: float) -> float | None:
         """The timeout of a new connection for the core: *idle* and its jitter; None, off, for 0."""
         timeout = check_idle(idle)
-        return None if timeout is None else self._jitter.later(timeout)
+        if timeout is None or not self._jitter.share:
+            return timeout
+        return self._jitter.later(timeout)
 
     def watch(
         self,

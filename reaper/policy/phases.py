@@ -370,16 +370,23 @@ class IdlePolicy:
     def _leave(self, now: float) -> None:
         if self._doomed is None:
             self._spare()
-        rate = RULES[self.phase].rate
-        if rate is not None or self.phase is Phase.IN_FLIGHT:
+        if self._is_swept():
             self._sweep.discard(self)
+        rate = RULES[self.phase].rate
         allowance = self._inbound if rate == "in" else self._outbound
         if rate is not None and allowance is not None:
             allowance.pause(now)
 
     def close(self) -> None:
         """The connection is gone: the sweep no longer calls this policy."""
-        self._sweep.discard(self)
+        if self._is_swept():
+            self._sweep.discard(self)
+
+    def _is_swept(self) -> bool:
+        """Whether the sweep may call this policy in the phase that holds."""
+        if self.phase is Phase.IN_FLIGHT:
+            return self._cut is not None
+        return RULES[self.phase].rate is not None
 
     def _allowance(self, direction: Direction) -> Allowance | None:
         """The allowance of this request in *direction*, which is made when it is first needed. None:
