@@ -252,29 +252,39 @@ class AsyncioReaper(Reaper):
             await self._empty.wait()
 
 
-_OF_LOOPS: dict[asyncio.AbstractEventLoop, list[AsyncioReaper]] = {}
+Settings = ReaperConfig | Callable[[], ReaperConfig] | None
+
+_OF_LOOPS: dict[asyncio.AbstractEventLoop, list[tuple[Settings, AsyncioReaper]]] = {}
+"""The reapers of each loop, each with the settings that were asked for."""
 
 
 def reaper_of(
-    loop: asyncio.AbstractEventLoop | None = None, config: ReaperConfig | None = None
+    loop: asyncio.AbstractEventLoop | None = None, config: Settings = None
 ) -> AsyncioReaper:
-    """The reaper of *loop* (None: the running one) by *config* (None: any), which runs; made where
-    there is none yet.
+    """The reaper of *loop* (None: the running one) by *config*, which runs; made where there is none
+    yet.
 
     For what has no `async with` block around it: protocols, servers of other packages.
+
+    Args:
+        config: Its settings; None: any. Or a function that loads them, which is called once for
+            each loop: a server may ask for every connection.
     """
     loop = asyncio.get_running_loop() if loop is None else loop
     if loop not in _OF_LOOPS:
         for other in [other for other in _OF_LOOPS if other.is_closed()]:
             del _OF_LOOPS[other]
     known = _OF_LOOPS.setdefault(loop, [])
-    for found in known:
-        if config is None or found.config == config:
+    for asked, found in known:
+        if config is None or asked is config or found.config == config:
             return found
-    made = AsyncioReaper(config, loop=loop)
-    known.append(made)
-    made.start()
-    return made
+    if callable(config):
+        found = reaper_of(loop, config())
+    else:
+        found = AsyncioReaper(config, loop=loop)
+        found.start()
+    known.append((config, found))
+    return found
 
 
 def serving_reaper(

@@ -91,6 +91,12 @@ def readable(ask: Ask) -> Ask:
     return asked
 
 
+_LIMITS: weakref.WeakKeyDictionary[
+    AsyncioReaper, tuple[dict[Phase, float | None], Callable[[], float]]
+] = weakref.WeakKeyDictionary()
+"""What `rules_of` has read from the settings of each reaper: its limits, and the age."""
+
+
 def rules_of(
     reaper: AsyncioReaper,
     ask: Ask,
@@ -102,9 +108,12 @@ def rules_of(
     """The rules for a server that *ask* asks, by the config of *reaper*; *gone*, *farewell*, *last*
     and *invited*: see `Rules`.
     """
-    timeouts = reaper.config.timeouts
-    limits = {phase: check_idle(getattr(timeouts, phase.value)) for phase in LIMITED}
-    age = ages(reaper.config)
+    known = _LIMITS.get(reaper)
+    if known is None:
+        timeouts = reaper.config.timeouts
+        limits = {phase: check_idle(getattr(timeouts, phase.value)) for phase in LIMITED}
+        known = _LIMITS[reaper] = limits, ages(reaper.config)
+    limits, age = known
     return Rules(readable(ask), limits, None, True, age, True, gone, farewell, last, invited)
 
 

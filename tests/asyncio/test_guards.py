@@ -508,6 +508,27 @@ def test_the_reaper_of_a_loop_is_one_and_runs() -> None:
     assert len(reaper.asyncio.reaper._OF_LOOPS) < 3  # those of closed loops are forgotten
 
 
+def test_the_settings_of_a_loop_are_loaded_once() -> None:
+    loaded: list[ReaperConfig] = []
+
+    def settings() -> ReaperConfig:
+        loaded.append(ReaperConfig.load(environ={}, overrides={"timeouts.idle": 7.0}))
+        return loaded[-1]
+
+    async def body() -> None:
+        alike = reaper.asyncio.reaper_of(
+            config=ReaperConfig.load(environ={}, overrides={"timeouts.idle": 7.0})
+        )
+        found = [reaper.asyncio.reaper_of(config=settings) for _ in range(3)]
+        assert found == [alike] * 3
+        known = reaper.asyncio.reaper._OF_LOOPS[asyncio.get_running_loop()]
+        assert len(known) == 2  # what was asked for, once each
+
+    for count in (1, 2):
+        asyncio.run(body())
+        assert len(loaded) == count
+
+
 @pytest.mark.parametrize("in_flight", [False, True])
 async def test_only_what_no_limit_ends_is_looked_at_by_vanished(in_flight: bool) -> None:
     config = ReaperConfig.load(environ={}, overrides={"timeouts.vanished": 3.0})

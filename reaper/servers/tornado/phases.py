@@ -55,7 +55,7 @@ def note(conn: Any, stream: Any) -> None:
             _ends(conn)
         return
     stream._reaper_face = TornadoFace(stream, stream.socket)
-    polled.watch(reaper_of(config=settings()), stream._reaper_face, phase_of, be_last)
+    polled.watch(reaper_of(config=settings), stream._reaper_face, phase_of, be_last)
 
 
 def be_last(face: Any) -> None:

@@ -39,7 +39,7 @@ class TwistedFace(SocketFace):
 def watch(transport: Any) -> None:
     """Guard the connection of *transport*, a `twisted.internet.tcp.Server` on an asyncio loop."""
     transport._reaper_face = TwistedFace(transport, transport.getHandle())
-    polled.watch(reaper_of(config=settings()), transport._reaper_face, phase_of, be_last)
+    polled.watch(reaper_of(config=settings), transport._reaper_face, phase_of, be_last)
 
 
 def be_last(face: Any) -> None:

@@ -46,7 +46,7 @@ def _configured() -> type[Any]:
     class Configured(connection()):  # type: ignore[misc]  # made anew for each server
         def connection_made(self, transport: Any) -> None:
             # Of the loop that runs now; there may be none yet in `serve`.
-            self.reaper = reaper_of(config=settings())
+            self.reaper = reaper_of(config=settings)
             super().connection_made(transport)
 
     return Configured
