@@ -17,6 +17,7 @@ PAGE = (ROOT / "docs" / "how-it-works.md").read_text()
 HEADINGS = {
     "echo": "### An echo",
     "uvicorn": "### uvicorn",
+    "hypercorn": "### hypercorn",
     "audit": "### The audit",
     "hook": "### `reaper run`",
 }

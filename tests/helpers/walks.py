@@ -90,6 +90,20 @@ def uvicorn(steps: Steps, folder: Path) -> None:
     asyncio.run(serve())
 
 
+def hypercorn(steps: Steps, folder: Path) -> None:
+    """A client asks a guarded hypercorn once over HTTP/2, and keeps its connection."""
+    from tests.helpers.asgi import application
+    from tests.helpers.http2_frames import asking
+    from tests.helpers.hypercorn_here import hypercorn_here
+
+    settings = {"TIMEOUTS_KEEP_ALIVE": "300ms", "TICK": "100ms"}
+    (words,) = asking("/")
+    with hypercorn_here("asyncio", folder / "log", application, settings) as here:
+        speak(here.address, words)  # the first one starts reaper
+        with steps.counted():
+            speak(here.address, words)
+
+
 def audit(steps: Steps, folder: Path) -> None:
     """The journals of server and clients are compared."""
     from tests.helpers.pipeline_traffic import write
@@ -113,6 +127,7 @@ def hook(steps: Steps, folder: Path) -> None:
 WALKS: dict[str, Callable[[Steps, Path], None]] = {
     "echo": echo,
     "uvicorn": uvicorn,
+    "hypercorn": hypercorn,
     "audit": audit,
     "hook": hook,
 }

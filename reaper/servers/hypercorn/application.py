@@ -18,7 +18,7 @@ from ...asyncio.reaper import AsyncioReaper
 from ...config.settings import DEFAULT, ReaperConfig
 from ...driver.driver import Driver
 from ...driver.sockets import queued, shut_by_peer
-from ..abandoned import Link, Requests, link_of
+from ..abandoned import Link, Requests
 from ..goodbye import begin_stopping
 from ..guest import Around
 from ..streams import Streams, are_wanted
@@ -33,12 +33,14 @@ OWN_GRACE = 3.0
 OWN_KEEP_ALIVE = 5.0
 """Seconds; hypercorn's default of `keep_alive_timeout`."""
 
-_WAITING: weakref.WeakKeyDictionary[Any, asyncio.Task[None]] = weakref.WeakKeyDictionary()
+KNOWN: weakref.WeakKeyDictionary[Any, asyncio.Task[None]] = weakref.WeakKeyDictionary()
+"""The `WorkerContext`s whose applications were met on asyncio, each with what waits for its end."""
 
 
 def stand_around(server: Any, reaper: AsyncioReaper) -> None:
-    """Stand around the application of *server*; to be called for each of its connections. Its
-    streams are told when it stops, and its requests cancelled when their clients are gone.
+    """Stand around the application of *server*; to be called for the first connection of a
+    `WorkerContext`, all of which share it. Its streams are told when it stops, and its requests
+    cancelled when their clients are gone.
 
     Args:
         server: hypercorn's `TCPServer`, which is about to serve a connection.
@@ -47,12 +49,8 @@ def stand_around(server: Any, reaper: AsyncioReaper) -> None:
     """
     config = reaper.config
     streams = streams_of(server, config, reaper.driver, Streams, Requests, never=None)
-    transport = server.writer.transport
-    if config.timeouts.abandoned and not transports.is_tls(transport):
-        setattr(server, LINK, link_of(transport))
-    if server.context not in _WAITING:
-        stopped = stop(server.context, streams, reaper.driver)
-        _WAITING[server.context] = asyncio.get_running_loop().create_task(stopped)
+    stopped = stop(server.context, streams, reaper.driver)
+    KNOWN[server.context] = asyncio.get_running_loop().create_task(stopped)
 
 
 def streams_of(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -14,21 +13,9 @@ OWN = {"keep_alive": "keep_alive_timeout, 5s unless given"}
 
 def on_asyncio(module: ModuleType, visit: Visit) -> None:
     """Guard every connection of hypercorn on asyncio."""
+    from .phases import guarded_run
 
-    @around(module.TCPServer, "run")
-    async def run(method: Callable[..., Any], self: Any) -> None:
-        from ...asyncio.reaper import reaper_of
-        from ..configured import settings
-        from .application import stand_around
-        from .phases import forget, watch
-
-        if watch(self):
-            stand_around(self, reaper_of(config=settings()))
-            try:
-                await method(self)
-            finally:
-                forget(self)
-
+    around(module.TCPServer, "run")(guarded_run)
     _in_both(module, visit)
 
 

@@ -14,27 +14,44 @@ from typing import Any
 from ...asyncio.closing import close
 from ...asyncio.guards import LEAVING
 from ...asyncio.overload import refuse
-from ...asyncio.reaper import reaper_of
-from ...asyncio.transports import descriptor_of
+from ...asyncio.reaper import AsyncioReaper, reaper_of
+from ...asyncio.transports import descriptor_of, is_tls
 from ...policy import Phase
 from .. import polled
+from ..abandoned import link_of
 from ..configured import settings
 from ..http2.waiting import Watch
+from .application import KNOWN, LINK, stand_around
 from .http2 import WATCH, session_of
 
 
-def watch(server: Any) -> bool:
-    """Guard the connection that *server*, hypercorn's `TCPServer` on asyncio, is about to serve.
+async def guarded_run(run: Any, self: Any) -> None:
+    """Serve the connection of *self*, hypercorn's `TCPServer` on asyncio, guarded. A writer that is
+    in memory, as in a test, is left alone: there is no connection.
 
-    False: it is one too many, and has been refused. A writer that is in memory, as in a test, is
-    left alone: there is no connection.
+    Args:
+        run: The method of hypercorn's that this one replaces.
     """
-    if not hasattr(server.writer, "transport"):
-        return True
-    reaper = reaper_of(config=settings())
+    if not hasattr(self.writer, "transport"):
+        await run(self)
+        return
+    reaper, transport = reaper_of(config=settings), self.writer.transport
     if not reaper.welcomes():
-        refuse(reaper, server.writer.transport, http=True, heard=bytes(server.reader._buffer))
-        return False
+        refuse(reaper, transport, http=True, heard=bytes(self.reader._buffer))
+        return
+    watch(self, reaper)
+    if reaper.config.timeouts.abandoned and not is_tls(transport):
+        setattr(self, LINK, link_of(transport))
+    if self.context not in KNOWN:
+        stand_around(self, reaper)
+    try:
+        await run(self)
+    finally:
+        forget(self)
+
+
+def watch(server: Any, reaper: AsyncioReaper) -> None:
+    """Guard the connection that *server*, a `TCPServer` on asyncio, is about to serve."""
     known = weakref.ref(server)
     transport = server.writer.transport
 
@@ -56,7 +73,6 @@ def watch(server: Any) -> bool:
         partial(close, reaper, transport),
     )
     setattr(server, WATCH, streams)
-    return True
 
 
 def be_last(server: Any) -> None:
