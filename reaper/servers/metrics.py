@@ -101,8 +101,10 @@ async def stopping(seconds: float) -> None:
 
 async def ready(scope: Any, receive: Any, send: Any) -> None:
     """An ASGI application for a readiness probe: 200, and 503 once this process is to stop."""
-    body, status = (b"stopping\n", 503) if _STOPPING else (b"ready\n", 200)
-    await _respond(send, status, "text/plain", body)
+    if _STOPPING:
+        await _respond(send, 503, "text/plain", b"stopping\n")
+    else:
+        await _respond(send, 200, "text/plain", b"ready\n")
 
 
 async def _respond(send: Any, status: int, kind: str, body: bytes) -> None:

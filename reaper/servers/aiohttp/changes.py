@@ -51,7 +51,7 @@ def change(module: ModuleType, visit: Visit) -> None:
     on_loops(lambda factory: isinstance(factory, module.Server), guard, visit, own_keep_alive)
 
     @after(module.AppRunner, "__init__")
-    def told(_: None, runner: Any, app: Any, *__: Any, **___: Any) -> None:
+    def told(_result: None, runner: Any, app: Any, *_others: Any, **_options: Any) -> None:
         from . import server, streams
 
         config = visit.host.load()

@@ -231,7 +231,8 @@ class ASGIWorker(gasgi.ASGIWorker):  # type: ignore[misc]
         are cancelled whose clients are gone. To be called within the running loop.
         """
         if self._streams is None:
-            config, driver = self._settings, self._reaper().driver
+            config = self._settings
+            driver = self._reaper().driver
             log = self.log.error_log
             self._streams = streams_of(
                 self.asgi,
@@ -259,7 +260,8 @@ class ASGIWorker(gasgi.ASGIWorker):  # type: ignore[misc]
 
     def _hung_up(self, protocol: Any) -> bool:
         """The client of *protocol* sends no more. Returns whether its connection stays open."""
-        receiver, transport = protocol._body_receiver, protocol.transport
+        receiver = protocol._body_receiver
+        transport = protocol.transport
         if (
             not isinstance(self._streams, Requests)
             or receiver is None

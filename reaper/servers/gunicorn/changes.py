@@ -28,7 +28,8 @@ def is_ours(kind: Any) -> bool:
 
 def config(module: ModuleType, visit: Visit) -> None:
     """Have each `Config` name a guarded worker class."""
-    read, said = module.Config.worker_class.fget, set[type]()
+    read = module.Config.worker_class.fget
+    said: set[type] = set()
 
     def worker_class(self: Any) -> Any:
         found = read(self)

@@ -152,7 +152,8 @@ class _AsyncConnection(AsyncHTTP2Connection):  # type: ignore[misc]
         """As gunicorn's. Where the end of an answer is on its way, or has just come, the socket is
         kept, and read, until the client has gone.
         """
-        session, transport = self.session, self.writer.transport
+        session = self.session
+        transport = self.writer.transport
         if (
             self._closed
             or error_code

@@ -339,7 +339,8 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
 
     def _watch_of(self, conn: Any) -> Watch:
         """Who watches the streams of *conn*."""
-        reaper, close = self._reaper, functools.partial(conn.face.write, b"")
+        reaper = self._reaper
+        close = functools.partial(conn.face.write, b"")
         return Watch(reaper.driver, reaper.config, reaper.sweep, lambda: conn.sock.fileno(), close)
 
     def handle_h2c_upgrade(self, conn: Any, *arguments: Any) -> Any:

@@ -150,7 +150,8 @@ class Engine:
         streams = self.streams
         if number not in streams:
             return
-        phase, waiting = self.phase_of(number), streams[number]
+        phase = self.phase_of(number)
+        waiting = streams[number]
         if waiting is not None:
             waiting.enter(phase)
         elif phase is Phase.IN_FLIGHT:
@@ -251,7 +252,8 @@ class Engine:
 
     def _seen_off(self) -> None:
         """Look whether the client is waited for any longer."""
-        driver, goodbye = self.watch.driver, self._goodbye
+        driver = self.watch.driver
+        goodbye = self._goodbye
         if goodbye is None or self.watch.descriptor() < 0:
             return
         left = goodbye.seconds(self.owes(), driver.now())

@@ -74,7 +74,8 @@ def streams_of(
         server.config.keep_alive_timeout = never
     if server.config.graceful_timeout == OWN_GRACE:
         server.config.graceful_timeout = config.timeouts.drain
-    wrapper, timeouts = server.app, config.timeouts
+    wrapper = server.app
+    timeouts = config.timeouts
     if type(wrapper).__name__ != "ASGIWrapper":
         return None  # WSGI: its threads are not told
     if not are_wanted(config):

@@ -133,8 +133,8 @@ async def close(method: Any, server: Any) -> None:
         return
     if session.leaving or session.owes():
         session.leave()
-        grace, now = server.config.graceful_timeout, session.watch.driver.now()
-        stopped = getattr(server.context, STOPPED, now)
+        grace = server.config.graceful_timeout
+        stopped = getattr(server.context, STOPPED, session.watch.driver.now())
         session.see_off(math.inf if grace is None else stopped + grace)
         return
     await method(server)
@@ -183,7 +183,8 @@ def guard(around: Around) -> None:
 
     @around(H2Protocol, "_create_stream")
     async def create_stream(method: Any, self: Any, request: Any) -> None:
-        session, number = session_of(self), request.stream_id
+        session = session_of(self)
+        number = request.stream_id
         if session is not None and session.leaving:
             tolerant(self.connection.reset_stream, number, REFUSED_STREAM)
             return
@@ -204,7 +205,8 @@ def guard(around: Around) -> None:
 
     @around(H2Protocol, "stream_send")
     async def stream_send(method: Any, self: Any, event: Any) -> None:
-        session, kind = session_of(self), type(event).__name__
+        session = session_of(self)
+        kind = type(event).__name__
         stops = kind == "StreamClosed" and self.context.terminated.is_set()
         if session is not None and not session.ended and stops:
             # As hypercorn does it, but for h2's own GOAWAY, after which the end of an answer is

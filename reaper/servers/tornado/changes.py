@@ -17,12 +17,14 @@ def change(module: ModuleType, visit: Visit) -> None:
     from .phases import note
 
     @after(module.HTTP1Connection, "__init__")
-    def noted(_: None, conn: Any, stream: Any, is_client: bool, *__: Any, **___: Any) -> None:
+    def noted(
+        _result: None, conn: Any, stream: Any, is_client: bool, *_others: Any, **_options: Any
+    ) -> None:
         if not is_client:
             note(conn, stream)
 
     @after(TCPServer, "add_sockets")
-    def told(_: None, __: Any, sockets: Iterable[Any]) -> None:
+    def told(_result: None, _server: Any, sockets: Iterable[Any]) -> None:
         visit.listens(sockets)
 
 

@@ -18,7 +18,7 @@ def change(module: ModuleType, visit: Visit) -> None:
         return hasattr(which.reactor, "_asyncioEventloop")
 
     @after(module.Server, "__init__")
-    def met(_: None, transport: Any, *__: Any, **___: Any) -> None:
+    def met(_result: None, transport: Any, *_others: Any, **_options: Any) -> None:
         if on_asyncio(transport):
             watch(transport)
 

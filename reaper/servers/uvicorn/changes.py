@@ -19,7 +19,7 @@ def change(module: ModuleType, visit: Visit) -> None:
     """Have each `Config` name a guarded protocol, and each `Server` say on which sockets it listens."""
 
     @after(module.Config, "__init__")
-    def told(_: None, config: Any, *__: Any, **___: Any) -> None:
+    def told(_result: None, config: Any, *_others: Any, **_options: Any) -> None:
         name = KINDS.get(config.http) if isinstance(config.http, str) else None
         http2 = config.http == "zttp" and bool(getattr(config, "http2", False))
         if http2:

@@ -25,7 +25,7 @@ def change(module: ModuleType, visit: Visit) -> None:
     if hasattr(module.Server, "wrap"):
 
         @after(module.Server, "wrap")
-        def wrapped(_: None, __: Any, inner: Any) -> None:
+        def wrapped(_result: None, _server: Any, inner: Any) -> None:
             visit.listens(inner.sockets)
 
     else:
