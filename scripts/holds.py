@@ -23,6 +23,7 @@ from loadgen.http2 import KINDS, play
 from loadgen.units import parse_target
 from reaper.config.flags import Parser
 
+from . import marked
 from .provenance import machine
 from .serving import ROOT, DidNotStart, free_port, serving
 
@@ -204,15 +205,8 @@ def _way(end: dict[str, Any]) -> str:
 
 
 def document(report: dict[str, Any]) -> None:
-    """Write the table between the marks of the page. Raises SystemExit: it has none."""
-    page = PAGE.read_text(encoding="utf-8")
-    before, _, rest = page.partition(BEGIN)
-    if not rest:
-        raise SystemExit(f"{PAGE} lacks the mark {BEGIN}")
-    PAGE.write_text(
-        "\n".join([before + BEGIN, "", table(report), "", END + rest.partition(END)[2]]),
-        encoding="utf-8",
-    )
+    """Write the table between the marks of the page. Raises SystemExit: it lacks one."""
+    marked.write(PAGE, BEGIN, END, table(report))
 
 
 if __name__ == "__main__":

@@ -22,9 +22,11 @@ from numpy.typing import NDArray
 from reaper.pipeline.advise.survival import _WIDTHS, LEAST_NS, Beyond, Curve, Spread, kaplan_meier
 from reaper.pipeline.advise.traffic import THRESHOLDS
 
+from . import marked
+
 PAGE = Path(__file__).parent.parent / "docs" / "pipeline.md"
-BEGIN = "<!-- intervals: written by `python -m scripts.intervals --document`, do not edit -->\n"
-END = "<!-- end of intervals -->\n"
+BEGIN = "<!-- intervals: written by `python -m scripts.intervals --document`, do not edit -->"
+END = "<!-- end of intervals -->"
 
 REPEATS = 400
 SIZES = (500, 2000, 8000)
@@ -205,9 +207,7 @@ def main(argv: list[str] | None = None) -> int:
     if not arguments.document:
         print(found)
         return 0
-    before, _, rest = PAGE.read_text().partition(BEGIN)
-    _, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{BEGIN}\n{found}\n{END}{after}")
+    marked.write(PAGE, BEGIN, END, found)
     return 0
 
 

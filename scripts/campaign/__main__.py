@@ -18,6 +18,7 @@ from typing import Any
 from loadgen.plan.capacity import raise_descriptor_limit
 from reaper.config.flags import Parser
 
+from .. import marked
 from ..provenance import machine
 from ..serving import ROOT, DidNotStart, hear_interrupts
 from ..tools import Missing
@@ -127,13 +128,7 @@ def document(report: dict[str, Any]) -> None:
         seen = "; ".join(f"{name}: {value}" for name, value in pairs)
         verdict = "pass" if trial["passed"] else f"**FAIL**: {'; '.join(trial['failures'][:3])}"
         lines.append(f"| {trial['name']} | {verdict} | {seen} | {trial['unseen']} |")
-    page = PAGE.read_text(encoding="utf-8")
-    before, _, rest = page.partition(BEGIN)
-    if not rest:
-        raise SystemExit(f"{PAGE} lacks the mark {BEGIN}")
-    PAGE.write_text(
-        "\n".join([before + BEGIN, "", *lines, "", END + rest.partition(END)[2]]), encoding="utf-8"
-    )
+    marked.write(PAGE, BEGIN, END, "\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from typing import Any
 
 from reaper.config.flags import Parser
 
+from .. import marked
 from ..provenance import machine
 from ..serving import ROOT, DidNotStart
 from .columns import COLUMNS, Column
@@ -137,15 +138,8 @@ def _types(types: Iterable[str]) -> str:
 
 
 def document(report: dict[str, Any]) -> None:
-    """Write the tables between the marks of the page. Raises SystemExit: it has none."""
-    page = PAGE.read_text(encoding="utf-8")
-    before, _, rest = page.partition(BEGIN)
-    if not rest:
-        raise SystemExit(f"{PAGE} lacks the mark {BEGIN}")
-    PAGE.write_text(
-        "\n".join([before + BEGIN, "", table(report), "", END + rest.partition(END)[2]]),
-        encoding="utf-8",
-    )
+    """Write the tables between the marks of the page. Raises SystemExit: it lacks one."""
+    marked.write(PAGE, BEGIN, END, table(report))
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from typing import Any
 
 from reaper.config.flags import Parser
 
+from .. import marked
 from ..provenance import commit
 from ..serving import ROOT, DidNotStart, hear_interrupts
 from ..tools import Missing
@@ -123,12 +124,7 @@ def shortened(text: str) -> str:
 
 def document(results: dict[str, Any]) -> None:
     """Write the table of *results* between the marks in docs/run.md."""
-    page = PAGE.read_text(encoding="utf-8")
-    before, mark, rest = page.partition(BEGIN)
-    if not mark:
-        raise SystemExit(f"{PAGE} lacks the mark {BEGIN}")
-    after = rest.partition(END)[2]
-    PAGE.write_text(f"{before}{BEGIN}\n\n{table.markdown(results)}\n{END}{after}", encoding="utf-8")
+    marked.write(PAGE, BEGIN, END, table.markdown(results))
 
 
 if __name__ == "__main__":

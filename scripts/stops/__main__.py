@@ -14,6 +14,7 @@ from typing import Any
 
 from reaper.config.flags import Parser
 
+from .. import marked
 from ..provenance import machine
 from ..serving import ROOT, DidNotStart
 from .trial import COMMANDS, RELOADS, tried
@@ -123,14 +124,7 @@ def document(report: dict[str, Any]) -> None:
         lines = [f"`python -m scripts.stops`, commit {known['commit'][:12]}, {taken}."]
         for how in ways:
             lines += ["", f"| {how} | stock | `reaper run` |", "|---|---|---|", *rows(report, how)]
-        page = path.read_text(encoding="utf-8")
-        before, _, rest = page.partition(BEGIN)
-        if not rest:
-            raise SystemExit(f"{path} lacks the mark {BEGIN}")
-        path.write_text(
-            "\n".join([before + BEGIN, "", *lines, "", END + rest.partition(END)[2]]),
-            encoding="utf-8",
-        )
+        marked.write(path, BEGIN, END, "\n".join(lines))
 
 
 if __name__ == "__main__":

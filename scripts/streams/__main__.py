@@ -17,6 +17,7 @@ from typing import Any
 from loadgen.vanish import namespace
 from reaper.config.flags import Parser
 
+from .. import marked
 from ..provenance import machine
 from ..serving import ROOT
 from .leaving import SETTINGS, WAYS, Left, Readers, Way
@@ -86,15 +87,10 @@ def said(left: Left) -> str:
 
 
 def document(known: dict[str, Any], table: Table) -> None:
-    """Write *table* between the marks of the page. Raises SystemExit: it has none."""
+    """Write *table* between the marks of the page. Raises SystemExit: it lacks one."""
     taken = f"{known['date']}, {known['cpus']} cores, {known['python']}"
     lines = [f"`python -m scripts.streams`, commit {known['commit'][:12]}, {taken}.", ""]
-    page = PAGE.read_text(encoding="utf-8")
-    before, _, rest = page.partition(BEGIN)
-    if not rest:
-        raise SystemExit(f"{PAGE} lacks the mark {BEGIN}")
-    written = [before + BEGIN, "", *lines, *rows(table), "", END + rest.partition(END)[2]]
-    PAGE.write_text("\n".join(written), encoding="utf-8")
+    marked.write(PAGE, BEGIN, END, "\n".join([*lines, *rows(table)]))
 
 
 if __name__ == "__main__":

@@ -180,8 +180,12 @@ def line_answer(line: bytes) -> bytes:
     return fork(6.0) + b"\n" if line == b"fork\n" else line
 
 
-def start_server(port: int, guarded: bool) -> None:
-    """`asyncio.start_server`, or ours, with a server of lines."""
+def start_server(port: int, guarded: bool, *, hands_over: bool = False) -> None:
+    """`asyncio.start_server`, or ours, with a server of lines.
+
+    Args:
+        hands_over: Whether its handler gives the connection to a task, and returns at once.
+    """
     start: Any = asyncio.start_server
     options: dict[str, Any] = {}
     if guarded:
@@ -199,32 +203,7 @@ def start_server(port: int, guarded: bool) -> None:
         finally:
             writer.close()
 
-    async def main() -> None:
-        server = await start(talk, "127.0.0.1", port, limit=10**7, **options)
-        await server.serve_forever()
-
-    asyncio.run(main())
-
-
-def handed(port: int, guarded: bool) -> None:
-    """The same, whose handler gives the connection to a task, and returns at once."""
-    start: Any = asyncio.start_server
-    options: dict[str, Any] = {}
-    if guarded:
-        import reaper.asyncio
-
-        start, options = reaper.asyncio.start_server, {"idle": 1, "tick": 0.25}
     tasks = set()
-
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while line := await reader.readline():
-                writer.write(line_answer(line))
-                await writer.drain()
-        except ConnectionError:
-            pass
-        finally:
-            writer.close()
 
     async def hand_over(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.create_task(talk(reader, writer))
@@ -232,10 +211,17 @@ def handed(port: int, guarded: bool) -> None:
         task.add_done_callback(tasks.discard)
 
     async def main() -> None:
-        server = await start(hand_over, "127.0.0.1", port, limit=10**7, **options)
+        server = await start(
+            hand_over if hands_over else talk, "127.0.0.1", port, limit=10**7, **options
+        )
         await server.serve_forever()
 
     asyncio.run(main())
+
+
+def handed(port: int, guarded: bool) -> None:
+    """The same, whose handler gives the connection to a task, and returns at once."""
+    start_server(port, guarded, hands_over=True)
 
 
 def _on_trio(port: int, serve: Any, **options: Any) -> None:

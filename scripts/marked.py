@@ -1,0 +1,20 @@
+"""What stands in a page between two marks, written by a script."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def write(page: Path, begin: str, end: str, text: str) -> None:
+    """Put *text* between the marks *begin* and *end* of *page*, with a blank line on either side.
+
+    Raises:
+        SystemExit: the page lacks one of them.
+    """
+    before, begins, rest = page.read_text(encoding="utf-8").partition(begin)
+    _, ends, after = rest.partition(end)
+    for found, mark in ((begins, begin), (ends, end)):
+        if not found:
+            raise SystemExit(f"{page} lacks the mark {mark}")
+    inner = text.strip("\n")
+    page.write_text(f"{before}{begin}\n\n{inner}\n\n{end}{after}", encoding="utf-8")
