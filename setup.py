@@ -1,5 +1,6 @@
-"""What pyproject.toml cannot say: `loadgen` is installed as `reaper_loadgen` and `deploy`, which is
-data, as `reaper_deploy`: names that no other package takes. And the long description.
+"""What pyproject.toml cannot say: `loadgen` is installed as `reaper_loadgen` and
+`deploy`, which is data, as `reaper_deploy`: names that no other package takes. And the
+long description.
 
 server_example, scripts and benchmarks are not installed: they run from the checkout.
 """
@@ -16,7 +17,8 @@ found = find_namespace_packages(
 packages = [name if name.startswith("reaper") else f"reaper_{name}" for name in found]
 placed = {"reaper_loadgen": "loadgen", "reaper_deploy": "deploy"}
 
-# The repository has no public address, so a package index cannot follow a link into it, nor show a picture of it.
+# The repository has no public address, so a package index cannot follow a link into it,
+# nor show a picture of it.
 readme = (Path(__file__).parent / "README.md").read_text(encoding="utf-8")
 readme = re.sub(r"^!\[.*\]\((?!https?:).*\)\n\n", "", readme, flags=re.MULTILINE)
 readme = re.sub(r" `python -m scripts\.pictures` .*", "", readme)

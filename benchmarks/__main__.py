@@ -4,9 +4,9 @@
     python -m benchmarks document [--results DIR] [--out FILE]
     python -m benchmarks release
 
-Each program answers one question and has two functions: `run(scale, note)` measures and returns
-what goes into its JSON file, `table(found)` makes Markdown of that. Each runs in a process of its
-own, so that none inherits another's memory.
+Each program answers one question and has two functions: `run(scale, note)` measures and
+returns what goes into its JSON file, `table(found)` makes Markdown of that. Each runs
+in a process of its own, so that none inherits another's memory.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ SCHEMA = "reaper-benchmarks/1"
 
 
 def measure(program: Program, scale: Scale, out: Path, beside: str = "") -> str:
-    """Run *program* in this process, write its file, and return its table; notes go to stdout.
+    """Run *program* in this process, write its file, and return its table; notes go to
+    stdout.
 
     The page says *beside* what it ran, if that is not empty.
     """
@@ -54,7 +55,9 @@ def measure(program: Program, scale: Scale, out: Path, beside: str = "") -> str:
 
 
 def run_all(programs: Sequence[Program], scale: Scale, out: Path, beside: str = "") -> list[str]:
-    """Run *programs* one after the other, print their tables, and return those that failed."""
+    """Run *programs* one after the other, print their tables, and return those that
+    failed.
+    """
     out.mkdir(parents=True, exist_ok=True)
     failed = []
     for index, program in enumerate(programs):
@@ -92,7 +95,9 @@ def run_all(programs: Sequence[Program], scale: Scale, out: Path, beside: str = 
 
 
 def explained(results: Path) -> int:
-    """1, and a word on stderr, if a figure of *results* got dearer and nobody has said why."""
+    """1, and a word on stderr, if a figure of *results* got dearer and nobody has said
+    why.
+    """
     last = json.loads(dearer.LAST.read_text())
     missing = [each.name for each in dearer.dearer(read(results), last) if each.reason is None]
     for name in missing:
@@ -104,8 +109,8 @@ def explained(results: Path) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status: 0 good, 1 a program failed or a figure got dearer without a reason, 2 bad
-    arguments, 130 interrupted.
+    """Exit status: 0 good, 1 a program failed or a figure got dearer without a reason,
+    2 bad arguments, 130 interrupted.
     """
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description="Measure, and write docs/performance.md."

@@ -1,14 +1,16 @@
-"""What an exchange costs where every client acts at its own instant, and what is the machine's part.
+"""What an exchange costs where every client acts at its own instant, and what is the
+machine's part.
 
     python -m benchmarks.apart [--connections N] [--beat DURATION] [--timeout DURATION]
 
-The same clients of the load generator, all of whom talk and none of whom is closed, meet two
-servers in turn: our parked echo, and `peers/bare.py`, which does nothing but read and write. With a
-beat clients act together, and a process that is woken finds many sockets to read; without one it is
-woken for one packet, and finds nothing cached. The bare peer has a timer in each process, which does
-nothing: how late that comes is the least that a close can be late on this machine. The CPU is that
-of the server's processes from the first connection to the last answer, per exchange. It takes
-minutes, so `run` leaves it out.
+The same clients of the load generator, all of whom talk and none of whom is closed,
+meet two servers in turn: our parked echo, and `peers/bare.py`, which does nothing but
+read and write. With a beat clients act together, and a process that is woken finds many
+sockets to read; without one it is woken for one packet, and finds nothing cached. The
+bare peer has a timer in each process, which does nothing: how late that comes is the
+least that a close can be late on this machine. The CPU is that of the server's
+processes from the first connection to the last answer, per exchange. It takes minutes,
+so `run` leaves it out.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ SERVERS = ("bare", "parked")
 
 
 def measure(server: str, connections: int, beat: float, timeout: float, out: Path) -> list[str]:
-    """A row of the table: *connections* clients of *server*, who act at multiples of *beat*."""
+    """A row of the table: *connections* clients of *server*, who act at multiples of
+    *beat*.
+    """
     plan = make_plan(connections, Machine.here().descriptors)
     limit = timeout or plan.timeout
     if server == "bare":
@@ -77,7 +81,9 @@ def measure(server: str, connections: int, beat: float, timeout: float, out: Pat
 
 
 def timers_said(timers: list[dict[str, Any]]) -> str:
-    """How many of the timers of all processes came more than a second late, and the latest."""
+    """How many of the timers of all processes came more than a second late, and the
+    latest.
+    """
     if not timers:
         return "-"
     due, late = sum(each["timers"] for each in timers), sum(each["late"] for each in timers)

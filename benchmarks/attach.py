@@ -1,12 +1,13 @@
-"""What `attach` costs compared with a full dump per tick, which `ss -K` in a loop and tcp_closer
-do.
+"""What `attach` costs compared with a full dump per tick, which `ss -K` in a loop and
+tcp_closer do.
 
-Holder processes keep the connections, both ends, and have each of them exchange a byte once per
-three quarters of the timeout: nothing is due, everything has to be watched. Measured of `attach`:
-CPU time and resident memory by psutil; of `ss -tni`, once per tick of 1 s, its CPU time. Two of it
-run at once, with `--vanished` and without. A third one reads the same list of sockets and watches
-none of their connections: its memory is taken off. The list is freed and read anew now and then,
-so memory is the median of a reading each second.
+Holder processes keep the connections, both ends, and have each of them exchange a byte
+once per three quarters of the timeout: nothing is due, everything has to be watched.
+Measured of `attach`: CPU time and resident memory by psutil; of `ss -tni`, once per
+tick of 1 s, its CPU time. Two of it run at once, with `--vanished` and without. A third
+one reads the same list of sockets and watches none of their connections: its memory is
+taken off. The list is freed and read anew now and then, so memory is the median of a
+reading each second.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ from scripts.serving import serving
 from .common import Note, Scale, by_scale, figure, markdown
 
 PAIRS = 9500
-"""Connections per holder: both ends are descriptors of one process, of which it may have 20,000."""
+"""Connections per holder: both ends are descriptors of one process, of which it may
+have 20,000.
+"""
 
 WAYS = {"attach": (), "vanished": ("--vanished", "60s")}
 """By name: the flags besides."""
@@ -41,8 +44,8 @@ NONE_WATCHED = ("--only", "203.0.113.0/24")
 
 
 def hold(count: int, period: float, number: int) -> None:
-    """Keep *count* connections, and exchange a byte on each once per *period* seconds, until the
-    parent ends.
+    """Keep *count* connections, and exchange a byte on each once per *period* seconds,
+    until the parent ends.
     """
     raise_descriptor_limit()
     listener = socket.create_server((f"127.0.2.{number + 1}", 0), backlog=4096)
@@ -78,7 +81,9 @@ def by_ss(ss: str) -> float:
 def attached(
     parent: int, idle: float, seconds: float, folder: Path
 ) -> dict[str, tuple[float, int]]:
-    """(share of a core, bytes for the connections) of each `attach` on *parent*'s children."""
+    """(share of a core, bytes for the connections) of each `attach` on *parent*'s
+    children.
+    """
     command = [sys.executable, "-m", "reaper", "attach", "--pid", str(parent), "--close"]
     command += ["--idle", f"{idle:g}s", "--tick", "1s"]
     with ExitStack() as stack:
@@ -108,7 +113,9 @@ def attached(
 
 
 def run(scale: Scale, note: Note) -> dict[str, Any]:
-    """Shares of a core: `attach`, and `ss` per tick (None: not installed); bytes per connection."""
+    """Shares of a core: `attach`, and `ss` per tick (None: not installed); bytes per
+    connection.
+    """
     connections, idle, seconds = by_scale(
         scale, (200, 2.0, 2.0), (10_000, 20.0, 30.0), (100_000, 60.0, 120.0)
     )
@@ -161,7 +168,8 @@ def table(found: dict[str, Any]) -> str:
             else [what, f"{share:.1%}", f"{share / max(ours, 1e-4):.1f}x"]
         )
     head = [f"{found['connections']:,} connections, none due, tick 1 s", "of a core", "x attach"]
-    # Until November 2026 the growth since the start was taken, with the list of sockets in it or not.
+    # Until November 2026 the growth since the start was taken, with the list of sockets
+    # in it or not.
     beside = (
         "an `attach` that watches none of them is taken off"
         if found.get("beside") == "none watched"

@@ -1,9 +1,9 @@
-"""What every benchmark shares: how time is taken, how samples are reported, what they were taken
-on.
+"""What every benchmark shares: how time is taken, how samples are reported, what they
+were taken on.
 
-One rule: a comparison is a ratio within one round. The machine's moods hit both sides of a round
-alike, so the median of such ratios means something where the figures themselves swing by half from
-run to run.
+One rule: a comparison is a ratio within one round. The machine's moods hit both sides
+of a round alike, so the median of such ratios means something where the figures
+themselves swing by half from run to run.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 
 Scale = Literal["tiny", "quick", "full"]
-"""How much: tiny sees that it runs, quick that it is about right, full is what the document is made
-of.
+"""How much: tiny sees that it runs, quick that it is about right, full is what the
+document is made of.
 """
 
 Note = Callable[[str], None]
@@ -35,8 +35,8 @@ LONGEST = 600
 """Seconds that one run under valgrind or strace may take."""
 
 CACHE_BYTES = 64 << 20
-"""Read before a pass that is to find nothing in the caches; twice the last-level cache of the
-machines at hand.
+"""Read before a pass that is to find nothing in the caches; twice the last-level cache
+of the machines at hand.
 """
 
 
@@ -46,8 +46,8 @@ def by_scale(scale: Scale, tiny: Any, quick: Any, full: Any) -> Any:
 
 
 def spread(samples: Sequence[float]) -> dict[str, Any]:
-    """Median, p10 and p90, least and most of *samples*, and the samples themselves in the order
-    they were taken.
+    """Median, p10 and p90, least and most of *samples*, and the samples themselves in
+    the order they were taken.
     """
     ordered = sorted(samples)
     last = len(ordered) - 1
@@ -96,8 +96,8 @@ def short(n: int | str) -> str:
 
 
 def ns_of(function: Callable[..., object], *args: Any) -> int:
-    """Nanoseconds of CPU time, of all threads of this process, of one call: what others take
-    meanwhile is not in it.
+    """Nanoseconds of CPU time, of all threads of this process, of one call: what others
+    take meanwhile is not in it.
     """
     before = time.process_time_ns()
     function(*args)
@@ -124,9 +124,10 @@ def names(count: int) -> list[str]:
 
 
 def under(tool: list[str], program: list[str], cwd: Path = ROOT) -> str:
-    """What *tool* says on stderr of a Python *program*, whose hashing and environment are fixed: it
-    counts, so every run must be the same. Raises RuntimeError: it failed; the message is its
-    output."""
+    """What *tool* says on stderr of a Python *program*, whose hashing and environment
+    are fixed: it counts, so every run must be the same. Raises RuntimeError: it failed;
+    the message is its output.
+    """
     environment = {"PATH": os.environ["PATH"], "PYTHONHASHSEED": "0"}
     command = [*tool, sys.executable, *program]
     done = subprocess.run(
@@ -138,8 +139,8 @@ def under(tool: list[str], program: list[str], cwd: Path = ROOT) -> str:
 
 
 def callgrind(program: list[str], cwd: Path = ROOT, *flags: str) -> int:
-    """Machine instructions of a Python *program*. Raises RuntimeError as `under`, or nothing was
-    counted.
+    """Machine instructions of a Python *program*. Raises RuntimeError as `under`, or
+    nothing was counted.
     """
     said = under(
         ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", *flags], program, cwd

@@ -1,10 +1,12 @@
-"""What got dearer since the last release: the head of docs/performance.md says it, with the reason.
+"""What got dearer since the last release: the head of docs/performance.md says it, with
+the reason.
 
-A figure is dearer if its whole spread lies above that of the last release; a count or a size, which
-has no spread, if it grew by more than its `noise`. Only ratios and counts are compared: times of two
-days are times of two machines. Figures of small runs are not compared.
+A figure is dearer if its whole spread lies above that of the last release; a count or a
+size, which has no spread, if it grew by more than its `noise`. Only ratios and counts
+are compared: times of two days are times of two machines. Figures of small runs are not
+compared.
 
-    python -m benchmarks release           keep the figures of benchmarks/results for the next one
+    python -m benchmarks release    keep benchmarks/results for the next release
 """
 
 from __future__ import annotations
@@ -42,8 +44,8 @@ REASONS: dict[str, str] = {
         "says what the response is (found by reading)"
     ),
 }
-"""Of each figure that got dearer, by its name below: why it may. What is missing here is shown as
-not explained, and `python -m benchmarks document` fails.
+"""Of each figure that got dearer, by its name below: why it may. What is missing here
+is shown as not explained, and `python -m benchmarks document` fails.
 """
 
 
@@ -68,7 +70,9 @@ def _at(*path: str) -> Callable[[dict[str, Any]], Any]:
 
 
 def _of_plain(kind: str) -> Callable[[dict[str, Any]], Any]:
-    """Instructions of an exchange of this *kind*, of those without a timeout in the same run."""
+    """Instructions of an exchange of this *kind*, of those without a timeout in the
+    same run.
+    """
 
     def found(part: dict[str, Any]) -> Any:
         each = part["results"]
@@ -164,8 +168,8 @@ FIGURES: dict[str, Compared] = {
 
 
 def ranges(parts: dict[str, dict[str, Any]]) -> dict[str, tuple[float, float, float]]:
-    """(least, median, most) by the name of each figure that full runs have measured: the 10th and
-    the 90th percentile, or a number less and more its noise.
+    """(least, median, most) by the name of each figure that full runs have measured:
+    the 10th and the 90th percentile, or a number less and more its noise.
     """
     found = {}
     for name, compared in FIGURES.items():
@@ -201,7 +205,9 @@ class Dearer(NamedTuple):
 
 
 def dearer(parts: dict[str, dict[str, Any]], last: dict[str, Any]) -> Iterator[Dearer]:
-    """What of *parts* is dearer than in the release whose figures *last* has; the worst first."""
+    """What of *parts* is dearer than in the release whose figures *last* has; the worst
+    first.
+    """
     before = last["figures"]
     found = [
         Dearer(name, before[name][1], median, REASONS.get(name))

@@ -1,8 +1,8 @@
-"""The programs by name, and docs/performance.md: one screen for users on top, the table of every
-program below a line.
+"""The programs by name, and docs/performance.md: one screen for users on top, the table
+of every program below a line.
 
-*No figure is typed*: what the page says comes from the JSON files, and what was not measured is
-named.
+*No figure is typed*: what the page says comes from the JSON files, and what was not
+measured is named.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""What the hot path costs in machine instructions, counted by callgrind: the one figure that no
-neighbour can disturb.
+"""What the hot path costs in machine instructions, counted by callgrind: the one figure
+that no neighbour can disturb.
 
-    python -m benchmarks.instructions            needs valgrind (Debian: apt-get install valgrind)
+    python -m benchmarks.instructions    needs valgrind (apt-get install valgrind)
 
-The same program runs under callgrind once as it is and once for each part with that part repeated
-more often; the difference over the extra repeats is the part's cost. Hashing and addresses are
-fixed, so a count is the same to the last digit each time. Counts tell nothing of caches: what a
-touch waits for memory is in `benchmarks/heart/touch.py`.
+The same program runs under callgrind once as it is and once for each part with that
+part repeated more often; the difference over the extra repeats is the part's cost.
+Hashing and addresses are fixed, so a count is the same to the last digit each time.
+Counts tell nothing of caches: what a touch waits for memory is in
+`benchmarks/heart/touch.py`.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ PROGRAM = Path(__file__).with_name("instructions_program.py")
 
 MANY = 5000
 EXTRA = {"beat": 100, "idle tick small": 400, "idle tick large": 400, "register and release": 2000}
-"""How much more often a part is repeated than in the run that it is compared with; MANY times those
-not named.
+"""How much more often a part is repeated than in the run that it is compared with; MANY
+times those not named.
 """
 
 
 def collect(home: Path, part: str, repeats: int) -> int:
-    """Instructions of one run of the program in *home* under callgrind, with *repeats* more of
-    *part*.
+    """Instructions of one run of the program in *home* under callgrind, with *repeats*
+    more of *part*.
 
     Raises RuntimeError as `callgrind`.
     """
@@ -45,14 +46,14 @@ def collect(home: Path, part: str, repeats: int) -> int:
 
 
 def count(wanted: Sequence[str], note: Callable[[str], None] = lambda _: None) -> dict[str, float]:
-    """Instructions of each of *wanted*, net of the loop around it; of `beat` (a touch and a move)
-    per lease.
+    """Instructions of each of *wanted*, net of the loop around it; of `beat` (a touch
+    and a move) per lease.
 
     Cost: one run of the program each, about three seconds of CPU, two at a time.
     """
     note(f"counting the instructions of {len(wanted)} parts")
-    # In a folder of its own: the import system lists folders, and what is listed in the checkout
-    # may change meanwhile.
+    # In a folder of its own: the import system lists folders, and what is listed in the
+    # checkout may change meanwhile.
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(2) as pool:
         home = Path(folder)
         shutil.copytree(
@@ -77,8 +78,8 @@ def count(wanted: Sequence[str], note: Callable[[str], None] = lambda _: None) -
 
 
 def run(_scale: str = "full", note: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
-    """{"instructions": {part: count}} of all parts of the program; {"absent": why} without
-    valgrind.
+    """{"instructions": {part: count}} of all parts of the program; {"absent": why}
+    without valgrind.
     """
     if shutil.which("valgrind") is None:
         return {"absent": "valgrind is not installed (Debian: apt-get install valgrind)"}

@@ -1,7 +1,8 @@
 """The program that callgrind counts, see `instructions.py`.
 
-It imports as little as it can, because an import is counted too. `instructions_program.py PART
-EXTRA` does every part a little, and PART so much more often.
+It imports as little as it can, because an import is counted too.
+`instructions_program.py PART EXTRA` does every part a little, and PART so much more
+often.
 """
 
 from __future__ import annotations
@@ -58,8 +59,8 @@ class Beat:
 
 
 def parts() -> dict[str, Callable[[int], None]]:
-    """Each part: given n, it does its thing n times. What it needs is a local name, as in a loop
-    that a user writes.
+    """Each part: given n, it does its thing n times. What it needs is a local name, as
+    in a loop that a user writes.
     """
     few, many = Beat(SMALL, 3600.0), Beat(LARGE, 3600.0)
     ring = reaper.IdleRing(timeout_ticks=30)

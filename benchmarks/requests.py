@@ -1,10 +1,12 @@
-"""Requests per second of guarded uvicorn: beside stock, and beside the guard of another commit.
+"""Requests per second of guarded uvicorn: beside stock, and beside the guard of another
+commit.
 
-    python -m benchmarks.requests [--against COMMIT] [--rounds N] [--seconds N] [--loop L] [--http H]
+    python -m benchmarks.requests [--against COMMIT] [--rounds N] [--seconds N]
+                                [--loop L] [--http H]
 
-All servers run at once, and wrk asks one after the other, round by round. The control is stock
-uvicorn a second time: how far that is from 1.00 is the error of the others. Nothing else may run
-beside it; `run` leaves it out, because it takes minutes.
+All servers run at once, and wrk asks one after the other, round by round. The control
+is stock uvicorn a second time: how far that is from 1.00 is the error of the others.
+Nothing else may run beside it; `run` leaves it out, because it takes minutes.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ STOCK, CONTROL, NOW = "stock", "stock, again (control)", "guarded"
 
 
 def main() -> int:
-    """Measure and print. Exit status: 0 measured, 1 a server or wrk failed, 2 bad arguments."""
+    """Measure and print. Exit status: 0 measured, 1 a server or wrk failed, 2 bad
+    arguments.
+    """
     parser = Parser(prog="python -m benchmarks.requests", description=__doc__.splitlines()[0])
     parser.add_argument("--against", metavar="COMMIT", help="also the guard as this commit has it")
     parser.add_argument("--rounds", type=_count, default=21)
@@ -139,8 +143,8 @@ def old(before: str) -> str:
 
 
 def table(taken: dict[str, dict[str, list[float]]], before: str | None) -> str:
-    """A row per server: how many requests, and how that compares with stock, round by round; then
-    the guard beside that of *before*.
+    """A row per server: how many requests, and how that compares with stock, round by
+    round; then the guard beside that of *before*.
     """
 
     def compared(ours: str, theirs: str) -> list[str]:

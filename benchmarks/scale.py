@@ -3,9 +3,9 @@
     python -m benchmarks.scale [--add REPORT ...] [--picture REPORT]
 
 `--add out/demo/report.json` takes the report of a `make demo` into
-benchmarks/results/scale/demos.json, in place of the one of that size; one of `--beat 0` has a
-column of its own. Then, as without it, the table is written. `--picture` draws README's of a
-report. *No figure is typed by hand*.
+benchmarks/results/scale/demos.json, in place of the one of that size; one of `--beat 0`
+has a column of its own. Then, as without it, the table is written. `--picture` draws
+README's of a report. *No figure is typed by hand*.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ def kept(report: dict[str, Any]) -> dict[str, Any]:
 
 
 def column(report: dict[str, Any]) -> str:
-    """Under which name a demo's report is kept: its size, and whether its clients have no beat."""
+    """Under which name a demo's report is kept: its size, and whether its clients have
+    no beat.
+    """
     size = str(report["connections"]["requested"])
     return size if report["config"]["beat_s"] else f"{size} --beat 0"
 
@@ -130,8 +132,8 @@ ROWS: dict[str, Any] = {
 
 
 def picture(report: dict[str, Any]) -> str:
-    """The histogram of a demo's own page, with what it says above it. Raises ValueError as `kept`
-    does.
+    """The histogram of a demo's own page, with what it says above it. Raises ValueError
+    as `kept` does.
     """
     late, reaps = report["lateness_s"], kept(report)["reaps"]
     closed = (
@@ -153,7 +155,9 @@ def picture(report: dict[str, Any]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Take reports in, write table and picture. Exit status 2 for a report that cannot be shown."""
+    """Take reports in, write table and picture. Exit status 2 for a report that cannot
+    be shown.
+    """
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.scale", description=(__doc__ or "").splitlines()[0]
     )

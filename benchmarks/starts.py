@@ -1,8 +1,9 @@
-"""What a Python start below `reaper run` costs beside one without: machine instructions, and time.
+"""What a Python start below `reaper run` costs beside one without: machine
+instructions, and time.
 
-Every Python that a command starts imports the hook, also one that serves nothing. Under callgrind
-no neighbour disturbs the count (valgrind; Debian: apt-get install valgrind). The times are of
-starts in turn, of both kinds and of the bare one again, as a control.
+Every Python that a command starts imports the hook, also one that serves nothing. Under
+callgrind no neighbour disturbs the count (valgrind; Debian: apt-get install valgrind).
+The times are of starts in turn, of both kinds and of the bare one again, as a control.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ def count() -> dict[str, int]:
 
     Raises RuntimeError as `callgrind`.
     """
-    # In a fresh checkout the first Python compiles the hook, once; that is not what a start costs.
+    # In a fresh checkout the first Python compiles the hook, once; that is not what a
+    # start costs.
     py_compile.compile(str(HOOK / "sitecustomize.py"), doraise=True)
     return {
         "bare": callgrind(["-I", "-c", "pass"]),
@@ -68,7 +70,8 @@ def run(scale: Scale, note: Note) -> dict[str, Any]:
     for number in range(rounds):
         note(f"round {number + 1} of {rounds}")
         for way, environment in ways.items():
-            # The clock of children counts in hundredths: a sample is the mean of several starts.
+            # The clock of children counts in hundredths: a sample is the mean of
+            # several starts.
             each = [timed(environment) for _ in range(starts)]
             cpu[way].append(sum(one for one, _ in each) / starts)
             wall[way].append(sum(one for _, one in each) / starts)

@@ -1,10 +1,12 @@
-"""What `vanished` costs for connections that are silent, beside the same server without it.
+"""What `vanished` costs for connections that are silent, beside the same server without
+it.
 
-Four servers at once, so that the machine's moods meet all of them: `vanished` on and off, each with
-`idle = 60s` and with `idle = 10m`. Where the limit is a minute, every client speaks at the
-beginning of a round and is silent for the rest of it; where it is ten minutes, nobody ever speaks.
-The figure is the CPU time of the server's process, which carries the packets of both ends of a
-connection: a keep-alive and its answer are in it.
+Four servers at once, so that the machine's moods meet all of them: `vanished` on and
+off, each with `idle = 60s` and with `idle = 10m`. Where the limit is a minute, every
+client speaks at the beginning of a round and is silent for the rest of it; where it is
+ten minutes, nobody ever speaks. The figure is the CPU time of the server's process,
+which carries the packets of both ends of a connection: a keep-alive and its answer are
+in it.
 """
 
 from __future__ import annotations
@@ -114,7 +116,9 @@ class Site:
 
 
 def run(scale: Scale, note: Note) -> dict[str, Any]:
-    """Microseconds a second and connection: of each server, and what `vanished` adds."""
+    """Microseconds a second and connection: of each server, and what `vanished`
+    adds.
+    """
     count, after, rounds = by_scale(scale, (100, 3, 1), (2_000, 15, 2), (12_000, 60, 4))
     # A busy machine may keep clients from speaking within three seconds.
     idles = by_scale(scale, ("10m",), ("10m", "60s"), ("10m", "60s"))

@@ -1,9 +1,9 @@
-"""The documentation site: the same Markdown files that are read in the repository, and the
-reference from docstrings.
+"""The documentation site: the same Markdown files that are read in the repository, and
+the reference from docstrings.
 
-The rule of this file: *no page exists twice*. The source folder is the repository itself, so that
-README is the front page and a link that works there works here. `make docs` builds it into
-out/site/, where a warning is an error.
+The rule of this file: *no page exists twice*. The source folder is the repository
+itself, so that README is the front page and a link that works there works here. `make
+docs` builds it into out/site/, where a warning is an error.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ root_doc = "README"
 include_patterns = ["*.md", "docs/**.md", "examples/README.md"]
 exclude_patterns = ["out", ".venv", ".*"]
 
-# What the sidebar shows, in its order. A page that is missing here is a warning, and so an error.
+# What the sidebar shows, in its order. A page that is missing here is a warning, and so
+# an error.
 NAVIGATION = {
     "Begin": ["docs/symptoms", "docs/install", "docs/tutorial", "docs/guide", "examples/README"],
     "Tasks": [
@@ -120,10 +121,11 @@ copybutton_exclude = ".linenos, .gp, .go"
 def set_apart(
     app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: list[str]
 ) -> None:
-    """Our docstrings end in lines such as "Cost: one lease."; for the reference each is a paragraph
-    of its own.
+    """Our docstrings end in lines such as "Cost: one lease."; for the reference each is
+    a paragraph of its own.
 
-    Of a module the reference shows the first paragraph, and what is promised of its names.
+    Of a module the reference shows the first paragraph, and what is promised of its
+    names.
     """
     if what == "module" and "" in lines:  # what follows is for those who work on it
         promise = [line for line in lines if line.startswith("Stability:")]
@@ -146,8 +148,8 @@ PLAIN: dict[str, list[str]] = {}
 
 
 def keep(app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
-    """Napoleon takes what stands before a colon in the docstring of an attribute for its type: ours
-    are sentences.
+    """Napoleon takes what stands before a colon in the docstring of an attribute for
+    its type: ours are sentences.
     """
     if what in ("attribute", "data", "property"):
         PLAIN[name] = list(lines)
@@ -158,7 +160,7 @@ def put_back(app: Sphinx, what: str, name: str, thing: Any, options: Any, lines:
 
 
 def add_navigation(app: Sphinx, page: str, source: list[str]) -> None:
-    """The front page is README, which has no list of all pages; the sidebar needs one."""
+    """The front page is README, which lists not all pages; the sidebar needs a list."""
     if page == root_doc:
         for caption, pages in NAVIGATION.items():
             listed = "\n".join(pages)

@@ -1,8 +1,8 @@
 """An echo server on anyio, on asyncio or on trio, whose silent clients go:
 `python -m examples.anyio_echo 8080 trio`.
 
-There is no reaper for anyio: the one of the backend does. It is given the socket, so that it can
-ask the kernel for unread bytes.
+There is no reaper for anyio: the one of the backend does. It is given the socket, so
+that it can ask the kernel for unread bytes.
 """
 
 import sys

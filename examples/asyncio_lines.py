@@ -1,5 +1,5 @@
-"""Plain asyncio: a server of lines whose silent clients are closed, by one more argument to
-`start_server`.
+"""Plain asyncio: a server of lines whose silent clients are closed, by one more
+argument to `start_server`.
 
 python -m examples.asyncio_lines 8080
 """

@@ -1,5 +1,5 @@
-"""Attach: a server that closes nothing, in a process of its own, and what closes its silent clients
-from outside.
+"""Attach: a server that closes nothing, in a process of its own, and what closes its
+silent clients from outside.
 
 python -m examples.attach_leaky 8080
 """

@@ -1,5 +1,5 @@
-"""A chat: what a client says goes to all others. A silent client is asked; one that does not answer
-is closed.
+"""A chat: what a client says goes to all others. A silent client is asked; one that
+does not answer is closed.
 
 python -m examples.chat 8080
 """
@@ -31,12 +31,12 @@ async def main(port: int) -> None:
 
             present.add(stream)
             try:
-                # Listening is no activity, so a client that only listens is asked. Whatever it says
-                # is an answer.
+                # Listening is no activity, so a client that only listens is asked.
+                # Whatever it says is an answer.
                 with r.watch(stream, idle=2, probe=ping, grace=1) as connection:
                     async for said in connection.stream:
-                        # One that does not read holds this up until it is closed: no silence of
-                        # this client's.
+                        # One that does not read holds this up until it is closed: no
+                        # silence of this client's.
                         with connection.in_use():
                             async with trio.open_nursery() as nursery:
                                 for other in present - {stream}:

@@ -24,8 +24,8 @@ async def hello() -> dict[str, str]:
 
 @app.post("/upload")
 async def upload(request: Request) -> dict[str, int]:
-    # A client that stops in the middle is told 408 after `timeouts.body`; this line then raises
-    # ClientDisconnect.
+    # A client that stops in the middle is told 408 after `timeouts.body`; this line
+    # then raises ClientDisconnect.
     return {"bytes": len(await request.body())}
 
 

@@ -1,5 +1,5 @@
-"""An event stream that says goodbye: at SIGTERM every client is sent a last event, with the time
-after which it should come back (`retry:`), and its stream ends properly.
+"""An event stream that says goodbye: at SIGTERM every client is sent a last event, with
+the time after which it should come back (`retry:`), and its stream ends properly.
 
 python -m examples.goodbye_events 8080
 """
@@ -27,7 +27,8 @@ async def events(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
             await writer.drain()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(reaper.stopping().wait(), timeout=1)
-        # Not all in the same instant: the server that comes after this one has to take them all.
+        # Not all in the same instant: the server that comes after this one has to take
+        # them all.
         writer.write(b"retry: %d\ndata: goodbye\n\n" % random.randint(500, 3000))
         await writer.drain()
     writer.close()
@@ -37,7 +38,8 @@ async def main(port: int) -> None:
     told = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
     async with reaper.asyncio.open_reaper(tick=0.5) as r:
-        # A stream is silent for as long as it likes: `vanished` finds the clients that are gone.
+        # A stream is silent for as long as it likes: `vanished` finds the clients that
+        # are gone.
         server = await reaper.asyncio.start_server(events, "127.0.0.1", port, idle=0, reaper=r)
         await told.wait()
         server.close()

@@ -1,5 +1,5 @@
-"""SIGTERM: no new connections; idle ones end at once, busy ones when they are answered, and all
-after five seconds.
+"""SIGTERM: no new connections; idle ones end at once, busy ones when they are answered,
+and all after five seconds.
 
 python -m examples.graceful_shutdown 8080
 """

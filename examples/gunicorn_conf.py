@@ -6,5 +6,6 @@ from __future__ import annotations
 
 worker_class = "reaper.gunicorn.UvicornWorker"
 workers = 2
-# longer than what stands in front keeps a connection; `timeouts.keep_alive` would win over it
+# longer than what stands in front keeps a connection; `timeouts.keep_alive` would win
+# over it
 keepalive = 65

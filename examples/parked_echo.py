@@ -1,4 +1,5 @@
-"""trio: an echo server whose silent clients cost no task, only a descriptor and a lease.
+"""trio: an echo server whose silent clients cost no task, only a descriptor and a
+lease.
 
 python -m examples.parked_echo 8080
 """
@@ -13,7 +14,9 @@ import reaper.trio
 
 
 async def echo(stream: trio.abc.Stream) -> None:
-    """Begins anew with the bytes that end a silence, so keep no state in local variables."""
+    """Begins anew with the bytes that end a silence, so keep no state in local
+    variables.
+    """
     try:
         async for data in stream:
             await stream.send_all(data)

@@ -24,7 +24,8 @@ async def echo(stream: reaper.trio.WatchedStream) -> None:
 
 async def main(port: int, metrics: int) -> None:
     async with reaper.trio.open_reaper(tick=0.5) as r:
-        # Its thread reads counters that the loop writes: each is one number, and none needs a lock.
+        # Its thread reads counters that the loop writes: each is one number, and none
+        # needs a lock.
         prometheus_client.REGISTRY.register(ReaperCollector(r.statistics))
         prometheus_client.start_http_server(metrics, addr="127.0.0.1")
         await trio.serve_tcp(r.watched(echo, idle=2), port, host="127.0.0.1")

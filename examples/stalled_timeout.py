@@ -1,6 +1,8 @@
-"""A timeout around each read, and clients whose bytes arrived while the loop stood still.
+"""A timeout around each read, and clients whose bytes arrived while the loop stood
+still.
 
-A hundred clients connect. The loop is then blocked for three timeouts; meanwhile each client sends.
+A hundred clients connect. The loop is then blocked for three timeouts; meanwhile each
+client sends.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""A Starlette WebSocket under a guarded uvicorn: it is closed when nothing moves on it for
-`timeouts.tunnel`.
+"""A Starlette WebSocket under a guarded uvicorn: it is closed when nothing moves on it
+for `timeouts.tunnel`.
 
 uvicorn examples.starlette_websocket:app --http reaper.uvicorn:Auto
 """

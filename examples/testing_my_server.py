@@ -1,5 +1,5 @@
-"""A test of your own server: its timeouts of half a minute pass in milliseconds, on trio's
-MockClock.
+"""A test of your own server: its timeouts of half a minute pass in milliseconds, on
+trio's MockClock.
 
 python -m pytest examples/testing_my_server.py
 python -m examples.testing_my_server            (without pytest)

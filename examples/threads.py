@@ -1,5 +1,5 @@
-"""Threads: a server of the standard library whose silent clients are closed, without a touch in its
-handler.
+"""Threads: a server of the standard library whose silent clients are closed, without a
+touch in its handler.
 
 python -m examples.threads 8080
 """

@@ -1,5 +1,5 @@
-"""TLS: a client has two seconds for its handshake, however it drips, and then may be silent for
-three.
+"""TLS: a client has two seconds for its handshake, however it drips, and then may be
+silent for three.
 
 python -m examples.tls_echo 8443 certificate.pem key.pem
 """
@@ -33,7 +33,8 @@ async def main(port: int, context: ssl.SSLContext) -> None:
             except trio.BrokenResourceError:
                 pass  # no TLS, or the client reset the connection
 
-        # It closes the socket, without a goodbye of TLS to a client that may not read it.
+        # It closes the socket, without a goodbye of TLS to a client that may not read
+        # it.
         await trio.serve_tcp(echo, port, host="127.0.0.1")
 
 

@@ -1,5 +1,5 @@
-"""A WebSocket server on trio (needs trio-websocket): a client whose machine answers a ping is
-there, another is closed.
+"""A WebSocket server on trio (needs trio-websocket): a client whose machine answers a
+ping is there, another is closed.
 
 python -m examples.websocket_trio 8080
 """

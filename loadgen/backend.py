@@ -1,9 +1,10 @@
-"""`probe --listen`: this program is the backend of a proxy, and measures how *that* treats idle
-connections.
+"""`probe --listen`: this program is the backend of a proxy, and measures how *that*
+treats idle connections.
 
-One rule: every request is answered at once, nothing else is said, and no connection is closed here
-first. A wait runs from the last byte of an answer to the close as this machine saw it. What the
-proxy was given last on a connection tells which limit ended it.
+One rule: every request is answered at once, nothing else is said, and no connection is
+closed here first. A wait runs from the last byte of an answer to the close as this
+machine saw it. What the proxy was given last on a connection tells which limit ended
+it.
 """
 
 from __future__ import annotations
@@ -48,14 +49,18 @@ class Held:
 
 @dataclass
 class Upstream:
-    """What a proxy did with its connections, while this backend waited for *waited* seconds."""
+    """What a proxy did with its connections, while this backend waited for *waited*
+    seconds.
+    """
 
     connections: list[Held]
     waited: float
 
     @property
     def idles(self) -> list[float]:
-        """For how many seconds each connection was idle that the proxy closed; ascending."""
+        """For how many seconds each connection was idle that the proxy closed;
+        ascending.
+        """
         return sorted(
             held.closed - held.answered
             for held in self.connections
@@ -108,12 +113,15 @@ async def listen(
     keep_alive: float | None = None,
     ready: Callable[[Target], None] = lambda where: None,
 ) -> Upstream:
-    """Serve as the backend at *target* until the proxy has closed every connection that it used.
+    """Serve as the backend at *target* until the proxy has closed every connection that
+    it used.
 
     Args:
         target: Where to listen; port 0 is any that is free.
-        wait: Seconds after the latest request after which the proxy is not waited for any longer.
-        keep_alive: Seconds to announce as `Keep-Alive: timeout=`; None announces nothing.
+        wait: Seconds after the latest request after which the proxy is not waited for
+            any longer.
+        keep_alive: Seconds to announce as `Keep-Alive: timeout=`; None announces
+            nothing.
         ready: Called with the address as soon as this listens.
     """
     held: list[Held] = []

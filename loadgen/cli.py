@@ -1,7 +1,9 @@
-"""The command line: `python -m loadgen run ...`, `simulate`, `probe`, `race`, and their options.
+"""The command line: `python -m loadgen run ...`, `simulate`, `probe`, `race`, and their
+options.
 
-One rule: a bad argument costs one line on standard error and exit status 2, before anything has
-started. The exit status is 0 where every connection ended as planned, and 1 where one did not.
+One rule: a bad argument costs one line on standard error and exit status 2, before
+anything has started. The exit status is 0 where every connection ended as planned, and
+1 where one did not.
 """
 
 from __future__ import annotations
@@ -47,7 +49,9 @@ if TYPE_CHECKING:
     from .race import Result
 
 RAMP = 60.0
-"""Virtual seconds over which the connections of a simulation arrive, unless a rate is given."""
+"""Virtual seconds over which the connections of a simulation arrive, unless a rate is
+given.
+"""
 INSTALLED = "reaper-loadgen"
 """The name of the command where the package is installed."""
 
@@ -77,7 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status: int = options.run(options)
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader has gone; what the interpreter flushes at its end must not meet the pipe again.
+        # The reader has gone; what the interpreter flushes at its end must not meet the
+        # pipe again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except BadArgument as error:
@@ -212,7 +217,8 @@ def run_command(options: argparse.Namespace) -> int:
                 f"--protocol {protocol}: a {behaviour.kind} client needs --protocol {spoken}"
             )
     if options.journal:
-        # complains here rather than in a child process, and recovers what a crash left there
+        # complains here rather than in a child process, and recovers what a crash left
+        # there
         ClientJournal(options.journal, target, law).journal.close()
     dialect_for(protocol, target)  # complains here rather than in a child process
     patience = options.patience or max(2 * law.tick, 1.0)
@@ -508,7 +514,9 @@ def rate_of(found: Result) -> str:
 
 
 def parse_expectation(text: str) -> tuple[str, float]:
-    """Read `keep_alive=5s` as name and seconds. Raises BadArgument: unknown, or no duration."""
+    """Read `keep_alive=5s` as name and seconds. Raises BadArgument: unknown, or no
+    duration.
+    """
     from .probe import NAMES
 
     name, _, duration = text.partition("=")
@@ -653,7 +661,9 @@ def run_listen(options: argparse.Namespace) -> int:
 
 
 EDGE = 0.95
-"""Share of the idle timeout after which a proxy is asked again, to see whether it reuses."""
+"""Share of the idle timeout after which a proxy is asked again, to see whether it
+reuses.
+"""
 
 
 def run_schema(options: argparse.Namespace) -> int:

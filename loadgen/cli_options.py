@@ -1,4 +1,6 @@
-"""The options that several commands share, how one is declared, and how a report is delivered."""
+"""The options that several commands share, how one is declared, and how a report is
+delivered.
+"""
 
 from __future__ import annotations
 
@@ -58,8 +60,8 @@ def command(
 ) -> Any:
     """Add the command *name*, which *run* carries out, and return its parser.
 
-    *words* describe it in the list of commands; *about* does so on its own page, where the same
-    words are not enough.
+    *words* describe it in the list of commands; *about* does so on its own page, where
+    the same words are not enough.
     """
     made = commands.add_parser(name, help=words, description=about or words)
     made.set_defaults(run=run)
@@ -69,7 +71,9 @@ def command(
 def option(
     command: Any, name: str, kind: Any, words: str, default: Any = None, **more: Any
 ) -> None:
-    """Add an option to *command*: a flag if *kind* is bool, repeatable if *default* is a list."""
+    """Add an option to *command*: a flag if *kind* is bool, repeatable if *default* is
+    a list.
+    """
     if kind is bool:
         command.add_argument(name, action="store_true", help=words)
         return
@@ -143,10 +147,11 @@ def asked_scenario(options: argparse.Namespace) -> Scenario:
 
 
 def take_target(options: argparse.Namespace) -> tuple[Target, str | None, Paths, Tls | None]:
-    """Read the target, the protocol (None where nothing says it), what to ask for, and TLS.
+    """Read the target, the protocol (None where nothing says it), what to ask for, and
+    TLS.
 
-    Raises BadArgument: there is no target, options contradict its URL, or it is not on the loopback
-    and nothing says that its owner agrees.
+    Raises BadArgument: there is no target, options contradict its URL, or it is not on
+    the loopback and nothing says that its owner agrees.
     """
     if (options.target is None) == (options.url is None):
         raise BadArgument("give one target: --target HOST:PORT, or a URL")
@@ -185,10 +190,11 @@ def take_target(options: argparse.Namespace) -> tuple[Target, str | None, Paths,
 
 
 def check_files(options: argparse.Namespace) -> None:
-    """Raise BadArgument before a run for a file or a folder that could not be written after it.
+    """Raise BadArgument before a run for a file or a folder that could not be written
+    after it.
 
-    What may be written is found out by writing: a folder such as /proc says that it may, and may
-    not.
+    What may be written is found out by writing: a folder such as /proc says that it
+    may, and may not.
     """
     for name in ("report", "html", "csv", "hgrm", "junit"):
         if path := getattr(options, name, None):
@@ -213,7 +219,8 @@ def check_files(options: argparse.Namespace) -> None:
 
 
 def deliver(report: Report, options: argparse.Namespace) -> int:
-    """Write the files that *options* ask for, print the verdict, and return the exit status.
+    """Write the files that *options* ask for, print the verdict, and return the exit
+    status.
 
     The report is printed in place of the verdict where *options* ask for JSON.
     """

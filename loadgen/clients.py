@@ -1,13 +1,14 @@
-"""Single clients for programs: one plays a named behaviour, and tells how it ended and when.
+"""Single clients for programs: one plays a named behaviour, and tells how it ended and
+when.
 
-    ended = await play("slow_headers", target)      # one connection: how long was it borne?
-    ended = await attack("unread", target, until)   # again and again, until until() is true
-    await keep_asking(target, until, account)       # a healthy client, a connection per request
-    await Client("chatty", target).play(until)      # a healthy client that stays
+    ended = await play("slow_headers", target)     # how long is a connection borne?
+    ended = await attack("unread", target, until)  # again, until until() is true
+    await keep_asking(target, until, account)      # healthy: a connection a request
+    await Client("chatty", target).play(until)     # healthy, and it stays
 
-One rule: *only the client's side is looked at*. A wait runs from the instant from which a correct
-server would count to the close as the client's own kernel saw it; what a client does by itself is
-never held against the server.
+One rule: *only the client's side is looked at*. A wait runs from the instant from which
+a correct server would count to the close as the client's own kernel saw it; what a
+client does by itself is never held against the server.
 """
 
 from __future__ import annotations
@@ -34,9 +35,13 @@ from .units import Target, parse_target
 PATIENCE = 20.0
 """Seconds for a connection, and for an answer."""
 LOOK = 0.02
-"""Seconds between two looks at a connection that must not be read, or whose buffer is full."""
+"""Seconds between two looks at a connection that must not be read, or whose buffer is
+full.
+"""
 SMALL_BUFFER = 4096
-"""Bytes that the kernel may hold for a client that does not read, so that an answer stops soon."""
+"""Bytes that the kernel may hold for a client that does not read, so that an answer
+stops soon.
+"""
 SEND_BUFFER = 1 << 16
 """Bytes that the kernel may hold of what a client sends.
 
@@ -46,9 +51,13 @@ KEPT = 1000
 """Bytes that are kept of what the server sent last."""
 FOREVER = float("inf")
 OWN_LAG = 1.0
-"""Seconds from connect(2) to the request from which on a client that asks once is not judged."""
+"""Seconds from connect(2) to the request from which on a client that asks once is not
+judged.
+"""
 ATTACKS = tuple(kind for kind, cls in KINDS.items() if issubclass(cls, Attack))
-"""Kinds of clients that hold a connection, or make the server work, and give nothing for it."""
+"""Kinds of clients that hold a connection, or make the server work, and give nothing
+for it.
+"""
 
 Until = Callable[[], bool]
 
@@ -60,7 +69,9 @@ def never() -> bool:
 
 @dataclass(frozen=True)
 class Speech:
-    """What clients speak and ask for; *timeout* is the T of their behaviours, in seconds."""
+    """What clients speak and ask for; *timeout* is the T of their behaviours, in
+    seconds.
+    """
 
     protocol: str = "http"
     paths: Paths = ROOT
@@ -76,17 +87,19 @@ class Ended:
     """What became of one client.
 
     Attributes:
-        how: "closed" or "reset" by the server, "left" (the client did, or `until` said so), or
-            "refused" (the connection was never established).
+        how: "closed" or "reset" by the server, "left" (the client did, or `until` said
+            so), or "refused" (the connection was never established).
         connected: The instant of the call to connect, on the monotonic clock.
-        ready: The instant from which the server may take the connection for ready: TLS and the
-            upgrade are through.
+        ready: The instant from which the server may take the connection for ready: TLS
+            and the upgrade are through.
         since: The instant at which a correct server begins to count.
         at: The instant of the end.
-        failure: Why a connection was refused: "ECONNREFUSED", "CERTIFICATE_VERIFY_FAILED", ...
+        failure: Why a connection was refused: "ECONNREFUSED",
+            "CERTIFICATE_VERIFY_FAILED", ...
         asked: Units of answer that the client asked for.
         answered: Units of answer that came.
-        overslept: Whether the client was itself so late that the server may have closed before.
+        overslept: Whether the client was itself so late that the server may have closed
+            before.
         slowest: Seconds that the slowest answer took.
         wrong: Unexpected statuses, and how often each came.
         answer: The beginning of what the server answered.
@@ -158,8 +171,8 @@ class Account:
 def behaviour(kind: str, timeout: float = 1.0, **parameters: str) -> Behaviour:
     """Make the behaviour called *kind*, where T is *timeout* seconds.
 
-    *parameters* are written as in a scenario: `every="200ms"`. Raises BadArgument: the kind has no
-    such parameter; KeyError: there is no such kind.
+    *parameters* are written as in a scenario: `every="200ms"`. Raises BadArgument: the
+    kind has no such parameter; KeyError: there is no such kind.
     """
     return ClientSpec(KINDS[kind].kind, kind, 1.0, tuple(parameters.items())).behaviour(
         timeout, 1e9
@@ -169,7 +182,8 @@ def behaviour(kind: str, timeout: float = 1.0, **parameters: str) -> Behaviour:
 class Client(Player):
     """One client with one connection.
 
-    `port` is the client's own, once it has connected. `ended` is filled while the client plays.
+    `port` is the client's own, once it has connected. `ended` is filled while the
+    client plays.
     """
 
     def __init__(
@@ -246,8 +260,8 @@ class Client(Player):
             if self.outbox:
                 self._send(b"")
             elif now >= due:
-                # One that is late may have been closed meanwhile: speaking now would hide for how
-                # long it was borne.
+                # One that is late may have been closed meanwhile: speaking now would
+                # hide for how long it was borne.
                 if self.reads and self._read_the_end():
                     return "closed"
                 if not self._act(self.act, now):
@@ -259,7 +273,9 @@ class Client(Player):
         return "left"
 
     async def _listen(self, due: float, until: Until) -> bool:
-        """Wait for something to read, or for *due*; returns whether the stream has ended."""
+        """Wait for something to read, or for *due*; returns whether the stream has
+        ended.
+        """
         wait = min(due - monotonic(), FOREVER if until is never else 0.1)
         if not self.reads or self.outbox:
             await asyncio.sleep(min(max(wait, 0.0), LOOK))
@@ -356,7 +372,9 @@ async def play(
     speech: Speech = HTTP,
     patience: float = FOREVER,
 ) -> Ended:
-    """Play one client once; it leaves after *patience* seconds (`Ended.how` is "left" then)."""
+    """Play one client once; it leaves after *patience* seconds (`Ended.how` is "left"
+    then).
+    """
     return await Client(kind, target, speech).play(patience=patience)
 
 
@@ -367,7 +385,9 @@ async def attack(
     speech: Speech = HTTP,
     pause: float = 0.2,
 ) -> list[Ended]:
-    """Play a client that connects again *pause* seconds after each end, until *until()* is true."""
+    """Play a client that connects again *pause* seconds after each end, until *until()*
+    is true.
+    """
     ends: list[Ended] = []
     while not until():
         ends.append(await Client(kind, target, speech).play(until))
@@ -378,15 +398,17 @@ async def attack(
 async def ask(
     target: Target | tuple[str, int], speech: Speech = HTTP, patience: float = PATIENCE
 ) -> Ended:
-    """Ask once, on a new connection; `Ended.lost` is empty if the answer was as expected."""
+    """Ask once, on a new connection; `Ended.lost` is empty if the answer was as
+    expected.
+    """
     client = Client("silent", target, speech)
     client.ended.kind = "ask"
     begun = monotonic()
     await client.play(lambda: client.ended.answered > 0, patience)
     if client.ended.answered:
         client.ended.how = "left"
-    # From connect(2) to the request this program itself may have been too slow for the server's
-    # limit.
+    # From connect(2) to the request this program itself may have been too slow for the
+    # server's limit.
     client.ended.overslept = bool(client.established) and client.ended.since - begun > OWN_LAG
     return client.ended
 

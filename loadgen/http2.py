@@ -1,10 +1,11 @@
-"""Clients of HTTP/2 that hold a connection, or make the server work, and give nothing for it.
+"""Clients of HTTP/2 that hold a connection, or make the server work, and give nothing
+for it.
 
     ended = await play("unopened", target, Speech("http2"))     # how long was it borne?
 
-One rule: *a wait ends when the server ends what the client does*: its stream by RST_STREAM, or the
-connection by GOAWAY or a close, whichever comes first. Frames are made by h2 (`pip install h2`);
-over TLS it is agreed by ALPN, otherwise spoken at once.
+One rule: *a wait ends when the server ends what the client does*: its stream by
+RST_STREAM, or the connection by GOAWAY or a close, whichever comes first. Frames are
+made by h2 (`pip install h2`); over TLS it is agreed by ALPN, otherwise spoken at once.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ FLOOD_EVERY = 0.05
 SMALL_WINDOW = 1000
 """Bytes of the window of a client that never opens it again."""
 SLOW_WINDOW = 16_384
-"""Bytes by which a client that reads slowly opens its window, once every EVERY seconds."""
+"""Bytes by which a client that reads slowly opens its window, once every EVERY
+seconds.
+"""
 
 
 class Http2:
@@ -43,7 +46,8 @@ class Http2:
         stream: The number of its stream; 0 before it has one.
         begun: Whether its preface was sent.
         answered: Set when its stream has been answered.
-        settled: Set when the server's first frames, its settings, have been acknowledged.
+        settled: Set when the server's first frames, its settings, have been
+            acknowledged.
         read: Bytes of bodies that came.
     """
 
@@ -81,7 +85,9 @@ class Http2:
             self._writer.write(data)
 
     def begin(self, window: int | None = None) -> None:
-        """Send the preface and the settings; *window* is that of each stream, in bytes."""
+        """Send the preface and the settings; *window* is that of each stream, in
+        bytes.
+        """
         if window is not None:
             import h2.settings
 
@@ -121,7 +127,9 @@ class Http2:
 
     # ---- life
     async def play(self, behave: Callable[[Http2], Awaitable[None]], patience: float) -> Ended:
-        """Connect, and do what *behave* does until the server ends it, or *patience* is over."""
+        """Connect, and do what *behave* does until the server ends it, or *patience* is
+        over.
+        """
         ended = self.ended
         ended.connected = ended.ready = ended.since = monotonic()
         try:
@@ -268,7 +276,9 @@ async def _unopened(client: Http2) -> None:
 
 
 async def _unopened_pings(client: Http2) -> None:
-    """The same, with a PING, a PRIORITY and a WINDOW_UPDATE of another kind every half a second."""
+    """The same, with a PING, a PRIORITY and a WINDOW_UPDATE of another kind every half
+    a second.
+    """
     await _unopened(client)
     while True:
         await asyncio.sleep(EVERY)

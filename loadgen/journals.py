@@ -1,10 +1,11 @@
-"""The journals that a server which keeps the law would have written, and those of its clients.
+"""The journals that a server which keeps the law would have written, and those of its
+clients.
 
-One rule: *nothing is made up but time and what `Planted` names*. The clients are those of a
-simulation, the server is the library's core, and the rows go through the library's own `Journal`.
-Memory is bounded by the connections that are open, not by the rows. Each writer is a process of the
-server; the clients that it served have a journal of their own. The same arguments give the same
-rows.
+One rule: *nothing is made up but time and what `Planted` names*. The clients are those
+of a simulation, the server is the library's core, and the rows go through the library's
+own `Journal`. Memory is bounded by the connections that are open, not by the rows. Each
+writer is a process of the server; the clients that it served have a journal of their
+own. The same arguments give the same rows.
 """
 
 from __future__ import annotations
@@ -50,12 +51,17 @@ NAMES = (
 )
 """The faults that can be planted.
 
-Each is named like the verdict that an audit has to come to; of a `backward` clock it is `unknown`.
+Each is named like the verdict that an audit has to come to; of a `backward` clock it is
+`unknown`.
 """
 WRITTEN = ("events", "client_events", "rows", "connections", "files", "reaped")
-"""What a writer counts; `rows` are those that the server's side would have in full mode."""
+"""What a writer counts; `rows` are those that the server's side would have in full
+mode.
+"""
 APP_SHARE = 5
-"""One in so many connections that a client would leave is closed by the server's program first."""
+"""One in so many connections that a client would leave is closed by the server's
+program first.
+"""
 
 
 @dataclass(frozen=True)
@@ -64,8 +70,8 @@ class Planted:
 
     Attributes:
         faults: How many connections have each fault, by its name.
-        ahead: Seconds by which the server's monotonic clock is ahead of the clients', which are on
-            another machine then.
+        ahead: Seconds by which the server's monotonic clock is ahead of the clients',
+            which are on another machine then.
     """
 
     faults: dict[str, int] = field(default_factory=dict)
@@ -80,7 +86,8 @@ class Planted:
 
 
 def load_planted(path: Path) -> Planted:
-    """Read the faults in the TOML file *path*: a table `[faults]`, and `ahead = "2s"` above it.
+    """Read the faults in the TOML file *path*: a table `[faults]`, and `ahead = "2s"`
+    above it.
 
     Raises BadArgument: the file cannot be read, or holds anything else.
     """
@@ -229,10 +236,11 @@ def wrong(
     ahead: int,
     open_one: Callable[..., tuple[ConnectionLog, ConnectionLog]],
 ) -> Iterator[int]:
-    """Write one connection that opens at *at*, speaks twice, and ends wrongly; all times are ns.
+    """Write one connection that opens at *at*, speaks twice, and ends wrongly; all
+    times are ns.
 
-    Yields the instant of what it does next, before it does it. Its words are a tenth of the timeout
-    apart. *open_one* opens both of its logs and returns the server's first.
+    Yields the instant of what it does next, before it does it. Its words are a tenth of
+    the timeout apart. *open_one* opens both of its logs and returns the server's first.
     """
     piece = timeout // 10
     log, seen = open_one(at + LATENCY_NS + ahead, at)
@@ -282,19 +290,20 @@ def write_journals(
 
     Args:
         plan: Its ramp is followed, whatever its duration.
-        server, client: Where to write; a folder is made if it is missing, and must hold no Parquet
-            file. None: nothing is written.
-        span: Virtual seconds from the first connection to the end; then clients leave what is open.
+        server, client: Where to write; a folder is made if it is missing, and must hold
+            no Parquet file. None: nothing is written.
+        span: Virtual seconds from the first connection to the end; then clients leave
+            what is open.
         mode: `full` or `gaps`, as a journal's.
-        writers: Processes of the server. Each is simulated by a process; as many run at a time as
-            there are processors.
+        writers: Processes of the server. Each is simulated by a process; as many run at
+            a time as there are processors.
         planted: The faults.
         stalls: How often the loop of each process stalls, for up to 5 s.
 
-    Returns what was written, and the verdicts that an audit must come to. Raises BadArgument: a
-    fault cannot be simulated so, or a directory is not empty.
-    Cost: about 10 us per row on one core, and a kilobyte per open connection, whatever the number
-    of rows.
+    Returns what was written, and the verdicts that an audit must come to. Raises
+    BadArgument: a fault cannot be simulated so, or a directory is not empty.
+    Cost: about 10 us per row on one core, and a kilobyte per open connection, whatever
+    the number of rows.
     """
     planted = planted or Planted()
     if mode == "gaps" and planted.faults.get("backward"):
@@ -348,7 +357,9 @@ def _write(
     stalls: int,
     number: int,
 ) -> tuple[int, ...]:
-    """Write what one process of the server and its clients write; returns the counts of WRITTEN."""
+    """Write what one process of the server and its clients write; returns the counts of
+    WRITTEN.
+    """
     clock, far = Clock(ahead), Clock()
     tick, timeout = round(plan.law.tick * S), round(plan.behaviours[0].timeout * S)
     with ExitStack() as stack:

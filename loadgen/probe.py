@@ -1,8 +1,9 @@
-"""`loadgen probe`: find out how a server treats idle connections, by waiting for it to close them.
+"""`loadgen probe`: find out how a server treats idle connections, by waiting for it to
+close them.
 
-One rule: every figure is the time for which a client waited, between bounds that the client can
-prove. A question is a few connections that do the same thing. They begin at uneven instants, so
-that a server's tick shows: its closes come together.
+One rule: every figure is the time for which a client waited, between bounds that the
+client can prove. A question is a few connections that do the same thing. They begin at
+uneven instants, so that a server's tick shows: its closes come together.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from .units import Target, seconds
 
 TRIALS = 12
 STAGGER = 2.5
-"""Seconds over which the trials of a question are started; at most half of the time waited."""
+"""Seconds over which the trials of a question are started; at most half of the time
+waited.
+"""
 DRIP_EVERY = "500ms"
 HEAD_DELAY = 0.23
 SAME_INSTANT = 0.02
@@ -32,7 +35,9 @@ SAME_INSTANT = 0.02
 USUAL_TICKS = (10.0, 5.0, 2.0, 1.0, 0.5)
 """Ticks, in seconds, that are looked for where the closes do not come together."""
 UNLIKELY = 0.002
-"""Chance of a pattern from which on it is taken for the server's and not for an accident."""
+"""Chance of a pattern from which on it is taken for the server's and not for an
+accident.
+"""
 ROUND = 0.5
 """Timeouts are guessed in multiples of this many seconds."""
 NEAR = 0.12
@@ -123,7 +128,8 @@ class Finding:
         trials: How many connections asked.
         closed: How many of them the server closed.
         shortest, longest: The waits, in seconds; None if the server closed none.
-        expected: The timeout that was given, or guessed, in seconds; None if there is neither.
+        expected: The timeout that was given, or guessed, in seconds; None if there is
+            neither.
         guessed: Whether nobody said what to expect.
         granularity: The server's tick in seconds, if its closes show one.
         since: What the server counts from, where that can be told.
@@ -194,10 +200,12 @@ def probe(
 
     Args:
         wait: Seconds after which a connection that is still open is left.
-        expected: The timeouts that the server is known to have, in seconds, by question.
+        expected: The timeouts that the server is known to have, in seconds, by
+            question.
         trials: Connections per question.
-        one_by_one: Whether a question waits for the one before it. All at once, they may take
-            every thread of a small server, and what they wait for then is a thread.
+        one_by_one: Whether a question waits for the one before it. All at once, they
+            may take every thread of a small server, and what they wait for then is a
+            thread.
     """
     handshake = speech.tls and speech.protocol != "http2"
     questions = (*(TLS_QUESTIONS if handshake else ()), *QUESTIONS[speech.protocol])
@@ -254,7 +262,8 @@ def summarise(
     since_connect = [trial.at - trial.ready for trial in closed]
     waits = since_sent
     if question.delay:
-        # The server counts from one or from the other; the one that comes out round is it.
+        # The server counts from one or from the other; the one that comes out round is
+        # it.
         waits = min(since_sent, since_connect, key=lambda waits: _off(min(waits), expected))
         finding.since = "connecting" if waits is since_connect else "first byte"
     finding.shortest, finding.longest = min(waits), max(waits)
@@ -267,12 +276,13 @@ def summarise(
 
 
 def guess(shortest: float, longest: float, tick: float | None) -> float | None:
-    """The timeout that a server probably has which closed after such waits; None: none is likely.
+    """The timeout that a server probably has which closed after such waits; None: none
+    is likely.
 
-    A server without a visible tick closes at its timeout, which is a round number near the shortest
-    wait. A server that looks once per *tick* closes from its timeout until a tick after it: all
-    waits lie within that window, and of two round numbers for which they do, a multiple of the tick
-    is the likelier one.
+    A server without a visible tick closes at its timeout, which is a round number near
+    the shortest wait. A server that looks once per *tick* closes from its timeout until
+    a tick after it: all waits lie within that window, and of two round numbers for
+    which they do, a multiple of the tick is the likelier one.
     """
     if tick is not None:
         low, high = longest - tick - NEAR, shortest + NEAR
@@ -286,7 +296,9 @@ def guess(shortest: float, longest: float, tick: float | None) -> float | None:
 
 
 def _remark(trial: Ended) -> str:
-    """Name in one line a server that does not speak the protocol that it was asked in."""
+    """Name in one line a server that does not speak the protocol that it was asked
+    in.
+    """
     if what := recognise("http", trial.answer or trial.said):
         return f"the server {what}"
     known = recognise_refusal(trial.failure) if trial.failure else trial.failure
@@ -294,16 +306,20 @@ def _remark(trial: Ended) -> str:
 
 
 def _off(wait: float, expected: float | None) -> float:
-    """How far *wait* is from *expected*, or from a round number where nothing is expected."""
+    """How far *wait* is from *expected*, or from a round number where nothing is
+    expected.
+    """
     return abs(wait - (round(wait / ROUND) * ROUND if expected is None else expected))
 
 
 def granularity(closes: Sequence[float]) -> float | None:
-    """The server's tick in seconds, from the ascending instants of closes; None if none shows.
+    """The server's tick in seconds, from the ascending instants of closes; None if none
+    shows.
 
-    Connections that were begun at uneven instants were rounded to a tick if they were closed in a
-    few common ones. The closes of a few connections may all have an instant of their own; then the
-    gaps between them show the tick, if all of them are multiples of it.
+    Connections that were begun at uneven instants were rounded to a tick if they were
+    closed in a few common ones. The closes of a few connections may all have an instant
+    of their own; then the gaps between them show the tick, if all of them are multiples
+    of it.
     """
     groups = [closes[0]] if closes else []
     for instant, before in zip(closes[1:], closes, strict=False):
@@ -387,7 +403,9 @@ def as_text(findings: Sequence[Finding], markdown: bool = False) -> str:
 
 
 def aligned(table: Sequence[Sequence[str]], markdown: bool = False) -> list[str]:
-    """Write the lines of a table for a terminal, or as Markdown; the first row is its head."""
+    """Write the lines of a table for a terminal, or as Markdown; the first row is its
+    head.
+    """
     widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
     lines = [
         ("| {} |" if markdown else "{}")
@@ -416,7 +434,9 @@ def checked(findings: Sequence[Finding], tolerance: float) -> list[str]:
 
 
 def write_junit(findings: Sequence[Finding], tolerance: float, target: str, path: Path) -> None:
-    """Write what `checked` says to *path* as JUnit XML, a test case for each question."""
+    """Write what `checked` says to *path* as JUnit XML, a test case for each
+    question.
+    """
     cases, failures = [], 0
     for found in findings:
         if found.guessed:

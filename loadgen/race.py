@@ -1,8 +1,9 @@
-"""`race`: reuse connections at the edge of the keep-alive, and count the requests that are lost.
+"""`race`: reuse connections at the edge of the keep-alive, and count the requests that
+are lost.
 
-One rule: a request is lost if it went out on a connection that looked open and no answer came, or a
-proxy's excuse (502, 503, 504). A connection that was seen to be closed is not used, and nothing is
-sent twice.
+One rule: a request is lost if it went out on a connection that looked open and no
+answer came, or a proxy's excuse (502, 503, 504). A connection that was seen to be
+closed is not used, and nothing is sent twice.
 """
 
 from __future__ import annotations
@@ -21,9 +22,12 @@ from .units import Target
 
 PATIENCE = 20.0
 LEAST_PAIRS = 100
-"""Pairs that a rate is given of: with fewer, "none was lost" says nothing of a million."""
+"""Pairs that a rate is given of: with fewer, "none was lost" says nothing of a million.
+"""
 CONFIDENCE = 1.96
-"""Standard deviations on each side of an interval that holds the true rate 95 times of 100."""
+"""Standard deviations on each side of an interval that holds the true rate 95 times
+of 100.
+"""
 EXCUSES = ("502", "503", "504")
 """Statuses by which a proxy says that its backend was gone."""
 
@@ -34,13 +38,16 @@ class Result:
 
     Attributes:
         reused: How many went out on the connection of the first request.
-        fresh: How many went out on a new connection, because the first had been closed, or was too
-            old by the server's own word.
-        primes_lost: How many *first* requests got no answer. That is no race: they do not count.
-        lost: How many second requests got no answer, or a proxy's excuse, by what happened.
+        fresh: How many went out on a new connection, because the first had been closed,
+            or was too old by the server's own word.
+        primes_lost: How many *first* requests got no answer. That is no race: they do
+            not count.
+        lost: How many second requests got no answer, or a proxy's excuse, by what
+            happened.
         announced: What the server's `Keep-Alive` header says, such as "timeout=5".
-        every: Whether each pair counts as tried, also those whose second request went out on a new
-            connection: what is tried then is the server's own word, or what a proxy holds.
+        every: Whether each pair counts as tried, also those whose second request went
+            out on a new connection: what is tried then is the server's own word, or
+            what a proxy holds.
     """
 
     reused: int = 0
@@ -62,15 +69,18 @@ class Result:
 
     @property
     def per_million(self) -> float | None:
-        """How many of a million requests would be lost; None if too few pairs were tried."""
+        """How many of a million requests would be lost; None if too few pairs were
+        tried.
+        """
         return 1e6 * self.lost.total() / (self.reused + self.fresh) if self.enough else None
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The least and the most of a million that the losses seen are consistent with (95 %).
+        """The least and the most of a million that the losses seen are consistent with
+        (95 %).
 
-        The interval is Wilson's (E. B. Wilson, JASA 22, 1927), which holds for no loss as well.
-        None if too few pairs were tried.
+        The interval is Wilson's (E. B. Wilson, JASA 22, 1927), which holds for no loss
+        as well. None if too few pairs were tried.
         """
         if not self.enough:
             return None
@@ -85,8 +95,8 @@ class Result:
 class _Line:
     """The connection of one client.
 
-    It is no `Client` because that does more per answer: hundreds of them would reuse their
-    connections later than they mean to, and lose more requests by it.
+    It is no `Client` because that does more per answer: hundreds of them would reuse
+    their connections later than they mean to, and lose more requests by it.
     """
 
     def __init__(self, target: Target, speech: Speech, method: str) -> None:
@@ -102,7 +112,9 @@ class _Line:
         self.answered = 0.0
 
     async def ask(self) -> str:
-        """Ask once; returns the status, or how it was lost: "closed", "reset", "silence"."""
+        """Ask once; returns the status, or how it was lost: "closed", "reset",
+        "silence".
+        """
         try:
             async with asyncio.timeout(PATIENCE):
                 if self.writer is None:
@@ -162,17 +174,19 @@ async def race(
     method: str = "GET",
     seed: int = 1,
 ) -> Result:
-    """Ask twice on each connection, *keep_alive* seconds minus to plus *spread* apart, *times*
-    times in all.
+    """Ask twice on each connection, *keep_alive* seconds minus to plus *spread* apart,
+    *times* times in all.
 
     Args:
-        clients: so many at once, in rounds: the first requests of a round all at once, so that a
-            proxy in between holds as many connections to its backend, all equally old.
-        honour: a connection that is older than the server has announced is not used again.
-        method: of the requests; a proxy repeats those that are safe to repeat, such as GET, and not
-            a POST.
-        anew: each request comes on a connection of its own: what is reused is what a proxy in
-            between holds.
+        clients: so many at once, in rounds: the first requests of a round all at once,
+            so that a proxy in between holds as many connections to its backend, all
+            equally old.
+        honour: a connection that is older than the server has announced is not used
+            again.
+        method: of the requests; a proxy repeats those that are safe to repeat, such as
+            GET, and not a POST.
+        anew: each request comes on a connection of its own: what is reused is what a
+            proxy in between holds.
     """
     result, chance = Result(every=anew or honour), random.Random(seed)
 

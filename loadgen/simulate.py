@@ -1,10 +1,11 @@
-"""The same plan and the same verdict in virtual time, against the library, without any socket.
+"""The same plan and the same verdict in virtual time, against the library, without any
+socket.
 
-One rule: a simulation is a pure function of its arguments: same seed, same result, bit for bit.
-(What the machine needed for it, `Observation.cost`, is the exception.)
+One rule: a simulation is a pure function of its arguments: same seed, same result, bit
+for bit. (What the machine needed for it, `Observation.cost`, is the exception.)
 
-`Crowd` plays the clients of a plan; `CoreSystem` is what they are connected to: the library's core,
-driven as an adapter drives it.
+`Crowd` plays the clients of a plan; `CoreSystem` is what they are connected to: the
+library's core, driven as an adapter drives it.
 """
 
 from __future__ import annotations
@@ -37,12 +38,14 @@ BREATHER = 10.0
 SHARD = 300_000
 """Connections beyond which another process of the server is simulated.
 
-This bounds what is held of open connections. Of one that has ended, 66 bytes are kept until the
-verdict.
+This bounds what is held of open connections. Of one that has ended, 66 bytes are kept
+until the verdict.
 """
 T = TypeVar("T")
 Stalled: TypeAlias = Callable[[float, float], None]
-"""A function that is given the instant at which a stall was over, and its length in seconds."""
+"""A function that is given the instant at which a stall was over, and its length in
+seconds.
+"""
 STORM_SHARE = 0.1
 """Share of the connections that a storm throws out; they come back at once."""
 
@@ -60,7 +63,9 @@ class Fault(NamedTuple):
 
 @dataclass(frozen=True)
 class Faults:
-    """How many stalls (of up to 5 s), jumps (of up to 2 minutes) and storms a run has."""
+    """How many stalls (of up to 5 s), jumps (of up to 2 minutes) and storms a run
+    has.
+    """
 
     stalls: int = 0
     jumps: int = 0
@@ -69,8 +74,8 @@ class Faults:
     def schedule(self, seed: int, end: float) -> list[Fault]:
         """Draw the faults of a run that lasts until *end*; the latest comes first.
 
-        None begins nearer than BREATHER to the end of the one before, because stalls that touch
-        are one stall.
+        None begins nearer than BREATHER to the end of the one before, because stalls
+        that touch are one stall.
         """
         key = key_of(seed, 1 << 32)
         faults: list[Fault] = []
@@ -96,8 +101,8 @@ class Faults:
 class SimulatedClient(Player):
     """A client without a socket.
 
-    Its *handle* belongs to the system. Where journals are written, `log` is a pair: what the server
-    writes of it, and what the client does.
+    Its *handle* belongs to the system. Where journals are written, `log` is a pair:
+    what the server writes of it, and what the client does.
     """
 
     established: float = -1.0  # not yet
@@ -106,7 +111,9 @@ class SimulatedClient(Player):
 
 
 class Crowd:
-    """The clients of a plan (those of *indices*), with one heap of next actions for all."""
+    """The clients of a plan (those of *indices*), with one heap of next actions for
+    all.
+    """
 
     def __init__(self, plan: Plan, system: CoreSystem, indices: range | None = None) -> None:
         self.plan, self.system = plan, system
@@ -147,7 +154,9 @@ class Crowd:
                 return
 
     def closed(self, client: SimulatedClient, at: float) -> None:
-        """Note that the server has closed the connection of *client* at the instant *at*."""
+        """Note that the server has closed the connection of *client* at the instant
+        *at*.
+        """
         if client.open and not self.stopped:
             self._end(client, How.FIN, at)
 
@@ -231,7 +240,8 @@ class Crowd:
 class CoreSystem:
     """The library's core, driven as an adapter drives it.
 
-    What has come is read first; then the core judges as of the instant at which it woke.
+    What has come is read first; then the core judges as of the instant at which it
+    woke.
     """
 
     def __init__(
@@ -264,7 +274,9 @@ class CoreSystem:
         self._close(self.core.advance(now), now)
 
     def wake_late(self, now: float) -> None:
-        """Act after a stall: first the epoch is closed, then what has arrived is read."""
+        """Act after a stall: first the epoch is closed, then what has arrived is
+        read.
+        """
         self.stalled = False
         self.core.close_epoch(now)
         for read, client in self.unread:
@@ -299,9 +311,10 @@ def simulate_core(
 ) -> Observation:
     """Play *plan* in virtual seconds against the core alone.
 
-    Returns what the clients saw, in the form that a run with sockets gives it. The *faults* are
-    drawn from the plan's seed. *progress* is called now and then with a line that says how far the
-    simulation is. Cost: a few microseconds per action, about 1 kB per connection; see docs.
+    Returns what the clients saw, in the form that a run with sockets gives it. The
+    *faults* are drawn from the plan's seed. *progress* is called now and then with a
+    line that says how far the simulation is. Cost: a few microseconds per action, about
+    1 kB per connection; see docs.
     """
     shards = -(-plan.connections // SHARD)
     work = partial(_shard, plan, faults, shards, progress if shards == 1 else None)
@@ -323,10 +336,11 @@ def simulate_core(
 def at_once(
     work: Callable[[int], T], count: int, done: Callable[[int], None] = lambda count: None
 ) -> list[T]:
-    """Call `work(0)` to `work(count - 1)`, each in a process of its own; returns what they return.
+    """Call `work(0)` to `work(count - 1)`, each in a process of its own; returns what
+    they return.
 
-    As many run at a time as there are processors. *done* is called with the number of those that
-    have ended. A single one runs in this process.
+    As many run at a time as there are processors. *done* is called with the number of
+    those that have ended. A single one runs in this process.
     """
     if count == 1:
         return [work(0)]
@@ -346,8 +360,8 @@ def _shard(
 ) -> tuple[Outcome, float, int]:
     """Simulate one process of the server, and the clients that it serves.
 
-    Those are connections `number`, `number + shards`, ... Returns what they saw, and what that
-    took: seconds of CPU, and bytes.
+    Those are connections `number`, `number + shards`, ... Returns what they saw, and
+    what that took: seconds of CPU, and bytes.
     """
     before, used = rss_bytes(), process_time()
     system = CoreSystem(plan.law.tick)
@@ -376,7 +390,8 @@ def play(
     end: float,
     each: Callable[[float], None],
 ) -> None:
-    """Let *crowd* meet *system* until *end*, with the faults *coming* (the latest is first).
+    """Let *crowd* meet *system* until *end*, with the faults *coming* (the latest is
+    first).
 
     *stalled* is called after each stall, and *each* after every turn, with its instant.
     """
@@ -396,8 +411,8 @@ def play(
             system.wake(now)
             wake = _wakeup(system)
         else:
-            # Up to the next wake nothing but clients acts; an empty core has no wake until a client
-            # has arrived.
+            # Up to the next wake nothing but clients acts; an empty core has no wake
+            # until a client has arrived.
             crowd.play(action if wake == FOREVER else min(wake, fault_at, end))
             if wake == FOREVER:
                 wake = _wakeup(system)

@@ -1,7 +1,7 @@
 """What a person types as quantities, and quantities as a person reads them.
 
-Every parser raises `BadArgument` with one line that says what was wrong, which value came, and what
-would be right.
+Every parser raises `BadArgument` with one line that says what was wrong, which value
+came, and what would be right.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ SCHEMES = {"http": ("http", 80), "https": ("http", 443), "ws": ("ws", 80), "wss"
 LONGEST = 3650 * 86400.0
 """Seconds; the longest duration that is understood."""
 _WHOLE_FROM = 100.0
-"""Seconds from which on half a second is at most half a percent, and whole ones are printed."""
+"""Seconds from which on half a second is at most half a percent, and whole ones are
+printed.
+"""
 _UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6}
 _DURATION = re.compile(
     r"(?=.)" + "".join(rf"(?:(\d+(?:\.\d+)?|\.\d+)\s*{unit}(?![a-z]))?" for unit in _UNITS)
@@ -27,7 +29,9 @@ _DURATION = re.compile(
 
 
 class BadArgument(ValueError):
-    """What was asked for cannot be: exit status 2, and the message is the one line to show."""
+    """What was asked for cannot be: exit status 2, and the message is the one line to
+    show.
+    """
 
 
 class Target(NamedTuple):
@@ -51,9 +55,11 @@ class Target(NamedTuple):
 
 
 def parse_duration(text: str) -> float:
-    """Seconds from a text such as `250ms`, `1.5s`, `5m`, `1h30m`: what `seconds` prints.
+    """Seconds from a text such as `250ms`, `1.5s`, `5m`, `1h30m`: what `seconds`
+    prints.
 
-    Zero is allowed, and may be written without a unit. Raises BadArgument: it is no duration.
+    Zero is allowed, and may be written without a unit. Raises BadArgument: it is no
+    duration.
     """
     text = text.strip()
     if text == "0":
@@ -65,7 +71,9 @@ def parse_duration(text: str) -> float:
 
 
 def within(value: float) -> float:
-    """Return *value* seconds if a program can wait that long. Raises BadArgument: it cannot."""
+    """Return *value* seconds if a program can wait that long. Raises BadArgument: it
+    cannot.
+    """
     if not value <= LONGEST:
         raise BadArgument(
             f"a duration must be at most {LONGEST / 86400:.0f}d: write {DURATION_FORMS}"
@@ -111,7 +119,8 @@ class Address(NamedTuple):
 
 
 def parse_address(text: str) -> Address:
-    """Read a target as `parse_target` does, or a URL such as `http://127.0.0.1:8080/path`.
+    """Read a target as `parse_target` does, or a URL such as
+    `http://127.0.0.1:8080/path`.
 
     Raises BadArgument: as `parse_target`, or the URL's scheme is not one of `SCHEMES`.
     """
@@ -139,9 +148,11 @@ def _host(text: str) -> str:
 
 
 def parse_target(text: str) -> Target:
-    """Read `127.0.0.1:8080`, `localhost:8080` or `[::1]:8080`; a name is resolved once, here.
+    """Read `127.0.0.1:8080`, `localhost:8080` or `[::1]:8080`; a name is resolved once,
+    here.
 
-    Raises BadArgument: there is no port, it is outside 1..65535, or the name does not resolve.
+    Raises BadArgument: there is no port, it is outside 1..65535, or the name does not
+    resolve.
     """
     host, separator, port_text = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
@@ -159,7 +170,9 @@ def parse_target(text: str) -> Target:
 
 
 def seconds(value: float) -> str:
-    """Write a duration: `250ms`, `1.5s`, `1m0.5s`, `5m`, `1h30m`; at most half a percent off."""
+    """Write a duration: `250ms`, `1.5s`, `1m0.5s`, `5m`, `1h30m`; at most half a
+    percent off.
+    """
     size = abs(value)
     if not math.isfinite(value):
         return str(value)
@@ -181,7 +194,9 @@ def seconds(value: float) -> str:
 
 
 def share(part: int, whole: int) -> str:
-    """Write what *part* is of *whole*: `0.32%`, and `under 0.01%` for what is not quite nothing."""
+    """Write what *part* is of *whole*: `0.32%`, and `under 0.01%` for what is not quite
+    nothing.
+    """
     return "under 0.01%" if 0 < part < 0.00005 * whole else f"{part / whole:.2%}"
 
 

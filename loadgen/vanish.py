@@ -1,9 +1,11 @@
-"""How long a server keeps clients that vanish: no FIN comes, no reset, their machine is gone.
+"""How long a server keeps clients that vanish: no FIN comes, no reset, their machine is
+gone.
 
-One rule: *the server's own kernel is asked*, because the client sees nothing any more. A connection
-is kept as long as it is established there. The clients live in a network namespace of their own, at
-the far end of a virtual cable; taking the link down is all that happens to them. This needs
-iproute2, and root (or a user namespace in which this process is root).
+One rule: *the server's own kernel is asked*, because the client sees nothing any more.
+A connection is kept as long as it is established there. The clients live in a network
+namespace of their own, at the far end of a virtual cable; taking the link down is all
+that happens to them. This needs iproute2, and root (or a user namespace in which this
+process is root).
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ QUESTIONS = {
 
 @dataclass
 class Kept:
-    """How long the server kept each client of one question, in seconds from the end of the link.
+    """How long the server kept each client of one question, in seconds from the end of
+    the link.
 
     None stands for a client that it kept to the end.
     """
@@ -57,8 +60,8 @@ class Kept:
 def namespace() -> Iterator[tuple[str, str, Callable[[], None]]]:
     """Make a network namespace at the end of a cable, for the length of the block.
 
-    Yields its name, the address of our end of the cable, and a function that takes the link down.
-    Raises BadArgument: iproute2 is missing, or the right to do it.
+    Yields its name, the address of our end of the cable, and a function that takes the
+    link down. Raises BadArgument: iproute2 is missing, or the right to do it.
     """
     name, link, net = f"loadgen{os.getpid()}", f"lg{os.getpid()}", f"10.213.{os.getpid() % 250}"
 
@@ -78,8 +81,8 @@ def namespace() -> Iterator[tuple[str, str, Callable[[], None]]]:
         run(f"-n {name} link set away up")
         yield name, f"{net}.1", lambda: run(f"-n {name} link set away down")
     finally:
-        # The link first: the kernel takes a namespace apart later, and the next would find the
-        # link's name taken.
+        # The link first: the kernel takes a namespace apart later, and the next would
+        # find the link's name taken.
         run(f"link del {link}", check=False)
         run(f"netns del {name}", check=False)
 
@@ -87,8 +90,9 @@ def namespace() -> Iterator[tuple[str, str, Callable[[], None]]]:
 def vanish(target: Target, speech: Speech, wait: float, trials: int) -> list[Kept]:
     """Connect clients, take their link down, and watch the server for *wait* seconds.
 
-    *trials* clients ask each question. The server must listen on all addresses (0.0.0.0), because
-    they come over the cable. Raises BadArgument: as `namespace`, or no client could connect.
+    *trials* clients ask each question. The server must listen on all addresses
+    (0.0.0.0), because they come over the cable. Raises BadArgument: as `namespace`, or
+    no client could connect.
     """
     questions = QUESTIONS.get(speech.protocol, QUESTIONS["echo"])
     with namespace() as (name, ours, go):
@@ -151,14 +155,18 @@ def vanish(target: Target, speech: Speech, wait: float, trials: int) -> list[Kep
 
 
 def _tool(name: str) -> str:
-    """Find a program of iproute2, also in root's folders. Raises BadArgument: it is nowhere."""
+    """Find a program of iproute2, also in root's folders. Raises BadArgument: it is
+    nowhere.
+    """
     if found := shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"):
         return found
     raise BadArgument("--vanish needs iproute2: apt-get install iproute2")
 
 
 def _established(port: int) -> set[int]:
-    """The ports of the clients whose connections to *port* of this machine are established."""
+    """The ports of the clients whose connections to *port* of this machine are
+    established.
+    """
     command = [_tool("ss"), "-Htn", "state", "established", f"sport = :{port}"]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     return {int(line.split()[3].rpartition(":")[2]) for line in lines}

@@ -1,10 +1,11 @@
 """reaper: closes the connections that have gone silent.
 
-Never early; at most one tick late, plus the time the event loop itself was stalled; exactly once.
+Never early; at most one tick late, plus the time the event loop itself was stalled;
+exactly once.
 
-Importing this package imports nothing but the standard library. `reaper.trio` and `reaper.asyncio`
-are the adapters for servers; in either of them, `reaper.stopping()` tells when the server has been
-told to stop.
+Importing this package imports nothing but the standard library. `reaper.trio` and
+`reaper.asyncio` are the adapters for servers; in either of them, `reaper.stopping()`
+tells when the server has been told to stop.
 
 Stability: public.
 """

@@ -1,8 +1,8 @@
-"""`reaper`, or `python -m reaper`, has one command per subject. Its exit status is 0 if all is good,
-1 if a check failed, and 2 for bad arguments.
+"""`reaper`, or `python -m reaper`, has one command per subject. Its exit status is 0 if
+all is good, 1 if a check failed, and 2 for bad arguments.
 
-The rule of this door: *a command costs what it imports, and says what it lacks*. The pipeline is
-imported only where it is asked for.
+The rule of this door: *a command costs what it imports, and says what it lacks*. The
+pipeline is imported only where it is asked for.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ TABLES = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line *arguments* (those of the process by default) and return the exit
-    status.
+    """Run the command line *arguments* (those of the process by default) and return the
+    exit status.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
     name = "reaper" if Path(sys.argv[0]).stem == "reaper" else "python -m reaper"
@@ -51,8 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{name}: {error}", file=sys.stderr)
         return 2
     except BrokenPipeError:
-        # The reader has gone. The interpreter flushes stdout at its end, and must not meet the pipe
-        # again.
+        # The reader has gone. The interpreter flushes stdout at its end, and must not
+        # meet the pipe again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
@@ -61,8 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def make_parser(name: str, *, pipeline: bool) -> Parser:
-    """Make the parser of the program *name*. With the commands of the *pipeline* that takes half a
-    second. Raises NotInstalled if a package is missing that those need.
+    """Make the parser of the program *name*. With the commands of the *pipeline* that
+    takes half a second. Raises NotInstalled if a package is missing that those need.
     """
     parser = Parser(
         prog=name,
@@ -107,7 +107,9 @@ def _refuse(commands: Any, name: str, why: NotInstalled) -> None:
 
 
 def _everything() -> argparse.ArgumentParser:
-    """The parser of the installed program, with every command that this installation can run."""
+    """The parser of the installed program, with every command that this installation
+    can run.
+    """
     try:
         return make_parser("reaper", pipeline=True)
     except NotInstalled:

@@ -1,7 +1,8 @@
-"""How a public name goes: for two minor releases it still works, and says so wherever it is used.
+"""How a public name goes: for two minor releases it still works, and says so wherever
+it is used.
 
-The rule of this module: *what is deprecated is a row of `NOTICES`*. The warning, the table of
-docs/stability.md and the test that nothing outlives its notice are made of it.
+The rule of this module: *what is deprecated is a row of `NOTICES`*. The warning, the
+table of docs/stability.md and the test that nothing outlives its notice are made of it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ class Notice(NamedTuple):
 
     Attributes:
         since: The release that first warns.
-        until: The release that no longer has the name: two minor releases after *since*.
+        until: The release that no longer has the name: two minor releases after
+            *since*.
         instead: What to write instead.
     """
 
@@ -37,8 +39,8 @@ def warn(name: str, *, stacklevel: int = 2) -> None:
 
     Args:
         name: The full name, as `reaper.policy.TOO_OLD`.
-        stacklevel: Which caller the warning points at, as `warnings.warn` counts: 2 is whoever
-            called the function that calls this.
+        stacklevel: Which caller the warning points at, as `warnings.warn` counts: 2 is
+            whoever called the function that calls this.
     """
     notice = NOTICES[name]
     warnings.warn(
@@ -50,7 +52,8 @@ def warn(name: str, *, stacklevel: int = 2) -> None:
 
 
 def attribute(module: str, values: Mapping[str, object]) -> Callable[[str], object]:
-    """Make the `__getattr__` of *module*, which still has the names of *values* and warns of each.
+    """Make the `__getattr__` of *module*, which still has the names of *values* and
+    warns of each.
 
     Args:
         module: Its `__name__`.

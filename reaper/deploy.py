@@ -1,7 +1,7 @@
 """`reaper deploy`: prints the files by which reaper is run as a service and watched.
 
-One rule: *what is printed is a file of `deploy/`*, so its tests hold for it. For another server only
-the command at the end of the service's start is another.
+One rule: *what is printed is a file of `deploy/`*, so its tests hold for it. For
+another server only the command at the end of the service's start is another.
 """
 
 from __future__ import annotations
@@ -23,15 +23,17 @@ FILES: Mapping[str, Mapping[str, str]] = {
     "prometheus": {"": "prometheus/alerts.yml"},
     "grafana": {"": "grafana/dashboard.json"},
 }
-"""The file of each kind: for a server that `reaper run` starts, for `reaper attach`, or for all."""
+"""The file of each kind: for a server that `reaper run` starts, for `reaper attach`, or
+for all.
+"""
 
 SERVERS: Mapping[str, str] = {
     "uvicorn": "uvicorn app:app --host 0.0.0.0 --port 8000",
     "gunicorn": "gunicorn app:app --worker-class gthread --bind 0.0.0.0:8000",
     "hypercorn": "hypercorn app:app --bind 0.0.0.0:8000",
 }
-"""What is started for each server, behind `python -m`. The files have the first one's. gunicorn's
-own default, `sync`, cannot be guarded from inside.
+"""What is started for each server, behind `python -m`. The files have the first one's.
+gunicorn's own default, `sync`, cannot be guarded from inside.
 """
 
 ABOUT: Mapping[str, str] = {
@@ -69,8 +71,8 @@ def _print(parsed: argparse.Namespace) -> int:
 
 
 def text(kind: str, server: str = "") -> str:
-    """The file of *kind*, one of `FILES`, for *server*: one of `SERVERS`, `attach`, or "" where
-    there is one file for all. Raises KeyError: there is no such file.
+    """The file of *kind*, one of `FILES`, for *server*: one of `SERVERS`, `attach`, or
+    "" where there is one file for all. Raises KeyError: there is no such file.
     """
     files = FILES[kind]
     found = folder() / files["server" if server in SERVERS else server]

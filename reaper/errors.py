@@ -1,8 +1,8 @@
 """Every error `reaper` raises, under one base.
 
-The strategy is written once, here: an error that carries a wrong *argument* is raised before
-anything is changed, so the caller may correct it and call again. Messages say what was wrong, which
-value came, and what would be right.
+The strategy is written once, here: an error that carries a wrong *argument* is raised
+before anything is changed, so the caller may correct it and call again. Messages say
+what was wrong, which value came, and what would be right.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ _POSIX = ("fcntl", "resource", "termios")
 
 
 def shown(value: object) -> str:
-    """*value* for a message: its repr, cut to 80 characters; its type's name if it has none that
-    can be made.
+    """*value* for a message: its repr, cut to 80 characters; its type's name if it has
+    none that can be made.
     """
     try:
         text = repr(value)
@@ -28,18 +28,18 @@ def shown(value: object) -> str:
 
 
 def one_line(error: BaseException | str) -> str:
-    """What *error* says, in one line of at most 400 characters; the name of its type if it says
-    nothing.
+    """What *error* says, in one line of at most 400 characters; the name of its type if
+    it says nothing.
     """
     return " ".join(str(error).split())[:400] or type(error).__name__
 
 
 def printable(text: str) -> str:
-    """*text*, of which a peer chose a part, for a terminal, a log or a page: what does not print is
-    escaped.
+    """*text*, of which a peer chose a part, for a terminal, a log or a page: what does
+    not print is escaped.
 
-    So no peer moves the operator's cursor, forges a line of the log, or turns what follows around.
-    Backslashes stay.
+    So no peer moves the operator's cursor, forges a line of the log, or turns what
+    follows around. Backslashes stay.
     """
     return (
         text
@@ -57,8 +57,8 @@ class ReaperError(Exception):
 
 
 class InvalidArgument(ReaperError, ValueError):
-    """The caller passed a value outside what the docstring states (NaN, negative, infinite, wrong
-    type).
+    """The caller passed a value outside what the docstring states (NaN, negative,
+    infinite, wrong type).
 
     State unchanged.
     """
@@ -72,22 +72,22 @@ class ClockWentBackwards(ReaperError):
 
 
 class DuplicateUid(ReaperError):
-    """The caller registered a uid that is still registered. State unchanged; release the old lease
-    first.
+    """The caller registered a uid that is still registered. State unchanged; release
+    the old lease first.
     """
 
 
 class ConfigError(ReaperError):
     """A configuration that cannot be used.
 
-    The message lists every fault found, one per line, each with its path, the value, and what would
-    be accepted. Nothing of the configuration is in force.
+    The message lists every fault found, one per line, each with its path, the value,
+    and what would be accepted. Nothing of the configuration is in force.
     """
 
 
 class InvariantViolated(ReaperError):
-    """`check()` found a broken invariant: a bug in `reaper`, not in the caller. The state is not to
-    be trusted.
+    """`check()` found a broken invariant: a bug in `reaper`, not in the caller. The
+    state is not to be trusted.
     """
 
 
@@ -99,8 +99,8 @@ class UnknownUid(ReaperError, KeyError):
 
 
 class HookErrors(ReaperError, ExceptionGroup[Exception]):
-    """One or more of the caller's hooks raised. Everything else was done first; nothing is left to
-    repeat.
+    """One or more of the caller's hooks raised. Everything else was done first; nothing
+    is left to repeat.
 
     Attributes:
         expired: What the call would have returned.
@@ -121,8 +121,8 @@ class HookErrors(ReaperError, ExceptionGroup[Exception]):
 
 
 class NotInstalled(ReaperError, ModuleNotFoundError):
-    """This installation lacks what was asked for. The message says what to install, or where it
-    works.
+    """This installation lacks what was asked for. The message says what to install, or
+    where it works.
 
     Attributes:
         name: The module that was not found.
@@ -131,8 +131,8 @@ class NotInstalled(ReaperError, ModuleNotFoundError):
 
 @contextmanager
 def needs(door: str, package: str) -> Iterator[None]:
-    """Around imports of other packages: what is not installed is said in one line, with what
-    installs it.
+    """Around imports of other packages: what is not installed is said in one line, with
+    what installs it.
 
     Args:
         door: What needs them, as the user knows it.

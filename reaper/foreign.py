@@ -1,14 +1,16 @@
-"""Names of other packages that are used here although nobody has promised them: private ones, and
-those of undocumented objects.
+"""Names of other packages that are used here although nobody has promised them: private
+ones, and those of undocumented objects.
 
-The rule of this module: *a name is listed before it is used, and looked up before anything is
-changed*. A list is a table beside its user (`names.py` of a room), made of strings: it imports
-nothing. `missing` looks up all of it at once, so that a guest changes everything or nothing.
-`tests/house/test_foreign.py` fails for a name that is used and stands in no table.
+The rule of this module: *a name is listed before it is used, and looked up before
+anything is changed*. A list is a table beside its user (`names.py` of a room), made of
+strings: it imports nothing. `missing` looks up all of it at once, so that a guest
+changes everything or nothing. `tests/house/test_foreign.py` fails for a name that is
+used and stands in no table.
 
-Looked up is what a class says of itself: its attributes, and the names in the code of its methods,
-where those that its objects get are set. Nothing is asked that would change it, as its annotations
-do: Python 3.11 writes them into the class when they are read.
+Looked up is what a class says of itself: its attributes, and the names in the code of
+its methods, where those that its objects get are set. Nothing is asked that would
+change it, as its annotations do: Python 3.11 writes them into the class when they are
+read.
 """
 
 from __future__ import annotations
@@ -35,11 +37,11 @@ class Foreign:
     Attributes:
         package: Its name on PyPI, or `PYTHON`.
         tested: Its lowest and its highest version that the tests ran, both inclusive.
-        names: By the place, `module:Class`, or `module:` for names of the module itself: the names,
-            divided by white space. Dots lead further, as in `worker_class.fget`; of `one|other`
-            either will do.
-        optional: Whether the user gets along without the package, or without one of its modules:
-            then nothing is missing there.
+        names: By the place, `module:Class`, or `module:` for names of the module
+            itself: the names, divided by white space. Dots lead further, as in
+            `worker_class.fget`; of `one|other` either will do.
+        optional: Whether the user gets along without the package, or without one of its
+            modules: then nothing is missing there.
     """
 
     package: str
@@ -48,7 +50,8 @@ class Foreign:
     optional: bool = False
 
     def missing(self) -> list[str]:
-        """The names that the installed version does not have, as `Class.name`; empty: it has all.
+        """The names that the installed version does not have, as `Class.name`; empty:
+        it has all.
 
         Imports the modules that they are in.
         """
@@ -90,7 +93,9 @@ class Foreign:
 
     @property
     def is_tested(self) -> bool:
-        """Whether the installed version lies between those that were tested; none is, too."""
+        """Whether the installed version lies between those that were tested; none is,
+        too.
+        """
         lowest, highest = map(_parts, self.tested)
         found = self.version
         # 3.11.9 is one of 3.11: only as many parts are compared as the highest has.
@@ -101,7 +106,8 @@ class Foreign:
 
 
 def missing(tables: Iterable[Foreign], whose: str = "") -> str:
-    """Say which names of *tables* the installed packages do not have; empty: they have all.
+    """Say which names of *tables* the installed packages do not have; empty: they have
+    all.
 
     Args:
         tables: Each is looked up, whatever was found in another.
@@ -126,8 +132,8 @@ def require(door: str, tables: Iterable[Foreign]) -> None:
 
 
 def untested(tables: Iterable[Foreign], whose: str = "") -> str:
-    """Say which of the installed packages of *tables* were not tested; empty: all were. *whose*: as
-    of `missing`.
+    """Say which of the installed packages of *tables* were not tested; empty: all were.
+    *whose*: as of `missing`.
     """
     return ", and ".join(
         ("" if table.package == whose else f"it uses {table}, ") + f"tested with {table.range}"
@@ -137,11 +143,14 @@ def untested(tables: Iterable[Foreign], whose: str = "") -> str:
 
 
 def _known(found: Any, wanted: set[str]) -> set[str]:
-    """Which of *wanted* are attributes of *found*, or, if it is a class, of its objects."""
+    """Which of *wanted* are attributes of *found*, or, if it is a class, of its
+    objects.
+    """
     known = {name for name in wanted if "." in name and _leads(found, name)}
     known |= wanted.intersection(dir(found))
     kinds: tuple[type, ...] = found.__mro__ if isinstance(found, type) else ()
-    # Most are set in the first method of a class, __init__: the rest is not gone through then.
+    # Most are set in the first method of a class, __init__: the rest is not gone
+    # through then.
     values = (value for kind in kinds for value in vars(kind).values())
     for value in values:
         if known == wanted:
@@ -158,7 +167,9 @@ def _leads(found: Any, path: str) -> bool:
 
 
 def _code_of(value: Any) -> Iterator[CodeType]:
-    """The code of a method, of a class method, or of a property, without what stands around it."""
+    """The code of a method, of a class method, or of a property, without what stands
+    around it.
+    """
     parts = (value.fget, value.fset) if isinstance(value, property) else (value,)
     for part in parts:
         function: Any = getattr(part, "__func__", part)

@@ -1,8 +1,8 @@
-"""gunicorn's workers, guarded: `gunicorn app:app -k reaper.gunicorn.UvicornWorker`, `ASGIWorker` or
-`ThreadWorker`.
+"""gunicorn's workers, guarded: `gunicorn app:app -k reaper.gunicorn.UvicornWorker`,
+`ASGIWorker` or `ThreadWorker`.
 
-gunicorn's own `--keep-alive` holds where reaper.toml and REAPER_* leave `timeouts.keep_alive` at
-its default.
+gunicorn's own `--keep-alive` holds where reaper.toml and REAPER_* leave
+`timeouts.keep_alive` at its default.
 
 Stability: public.
 """
@@ -30,7 +30,8 @@ _NEEDS = {
 
 
 def __getattr__(name: str) -> Any:
-    # Each worker is imported by itself: whoever runs one need not have what the others need.
+    # Each worker is imported by itself: whoever runs one need not have what the others
+    # need.
     if name not in __all__:
         raise AttributeError(f"reaper.gunicorn has no {name!r}; it has {', '.join(__all__)}")
     with needs(f"reaper.gunicorn.{name}", _NEEDS[name]):

@@ -1,7 +1,7 @@
 """Logs for machines have one JSON object per line, whatever logs it.
 
-The rule of this module: *a line is an object, and an object is a line*. A message of several lines,
-a traceback and a value that JSON does not know are put into one line.
+The rule of this module: *a line is an object, and an object is a line*. A message of
+several lines, a traceback and a value that JSON does not know are put into one line.
 
 | field | meaning |
 |---|---|
@@ -39,8 +39,8 @@ _USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
 
 class TextFormatter(logging.Formatter):
-    """Formats any record for a terminal. Text that a peer may have chosen moves no cursor and forges
-    no line.
+    """Formats any record for a terminal. Text that a peer may have chosen moves no
+    cursor and forges no line.
     """
 
     def __init__(self) -> None:
@@ -95,8 +95,8 @@ def _plain(value: Any) -> Any:
 
 
 def line(logger: str, message: str, **fields: Any) -> str:
-    """Format *message* as `JsonFormatter` does, at INFO and with *fields*, for programs that print
-    without a logger.
+    """Format *message* as `JsonFormatter` does, at INFO and with *fields*, for programs
+    that print without a logger.
     """
     record = logging.LogRecord(logger, logging.INFO, "", 0, message, None, None)
     vars(record).update(fields)
@@ -106,12 +106,12 @@ def line(logger: str, message: str, **fields: Any) -> str:
 def configure(
     log_format: str = "text", level: str = "warning", stream: IO[str] | None = None
 ) -> None:
-    """Have this process log to *stream*, standard error unless told otherwise, in place of what was
-    configured before.
+    """Have this process log to *stream*, standard error unless told otherwise, in place
+    of what was configured before.
 
     Args:
-        log_format: "text", or "json": one object per line; warnings of Python's are lines of the
-            log then.
+        log_format: "text", or "json": one object per line; warnings of Python's are
+            lines of the log then.
         level: Least level of our own loggers: debug, info, warning, error.
     """
     handler = logging.StreamHandler(sys.stderr if stream is None else stream)

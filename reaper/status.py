@@ -1,8 +1,9 @@
-"""The status of a server, for `python -m reaper top`: its document, and the HTTP that carries it.
+"""The status of a server, for `python -m reaper top`: its document, and the HTTP that
+carries it.
 
-The rule of this module: *bytes in, bytes out*. An adapter reads a request and writes the answer.
-Who is connected, and from where, is for the operator alone; so the adapters listen on loopback
-unless they are told otherwise.
+The rule of this module: *bytes in, bytes out*. An adapter reads a request and writes
+the answer. Who is connected, and from where, is for the operator alone; so the adapters
+listen on loopback unless they are told otherwise.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from typing import Any
 SCHEMA = "reaper-status/1"
 
 IDLE_BOUNDS = (1.0, 5.0, 15.0, 30.0, 60.0, 300.0, 900.0)
-"""The upper bounds of the columns of silence, seconds; a last column is for longer silences."""
+"""The upper bounds of the columns of silence, seconds; a last column is for longer
+silences.
+"""
 
 LONGEST_REQUEST = 8192
 """The most bytes that a request may have; a longer one is refused."""
@@ -57,7 +60,8 @@ def complete(received: bytes) -> bool:
 
 
 async def answer(received: bytes, pages: Mapping[str, Page]) -> bytes:
-    """The bytes to send back for the request *received*, before the connection is closed.
+    """The bytes to send back for the request *received*, before the connection is
+    closed.
 
     Args:
         received: The request, as far as it was read.

@@ -1,11 +1,13 @@
-"""Whether the server has been told to stop: `reaper.stopping()`, a flag that can be awaited.
+"""Whether the server has been told to stop: `reaper.stopping()`, a flag that can be
+awaited.
 
-The rule of this module: *whoever wants to say goodbye hears of the end before anything is closed*.
-It imports neither trio nor asyncio, and works in whichever of them runs; in threads it is a flag.
+The rule of this module: *whoever wants to say goodbye hears of the end before anything
+is closed*. It imports neither trio nor asyncio, and works in whichever of them runs; in
+threads it is a flag.
 
-Each loop has one `Stopping`, and the process has another for code outside of any loop. A drain
-begins the one of its loop (`reaper.driver.reaper.Reaper.drain`); a server that is told by a signal
-calls `begin_everywhere`, which begins all of them.
+Each loop has one `Stopping`, and the process has another for code outside of any loop.
+A drain begins the one of its loop (`reaper.driver.reaper.Reaper.drain`); a server that
+is told by a signal calls `begin_everywhere`, which begins all of them.
 """
 
 from __future__ import annotations
@@ -60,8 +62,8 @@ class Stopping:
     def begin(self, *, in_loop: bool = False) -> None:
         """The server has been told to stop: wake all that wait. Any number of times.
 
-        From any thread, and from a signal handler. With *in_loop*, called by a task of the loop,
-        they wake in its next pass.
+        From any thread, and from a signal handler. With *in_loop*, called by a task of
+        the loop, they wake in its next pass.
         """
         self._begun = True
         for waiter in list(self._waiters.values()):
@@ -91,7 +93,8 @@ class Turn:
     """When one response hears of the end: at an instant of its own, if it is a stream.
 
     Attributes:
-        own: Whether it is a stream, which is told by `come`. Any other hears of it with its loop.
+        own: Whether it is a stream, which is told by `come`. Any other hears of it with
+            its loop.
         has_come: Whether it was told.
     """
 
@@ -122,7 +125,9 @@ TURN: ContextVar[Turn | None] = ContextVar("reaper-turn", default=None)
 
 
 class _Process(Stopping):
-    """What stands for all loops, for code outside of any: the threads of a server look at it."""
+    """What stands for all loops, for code outside of any: the threads of a server look
+    at it.
+    """
 
     __slots__ = ()
 
@@ -137,11 +142,13 @@ _LOCK = threading.RLock()  # a signal handler may come in between
 
 
 def stopping() -> Stopping:
-    """Whether the server of the running loop has been told to stop; outside of any loop, as in the
-    threads that a server works in, whether this process has, or a loop of it that still runs.
+    """Whether the server of the running loop has been told to stop; outside of any
+    loop, as in the threads that a server works in, whether this process has, or a loop
+    of it that still runs.
 
-    True, and awaitable, from the signal on, before anything is closed. Within a stream whose end
-    has an instant of its own (`timeouts.drain_window`, `timeouts.stream_age`), from that on.
+    True, and awaitable, from the signal on, before anything is closed. Within a stream
+    whose end has an instant of its own (`timeouts.drain_window`,
+    `timeouts.stream_age`), from that on.
     """
     turn = TURN.get()
     if turn is not None and turn.own:
@@ -164,9 +171,11 @@ def _of_loop(loop: Any) -> Stopping:
 
 
 def begin_everywhere() -> None:
-    """This process has been told to stop: begin it for every loop, and for those to come.
+    """This process has been told to stop: begin it for every loop, and for those to
+    come.
 
-    For servers, at the signal: it may be called from a signal handler, and from any thread.
+    For servers, at the signal: it may be called from a signal handler, and from any
+    thread.
     """
     _PROCESS.begin()
     for _, each in _of_loops():
@@ -174,7 +183,9 @@ def begin_everywhere() -> None:
 
 
 def was_asked() -> bool:
-    """Whether anybody has asked `stopping()` in the loop that runs, or outside of any loop."""
+    """Whether anybody has asked `stopping()` in the loop that runs, or outside of any
+    loop.
+    """
     return _PROCESS.asked or _of_loop(_running()).asked
 
 
@@ -202,7 +213,9 @@ def _runs(loop: Any) -> bool:
 
 
 def _running() -> Any:
-    """What stands for the running loop: trio's token, or asyncio's loop; None: there is none."""
+    """What stands for the running loop: trio's token, or asyncio's loop; None: there is
+    none.
+    """
     trio: Any = sys.modules.get("trio")
     if trio is not None:
         with suppress(RuntimeError):

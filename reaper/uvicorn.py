@@ -1,4 +1,5 @@
-"""uvicorn, guarded: `uvicorn app:app --http reaper.uvicorn:HttpTools` (or `:H11`, or `:Auto`).
+"""uvicorn, guarded: `uvicorn app:app --http reaper.uvicorn:HttpTools` (or `:H11`, or
+`:Auto`).
 
 The rule of this door: *what cannot work is said in one line before the server starts*.
 

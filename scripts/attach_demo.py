@@ -1,9 +1,9 @@
-"""`make attach-demo`: a server that is not ours and closes nothing, guarded from outside, judged by
-its clients.
+"""`make attach-demo`: a server that is not ours and closes nothing, guarded from
+outside, judged by its clients.
 
-One rule: three strangers. The server (nginx with its timeouts off; without nginx, an echo server in
-twenty lines of asyncio) knows nothing of reaper; `attach` reads only the kernel's stamps; the load
-generator knows neither, and judges.
+One rule: three strangers. The server (nginx with its timeouts off; without nginx, an
+echo server in twenty lines of asyncio) knows nothing of reaper; `attach` reads only the
+kernel's stamps; the load generator knows neither, and judges.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from .tools import Missing, nginx
 
 MOST, MANY = 200_000, 20_000
 PER_WORKER = 15_000
-"""Connections that one nginx process is planned for: a process has 20,000 descriptors on many
-machines.
+"""Connections that one nginx process is planned for: a process has 20,000 descriptors
+on many machines.
 """
 MIX = "silent=50,chatty=40,drip=10"
 
@@ -37,9 +37,9 @@ NGINX = """keepalive_timeout 24h; keepalive_requests 1000000000; reset_timedout_
     server {{ listen 127.0.0.1:{port} reuseport backlog=4096;
         location / {{ return 200 "hello"; }} }}"""
 
-# Where Yama lets a process be traced by its ancestors alone (ptrace_scope 1), a process may permit
-# others: this one permits all, and becomes the server. It also takes all the descriptors it may
-# have.
+# Where Yama lets a process be traced by its ancestors alone (ptrace_scope 1), a process
+# may permit others: this one permits all, and becomes the server. It also takes all the
+# descriptors it may have.
 PERMIT = (
     "import ctypes, os, resource, sys; "
     "ctypes.CDLL(None).prctl(0x59616D61, ctypes.c_ulong(-1), 0, 0, 0); "
@@ -50,12 +50,14 @@ PERMIT = (
 
 WATCHING = re.compile("watching")
 LAST_LOOK = 5.0
-"""Seconds for which attach may go on after the load, at most, to see the last clients go."""
+"""Seconds for which attach may go on after the load, at most, to see the last clients
+go.
+"""
 
 
 def main() -> int:
-    """Run the demo. Exit status: 0 the law held, 1 it did not or something broke, 2 it cannot be
-    run here.
+    """Run the demo. Exit status: 0 the law held, 1 it did not or something broke, 2 it
+    cannot be run here.
     """
     parser = Parser(prog="make attach-demo", description=__doc__)
     option(parser, "--connections", COUNT, "how many real TCP connections; default 10000", 10_000)
@@ -69,7 +71,9 @@ def main() -> int:
 
 
 def foreign(connections: int, port: int, out: Path) -> tuple[str, str, list[str]]:
-    """(what it is, what it speaks, its command): a server that closes nothing by itself."""
+    """(what it is, what it speaks, its command): a server that closes nothing by
+    itself.
+    """
     permitted = [sys.executable, "-c", PERMIT]
     workers = -(-connections // PER_WORKER)
     main = (
@@ -106,8 +110,8 @@ def run(connections: int, timeout: int, out: Path) -> int:
         )
         report = ["--report", str(out / "report.json"), *journal(out / "client")]
         status = subprocess.call(load(server.target, flags, *report), cwd=ROOT)
-        # The clients that lived have just gone. It looks for that once per half timeout: the
-        # journal is to say so.
+        # The clients that lived have just gone. It looks for that once per half
+        # timeout: the journal is to say so.
         time.sleep(min(timeout / 2, LAST_LOOK) + 2)
     *_, last = ["", *guard.said().splitlines()]
     print(f"4. attach: {last.partition(' ')[2]}")

@@ -2,10 +2,10 @@
 
     python -m scripts.audit_model --journals 10000 [--seed 1] [--both 100]
 
-The rule of this module: *the model knows, the audit judges*. The audit must never say PASS where
-the model has planted a fault, nor FAIL where it has planted none. `--both`: so many journals are
-also given to both engines at once, which must judge every connection alike. Exit status 1 where
-one of that does not hold.
+The rule of this module: *the model knows, the audit judges*. The audit must never say
+PASS where the model has planted a fault, nor FAIL where it has planted none. `--both`:
+so many journals are also given to both engines at once, which must judge every
+connection alike. Exit status 1 where one of that does not hold.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ FAULTS = (
     *("lost", "doubled", "after_end", "claims_none", "backward"),
 )
 IN_FULL_ALONE = ("claims_none", "backward")
-"""What a journal in `gaps` mode cannot show: it has no row of a change between short silences."""
+"""What a journal in `gaps` mode cannot show: it has no row of a change between short
+silences.
+"""
 
 
 @dataclass
@@ -241,8 +243,8 @@ def wrong_answer(faults: list[str], result: str, why: object) -> str | None:
 
 
 def result_of(writer: int, rows: list[Any], summary: dict[str, Any]) -> tuple[str, list[str]]:
-    """What the audit said of the journal of *writer*, among others, and why. *rows*: its
-    connections.
+    """What the audit said of the journal of *writer*, among others, and why. *rows*:
+    its connections.
     """
     violations = sorted({row.verdict for row in rows if row.verdict in VIOLATIONS})
     seen = {row.conn for row in rows}
@@ -280,7 +282,9 @@ def trial(seeds: range) -> list[tuple[int, list[str], str, str | None]]:
 
 
 def compared(seeds: range) -> str | None:
-    """Give the journals of *seeds* to both engines at once. What differs; None: nothing."""
+    """Give the journals of *seeds* to both engines at once. What differs; None:
+    nothing.
+    """
     columns = ("conn", "listener", "verdict", "unjudged", "lifetime_ns", *PIECES)
 
     def rows(found: Audit) -> list[tuple[Any, ...]]:

@@ -1,9 +1,10 @@
-"""Refuses a commit message whose first line is no `area: what changed` of at most 72 characters.
+"""Refuses a commit message whose first line is no `area: what changed` of at most 72
+characters.
 
     python3 scripts/commit_subject.py .git/COMMIT_EDITMSG
 
-It needs nothing but Python: it runs before a commit, wherever that is made. Whether the subject says
-something is for a reviewer.
+It needs nothing but Python: it runs before a commit, wherever that is made. Whether the
+subject says something is for a reviewer.
 """
 
 from __future__ import annotations

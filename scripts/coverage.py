@@ -2,7 +2,8 @@
 
     python -m scripts.coverage out/coverage/report.json docs/coverage.md
 
-The rule of this module: *a share without its number is no figure*. Each row says of how many.
+The rule of this module: *a share without its number is no figure*. Each row says of how
+many.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ class Share:
 
 
 def room_of(file: str) -> str:
-    """The room of *file*: `reaper/core` of `reaper/core/ring.py`, `reaper` of `reaper/logs.py`."""
+    """The room of *file*: `reaper/core` of `reaper/core/ring.py`, `reaper` of
+    `reaper/logs.py`.
+    """
     parts = Path(file).parts
     return "/".join(parts[:2]) if len(parts) > 2 else parts[0]
 

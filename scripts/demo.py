@@ -1,7 +1,8 @@
-"""`make demo`: start the echo server, drive it with real connections, print the verdict.
+"""`make demo`: start the echo server, drive it with real connections, print the
+verdict.
 
-The verdict is the client's: the load generator computes it from what it saw, and knows nothing of
-the reaper.
+The verdict is the client's: the load generator computes it from what it saw, and knows
+nothing of the reaper.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ TICK = "1s"
 
 
 def main() -> int:
-    """Run the demo. Exit status: 0 the law held, 1 it did not or something broke, 2 it cannot be
-    run here.
+    """Run the demo. Exit status: 0 the law held, 1 it did not or something broke, 2 it
+    cannot be run here.
     """
     parser = Parser(prog="make demo", description=__doc__)
     option(parser, "--connections", COUNT, "how many real TCP connections; default 10000", 10_000)
@@ -60,7 +61,9 @@ def main() -> int:
 
 
 def ended(run: Callable[[], int]) -> int:
-    """The exit status of a demo, also of one that could not start its server or was interrupted."""
+    """The exit status of a demo, also of one that could not start its server or was
+    interrupted.
+    """
     try:
         return run()
     except DidNotStart as error:
@@ -89,8 +92,8 @@ def run(plan: Plan, out: Path) -> int:
     flags = f"--idle {plan.timeout}s --vanished {max(60, plan.timeout)}s --tick {TICK}"
     flags += f" --connections {plan.connections}"
     command = example("echo", *flags.split(), "--workers", str(plan.workers))
-    # A session of its own: Ctrl-C reaches the generator alone, and the server is stopped when it
-    # has ended.
+    # A session of its own: Ctrl-C reaches the generator alone, and the server is
+    # stopped when it has ended.
     with serving(command, out / "server.log", session=True) as server:
         print(f"1. the server listens on {server.target}", flush=True)
         print(
@@ -116,8 +119,8 @@ def run(plan: Plan, out: Path) -> int:
 
 
 def call(command: list[str]) -> int:
-    """The exit status of *command*. Ctrl-C reaches it as well, and it is waited for: it reports
-    what it has seen.
+    """The exit status of *command*. Ctrl-C reaches it as well, and it is waited for: it
+    reports what it has seen.
     """
     with subprocess.Popen(command, cwd=ROOT) as process:
         while True:
@@ -132,6 +135,7 @@ if __name__ == "__main__":
     try:
         sys.exit(main())
     except BrokenPipeError:
-        # The reader has gone; what the interpreter flushes at its end must not meet the pipe again.
+        # The reader has gone; what the interpreter flushes at its end must not meet the
+        # pipe again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

@@ -2,10 +2,11 @@
 
     python -m scripts.doctor_trials [--for 12s] [NAME ...]
 
-One rule: *a finding here is false until somebody shows that it is not*. Each server is as its makers
-ship it; a load generator that suits it keeps it busy, some of its clients have asked once and say no
-more, and the doctor looks by process and by address at once. Exit status: 0 nothing was found and each
-was tried, 1 something was found, 2 one could not be tried.
+One rule: *a finding here is false until somebody shows that it is not*. Each server is
+as its makers ship it; a load generator that suits it keeps it busy, some of its clients
+have asked once and say no more, and the doctor looks by process and by address at once.
+Exit status: 0 nothing was found and each was tried, 1 something was found, 2 one could
+not be tried.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ from .tools import Missing, nginx, tool
 QUIET = 20
 """Clients that ask once, and say no more."""
 LONGER = 300.0
-"""Seconds by which a load may outlast the looking, which a busy machine makes longer."""
+"""Seconds by which a load may outlast the looking, which a busy machine makes
+longer.
+"""
 STARTS = 30.0
 """Seconds that a server has until it listens."""
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -103,7 +106,8 @@ class Healthy:
 
     Attributes:
         command: Makes the command that serves at a port, and may write in a folder.
-        load: Makes the command that asks at that port for so many seconds; None: `_asked`.
+        load: Makes the command that asks at that port for so many seconds; None:
+            `_asked`.
         question: What a client asks once.
     """
 

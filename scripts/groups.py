@@ -1,7 +1,8 @@
-"""Memory control groups for demos and trials: a server that is killed when it takes too much.
+"""Memory control groups for demos and trials: a server that is killed when it takes too
+much.
 
-The rule of this module: *a group is ours, and gone after its block*. It is made beside or below our
-own one; nothing of any other group is changed.
+The rule of this module: *a group is ours, and gone after its block*. It is made beside
+or below our own one; nothing of any other group is changed.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ class Group:
         self._second = (folder / "memory.max").exists()
 
     def limit(self, size: int) -> None:
-        """Allow *size* bytes, and no swap where the kernel counts it. Raises OSError."""
+        """Allow *size* bytes, and no swap where the kernel counts it. Raises
+        OSError.
+        """
         names = ("memory.max",) if self._second else ("memory.limit_in_bytes",)
         for name in names:
             (self._folder / name).write_text(str(size))
@@ -51,15 +54,17 @@ class Group:
         return sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
 
     def peak(self) -> int:
-        """The most bytes that it has had in use. Raises OSError: the kernel does not keep it."""
+        """The most bytes that it has had in use. Raises OSError: the kernel does not
+        keep it.
+        """
         name = "memory.peak" if self._second else "memory.max_usage_in_bytes"
         return int((self._folder / name).read_text())
 
 
 @contextmanager
 def memory_group(size: int) -> Iterator[Group]:
-    """A group that allows *size* bytes, for the length of the block; its processes have to end in
-    it. Raises Missing: none can be made here.
+    """A group that allows *size* bytes, for the length of the block; its processes have
+    to end in it. Raises Missing: none can be made here.
     """
     folder = _made()
     try:
@@ -91,7 +96,9 @@ def _made() -> Path:
 
 
 def _parents() -> Iterator[Path]:
-    """Folders below which a group with the memory controller could be made, ours first."""
+    """Folders below which a group with the memory controller could be made, ours
+    first.
+    """
     with suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
             _, controllers, own = line.split(":", 2)

@@ -1,8 +1,8 @@
-"""`python -m scripts.holds [--document]`: what each hostile client of HTTP/2 has to do to hold a
-connection or a stream, of guarded servers beside stock ones.
+"""`python -m scripts.holds [--document]`: what each hostile client of HTTP/2 has to do
+to hold a connection or a stream, of guarded servers beside stock ones.
 
-One rule: *the table on the page is written from `holds.json`, which this command measured*; a test
-compares them.
+One rule: *the table on the page is written from `holds.json`, which this command
+measured*; a test compares them.
 """
 
 from __future__ import annotations
@@ -86,11 +86,15 @@ SERVERS = {
         f"uvicorn {_ASGI} --http zttp --http2 --port PORT",
     ),
 }
-"""The commands of each server, guarded and stock, each with its own defaults besides."""
+"""The commands of each server, guarded and stock, each with its own defaults
+besides.
+"""
 
 
 def main() -> int:
-    """Measure. Exit status: 0 measured, 2 bad arguments or a server that does not start."""
+    """Measure. Exit status: 0 measured, 2 bad arguments or a server that does not
+    start.
+    """
     parser = Parser(prog="python -m scripts.holds", description=__doc__.splitlines()[0])
     parser.add_argument("--only", metavar="SERVER", choices=tuple(SERVERS), help="this one alone")
     parser.add_argument("--trials", type=int, default=5, help="clients of each kind; default 5")
@@ -121,8 +125,8 @@ def main() -> int:
 
 
 def measured(server: str, *, guarded: bool, trials: int) -> list[dict[str, Any]]:
-    """What became of *trials* clients of each kind: the floods one kind after the other, the rest
-    at the same time.
+    """What became of *trials* clients of each kind: the floods one kind after the
+    other, the rest at the same time.
     """
     port = free_port()
     words = SERVERS[server][not guarded].replace("PORT", str(port)).split()
@@ -205,7 +209,9 @@ def _way(end: dict[str, Any]) -> str:
 
 
 def document(report: dict[str, Any]) -> None:
-    """Write the table between the marks of the page. Raises SystemExit: it lacks one."""
+    """Write the table between the marks of the page. Raises SystemExit: it lacks
+    one.
+    """
     marked.write(PAGE, BEGIN, END, table(report))
 
 

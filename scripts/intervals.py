@@ -1,10 +1,12 @@
-"""Whether the advice is as sure as it says: its interval against silences whose truth is known.
+"""Whether the advice is as sure as it says: its interval against silences whose truth
+is known.
 
     python -m scripts.intervals --document
 
-draws silences of six kinds, cuts them in three ways, and asks the product's own estimate 400 times
-for each of three sizes. A cell of the table says how often the 95 % interval of the share that is
-cut held the truth, and how often the recommended timeout was too short. Minutes of processor time.
+draws silences of six kinds, cuts them in three ways, and asks the product's own
+estimate 400 times for each of three sizes. A cell of the table says how often the 95 %
+interval of the share that is cut held the truth, and how often the recommended timeout
+was too short. Minutes of processor time.
 """
 
 from __future__ import annotations
@@ -45,8 +47,8 @@ Draw = Callable[[np.random.Generator, NDArray[np.int64]], Floats]
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of silences: how they are drawn for the connections given, and the share of all that
-    lasts longer than t.
+    """A kind of silences: how they are drawn for the connections given, and the share
+    of all that lasts longer than t.
     """
 
     draw: Draw
@@ -93,7 +95,9 @@ CUTS: dict[str, Draw] = {
 
 
 def edges(silences: Floats) -> NDArray[np.int64]:
-    """The edges, ns, at which the pipeline counts *silences*, s; see `survival.width_sql`."""
+    """The edges, ns, at which the pipeline counts *silences*, s; see
+    `survival.width_sql`.
+    """
     ns = np.maximum(np.round(silences * 1e9).astype(np.int64), LEAST_NS)
     widths = np.array([width for _, width in _WIDTHS])
     width = widths[np.searchsorted(np.array([most for most, _ in _WIDTHS]), ns)]
@@ -145,7 +149,9 @@ class Cell:
 
 
 def cell(kind: Kind, cut: Draw, n: int, repeats: int, seed: int = 1) -> Cell:
-    """Ask *repeats* times. The truth is of the silences that end within what each log has seen."""
+    """Ask *repeats* times. The truth is of the silences that end within what each log
+    has seen.
+    """
     rng = np.random.default_rng(seed)
     held = short = unsure = 0
     for _ in range(repeats):

@@ -1,13 +1,17 @@
-"""The newest releases of the servers, and of what they are built on, tried before a user meets them.
+"""The newest releases of the servers, and of what they are built on, tried before a
+user meets them.
 
-    make test-latest        or        python -m scripts.latest [--only NAME ...] [-- PYTEST ARGUMENTS]
+    make test-latest
+    python -m scripts.latest [--only NAME ...] [-- PYTEST ARGUMENTS]
 
-It makes a second environment in out/latest: that of `make test`, and above it the newest release,
-pre-releases included, of every package that a guest uses. There it runs the tests of the rooms that
-touch them, and prints which of the tested ranges (`names.py` of each room) may be widened.
+It makes a second environment in out/latest: that of `make test`, and above it the
+newest release, pre-releases included, of every package that a guest uses. There it runs
+the tests of the rooms that touch them, and prints which of the tested ranges
+(`names.py` of each room) may be widened.
 
-The rule of this module: *the newest is put above what is pinned, and changes nothing of it*. The
-environment sees the packages of .venv through a .pth file; what is installed in it comes first.
+The rule of this module: *the newest is put above what is pinned, and changes nothing of
+it*. The environment sees the packages of .venv through a .pth file; what is installed
+in it comes first.
 """
 
 from __future__ import annotations
@@ -41,7 +45,9 @@ HELD_TO_PINS = ("said_to_be_tested", "latest_version_that_is_named")
 
 
 def make_environment(place: Path, packages: Sequence[str]) -> Path:
-    """Make the environment anew at *place*, with the newest of *packages*; returns its Python."""
+    """Make the environment anew at *place*, with the newest of *packages*; returns its
+    Python.
+    """
     shutil.rmtree(place, ignore_errors=True)
     subprocess.run([sys.executable, "-m", "venv", str(place)], check=True)
     python = place / "bin" / "python"
@@ -69,7 +75,9 @@ def run_tests(python: Path, arguments: Sequence[str]) -> int:
 
 
 def rows() -> Iterator[str]:
-    """A row for each package with a tested range, as it is installed for this Python."""
+    """A row for each package with a tested range, as it is installed for this
+    Python.
+    """
     found: dict[str, list[Foreign]] = {}
     for path in sorted((ROOT / "reaper").rglob("names.py")):
         module = resolve_name(".".join(path.relative_to(ROOT).with_suffix("").parts))
@@ -92,7 +100,9 @@ def print_table() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Make the environment, run the tests, print the table; returns the status of the tests."""
+    """Make the environment, run the tests, print the table; returns the status of the
+    tests.
+    """
     parser = argparse.ArgumentParser(prog="scripts.latest", description=__doc__)
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these packages alone")
     parser.add_argument("--table", action="store_true", help="the table alone, for this Python")

@@ -6,7 +6,8 @@ from pathlib import Path
 
 
 def write(page: Path, begin: str, end: str, text: str) -> None:
-    """Put *text* between the marks *begin* and *end* of *page*, with a blank line on either side.
+    """Put *text* between the marks *begin* and *end* of *page*, with a blank line on
+    either side.
 
     Raises:
         SystemExit: the page lacks one of them.

@@ -1,9 +1,11 @@
-"""Draws the pictures of `reaper top` and `reaper doctor` in the README, each from a real run.
+"""Draws the pictures of `reaper top` and `reaper doctor` in the README, each from a
+real run.
 
     python -m scripts.pictures [--out docs/img]
 
-One rule: *what is drawn was printed*. The command runs on a terminal of 96 columns, looking at a real
-server with real clients, and what it wrote becomes an SVG, as rich draws it, that loads nothing.
+One rule: *what is drawn was printed*. The command runs on a terminal of 96 columns,
+looking at a real server with real clients, and what it wrote becomes an SVG, as rich
+draws it, that loads nothing.
 """
 
 from __future__ import annotations
@@ -59,7 +61,9 @@ def main() -> int:
 
 
 def top(folder: Path) -> str:
-    """What `reaper top` prints of the reference server, and 400 clients: some talk, some are silent, some drip."""
+    """What `reaper top` prints of the reference server, and 400 clients: some talk,
+    some are silent, some drip.
+    """
     status = f"127.0.0.1:{free_port()}"
     flags = ("--workers", "1", "--status", status, "--keep-alive", "8s", "--first-byte", "12s")
     clients = "--connections 400 --timeout 8s --duration 5m --mix chatty=55,silent=30,drip=15"
@@ -79,8 +83,8 @@ def top(folder: Path) -> str:
 
 
 def doctor(folder: Path) -> str:
-    """What `reaper doctor` prints of a server that forgets to close, some of whose clients have
-    gone, and others say nothing.
+    """What `reaper doctor` prints of a server that forgets to close, some of whose
+    clients have gone, and others say nothing.
     """
     port = free_port()
     command = [sys.executable, "-c", FORGETFUL, str(port)]

@@ -1,13 +1,13 @@
-"""Real traffic, from sockets to a page: server and load generator with journals, then audit, advice
-and report.
+"""Real traffic, from sockets to a page: server and load generator with journals, then
+audit, advice and report.
 
     python -m scripts.pipeline_demo [--connections N] [--out DIR]
 
-The embedded engine answers, then Spark: the answers must be the same. Without Spark or Java that
-half is left out.
+The embedded engine answers, then Spark: the answers must be the same. Without Spark or
+Java that half is left out.
 
-Exit status: that of the report (0: every connection judged, no violation), or of the part that
-failed.
+Exit status: that of the report (0: every connection judged, no violation), or of the
+part that failed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What figures were taken on: machine, interpreter, packages and commit.
 
-One rule: without this a figure can neither be repeated nor doubted, so benchmarks, demos and trials
-write it into each of their files.
+One rule: without this a figure can neither be repeated nor doubted, so benchmarks,
+demos and trials write it into each of their files.
 """
 
 from __future__ import annotations
@@ -45,16 +45,17 @@ def machine() -> dict[str, Any]:
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "packages": {package: installed.get(package, "absent") for package in PACKAGES},
         "commit": _git("rev-parse", "HEAD"),
-        # The results are rewritten by the very run that asks, and the document after it: they do
-        # not count.
+        # The results are rewritten by the very run that asks, and the document after
+        # it: they do not count.
         "dirty": bool(_git("status", "--porcelain", "--", ".", ":!benchmarks/results", ":!docs")),
         "load_before": os.getloadavg()[0],
     }
 
 
 def commit() -> str:
-    """The commit that is checked out, in twelve digits; followed by `, changed` if the tree is not
-    that, docs and results apart. Empty: it is no repository. Cost: two runs of git.
+    """The commit that is checked out, in twelve digits; followed by `, changed` if the
+    tree is not that, docs and results apart. Empty: it is no repository. Cost: two runs
+    of git.
     """
     apart = (":!benchmarks/results", ":!docs", ":!*/results.json")
     changed = ", changed" if _git("status", "--porcelain", "--", ".", *apart) else ""

@@ -1,10 +1,11 @@
-"""Proxies in front of a server, and servers over TLS, measured by the load generator's own
-commands.
+"""Proxies in front of a server, and servers over TLS, measured by the load generator's
+own commands.
 
     python -m scripts.proxies pools|race|tls [SECONDS or PAIRS]
 
-One rule: *the measured tables of docs/howto/proxies.md and docs/probe.md come from what this
-program prints*. What is started and asked is in proxies.toml; what is not installed is named.
+One rule: *the measured tables of docs/howto/proxies.md and docs/probe.md come from what
+this program prints*. What is started and asked is in proxies.toml; what is not
+installed is named.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ LIMITS = {
 def started(
     stack: ExitStack, table: dict[str, Any], server: dict[str, Any], http: str | None
 ) -> dict[str, Any]:
-    """Start *server* as it is described; what its texts are filled with. Raises Missing."""
+    """Start *server* as it is described; what its texts are filled with. Raises
+    Missing.
+    """
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
     given = {"port": free_port(), "backend": free_port(), "dir": folder}
     environment = os.environ | {

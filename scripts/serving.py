@@ -1,8 +1,9 @@
-"""Starts a server and waits until it listens: demos, trials, benchmarks and tests do it here.
+"""Starts a server and waits until it listens: demos, trials, benchmarks and tests do it
+here.
 
-One rule: no server outlives its block. It is ended by its own process id - SIGTERM first, SIGKILL
-for the whole tree if that does not help - and what it says goes to a file, so that no full pipe can
-stop it.
+One rule: no server outlives its block. It is ended by its own process id - SIGTERM
+first, SIGKILL for the whole tree if that does not help - and what it says goes to a
+file, so that no full pipe can stop it.
 """
 
 from __future__ import annotations
@@ -24,36 +25,41 @@ import psutil
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE = 60.0
-"""Seconds for a server to listen, or to end; a busy machine starts ten of them in thirty."""
+"""Seconds for a server to listen, or to end; a busy machine starts ten of them in
+thirty.
+"""
 LOOK = 0.02
 LISTENING = re.compile(r"(?:^|\"message\": \")listening on \[?([^\s\]]+)\]?:(\d+)", re.MULTILINE)
 """What our servers say when they do."""
 
 
 class DidNotStart(RuntimeError):
-    """The server ended, or did not listen in time; the message has the last that it said."""
+    """The server ended, or did not listen in time; the message has the last that it
+    said.
+    """
 
 
 def hear_interrupts() -> None:
-    """Have whoever is started from now on end at SIGINT, unless it says otherwise itself.
+    """Have whoever is started from now on end at SIGINT, unless it says otherwise
+    itself.
 
-    A shell starts what runs in its background with SIGINT ignored, and that is inherited: a server
-    that installs no handler would then be judged as one that does not end. Only the main thread may
-    call this.
+    A shell starts what runs in its background with SIGINT ignored, and that is
+    inherited: a server that installs no handler would then be judged as one that does
+    not end. Only the main thread may call this.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def example(kind: str, *flags: str) -> list[str]:
-    """The command of the example server: *kind* is `echo` or `http`, its port is the kernel's
-    choice.
+    """The command of the example server: *kind* is `echo` or `http`, its port is the
+    kernel's choice.
     """
     return [sys.executable, "-m", "server_example", kind, "--port", "0", *flags]
 
 
 def stock(application: str, aiohttp: str) -> dict[str, list[str]]:
-    """The commands of seven servers of other people; the port of each, or its address after `-b`,
-    is the last word that is missing.
+    """The commands of seven servers of other people; the port of each, or its address
+    after `-b`, is the last word that is missing.
 
     Args:
         application: The ASGI application.
@@ -73,18 +79,18 @@ def stock(application: str, aiohttp: str) -> dict[str, list[str]]:
 
 
 def load(target: str, flags: str, *more: str) -> list[str]:
-    """The command of the load generator against *target*; *flags* are words with blanks between
-    them.
+    """The command of the load generator against *target*; *flags* are words with blanks
+    between them.
     """
     return [sys.executable, "-m", "loadgen", "run", "--target", target, *flags.split(), *more]
 
 
 def free_port() -> int:
-    """A port for a server that cannot choose one by itself; the kernel gives it to nobody else
-    while we run.
+    """A port for a server that cannot choose one by itself; the kernel gives it to
+    nobody else while we run.
 
-    It stays bound here, and never listens: with SO_REUSEADDR, which servers set, another can still
-    take it by number.
+    It stays bound here, and never listens: with SO_REUSEADDR, which servers set,
+    another can still take it by number.
     """
     kept = socket.socket()
     kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -104,7 +110,9 @@ def tree(pid: int) -> list[int]:
 
 
 class Server:
-    """A server's process. `host` and `port` are where it listens; *log* holds what it says."""
+    """A server's process. `host` and `port` are where it listens; *log* holds what it
+    says.
+    """
 
     def __init__(
         self,
@@ -191,15 +199,16 @@ class Server:
             time.sleep(LOOK)
 
     def stop(self) -> None:
-        """SIGTERM, if it still runs. A second one could cut short what the first began: give one
-        only.
+        """SIGTERM, if it still runs. A second one could cut short what the first began:
+        give one only.
         """
         if self.process.poll() is None:
             self.process.terminate()
 
     def end(self, patience: float = PATIENCE) -> int:
-        """Wait for its end; SIGKILL for all of its processes when it takes longer than *patience*,
-        or when the wait is interrupted, whose exception is then raised. Its exit status.
+        """Wait for its end; SIGKILL for all of its processes when it takes longer than
+        *patience*, or when the wait is interrupted, whose exception is then raised. Its
+        exit status.
         """
         try:
             status = self.process.wait(patience)
@@ -224,8 +233,8 @@ class Server:
             if found is not None and found.groups():
                 self.host, self.port = found[1], int(found[2])
             return found is not None
-        # Not by a connection: the server would count that one, and hold it as long as it holds a
-        # silent client.
+        # Not by a connection: the server would count that one, and hold it as long as
+        # it holds a silent client.
         return any(
             each.status == psutil.CONN_LISTEN and each.laddr.port == self.port
             for each in self.sockets()
@@ -236,8 +245,8 @@ class Server:
 def serving(
     command: Sequence[str], log: Path, *, patience: float = PATIENCE, **options: Any
 ) -> Iterator[Server]:
-    """A server that listens, for the length of the block. *options* as those of `Server`; raises
-    DidNotStart.
+    """A server that listens, for the length of the block. *options* as those of
+    `Server`; raises DidNotStart.
     """
     server = Server(command, log, **options)
     try:

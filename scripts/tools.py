@@ -1,5 +1,5 @@
-"""Tools that others wrote, for demos, trials and benchmarks: where they are, and the least that
-they need.
+"""Tools that others wrote, for demos, trials and benchmarks: where they are, and the
+least that they need.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ http {{
 
 
 class Missing(RuntimeError):
-    """A tool is not installed; the message names it, and the Debian package it comes in."""
+    """A tool is not installed; the message names it, and the Debian package it comes
+    in.
+    """
 
 
 def tool(name: str, package: str = "") -> str:
@@ -40,7 +42,9 @@ def tool(name: str, package: str = "") -> str:
 def nginx(
     folder: Path, http: str, *, main: str = "master_process off;", most: int = 4096
 ) -> list[str]:
-    """The command of an nginx that serves *http* and writes in *folder* alone. Raises Missing."""
+    """The command of an nginx that serves *http* and writes in *folder* alone. Raises
+    Missing.
+    """
     command = tool("nginx")
     config = folder / "nginx.conf"
     config.write_text(NGINX.format(folder=folder, http=http, main=main, most=most))
@@ -48,8 +52,8 @@ def nginx(
 
 
 def certificate(folder: Path) -> tuple[str, str]:
-    """(certificate, key): files in *folder*, self-signed for 127.0.0.1 and localhost. Raises
-    Missing.
+    """(certificate, key): files in *folder*, self-signed for 127.0.0.1 and localhost.
+    Raises Missing.
     """
     cert, key = str(folder / "cert.pem"), str(folder / "key.pem")
     command = [
@@ -75,7 +79,9 @@ def certificate(folder: Path) -> tuple[str, str]:
 
 
 def limited(command: list[str], **limits: int) -> list[str]:
-    """*command* with rlimits, both hard and soft: fsize=..., nofile=... Raises Missing."""
+    """*command* with rlimits, both hard and soft: fsize=..., nofile=... Raises
+    Missing.
+    """
     flags = [f"--{name}={most}:{most}" for name, most in limits.items()]
     return [tool("prlimit", "util-linux"), *flags, *command] if limits else command
 

@@ -34,7 +34,9 @@ SERVERS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line. Returns the exit status: 0 good, 1 a worker failed, 2 bad arguments."""
+    """Run the command line. Returns the exit status: 0 good, 1 a worker failed, 2 bad
+    arguments.
+    """
     parser = Parser(
         prog="python -m server_example",
         description="Reference servers with the idle reaper embedded.",

@@ -1,7 +1,9 @@
-"""An echo server with the reaper embedded: a parking lot, and `drain`. The rest is echoing.
+"""An echo server with the reaper embedded: a parking lot, and `drain`. The rest is
+echoing.
 
-A connection costs no task while it is silent. If you want a task for each connection, or have a
-listener of trio's, give the same handler to `reaper.trio.serve_tcp` or `TrioReaper.watched`.
+A connection costs no task while it is silent. If you want a task for each connection,
+or have a listener of trio's, give the same handler to `reaper.trio.serve_tcp` or
+`TrioReaper.watched`.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ class EchoServer:
     Attributes:
         config: The configuration in force now.
         watcher: The reaper that closes what is silent.
-        leaving: Whether newcomers are still served, but should go elsewhere: SIGTERM has come.
+        leaving: Whether newcomers are still served, but should go elsewhere: SIGTERM
+            has come.
         desk: Answers for all workers.
     """
 
@@ -45,19 +48,24 @@ class EchoServer:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Admit]:
-        """A function that serves an accepted connection, for the length of the block."""
+        """A function that serves an accepted connection, for the length of the
+        block.
+        """
         timeouts, tls = self.config.timeouts, tls_context(self.config)
         async with self.watcher.parking_lot(echo, timeouts.idle, tls=tls) as self._lot:
             yield self._lot.add
 
     async def reload(self, config: ReaperConfig) -> None:
-        """Put *config* in force, also on open connections. Cost: O(open connections)."""
+        """Put *config* in force, also on open connections. Cost: O(open
+        connections).
+        """
         self.config = config
         self._lot.retime(config.timeouts.idle)
 
     async def drain(self) -> None:
-        """End every connection by `timeouts.drain`. Idle ones are closed after `drain_idle`
-        seconds, for bytes may be on their way to them. Stop accepting first.
+        """End every connection by `timeouts.drain`. Idle ones are closed after
+        `drain_idle` seconds, for bytes may be on their way to them. Stop accepting
+        first.
         """
         timeouts = self.config.timeouts
         if len(self.watcher):
@@ -67,7 +75,8 @@ class EchoServer:
     def figures(self) -> dict[str, float]:
         """The counters `open`, `accepted` and `reaped`.
 
-        They are read from the leases: every connection has one, and nothing else has any.
+        They are read from the leases: every connection has one, and nothing else has
+        any.
         """
         core = self.watcher.statistics().core
         accepted = core.registered + core.expired + core.released
@@ -78,4 +87,6 @@ class EchoServer:
         return ()
 
     def not_accepted(self, error: OSError) -> None:
-        """Do nothing about an *error* of accept(2): the accept loop tries again by itself."""
+        """Do nothing about an *error* of accept(2): the accept loop tries again by
+        itself.
+        """

@@ -1,19 +1,21 @@
-"""The listening sockets of one port: opened before the first worker, kept while workers come and
-go, then handed on.
+"""The listening sockets of one port: opened before the first worker, kept while workers
+come and go, then handed on.
 
-One rule: *a connection that the kernel has completed is accepted*. Closing a listening socket
-resets what waits in its backlog, so a socket outlives its worker: the supervisor holds it for the
-next one. A server that is started on the same port with `--share-port` is given copies of the very
-sockets, and opens none of its own. The backlog is emptied before the last copy is closed, and first
-the kernel is told to let no one else in (`turn_away`).
+One rule: *a connection that the kernel has completed is accepted*. Closing a listening
+socket resets what waits in its backlog, so a socket outlives its worker: the supervisor
+holds it for the next one. A server that is started on the same port with `--share-port`
+is given copies of the very sockets, and opens none of its own. The backlog is emptied
+before the last copy is closed, and first the kernel is told to let no one else in
+(`turn_away`).
 
-Who has the last copy? A server cannot see who else holds its sockets, so every server that does
-holds a *claim*: a shared lock (flock) on one file that has no name and goes with the sockets from
-server to server. The kernel gives the claim up when the process ends, however it ends. A server
-that leaves gives up its own; if it can then have the lock for itself alone, nobody else is left
-(`is_last`). So the last server turns newcomers away also if it once took the sockets over, and a
-server whose successor died is the last again. A service manager holds no claim, but keeps its
-sockets open: for those nobody is ever the last.
+Who has the last copy? A server cannot see who else holds its sockets, so every server
+that does holds a *claim*: a shared lock (flock) on one file that has no name and goes
+with the sockets from server to server. The kernel gives the claim up when the process
+ends, however it ends. A server that leaves gives up its own; if it can then have the
+lock for itself alone, nobody else is left (`is_last`). So the last server turns
+newcomers away also if it once took the sockets over, and a server whose successor died
+is the last again. A service manager holds no claim, but keeps its sockets open: for
+those nobody is ever the last.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ from reaper.trio.accepting import ACCEPTS_PER_PASS, accept_burst
 BACKLOG = 4096  # the kernel cuts it to net.core.somaxconn
 
 IN_USE_PATIENCE = 1.0
-"""Seconds for which a port in use is tried again: a server that is stopping frees it soon."""
+"""Seconds for which a port in use is tried again: a server that is stopping frees it
+soon.
+"""
 
 FIRST_ACTIVATED = 3
 """The first descriptor that a service manager hands over, see sd_listen_fds(3)."""
@@ -47,7 +51,9 @@ FIRST_ACTIVATED = 3
 SO_ATTACH_FILTER = 26  # asm-generic/socket.h
 
 MOST_SOCKETS = 250
-"""Most sockets on one port: one message carries all to a successor (SCM_MAX_FD is 253)."""
+"""Most sockets on one port: one message carries all to a successor (SCM_MAX_FD is
+253).
+"""
 
 Admit = Callable[[socket.socket], object]
 """Serves an accepted connection from now on."""
@@ -78,14 +84,16 @@ class Listening:
 
     @classmethod
     def open(cls, host: str, port: int, count: int, *, share: bool = False) -> Listening:
-        """Open *count* sockets on one port, `MOST_SOCKETS` at most; the kernel spreads connections.
+        """Open *count* sockets on one port, `MOST_SOCKETS` at most; the kernel spreads
+        connections.
 
-        With port 0 the kernel chooses one. With *share*, and if a server of this user listens there
-        already, the result holds copies of that server's sockets, however many it has.
+        With port 0 the kernel chooses one. With *share*, and if a server of this user
+        listens there already, the result holds copies of that server's sockets, however
+        many it has.
 
         Raises:
-            OSError: the address cannot be had; EADDRINUSE also where a server of ours has it and
-                *share* is False.
+            OSError: the address cannot be had; EADDRINUSE also where a server of ours
+                has it and *share* is False.
         """
         if share and port:
             inherited = _ask_for_copies(host, port)
@@ -101,7 +109,9 @@ class Listening:
 
     @classmethod
     def activated(cls, environ: Mapping[str, str] = os.environ) -> Listening | None:
-        """The sockets that a service manager opened for this process (LISTEN_FDS), or None."""
+        """The sockets that a service manager opened for this process (LISTEN_FDS), or
+        None.
+        """
         if (
             environ.get("LISTEN_PID") != str(os.getpid())
             or not environ.get("LISTEN_FDS", "").isdecimal()
@@ -119,11 +129,15 @@ class Listening:
         return self.sockets[worker::workers] or [self.sockets[worker % len(self.sockets)]]
 
     def fileno(self) -> int:
-        """The descriptor that becomes readable when a successor asks for copies; -1: none."""
+        """The descriptor that becomes readable when a successor asks for copies; -1:
+        none.
+        """
         return -1 if self._counter is None else self._counter.fileno()
 
     def answer(self) -> None:
-        """Give copies of the sockets to a successor, if one has asked. Does not wait for one."""
+        """Give copies of the sockets to a successor, if one has asked. Does not wait
+        for one.
+        """
         if self._counter is None:
             return
         with suppress(OSError):
@@ -132,8 +146,9 @@ class Listening:
                 asking.settimeout(1.0)
                 if credentials(asking).user in (0, os.getuid()):
                     copies = [each.fileno() for each in (self._counter, *self.sockets)]
-                    # The claim of the successor is made here, before it has the sockets. A server
-                    # of an older version sent none, and takes none from us.
+                    # The claim of the successor is made here, before it has the
+                    # sockets. A server of an older version sent none, and takes none
+                    # from us.
                     theirs = None if self._claim is None else _claim(self._claim)
                     if theirs is not None:
                         copies.append(theirs)
@@ -144,7 +159,9 @@ class Listening:
                             os.close(theirs)
 
     def is_last(self) -> bool:
-        """Give up this server's claim. Returns whether no other server accepts from the sockets."""
+        """Give up this server's claim. Returns whether no other server accepts from the
+        sockets.
+        """
         if self._claim is None:
             return False
         fcntl.flock(self._claim, fcntl.LOCK_UN)
@@ -156,7 +173,9 @@ class Listening:
         return True
 
     def close(self, *, but: Sequence[socket.socket] = ()) -> None:
-        """Close this process's copies of all sockets except *but*. May be called again."""
+        """Close this process's copies of all sockets except *but*. May be called
+        again.
+        """
         if self._counter is not None:
             self._counter.close()
             self._counter = None
@@ -169,11 +188,12 @@ class Listening:
 
 
 def beside(address: str, *, share: bool = False) -> socket.socket:
-    """Open the operator's listening socket on *address*, HOST:PORT: one that all workers share.
+    """Open the operator's listening socket on *address*, HOST:PORT: one that all
+    workers share.
 
     Raises:
-        OSError: the address cannot be had; EADDRINUSE also where a server of ours has it and
-            *share* is False.
+        OSError: the address cannot be had; EADDRINUSE also where a server of ours has
+            it and *share* is False.
         ValueError: *address* is no address.
     """
     (made,) = _opened(*host_and_port(address), 1, share=share)
@@ -200,15 +220,17 @@ def tls_context(config: ReaperConfig) -> ssl.SSLContext | None:
 
 
 def turn_away(listening: socket.socket) -> bool:
-    """Have the kernel drop every SYN that comes; handshakes that have begun are completed. Returns
-    whether the kernel does: some let root alone filter a TCP socket.
+    """Have the kernel drop every SYN that comes; handshakes that have begun are
+    completed. Returns whether the kernel does: some let root alone filter a TCP socket.
 
-    A client whose SYN is dropped sends it again a second later, and reaches whoever listens then.
-    Without this it would be reset, with a request under way, as *listening* is closed. The filter
-    holds for every copy of the socket: do not attach it while another server accepts from one.
+    A client whose SYN is dropped sends it again a second later, and reaches whoever
+    listens then. Without this it would be reset, with a request under way, as
+    *listening* is closed. The filter holds for every copy of the socket: do not attach
+    it while another server accepts from one.
     """
-    # A program for the kernel's packet filter (classic BPF), a row per instruction: operation,
-    # jump if true, jump if false, operand. "Keep" and "drop" return how many bytes to keep.
+    # A program for the kernel's packet filter (classic BPF), a row per instruction:
+    # operation, jump if true, jump if false, operand. "Keep" and "drop" return how many
+    # bytes to keep.
     load_tcp_flags = (0x30, 0, 0, 13)
     skip_one_unless_syn = (0x45, 0, 1, 0x02)
     drop = (0x06, 0, 0, 0)
@@ -226,11 +248,12 @@ def turn_away(listening: socket.socket) -> bool:
 
 
 def empty(listening: socket.socket, admit: Admit) -> None:
-    """Accept all connections that wait in the backlog, close *listening*, and only then admit them.
+    """Accept all connections that wait in the backlog, close *listening*, and only then
+    admit them.
 
-    To admit one takes time, in which more would come. A connection that the kernel completes
-    between the last accept and the close is reset if this was the last copy: `turn_away` prevents
-    that.
+    To admit one takes time, in which more would come. A connection that the kernel
+    completes between the last accept and the close is reset if this was the last copy:
+    `turn_away` prevents that.
     """
     waiting: list[socket.socket] = []
     with listening:
@@ -265,8 +288,8 @@ def _opened(host: str, port: int, count: int, *, share: bool) -> list[socket.soc
 
 
 def _refuse_if_in_use(family: int, host: str, port: int) -> None:
-    """Raise EADDRINUSE if another socket listens there, also one of a server that would share the
-    port.
+    """Raise EADDRINUSE if another socket listens there, also one of a server that would
+    share the port.
     """
     until = time.monotonic() + IN_USE_PATIENCE
     while True:
@@ -282,9 +305,11 @@ def _refuse_if_in_use(family: int, host: str, port: int) -> None:
 
 
 def _claim(shared: int) -> int | None:
-    """A claim on the file of the descriptor *shared*: a descriptor; None: there is no /proc here.
+    """A claim on the file of the descriptor *shared*: a descriptor; None: there is no
+    /proc here.
 
-    A lock belongs to an open file, not to a descriptor or a process: so the file is opened anew.
+    A lock belongs to an open file, not to a descriptor or a process: so the file is
+    opened anew.
     """
     try:
         made = os.open(f"/proc/self/fd/{shared}", os.O_RDWR | os.O_CLOEXEC)
@@ -299,7 +324,9 @@ def _family(host: str, port: int) -> str:
 
 
 def _ask_for_copies(host: str, port: int) -> Listening | None:
-    """Copies of the sockets of this user's server that listens there; None: there is none."""
+    """Copies of the sockets of this user's server that listens there; None: there is
+    none.
+    """
     with suppress(OSError):
         address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
             0

@@ -1,8 +1,8 @@
-"""What the server says of its life: lines for people, and to a service manager that it is ready,
-alive or stopping.
+"""What the server says of its life: lines for people, and to a service manager that it
+is ready, alive or stopping.
 
-Without a service manager (sd_notify) nothing is sent. Errors of sending are ignored: they must not
-harm the server.
+Without a service manager (sd_notify) nothing is sent. Errors of sending are ignored:
+they must not harm the server.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class _Format:
 
 
 def speak(log_format: str) -> None:
-    """From now on say everything as "text", or as "json": one object per line, as `reaper.logs` has
-    it.
+    """From now on say everything as "text", or as "json": one object per line, as
+    `reaper.logs` has it.
     """
     _Format.json = log_format == "json"
 
@@ -39,11 +39,12 @@ def say(text: str, **fields: Any) -> None:
 
 
 class Notify:
-    """The service manager that started this process, if one did (NOTIFY_SOCKET, WATCHDOG_USEC).
+    """The service manager that started this process, if one did (NOTIFY_SOCKET,
+    WATCHDOG_USEC).
 
     Attributes:
-        every: Seconds between two signs of life, half of what the manager allows; 0: it asks for
-            none.
+        every: Seconds between two signs of life, half of what the manager allows; 0: it
+            asks for none.
     """
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
@@ -65,8 +66,8 @@ class Notify:
             self.send("WATCHDOG=1")
 
     def send(self, what: str) -> None:
-        """Send one message of sd_notify(3): READY=1 when all workers listen, STOPPING=1 when the
-        drain begins, STATUS= and a line for `systemctl status`.
+        """Send one message of sd_notify(3): READY=1 when all workers listen, STOPPING=1
+        when the drain begins, STATUS= and a line for `systemctl status`.
         """
         if self._address:
             with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:

@@ -1,7 +1,8 @@
 """How many worker processes, planned before the start.
 
-One rule: *what cannot fit is refused before the first connection, not with EMFILE at the worst
-moment*. A process has a limited number of descriptors, so many connections need several processes.
+One rule: *what cannot fit is refused before the first connection, not with EMFILE at
+the worst moment*. A process has a limited number of descriptors, so many connections
+need several processes.
 """
 
 from __future__ import annotations
@@ -13,10 +14,14 @@ from reaper.config.settings import MOST_WORKERS
 from reaper.errors import ConfigError
 
 RESERVED_DESCRIPTORS = 256
-"""Descriptors of each worker for other things: the loop's, the standard streams, log files."""
+"""Descriptors of each worker for other things: the loop's, the standard streams, log
+files.
+"""
 
 SPREAD = 0.95
-"""Share of a worker's descriptors to plan with: the kernel's hash does not spread quite evenly."""
+"""Share of a worker's descriptors to plan with: the kernel's hash does not spread quite
+evenly.
+"""
 
 
 def descriptors() -> int:
@@ -30,11 +35,12 @@ def plan(workers: int | str, connections: int | None, limit: int, most: int | No
     """How many worker processes to start.
 
     Args:
-        workers: A number, or "auto": as many as there are processors, or as the connections need.
+        workers: A number, or "auto": as many as there are processors, or as the
+            connections need.
         connections: How many connections must fit at once; None: as many as fit.
         limit: Descriptors per process.
-        most: Connections that a worker takes before it refuses more, `limits.max_connections`;
-            None: all that fit.
+        most: Connections that a worker takes before it refuses more,
+            `limits.max_connections`; None: all that fit.
     Raises:
         ConfigError: they do not fit; one line says what would be needed.
     """

@@ -1,6 +1,7 @@
 """One worker process of either server: from its first accept to the end of its drain.
 
-A reload with a configuration that cannot be used changes nothing, and is reported line by line.
+A reload with a configuration that cannot be used changes nothing, and is reported line
+by line.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ from .workers import Worker
 log = logging.getLogger("server_example")
 
 HANDSHAKE = 0.1
-"""Seconds for which handshakes that have begun as the server leaves may go on, to be accepted."""
+"""Seconds for which handshakes that have begun as the server leaves may go on, to be
+accepted.
+"""
 
 
 Server = EchoServer | HttpServer
@@ -54,14 +57,15 @@ async def serve(
         ConfigError: certificate and key cannot be used.
     """
     config = started_with
-    # The other workers may have reloaded since the server started. If they refused what is there
-    # now, they have said so.
+    # The other workers may have reloaded since the server started. If they refused what
+    # is there now, they have said so.
     with suppress(ConfigError):
         config = applied(started_with, load())
     async with AsyncExitStack() as stack:
         journal = None
         if directory is not None:
-            # The journal is opened here and not before the fork, because its writer is a thread.
+            # The journal is opened here and not before the fork, because its writer is
+            # a thread.
             journal = Journal(
                 directory, tick=config.reaper.tick, clock_ns=reaper.trio.journal_clock()
             )
@@ -93,7 +97,8 @@ async def serve(
             worker.counters["ready"] = 1
             await worker.stop.wait()
             if worker.replaced:
-                # The successor accepts newcomers already, and answers for this worker's place.
+                # The successor accepts newcomers already, and answers for this worker's
+                # place.
                 server.desk.close()
             else:
                 server.leaving = True
@@ -115,7 +120,8 @@ async def serve(
 async def reload_from(server: Server, load: Callable[[], ReaperConfig]) -> bool:
     """Put in force what *load* returns, as far as it may change while a server runs.
 
-    A configuration that cannot be used changes nothing, and is logged. Returns whether it was used.
+    A configuration that cannot be used changes nothing, and is logged. Returns whether
+    it was used.
     """
     try:
         config = load()

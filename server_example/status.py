@@ -1,12 +1,13 @@
-"""What all workers say of themselves, where any of them can answer for all: for Prometheus and
-`reaper top`.
+"""What all workers say of themselves, where any of them can answer for all: for
+Prometheus and `reaper top`.
 
-One rule: *nothing is surveyed until it is asked for*. The worker that is asked asks the others,
-each at a socket of its own, which a successor takes over. Metrics are counters that exist anyway;
-only a status looks at every connection, which costs as much as many requests.
+One rule: *nothing is surveyed until it is asked for*. The worker that is asked asks the
+others, each at a socket of its own, which a successor takes over. Metrics are counters
+that exist anyway; only a status looks at every connection, which costs as much as many
+requests.
 
-Both tell an operator what the server is doing, so both are for this machine, and for the address of
-`server.status`: see `http.routes.show`. `/ready` is for everybody.
+Both tell an operator what the server is doing, so both are for this machine, and for
+the address of `server.status`: see `http.routes.show`. `/ready` is for everybody.
 """
 
 from __future__ import annotations
@@ -34,12 +35,13 @@ PATIENCE = 1.5
 
 
 class Doors:
-    """The sockets at which workers are asked. They are made before the first worker is forked.
+    """The sockets at which workers are asked. They are made before the first worker is
+    forked.
 
     Args:
         workers: How many.
-        public: A listening socket for the operator's questions, besides the server's own port;
-            None: there is none.
+        public: A listening socket for the operator's questions, besides the server's
+            own port; None: there is none.
     """
 
     def __init__(self, workers: int, public: socket.socket | None = None) -> None:
@@ -54,7 +56,8 @@ class Doors:
 
 
 class Shown(Protocol):
-    """What a desk needs to know of the server of its worker: `EchoServer` and `HttpServer` have it.
+    """What a desk needs to know of the server of its worker: `EchoServer` and
+    `HttpServer` have it.
 
     Attributes:
         kind: "echo" or "http".
@@ -139,7 +142,8 @@ class Desk:
         return exposition([({}, own)])
 
     async def _all(self, path: str, own: Callable[[], Awaitable[Any]]) -> dict[int, Any]:
-        """What each worker answers to *path* now, by its number; this one answers with *own*.
+        """What each worker answers to *path* now, by its number; this one answers with
+        *own*.
 
         Workers that do not answer within `PATIENCE` seconds are left out.
         """

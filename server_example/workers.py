@@ -1,36 +1,39 @@
 """Worker processes that share one port: replaced while they run, drained at the end.
 
-One rule: *what was accepted is answered*, whichever worker dies, stalls or is told to end.
+One rule: *what was accepted is answered*, whichever worker dies, stalls or is told to
+end.
 
-A signal takes effect once. Signals go to a whole group of processes more often than not (Ctrl-C,
-systemd's default, a terminal that hangs up), so the supervisor alone acts on them, and its word
-reaches the workers through a pipe:
+A signal takes effect once. Signals go to a whole group of processes more often than not
+(Ctrl-C, systemd's default, a terminal that hangs up), so the supervisor alone acts on
+them, and its word reaches the workers through a pipe:
 
 | signal | to the supervisor, or to its group | to one worker |
 |---|---|---|
-| SIGTERM | drain; every further one means the same | a successor starts; then this worker drains |
+| SIGTERM | drain; more mean the same | a successor starts; then this worker drains |
 | SIGINT (Ctrl-C) | drain; one more than a second later ends all at once | nothing |
 | SIGHUP | read the configuration anew; nothing during a drain | nothing |
 
-**The last to leave turns newcomers away.** A server that stops closes its listening sockets, and
-the kernel resets whoever is between SYN and accept at that moment. So each worker first has the
-kernel drop SYNs (`listening.turn_away`), but only if nobody else accepts from the same sockets:
-otherwise it would turn clients away from a server that goes on. Only the supervisor knows which of
-the two holds. Where the kernel lets root alone filter a TCP socket, and the server is not root, a
-newcomer of that moment is reset all the same.
+**The last to leave turns newcomers away.** A server that stops closes its listening
+sockets, and the kernel resets whoever is between SYN and accept at that moment. So each
+worker first has the kernel drop SYNs (`listening.turn_away`), but only if nobody else
+accepts from the same sockets: otherwise it would turn clients away from a server that
+goes on. Only the supervisor knows which of the two holds. Where the kernel lets root
+alone filter a TCP socket, and the server is not root, a newcomer of that moment is
+reset all the same.
 
-That is why a worker does not drain by itself when it gets SIGTERM. It notes the instant in memory
-that it shares with the supervisor (`told`), goes on serving, and waits for the supervisor's word:
+That is why a worker does not drain by itself when it gets SIGTERM. It notes the instant
+in memory that it shares with the supervisor (`told`), goes on serving, and waits for
+the supervisor's word:
 
-- *The group got the signal, and so did the supervisor.* Its word to all comes with its next look,
-  `LOOK` seconds later at the most, and says whether they are the last.
-- *This worker alone got it.* The supervisor has had no signal for `GROUP` seconds. It starts a
-  successor in the worker's place, on the same sockets; as soon as that listens the old worker is
-  told to drain. It closes its copies of the sockets, and so newcomers never wait for the end of its
-  drain.
-- *The supervisor does not answer* (it is stopped, or cannot fork). After `WORD` seconds the worker
-  drains without a word: its newcomers wait in the backlog. If the supervisor has died, the pipe
-  ends, and the worker drains at once.
+- *The group got the signal, and so did the supervisor.* Its word to all comes with its
+  next look, `LOOK` seconds later at the most, and says whether they are the last.
+- *This worker alone got it.* The supervisor has had no signal for `GROUP` seconds. It
+  starts a successor in the worker's place, on the same sockets; as soon as that listens
+  the old worker is told to drain. It closes its copies of the sockets, and so newcomers
+  never wait for the end of its drain.
+- *The supervisor does not answer* (it is stopped, or cannot fork). After `WORD` seconds
+  the worker drains without a word: its newcomers wait in the backlog. If the supervisor
+  has died, the pipe ends, and the worker drains at once.
 
 Nobody is reset in any of the three, because the worker accepts until it has the word.
 """
@@ -62,8 +65,8 @@ from .status import Doors
 log = logging.getLogger("server_example")
 
 BEAT, FEW = 0.25, 8
-"""Seconds between two signs of life of a worker, where there are up to so many; more of them give
-signs less often.
+"""Seconds between two signs of life of a worker, where there are up to so many; more of
+them give signs less often.
 """
 
 BEATS_OF_PATIENCE = 8
@@ -73,37 +76,47 @@ LOOK = 0.05
 """Seconds between two looks of the supervisor at its workers."""
 
 GROUP = 0.1
-"""Seconds after a worker's SIGTERM in which the supervisor may get its own, if the group got it."""
+"""Seconds after a worker's SIGTERM in which the supervisor may get its own, if the
+group got it.
+"""
 
 WORD = 5.0
-"""Seconds for which a worker that got SIGTERM waits for the supervisor's word. A successor is there
-within a second, also on a busy machine.
+"""Seconds for which a worker that got SIGTERM waits for the supervisor's word. A
+successor is there within a second, also on a busy machine.
 """
 
 GRACE = 5.0
-"""Seconds in which a stalled worker is replaced, before the server as a whole counts as stalled."""
+"""Seconds in which a stalled worker is replaced, before the server as a whole counts as
+stalled.
+"""
 
 BURST = 1.0
-"""Seconds in which repeated Ctrl-C counts as one: a finger, a shell and a wrapper may each send it.
+"""Seconds in which repeated Ctrl-C counts as one: a finger, a shell and a wrapper may
+each send it.
 """
 
 DEATHS = 5
-"""Deaths of one worker within `DEATHS_WITHIN` that are borne; one more ends the server."""
+"""Deaths of one worker within `DEATHS_WITHIN` that are borne; one more ends the
+server.
+"""
 
 DEATHS_WITHIN = 60.0  # seconds
 
 FIRST_DELAY, LONGEST_DELAY = 0.1, 5.0
-"""Seconds until a worker that died again is replaced: doubled with each death, none for the first.
+"""Seconds until a worker that died again is replaced: doubled with each death, none for
+the first.
 """
 
 DRAIN, LAST, REPLACED, RELOAD, END = b"d", b"l", b"s", b"r", b"e"
-"""The supervisor's words. LAST or REPLACED goes with DRAIN: no other server accepts from the
-sockets, or a successor does.
+"""The supervisor's words. LAST or REPLACED goes with DRAIN: no other server accepts
+from the sockets, or a successor does.
 """
 
 
 class Counters:
-    """Numbers that one worker writes and the supervisor reads, in memory that they share."""
+    """Numbers that one worker writes and the supervisor reads, in memory that they
+    share.
+    """
 
     SUMS = ("accepted", "reaped", "averted", "stalls", "reaper_cpu")
     NAMES = ("ready", "beat", "told", "open", "max_lag", *SUMS)
@@ -130,12 +143,13 @@ def publish_nothing() -> None:
 
 @dataclass
 class Worker:
-    """What a worker process is given: its listening sockets, its counters, and the supervisor's
-    word.
+    """What a worker process is given: its listening sockets, its counters, and the
+    supervisor's word.
 
     Attributes:
         index: Which of the *workers* it is; its successor is the same.
-        patience: Seconds without a sign of life after which it counts as stalled; 0: never.
+        patience: Seconds without a sign of life after which it counts as stalled; 0:
+            never.
         listening: Accept from all of them.
         counters: Read by the supervisor.
         doors: The sockets at which it and the other workers are asked how they are.
@@ -162,7 +176,9 @@ class Worker:
 
     @property
     def phase(self) -> float:
-        """For its reaper's `driver.phase`, 0 <= phase < 1: workers wake at different instants."""
+        """For its reaper's `driver.phase`, 0 <= phase < 1: workers wake at different
+        instants.
+        """
         return self.index / self.workers
 
     @property
@@ -173,7 +189,9 @@ class Worker:
         )
 
     async def run(self, serve: Serve) -> None:
-        """Run *serve* and give signs of life, until *serve* ends or the supervisor says so."""
+        """Run *serve* and give signs of life, until *serve* ends or the supervisor says
+        so.
+        """
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._beat)
             nursery.start_soon(self._obey, nursery.cancel_scope)
@@ -198,8 +216,8 @@ class Worker:
             if DRAIN in words or not words:
                 self.stop.set()
             elif RELOAD in words:
-                # Before it serves there is nothing to reload, but the file may have changed since
-                # it was read.
+                # Before it serves there is nothing to reload, but the file may have
+                # changed since it was read.
                 while self.reload is None:
                     await trio.sleep(self.beat)
                 await self.reload()
@@ -250,8 +268,8 @@ class _Slot:
 
     Attributes:
         process: The one that has the place; None: there is none.
-        due: When the place is filled again, in seconds on the monotonic clock, while there is no
-            process; infinite: never.
+        due: When the place is filled again, in seconds on the monotonic clock, while
+            there is no process; infinite: never.
         deaths: When processes of this place died.
     """
 
@@ -262,17 +280,19 @@ class _Slot:
 
 
 class Supervisor:
-    """Starts the workers, replaces those that die, stall or are told to end, and waits for all.
+    """Starts the workers, replaces those that die, stall or are told to end, and waits
+    for all.
 
     It prints a line with figures when they change, once per second at most.
 
     Args:
-        listening: The sockets that the workers accept from. They are closed when the drain begins.
+        listening: The sockets that the workers accept from. They are closed when the
+            drain begins.
         workers: How many.
-        watchdog: Seconds without a sign of life after which a worker is killed and replaced; 0: it
-            never is.
-        doors: The sockets at which workers are asked how they are; None: workers ask each other
-            only.
+        watchdog: Seconds without a sign of life after which a worker is killed and
+            replaced; 0: it never is.
+        doors: The sockets at which workers are asked how they are; None: workers ask
+            each other only.
     """
 
     def __init__(
@@ -336,8 +356,9 @@ class Supervisor:
         if pid == 0:
             status = 1
             try:
-                # Close what belongs to the supervisor alone. A worker that held the pipe to another
-                # would keep that one from noticing that the supervisor is gone.
+                # Close what belongs to the supervisor alone. A worker that held the
+                # pipe to another would keep that one from noticing that the supervisor
+                # is gone.
                 for other in self._processes():
                     os.close(other.orders)
                 os.close(write_end)
@@ -355,9 +376,9 @@ class Supervisor:
             count = len(self._slots)
             mine = self._listening.share_of(index, count)
             self._listening.close(but=mine)
-            # A connection is some 40 objects that the collector looks at. With its usual thresholds
-            # it walks all of them again and again while connections come; so it leaves alone what
-            # was there before, and looks less often.
+            # A connection is some 40 objects that the collector looks at. With its
+            # usual thresholds it walks all of them again and again while connections
+            # come; so it leaves alone what was there before, and looks less often.
             gc.freeze()
             gc.set_threshold(50_000, 20, 100)
             patience = self._watchdog or self._notify.every
@@ -384,7 +405,8 @@ class Supervisor:
                 self._replace(slot, now, serve)
                 if slot.process or self._draining:
                     continue
-                # When a drain has been asked for, too: the backlog of the place is waiting.
+                # When a drain has been asked for, too: the backlog of the place is
+                # waiting.
                 if now >= slot.due or (self._asked and slot.due < math.inf):
                     self._start(slot, serve)
             for process in self._leaving:
@@ -418,7 +440,9 @@ class Supervisor:
                 said, next_line = line, now + 1.0
 
     def _all_alive(self, now: float) -> bool:
-        """Whether every loop turns, or a worker whose loop does not is about to be replaced."""
+        """Whether every loop turns, or a worker whose loop does not is about to be
+        replaced.
+        """
         patience = self._watchdog + GRACE if self._watchdog else self._notify.every
         complete = self._draining or all(slot.process for slot in self._slots)
         return complete and all(
@@ -480,7 +504,9 @@ class Supervisor:
             self._status = 1
 
     def _lost(self, slot: _Slot, what: str, now: float) -> None:
-        """Have *slot*, which has no process, filled again unless that was tried too often."""
+        """Have *slot*, which has no process, filled again unless that was tried too
+        often.
+        """
         slot.deaths = [then for then in slot.deaths if now - then < DEATHS_WITHIN] + [now]
         times = len(slot.deaths)
         if not self._announced or times > DEATHS:

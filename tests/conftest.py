@@ -1,9 +1,10 @@
-"""What every test run shares: Hypothesis profiles, `--no-skips`, one Spark session, which tests
-share a process.
+"""What every test run shares: Hypothesis profiles, `--no-skips`, one Spark session,
+which tests share a process.
 
-Under pytest-xdist the tests of one file stay together, for they share fixtures that cost more than
-the tests. The files that start a Spark stay together as well: each process that runs one keeps a
-JVM of its own until it ends. The sets with the most slow tests start first.
+Under pytest-xdist the tests of one file stay together, for they share fixtures that
+cost more than the tests. The files that start a Spark stay together as well: each
+process that runs one keeps a JVM of its own until it ends. The sets with the most slow
+tests start first.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ settings.register_profile("ci", **ANY_PACE, print_blob=True, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # A shell starts what runs in its background with Ctrl-C ignored, programs inherit that, and
-    # tests of Ctrl-C hang.
+    # A shell starts what runs in its background with Ctrl-C ignored, programs inherit
+    # that, and tests of Ctrl-C hang.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -51,7 +52,9 @@ def spark() -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def real_spark() -> Iterator[Any]:
-    """The Spark session of all tests in this process: starting one takes as long as ten tests."""
+    """The Spark session of all tests in this process: starting one takes as long as ten
+    tests.
+    """
     if shutil.which("java") is None:
         pytest.skip("Spark needs Java 17 (Debian: apt-get install openjdk-17-jre-headless)")
     from reaper.pipeline.engine import open_session
@@ -69,8 +72,8 @@ Ran = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def call(capsys: pytest.CaptureFixture[str]) -> Ran:
-    """Call the `main` of a command with words: its status, what went to stdout, what went to
-    stderr.
+    """Call the `main` of a command with words: its status, what went to stdout, what
+    went to stderr.
     """
 
     def run(main: Callable[[list[str]], int], *words: Any) -> tuple[int, str, str]:
@@ -93,7 +96,9 @@ def pipeline(call: Ran) -> Ran:
 
 @pytest.fixture
 def commands_on_spark(real_spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands ask the Spark of all tests: left to themselves they would end it with their own."""
+    """Commands ask the Spark of all tests: left to themselves they would end it with
+    their own.
+    """
     monkeypatch.setattr(
         "reaper.pipeline.read.command.asked_session", lambda *_: nullcontext(real_spark)
     )
@@ -101,7 +106,9 @@ def commands_on_spark(real_spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Which engine `F` is of, before the first fixture needs it: Spark's where a test asks for it."""
+    """Which engine `F` is of, before the first fixture needs it: Spark's where a test
+    asks for it.
+    """
     names = getattr(item, "fixturenames", ())
     if "real_spark" in names or "spark" in names:
         from reaper.pipeline.engine import use
@@ -117,7 +124,9 @@ INSIDE_FILES = {"driver/test_driver.py", "driver/test_vanished.py"}
 
 
 def room_and_name(path: Path) -> tuple[str, str]:
-    """The folder of tests that *path* lies in, "" for none, and its path from `tests/` on."""
+    """The folder of tests that *path* lies in, "" for none, and its path from `tests/`
+    on.
+    """
     below = path.relative_to(HERE) if path.is_relative_to(HERE) else PurePath(path.name)
     return "/".join(below.parts[:-1]), below.as_posix()
 
@@ -136,15 +145,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """With `-m inside` the other files are not even imported: that takes longer than the tests."""
+    """With `-m inside` the other files are not even imported: that takes longer than
+    the tests.
+    """
     if config.option.markexpr != "inside" or not collection_path.name.startswith("test_"):
         return None
     return None if is_inside(collection_path) else True
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Under pytest-xdist only the controlling process has a terminal reporter, and every worker's
-    skips reach it.
+    """Under pytest-xdist only the controlling process has a terminal reporter, and
+    every worker's skips reach it.
     """
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     skipped = reporter.stats.get("skipped", []) if reporter is not None else []
@@ -154,13 +165,14 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 
 ON_SPARK = {"cluster", "engines", "kinds", "live", "notebook", "places"}
-"""The files `pipeline/test_*` that start a Spark: each process that runs one keeps a JVM of its own
-until it ends."""
+"""The files `pipeline/test_*` that start a Spark: each process that runs one keeps a
+JVM of its own until it ends.
+"""
 
 
 def together(path: str) -> str:
-    """The name of the set of tests that must run in the same process as the tests of the file
-    *path*, which is given from the root of the repository on.
+    """The name of the set of tests that must run in the same process as the tests of
+    the file *path*, which is given from the root of the repository on.
     """
     pure = PurePath(path)
     name = pure.name.removeprefix("test_").removesuffix(".py")
@@ -168,8 +180,8 @@ def together(path: str) -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whole sets, those with the most slow tests first: two processes then end at about the same
-    time.
+    """Whole sets, those with the most slow tests first: two processes then end at about
+    the same time.
     """
     slow: dict[str, int] = {}
     for item in items:
@@ -205,7 +217,9 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 
 @pytest.fixture
 def browse(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Show a page in a browser without a network; on its stdout is what the page became."""
+    """Show a page in a browser without a network; on its stdout is what the page
+    became.
+    """
     browser = next(
         filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
     )
@@ -248,7 +262,9 @@ def port() -> int:
 
 @pytest.fixture(params=["still", "moving"])
 def autojump_clock(request: pytest.FixtureRequest) -> Any:
-    """What holds in virtual time holds under a clock that moves between two readings, too."""
+    """What holds in virtual time holds under a clock that moves between two readings,
+    too.
+    """
     from tests.helpers.loops import autojump
 
     return autojump(request.param)

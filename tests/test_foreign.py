@@ -1,5 +1,5 @@
-"""Whether the names of another package are looked up where it has them: on the class, and in what
-its methods set.
+"""Whether the names of another package are looked up where it has them: on the class,
+and in what its methods set.
 """
 
 from __future__ import annotations

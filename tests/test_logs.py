@@ -1,4 +1,6 @@
-"""Logs for machines: whatever is logged, each line is one JSON object with the documented fields."""
+"""Logs for machines: whatever is logged, each line is one JSON object with the
+documented fields.
+"""
 
 from __future__ import annotations
 

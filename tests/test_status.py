@@ -1,4 +1,6 @@
-"""A server's status: what it says of its connections, to whom, and that all workers are in it."""
+"""A server's status: what it says of its connections, to whom, and that all workers are
+in it.
+"""
 
 from __future__ import annotations
 
@@ -227,8 +229,8 @@ async def test_a_client_that_leaves_amid_its_request_is_answered_nothing_and_oth
 def served(
     adapter: str, ask: Callable[[socket.socket], Any], pressure: Pressure | None = None
 ) -> Any:
-    """What *ask* returns of a listening socket where a program on *adapter* with one connection
-    serves its status.
+    """What *ask* returns of a listening socket where a program on *adapter* with one
+    connection serves its status.
     """
 
     async def trio_program() -> Any:
@@ -300,7 +302,8 @@ def test_one_address_answers_for_all_workers(kind: str) -> None:
             return sum(each) == len(clients) and named == ours
 
         wait_until(all_seen)
-        # By its own port the HTTP server says the same, and holds the connection that asks besides.
+        # By its own port the HTTP server says the same, and holds the connection that
+        # asks besides.
         for where, more in [(address, 0)] + [(process.address, 1)] * (kind == "http"):
 
             def all_counted(where: tuple[str, int] = where, more: int = more) -> bool:

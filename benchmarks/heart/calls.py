@@ -1,8 +1,9 @@
 """The longest call of the core, by how the timeouts were drawn.
 
-One rule: each call is timed by itself, in CPU time, and with a limit, as a driver calls. The
-collector is off: what its passes cost, `mass` says. What the system takes from the process in the
-midst of a call counts as the call's: the figure is the least of the rounds' longest.
+One rule: each call is timed by itself, in CPU time, and with a limit, as a driver
+calls. The collector is off: what its passes cost, `mass` says. What the system takes
+from the process in the midst of a call counts as the call's: the figure is the least of
+the rounds' longest.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ class Longest:
 
 
 def one_life(count: int, draw: Draw, epochs: int) -> dict[str, float]:
-    """*count* connections that fall silent: opened within *epochs*, half of them released, the
-    others reaped. The longest call of each kind, in milliseconds.
+    """*count* connections that fall silent: opened within *epochs*, half of them
+    released, the others reaped. The longest call of each kind, in milliseconds.
     """
     core = reaper.IdleReaper(tick=1.0, epochs_per_tick=2)
     choose, longest, now = random.Random(1), Longest(), 0.0
@@ -73,7 +74,8 @@ def one_life(count: int, draw: Draw, epochs: int) -> dict[str, float]:
     for lease in leases[::2]:
         longest.of(lease.release)
     while core:
-        # To the next thing that there is to do: empty epochs cost the same in each family.
+        # To the next thing that there is to do: empty epochs cost the same in each
+        # family.
         ahead = [due for due, _, _ in core._heap[:1]]
         if (start := core._wheel.next_expiry()) is not None:
             ahead.append(core._origin + start * core.tick)

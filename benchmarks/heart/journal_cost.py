@@ -1,11 +1,11 @@
-"""What the journal costs the event loop: a touch of a lease that logs itself, of a `ConnectionLog`,
-and each event.
+"""What the journal costs the event loop: a touch of a lease that logs itself, of a
+`ConnectionLog`, and each event.
 
     python -m benchmarks run journal
 
-Rounds are interleaved within one run, because on a shared machine only differences within a run
-mean anything. Epochs change between rounds as they do in a server, so the comparison that a logging
-lease makes at each touch is never a foregone conclusion.
+Rounds are interleaved within one run, because on a shared machine only differences
+within a run mean anything. Epochs change between rounds as they do in a server, so the
+comparison that a logging lease makes at each touch is never a foregone conclusion.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ def leases(count: int, journal: Journal | None) -> tuple[IdleReaper, list[Callab
 
 
 def touch_costs(count: int, journal: Journal, rounds: int) -> dict[str, Any]:
-    """Bare and logging touches of *count* connections, once each a round, interleaved."""
+    """Bare and logging touches of *count* connections, once each a round,
+    interleaved.
+    """
     kinds = {"bare": leases(count, None), "gaps": leases(count, journal)}
     samples: dict[str, list[float]] = {name: [] for name in kinds}
     repeats = max(1, 20_000 // count)
@@ -57,8 +59,8 @@ def touch_costs(count: int, journal: Journal, rounds: int) -> dict[str, Any]:
 
 
 def event_costs(directory: Path, rounds: int, count: int) -> dict[str, Any]:
-    """Each call of the API in full mode, per call on the loop's thread; and what the writer's
-    thread spends a row.
+    """Each call of the API in full mode, per call on the loop's thread; and what the
+    writer's thread spends a row.
     """
     samples: dict[str, list[float]] = {}
     with Journal(directory, mode="full", queue_rows=10_000_000, background=False) as journal:
@@ -84,7 +86,9 @@ def one_round(journal: Journal, turn: int, count: int) -> Iterator[tuple[str, fl
 
 
 def run(scale: Scale, note: Note) -> dict[str, Any]:
-    """`touch_ns[n]`: bare and logging; `event_ns[call]`; and the bytes a row takes as Parquet."""
+    """`touch_ns[n]`: bare and logging; `event_ns[call]`; and the bytes a row takes as
+    Parquet.
+    """
     rounds, rows = by_scale(scale, (3, 100), (9, 1_000), (41, 2_000))
     with tempfile.TemporaryDirectory() as scratch:
         touches = {}

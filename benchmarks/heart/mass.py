@@ -1,9 +1,9 @@
-"""The loop's longest pause while all fall due in one instant, under trio: parked, a task each,
-without sockets.
+"""The loop's longest pause while all fall due in one instant, under trio: parked, a
+task each, without sockets.
 
-One rule: the collector is on, tuned as in `server_example/workers.py`, in a process of its own; a
-pause of the collector is a pause. The usual way, `trio.move_on_after` in each task, is measured
-beside it.
+One rule: the collector is on, tuned as in `server_example/workers.py`, in a process of
+its own; a pause of the collector is a pause. The usual way, `trio.move_on_after` in
+each task, is measured beside it.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ async def sockets(count: int, idle: float, parks: bool) -> dict[str, float]:
 
 
 async def tasks(count: int, idle: float, watched: bool) -> dict[str, float]:
-    """A task each, without sockets, inside `watch()`, or else `move_on_after`: what is left is the
-    ending.
+    """A task each, without sockets, inside `watch()`, or else `move_on_after`: what is
+    left is the ending.
     """
     passes = Passes()
     trio.lowlevel.add_instrument(passes)

@@ -1,8 +1,8 @@
-"""Bytes a connection: fresh, and after traffic. Keys not counted; tracemalloc, so every allocation
-is.
+"""Bytes a connection: fresh, and after traffic. Keys not counted; tracemalloc, so every
+allocation is.
 
-One rule: what is compared is the same connections, still there: a connection that is reaped comes
-back at once.
+One rule: what is compared is the same connections, still there: a connection that is
+reaped comes back at once.
 """
 
 from __future__ import annotations

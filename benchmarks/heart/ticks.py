@@ -1,5 +1,5 @@
-"""What else a peer does: register, release, a tick with nothing due, one in a hundred due, or all,
-and under traffic.
+"""What else a peer does: register, release, a tick with nothing due, one in a hundred
+due, or all, and under traffic.
 
 Virtual time, one peer at a time, the collector off: its pauses are `mass.py`'s subject.
 """
@@ -53,8 +53,8 @@ def run(scale: Scale, note: Note) -> dict[str, Any]:
 
 
 def one_life(kind: type[peers.Peer], keys: list[str], figures: dict[str, list[float]]) -> None:
-    """All registered at once; ticks with nothing due; 99 % speak, 1 % falls due; then all; some
-    just leave.
+    """All registered at once; ticks with nothing due; 99 % speak, 1 % falls due; then
+    all; some just leave.
     """
 
     def add(act: str, value: float) -> None:
@@ -90,8 +90,8 @@ def _tick(peer: peers.Peer, now: float, expected: int) -> int:
 
 
 def steady(kind: type[peers.Peer], keys: list[str], figures: dict[str, list[float]]) -> None:
-    """Every connection speaks every 10 s, a tenth of them in each second; none falls due. The last
-    ticks count.
+    """Every connection speaks every 10 s, a tenth of them in each second; none falls
+    due. The last ticks count.
     """
     n = len(keys)
     shuffled = random.Random(3).sample(range(n), n)

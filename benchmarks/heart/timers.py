@@ -2,9 +2,10 @@
 
     python -m benchmarks run timers
 
-The two queues take turns within each round, in one process, on the same timers; the machine's moods
-hit both, so the ratios are what to trust. Figures are medians over the rounds, with the collector
-off while the clock runs: its pauses depend on everything else that lives in the process.
+The two queues take turns within each round, in one process, on the same timers; the
+machine's moods hit both, so the ratios are what to trust. Figures are medians over the
+rounds, with the collector off while the clock runs: its pauses depend on everything
+else that lives in the process.
 """
 
 from __future__ import annotations

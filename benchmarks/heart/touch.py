@@ -1,8 +1,9 @@
 """What a touch costs: ours, the floors, and every peer, in interleaved rounds.
 
-One rule: each measured pass finds the caches as every other does. With up to ten thousand
-connections a pass is repeated; with more the same pass went before, in random order. From a million
-on, which no cache holds, a block larger than the caches is read before each.
+One rule: each measured pass finds the caches as every other does. With up to ten
+thousand connections a pass is repeated; with more the same pass went before, in random
+order. From a million on, which no cache holds, a block larger than the caches is read
+before each.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ FAR = 1e7
 
 
 def run(scale: Scale, note: Note) -> dict[str, Any]:
-    """`results[peer][n]`: touch_ns, and round by round its ratio to the empty call, and that of a
-    lease to it.
+    """`results[peer][n]`: touch_ns, and round by round its ratio to the empty call, and
+    that of a lease to it.
     """
     sizes = by_scale(scale, [200], [1_000, 100_000], [1_000, 100_000, 1_000_000])
     gc.disable()
@@ -100,8 +101,8 @@ def net(peer: peers.Peer, handles: list[Any], now: float, cold: bool) -> float:
     spent = ns_of(peer.touch_all, handles, now)
     if cold:
         cool()
-    # A machine in trouble can make the loop dearer than the loop with touches: no ratio can be made
-    # of that.
+    # A machine in trouble can make the loop dearer than the loop with touches: no ratio
+    # can be made of that.
     return max(1.0, (spent - ns_of(peer.baseline, handles)) / len(handles))
 
 

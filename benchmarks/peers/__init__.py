@@ -1,1 +1,3 @@
-"""What reaper is compared with: `python` (structures and event loops), `jvm` (Netty's wheel)."""
+"""What reaper is compared with: `python` (structures and event loops), `jvm` (Netty's
+wheel).
+"""

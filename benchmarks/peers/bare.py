@@ -1,10 +1,12 @@
-"""A peer that does nothing but read and write: the floor of this machine under many connections.
+"""A peer that does nothing but read and write: the floor of this machine under many
+connections.
 
     python -m benchmarks.peers.bare WORKERS
 
-No timeout, no limit, no framework: each process has one epoll, and of a connection it knows the
-descriptor. It has one timer besides, which is due twice a second and does nothing: how late that
-comes is how late anything comes here. At SIGTERM each process says so, in a line of JSON.
+No timeout, no limit, no framework: each process has one epoll, and of a connection it
+knows the descriptor. It has one timer besides, which is due twice a second and does
+nothing: how late that comes is how late anything comes here. At SIGTERM each process
+says so, in a line of JSON.
 """
 
 from __future__ import annotations
@@ -76,7 +78,8 @@ def listen(port: int) -> socket.socket:
 def main(workers: int) -> None:
     """Serve in so many processes; the first is this one's child as the others are."""
     raise_descriptor_limit()
-    # It waits until each process has its handler: a client may be answered, and stop us, before.
+    # It waits until each process has its handler: a client may be answered, and stop
+    # us, before.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     listening = [listen(0)]
     port = listening[0].getsockname()[1]

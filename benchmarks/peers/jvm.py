@@ -1,10 +1,12 @@
-"""What a touch costs in Netty's timer wheel, compared with `lease.touch()` in the same rounds.
+"""What a touch costs in Netty's timer wheel, compared with `lease.touch()` in the same
+rounds.
 
-Each way of using the wheel runs in a JVM of its own, from a jar that comes with pyspark, warmed up;
-a round makes each touch the same number of connections in random order, with `lease.touch()` before
-and after. What counts is CPU time of the whole process until all that the touches left to the
-timer's thread is done, and for us the touch with its share of the ticks. Kafka's wheel is not
-compared: its jars do not come with pyspark.
+Each way of using the wheel runs in a JVM of its own, from a jar that comes with
+pyspark, warmed up; a round makes each touch the same number of connections in random
+order, with `lease.touch()` before and after. What counts is CPU time of the whole
+process until all that the touches left to the timer's thread is done, and for us the
+touch with its share of the ticks. Kafka's wheel is not compared: its jars do not come
+with pyspark.
 """
 
 from __future__ import annotations
@@ -93,13 +95,13 @@ class Jvm:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, bufsize=0
             )
-        # The kernel's number for "CPU clock of that process": all its threads, those that have
-        # ended as well.
+        # The kernel's number for "CPU clock of that process": all its threads, those
+        # that have ended as well.
         self._clock = ~self._process.pid << 3 | 2
 
     def cpu_ns(self) -> int:
-        """CPU nanoseconds of the whole process so far: every thread of its own, the collector and
-        the compiler.
+        """CPU nanoseconds of the whole process so far: every thread of its own, the
+        collector and the compiler.
         """
         return time.clock_gettime_ns(self._clock)
 
@@ -107,8 +109,8 @@ class Jvm:
         """Send a line, if any; the next line of JSON that comes of it.
 
         Raises:
-            RuntimeError: It ended, or said nothing for `PATIENCE` seconds; with the end of what it
-                said on stderr.
+            RuntimeError: It ended, or said nothing for `PATIENCE` seconds; with the end
+                of what it said on stderr.
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -124,7 +126,9 @@ class Jvm:
         return dict(json.loads(answer))
 
     def end(self) -> None:
-        """Close its input, and wait; kill it if that does not help. Harmless if it has ended."""
+        """Close its input, and wait; kill it if that does not help. Harmless if it has
+        ended.
+        """
         try:
             self._process.communicate(timeout=10)
         except subprocess.TimeoutExpired:
@@ -134,7 +138,8 @@ class Jvm:
 
 @contextmanager
 def running(connections: int, warm_ms: int, folder: Path) -> Iterator[dict[str, Jvm]]:
-    """A JVM for each of `PEERS`, when it has told that it is ready; all ended after the block.
+    """A JVM for each of `PEERS`, when it has told that it is ready; all ended after the
+    block.
 
     They start together, and so warm up side by side.
     """
@@ -149,8 +154,8 @@ def running(connections: int, warm_ms: int, folder: Path) -> Iterator[dict[str, 
 
 
 def touch_all(leases: Iterable[reaper.Lease]) -> None:
-    """The loop that is measured, and nothing else: the interpreter specialises a function by what
-    it has seen in it.
+    """The loop that is measured, and nothing else: the interpreter specialises a
+    function by what it has seen in it.
     """
     for lease in leases:
         lease.touch()
@@ -172,8 +177,8 @@ class Leases:
             self._tick()
 
     def touch_and_tick(self, touches: int) -> float:
-        """CPU nanoseconds a touch with its share of the ticks, each lease touched once in
-        `TOUCHED_EVERY` ticks.
+        """CPU nanoseconds a touch with its share of the ticks, each lease touched once
+        in `TOUCHED_EVERY` ticks.
         """
         cool()
         ticks = max(1, touches // self._each)
@@ -194,7 +199,8 @@ class Leases:
 
 
 def run(scale: Scale, note: Note, sizes: Sequence[Size] | None = None) -> dict[str, Any]:
-    """`results[peer][n]`: ns; `ratios[peer][n]`: ours / theirs. {"absent": why} without Java.
+    """`results[peer][n]`: ns; `ratios[peer][n]`: ours / theirs. {"absent": why} without
+    Java.
 
     Raises:
         RuntimeError: A JVM failed, or a timer does not fire when it should.
@@ -228,7 +234,9 @@ def run(scale: Scale, note: Note, sizes: Sequence[Size] | None = None) -> dict[s
 def _measure(
     size: Size, jvms: dict[str, Jvm], leases: Leases, report: dict[str, Any], note: Note
 ) -> None:
-    """The rounds. Each peer's turn lies between two of ours, and is compared with their mean."""
+    """The rounds. Each peer's turn lies between two of ours, and is compared with their
+    mean.
+    """
     samples: dict[str, list[float]] = {LEASE: [], **{peer: [] for peer in jvms}}
     beside: dict[str, list[float]] = {peer: [] for peer in jvms}
     order = list(jvms)
@@ -252,7 +260,9 @@ def _measure(
 
 
 def check(peer: str, found: dict[str, int]) -> None:
-    """Raises RuntimeError: it did not do its work. Being late is no wrong here, it is a figure."""
+    """Raises RuntimeError: it did not do its work. Being late is no wrong here, it is a
+    figure.
+    """
     right = {"silent": found["each"], "touched": found["each"], "twice": 0, "early": 0}
     if wrong := [f"{name}: {found[name]}" for name, count in right.items() if found[name] != count]:
         raise RuntimeError(

@@ -1,10 +1,10 @@
-"""What a touch and a tick are compared with: every other way to know which connection has fallen
-silent.
+"""What a touch and a tick are compared with: every other way to know which connection
+has fallen silent.
 
-*A peer that expires nothing is no peer*: tests/benchmarks/test_benchmarks.py holds each to its
-task, to name the silent, all of them, and no other. The floors cannot: they note activity alone.
-Where a peer needs the time of a touch it is given the loop's coarse `now` for nothing; a clock read
-would cost it more.
+*A peer that expires nothing is no peer*: tests/benchmarks/test_benchmarks.py holds each
+to its task, to name the silent, all of them, and no other. The floors cannot: they note
+activity alone. Where a peer needs the time of a touch it is given the loop's coarse
+`now` for nothing; a clock read would cost it more.
 """
 
 from __future__ import annotations
@@ -36,12 +36,14 @@ class Peer:
 
     name: ClassVar[str]
     largest: ClassVar[int] = 1_000_000
-    """More connections than that it is not asked to hold: it would take minutes or gigabytes."""
+    """More connections than that it is not asked to hold: it would take minutes or
+    gigabytes.
+    """
     expires: ClassVar[bool] = True
 
     held: Sequence[Any]
-    """What a server keeps of each connection, to touch it by: its key, unless `register` made
-    something better.
+    """What a server keeps of each connection, to touch it by: its key, unless
+    `register` made something better.
     """
 
     def __init__(self, keys: Sequence[str], timeout: float) -> None:
@@ -65,7 +67,9 @@ class Peer:
         loop_only(handles)
 
     def tick(self, now: float) -> list[Any]:
-        """Move to *now*; who has been silent for the timeout, as keys or numbers, in any order."""
+        """Move to *now*; who has been silent for the timeout, as keys or numbers, in
+        any order.
+        """
         raise NotImplementedError
 
     def release(self, handles: list[Any]) -> None:
@@ -77,8 +81,8 @@ class Peer:
 
 
 class EmptyCall(Peer):
-    """The floor of anything that is called: a method that does nothing, on an object as wide as a
-    lease.
+    """The floor of anything that is called: a method that does nothing, on an object as
+    wide as a lease.
     """
 
     name = "empty method call"
@@ -102,8 +106,8 @@ class EmptyCall(Peer):
 
 
 class EmptyAgain(EmptyCall):
-    """The same once more: how far from 1.00 its ratio lies is how far any ratio here is to be
-    trusted.
+    """The same once more: how far from 1.00 its ratio lies is how far any ratio here is
+    to be trusted.
     """
 
     name = "empty method call, again (control)"
@@ -186,8 +190,8 @@ class UidTouch(LeaseTouch):
 
 
 class HeapRearmed(Peer):
-    """heapq with one entry per connection: a touch stores, the entry is pushed again when it comes
-    up.
+    """heapq with one entry per connection: a touch stores, the entry is pushed again
+    when it comes up.
     """
 
     name = "heapq, re-armed when it comes up"
@@ -224,8 +228,8 @@ class HeapRearmed(Peer):
 
 
 class Lru(Peer):
-    """OrderedDict by last touch. With one timeout for all, the order of touches is the order of
-    deadlines.
+    """OrderedDict by last touch. With one timeout for all, the order of touches is the
+    order of deadlines.
     """
 
     name = "OrderedDict, one timeout only"
@@ -256,8 +260,8 @@ class Lru(Peer):
 
 
 class AsyncioTimer(Peer):
-    """asyncio: a timer per connection, cancelled and set again at each packet. As aiohttp,
-    hypercorn and others do.
+    """asyncio: a timer per connection, cancelled and set again at each packet. As
+    aiohttp, hypercorn and others do.
     """
 
     name = "asyncio call_later + cancel"
@@ -291,8 +295,8 @@ class AsyncioTimer(Peer):
 
     def tick(self, now: float) -> list[Any]:
         self.now = now
-        # The first pass may only move due timers to the ready queue; what they do comes before the
-        # second stop.
+        # The first pass may only move due timers to the ready queue; what they do comes
+        # before the second stop.
         for _ in range(2):
             self.loop.call_soon(self.loop.stop)
             self.loop.run_forever()
@@ -309,8 +313,8 @@ class AsyncioTimer(Peer):
 
 
 class TrioThread:
-    """A trio loop in a thread of its own, on a clock that is told the time: cancel scopes work
-    inside a loop alone.
+    """A trio loop in a thread of its own, on a clock that is told the time: cancel
+    scopes work inside a loop alone.
 
     While it works, the caller waits; `close` ends it.
     """
@@ -334,7 +338,9 @@ class TrioThread:
         trio.from_thread.run_sync(function, *args, trio_token=self._token)
 
     def move(self, now: float, spawn: Sequence[Callable[[], Awaitable[None]]] = ()) -> None:
-        """Move the clock to *now*, start these tasks, and let everything that is due happen."""
+        """Move the clock to *now*, start these tasks, and let everything that is due
+        happen.
+        """
 
         async def job() -> None:
             if now > self._clock.current_time():
@@ -352,7 +358,9 @@ class TrioThread:
 
 
 class TrioScope(Peer):
-    """trio: a task per connection in a cancel scope whose deadline each packet sets anew."""
+    """trio: a task per connection in a cancel scope whose deadline each packet sets
+    anew.
+    """
 
     name = "trio scope, deadline set anew"
     largest = 100_000

@@ -1,9 +1,10 @@
 """The audit by DuckDB in SQL, written by hand the fastest way that was found.
 
-It gives the same answer about simulated journals, with every fault in them, or it would prove
-nothing: one verdict per connection written to Parquet, with the counts and the lateness
-(`tests/pipeline/test_rivals.py`). It does not know the traps of `tests/pipeline/test_audit.py` that
-need a second look: those hold the pipeline's two engines.
+It gives the same answer about simulated journals, with every fault in them, or it would
+prove nothing: one verdict per connection written to Parquet, with the counts and the
+lateness (`tests/pipeline/test_rivals.py`). It does not know the traps of
+`tests/pipeline/test_audit.py` that need a second look: those hold the pipeline's two
+engines.
 """
 
 from __future__ import annotations
@@ -151,8 +152,8 @@ class Duck:
         con.register("drained", pa.table({"run": pa.array(drained, pa.int64())}))
         con.register("stalls", pa.table(stalls, names=["s_run", "s_from", "s_to"]))
         con.execute(f"CREATE OR REPLACE TEMP VIEW coded AS {_CODED.format(files=self.files)}")
-        # By how much a silence has to be overdue to be looked at; a file without any such is not
-        # looked through.
+        # By how much a silence has to be overdue to be looked at; a file without any
+        # such is not looked through.
         least = min(run.tick_ns for run in inputs.runs) + GRACE_NS
         overdue = [str(facts.path) for facts in overdue_files(inputs.files, least)]
         suspects = _CODED.format(files=overdue) if overdue else "SELECT * FROM coded WHERE false"

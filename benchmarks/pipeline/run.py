@@ -1,10 +1,11 @@
-"""How long the pipeline takes on a generated journal: on Spark, embedded, and, the audit, in SQL
-written by hand.
+"""How long the pipeline takes on a generated journal: on Spark, embedded, and, the
+audit, in SQL written by hand.
 
-Every engine reads the same files, in a fresh process, in interleaved rounds; only ratios within a
-round are believed, and of those the ratios of processor time also where others share the machine.
-*Answers are compared, and a difference ends the run.* Reading the files' facts (`check`) and
-starting an engine (`session`) are reported apart. Needs Java, and room for 20 bytes per event.
+Every engine reads the same files, in a fresh process, in interleaved rounds; only
+ratios within a round are believed, and of those the ratios of processor time also where
+others share the machine. *Answers are compared, and a difference ends the run.* Reading
+the files' facts (`check`) and starting an engine (`session`) are reported apart. Needs
+Java, and room for 20 bytes per event.
 """
 
 from __future__ import annotations
@@ -26,18 +27,22 @@ from reaper.journal.schema import SEQUENCE_BITS
 from ..common import ROOT, Note, Scale, by_scale, figure, markdown, ratios, short, spread, times
 
 ENGINES = ("spark", "floor", "embedded", "duckdb")
-"""`floor`: what Spark takes for as little as any program could ask of it, see `worker`."""
+"""`floor`: what Spark takes for as little as any program could ask of it, see
+`worker`.
+"""
 STEPS = ("check", "session", "first query", "read", "audit", "advise", "GiB")
 QUESTIONS = {"audit": "duckdb", "advise": "embedded"}
-"""And whose seconds the others' are divided by: no SQL was written by hand for the advice."""
+"""And whose seconds the others' are divided by: no SQL was written by hand for the
+advice.
+"""
 NAMES = {"floor": "Spark's floor", "duckdb": "DuckDB"}
 SAID = "DuckDB: SQL written by hand for the audit: how fast one machine can answer it."
 SAID_OF_FLOOR = (
     " Spark's floor: a program that starts Spark, asks for one row, and reads every value once."
 )
 SIMULATED = 10_000_000
-"""Events up to which a journal is simulated. A larger one is this one, of several times as many
-servers: simulating 50 million took longer than all engines together.
+"""Events up to which a journal is simulated. A larger one is this one, of several times
+as many servers: simulating 50 million took longer than all engines together.
 """
 WRITERS = 2
 PATIENCE = 3600.0
@@ -45,8 +50,8 @@ PATIENCE = 3600.0
 
 
 def run(scale: Scale, note: Note) -> dict[str, Any]:
-    """`sizes[events][engine]`: seconds of each step, and GiB held at most; `cpu[events][engine]`:
-    processor seconds of each step.
+    """`sizes[events][engine]`: seconds of each step, and GiB held at most;
+    `cpu[events][engine]`: processor seconds of each step.
 
     Raises:
         RuntimeError: an engine failed, or two of them answered differently.
@@ -80,8 +85,8 @@ def run(scale: Scale, note: Note) -> dict[str, Any]:
 
 
 def compared(engines: dict[str, Any], engine: str, question: str) -> str:
-    """How many times as long as the rival of `QUESTIONS` *engine* took, round by round; *engines*:
-    spreads of each.
+    """How many times as long as the rival of `QUESTIONS` *engine* took, round by round;
+    *engines*: spreads of each.
     """
     theirs, ours = engines.get(QUESTIONS[question], {}), engines.get(engine, {})
     if engine == QUESTIONS[question] or question not in theirs or question not in ours:
@@ -90,8 +95,8 @@ def compared(engines: dict[str, Any], engine: str, question: str) -> str:
 
 
 def made(events: int, folder: Path) -> None:
-    """About *events* rows of servers' journals below *folder*; what is simulated there already is
-    not simulated again.
+    """About *events* rows of servers' journals below *folder*; what is simulated there
+    already is not simulated again.
     """
     server = folder / "journal" / "server"
     if not server.exists():
@@ -103,7 +108,9 @@ def made(events: int, folder: Path) -> None:
 
 
 def as_another_server(path: Path, further: int) -> None:
-    """Write the journal file at *path* once more beside it, as the writer *further* ids on."""
+    """Write the journal file at *path* once more beside it, as the writer *further* ids
+    on.
+    """
     table = pq.read_table(path)
     said = dict(table.schema.metadata)
     writer, run = int(said[b"reaper.writer"]), said[b"reaper.run"].decode()
@@ -120,7 +127,9 @@ def as_another_server(path: Path, further: int) -> None:
 
 
 def simulated(events: int, folder: Path) -> None:
-    """About *events* rows of a server's journal below *folder*, by the load generator."""
+    """About *events* rows of a server's journal below *folder*, by the load
+    generator.
+    """
     command = [
         sys.executable,
         "-m",

@@ -1,13 +1,13 @@
-"""One engine answers the pipeline's questions once, in a process of its own. Run by `run`, not by
-hand.
+"""One engine answers the pipeline's questions once, in a process of its own. Run by
+`run`, not by hand.
 
     python -m benchmarks.pipeline.worker ENGINE EVENTS OUT
 
-ENGINE `floor` asks Spark as little as any program could: it starts, answers a question about one
-row, and reads every value of the files once.
+ENGINE `floor` asks Spark as little as any program could: it starts, answers a question
+about one row, and reads every value of the files once.
 
-The last line on stdout is JSON: seconds of each step, by the clock and of processor time; the most
-memory in GiB; and a digest of each answer, in one form for all engines.
+The last line on stdout is JSON: seconds of each step, by the clock and of processor
+time; the most memory in GiB; and a digest of each answer, in one form for all engines.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ from reaper.pipeline.read.inputs import Inputs, check
 Answer = Any
 SECONDS: dict[str, float] = {}
 CPU: dict[str, float] = {}
-"""Of each step: of all threads, Java's included. On a busy machine only these can be compared."""
+"""Of each step: of all threads, Java's included. On a busy machine only these can be
+compared.
+"""
 
 
 def timed(step: str, work: Callable[[], Any]) -> Any:
@@ -51,7 +53,9 @@ def used() -> float:
 
 
 def held() -> float:
-    """The most memory that this process and its children (Spark's Java) have held so far, GiB."""
+    """The most memory that this process and its children (Spark's Java) have held so
+    far, GiB.
+    """
     me = psutil.Process()
     states = (
         Path(f"/proc/{each.pid}/status").read_text() for each in (me, *me.children(recursive=True))
@@ -63,8 +67,8 @@ def held() -> float:
 
 
 def form_of_audit(verdicts: Verdicts, lateness: Lateness) -> Answer:
-    """Verdicts and lateness per listener; listeners go without their names, which one engine knows
-    as hashes.
+    """Verdicts and lateness per listener; listeners go without their names, which one
+    engine knows as hashes.
     """
     listeners: dict[Any, list[Any]] = {}
     for (listener, verdict), count in sorted(verdicts.items(), key=lambda item: item[0][1]):

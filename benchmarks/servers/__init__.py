@@ -1,3 +1,3 @@
-"""Whole servers, compared: an exchange in instructions, a request in CPU time, an idle connection
-in memory.
+"""Whole servers, compared: an exchange in instructions, a request in CPU time, an idle
+connection in memory.
 """

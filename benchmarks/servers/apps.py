@@ -1,5 +1,5 @@
-"""The same answer from every server that is compared: `GET` anything, 200, two bytes; or the bytes
-that came.
+"""The same answer from every server that is compared: `GET` anything, 200, two bytes;
+or the bytes that came.
 
     python -m benchmarks.servers.apps asyncio|asyncio-echo|aiohttp|ours PORT ...
 
@@ -35,7 +35,9 @@ async def asgi(
 
 
 def serve_asyncio(port: int, *, echo: bool) -> None:
-    """A Protocol with no parser, no timeout and no limit: what asyncio costs by itself."""
+    """A Protocol with no parser, no timeout and no limit: what asyncio costs by
+    itself.
+    """
     import asyncio
 
     answer = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: %d\r\n\r\n%s" % (

@@ -1,16 +1,16 @@
-"""The program whose exchanges `exchanges.py` counts: one server in this process, its clients in a
-child of its own.
+"""The program whose exchanges `exchanges.py` counts: one server in this process, its
+clients in a child of its own.
 
     python -m benchmarks.servers.exchange_program KIND CONNECTIONS ROUNDS [counted]
 
-One rule: *every round is the same*. In each, all clients send while the server stands still, and
-the next begins when every task of the server waits again. So how many speak at once, and what a
-pass of the loop finds, does not depend on how fast either side is: callgrind and strace make this
-side slow, and not the clients.
+One rule: *every round is the same*. In each, all clients send while the server stands
+still, and the next begins when every task of the server waits again. So how many speak
+at once, and what a pass of the loop finds, does not depend on how fast either side is:
+callgrind and strace make this side slow, and not the clients.
 
-*counted* is for callgrind, started with its instrumentation off: that is switched on half-way
-through the warm-up, and a call of `getpriority`, which nothing else makes, says where the rounds
-begin.
+*counted* is for callgrind, started with its instrumentation off: that is switched on
+half-way through the warm-up, and a call of `getpriority`, which nothing else makes,
+says where the rounds begin.
 """
 
 from __future__ import annotations
@@ -28,18 +28,21 @@ BYTES = b"x" * 64
 REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 IDLE = 3600.0
 TICK = 600.0
-"""Seconds: no tick ends while it is counted, and nobody who may have vanished is looked for. What
-that costs is another figure, and depends on the clock, not on the exchanges."""
+"""Seconds: no tick ends while it is counted, and nobody who may have vanished is looked
+for. What that costs is another figure, and depends on the clock, not on the exchanges.
+"""
 
 QUIET = {"reaper.tick": TICK, "timeouts.vanished": 0.0}
 
 WARM = 20
-"""Rounds before those that are counted: the interpreter has then specialised its code."""
+"""Rounds before those that are counted: the interpreter has then specialised its
+code.
+"""
 
 
 def clients(port: int, connections: int, request: bytes) -> None:
-    """Speak on all connections at a byte from standard input, say so, and read the answers before
-    the next.
+    """Speak on all connections at a byte from standard input, say so, and read the
+    answers before the next.
     """
     dialled = [socket.create_connection(("127.0.0.1", port)) for _ in range(connections)]
     while os.read(0, 1):
@@ -117,8 +120,8 @@ async def watching(wrap: Callable[[reaper.trio.TrioReaper], Any]) -> AsyncIterat
 
 @asynccontextmanager
 async def http(linger: float) -> AsyncIterator[int]:
-    """The port of the example's HTTP server. *linger*: seconds for which a task waits for more
-    before it is parked.
+    """The port of the example's HTTP server. *linger*: seconds for which a task waits
+    for more before it is parked.
     """
     import server_example.http.server as example
 
@@ -177,8 +180,8 @@ async def run(kind: str, connections: int, rounds: int, counted: bool) -> None:
 
 
 def count_from_here() -> None:
-    """Have callgrind begin. It is asked by a process of its own, and listens only while this one
-    does something.
+    """Have callgrind begin. It is asked by a process of its own, and listens only while
+    this one does something.
     """
     asking = subprocess.Popen(
         ["vgdb", f"--pid={os.getpid()}", "instrumentation", "on"],

@@ -1,19 +1,21 @@
-"""What one exchange costs a server in machine instructions and system calls: counts, which no
-neighbour can disturb.
+"""What one exchange costs a server in machine instructions and system calls: counts,
+which no neighbour can disturb.
 
     python -m benchmarks run exchanges        needs valgrind and strace
 
-An exchange is a request of 64 bytes, or one of HTTP, and its answer. All clients speak at once,
-again and again, and between two rounds every connection is silent; `exchange_program.py` sees to it
-that each round is the same. Instructions are counted by callgrind, in user mode, from a warmed-up
-round to the last; calls by strace, as the difference of two numbers of rounds. `plain` is
-`trio.serve_tcp`; `plain, again` is the same, counted once more: how far it is from 1.00 is the
-error of the counting. No tick falls into it: what one costs is in `benchmarks/heart`.
+An exchange is a request of 64 bytes, or one of HTTP, and its answer. All clients speak
+at once, again and again, and between two rounds every connection is silent;
+`exchange_program.py` sees to it that each round is the same. Instructions are counted
+by callgrind, in user mode, from a warmed-up round to the last; calls by strace, as the
+difference of two numbers of rounds. `plain` is `trio.serve_tcp`; `plain, again` is the
+same, counted once more: how far it is from 1.00 is the error of the counting. No tick
+falls into it: what one costs is in `benchmarks/heart`.
 
-Two commits whose counts are 2 % apart may cost the same. CPython finds methods by a cache
-whose places follow from the order in which classes were made and from where names lie in memory.
-Two lookups of each exchange that share a place evict each other, again and again: `watched()` cost
-139,800 to 143,100 instructions when nothing differed but how many classes were made before.
+Two commits whose counts are 2 % apart may cost the same. CPython finds methods by a
+cache whose places follow from the order in which classes were made and from where names
+lie in memory. Two lookups of each exchange that share a place evict each other, again
+and again: `watched()` cost 139,800 to 143,100 instructions when nothing differed but
+how many classes were made before.
 """
 
 from __future__ import annotations
@@ -50,7 +52,8 @@ def run(scale: Scale = "full", note: Note = lambda _: None) -> dict[str, Any]:
 def count(
     kinds: Sequence[str], connections: int, rounds: int, note: Note = lambda _: None
 ) -> dict[str, Counted]:
-    """What an exchange of each of *kinds* costs. About ten seconds of CPU each, two at a time.
+    """What an exchange of each of *kinds* costs. About ten seconds of CPU each, two at
+    a time.
 
     Raises:
         RuntimeError: a run failed; the message is its output.
@@ -74,8 +77,8 @@ def instructions(kind: str, connections: int, rounds: int) -> int:
 
 
 def calls(kind: str, connections: int, rounds: int) -> dict[str, float]:
-    """System calls of one exchange, the most frequent first. What is not made every tenth time is
-    left out.
+    """System calls of one exchange, the most frequent first. What is not made every
+    tenth time is left out.
     """
     few, many = (_calls(kind, connections, each) for each in (rounds, 3 * rounds))
     each = {
@@ -103,8 +106,8 @@ def _calls(kind: str, connections: int, rounds: int) -> dict[str, int]:
 
 
 def program(kind: str, connections: int, rounds: int) -> list[str]:
-    """The words after `python`. Padded: where the stack begins depends on how long the arguments
-    are.
+    """The words after `python`. Padded: where the stack begins depends on how long the
+    arguments are.
     """
     return [
         "-m",
@@ -116,8 +119,8 @@ def program(kind: str, connections: int, rounds: int) -> list[str]:
 
 
 def table(found: dict[str, Any]) -> str:
-    """A row per kind: instructions and system calls of an exchange, and the former compared with
-    the first's.
+    """A row per kind: instructions and system calls of an exchange, and the former
+    compared with the first's.
     """
     results = found["results"]
     first = next(iter(results.values()))["instructions"]

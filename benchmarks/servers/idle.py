@@ -1,12 +1,12 @@
-"""What a client costs that does nothing: after a burst, connected, after half a request head, and
-idle behind TLS.
+"""What a client costs that does nothing: after a burst, connected, after half a request
+head, and idle behind TLS.
 
-*Every client is still there afterwards*: a server that closed some of them would look cheap, and is
-an error here instead. Each figure is of a server of its own: resident bytes of all its processes,
-per client.
+*Every client is still there afterwards*: a server that closed some of them would look
+cheap, and is an error here instead. Each figure is of a server of its own: resident
+bytes of all its processes, per client.
 
-- `burst`: all come at once, as after a deploy or in a reconnect storm; each asks once and falls
-  silent.
+- `burst`: all come at once, as after a deploy or in a reconnect storm; each asks once
+  and falls silent.
 - `silent`: each has connected, and said nothing.
 - `half a head`: each has sent all of a request but the last line.
 - `tls`: each has asked once behind TLS, and is kept.
@@ -34,7 +34,9 @@ SERVERS = ("ours-parked", "nginx", "hypercorn", "uvicorn", "guarded", "aiohttp",
 WARM_UP = 5
 """Requests on each of `BUSY` connections before anything is measured."""
 IN_FLIGHT = 256
-"""Clients that wait for the kernel or for their answer: fewer than any server's backlog holds."""
+"""Clients that wait for the kernel or for their answer: fewer than any server's backlog
+holds.
+"""
 MEASURES = {
     "burst": "after a burst",
     "silent": "silent",
@@ -46,7 +48,8 @@ Come = Callable[[Server, int], list[socket.socket]]
 
 
 def run(scale: Scale, note: Note, only: Sequence[str] = SERVERS) -> dict[str, Any]:
-    """`results[server][measure]`: bytes per client; `not_run`: what cannot be run here, and why.
+    """`results[server][measure]`: bytes per client; `not_run`: what cannot be run here,
+    and why.
 
     Raises:
         RuntimeError: A server does not answer correctly, or does not keep its clients.
@@ -86,8 +89,8 @@ def one(name: str, clients: int, tls: bool) -> Iterator[Server]:
 
 
 def bytes_of(server: Server, clients: int, silence: float, come: Come) -> float:
-    """What each of *clients* takes when all have been silent for *silence* s. RuntimeError: the
-    server closed some.
+    """What each of *clients* takes when all have been silent for *silence* s.
+    RuntimeError: the server closed some.
     """
     empty = server.rss()
     held = come(server, clients)
@@ -107,8 +110,8 @@ def bytes_of(server: Server, clients: int, silence: float, come: Come) -> float:
 
 
 def at_once(said: bytes) -> Come:
-    """Clients that come a backlog's worth at a time, and say *said* and nothing more; whole
-    requests are answered.
+    """Clients that come a backlog's worth at a time, and say *said* and nothing more;
+    whole requests are answered.
     """
 
     def come(server: Server, clients: int) -> list[socket.socket]:
@@ -118,8 +121,8 @@ def at_once(said: bytes) -> Come:
             for _ in range(min(IN_FLIGHT, clients - len(held))):
                 client = socket.socket()
                 client.settimeout(PATIENCE)
-                # The port is chosen at connect, where those that linger in TIME_WAIT to another
-                # server do not count.
+                # The port is chosen at connect, where those that linger in TIME_WAIT to
+                # another server do not count.
                 client.setsockopt(socket.IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1)
                 client.bind(("127.0.2.1", 0))
                 client.connect(

@@ -1,6 +1,8 @@
-"""The servers that are compared: how each is started, asked, looked at from outside, and ended.
+"""The servers that are compared: how each is started, asked, looked at from outside,
+and ended.
 
-One rule: *no server is measured before it has answered correctly*, twice on one connection.
+One rule: *no server is measured before it has answered correctly*, twice on one
+connection.
 """
 
 from __future__ import annotations
@@ -80,7 +82,9 @@ KINDS = {
 def command_of(
     kind: Kind, port: int, most: int, folder: Path, tls: tuple[str, str] | None
 ) -> Sequence[str]:
-    """How *kind* is started. Raises Missing; RuntimeError: it is not set up to speak TLS."""
+    """How *kind* is started. Raises Missing; RuntimeError: it is not set up to speak
+    TLS.
+    """
     if tls is not None and not kind.tls:
         raise RuntimeError(f"{kind.about} is not set up to speak TLS")
     more = "" if tls is None else kind.tls.format(cert=tls[0], key=tls[1])
@@ -132,8 +136,8 @@ class Server(serving.Server):
         )
 
     def ask(self, clients: Sequence[socket.socket]) -> None:
-        """One request on each, all at once; returns when all are answered. ConnectionError if one
-        is not.
+        """One request on each, all at once; returns when all are answered.
+        ConnectionError if one is not.
         """
         for client in clients:
             client.sendall(REQUEST)
@@ -150,8 +154,8 @@ class Server(serving.Server):
         return data
 
     def check(self) -> None:
-        """Two requests on one connection, each answered as it should be. Raises RuntimeError if
-        not.
+        """Two requests on one connection, each answered as it should be. Raises
+        RuntimeError if not.
         """
         with self.dial() as client:
             self.ask([client])
@@ -178,7 +182,8 @@ class Server(serving.Server):
 def running(
     names: Sequence[str], most: int, folder: Path, tls: tuple[str, str] | None = None
 ) -> Iterator[dict[str, Server]]:
-    """All of *names* at once, each in a process of its own and checked; all ended after the block.
+    """All of *names* at once, each in a process of its own and checked; all ended after
+    the block.
 
     Args:
         names: Of `KINDS`; a server that needs a tool needs it installed.

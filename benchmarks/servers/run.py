@@ -1,8 +1,9 @@
-"""What a request costs on a busy server: ours, and others with the same answer, asked by wrk.
+"""What a request costs on a busy server: ours, and others with the same answer, asked
+by wrk.
 
-*The server's CPU time is what is compared, not the clock on the wall*: a client that shares the
-machine is then not in the figure. All servers run at once, each in a process of its own, and are
-asked in turn, round by round.
+*The server's CPU time is what is compared, not the clock on the wall*: a client that
+shares the machine is then not in the figure. All servers run at once, each in a process
+of its own, and are asked in turn, round by round.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ OURS = "ours-parked"
 def run(
     scale: Scale, note: Note, rounds: int = 0, only: Sequence[str] = tuple(KINDS)
 ) -> dict[str, Any]:
-    """`results[server]`: cpu_us per request, and what wrk says; `ratios[theirs][ours]`: of CPU;
-    `not_run`: name -> why.
+    """`results[server]`: cpu_us per request, and what wrk says; `ratios[theirs][ours]`:
+    of CPU; `not_run`: name -> why.
 
     Raises:
         RuntimeError: A server does not answer correctly.
@@ -85,7 +86,9 @@ def asked(server: Server, seconds: int = 1) -> dict[str, float]:
 
 
 def read_wrk(text: str) -> dict[str, float]:
-    """Read the figures that wrk prints. Raises ValueError: one is missing, or an answer failed."""
+    """Read the figures that wrk prints. Raises ValueError: one is missing, or an answer
+    failed.
+    """
     if "Non-2xx" in text or "Socket errors" in text:
         raise ValueError(f"wrk met errors: {text}")
     requests = re.search(r"^\s*(\d+) requests in ", text, re.MULTILINE)

@@ -1,7 +1,7 @@
 """What a process is asked to do, when it wakes, and what it keeps of one connection.
 
-One rule: a client is plain slots, and no more of them than needed. There are 17,000 clients in a
-process, and each fits 2 KiB.
+One rule: a client is plain slots, and no more of them than needed. There are 17,000
+clients in a process, and each fits 2 KiB.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ More processes report less often each, so that the parent hears as much in all.
 LOOKS = 1000
 """How often per second all processes together look, where there are more than FEW.
 
-A look that comes later counts against the server in the raw figures: up to 51 ms with 51 processes.
+A look that comes later counts against the server in the raw figures: up to 51 ms with
+51 processes.
 """
 ALONE = Share(0, 0)
 
@@ -41,11 +42,12 @@ ALONE = Share(0, 0)
 class Order:
     """What one process is asked to do.
 
-    It is complete, so that the process reads no command line and no file, and it can be pickled.
+    It is complete, so that the process reads no command line and no file, and it can be
+    pickled.
 
     Attributes:
-        patience: Seconds beyond timeout and tick for which the process waits for an overdue close
-            at the end of the run.
+        patience: Seconds beyond timeout and tick for which the process waits for an
+            overdue close at the end of the run.
         share: The connections of this process, of all `processes`.
     """
 
@@ -62,11 +64,12 @@ class Order:
 
 
 class Pace:
-    """When a process wakes, of so many, whose clients act at multiples of *beat* seconds.
+    """When a process wakes, of so many, whose clients act at multiples of *beat*
+    seconds.
 
-    With a beat of 0 each client acts at its own instant. What waits, waits for an instant that is
-    the same for all processes: one that wakes finds its memory in no cache, which costs more than
-    what it woke for.
+    With a beat of 0 each client acts at its own instant. What waits, waits for an
+    instant that is the same for all processes: one that wakes finds its memory in no
+    cache, which costs more than what it woke for.
     """
 
     def __init__(self, processes: int, beat: float) -> None:
@@ -75,7 +78,9 @@ class Pace:
         self.rest = processes / LOOKS if processes > FEW else 0.0
 
     def step(self, due: float) -> float:
-        """The instant at which a step that is *due* is taken: that one, or the next beat."""
+        """The instant at which a step that is *due* is taken: that one, or the next
+        beat.
+        """
         return ceil(due / self.beat) * self.beat if self.beat else due
 
     def look(self, looked: float, step: float) -> float:
@@ -90,7 +95,8 @@ class Pace:
 class Player:
     """A connection on its way through its behaviour, on a socket or in virtual time.
 
-    Instants are seconds on one clock. `records.Record` says what those prove that it shares.
+    Instants are seconds on one clock. `records.Record` says what those prove that it
+    shares.
     """
 
     index: int
@@ -109,7 +115,9 @@ class Player:
     log: Any = None  # its rows in the journal, if one is kept
 
     def next_step(self) -> float | None:
-        """The instant of the next step, which `act` is from now on; None: it falls silent."""
+        """The instant of the next step, which `act` is from now on; None: it falls
+        silent.
+        """
         step = self.behaviour.step(self.key, self.number, self.offset)
         if step is None:
             self.final = True
@@ -155,11 +163,15 @@ class Client(Player):
     parser: Any = None
 
     def read(self, most: int) -> bytes:
-        """Read what has come; empty at the end. Raises BlockingIOError: nothing has come."""
+        """Read what has come; empty at the end. Raises BlockingIOError: nothing has
+        come.
+        """
         return os.read(self.fd, most) if self.tls is None else receive(self.tls, most)
 
     def write(self, data: bytes) -> int:
-        """Send *data*; returns how many bytes were taken. Raises BlockingIOError: none."""
+        """Send *data*; returns how many bytes were taken. Raises BlockingIOError:
+        none.
+        """
         return os.write(self.fd, data) if self.tls is None else send(self.tls, data)
 
     def close(self) -> None:
@@ -172,12 +184,13 @@ class Client(Player):
         self.fd = -1
 
     def too_late(self, now: float, looked: float) -> bool:
-        """Whether the server may rightly have closed before it reads what is sent at *now*.
+        """Whether the server may rightly have closed before it reads what is sent at
+        *now*.
 
-        That is so if the timeout has passed since the step before. It is also so if that step was
-        itself too late, and nothing says yet that the server has read it: no answer, and no look
-        (the last was at *looked*) that showed no close. After a stall several steps are done in one
-        turn.
+        That is so if the timeout has passed since the step before. It is also so if
+        that step was itself too late, and nothing says yet that the server has read it:
+        no answer, and no look (the last was at *looked*) that showed no close. After a
+        stall several steps are done in one turn.
         """
         if now >= self.sent + self.behaviour.timeout:
             return True

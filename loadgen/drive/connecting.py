@@ -1,8 +1,9 @@
-"""Opens the connections of one process: at the plan's pace, from the addresses of its share.
+"""Opens the connections of one process: at the plan's pace, from the addresses of its
+share.
 
-One rule: connecting gives way. While many connections wait for the kernel or for their first answer
-no further one is begun. Otherwise the server's backlog would be measured, and would overflow into
-the kernel's retransmission timer.
+One rule: connecting gives way. While many connections wait for the kernel or for their
+first answer no further one is begun. Otherwise the server's backlog would be measured,
+and would overflow into the kernel's retransmission timer.
 """
 
 from __future__ import annotations
@@ -21,18 +22,22 @@ from .wire import Opening, prepare
 
 IP_BIND_ADDRESS_NO_PORT = 24  # linux/in.h; the socket module of Python 3.11 lacks it
 UNANSWERED = 512
-"""How many connections of all processes may wait for the kernel or for their first answer."""
+"""How many connections of all processes may wait for the kernel or for their first
+answer.
+"""
 LEAST_UNANSWERED = 8
 RETRIES = 5
 RETRY_DELAY = 0.2
 
 
 class Connector:
-    """Begins the connections of a share, and brings each to the instant at which it stands.
+    """Begins the connections of a share, and brings each to the instant at which it
+    stands.
 
-    Then it calls *established*, with the connection's own address (empty where no journal is kept),
-    the instant, and what the server has already sent. Where a connection is refused it calls
-    *refused*, with the reason and the instant of the next try; None means that it has failed.
+    Then it calls *established*, with the connection's own address (empty where no
+    journal is kept), the instant, and what the server has already sent. Where a
+    connection is refused it calls *refused*, with the reason and the instant of the
+    next try; None means that it has failed.
     """
 
     def __init__(
@@ -91,7 +96,9 @@ class Connector:
         self.closing = True
 
     def begin(self, client: Client) -> None:
-        """Call connect(); an event says that it has succeeded, if it has not when it returns."""
+        """Call connect(); an event says that it has succeeded, if it has not when it
+        returns.
+        """
         target = (self.target.host, self.target.port)
         self.connecting += 1
         client.began = monotonic()
@@ -104,8 +111,9 @@ class Connector:
             client.fd = sock.fileno()
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self.sources:
-                # The port is chosen by connect(), which knows the destination; one source address
-                # has ports enough only as long as the kernel finds a free one at once.
+                # The port is chosen by connect(), which knows the destination; one
+                # source address has ports enough only as long as the kernel finds a
+                # free one at once.
                 sock.setsockopt(socket.IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1)
                 sock.bind((self.sources[client.index // self.processes % len(self.sources)], 0))
             code = sock.connect_ex(target)
@@ -123,7 +131,9 @@ class Connector:
             self._begin_protocol(client, sock)
 
     def on_event(self, client: Client, now: float) -> None:
-        """Go on with a connection that the kernel has decided about, or whose opening can go on."""
+        """Go on with a connection that the kernel has decided about, or whose opening
+        can go on.
+        """
         if client.opening is not None:
             self._go_on(client, client.opening)
         elif client.sock is None:

@@ -1,8 +1,9 @@
-"""The parent of a run: it starts the processes, ends the run, and gathers what they saw.
+"""The parent of a run: it starts the processes, ends the run, and gathers what they
+saw.
 
-One rule: the parent touches no connection. It may be slow, redraw a screen or be interrupted
-without disturbing any of them. And no process can hold up the others: one that dies or falls silent
-is ended and named, and what the others saw still counts.
+One rule: the parent touches no connection. It may be slow, redraw a screen or be
+interrupted without disturbing any of them. And no process can hold up the others: one
+that dies or falls silent is ended and named, and what the others saw still counts.
 """
 
 from __future__ import annotations
@@ -34,9 +35,13 @@ CLEAR = "\r\x1b[K"
 START_LIMIT = 60.0
 """Seconds in which every process must have come up."""
 SILENCE = 30.0
-"""Seconds without a heartbeat after which a process counts as lost: it was stopped, or hangs."""
+"""Seconds without a heartbeat after which a process counts as lost: it was stopped, or
+hangs.
+"""
 OWN_STALL = 2.0
-"""Seconds between two looks of the parent from which on the silence is held to be its own."""
+"""Seconds between two looks of the parent from which on the silence is held to be its
+own.
+"""
 
 
 def progress(elapsed: float, left: float | None, counters: Sequence[Counters]) -> str:
@@ -54,7 +59,8 @@ def progress(elapsed: float, left: float | None, counters: Sequence[Counters]) -
 class Display:
     """Draws lines of progress on *stream*.
 
-    A terminal gets every line, anything else one per second; nothing is drawn if *quiet*.
+    A terminal gets every line, anything else one per second; nothing is drawn if
+    *quiet*.
     """
 
     def __init__(self, stream: TextIO, quiet: bool = False) -> None:
@@ -72,7 +78,9 @@ class Display:
         print(begin + line, end=end, file=self.stream, flush=True)
 
     def close(self) -> None:
-        """Clear the terminal's line, so that what is printed next stands in its place."""
+        """Clear the terminal's line, so that what is printed next stands in its
+        place.
+        """
         if self.live:
             print(CLEAR, end="", file=self.stream, flush=True)
 
@@ -106,7 +114,9 @@ class Process:
         self.child.kill()
 
     def result(self) -> Outcome:
-        """What the process saw; of a lost one that is its last counters, and no record."""
+        """What the process saw; of a lost one that is its last counters, and no
+        record.
+        """
         return self.outcome or Outcome(counters=self.counters)
 
 
@@ -114,8 +124,8 @@ class Processes:
     """All processes of a run, in the order of their shares."""
 
     def __init__(self, orders: Sequence[Order]) -> None:
-        # All are forked from one process that has imported what they need (and nothing of this
-        # one's state).
+        # All are forked from one process that has imported what they need (and nothing
+        # of this one's state).
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([main.__module__])
         self.all: list[Process] = []
@@ -156,7 +166,9 @@ class Processes:
         return all(process.counters.ramped or process.lost for process in self.all)
 
     def tell(self, instant: float) -> None:
-        """Send *instant* to all: first that of the start, then that of the end (-inf: now)."""
+        """Send *instant* to all: first that of the start, then that of the end (-inf:
+        now).
+        """
         for process in self.running:
             with suppress(OSError):  # it may just have ended; its outcome is in the pipe
                 process.pipe.send(instant)
@@ -205,12 +217,13 @@ def drive(
     Args:
         processes: How many to use; None for as few as do.
         on_progress: Given a line about the progress, now and then.
-        at_phase: Called with "before" (nothing is connected), "open" (all are) and "after".
+        at_phase: Called with "before" (nothing is connected), "open" (all are) and
+            "after".
 
     Returns:
-        What was seen; `interrupted` when Ctrl-C or SIGTERM cut it short (the signal is not raised
-        again), `because` when the server gave reason to end it early, `lost` with a line per
-        process that died or fell silent.
+        What was seen; `interrupted` when Ctrl-C or SIGTERM cut it short (the signal is
+        not raised again), `because` when the server gave reason to end it early, `lost`
+        with a line per process that died or fell silent.
 
     Raises:
         BadArgument: it cannot fit on this machine.

@@ -1,7 +1,9 @@
-"""Writes the client's view as a journal: what it sent, and when it saw the server close.
+"""Writes the client's view as a journal: what it sent, and when it saw the server
+close.
 
-One rule: this is a record, not a judgement. It uses the library's schema and writer, nothing else
-of the library, and only on demand. The plan and the verdict of a run never read it.
+One rule: this is a record, not a judgement. It uses the library's schema and writer,
+nothing else of the library, and only on demand. The plan and the verdict of a run never
+read it.
 """
 
 from __future__ import annotations
@@ -14,15 +16,17 @@ from ..plan.plan import Law
 from ..units import BadArgument, Target
 
 LEAST_GAP_SHARE = 0.25
-"""Silences longer than this share of the timeout are written (and all beyond a second); shorter
-ones are summed.
+"""Silences longer than this share of the timeout are written (and all beyond a second);
+shorter ones are summed.
 """
 
 
 class ClientJournal:
-    """The journal of one process: given seconds of the monotonic clock, it writes nanoseconds.
+    """The journal of one process: given seconds of the monotonic clock, it writes
+    nanoseconds.
 
-    Raises BadArgument: the library or pyarrow is not installed, or *directory* cannot be written.
+    Raises BadArgument: the library or pyarrow is not installed, or *directory* cannot
+    be written.
     """
 
     def __init__(self, directory: Path, target: Target, law: Law) -> None:
@@ -42,7 +46,9 @@ class ClientJournal:
         self.listener = f"{target.host}:{target.port}"
 
     def opened(self, behaviour: Behaviour, now: float, own_address: tuple[Any, ...]) -> Any:
-        """Return the log of a connection that is up. One that is not judged has no timeout."""
+        """Return the log of a connection that is up. One that is not judged has no
+        timeout.
+        """
         timeout = behaviour.timeout if behaviour.judged and not behaviour.deadline else 0.0
         peer = self.peer_key(own_address, self.target)
         return self.journal.open(
@@ -50,7 +56,9 @@ class ClientJournal:
         )
 
     def finish(self, now: float) -> int:
-        """Write everything, after the last connection. Returns how many rows were lost."""
+        """Write everything, after the last connection. Returns how many rows were
+        lost.
+        """
         self.journal.drain(to_ns(now), "end of run")
         return self.journal.close().dropped
 

@@ -1,7 +1,8 @@
-"""Measures what a run costs, by part: the server's processes, this program's, and the kernel.
+"""Measures what a run costs, by part: the server's processes, this program's, and the
+kernel.
 
-One rule: a figure is a difference, from which what was there before the first connection is
-subtracted. A figure that cannot be measured is null.
+One rule: a figure is a difference, from which what was there before the first
+connection is subtracted. A figure that cannot be measured is null.
 """
 
 from __future__ import annotations
@@ -50,10 +51,11 @@ class Sample(NamedTuple):
 
 
 class MachineWatch:
-    """Looks at the whole machine, at the server's processes, and at those of this program.
+    """Looks at the whole machine, at the server's processes, and at those of this
+    program.
 
-    Without psutil every figure is null. Raises BadArgument: there is a server to watch, but no
-    psutil or no such process.
+    Without psutil every figure is null. Raises BadArgument: there is a server to watch,
+    but no psutil or no such process.
     """
 
     def __init__(self, server_pids: Sequence[int]) -> None:
@@ -93,7 +95,9 @@ class MachineWatch:
             )
 
     def glance(self) -> None:
-        """Note the memory in use, if it is the most so far. Cost: reading one file of /proc."""
+        """Note the memory in use, if it is the most so far. Cost: reading one file of
+        /proc.
+        """
         if self.psutil is not None:
             self.most_used = max(self.most_used, _used(meminfo()))
 
@@ -113,10 +117,11 @@ class MachineWatch:
         }
 
     def result(self, generator_s: float) -> dict[str, Any]:
-        """The report's `machine` block: memory when all connections were open, CPU of the run.
+        """The report's `machine` block: memory when all connections were open, CPU of
+        the run.
 
-        *generator_s*: seconds of CPU outside the kernel that the generator's processes, which have
-        ended, say of themselves.
+        *generator_s*: seconds of CPU outside the kernel that the generator's processes,
+        which have ended, say of themselves.
         """
         before, full, after = (self.samples.get(name) for name in ("before", "open", "after"))
         memory: dict[str, int | None] = dict.fromkeys(
@@ -145,9 +150,11 @@ class MachineWatch:
         return {"cpus": os.cpu_count(), "memory_bytes": memory, "process_bytes": each, "cpu_s": cpu}
 
     def _trees(self, pids: Sequence[int], depth: int) -> Trees:
-        """Look at *pids* and what comes from them; `each` is of those *depth* or more forks below.
+        """Look at *pids* and what comes from them; `each` is of those *depth* or more
+        forks below.
 
-        In our own tree, `user_s` is that of this process: the others say theirs at their end.
+        In our own tree, `user_s` is that of this process: the others say theirs at
+        their end.
         """
         workers = rss = pss = 0
         private, user, cpu = [], 0.0, 0.0
@@ -174,6 +181,7 @@ class MachineWatch:
 def _used(memory: dict[str, int]) -> int:
     """Bytes in use.
 
-    `MemAvailable` would not do: it counts what the kernel holds of sockets as free to take.
+    `MemAvailable` would not do: it counts what the kernel holds of sockets as free to
+    take.
     """
     return memory["MemTotal"] - sum(memory[name] for name in ("MemFree", "Buffers", "Cached"))

@@ -1,7 +1,8 @@
 """Turns a step into bytes, and says when it has been answered.
 
-One rule: an answer proves that the server has read what was asked, and is used for nothing else. A
-parser of HTTP lives only while a response is owed: an idle connection holds none.
+One rule: an answer proves that the server has read what was asked, and is used for
+nothing else. A parser of HTTP lives only while a response is owed: an idle connection
+holds none.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ No server can tell before its end that nothing follows.
 class Paths:
     """What an HTTP client asks for.
 
-    *post*, *much* and *slow* are as *get* where they are empty; *host* is the target then.
+    *post*, *much* and *slow* are as *get* where they are empty; *host* is the target
+    then.
     """
 
     get: str = "/"
@@ -52,16 +54,18 @@ ROOT = Paths()
 
 
 class Dialect:
-    """One protocol, as one process speaks it. This one is raw TCP, whose answers are not known.
+    """One protocol, as one process speaks it. This one is raw TCP, whose answers are
+    not known.
 
     Attributes:
         answers: Whether the server answers what it reads.
-        foreign: The beginning of the first answer that is none in this protocol; empty until there
-            is one.
-        heard: The beginning of the first answer, where answers are not known; else empty.
+        foreign: The beginning of the first answer that is none in this protocol; empty
+            until there is one.
+        heard: The beginning of the first answer, where answers are not known; else
+            empty.
         wrong: Statuses that were not expected, and how often each came.
-        opening: What is sent before a connection counts as established; `opened` says when that has
-            been answered.
+        opening: What is sent before a connection counts as established; `opened` says
+            when that has been answered.
         stateful: Whether a connection has a parser from its beginning to its end.
     """
 
@@ -90,11 +94,14 @@ class Dialect:
         return data, len(data) if self.answers else 0
 
     def parser(self) -> Any:
-        """Make what reads the answers of one connection; None where nothing is needed for that."""
+        """Make what reads the answers of one connection; None where nothing is needed
+        for that.
+        """
         return None
 
     def count(self, parser: Any, data: bytes) -> tuple[int, bytes]:
-        """Count the units of answer that *data* completes on the connection with this *parser*.
+        """Count the units of answer that *data* completes on the connection with this
+        *parser*.
 
         Returns them, and what the protocol wants sent back at once, such as a pong.
         """
@@ -205,7 +212,8 @@ class Http(Dialect):
                 self._ask(parser)
 
     def _ask(self, connection: Any) -> None:
-        # h11 wants to have sent what it hears the answer to; the bytes went out long ago.
+        # h11 wants to have sent what it hears the answer to; the bytes went out long
+        # ago.
         request = self.h11.Request(method="GET", target=self.path, headers=[("Host", self.host)])
         connection.send(request)
         connection.send(self.h11.EndOfMessage())
@@ -229,8 +237,8 @@ UPGRADE = (
 class WebSocket(Dialect):
     """WebSockets. A connection counts as established when it has been upgraded.
 
-    The client asks with pings, and a unit of answer is a pong: nobody knows what an application
-    answers to a message.
+    The client asks with pings, and a unit of answer is a pong: nobody knows what an
+    application answers to a message.
     """
 
     answers = True
@@ -307,8 +315,8 @@ def dialect_for(
 ) -> Dialect:
     """Make the dialect named *protocol*.
 
-    *paths* is what an HTTP client asks for, *statuses* how the statuses of its answers must begin.
-    Raises BadArgument: h11 is not installed.
+    *paths* is what an HTTP client asks for, *statuses* how the statuses of its answers
+    must begin. Raises BadArgument: h11 is not installed.
     """
     dialects = {"echo": Echo, "raw": Dialect, "http": Http, "ws": WebSocket}
     return dialects[protocol](target, paths, statuses)

@@ -1,4 +1,6 @@
-"""Ends a run early that can show nothing more: no server, no answer, or another protocol."""
+"""Ends a run early that can show nothing more: no server, no answer, or another
+protocol.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,8 @@ class Watchdog:
 
 
 def recognise(protocol: str, data: bytes) -> str | None:
-    """Say what a server is that answered *data* in *protocol*, and what to type instead.
+    """Say what a server is that answered *data* in *protocol*, and what to type
+    instead.
 
     The words end a sentence about the server. None: it cannot be told.
     """

@@ -1,7 +1,8 @@
-"""A connection below its protocol: TLS, an upgrade, reading and writing, what the kernel knows.
+"""A connection below its protocol: TLS, an upgrade, reading and writing, what the
+kernel knows.
 
-One rule: a connection is established, and the judge's clock starts, when TLS and the upgrade are
-through.
+One rule: a connection is established, and the judge's clock starts, when TLS and the
+upgrade are through.
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ class Tls:
 
     @cache  # noqa: B019 - there is one of a process
     def context(self) -> ssl.SSLContext:
-        """The context of this process. Raises BadArgument: *ca* holds no certificates."""
+        """The context of this process. Raises BadArgument: *ca* holds no
+        certificates.
+        """
         try:
             context = ssl.create_default_context(cafile=self.ca)
         except OSError as error:  # an SSLError is one
@@ -66,17 +69,19 @@ Opening: TypeAlias = Generator[int, None, tuple[socket.socket, bytes, float]]
 def prepare(sock: socket.socket, began: float, tls: Tls | None, dialect: Dialect) -> Opening:
     """Bring a connected *sock* to where its protocol begins.
 
-    Yields the epoll event that it waits for, over and over. *began* is the instant of the call to
-    connect: the instant at which that was seen to succeed says nothing, because the server had the
-    connection before.
+    Yields the epoll event that it waits for, over and over. *began* is the instant of
+    the call to connect: the instant at which that was seen to succeed says nothing,
+    because the server had the connection before.
 
     Returns:
-        The socket to go on with (*sock* itself is detached under TLS), what the server has already
-        sent, and the earliest instant at which it can have taken the connection for ready.
+        The socket to go on with (*sock* itself is detached under TLS), what the server
+        has already sent, and the earliest instant at which it can have taken the
+        connection for ready.
 
     Raises:
-        OSError: the handshake failed, an `ssl.SSLError`, or a ConnectionError that says what the
-            server answered. The socket is closed then, and when the generator is.
+        OSError: the handshake failed, an `ssl.SSLError`, or a ConnectionError that says
+            what the server answered. The socket is closed then, and when the generator
+            is.
     """
     heard = b""
     last = began
@@ -124,7 +129,9 @@ def _shake_hands(sock: ssl.SSLSocket) -> Generator[int, None, float]:
 
 
 def receive(sock: socket.socket, most: int = 65536) -> bytes:
-    """Read what has come; empty at the end of the stream. Raises BlockingIOError: nothing has."""
+    """Read what has come; empty at the end of the stream. Raises BlockingIOError:
+    nothing has.
+    """
     try:
         return sock.recv(most)
     except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
@@ -140,16 +147,19 @@ def send(sock: socket.socket, data: bytes) -> int:
 
 
 def ended(sock: socket.socket) -> bool:
-    """Whether the other side has ended the connection, unread bytes before that or not."""
+    """Whether the other side has ended the connection, unread bytes before that or
+    not.
+    """
     return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] in (CLOSED, CLOSE_WAIT)
 
 
 def waited(fd: int) -> float:
-    """For how many seconds, at least, the end of the stream *fd* has been there; 0.0 if unknown.
+    """For how many seconds, at least, the end of the stream *fd* has been there; 0.0 if
+    unknown.
 
-    The peer must have closed the connection with a FIN. Nothing comes after that, so the last
-    segment that came is it. Only the kernel's own stamp counts; what it does not say stays the
-    reader's guess, to the server's disadvantage.
+    The peer must have closed the connection with a FIN. Nothing comes after that, so
+    the last segment that came is it. Only the kernel's own stamp counts; what it does
+    not say stays the reader's guess, to the server's disadvantage.
     """
     try:
         with socket.socket(fileno=os.dup(fd)) as sock:

@@ -33,10 +33,11 @@ ANSWER_TIME = 1.0
 BLOCKED_DELAY = 0.01
 """Seconds until a send that found the kernel's buffer full is tried again."""
 CONNECTING_SLICE = 0.01
-"""Seconds of a turn after which no further connection is begun, and no handshake goes on.
+"""Seconds of a turn after which no further connection is begun, and no handshake goes
+on.
 
-What is ready is so in the next turn too. Five hundred handshakes of TLS in one turn were seen to
-make every other client 2 s late.
+What is ready is so in the next turn too. Five hundred handshakes of TLS in one turn
+were seen to make every other client 2 s late.
 """
 MOST_EVENTS = 4096
 LEFT_PER_BEAT = 500
@@ -66,7 +67,8 @@ class Worker:
         self.counters, self.records, self.failures = seen.counters, seen.records, seen.failures
         self.stalls, self.server_stalls = seen.stalls, seen.server_stalls
         self.lag, self.latency = seen.lag, seen.latency
-        # answers, seconds beyond patience, and the instants between which they were waited for
+        # answers, seconds beyond patience, and the instants between which they were
+        # waited for
         self.owing: list[tuple[int, float, float, float]] = []
         self.end = float("inf")
         self.connect_until = 0.0  # of this turn
@@ -158,7 +160,9 @@ class Worker:
         self.counters.wrong = dict(self.dialect.wrong)
 
     def on_control(self) -> None:
-        """Hear from the parent when the run ends; -inf: now. A parent that is gone ends it too."""
+        """Hear from the parent when the run ends; -inf: now. A parent that is gone ends
+        it too.
+        """
         try:
             self.end = self.control.recv()
         except (EOFError, OSError):
@@ -166,7 +170,9 @@ class Worker:
         self.draining = False
 
     def stop_acting(self, now: float) -> None:
-        """Act no more, at the end of the run; only what is overdue is watched on, for a while."""
+        """Act no more, at the end of the run; only what is overdue is watched on, for a
+        while.
+        """
         at_once = self.end < 0
         self.draining = True
         refused = [client for _, _, client in self.due if client.tries and not client.established]
@@ -180,7 +186,9 @@ class Worker:
         self.end = now if at_once else now + self.law.tick + self.order.patience
 
     def awaited(self, client: Client, now: float) -> bool:
-        """Whether the server should have closed it by *now*, or still owes it an answer."""
+        """Whether the server should have closed it by *now*, or still owes it an
+        answer.
+        """
         if client.answered < client.asked and client.behaviour.judged:
             return True
         silent = client.sock is None and client.final and client.behaviour.judged
@@ -210,7 +218,9 @@ class Worker:
     def on_established(
         self, client: Client, address: tuple[Any, ...], now: float, heard: bytes
     ) -> None:
-        """Begin the plan of a connection that stands. The server has sent *heard* already."""
+        """Begin the plan of a connection that stands. The server has sent *heard*
+        already.
+        """
         if self.journal is not None:
             client.log = self.journal.opened(client.behaviour, now, address)
         if client.incarnation:
@@ -219,8 +229,8 @@ class Worker:
             self.counters.established += 1
         self.counters.open += 1
         client.established = now
-        # Until something is sent, the server's clock starts somewhere between the call to connect
-        # and now.
+        # Until something is sent, the server's clock starts somewhere between the call
+        # to connect and now.
         client.sent, client.seen = client.began, now
         if self.dialect.stateful:
             client.parser = self.dialect.parser()
@@ -253,7 +263,9 @@ class Worker:
         heappush(self.due, (when, self.sequence, client))
 
     def plan_next(self, client: Client, now: float) -> None:
-        """Put the client's next step on the heap, or note that it is silent for good."""
+        """Put the client's next step on the heap, or note that it is silent for
+        good.
+        """
         when = client.next_step()
         if when is None:
             self.connector.answered_first(client)  # a mute client never asks
@@ -313,7 +325,9 @@ class Worker:
             self.go_on(client, now)
 
     def go_on(self, client: Client, now: float) -> None:
-        """After a step: plan the next one, unless the kernel has yet to take all of this one."""
+        """After a step: plan the next one, unless the kernel has yet to take all of
+        this one.
+        """
         if client.outbox is not None:
             return
         if client.act in (Act.HALF_CLOSE, Act.SHUT):
@@ -328,7 +342,9 @@ class Worker:
         self.plan_next(client, now)
 
     def read_little(self, client: Client) -> bool:
-        """Do a slow reader's step; False when the connection turned out to be closed."""
+        """Do a slow reader's step; False when the connection turned out to be
+        closed.
+        """
         try:
             data = client.read(READ_BYTES)
         except BlockingIOError:
@@ -340,7 +356,9 @@ class Worker:
         return bool(data)
 
     def send(self, client: Client, payload: bytes) -> bool:
-        """Hand *payload* to the kernel; False when the connection turned out to be closed."""
+        """Hand *payload* to the kernel; False when the connection turned out to be
+        closed.
+        """
         before = monotonic()
         try:
             written = client.write(payload)
@@ -423,8 +441,8 @@ class Worker:
                 self.leave(client)
 
     def pong(self, client: Client, reply: bytes) -> bool:
-        """Answer what the protocol wants answered; False when the connection turned out to be
-        closed.
+        """Answer what the protocol wants answered; False when the connection turned out
+        to be closed.
         """
         before = monotonic()
         try:
@@ -440,14 +458,16 @@ class Worker:
         return True
 
     def closed(self, client: Client, how: How, by: float) -> None:
-        """Keep the record of a connection that the server has closed, for the verdict."""
+        """Keep the record of a connection that the server has closed, for the
+        verdict.
+        """
         due = client.sent + client.behaviour.timeout
         late = client.final and by > due + self.law.tick
         if late or self.looked < due <= by:
-            # The kernel says when the end came: that this program looked late is no lateness of the
-            # server's, and hides no early close.
-            # The kernel is asked before our own clock: what passes in between must not make the
-            # close earlier.
+            # The kernel says when the end came: that this program looked late is no
+            # lateness of the server's, and hides no early close. The kernel is asked
+            # before our own clock: what passes in between must not make the close
+            # earlier.
             ago = waited(client.fd)
             came = min(monotonic() - ago, by)
             self.counters.read_late += late and came <= due + self.law.tick
@@ -471,8 +491,8 @@ class Worker:
         if closed:
             # No answer came in all that time: the server may have stood still.
             self.server_stalls.add(by, by - client.owed_since)
-        # A close with a request unread is the keep-alive race, however long the server stood still
-        # in it; who throws requests away closes a whole timeout later.
+        # A close with a request unread is the keep-alive race, however long the server
+        # stood still in it; who throws requests away closes a whole timeout later.
         share = CLOSEST if closed else 0.5
         window = client.owed_since, by
         # one long lag, or several in a row
@@ -512,19 +532,22 @@ class Worker:
 
 
 def borrowed(fd: int) -> socket.socket:
-    """Make a socket on a copy of *fd*, for a call that needs one. The caller closes it."""
+    """Make a socket on a copy of *fd*, for a call that needs one. The caller closes
+    it.
+    """
     return socket.socket(fileno=os.dup(fd))
 
 
 def main(order: Order, control: Connection) -> None:
     """Run a child process.
 
-    It ignores signals to the whole group: they are the parent's, which decides when all stop.
+    It ignores signals to the whole group: they are the parent's, which decides when all
+    stop.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    # Nothing here makes cycles. A collection would be our own lag, and would write into pages that
-    # all processes share.
+    # Nothing here makes cycles. A collection would be our own lag, and would write into
+    # pages that all processes share.
     gc.disable()
     raise_descriptor_limit()
     # Where the parent is gone, nothing is left to do.

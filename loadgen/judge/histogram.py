@@ -1,4 +1,5 @@
-"""Counts durations in logarithmic buckets, in constant memory, and never more than 1/128 off.
+"""Counts durations in logarithmic buckets, in constant memory, and never more than
+1/128 off.
 
 The idea is that of HDR histograms: each power of two is split into equal parts.
 """
@@ -33,8 +34,8 @@ class Histogram:
         """Count *value* seconds. Cost: O(1)."""
         us = int(value * 1e6) if value > 0 else 0
         exponent = us.bit_length() - _SHIFT - 1
-        # Up to 2 * SUBBUCKETS the buckets are single microseconds; from there on each power of two
-        # has SUBBUCKETS.
+        # Up to 2 * SUBBUCKETS the buckets are single microseconds; from there on each
+        # power of two has SUBBUCKETS.
         bucket = us if exponent <= 0 else (exponent << _SHIFT) + (us >> exponent)
         self.counts[bucket] += 1
         self.total += 1
@@ -63,7 +64,9 @@ class Histogram:
         return self.max
 
     def summary(self) -> dict[str, float | None]:
-        """The percentiles of PERCENTILES, avg and max, in seconds; None each when empty."""
+        """The percentiles of PERCENTILES, avg and max, in seconds; None each when
+        empty.
+        """
         return {
             **{name: self.percentile(percent) for name, percent in PERCENTILES.items()},
             "avg": self.sum / self.total if self.total else None,
@@ -90,7 +93,9 @@ class Histogram:
         return "\n".join(lines) + "\n"
 
     def buckets(self) -> list[tuple[float, int]]:
-        """The upper edge in seconds and the count of every bucket that is not empty; ascending."""
+        """The upper edge in seconds and the count of every bucket that is not empty;
+        ascending.
+        """
         return [(_upper_edge(bucket), self.counts[bucket]) for bucket in sorted(self.counts)]
 
 

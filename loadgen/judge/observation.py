@@ -21,8 +21,8 @@ class Counters:
     Attributes:
         closed: Connections that the server closed.
         refused: Attempts to connect that failed; `refusal` says why the first did.
-        asked: Units of answer (responses, echoed bytes, pongs) that clients asked for. Each is
-            counted as one of the next five.
+        asked: Units of answer (responses, echoed bytes, pongs) that clients asked for.
+            Each is counted as one of the next five.
         answered: The answer came.
         refused_acts: The connection was closed before the request could be sent.
         cut: A close came so soon that there was no time for the answer.
@@ -31,11 +31,12 @@ class Counters:
         unanswered: Connections with lost answers.
         surplus: Answers that nobody had asked for.
         wrong: Statuses that were not expected, and how often each came.
-        foreign: The beginning of the first answer that is none in the protocol spoken; empty if
-            there was none.
-        heard: The beginning of the first answer where nobody knows what answers are (raw); empty if
-            there was none.
-        read_late: Closes that were read beyond one tick, and had come to this machine within it.
+        foreign: The beginning of the first answer that is none in the protocol spoken;
+            empty if there was none.
+        heard: The beginning of the first answer where nobody knows what answers are
+            (raw); empty if there was none.
+        read_late: Closes that were read beyond one tick, and had come to this machine
+            within it.
         ramped: Whether every connection is up, or has failed.
     """
 
@@ -101,12 +102,13 @@ class Observation:
 
     Attributes:
         ramped: When every connection had been tried; None if the run ended before.
-        outcomes: One per process, in the order of their shares: connection i belongs to process i
-            modulo their number.
+        outcomes: One per process, in the order of their shares: connection i belongs to
+            process i modulo their number.
         interrupted: Whether Ctrl-C or SIGTERM ended it.
         because: Why it was ended before its time, if the server was the reason.
         lost: A line about each process that died or fell silent.
-        cost: What a simulation took: seconds of CPU, and the bytes by which its processes grew.
+        cost: What a simulation took: seconds of CPU, and the bytes by which its
+            processes grew.
     """
 
     started: float

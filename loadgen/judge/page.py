@@ -28,7 +28,9 @@ MEANING = {
 """What each of `BAD` says, in as few words as a tile has room for."""
 
 MOST_BARS = 250
-"""Bars of the picture of lateness. Where closes are later than fits, several make one."""
+"""Bars of the picture of lateness. Where closes are later than fits, several make
+one.
+"""
 
 
 def write_page(report: dict[str, Any], path: Path) -> None:
@@ -134,7 +136,9 @@ def lateness_chart(report: dict[str, Any]) -> str:
 
 
 def _joined(width: float, bars: list[list[float]]) -> tuple[float, list[tuple[float, float]]]:
-    """*bars* of *width* seconds, so many joined that at most `MOST_BARS` lie side by side."""
+    """*bars* of *width* seconds, so many joined that at most `MOST_BARS` lie side by
+    side.
+    """
     if not bars:
         return width, []
     wanted = (bars[-1][0] - bars[0][0]) / width / MOST_BARS

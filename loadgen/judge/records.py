@@ -1,8 +1,8 @@
 """What a client saw of one connection, and a compact table of many of them.
 
-One rule: instants are bounds, not points. The server read a byte somewhere between `sent` and
-`seen`; a close happened somewhere between `closed_after` and `closed_by`. What follows from the
-bounds is proof, and no more is claimed.
+One rule: instants are bounds, not points. The server read a byte somewhere between
+`sent` and `seen`; a close happened somewhere between `closed_after` and `closed_by`.
+What follows from the bounds is proof, and no more is claimed.
 """
 
 from __future__ import annotations
@@ -24,24 +24,28 @@ class How(IntEnum):
 
 
 class Record(NamedTuple):
-    """One connection's story. Instants are seconds on CLOCK_MONOTONIC, which all processes of a
-    machine share.
+    """One connection's story. Instants are seconds on CLOCK_MONOTONIC, which all
+    processes of a machine share.
 
     Attributes:
         connection: the plan's number of the connection.
         incarnation: 0, and one more for each reconnection.
         how: how it ended.
-        final: whether the plan had the client silent for good (a correct server then must reap).
-        overslept: whether the client, by its own lag, sent its last byte so late that the timeout
-            had passed since the one before. Or it sent an earlier byte so late, and did not know
-            yet that the server had read that one when it sent the last.
+        final: whether the plan had the client silent for good (a correct server then
+            must reap).
+        overslept: whether the client, by its own lag, sent its last byte so late that
+            the timeout had passed since the one before. Or it sent an earlier byte so
+            late, and did not know yet that the server had read that one when it sent
+            the last.
         sends: steps done.
         began: connect() was called.
         established: the client knew it was connected.
-        sent: taken before the last send call; the server cannot have read the bytes earlier.
-        seen: the server had read them by then (its answer had come; without answers, the send call
-            had returned).
-        closed_after: it was not closed at this instant yet, as far as the event queue showed.
+        sent: taken before the last send call; the server cannot have read the bytes
+            earlier.
+        seen: the server had read them by then (its answer had come; without answers,
+            the send call had returned).
+        closed_after: it was not closed at this instant yet, as far as the event queue
+            showed.
         closed_by: it was closed at this instant. For OPEN both are the latest check.
     """
 

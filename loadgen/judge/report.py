@@ -1,7 +1,7 @@
 """The report: a run as JSON, schema `reaper-loadgen-report/1`.
 
-One rule: the keys of the schema's contract never change their meaning. More keys may appear;
-figures that are not known are null, never 0.
+One rule: the keys of the schema's contract never change their meaning. More keys may
+appear; figures that are not known are null, never 0.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ Report = dict[str, Any]
 
 @dataclass(frozen=True)
 class Judged:
-    """A run, its verdict, and the sums over all processes that more than one section needs.
+    """A run, its verdict, and the sums over all processes that more than one section
+    needs.
 
     Attributes:
         asked: What was asked for besides the plan.
@@ -193,7 +194,9 @@ SECTIONS: Mapping[str, Callable[[Judged], Any]] = {
     "journal_dropped": lambda run: run.total.journal_dropped,
     "elapsed_s": lambda run: run.elapsed,
 }
-"""The sections of a report in their order, and what writes each; the verdict comes last."""
+"""The sections of a report in their order, and what writes each; the verdict comes
+last.
+"""
 
 
 def build_report(
@@ -203,7 +206,8 @@ def build_report(
     server: dict[str, Any],
     thresholds: Sequence[Threshold] = (),
 ) -> Report:
-    """Judge the run, and put everything known about it into one dictionary that JSON can carry.
+    """Judge the run, and put everything known about it into one dictionary that JSON
+    can carry.
 
     *config* is what was asked for besides the plan.
     """
@@ -247,7 +251,9 @@ def _doubts(run: Judged) -> list[str]:
 
 
 def _answers(outcomes: Sequence[Outcome], total: Counters, protocol: str) -> list[str]:
-    """The reasons to fail a server for what it answered, or for what it did not answer."""
+    """The reasons to fail a server for what it answered, or for what it did not
+    answer.
+    """
     found: list[str] = []
     if total.lost_answers:
         what = f"{total.lost_answers:,} of {total.asked:,} answers never came"
@@ -269,7 +275,9 @@ def _answers(outcomes: Sequence[Outcome], total: Counters, protocol: str) -> lis
 
 
 def _said(run: Judged) -> list[str]:
-    """What the server said before it closed too early: where answers are not known, they tell why."""
+    """What the server said before it closed too early: where answers are not known,
+    they tell why.
+    """
     heard = next(
         (each.counters.heard for each in run.observation.outcomes if each.counters.heard), b""
     )
@@ -285,7 +293,9 @@ def percentile(ordered: Sequence[float], percent: float) -> float | None:
 
 
 def lateness_summary(ordered: Sequence[float]) -> dict[str, float | None]:
-    """Minimum, percentiles, average and maximum, in seconds; they are exact, not from buckets."""
+    """Minimum, percentiles, average and maximum, in seconds; they are exact, not from
+    buckets.
+    """
     known = {
         name: percentile(ordered, at)
         for name, at in {"min": 0.0, **PERCENTILES, "max": 100.0}.items()
@@ -336,17 +346,21 @@ def write_csv(plan: Plan, observation: Observation, path: Path) -> None:
 
 
 def lateness_histogram(lateness: Sequence[float], tick: float) -> dict[str, Any]:
-    """Count in bars of tick / LATENESS_BUCKETS_PER_TICK seconds: [lower edge in s, count] each."""
+    """Count in bars of tick / LATENESS_BUCKETS_PER_TICK seconds: [lower edge in s,
+    count] each.
+    """
     width = tick / LATENESS_BUCKETS_PER_TICK
     bars = Counter(math.floor(value / width) for value in lateness)
     return {"width_s": width, "bars": [[number * width, bars[number]] for number in sorted(bars)]}
 
 
 def timeline(observation: Observation) -> tuple[list[dict[str, float]], int]:
-    """Count open connections over time, and those opened, reaped by the server and left by us.
+    """Count open connections over time, and those opened, reaped by the server and left
+    by us.
 
-    Returns a point for each of TIMELINE_POINTS equal intervals, whose `t` is the end of the
-    interval in seconds from the start, and the exact peak of open connections. Cost: O(n log n).
+    Returns a point for each of TIMELINE_POINTS equal intervals, whose `t` is the end of
+    the interval in seconds from the start, and the exact peak of open connections.
+    Cost: O(n log n).
     """
     instants: dict[str, list[float]] = {"opened": [], "reaped": [], "left": []}
     for record in observation.records:

@@ -1,7 +1,8 @@
-"""Keeps, per tenth of a second, this program's worst lag and the server's slowest answer.
+"""Keeps, per tenth of a second, this program's worst lag and the server's slowest
+answer.
 
-One rule: lag is an observation, not an allowance. It is measured while it happens, kept with its
-time, reported raw, and counts only for the closes whose window it falls into.
+One rule: lag is an observation, not an allowance. It is measured while it happens, kept
+with its time, reported raw, and counts only for the closes whose window it falls into.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ It is so small because one of a server's 16 workers may stand still alone.
 
 
 class Stalls:
-    """The worst lag in seconds, by bucket; buckets count from 0 of the monotonic clock."""
+    """The worst lag in seconds, by bucket; buckets count from 0 of the monotonic
+    clock.
+    """
 
     __slots__ = ("long", "longest", "worst")
 
@@ -44,19 +47,20 @@ class Stalls:
     def between(self, start: float, end: float) -> float:
         """The worst lag from *start* to one bucket after *end*.
 
-        What was late at the end shows just after it. Cost: O(buckets in the window), which is as
-        long as a close is late.
+        What was late at the end shows just after it. Cost: O(buckets in the window),
+        which is as long as a close is late.
         """
         window = range(int(start / BUCKET), int(end / BUCKET) + 2)
         return max((self.worst.get(bucket, 0.0) for bucket in window), default=0.0)
 
     def total(self, start: float, end: float) -> float:
-        """Seconds from *start* to *end* in which something was overdue by LEAST or more.
+        """Seconds from *start* to *end* in which something was overdue by LEAST or
+        more.
 
         Each second counts once.
 
-        Cost: O(log stretches + stretches in the window), after O(buckets log buckets) when
-        something was added.
+        Cost: O(log stretches + stretches in the window), after O(buckets log buckets)
+        when something was added.
         """
         if self.long is None:
             self.long = self._stretches()
@@ -69,7 +73,8 @@ class Stalls:
         return found
 
     def _stretches(self) -> list[tuple[float, float]]:
-        """Stretches of time from when something was due until it came; disjoint and ascending.
+        """Stretches of time from when something was due until it came; disjoint and
+        ascending.
 
         What came is held to have come in the middle of its bucket.
         """
@@ -87,10 +92,11 @@ class Stalls:
 
 
 class Answers(Stalls):
-    """How long answers took, with how many came in each bucket, and how many of those were slow.
+    """How long answers took, with how many came in each bucket, and how many of those
+    were slow.
 
-    One slow answer is no stall of a server. While its loop stands still, or that of one of its
-    workers, every request that reaches it waits.
+    One slow answer is no stall of a server. While its loop stands still, or that of one
+    of its workers, every request that reaches it waits.
     """
 
     __slots__ = ("came", "slow")
@@ -114,10 +120,11 @@ class Answers(Stalls):
         self.slow.update(other.slow)
 
     def supported(self) -> Stalls:
-        """The stalls that are believed: those in which LEAST_SHARE of the answers were slow.
+        """The stalls that are believed: those in which LEAST_SHARE of the answers were
+        slow.
 
-        The answers are those that came while the stall lasted. Cost: O(buckets) times the length of
-        the longest stall.
+        The answers are those that came while the stall lasted. Cost: O(buckets) times
+        the length of the longest stall.
         """
         found = Stalls()
         for bucket, lag in self.worst.items():

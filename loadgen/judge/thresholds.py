@@ -2,8 +2,8 @@
 
 Others are `reaps.late==0` and, as k6 writes it, `latency.p(95)<200ms`.
 
-One rule: a condition that cannot be evaluated is broken, never silently true; a name that does not
-exist is refused before the run.
+One rule: a condition that cannot be evaluated is broken, never silently true; a name
+that does not exist is refused before the run.
 """
 
 from __future__ import annotations
@@ -80,7 +80,9 @@ class Threshold:
 
 
 def parse_threshold(text: str) -> Threshold:
-    """Read one condition. Raises BadArgument: its form, name or value is not understood."""
+    """Read one condition. Raises BadArgument: its form, name or value is not
+    understood.
+    """
     match = _FORM.fullmatch(text)
     if match is None:
         raise BadArgument(

@@ -1,10 +1,11 @@
 """Judges each close against its plan by a pure function, and counts what was found.
 
-One rule: claim only what the bounds prove. `early` is a close seen before the last byte was even
-sent plus the timeout: nothing excuses it. `late` is a close that cannot have happened within a tick
-of the last instant at which the server may have read the byte, even if it was stalled as long as
-the slowest answer in that window shows and even if our own queue held the news back. The raw figure
-(beyond one tick by the client's clock, no allowance) stands beside it.
+One rule: claim only what the bounds prove. `early` is a close seen before the last byte
+was even sent plus the timeout: nothing excuses it. `late` is a close that cannot have
+happened within a tick of the last instant at which the server may have read the byte,
+even if it was stalled as long as the slowest answer in that window shows and even if
+our own queue held the news back. The raw figure (beyond one tick by the client's clock,
+no allowance) stands beside it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ VIOLATIONS_KEPT = 100
 """Violations kept with their story; all of them are counted."""
 MILLISECOND = 0.001
 OWN_LAG_SHARE = 0.01
-"""Share of the connections that the generator's own lag may spoil before the run proves nothing."""
+"""Share of the connections that the generator's own lag may spoil before the run proves
+nothing.
+"""
 UNDECIDED_SHARE = 0.01
 """Share of the reaps that stalls may have kept open before the run proves nothing."""
 EXCUSED_SHARE = 0.01
@@ -41,13 +44,15 @@ class Finding(NamedTuple):
     """What one record amounts to.
 
     Attributes:
-        category: reaped, alive, closed_itself, announced (live, and of the age that the scenario
-            names), unjudged: all good; early, late, missed, false: each a broken promise; own_lag:
-            the client itself broke the plan, which proves nothing; undecided: still open, perhaps
-            by a stall or the end of the run; failed: never established.
-        lateness: closed_by minus (sent + timeout), seconds; None unless the server closed an
-            expected reap.
-        excused: within the law only because the server, or this program, was seen to be stalled.
+        category: reaped, alive, closed_itself, announced (live, and of the age that the
+            scenario names), unjudged: all good; early, late, missed, false: each a
+            broken promise; own_lag: the client itself broke the plan, which proves
+            nothing; undecided: still open, perhaps by a stall or the end of the run;
+            failed: never established.
+        lateness: closed_by minus (sent + timeout), seconds; None unless the server
+            closed an expected reap.
+        excused: within the law only because the server, or this program, was seen to be
+            stalled.
     """
 
     category: str
@@ -58,8 +63,9 @@ class Finding(NamedTuple):
 def judge(record: Record, behaviour: Behaviour, law: Law, own: Stalls, server: Stalls) -> Finding:
     """Compare one record with the law, whose timeout is the behaviour's own.
 
-    *own* is the load generator's lag, *server* how slow the server's answers were. This is a pure
-    function. Cost: a look into the two lags for a close beyond one tick; O(1) for others.
+    *own* is the load generator's lag, *server* how slow the server's answers were. This
+    is a pure function. Cost: a look into the two lags for a close beyond one tick; O(1)
+    for others.
     """
     how, tick = record.how, law.tick
     if how == How.FAILED:
@@ -78,7 +84,8 @@ def judge(record: Record, behaviour: Behaviour, law: Law, own: Stalls, server: S
         latest = due + unknown + tick + _stall(own, record, due) + _stood(server, record, due)
         return Finding("missed" if record.closed_by > latest else "undecided")
     if not record.final:
-        # The plan had more to say: this connection was live, and an announcement excuses nothing.
+        # The plan had more to say: this connection was live, and an announcement
+        # excuses nothing.
         if law.max_age is not None and record.closed_by >= record.began + law.max_age:
             return Finding("announced")
         return Finding("own_lag" if record.overslept or record.closed_by >= due else "false")
@@ -93,7 +100,9 @@ def judge(record: Record, behaviour: Behaviour, law: Law, own: Stalls, server: S
 
 
 def _stall(stalls: Stalls, record: Record, due: float) -> float:
-    """Seconds of stall while this connection's last byte was noted, and while it was reaped."""
+    """Seconds of stall while this connection's last byte was noted, and while it was
+    reaped.
+    """
     noted = stalls.between(record.sent, record.closed_by - (due - record.sent))
     return noted + stalls.between(due, record.closed_by)
 
@@ -101,8 +110,8 @@ def _stall(stalls: Stalls, record: Record, due: float) -> float:
 def _stood(server: Stalls, record: Record, due: float) -> float:
     """Seconds by which the server's own stalls may have put this reap off.
 
-    A stall in the middle of the silence counts too: a server need not charge a client with time in
-    which it could not have read what the client sent.
+    A stall in the middle of the silence counts too: a server need not charge a client
+    with time in which it could not have read what the client sent.
     """
     return max(_stall(server, record, due), server.total(record.sent, record.closed_by))
 
@@ -203,8 +212,8 @@ def judge_all(
 ) -> Verdict:
     """Judge all *records* of a run of *plan*.
 
-    *own* is the lag of each process; only that of the process which held a connection counts for
-    it. *server* is what all of them saw of the server.
+    *own* is the lag of each process; only that of the process which held a connection
+    counts for it. *server* is what all of them saw of the server.
     """
     verdict = Verdict()
     for record, behaviour, finding in judge_each(plan, records, own, server):
@@ -216,7 +225,9 @@ def judge_all(
 def judge_each(
     plan: Plan, records: Iterable[Record], own: Sequence[Stalls], server: Stalls
 ) -> Iterator[tuple[Record, Behaviour, Finding]]:
-    """Yield each record, its behaviour and its finding; *own*, *server* are as in `judge_all`."""
+    """Yield each record, its behaviour and its finding; *own*, *server* are as in
+    `judge_all`.
+    """
     for record in records:
         behaviour = plan.behaviour(record.connection)
         yield (

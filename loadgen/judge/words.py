@@ -10,7 +10,9 @@ from ..units import seconds, share, size
 from .verdict import BAD
 
 NARROWEST, WIDEST = 60, 120
-"""The least and the most columns of text; the terminal's are between, and 80 without one."""
+"""The least and the most columns of text; the terminal's are between, and 80 without
+one.
+"""
 BARS = 10
 """Lines of the histogram, at most."""
 PARTS = {
@@ -27,7 +29,9 @@ INDENT = 13
 OWN_LAG = "own lag"
 
 Figure = tuple[str, str]
-"""What it is of, and what is said of it; without a name it goes on with the one before."""
+"""What it is of, and what is said of it; without a name it goes on with the one
+before.
+"""
 
 
 def verdict_lines(report: dict[str, Any]) -> list[str]:
@@ -132,7 +136,9 @@ def plural(number: int, name: str, ending: str = "s") -> str:
 
 
 def beyond(reaps: dict[str, Any]) -> str:
-    """Say how many closes were beyond a tick, and how many of those were only read too late."""
+    """Say how many closes were beyond a tick, and how many of those were only read too
+    late.
+    """
     raw, own = reaps["late_raw"], reaps["late_raw_own"]
     of_all = f" ({share(raw, reaps['observed'])})" if raw else ""
     read = f", {own:,} of them read late by this program" if own else ""

@@ -1,18 +1,19 @@
-"""Says what a client does: a behaviour is a pure function from key and step number to a step.
+"""Says what a client does: a behaviour is a pure function from key and step number to a
+step.
 
-One rule: a planned gap is never near the timeout. Either it is at most `CLOSEST` of the timeout, so
-that a correct server must keep the connection, or it lasts for ever, so that a correct server must
-reap it. In between both would be right. (Behaviours that aim there on purpose, or at something that
-the timeout says nothing about, are not judged.)
+One rule: a planned gap is never near the timeout. Either it is at most `CLOSEST` of the
+timeout, so that a correct server must keep the connection, or it lasts for ever, so
+that a correct server must reap it. In between both would be right. (Behaviours that aim
+there on purpose, or at something that the timeout says nothing about, are not judged.)
 
-This is the one vocabulary of clients. `run` and `simulate` draw plans from it, `probe` asks with
-it, and programs play single clients with `loadgen.clients`. Every number of seconds can be written
-as `250ms`, or as a multiple of the timeout, `0.9T`. `default` holds what a mix on the command line
-uses.
+This is the one vocabulary of clients. `run` and `simulate` draw plans from it, `probe`
+asks with it, and programs play single clients with `loadgen.clients`. Every number of
+seconds can be written as `250ms`, or as a multiple of the timeout, `0.9T`. `default`
+holds what a mix on the command line uses.
 
-Draws come from a counter-based generator (the mixing function of SplitMix64: G. Steele, D. Lea, C.
-Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014): any step can be computed at
-any time, in any process, in any order, and is the same.
+Draws come from a counter-based generator (the mixing function of SplitMix64: G. Steele,
+D. Lea, C. Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014): any
+step can be computed at any time, in any process, in any order, and is the same.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from enum import IntEnum
 from typing import Any, ClassVar, NamedTuple
 
 CLOSEST = 0.9
-"""The longest gap, as a share of the timeout, after which a connection must still be open."""
+"""The longest gap, as a share of the timeout, after which a connection must still be
+open.
+"""
 _MASK = (1 << 64) - 1
 _GAMMA = 0x9E3779B97F4A7C15
 _TO_UNIT = 2.0**-53
@@ -36,7 +39,9 @@ def mix(value: int) -> int:
 
 
 def key_of(*parts: int) -> int:
-    """Make a 64-bit key of a seed and the numbers that name a thing (index, incarnation, ...)."""
+    """Make a 64-bit key of a seed and the numbers that name a thing (index,
+    incarnation, ...).
+    """
     key = 0
     for part in parts:
         key = mix((key + (part + 1) * _GAMMA) & _MASK)
@@ -81,8 +86,8 @@ class End(IntEnum):
     """How a connection must end, by the plan."""
 
     ALIVE = 0  # open when the run ends
-    # closed by the server, one timeout after its last byte (after its first, where `deadline` says
-    # so)
+    # closed by the server, one timeout after its last byte (after its first, where
+    # `deadline` says so)
     REAPED = 1
     SELF = 2  # closed by this client
     ANY = 3  # not judged
@@ -91,7 +96,8 @@ class End(IntEnum):
 class Step(NamedTuple):
     """*act* is due *gap* seconds after the step before it.
 
-    The gap of the first step runs from the instant at which the connection was established.
+    The gap of the first step runs from the instant at which the connection was
+    established.
     """
 
     gap: float
@@ -121,9 +127,10 @@ class Behaviour:
         name: what reports call it.
         weight: its share of the connections, relative to the others' weights.
         timeout: seconds of silence after which the server must close.
-        horizon: seconds after establishment by which the plan's reaps must be due, so that the run
-            sees them.
-        reconnect: seconds after its end when the same client connects again; None for never.
+        horizon: seconds after establishment by which the plan's reaps must be due, so
+            that the run sees them.
+        reconnect: seconds after its end when the same client connects again; None for
+            never.
     """
 
     kind: ClassVar[str]
@@ -140,7 +147,9 @@ class Behaviour:
     before_tls: ClassVar[bool] = False
     """Whether the client's bytes take the place of the TLS handshake."""
     counted: ClassVar[int] = -1
-    """The step from which a server counts silence or deadline; -1: it counts anew at each step."""
+    """The step from which a server counts silence or deadline; -1: it counts anew at
+    each step.
+    """
 
     name: str
     weight: float
@@ -160,8 +169,8 @@ class Behaviour:
     def step(self, key: int, number: int, offset: float) -> Step | None:
         """Return step *number* (from 0) of the connection with this *key*.
 
-        *offset* is when the step before it was due, in seconds after establishment. None: the
-        client does nothing more, and the server must reap.
+        *offset* is when the step before it was due, in seconds after establishment.
+        None: the client does nothing more, and the server must reap.
         """
         raise NotImplementedError
 
@@ -184,7 +193,9 @@ class Behaviour:
 
 @dataclass(frozen=True, kw_only=True)
 class Mute(Behaviour):
-    """Connects and never sends anything: must be reaped, counted from the connection."""
+    """Connects and never sends anything: must be reaped, counted from the
+    connection.
+    """
 
     kind = "mute"
 
@@ -204,8 +215,8 @@ class Silent(Behaviour):
 
 @dataclass(frozen=True, kw_only=True)
 class Chatty(Behaviour):
-    """Gaps drawn evenly between *shortest* and *longest*, well within the timeout: must never be
-    reaped.
+    """Gaps drawn evenly between *shortest* and *longest*, well within the timeout: must
+    never be reaped.
     """
 
     kind = "chatty"
@@ -230,7 +241,9 @@ class Pipelined(Chatty):
 
 @dataclass(frozen=True, kw_only=True)
 class Drip(Behaviour):
-    """One byte every *every* seconds, 0.9 of the timeout, for ever: must never be reaped."""
+    """One byte every *every* seconds, 0.9 of the timeout, for ever: must never be
+    reaped.
+    """
 
     kind = "drip"
     lives = True
@@ -242,8 +255,8 @@ class Drip(Behaviour):
 
 @dataclass(frozen=True, kw_only=True)
 class Leave(Chatty):
-    """Chatty, then closes by itself, at an instant drawn evenly between *earliest* and *latest*,
-    within the run.
+    """Chatty, then closes by itself, at an instant drawn evenly between *earliest* and
+    *latest*, within the run.
     """
 
     kind = "leave"
@@ -266,12 +279,12 @@ class Leave(Chatty):
 
 @dataclass(frozen=True, kw_only=True)
 class Bursty(Behaviour):
-    """Gaps from a Pareto distribution: many short, some beyond the timeout. The first of those ends
-    the connection.
+    """Gaps from a Pareto distribution: many short, some beyond the timeout. The first
+    of those ends the connection.
 
-    A gap that would fall between 0.9 of the timeout and the timeout is cut to 0.9. A deadly gap
-    that the run could not see to its end is cut as well. With the defaults 2 % of the gaps are
-    deadly, the others' mean is 0.2 T.
+    A gap that would fall between 0.9 of the timeout and the timeout is cut to 0.9. A
+    deadly gap that the run could not see to its end is cut as well. With the defaults 2
+    % of the gaps are deadly, the others' mean is 0.2 T.
 
     Args:
         shortest: the least gap, seconds.
@@ -293,11 +306,11 @@ class Bursty(Behaviour):
 
 @dataclass(frozen=True, kw_only=True)
 class Attack(Behaviour):
-    """Does each act of `opening` at once, then `then` every *every* seconds, for ever (nothing:
-    then it is silent).
+    """Does each act of `opening` at once, then `then` every *every* seconds, for ever
+    (nothing: then it is silent).
 
-    Judged only with `deadline = true` (or where that is the default): servers differ in what they
-    limit.
+    Judged only with `deadline = true` (or where that is the default): servers differ in
+    what they limit.
     """
 
     limited = False
@@ -306,8 +319,8 @@ class Attack(Behaviour):
     counted: ClassVar[int] = 0
     every: float = seconds_field("0.2T")
     delay: float = seconds_field("0T")
-    """Seconds between connecting and the first act: an odd number tells which of the two a server
-    counts from.
+    """Seconds between connecting and the first act: an odd number tells which of the
+    two a server counts from.
     """
 
     def step(self, key: int, number: int, offset: float) -> Step | None:
@@ -318,10 +331,11 @@ class Attack(Behaviour):
 
 @dataclass(frozen=True, kw_only=True)
 class SlowHeaders(Attack):
-    """Slowloris: a request whose headers never end, one more line every *every* seconds.
+    """Slowloris: a request whose headers never end, one more line every *every*
+    seconds.
 
-    A server that limits the headers as a whole must close one timeout after the first byte
-    (`deadline`, the default); one that only watches for silence never will.
+    A server that limits the headers as a whole must close one timeout after the first
+    byte (`deadline`, the default); one that only watches for silence never will.
     """
 
     kind = "slow_headers"
@@ -334,7 +348,9 @@ class SlowHeaders(Attack):
 def _attack(
     kind: str, doc: str, *opening: Act, then: Act | None = None, **more: Any
 ) -> type[Attack]:
-    """Make the class of an attack that is told by its acts alone; *more* are class variables."""
+    """Make the class of an attack that is told by its acts alone; *more* are class
+    variables.
+    """
     name = "".join(part.capitalize() for part in kind.split("_"))
     variables = {
         "protocols": ("http",),
@@ -347,7 +363,8 @@ def _attack(
     made: type[Attack] = dataclass(frozen=True, kw_only=True)(
         type(name, (Attack,), variables | {"__module__": __name__})
     )
-    # A plan is pickled for the processes that play it: the class is looked up by this name.
+    # A plan is pickled for the processes that play it: the class is looked up by this
+    # name.
     globals()[name] = made
     return made
 
@@ -475,7 +492,9 @@ _ATTACKS = (
 
 @dataclass(frozen=True, kw_only=True)
 class SilentUpgrade(Mute):
-    """A WebSocket that says nothing after the upgrade and answers no ping: must be reaped."""
+    """A WebSocket that says nothing after the upgrade and answers no ping: must be
+    reaped.
+    """
 
     kind = "silent_upgrade"
     protocols = ("ws",)

@@ -1,7 +1,7 @@
 """Reckons before the start which ports, descriptors, processes and memory a run needs.
 
-One rule: what cannot fit is refused before the first packet, with words that say what is needed. A
-run that hits a limit half way would measure that limit.
+One rule: what cannot fit is refused before the first packet, with words that say what
+is needed. A run that hits a limit half way would measure that limit.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from ..units import BadArgument, Target, size
 SPARE_DESCRIPTORS = 200
 """Descriptors that a process needs besides those of its connections.
 
-They are for the interpreter, epoll, a pipe, a log, and connections that are just being closed.
+They are for the interpreter, epoll, a pipe, a log, and connections that are just being
+closed.
 """
 COMFORTABLE = 8_000
 """Connections per process above which another one is started.
@@ -25,16 +26,20 @@ COMFORTABLE = 8_000
 Below it, starting one costs more than it gains.
 """
 SPARE_PORTS = 500
-"""Ephemeral ports left to others on the same address (and to connections in TIME_WAIT)."""
+"""Ephemeral ports left to others on the same address (and to connections in
+TIME_WAIT).
+"""
 PER_SOURCE = 12_000
 """Connections from one source address to one destination.
 
-The kernel gives connect(2) ports of one parity first. When that half of the range is used up, each
-further connect searches thousands of ports. With the usual range of 28,232 this was seen from
-14,115 on: 150 connects per second instead of 4,000.
+The kernel gives connect(2) ports of one parity first. When that half of the range is
+used up, each further connect searches thousands of ports. With the usual range of
+28,232 this was seen from 14,115 on: 150 connects per second instead of 4,000.
 """
 KERNEL_BYTES = 12_000
-"""Bytes of kernel memory for a connected pair on the loopback; 8 to 10 KB were measured."""
+"""Bytes of kernel memory for a connected pair on the loopback; 8 to 10 KB were
+measured.
+"""
 PROCESS_BYTES = 2_048
 """Bytes that a connection may cost this program."""
 
@@ -43,7 +48,8 @@ PROCESS_BYTES = 2_048
 class Share:
     """What one process takes on: connections `number`, `number + processes`, ...
 
-    They come from the addresses of *sources* in turn; where there are none, the kernel chooses.
+    They come from the addresses of *sources* in turn; where there are none, the kernel
+    chooses.
     """
 
     number: int
@@ -68,7 +74,8 @@ def port_range() -> int:
 
 
 def plan_shares(target: Target, connections: int, processes: int | None = None) -> list[Share]:
-    """Divide *connections* among processes, within their descriptors and their addresses' ports.
+    """Divide *connections* among processes, within their descriptors and their
+    addresses' ports.
 
     Args:
         processes: how many to use; None for as few as do.
@@ -101,8 +108,8 @@ def plan_shares(target: Target, connections: int, processes: int | None = None) 
     wanted = min(wanted, connections)
     base, extra = divmod(connections, wanted)
     most = -(-connections // wanted)
-    # As long as half of the ports of 127.0.0.1 do, clients come from there, as anybody's do: a
-    # server may trust no other address (Redis in its protected mode).
+    # As long as half of the ports of 127.0.0.1 do, clients come from there, as
+    # anybody's do: a server may trust no other address (Redis in its protected mode).
     own_sources = own_sources and connections > per_source() // 2
     each = -(-most // per_source()) if own_sources else 0
     return [
@@ -121,7 +128,9 @@ def per_source() -> int:
 
 
 def source_address(number: int) -> str:
-    """Source address *number*: 127.0.1.1, 127.0.1.2, ... (127.0.0.x is left to servers)."""
+    """Source address *number*: 127.0.1.1, 127.0.1.2, ... (127.0.0.x is left to
+    servers).
+    """
     return str(ipaddress.IPv4Address("127.0.1.0") + number + 1)
 
 

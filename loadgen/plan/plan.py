@@ -1,4 +1,6 @@
-"""Draws from a seed who does what, when, and how it must end, before the first packet."""
+"""Draws from a seed who does what, when, and how it must end, before the first
+packet.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,14 @@ DEFAULT_MIX = "silent=50,chatty=40,drip=10"
 MOST = 20_000_000
 """The most connections of a plan. Each takes a byte; so many take a minute to draw."""
 SLACK = 0.1
-"""Share of the timeout that a run leaves after the last reap, so that none is due as it ends."""
+"""Share of the timeout that a run leaves after the last reap, so that none is due as it
+ends.
+"""
 LONGEST_BEAT = 0.01
 """The longest beat, as a share of the timeout.
 
-A step waits for the next beat, and the longest gap that must keep a connection is 0.9 of the
-timeout.
+A step waits for the next beat, and the longest gap that must keep a connection is 0.9
+of the timeout.
 """
 
 
@@ -41,12 +45,16 @@ class Law:
     (`lateness_s.min`) stays as it is.
     """
     max_age: float | None = field(default=None, repr=False)
-    """Seconds after connecting from which on a client that talks may be closed; None: never."""
+    """Seconds after connecting from which on a client that talks may be closed; None:
+    never.
+    """
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A run: connection *i* follows `behaviours[kinds[i]]`, with the key that `key(i)` gives it."""
+    """A run: connection *i* follows `behaviours[kinds[i]]`, with the key that `key(i)`
+    gives it.
+    """
 
     seed: int
     law: Law
@@ -85,10 +93,11 @@ class Plan:
         return self.ramp.offset(index, self.connections, self.rate)
 
     def survey(self) -> tuple[dict[str, dict[str, int]], str]:
-        """Count connections and their ends by the behaviour's name; returns that and the digest.
+        """Count connections and their ends by the behaviour's name; returns that and
+        the digest.
 
-        The digest is a SHA-256 over every connection's behaviour, instant of connecting and
-        outcome: equal digests, equal plans. Cost: O(connections).
+        The digest is a SHA-256 over every connection's behaviour, instant of connecting
+        and outcome: equal digests, equal plans. Cost: O(connections).
         """
         counts: dict[str, Counter[str]] = {
             behaviour.name: Counter() for behaviour in self.behaviours
@@ -118,7 +127,9 @@ class Plan:
 
 
 def least_duration(timeout: float, tick: float) -> float:
-    """The shortest run that sees a silent client reaped, in seconds from the last connection."""
+    """The shortest run that sees a silent client reaped, in seconds from the last
+    connection.
+    """
     return timeout * (1 + SLACK) + tick
 
 
@@ -134,12 +145,14 @@ def make_plan(
     """Draw the plan. The same arguments give the same plan.
 
     Args:
-        duration: Seconds from the last connection's establishment to the end of the run.
+        duration: Seconds from the last connection's establishment to the end of the
+            run.
         rate: Connections opened per second, where the scenario does not say otherwise.
         beat: Seconds at whose multiples all clients act; 0: each at its own instant.
 
-    Raises BadArgument: there are too many connections, the run is too short to see anything reaped,
-    the beat too long to be told from silence, or a parameter of a behaviour makes no sense.
+    Raises BadArgument: there are too many connections, the run is too short to see
+    anything reaped, the beat too long to be told from silence, or a parameter of a
+    behaviour makes no sense.
     """
     if connections > MOST:
         raise BadArgument(f"--connections {connections}: a plan holds at most {MOST}")

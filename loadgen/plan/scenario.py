@@ -1,26 +1,26 @@
 """Makes a `Scenario` of a TOML file, or of a mix on the command line.
 
-One rule: what is not understood is an error, never ignored. Every complaint is one line that names
-file, key and value.
+One rule: what is not understood is an error, never ignored. Every complaint is one line
+that names file, key and value.
 
     name = "reconnect-storm"
     description = "all are reaped in one instant and come back in the next"
-    protocol = "echo"                  # echo | http | raw | ws; the command line overrides it
-    statuses = ["2xx", "404"]          # of HTTP answers that are as expected; default 2xx
-    max_age = "1h"                     # from then on even a client that talks may be closed;
-                                       # default: never
+    protocol = "echo"              # echo | http | raw | ws; the command line wins
+    statuses = ["2xx", "404"]      # of HTTP answers that are as expected; default 2xx
+    max_age = "1h"                 # from then on a client that talks may be closed
+                                   # too; default: never
 
     [ramp]
-    shape = "waves"                    # linear (at `rate` a second) | burst | waves (of equal
-                                       # size, one `every`)
+    shape = "waves"                # linear (at `rate` a second) | burst | waves (of
+                                   # equal size, one `every`)
     waves = 3
     every = "0.5T"
 
     [[client]]
-    kind = "silent"                    # see `loadgen behaviours`
+    kind = "silent"                # see `loadgen behaviours`
     weight = 80
-    reconnect = "0s"                   # and every parameter of the kind: `250ms`, or a multiple of
-                                       # the timeout, `0.9T`
+    reconnect = "0s"               # and every parameter of the kind: `250ms`, or a
+                                   # multiple of the timeout, `0.9T`
 """
 
 from __future__ import annotations
@@ -43,12 +43,16 @@ DEFAULT_STATUSES = ("2",)
 """How the statuses of HTTP answers must begin, unless a scenario says otherwise."""
 SHAPES = ("linear", "burst", "waves")
 MOST_CLIENTS = 255
-"""The most kinds of clients in one scenario: a plan keeps the kind of a connection in a byte."""
+"""The most kinds of clients in one scenario: a plan keeps the kind of a connection in a
+byte.
+"""
 MOST_WEIGHT = 1e9
 FOREVER = float("inf")
 SCENARIOS = Path(__file__).parent / "scenarios"
 SHORTEST_GAP = 0.001
-"""Seconds; a client that sends more often would be a flood, not a connection to be judged."""
+"""Seconds; a client that sends more often would be a flood, not a connection to be
+judged.
+"""
 SLOWEST_RATE, MOST_WAVES = 0.001, 1_000_000
 TAILS = (0.1, 1000.0)
 SHOWN = 40
@@ -60,8 +64,9 @@ _OWN = {"name", "weight", "timeout", "horizon", "reconnect", "deadline", "listen
 class Ramp:
     """When the connections are opened.
 
-    "linear" opens connection i at i / *rate* seconds, where None is the rate of the command line;
-    "burst" opens all at once; "waves" opens *waves* equal groups, one every *every* seconds.
+    "linear" opens connection i at i / *rate* seconds, where None is the rate of the
+    command line; "burst" opens all at once; "waves" opens *waves* equal groups, one
+    every *every* seconds.
     """
 
     shape: str = "linear"
@@ -70,7 +75,9 @@ class Ramp:
     every: float = 0.0
 
     def offset(self, index: int, connections: int, rate: float) -> float:
-        """Seconds after the start at which connection *index* of *connections* is due."""
+        """Seconds after the start at which connection *index* of *connections* is
+        due.
+        """
         if self.shape == "linear":
             return index / (self.rate or rate)
         return index * self.waves // connections * self.every
@@ -78,7 +85,9 @@ class Ramp:
 
 @dataclass(frozen=True)
 class ClientSpec:
-    """One kind of client as it was written: texts that need the timeout to mean something."""
+    """One kind of client as it was written: texts that need the timeout to mean
+    something.
+    """
 
     kind: str
     name: str
@@ -88,7 +97,8 @@ class ClientSpec:
     def behaviour(self, timeout: float, horizon: float) -> Behaviour:
         """Make the behaviour at *timeout* seconds.
 
-        Raises BadArgument: the kind has no such parameter, or a value is out of its range.
+        Raises BadArgument: the kind has no such parameter, or a value is out of its
+        range.
         """
         cls, options = KINDS[self.kind], dict(self.options)
         own = _quantity(f"{self.name}.timeout", options.pop("timeout", "1T"), timeout)
@@ -141,7 +151,8 @@ class Scenario:
 def from_mix(text: str) -> Scenario:
     """Make a scenario of `silent=50,chatty=40`; a name alone weighs 1.
 
-    Raises BadArgument: a behaviour is unknown or named twice, or a weight is no number > 0.
+    Raises BadArgument: a behaviour is unknown or named twice, or a weight is no
+    number > 0.
     """
     clients: dict[str, ClientSpec] = {}
     for part in text.split(","):
@@ -186,13 +197,15 @@ def load_scenario(name: str) -> Scenario:
     except RecursionError:
         raise BadArgument(f"--scenario {shown}: nested too deeply to be a scenario") from None
     except ValueError as error:
-        # It is not understood, no TOML, no text, has a number of thousands of digits, or *name*
-        # cannot be the name of a file.
+        # It is not understood, no TOML, no text, has a number of thousands of digits,
+        # or *name* cannot be the name of a file.
         raise BadArgument(f"--scenario {shown}: {error}") from None
 
 
 def parse_scenario(table: dict[str, Any], name: str) -> Scenario:
-    """Make a scenario of parsed TOML. Raises BadArgument: something is not understood."""
+    """Make a scenario of parsed TOML. Raises BadArgument: something is not
+    understood.
+    """
     _quantity("max_age", table.get("max_age", "0s"), 1.0)
     _only(
         table,
@@ -222,7 +235,9 @@ def parse_scenario(table: dict[str, Any], name: str) -> Scenario:
 
 
 def parse_statuses(text: str) -> tuple[str, ...]:
-    """Read how the statuses of answers may begin, from `2xx,404`. Raises BadArgument."""
+    """Read how the statuses of answers may begin, from `2xx,404`. Raises
+    BadArgument.
+    """
     return _statuses([part.strip() for part in text.split(",")])
 
 

@@ -1,5 +1,5 @@
-"""The adapter for asyncio: one loop timer for all connections, and the closing of those that have
-gone silent.
+"""The adapter for asyncio: one loop timer for all connections, and the closing of those
+that have gone silent.
 
 Stability: public.
 """

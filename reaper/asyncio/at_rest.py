@@ -1,14 +1,16 @@
 """What an idle TLS connection holds on asyncio's own loop, and giving it back.
 
-The rule of this module: *a connection at rest holds no buffer, and a busy one is not touched*.
-`asyncio.sslproto` keeps a read buffer of 256 KiB for each connection as long as it lives, and
-OpenSSL keeps its two memory buffers as large as they have ever been. A connection is at rest when
-nothing was read from it between two looks. The buffer itself says so: the first look writes a byte
-into it that no TLS record begins with, and the next read writes over it. At the next read the
-protocol makes itself another buffer, a small one.
+The rule of this module: *a connection at rest holds no buffer, and a busy one is not
+touched*. `asyncio.sslproto` keeps a read buffer of 256 KiB for each connection as long
+as it lives, and OpenSSL keeps its two memory buffers as large as they have ever been. A
+connection is at rest when nothing was read from it between two looks. The buffer itself
+says so: the first look writes a byte into it that no TLS record begins with, and the
+next read writes over it. At the next read the protocol makes itself another buffer, a
+small one.
 
-Nothing waits, and no connection has a timer or a task: the reaper looks at a share of them when it
-wakes. Where one of the `NAMES` is missing, and on another loop than asyncio's own, nothing is done.
+Nothing waits, and no connection has a timer or a task: the reaper looks at a share of
+them when it wakes. Where one of the `NAMES` is missing, and on another loop than
+asyncio's own, nothing is done.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ NAMES: dict[str, tuple[str, ...]] = {
         *("get_buffer", "max_size"),
     ),
 }
-"""The private names of asyncio.sslproto that are used here, by the class they belong to."""
+"""The private names of asyncio.sslproto that are used here, by the class they belong
+to.
+"""
 
 ROUND = 4.0
 """Seconds between two looks at a connection, at the least."""
@@ -54,19 +58,23 @@ TRIM_SHARE = 0.002
 MARK = 0xFF
 
 SMALL = 16384
-"""Bytes of the buffer that a connection makes itself when it wakes: a TLS record. A new one of 256
-KiB costs 200 us, for the system has to find a page for each 4 KiB of it. Who fills this one gets
-the large one back.
+"""Bytes of the buffer that a connection makes itself when it wakes: a TLS record. A new
+one of 256 KiB costs 200 us, for the system has to find a page for each 4 KiB of it. Who
+fills this one gets the large one back.
 """
 
 UNFILLED = (0, MARK)
-"""What the last byte of a buffer is that has not been filled since it was made, or looked at."""
+"""What the last byte of a buffer is that has not been filled since it was made, or
+looked at.
+"""
 
 _SET_BUF_MEM, _CLOSE = 114, 1  # OpenSSL's BIO_C_SET_BUF_MEM and BIO_CLOSE
 
 
 def missing() -> list[str]:
-    """The `NAMES` that the running asyncio does not have, as `Class.name`; empty: it fits."""
+    """The `NAMES` that the running asyncio does not have, as `Class.name`; empty: it
+    fits.
+    """
     return [
         f"{kind}.{name}"
         for kind, names in NAMES.items()
@@ -82,8 +90,8 @@ def _names_of(kind: Any) -> set[str]:
 
 
 def fits(loop: Any) -> bool:
-    """Whether the TLS of *loop* makes itself a new read buffer when it finds one too small, and
-    reads into it only while it runs.
+    """Whether the TLS of *loop* makes itself a new read buffer when it finds one too
+    small, and reads into it only while it runs.
     """
     if not isinstance(loop, asyncio.selector_events.BaseSelectorEventLoop) or missing():
         return False
@@ -117,13 +125,17 @@ class Resting:
         return len(self._members)
 
     def add(self, transport: Any) -> None:
-        """Look at the connection of *transport* from now on, as long as it lives, if it has TLS."""
+        """Look at the connection of *transport* from now on, as long as it lives, if it
+        has TLS.
+        """
         protocol = getattr(transport, "_ssl_protocol", None)
         if isinstance(protocol, asyncio.sslproto.SSLProtocol):
             self._members.add(weakref.ref(protocol))
 
     def look(self, now: float) -> None:
-        """Look at some connections, and have those give back what they hold that are at rest."""
+        """Look at some connections, and have those give back what they hold that are at
+        rest.
+        """
         if not self._members:
             return
         before = self.released
@@ -169,8 +181,8 @@ def _release(protocol: Any) -> None:
 
 
 def _shrinks() -> Callable[[ssl.MemoryBIO], object]:
-    """A function that gives an empty `MemoryBIO` a new buffer; one that does nothing, where its
-    layout or OpenSSL's functions are not as expected.
+    """A function that gives an empty `MemoryBIO` a new buffer; one that does nothing,
+    where its layout or OpenSSL's functions are not as expected.
     """
     place = object.__basicsize__  # of the pointer to OpenSSL's own, the first field
     pointer, integer = ctypes.c_void_p, ctypes.c_int
@@ -198,7 +210,9 @@ _shrink = _shrinks()
 
 
 def trimmer() -> Callable[[], object] | None:
-    """The C library's own function that gives free memory back to the system; None: it has none."""
+    """The C library's own function that gives free memory back to the system; None: it
+    has none.
+    """
     try:
         trim = ctypes.CDLL(None).malloc_trim
     except (AttributeError, OSError, TypeError):

@@ -1,9 +1,10 @@
 """How a transport is closed: every close of a connection on asyncio comes through here.
 
-The rule of this module: *no close waits for its peer without a bound*. asyncio keeps a closed
-transport for as long as its peer takes nothing of what is left to be sent, and with TLS for 30 s
-more, waiting for a close_notify that an attacker never sends. So a transport that is closed here is
-looked at in the reaper's sweep until its descriptor is free.
+The rule of this module: *no close waits for its peer without a bound*. asyncio keeps a
+closed transport for as long as its peer takes nothing of what is left to be sent, and
+with TLS for 30 s more, waiting for a close_notify that an attacker never sends. So a
+transport that is closed here is looked at in the reaper's sweep until its descriptor is
+free.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from .reaper import AsyncioReaper
 
 
 def close(reaper: AsyncioReaper, transport: Any, farewell: bytes = b"") -> None:
-    """Close *transport*. What is buffered, and then *farewell*, has `timeouts.linger` to go out.
+    """Close *transport*. What is buffered, and then *farewell*, has `timeouts.linger`
+    to go out.
 
     With TLS, and without a farewell, what is buffered is thrown away.
     """
@@ -32,9 +34,11 @@ def close(reaper: AsyncioReaper, transport: Any, farewell: bytes = b"") -> None:
 
 
 def shut(transport: Any) -> None:
-    """Tell the peer at once that nothing more comes. Does nothing if something has yet to be sent.
+    """Tell the peer at once that nothing more comes. Does nothing if something has yet
+    to be sent.
 
-    The loop closes a descriptor in a later pass, and what the peer sends until then is lost.
+    The loop closes a descriptor in a later pass, and what the peer sends until then is
+    lost.
     """
     descriptor = transports.descriptor_of(transport)
     if not transports.buffered(transport):
@@ -42,12 +46,12 @@ def shut(transport: Any) -> None:
 
 
 def bound(reaper: AsyncioReaper, transport: Any, *, patient: bool = False) -> None:
-    """Cut *transport*, which is closed, if it takes too long to send what is buffered and to be
-    answered the goodbye of TLS: longer than `timeouts.linger`.
+    """Cut *transport*, which is closed, if it takes too long to send what is buffered
+    and to be answered the goodbye of TLS: longer than `timeouts.linger`.
 
     Args:
-        patient: The server has closed it, not the reaper: it may take any time, as long as the peer
-            takes something every `timeouts.write`.
+        patient: The server has closed it, not the reaper: it may take any time, as long
+            as the peer takes something every `timeouts.write`.
     """
     timeouts = reaper.config.timeouts
     if transports.buffered(transport) or transports.is_tls(transport):
@@ -58,8 +62,8 @@ def bound(reaper: AsyncioReaper, transport: Any, *, patient: bool = False) -> No
 def reset(transport: Any) -> None:
     """Close *transport* at once by a reset, so that the kernel forgets what is queued.
 
-    Use it for a peer that does not take its response: after an ordinary close the kernel would go
-    on offering it for minutes.
+    Use it for a peer that does not take its response: after an ordinary close the
+    kernel would go on offering it for minutes.
     """
     found = transports.socket_of(transport)
     if found is not None:

@@ -1,9 +1,9 @@
 """One watched connection: the block of a handler, which ends with a readable reason.
 
-The rule of this module: *it takes back exactly the cancellation it gave*. A reap cancels the task
-that entered the block; the block's end uncancels it, and swallows the `CancelledError` only if no
-other cancellation is under way. That is how `asyncio.timeout` and `TaskGroup` tell theirs apart, so
-all of them nest in any order.
+The rule of this module: *it takes back exactly the cancellation it gave*. A reap
+cancels the task that entered the block; the block's end uncancels it, and swallows the
+`CancelledError` only if no other cancellation is under way. That is how
+`asyncio.timeout` and `TaskGroup` tell theirs apart, so all of them nest in any order.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from .transports import descriptor_of, own_socket, peer_has_shut
 
 
 class Connection(Watched):
-    """One watched connection, made by `AsyncioReaper.watch`; a context manager for use within a
-    task.
+    """One watched connection, made by `AsyncioReaper.watch`; a context manager for use
+    within a task.
 
-    When the connection is reaped, the body of its `with` block is cancelled with a readable
-    message, the block swallows that cancellation and no other, and `reaped` and `reason` tell about
-    it afterwards. Its attributes are `Watched`'s, and *outlives*: whether it goes on after its block.
+    When the connection is reaped, the body of its `with` block is cancelled with a
+    readable message, the block swallows that cancellation and no other, and `reaped`
+    and `reason` tell about it afterwards. Its attributes are `Watched`'s, and
+    *outlives*: whether it goes on after its block.
     """
 
     __slots__ = (
@@ -102,7 +103,8 @@ class Connection(Watched):
         )
 
     def outlive(self, transport: Any, cut: Callable[[], object]) -> None:
-        """The connection goes on when its block ends, without a task: others have its streams.
+        """The connection goes on when its block ends, without a task: others have its
+        streams.
 
         Args:
             transport: Its transport now. Whoever hears that it is lost calls `lost`.
@@ -113,7 +115,9 @@ class Connection(Watched):
         self.outlives = True
 
     def lost(self, exc: BaseException | None) -> None:
-        """The transport is closed; by the peer, if there was an error or it had shut its side."""
+        """The transport is closed; by the peer, if there was an error or it had shut
+        its side.
+        """
         self.hung_up: bool = self.hung_up or exc is not None or peer_has_shut(self.transport)
         self.leave()
 
@@ -124,8 +128,9 @@ class Connection(Watched):
         if task is None:
             return  # there is no task, or the block is not entered yet: `__enter__` sees to that
         if task is asyncio.current_task(task.get_loop()):
-            # The task runs this very moment. Cancelled now, it might leave the block before it
-            # waits for anything, and the cancellation would hit what comes after the block.
+            # The task runs this very moment. Cancelled now, it might leave the block
+            # before it waits for anything, and the cancellation would hit what comes
+            # after the block.
             self._soon = task.get_loop().call_soon(self._cancel, task)
         else:
             self._cancel(task)

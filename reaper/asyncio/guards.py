@@ -1,34 +1,36 @@
-"""A guard around any protocol factory: it closes connections on which nothing moves, although their
-protocol knows nothing of it.
+"""A guard around any protocol factory: it closes connections on which nothing moves,
+although their protocol knows nothing of it.
 
-The rule of this module: *the guard is not in the way of the bytes*. It leaves the data path when
-the connection is made, and asks when the connection comes due. So it costs nothing per packet, and
-the server may change the protocol of its transport.
+The rule of this module: *the guard is not in the way of the bytes*. It leaves the data
+path when the connection is made, and asks when the connection comes due. So it costs
+nothing per packet, and the server may change the protocol of its transport.
 
-One field, the phase, says what a connection waits for. `Guard._found` finds it at each look, from
-whose turn it is (the server says that) and when bytes last moved (the kernel says that). The limit
-of that phase is in force, counted from where this table says:
+One field, the phase, says what a connection waits for. `Guard._found` finds it at each
+look, from whose turn it is (the server says that) and when bytes last moved (the kernel
+says that). The limit of that phase is in force, counted from where this table says:
 
-    phase         what the guard knows                       counted from
-    WRITE         bytes are queued for the peer to take      the last that it was seen to take
-    IN_FLIGHT     the server works on a request              never due
-    BODY          the server waits for more of a request     the last byte that came, or `100
-                                                             Continue` if that was waited for
-    TUNNEL, IDLE  either side may speak                      the last byte of either
-    FIRST_BYTE    nothing has come yet                       the opening
-    HEADERS       bytes came after what was last sent        the last byte before the look that
-                                                             found it; more do not extend it
-    KEEP_ALIVE    none of these                              the last byte sent
+    phase         what the guard knows                     counted from
+    WRITE         bytes are queued for the peer to take    the last that it took
+    IN_FLIGHT     the server works on a request            never due
+    BODY          the server waits for more of a request   the last byte that came, or
+                                                           `100 Continue` if that was
+                                                           waited for
+    TUNNEL, IDLE  either side may speak                    the last byte of either
+    FIRST_BYTE    nothing has come yet                     the opening
+    HEADERS       bytes came after what was last sent      the look that found it; more
+                                                           bytes do not extend it
+    KEEP_ALIVE    none of these                            the last byte sent
 
-No event says that a phase begins. So no look is further away than the shortest limit of all, and a
-request that is dripped is closed within `keep_alive` + `headers`. A guarded connection is one of
-its driver's like any other: it is drained, counted and journaled. The guard hears of its end from
-its protocol's `connection_lost`; if the server has replaced the protocol, from the transport, when
-that is freed.
+No event says that a phase begins. So no look is further away than the shortest limit of
+all, and a request that is dripped is closed within `keep_alive` + `headers`. A guarded
+connection is one of its driver's like any other: it is drained, counted and journaled.
+The guard hears of its end from its protocol's `connection_lost`; if the server has
+replaced the protocol, from the transport, when that is freed.
 
-With TLS the guard begins when the handshake is over, because asyncio connects a protocol only then.
-Until then the connection is known to asyncio alone, whose `ssl_handshake_timeout` bounds it (60 s
-unless it is given); `loop_factory` and `start_server` bound the handshake themselves.
+With TLS the guard begins when the handshake is over, because asyncio connects a
+protocol only then. Until then the connection is known to asyncio alone, whose
+`ssl_handshake_timeout` bounds it (60 s unless it is given); `loop_factory` and
+`start_server` bound the handshake themselves.
 """
 
 from __future__ import annotations
@@ -58,20 +60,22 @@ from .reaper import AsyncioReaper, serving_reaper
 from .transports import STAMP
 
 Busy = Callable[[Any], bool]
-"""Whether the server works on something for the connection of this transport, which is then not
-idle.
+"""Whether the server works on something for the connection of this transport, which is
+then not idle.
 """
 
 Ask = Callable[[Any], Phase]
-"""Whose turn it is on this transport: IN_FLIGHT, BODY, TUNNEL or IDLE; KEEP_ALIVE where a request
-is waited for.
+"""Whose turn it is on this transport: IN_FLIGHT, BODY, TUNNEL or IDLE; KEEP_ALIVE where
+a request is waited for.
 """
 
 LEAVING: weakref.WeakSet[Any] = weakref.WeakSet()
 """Transports that are too old: what they answer should say that it is the last."""
 
 GUARD = "_reaper_guard"
-"""The attribute of a guarded protocol that is its guard, until its connection has ended."""
+"""The attribute of a guarded protocol that is its guard, until its connection has
+ended.
+"""
 
 RESTING = frozenset({Phase.IDLE, Phase.FIRST_BYTE, Phase.KEEP_ALIVE})
 """Phases in which nothing has been asked for."""
@@ -106,25 +110,35 @@ class Rules(NamedTuple):
     reason: str | None
     """What a reap gives; None: the phase's name."""
     told: bool
-    """Whether the server says when it is busy; otherwise the kernel's stamps say who spoke last."""
+    """Whether the server says when it is busy; otherwise the kernel's stamps say who
+    spoke last.
+    """
     age: Callable[[], float] = never_too_old
     """Seconds after which a connection made now is too old; 0: never."""
     http: bool = False
     """Whether clients speak HTTP, in which one that is too many can be told so."""
     gone: Callable[[Any], object] | None = None
-    """Called with the protocol of a connection that is lost, before that is told; None: nobody is."""
+    """Called with the protocol of a connection that is lost, before that is told; None:
+    nobody is.
+    """
     farewell: Callable[[Any], bytes] = no_farewell
-    """What the client of a transport is sent before it is closed; asked twice, it is empty."""
+    """What the client of a transport is sent before it is closed; asked twice, it is
+    empty.
+    """
     last: Callable[[Any], object] = say_nothing
-    """Has the next answer on a transport, which is too old, say that it is the last; called once."""
+    """Has the next answer on a transport, which is too old, say that it is the last;
+    called once.
+    """
     invited: Callable[[Any], bool] = not_invited
-    """Whether the client sends the body of its request once it is told to: `100 Continue`. It owes
-    nothing before.
+    """Whether the client sends the body of its request once it is told to: `100
+    Continue`. It owes nothing before.
     """
 
     @property
     def every(self) -> float | None:
-        """Seconds between two looks, at most: the shortest limit; None: there is none."""
+        """Seconds between two looks, at most: the shortest limit; None: there is
+        none.
+        """
         return min(filter(None, self.limits.values()), default=None)
 
 
@@ -153,8 +167,8 @@ class Guard(Watched):
         self._reaper = reaper
         self._rules = rules
         self._every = rules.every
-        # A transport is freed soon after it is closed. To hold it would keep all that hangs on it
-        # until it is due.
+        # A transport is freed soon after it is closed. To hold it would keep all that
+        # hangs on it until it is due.
         self.transport: Callable[[], Any] = _weak(transport, self.lost)
         self._phase = Phase.FIRST_BYTE
         self._since = 0.0  # when HEADERS or WRITE began, or the peer last took something
@@ -172,7 +186,8 @@ class Guard(Watched):
 
     @property
     def descriptor(self) -> int:
-        """The descriptor of its socket; -1 if it is closed, or the peer has to take something first.
+        """The descriptor of its socket; -1 if it is closed, or the peer has to take
+        something first.
 
         In that case unread bytes do not count.
         """
@@ -195,7 +210,7 @@ class Guard(Watched):
         transport = self._open()
         return None if transport is None else transports.own_socket(transport)
 
-    # ---- what it waits for -----------------------------------------------------------------------
+    # ---- what it waits for -----------------------------------------------------------
     def phase(self) -> Phase:
         """What it waits for now."""
         transport = self._open()
@@ -234,7 +249,9 @@ class Guard(Watched):
         return Phase.HEADERS if _spoke_last(info) else Phase.KEEP_ALIVE
 
     def silence(self, explained: Explanation, now: float) -> tuple[float, float | None]:
-        """As `Watched.silence`, by what the kernel knows: looks touch the lease, so it does not tell."""
+        """As `Watched.silence`, by what the kernel knows: looks touch the lease, so it
+        does not tell.
+        """
         transport = self._open()
         info = None if transport is None else transports.tcp_info(transport)
         if info is None:
@@ -243,14 +260,15 @@ class Guard(Watched):
         return min(info.sent_ago, info.received_ago), self._rules.limits.get(phase)
 
     def _look(self, transport: Any) -> float | None:
-        """Find out what the connection waits for, and return for how many seconds it may wait yet.
+        """Find out what the connection waits for, and return for how many seconds it
+        may wait yet.
 
         None means that no limit is in force.
         """
         info = transports.tcp_info(transport)
         phase = self._found(transport, info)
-        # The kernel's seconds include those in which this process stood still, which are charged to
-        # nobody.
+        # The kernel's seconds include those in which this process stood still, which
+        # are charged to nobody.
         clock = self._reaper.driver.clock
         stalled, self._stalled = clock.stalled - self._stalled, clock.stalled
         if phase is not self._phase:
@@ -281,8 +299,8 @@ class Guard(Watched):
         return limit - max(ago - stalled, 0.0) + STAMP
 
     def pardon(self, lease: Lease) -> bool:
-        """At the final check: whether the connection is not due after all. Its next look is then
-        arranged.
+        """At the final check: whether the connection is not due after all. Its next
+        look is then arranged.
         """
         transport = self._open()
         if transport is None:
@@ -297,16 +315,19 @@ class Guard(Watched):
         return True
 
     def outlasts(self, seconds: float) -> bool:
-        """As `Watched.outlasts`; the limit is that of the phase which `pardon` has found."""
+        """As `Watched.outlasts`; the limit is that of the phase which `pardon` has
+        found.
+        """
         limit = self._rules.limits.get(self._phase)
         return limit is None or limit > seconds or self._phase is Phase.IN_FLIGHT
 
     def _may_finish(self, transport: Any) -> bool:
         """Whether a connection that is too old may stay for a moment.
 
-        It may if it has yet to answer a request, or if one may be on its way: its next answer says
-        that it is the last. A client that does not heed that, or that nobody can tell, is waited
-        for until it has rested for `drain_idle`; for no longer than a drain waits.
+        It may if it has yet to answer a request, or if one may be on its way: its next
+        answer says that it is the last. A client that does not heed that, or that
+        nobody can tell, is waited for until it has rested for `drain_idle`; for no
+        longer than a drain waits.
         """
         now, timeouts = self._driver.now(), self._reaper.config.timeouts
         if self._leave_at is None:
@@ -335,7 +356,9 @@ class Guard(Watched):
         return self._rules.reason or self._phase.value
 
     def charge(self, now: float) -> None:
-        """The sweep asks: has the peer taken something, and may a drain end the connection?"""
+        """The sweep asks: has the peer taken something, and may a drain end the
+        connection?
+        """
         transport = self._open()
         if transport is not None and self._progress is not None:
             if self._progress.taken():
@@ -350,7 +373,7 @@ class Guard(Watched):
         if transport is None or self.reaped or (self._progress is None and not self.awaited):
             self._reaper.sweep.discard(self)
 
-    # ---- the end ---------------------------------------------------------------------------------
+    # ---- the end ---------------------------------------------------------------------
     def shut(self) -> None:
         """Tell the peer at once, if it may send its next request at any moment."""
         transport = self._open()
@@ -360,7 +383,9 @@ class Guard(Watched):
             closing.shut(transport)
 
     def reap(self, reason: str, expiry: Expiry | None = None) -> None:
-        """Close it, for what it waits for if that is due. Does nothing if it has ended."""
+        """Close it, for what it waits for if that is due. Does nothing if it has
+        ended.
+        """
         transport = self._open()
         if transport is None:
             self.lost()
@@ -436,7 +461,8 @@ def watch(reaper: AsyncioReaper, transport: Any, rules: Rules, protocol: Any = N
 
 
 class Gate(asyncio.Protocol):
-    """The first protocol of a connection: it has the connection watched, and makes way for *inner*.
+    """The first protocol of a connection: it has the connection watched, and makes way
+    for *inner*.
 
     Args:
         inner: The protocol proper.
@@ -462,8 +488,8 @@ def guarded(
     rules: Callable[[AsyncioReaper], Rules],
     reaper: Callable[[], AsyncioReaper],
 ) -> Callable[[], asyncio.BaseProtocol]:
-    """Return a factory like *factory* whose connections are guarded by *rules*, which are made
-    once for each reaper.
+    """Return a factory like *factory* whose connections are guarded by *rules*, which
+    are made once for each reaper.
     """
     known: weakref.WeakKeyDictionary[AsyncioReaper, Rules] = weakref.WeakKeyDictionary()
 
@@ -492,27 +518,28 @@ def guard(
     config: ReaperConfig | None = None,
     **options: Unpack[Options],
 ) -> Callable[[], asyncio.BaseProtocol]:
-    """Wrap any protocol factory, so that its connections are closed when nothing has moved on them
-    for *idle* seconds.
+    """Wrap any protocol factory, so that its connections are closed when nothing has
+    moved on them for *idle* seconds.
 
-    Use it in `loop.create_server(guard(factory, idle=30), host, port)`, and in servers that take a
-    factory. TCP only. With `ssl=` the handshake is not guarded: it ends by
+    Use it in `loop.create_server(guard(factory, idle=30), host, port)`, and in servers
+    that take a factory. TCP only. With `ssl=` the handshake is not guarded: it ends by
     `ssl_handshake_timeout=`, 60 s unless you give it.
 
     Args:
         protocol_factory: The server's own; its protocols know nothing of it.
-        idle: Seconds in which no byte came, and the peer took none; 0 switches the timeout off;
-            None takes the reaper's own `idle`.
-        busy: Called with the transport when it is due: does the server work on something for it?
-            Without this, a response that takes longer than *idle* to begin is cut, because the
-            kernel does not know which side is slow.
-        reaper: Watches; None: the loop's own, or one that is made with *config* and *options* if
-            any is given.
+        idle: Seconds in which no byte came, and the peer took none; 0 switches the
+            timeout off; None takes the reaper's own `idle`.
+        busy: Called with the transport when it is due: does the server work on
+            something for it? Without this, a response that takes longer than *idle* to
+            begin is cut, because the kernel does not know which side is slow.
+        reaper: Watches; None: the loop's own, or one that is made with *config* and
+            *options* if any is given.
         config, options: As in `AsyncioReaper`.
     Raises:
         InvalidArgument: by name and value.
         NotInstalled: the kernel is not Linux's, and does not say when bytes last moved.
-    Cost: nothing per packet; a question to the kernel (0.7 us) per connection and *idle* seconds.
+    Cost: nothing per packet; a question to the kernel (0.7 us) per connection and
+    *idle* seconds.
     Timing: as everywhere, and at most two hundredths of a second later.
     """
     check_handler("protocol_factory", protocol_factory, "callable that makes a protocol")
@@ -553,7 +580,8 @@ def _weak(thing: Any, gone: Callable[[Any], object] | None = None) -> Callable[[
     try:
         return weakref.ref(thing, gone)
     except TypeError:
-        # uvloop's transport with TLS, and what has slots: held until it is known to have ended.
+        # uvloop's transport with TLS, and what has slots: held until it is known to
+        # have ended.
         return lambda: thing
 
 
@@ -561,8 +589,8 @@ def _weak(thing: Any, gone: Callable[[Any], object] | None = None) -> Callable[[
 def _hearing(kind: Any) -> Any:
     """A subclass of *kind* whose objects tell their guard of their end.
 
-    The class is changed, and no attribute of the object set, because over TLS asyncio holds nothing
-    but the bound method when it calls that.
+    The class is changed, and no attribute of the object set, because over TLS asyncio
+    holds nothing but the bound method when it calls that.
     """
 
     def connection_lost(self: Any, exc: BaseException | None) -> None:
@@ -581,15 +609,16 @@ def _hearing(kind: Any) -> Any:
     def set_on_kind(made: Any, name: str, value: Any) -> None:
         setattr(kind, name, value)
 
-    # A classmethod that keeps what it has found out, as gunicorn's does, means its own class. Only
-    # from here on: type and ABCMeta set attributes of the class while they make it.
+    # A classmethod that keeps what it has found out, as gunicorn's does, means its own
+    # class. Only from here on: type and ABCMeta set attributes of the class while they
+    # make it.
     cast(Any, meta).__setattr__ = set_on_kind
     return made
 
 
 class _Unannounced:
-    """Hides the making of a subclass from the classes below it, some of which want arguments for
-    that.
+    """Hides the making of a subclass from the classes below it, some of which want
+    arguments for that.
     """
 
     __slots__ = ()

@@ -1,12 +1,13 @@
-"""What a connection hears that is one too many: `limits.max_connections` are open, or descriptors
-or memory have run out (`reaper.pressure`).
+"""What a connection hears that is one too many: `limits.max_connections` are open, or
+descriptors or memory have run out (`reaper.pressure`).
 
-The rule of this module: *whoever is refused is told so, at a bounded cost*. A refused connection
-gets no protocol of the server's. It has `timeouts.linger` seconds to say what it wants, and is
-answered 503; a WebSocket is opened and closed with 1013, "try again later", because a browser shows
-its script no other refusal. Over HTTP/2 the answer is GOAWAY, which names no stream: so the client
-knows that nothing was done, and may ask elsewhere or again. At most `REFUSALS` are answered at the
-same time; further ones are reset.
+The rule of this module: *whoever is refused is told so, at a bounded cost*. A refused
+connection gets no protocol of the server's. It has `timeouts.linger` seconds to say
+what it wants, and is answered 503; a WebSocket is opened and closed with 1013, "try
+again later", because a browser shows its script no other refusal. Over HTTP/2 the
+answer is GOAWAY, which names no stream: so the client knows that nothing was done, and
+may ask elsewhere or again. At most `REFUSALS` are answered at the same time; further
+ones are reset.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ REFUSALS = 64
 """Refused connections of one loop that are answered at the same time."""
 
 HEAD_BYTES = 16384
-"""A refused client that has sent more than this without the end of a head is answered, too."""
+"""A refused client that has sent more than this without the end of a head is answered,
+too.
+"""
 
 BUSY = (
     b"HTTP/1.1 503 Service Unavailable\r\n"
@@ -36,7 +39,9 @@ TRY_AGAIN_LATER = b"\x88\x02" + (1013).to_bytes(2, "big")
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\n"
 GOODBYE = b"\0\0\0\4\0\0\0\0\0\0\0\10\7\0\0\0\0\0" + bytes(8)
-"""SETTINGS, which has to come first, and GOAWAY: last stream 0, NO_ERROR (RFC 9113, 6.8)."""
+"""SETTINGS, which has to come first, and GOAWAY: last stream 0, NO_ERROR (RFC 9113,
+6.8).
+"""
 
 ACCEPT_KEY = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455, section 1.3
 
@@ -47,7 +52,8 @@ def refuse(reaper: AsyncioReaper, transport: Any, *, http: bool, heard: bytes = 
     """Refuse the connection of *transport*, which has just been made.
 
     Args:
-        http: Whether its client speaks HTTP; otherwise the connection is closed without an answer.
+        http: Whether its client speaks HTTP; otherwise the connection is closed without
+            an answer.
         heard: What has been read of it already.
     """
     reaper.refused += 1
@@ -62,8 +68,8 @@ def refuse(reaper: AsyncioReaper, transport: Any, *, http: bool, heard: bytes = 
 
 
 def head_of(heard: bytes) -> bytes | None:
-    """The head with which what was *heard* begins, or as much of it as is looked at; None: more of
-    it has to come.
+    """The head with which what was *heard* begins, or as much of it as is looked at;
+    None: more of it has to come.
     """
     end = heard.find(b"\r\n\r\n")
     if end >= 0:

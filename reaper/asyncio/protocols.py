@@ -13,15 +13,17 @@ from .transports import socket_of
 
 
 class Protocol(asyncio.Protocol):
-    """A protocol whose connection is closed when nothing has been received for `idle` seconds.
+    """A protocol whose connection is closed when nothing has been received for `idle`
+    seconds.
 
-    Derive from it, and call `super()` in `connection_made`, `data_received` and `connection_lost`,
-    and in `eof_received` if you have one. While a request is being worked on:
-    `with self.connection.in_use(): ...`, or `suspend()` and `resume()` of it.
+    Derive from it, and call `super()` in `connection_made`, `data_received` and
+    `connection_lost`, and in `eof_received` if you have one. While a request is being
+    worked on: `with self.connection.in_use(): ...`, or `suspend()` and `resume()` of
+    it.
 
     Attributes:
-        idle: Seconds of silence allowed; 0 switches the timeout off; None takes the reaper's own
-            `idle`.
+        idle: Seconds of silence allowed; 0 switches the timeout off; None takes the
+            reaper's own `idle`.
         reaper: Watches; None: the loop's own.
         connection: What it watches, from `connection_made` on.
     """
@@ -31,7 +33,9 @@ class Protocol(asyncio.Protocol):
     connection: Connection
 
     def __init_subclass__(cls, **arguments: object) -> None:
-        """Refuse an `idle` that no connection could be watched by. Raises InvalidArgument."""
+        """Refuse an `idle` that no connection could be watched by. Raises
+        InvalidArgument.
+        """
         super().__init_subclass__(**arguments)
         check_idle(cls.idle)
 

@@ -1,11 +1,11 @@
 """AsyncioReaper: the driver of a loop's connections, woken by one timer of that loop.
 
-The rule of this module: *a wake is two steps, and between them the loop reads*. What is decided in
-them is the driver's; here is only when they run. On asyncio a callback scheduled by `call_soon`
-runs before the reads of its iteration, on uvloop after the callbacks come the reads: after two of
-them in a row, the sockets have been read once on either loop. It matters most after SIGSTOP and
-SIGCONT: CPython's `epoll.poll` then returns an empty list although bytes are ready, and the timers
-fire first.
+The rule of this module: *a wake is two steps, and between them the loop reads*. What is
+decided in them is the driver's; here is only when they run. On asyncio a callback
+scheduled by `call_soon` runs before the reads of its iteration, on uvloop after the
+callbacks come the reads: after two of them in a row, the sockets have been read once on
+either loop. It matters most after SIGSTOP and SIGCONT: CPython's `epoll.poll` then
+returns an empty list although bytes are ready, and the timers fire first.
 """
 
 from __future__ import annotations
@@ -31,29 +31,30 @@ from .connection import Connection
 from .transports import is_tls, socket_of
 
 COARSE = 0.001
-"""Seconds added to a timer of a loop that keeps its time in milliseconds (uvloop), so that it never
-wakes too soon.
+"""Seconds added to a timer of a loop that keeps its time in milliseconds (uvloop), so
+that it never wakes too soon.
 """
 
 LOOKS_PER_TICK = 4
-"""Looks at peers that have not taken all of what was sent to them: when they take some, no event
-says so.
+"""Looks at peers that have not taken all of what was sent to them: when they take some,
+no event says so.
 """
 
 
 class AsyncioReaper(Reaper):
-    """Watches the connections of one asyncio loop. Made by `open_reaper`, or by hand in a
-    coroutine: then `start()` it.
+    """Watches the connections of one asyncio loop. Made by `open_reaper`, or by hand in
+    a coroutine: then `start()` it.
 
     Args:
         config: Tick, wheel size and the default idle timeout; None for the defaults.
-        idle: Seconds of silence allowed where nothing else is said; 0 is off; None: the config's
-            `timeouts.idle`.
+        idle: Seconds of silence allowed where nothing else is said; 0 is off; None: the
+            config's `timeouts.idle`.
         loop: Whose connections; None: the running loop's.
-        options: See `reaper.driver.Options`: tick, wheel_size, journal, listener, jitter,
-            reaps_per_second, seed.
+        options: See `reaper.driver.Options`: tick, wheel_size, journal, listener,
+            jitter, reaps_per_second, seed.
     Attributes:
-        pressure: What `reaper.pressure` is judged by; None: it is off, or nothing runs yet.
+        pressure: What `reaper.pressure` is judged by; None: it is off, or nothing runs
+            yet.
     Raises:
         InvalidArgument: by name and value.
         RuntimeError: *loop* is None and none runs.
@@ -92,10 +93,10 @@ class AsyncioReaper(Reaper):
         self._empty = asyncio.Event()
         self.driver.on_empty = self._empty.set
 
-    # ---- waking ----------------------------------------------------------------------------------
+    # ---- waking ----------------------------------------------------------------------
     def start(self) -> None:
-        """Reap from now on. Wakes once per epoch and at due instants; with nothing registered, not
-        at all.
+        """Reap from now on. Wakes once per epoch and at due instants; with nothing
+        registered, not at all.
 
         Raises:
             RuntimeError: it runs already.
@@ -151,9 +152,9 @@ class AsyncioReaper(Reaper):
     def _makes_room(self) -> bool:
         """The second look of `welcomes`.
 
-        Of a server that lets no protocol in, the end of a connection is heard only when its
-        transport is freed. So before anyone is refused, those that have ended are forgotten; once
-        per tick at most, because it looks at every connection.
+        Of a server that lets no protocol in, the end of a connection is heard only when
+        its transport is freed. So before anyone is refused, those that have ended are
+        forgotten; once per tick at most, because it looks at every connection.
         """
         now = self._clock()
         if self.count() >= self.most and now >= self._forgot + self.core.tick:
@@ -166,7 +167,8 @@ class AsyncioReaper(Reaper):
     def _press(self) -> None:
         """Read the pressure and act on it, now and as long as this runs.
 
-        It is no task, as `relieve` is: nobody would end that before the loop of a server closes.
+        It is no task, as `relieve` is: nobody would end that before the loop of a
+        server closes.
         """
         if self.pressure is None or not self.running:
             return
@@ -182,7 +184,7 @@ class AsyncioReaper(Reaper):
         driver = self.driver
         driver.after(seconds, lambda: call(driver.now()))
 
-    # ---- watching --------------------------------------------------------------------------------
+    # ---- watching --------------------------------------------------------------------
     def watch(
         self,
         transport: Any = None,
@@ -195,22 +197,23 @@ class AsyncioReaper(Reaper):
         """Watch a connection for the length of a `with` block in a task.
 
         Args:
-            transport: Its transport, `StreamWriter` or socket, or None; unread bytes in its socket
-                are a sign of life.
-            idle: Seconds of silence allowed; 0 switches the timeout off; None takes the reaper's
-                own `idle`.
+            transport: Its transport, `StreamWriter` or socket, or None; unread bytes in
+                its socket are a sign of life.
+            idle: Seconds of silence allowed; 0 switches the timeout off; None takes the
+                reaper's own `idle`.
             reason: What `connection.reason` says after a reap.
-            probe: Called, as a task, with the connection when it has been silent for *idle*: it
-                sends something that the peer must answer. Any touch is an answer. What it raises is
-                logged.
+            probe: Called, as a task, with the connection when it has been silent for
+                *idle*: it sends something that the peer must answer. Any touch is an
+                answer. What it raises is logged.
             grace: Seconds, > 0, that the peer then has; after that it is reaped.
         Returns:
             The `Connection`, watched from now on. Enter it at once.
         Raises:
             InvalidArgument: by name and value. Nothing is left behind.
             RuntimeError: the reaper does not run.
-        Timing: the body is cancelled no earlier than *idle* seconds after the last `touch()`, and
-            no later than that plus one tick plus what the loop stalled for.
+        Timing: the body is cancelled no earlier than *idle* seconds after the last
+            `touch()`, and no later than that plus one tick plus what the loop stalled
+            for.
         Cost: one lease. No task, no timer.
         """
         self._must_run()
@@ -233,14 +236,14 @@ class AsyncioReaper(Reaper):
         return connection
 
     def relieve(self, transport: Any) -> None:
-        """Have the connection of *transport* give back its buffers whenever it is at rest, if there
-        is TLS on it, and `reaper.release_buffers` is on.
+        """Have the connection of *transport* give back its buffers whenever it is at
+        rest, if there is TLS on it, and `reaper.release_buffers` is on.
         """
         if self.resting is not None and is_tls(transport):
             self._had_tls = True
             self.resting.add(transport)
 
-    # ---- draining --------------------------------------------------------------------------------
+    # ---- draining --------------------------------------------------------------------
     def _drains_on(self) -> None:
         for connection in self.driver.connections.values():
             if hasattr(connection, "charge"):  # the sweep asks it, as no event says it is idle
@@ -261,14 +264,14 @@ _OF_LOOPS: dict[asyncio.AbstractEventLoop, list[tuple[Settings, AsyncioReaper]]]
 def reaper_of(
     loop: asyncio.AbstractEventLoop | None = None, config: Settings = None
 ) -> AsyncioReaper:
-    """The reaper of *loop* (None: the running one) by *config*, which runs; made where there is none
-    yet.
+    """The reaper of *loop* (None: the running one) by *config*, which runs; made where
+    there is none yet.
 
     For what has no `async with` block around it: protocols, servers of other packages.
 
     Args:
-        config: Its settings; None: any. Or a function that loads them, which is called once for
-            each loop: a server may ask for every connection.
+        config: Its settings; None: any. Or a function that loads them, which is called
+            once for each loop: a server may ask for every connection.
     """
     loop = asyncio.get_running_loop() if loop is None else loop
     if loop not in _OF_LOOPS:
@@ -290,13 +293,15 @@ def reaper_of(
 def serving_reaper(
     reaper: AsyncioReaper | None, config: ReaperConfig | None, options: Options
 ) -> Callable[[], AsyncioReaper]:
-    """A function that returns the reaper that watches for a server; call it in the loop.
+    """A function that returns the reaper that watches for a server; call it in the
+    loop.
 
-    That is *reaper* if it is given; one of the server's own if *config* or any of *options* is;
-    otherwise the loop's.
+    That is *reaper* if it is given; one of the server's own if *config* or any of
+    *options* is; otherwise the loop's.
 
     Raises:
-        InvalidArgument: by name and value; or *reaper* is given together with *config* or *options*.
+        InvalidArgument: by name and value; or *reaper* is given together with *config*
+            or *options*.
         TypeError: one of *options* is unknown.
     """
     if not isinstance(reaper, AsyncioReaper | None):
@@ -328,12 +333,13 @@ def open_reaper(
     tame_gc: bool = False,
     **options: Unpack[Options],
 ) -> AbstractAsyncContextManager[AsyncioReaper]:
-    """A running `AsyncioReaper` for the length of an `async with` block. Arguments as there.
+    """A running `AsyncioReaper` for the length of an `async with` block. Arguments as
+    there.
 
     Args:
-        tame_gc: Whether the garbage collector of this process visits only what is new for that
-            long, so that it never holds the loop for as long as it takes to visit all connections.
-            See `reaper.driver.reaper.tamed_collector`.
+        tame_gc: Whether the garbage collector of this process visits only what is new
+            for that long, so that it never holds the loop for as long as it takes to
+            visit all connections. See `reaper.driver.reaper.tamed_collector`.
     Raises:
         InvalidArgument, TypeError: at the call, as `AsyncioReaper` does.
     """
@@ -358,15 +364,16 @@ async def _opened(
 def clock_of(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
     """The clock for connections of *loop*: its own, if that is read anew at every call.
 
-    uvloop's `time` is read once an iteration: what is noted late in an iteration would seem to be
-    older than it is, and a connection would be closed early by the length of an iteration.
+    uvloop's `time` is read once an iteration: what is noted late in an iteration would
+    seem to be older than it is, and a connection would be closed early by the length of
+    an iteration.
     """
     return loop.time if isinstance(loop, asyncio.BaseEventLoop) else time.monotonic
 
 
 def journal_clock(loop: asyncio.AbstractEventLoop | None = None) -> Callable[[], int]:
-    """The clock of *loop* (None: the running one) in ns, for `Journal(clock_ns=...)`: callable from
-    any thread.
+    """The clock of *loop* (None: the running one) in ns, for `Journal(clock_ns=...)`:
+    callable from any thread.
     """
     clock = clock_of(asyncio.get_running_loop() if loop is None else loop)
     return lambda: round(clock() * 1e9)

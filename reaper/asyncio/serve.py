@@ -1,10 +1,10 @@
-"""Servers that close the connections which go silent: `start_server` as asyncio has it, and loops
-that guard.
+"""Servers that close the connections which go silent: `start_server` as asyncio has it,
+and loops that guard.
 
-The rule of this module: *what a server says itself is respected*. Only what it leaves open is
-filled in, and a handler need know nothing of the reaper: bytes that come touch the connection,
-however the handler reads them, and a call that waits for bytes says so, which is how a drain tells
-idle connections from busy ones.
+The rule of this module: *what a server says itself is respected*. Only what it leaves
+open is filled in, and a handler need know nothing of the reaper: bytes that come touch
+the connection, however the handler reads them, and a call that waits for bytes says so,
+which is how a drain tells idle connections from busy ones.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ LIMIT = 65536
 
 
 class WatchedReader(asyncio.StreamReader):
-    """A reader that tells its connection of the bytes that come, and of the calls that wait for
-    them.
+    """A reader that tells its connection of the bytes that come, and of the calls that
+    wait for them.
 
     Attributes:
         connection: The `Connection`; None until the handler begins.
@@ -43,7 +43,9 @@ class WatchedReader(asyncio.StreamReader):
     connection: Connection | None = None
 
     def lost(self, exc: BaseException | None) -> None:
-        """The transport is closed: so is the connection, if it has outlived its handler."""
+        """The transport is closed: so is the connection, if it has outlived its
+        handler.
+        """
         if self.connection is not None and self.connection.outlives:
             self.connection.lost(exc)
 
@@ -141,24 +143,27 @@ async def start_server(
     limit: int = LIMIT,
     **options: Unpack[ServerOptions],
 ) -> asyncio.Server:
-    """`asyncio.start_server`, and every connection that stays silent for *idle* seconds is closed.
+    """`asyncio.start_server`, and every connection that stays silent for *idle* seconds
+    is closed.
 
-    Its handler, if it has not returned, is cancelled with the message `reaped: idle`, and its
-    writer is closed.
+    Its handler, if it has not returned, is cancelled with the message `reaped: idle`,
+    and its writer is closed.
 
     Args:
-        client_connected_cb: As in `asyncio.start_server`. It may give reader and writer to others
-            and return: the connection is watched until it is closed.
-        host, port, limit: As in `asyncio.start_server`, and so are those of *options* that are here
-            not named.
-        idle: Seconds of silence allowed: no byte received. 0 switches the timeout off; None takes
-            the reaper's own `idle`. Sending does not count: it says nothing about the peer.
+        client_connected_cb: As in `asyncio.start_server`. It may give reader and writer
+            to others and return: the connection is watched until it is closed.
+        host, port, limit: As in `asyncio.start_server`, and so are those of *options*
+            that are here not named.
+        idle: Seconds of silence allowed: no byte received. 0 switches the timeout off;
+            None takes the reaper's own `idle`. Sending does not count: it says nothing
+            about the peer.
         probe, grace: As in `AsyncioReaper.watch`.
-        reaper: Watches; None: the loop's own, or one that is made with *config* and *options* if
-            any is given.
-        config, options: As in `AsyncioReaper`: tick, wheel_size, journal, listener, jitter,
-            reaps_per_second, seed.
-    With TLS the handshake has 10 s (`timeouts.handshake`), unless *options* say otherwise.
+        reaper: Watches; None: the loop's own, or one that is made with *config* and
+            *options* if any is given.
+        config, options: As in `AsyncioReaper`: tick, wheel_size, journal, listener,
+            jitter, reaps_per_second, seed.
+    With TLS the handshake has 10 s (`timeouts.handshake`), unless *options* say
+    otherwise.
     Raises:
         InvalidArgument: by name and value; and whatever `asyncio.start_server` raises.
     """
@@ -217,13 +222,15 @@ def loop_factory(
     Give it to `asyncio.Runner(loop_factory=...)`, or to a server's own setting.
 
     Args:
-        idle: As in `guard`: seconds in which nothing moves on a connection; None: connections are
-            not guarded.
-        handshake: Seconds for a TLS handshake, which asyncio gives 60; None: `timeouts.handshake`,
-            10 s by default.
+        idle: As in `guard`: seconds in which nothing moves on a connection; None:
+            connections are not guarded.
+        handshake: Seconds for a TLS handshake, which asyncio gives 60; None:
+            `timeouts.handshake`, 10 s by default.
         base: The class of loop; None: uvloop's if it is installed, else asyncio's.
-        wrap: Instead of `guard` with *idle*: given a protocol factory, returns the one to use.
-        config: That of the reaper that bounds the handshakes; None: the loop's own reaper's.
+        wrap: Instead of `guard` with *idle*: given a protocol factory, returns the one
+            to use.
+        config: That of the reaper that bounds the handshakes; None: the loop's own
+            reaper's.
     Raises:
         InvalidArgument: by name and value.
     """

@@ -1,8 +1,8 @@
-"""The status of an asyncio program, for `python -m reaper top --connect` and for Prometheus:
-`/status` and `/metrics`.
+"""The status of an asyncio program, for `python -m reaper top --connect` and for
+Prometheus: `/status` and `/metrics`.
 
-The rule of this module: *nothing is counted until it is asked for*. Who is connected is for the
-operator alone: it listens on loopback unless it is told otherwise.
+The rule of this module: *nothing is counted until it is asked for*. Who is connected is
+for the operator alone: it listens on loopback unless it is told otherwise.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ async def serve_status(
     name: str = "asyncio",
     pressure: Pressure | None = None,
 ) -> asyncio.Server:
-    """Serve `/status` (JSON, for `python -m reaper top`) and `/metrics` (Prometheus) until the
-    result is closed.
+    """Serve `/status` (JSON, for `python -m reaper top`) and `/metrics` (Prometheus)
+    until the result is closed.
 
     Args:
         reaper: Whose connections.

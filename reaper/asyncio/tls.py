@@ -1,9 +1,10 @@
-"""TLS for servers whose handshakes are judged like everything else: on the stall clock, and after
-the loop has read.
+"""TLS for servers whose handshakes are judged like everything else: on the stall clock,
+and after the loop has read.
 
-The rule of this module: *the raw connection has a lease from accept on*. asyncio bounds a handshake
-by a timer of its own. After a pause of the process that timer fires before the loop has read the
-ClientHello, which waits in the kernel; and nobody but asyncio knows who is in a handshake.
+The rule of this module: *the raw connection has a lease from accept on*. asyncio bounds
+a handshake by a timer of its own. After a pause of the process that timer fires before
+the loop has read the ClientHello, which waits in the kernel; and nobody but asyncio
+knows who is in a handshake.
 """
 
 from __future__ import annotations
@@ -32,14 +33,16 @@ def door(
     seconds: float,
     reaper: Callable[[], AsyncioReaper],
 ) -> Callable[[], Any]:
-    """The factory to give `create_server` in the place of *factory*. It takes TLS out of *options*.
+    """The factory to give `create_server` in the place of *factory*. It takes TLS out
+    of *options*.
 
     Args:
-        factory: Makes the server's protocols. As in asyncio one is made at accept, and connected
-            after the handshake.
-        options: Of `create_server`. Without an `ssl` in it, *factory* is returned as it is.
-        seconds: For the handshake, from accept on; 0: no bound. An `ssl_handshake_timeout` in
-            *options* wins.
+        factory: Makes the server's protocols. As in asyncio one is made at accept, and
+            connected after the handshake.
+        options: Of `create_server`. Without an `ssl` in it, *factory* is returned as it
+            is.
+        seconds: For the handshake, from accept on; 0: no bound. An
+            `ssl_handshake_timeout` in *options* wins.
         reaper: Called in the loop; returns the reaper that bounds the handshake.
     """
     context = options.get("ssl")
@@ -52,8 +55,8 @@ def door(
 
 
 class Door(asyncio.Protocol):
-    """The protocol of a raw connection, and then of the encrypted one until the server's own can be
-    connected.
+    """The protocol of a raw connection, and then of the encrypted one until the
+    server's own can be connected.
 
     Args:
         inner: The server's.
@@ -97,8 +100,8 @@ class Door(asyncio.Protocol):
         try:
             if early:  # uvloop reads once although it was paused
                 starting = loop.create_task(starting)
-                # It pauses reading, and lets its own protocol take our place, before the loop reads
-                # again.
+                # It pauses reading, and lets its own protocol take our place, before
+                # the loop reads again.
                 await asyncio.sleep(0)
                 await asyncio.sleep(0)
                 _feed(raw.get_protocol(), early)
@@ -109,7 +112,8 @@ class Door(asyncio.Protocol):
         finally:
             handshake.release()
         if encrypted is None or self._ended or raw.is_closing():
-            # uvloop returns a transport although the connection was lost in the handshake
+            # uvloop returns a transport although the connection was lost in the
+            # handshake
             raw.abort()
             return
         inner = self._inner

@@ -1,8 +1,8 @@
 """What the kernel and the loop know about a transport.
 
-The rule of this module: *it asks and answers; it never waits*, and a transport that is gone answers
-like one that is idle. Progress is what the peer has acknowledged, not what was written, because a
-write only fills a buffer.
+The rule of this module: *it asks and answers; it never waits*, and a transport that is
+gone answers like one that is idle. Progress is what the peer has acknowledged, not what
+was written, because a write only fills a buffer.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from ..driver import sockets
 from ..driver.sockets import TcpInfo
 
 STAMP = 0.01
-"""Seconds by which the kernel's stamps may be wrong: one of its ticks, at its slowest."""
+"""Seconds by which the kernel's stamps may be wrong: one of its ticks, at its
+slowest.
+"""
 
 
 def socket_of(transport: Any) -> Any:
-    """The socket below *transport* (a transport, a `StreamWriter`, a socket); None if there is
-    none.
+    """The socket below *transport* (a transport, a `StreamWriter`, a socket); None if
+    there is none.
     """
     if hasattr(transport, "getsockopt"):  # a socket, or asyncio's view of one
         return transport
@@ -38,8 +40,8 @@ def descriptor_of(transport: Any) -> int:
 
 
 def own_socket(transport: Any) -> Any:
-    """Its socket object where that is the interpreter's own; None if there is none, as of a
-    transport of uvloop's, whose sockets make one for each question.
+    """Its socket object where that is the interpreter's own; None if there is none, as
+    of a transport of uvloop's, whose sockets make one for each question.
     """
     found = socket_of(transport)
     if isinstance(found, TransportSocket):
@@ -55,22 +57,24 @@ def is_unix(transport: Any) -> bool:
 
 
 def peer_has_shut(transport: Any) -> bool:
-    """Whether the peer has said that it will send no more; False also if the kernel does not say,
-    or it is closed.
+    """Whether the peer has said that it will send no more; False also if the kernel
+    does not say, or it is closed.
     """
     found = socket_of(transport)
     return found is not None and sockets.peer_has_shut(found)
 
 
 def tcp_info(transport: Any) -> TcpInfo | None:
-    """What TCP knows of *transport*; None: it is no TCP, it is gone, or the kernel does not say."""
+    """What TCP knows of *transport*; None: it is no TCP, it is gone, or the kernel does
+    not say.
+    """
     found = socket_of(transport)
     return None if found is None else sockets.tcp_info(found)
 
 
 def queued(transport: Any) -> int:
-    """Bytes written that the peer has not acknowledged: those in the transport's buffer and those
-    in the kernel's.
+    """Bytes written that the peer has not acknowledged: those in the transport's buffer
+    and those in the kernel's.
     """
     descriptor = descriptor_of(transport)
     return buffered(transport) + (sockets.queued(descriptor) if descriptor >= 0 else 0)
@@ -88,8 +92,8 @@ class Progress:
     """How many bytes a peer takes.
 
     Args:
-        transport: Whose peer; of other sockets than TCP's only the shrinking of the queue can be
-            seen.
+        transport: Whose peer; of other sockets than TCP's only the shrinking of the
+            queue can be seen.
     """
 
     __slots__ = ("_acknowledged", "_queued", "_transport")

@@ -1,11 +1,14 @@
-"""The idle connections of any running server, in any language, by what the kernel knows of them.
+"""The idle connections of any running server, in any language, by what the kernel knows
+of them.
 
-The rule of this room: *the data path is not touched*. `python -m reaper attach` watches other
-processes; `Guard` watches sockets of this one. Nobody calls us per packet: the kernel is asked.
+The rule of this room: *the data path is not touched*. `python -m reaper attach` watches
+other processes; `Guard` watches sockets of this one. Nobody calls us per packet: the
+kernel is asked.
 
-In the order of reading: `tcpinfo` (what the kernel says of a connection), `judge` (what follows
-from it), `watch` (when to ask again), `netlink`, `kernel` and `sockets` (how to ask), `targets`
-(whose connections), `closing` (how to end one), `runner` and `command` (the loop and the flags).
+In the order of reading: `tcpinfo` (what the kernel says of a connection), `judge` (what
+follows from it), `watch` (when to ask again), `netlink`, `kernel` and `sockets` (how to
+ask), `targets` (whose connections), `closing` (how to end one), `runner` and `command`
+(the loop and the flags).
 
 Stability: provisional.
 """

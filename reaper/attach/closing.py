@@ -1,14 +1,15 @@
-"""Ending a connection of another process: gracefully, by shutdown(2) on a duplicate of its socket,
-or by SOCK_DESTROY.
+"""Ending a connection of another process: gracefully, by shutdown(2) on a duplicate of
+its socket, or by SOCK_DESTROY.
 
-One rule: *the final check and the close concern the same socket, one call apart*. pidfd_getfd(2)
-pins it: whatever the server does meanwhile, no later connection can be hit. Where question and
-answer fell into one jiffy, only a socket in hand tells whose turn it is; so the socket is taken
-before SOCK_DESTROY, too, if the kernel allows it.
+One rule: *the final check and the close concern the same socket, one call apart*.
+pidfd_getfd(2) pins it: whatever the server does meanwhile, no later connection can be
+hit. Where question and answer fell into one jiffy, only a socket in hand tells whose
+turn it is; so the socket is taken before SOCK_DESTROY, too, if the kernel allows it.
 
-After shutdown the client has received everything that was queued, then an end of file; the server
-reads an end of file and cleans up by itself, as if the client had hung up. SOCK_DESTROY resets both
-sides: for servers that ignore an end of file, and those whose descriptors may not be taken.
+After shutdown the client has received everything that was queued, then an end of file;
+the server reads an end of file and cleans up by itself, as if the client had hung up.
+SOCK_DESTROY resets both sides: for servers that ignore an end of file, and those whose
+descriptors may not be taken.
 """
 
 from __future__ import annotations
@@ -34,12 +35,14 @@ SCAN_EVERY = 1.0
 
 
 class Hands:
-    """Takes duplicates of the sockets of *target*'s processes, and ends connections by them.
+    """Takes duplicates of the sockets of *target*'s processes, and ends connections by
+    them.
 
     Args:
         target: Knows which process holds a socket, and as which descriptor.
-        destroys: Whether connections are aborted by SOCK_DESTROY instead of shutdown(2). Then a
-            connection whose socket cannot be taken gets its final check from outside.
+        destroys: Whether connections are aborted by SOCK_DESTROY instead of
+            shutdown(2). Then a connection whose socket cannot be taken gets its final
+            check from outside.
         clock: Seconds, monotonic.
     """
 
@@ -52,7 +55,8 @@ class Hands:
         self._clock = clock
 
     def check_rights(self) -> None:
-        """Make sure, by something that changes nothing, that connections could be ended.
+        """Make sure, by something that changes nothing, that connections could be
+        ended.
 
         Raises:
             Refusal: a right or a feature of the kernel is missing.
@@ -79,14 +83,15 @@ class Hands:
         check_shutdown(*places[0])
 
     def end(self, ident: bytes, inode: int, again: Callable[[Snapshot], bool]) -> str:
-        """End the connection with *ident* if *again*, given a final check of that very socket, says
-        so.
+        """End the connection with *ident* if *again*, given a final check of that very
+        socket, says so.
 
         Returns:
-            "closed"; "averted": *again* said no; "gone": it ended by itself; "unreachable": no
-            process that we may touch holds it; "later": ask again in a second.
-        Cost: about 15 us; and at most once per second a scan, when a descriptor is not where it
-        was.
+            "closed"; "averted": *again* said no; "gone": it ended by itself;
+            "unreachable": no process that we may touch holds it; "later": ask again in
+            a second.
+        Cost: about 15 us; and at most once per second a scan, when a descriptor is not
+        where it was.
         """
         destroy = self._kernel.destroy
         abort = (lambda: destroy(ident)) if self._destroys else None
@@ -104,16 +109,18 @@ class Hands:
         """Have the kernel ask the peer whenever it was silent for *seconds*.
 
         Returns:
-            "asked"; "unreachable": no process that we may touch holds the socket; "later": its
-            holder is not known yet, try again in `SCAN_EVERY`.
+            "asked"; "unreachable": no process that we may touch holds the socket;
+            "later": its holder is not known yet, try again in `SCAN_EVERY`.
         """
         return self._with(inode, lambda held: ask(held, ident, seconds))
 
     def _with(self, inode: int, use: Callable[[int], str]) -> str:
-        """Call *use* with a duplicate of the socket *inode*, which *use* closes; return its answer.
+        """Call *use* with a duplicate of the socket *inode*, which *use* closes; return
+        its answer.
 
-        *use* says "other" if the duplicate is another socket: the descriptor was closed and reused
-        since the descriptors were read. Then they are read again, once per `SCAN_EVERY`.
+        *use* says "other" if the duplicate is another socket: the descriptor was closed
+        and reused since the descriptors were read. Then they are read again, once per
+        `SCAN_EVERY`.
         """
         outcome = self._try(inode, use)
         if outcome in ("other", "unreachable"):
@@ -144,8 +151,8 @@ def take(pid: int, fd: int) -> int:
     """A duplicate, in this process, of descriptor *fd* of process *pid*.
 
     Raises:
-        OSError: EPERM: ptrace rules forbid it; EBADF: there is no such descriptor; ESRCH: the
-            process has ended; ENOSYS: Linux is older than 5.6.
+        OSError: EPERM: ptrace rules forbid it; EBADF: there is no such descriptor;
+            ESRCH: the process has ended; ENOSYS: Linux is older than 5.6.
     """
     pidfd = os.pidfd_open(pid)
     try:
@@ -162,7 +169,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def check_shutdown(pid: int, fd: int) -> None:
-    """Make sure that connections of *pid* can be ended: take one of its sockets and let it go.
+    """Make sure that connections of *pid* can be ended: take one of its sockets and let
+    it go.
 
     Raises:
         Refusal: the kernel or its ptrace rules do not let us.

@@ -1,7 +1,8 @@
 """`python -m reaper attach`: flags in, a watch that runs until it is told to stop.
 
-One rule: *nothing is closed unless `--close` says so*, and what cannot be done is refused before it
-is begun, in one line, with exit status 2. The flags become a `Request`, and that goes on.
+One rule: *nothing is closed unless `--close` says so*, and what cannot be done is
+refused before it is begun, in one line, with exit status 2. The flags become a
+`Request`, and that goes on.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ from .watch import Watch
 GOOD, UNUSABLE = 0, 2
 STANDARD_OUTPUT = 1
 M_MMAP_THRESHOLD, LARGE = -3, 128 * 1024
-"""malloc.h, and the bytes from which on a block is a mapping of its own: its first value there."""
+"""malloc.h, and the bytes from which on a block is a mapping of its own: its first
+value there.
+"""
 
 
 def add_commands(commands: Any) -> None:
@@ -83,11 +86,15 @@ def add_commands(commands: Any) -> None:
 
 
 MAPPED = ipaddress.IPv6Network("::ffff:0:0/96")
-"""The addresses of IPv4 as a socket of IPv6 shows them. The kernel's answers are unmapped."""
+"""The addresses of IPv4 as a socket of IPv6 shows them. The kernel's answers are
+unmapped.
+"""
 
 
 def _network(text: str) -> Network:
-    """The network in *text*; one of mapped addresses is that of IPv4, or it would match nobody."""
+    """The network in *text*; one of mapped addresses is that of IPv4, or it would match
+    nobody.
+    """
     try:
         found = ipaddress.ip_network(text)
         if isinstance(found, ipaddress.IPv6Network) and found.subnet_of(MAPPED):
@@ -121,11 +128,13 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def give_back_large_blocks() -> None:
-    """Have libc give each large block that is freed back to the system, as it does at first.
+    """Have libc give each large block that is freed back to the system, as it does at
+    first.
 
-    By itself it raises the bound to the largest that was freed, up to 32 MiB, and takes the next
-    from its heap, which never shrinks below what is in use. The list of sockets is read anew every
-    few seconds: of 100,000 connections it left 120 bytes each.
+    By itself it raises the bound to the largest that was freed, up to 32 MiB, and takes
+    the next from its heap, which never shrinks below what is in use. The list of
+    sockets is read anew every few seconds: of 100,000 connections it left 120 bytes
+    each.
     """
     with suppress(AttributeError, OSError):  # a libc without mallopt
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LARGE)
@@ -155,7 +164,9 @@ def _request(parsed: argparse.Namespace) -> Request:
 
 
 def _watch(request: Request, stack: ExitStack) -> int:
-    """Do what *request* asks for until a signal, or until the target is gone; the exit status."""
+    """Do what *request* asks for until a signal, or until the target is gone; the exit
+    status.
+    """
     with needs("this", "idle-reaper[attach]"):
         from .learn import journal_in, learn
         from .runner import Runner
@@ -189,7 +200,9 @@ def _watch(request: Request, stack: ExitStack) -> int:
 
 
 def _view(watch: Watch, as_json: bool, output: Output) -> View:
-    """The way to show *watch*: objects if asked for, a table on a terminal, otherwise lines."""
+    """The way to show *watch*: objects if asked for, a table on a terminal, otherwise
+    lines.
+    """
     if as_json:
         return Json(watch, time.monotonic, output)
     if not output.isatty():

@@ -2,9 +2,9 @@
 
 You give the sockets, and the kernel says which peers are silent.
 
-One rule: *the data path is not touched*. Nothing is called per packet, whoever reads the sockets:
-threads, gevent, asyncio, C. When a connection is due it is shut down; its owner reads an end of
-file, and closes the socket as if the peer had hung up.
+One rule: *the data path is not touched*. Nothing is called per packet, whoever reads
+the sockets: threads, gevent, asyncio, C. When a connection is due it is shut down; its
+owner reads an end of file, and closes the socket as if the peer had hung up.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from .watch import SLICE, Event, Watch
 class Guard:
     """Watches sockets of this process.
 
-    Either call `advance` when `next_wakeup` says so, from your own loop; or use it as a context
-    manager, and a thread does. All methods may be called from any thread.
+    Either call `advance` when `next_wakeup` says so, from your own loop; or use it as a
+    context manager, and a thread does. All methods may be called from any thread.
 
     Args:
-        idle, first_byte, max_age, write, min_in_rate, min_in_grace, even_unanswered: See `Limits`;
-            seconds, bytes per second for the rate; 0: off.
+        idle, first_byte, max_age, write, min_in_rate, min_in_grace, even_unanswered:
+            See `Limits`; seconds, bytes per second for the rate; 0: off.
         tick: Seconds, > 0: a silent connection is shut down at most one tick late.
-        jitter: 0..1: the most by which a timeout of silence is lengthened, differently for each
-            connection.
+        jitter: 0..1: the most by which a timeout of silence is lengthened, differently
+            for each connection.
         reaps_per_second: The most that are shut down per second; 0: no bound.
-        on: Told every event, within `advance`, `add` or by the thread, while the guard's lock is
-            held. The lock is not reentrant: *on* must not call this guard (it would wait for ever),
-            and must not raise.
+        on: Told every event, within `advance`, `add` or by the thread, while the
+            guard's lock is held. The lock is not reentrant: *on* must not call this
+            guard (it would wait for ever), and must not raise.
         clock: Seconds, monotonic.
     Raises:
         InvalidArgument: by name and value; no limit is on.
@@ -94,8 +94,9 @@ class Guard:
             What `discard` takes.
         Raises:
             InvalidArgument: it is no connected TCP socket.
-        Cost: about 15 us. The guard keeps no reference to the socket. You may close it without
-            telling the guard, which forgets it when it would have looked at it next.
+        Cost: about 15 us. The guard keeps no reference to the socket. You may close it
+            without telling the guard, which forgets it when it would have looked at it
+            next.
         """
         ident = self._sockets.ident(sock)
         (seen,) = self._sockets.look([ident])
@@ -106,12 +107,15 @@ class Guard:
         return ident
 
     def discard(self, ident: bytes) -> bool:
-        """Stop guarding the connection that `add` named *ident*. True if it was guarded."""
+        """Stop guarding the connection that `add` named *ident*. True if it was
+        guarded.
+        """
         with self._lock:
             return self._watch.discard(ident)
 
     def advance(self, now: float | None = None) -> int:
-        """Look at what may be due, shut down what is, and return how many were looked at.
+        """Look at what may be due, shut down what is, and return how many were looked
+        at.
 
         Args:
             now: Seconds on the clock; None: read it.
@@ -121,7 +125,9 @@ class Guard:
             return self._watch.advance(self._clock() if now is None else now)
 
     def next_wakeup(self) -> float | None:
-        """The instant at which `advance` should be called next; None: nothing is guarded."""
+        """The instant at which `advance` should be called next; None: nothing is
+        guarded.
+        """
         with self._lock:
             return self._watch.next_wakeup(self._clock())
 
@@ -157,7 +163,8 @@ class Guard:
     def _run(self) -> None:
         while True:
             self._changed.clear()
-            # Only after the clearing: a stop that came between the two would be waited through.
+            # Only after the clearing: a stop that came between the two would be waited
+            # through.
             if self._stop:
                 return
             if self.advance() < SLICE:

@@ -1,13 +1,14 @@
 """Finds the processes that hold a listening socket, among all processes of the machine.
 
-One rule: *strangers delay nobody*. The kernel does not say who holds a socket; one has to read the
-descriptors of every process, those of other users included, who may have as many as they like. So a
-search is worked off in slices of `SLICE` descriptors, with pauses between them, in a thread of its
-own, and gives up after `MOST_READ`. The thread that closes connections never waits for it: it reads
-the processes that are known, and asks `searching` whether more may become known soon.
+One rule: *strangers delay nobody*. The kernel does not say who holds a socket; one has
+to read the descriptors of every process, those of other users included, who may have as
+many as they like. So a search is worked off in slices of `SLICE` descriptors, with
+pauses between them, in a thread of its own, and gives up after `MOST_READ`. The thread
+that closes connections never waits for it: it reads the processes that are known, and
+asks `searching` whether more may become known soon.
 
-Only the very first search is made at once, since there is nothing yet that it could delay; it stops
-as soon as every socket has a holder.
+Only the very first search is made at once, since there is nothing yet that it could
+delay; it stops as soon as every socket has a holder.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ def descriptors(pid: int) -> Iterator[tuple[int, int]]:
     Cost: 2 to 5 us per descriptor, most of it the kernel's.
     """
     with suppress(FileNotFoundError, ProcessLookupError), ExitStack() as stack:
-        # By names within the directory, the kernel does not walk its whole path for each.
+        # By names within the directory, the kernel does not walk its whole path for
+        # each.
         folder = os.open(f"/proc/{pid}/fd", os.O_RDONLY | os.O_DIRECTORY)
         stack.callback(os.close, folder)
         for entry in stack.enter_context(os.scandir(folder)):
@@ -50,7 +52,9 @@ def descriptors(pid: int) -> Iterator[tuple[int, int]]:
 
 
 def socket_inodes(pid: int) -> Iterator[tuple[int, int]]:
-    """(inode, descriptor) of every socket that *pid* holds; otherwise as `descriptors`."""
+    """(inode, descriptor) of every socket that *pid* holds; otherwise as
+    `descriptors`.
+    """
     return (found for found in descriptors(pid) if found[0])
 
 
@@ -59,7 +63,8 @@ class Holders:
 
     Args:
         pids: Lists the processes of the machine.
-        read: Lists (inode, descriptor) of all that a process has open, see `descriptors`.
+        read: Lists (inode, descriptor) of all that a process has open, see
+            `descriptors`.
         pause: Sleeps so many seconds; called between two slices.
     Attributes:
         count: How many descriptors all searches have read so far.
@@ -84,11 +89,14 @@ class Holders:
         return self._thread is not None and self._thread.is_alive()
 
     def known(self) -> tuple[int, ...]:
-        """The processes that held one of the sockets at the latest search, in its order."""
+        """The processes that held one of the sockets at the latest search, in its
+        order.
+        """
         return self._found or ()
 
     def search(self, inodes: frozenset[int]) -> None:
-        """Search all processes for holders of *inodes*: the first time at once, later in a thread.
+        """Search all processes for holders of *inodes*: the first time at once, later
+        in a thread.
 
         Does nothing while a search is under way.
         """
@@ -102,9 +110,11 @@ class Holders:
             self._thread.start()
 
     def steps(self, inodes: frozenset[int], until_each_is_found: bool = False) -> Iterator[None]:
-        """One search; each step reads at most `SLICE` descriptors, and the last sets what is known.
+        """One search; each step reads at most `SLICE` descriptors, and the last sets
+        what is known.
 
-        The processes that are known come first, so that whatever ends the search early, they stay.
+        The processes that are known come first, so that whatever ends the search early,
+        they stay.
         """
         found: list[int] = []
         missing = set(inodes)

@@ -2,27 +2,28 @@
 
 It is told one snapshot, what is remembered of the snapshot before, and the limits.
 
-One rule: *what cannot be known is decided for the connection*. A stamp is taken at its latest,
-elapsed time at its least; unread bytes and a server at work count as the server's affair. Pure: a
-snapshot carries its own instants.
+One rule: *what cannot be known is decided for the connection*. A stamp is taken at its
+latest, elapsed time at its least; unread bytes and a server at work count as the
+server's affair. Pure: a snapshot carries its own instants.
 
 Whose turn:
 
     bytes lie unread                         the server's: it is behind
-    data came after data last went           the server's: it is at work, unless `even_unanswered`
-    both in one jiffy                        the server's, unless `Snapshot.answered` says
-                                             that it spoke last
+    data came after data last went           the server's: it is at work, unless
+                                             `even_unanswered`
+    both in one jiffy                        the server's, unless `Snapshot.answered`
+                                             says that it spoke last
     data went last, or none came             the peer's: it is silent
 
-A peer's silence begins when its turn begins: with the end of the server's answer, not with the
-question. So neither a request that takes longer than `idle` nor a long download costs its
-connection. Only what the peer acknowledges counts: what the server retransmits, or sends in
-addition, to a peer that acknowledges nothing is no sign of life. With `even_unanswered` nothing but
-the peer's own bytes count.
+A peer's silence begins when its turn begins: with the end of the server's answer, not
+with the question. So neither a request that takes longer than `idle` nor a long
+download costs its connection. Only what the peer acknowledges counts: what the server
+retransmits, or sends in addition, to a peer that acknowledges nothing is no sign of
+life. With `even_unanswered` nothing but the peer's own bytes count.
 
-`vanished` asks another question: does the peer's *kernel* answer? Silence does not tell, for a
-kernel that is not asked says nothing. So time counts from the first byte or probe that was sent and
-not answered.
+`vanished` asks another question: does the peer's *kernel* answer? Silence does not
+tell, for a kernel that is not asked says nothing. So time counts from the first byte or
+probe that was sent and not answered.
 """
 
 from __future__ import annotations
@@ -39,12 +40,18 @@ NONE = -1.0
 
 REASONS = ("idle", "first_byte", "max_age", "write", "min_in_rate", "vanished")
 SLIDING = frozenset({"idle", "first_byte"})
-"""Reasons that are timeouts of silence; the others are deadlines, which activity does not move."""
+"""Reasons that are timeouts of silence; the others are deadlines, which activity does
+not move.
+"""
 
 BUSY_LOOK = 1.0
-"""Seconds until a connection past its age, whose server is at work, is looked at again."""
+"""Seconds until a connection past its age, whose server is at work, is looked at
+again.
+"""
 ANSWER = 1.0
-"""Seconds that an answer may take on its way, at most; of a short limit, a sixteenth."""
+"""Seconds that an answer may take on its way, at most; of a short limit, a
+sixteenth.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,25 +69,27 @@ class Limits:
     max_age: float = 0.0
     """How long a connection may be open; the request in flight is waited for."""
     write: float = 0.0
-    """How long data may be queued for the peer while its kernel acknowledges none of it."""
+    """How long data may be queued for the peer while its kernel acknowledges none of
+    it.
+    """
     min_in_rate: float = 0.0
     """The least rate from the first to the latest unanswered byte, bytes per second.
     """
     min_in_grace: float = 5.0
     """How long a peer may be slower than that."""
     even_unanswered: bool = False
-    """Nothing but the peer's own bytes count: neither what the server owes it nor what the server
-    sends.
+    """Nothing but the peer's own bytes count: neither what the server owes it nor what
+    the server sends.
     """
     vanished: float = 0.0
     """How long the peer's kernel may answer nothing, although it was asked."""
     capped: bool = False
-    """Whether this kernel probes a full window as often as it is told to (Linux 6.15), not once in
-    two minutes.
+    """Whether this kernel probes a full window as often as it is told to (Linux 6.15),
+    not once in two minutes.
     """
     grain: float = 0.02
-    """Seconds by which the kernel's stamps may be off: `JIFFIES_AGAINST_US` jiffies. Never less
-    than two of them.
+    """Seconds by which the kernel's stamps may be off: `JIFFIES_AGAINST_US` jiffies.
+    Never less than two of them.
     """
 
     def __post_init__(self) -> None:
@@ -114,7 +123,8 @@ class Limits:
 
     @property
     def asks(self) -> int:
-        """The seconds after which a silent peer is asked for `vanished`, and asked again.
+        """The seconds after which a silent peer is asked for `vanished`, and asked
+        again.
 
         They are whole seconds, because the kernel counts keep-alives in those.
         """
@@ -128,7 +138,8 @@ class Memory(NamedTuple):
     """
 
     opened: float
-    """The latest instant at which it can have been opened, by the first look. The journal says it.
+    """The latest instant at which it can have been opened, by the first look. The
+    journal says it.
     """
     received: int = -1
     """Bytes received when it was looked at last."""
@@ -140,7 +151,9 @@ class Memory(NamedTuple):
     """Since when something has been queued and nothing acknowledged."""
     slow_received: int = 0
     slow: float = NONE
-    """The first byte seen of what the server has not answered, and the bytes received by then."""
+    """The first byte seen of what the server has not answered, and the bytes received
+    by then.
+    """
     theirs: bool = False
     """Whether it was the peer's turn for certain."""
     owed: bool = False
@@ -159,7 +172,9 @@ class Verdict(NamedTuple):
     reason: str
     """The limit that is over, or the one that will be over next."""
     at: float
-    """If due: since when. If not: the instant of the next look, before which nothing can be due."""
+    """If due: since when. If not: the instant of the next look, before which nothing
+    can be due.
+    """
     peers_turn: bool | None
     """Whether silence is the peer's affair; None: nothing tells."""
     since: float
@@ -167,7 +182,9 @@ class Verdict(NamedTuple):
 
     @property
     def sure(self) -> bool:
-        """Whether silence is proven; False: the peer may also be waiting for an answer."""
+        """Whether silence is proven; False: the peer may also be waiting for an
+        answer.
+        """
         return self.peers_turn is not None or self.reason not in ("idle", "max_age")
 
 
@@ -195,9 +212,9 @@ def judge(seen: Snapshot, known: Memory, limits: Limits) -> tuple[Verdict, Memor
         limits: What is not tolerated.
     Returns:
         The verdict, and what to remember for the next look.
-    Timing: a connection is never due early. It is due at the instant itself for `idle` and
-        `first_byte`, if it is looked at when the verdict before said; `write` and `min_in_rate`
-        count from the first look that shows them.
+    Timing: a connection is never due early. It is due at the instant itself for `idle`
+        and `first_byte`, if it is looked at when the verdict before said; `write` and
+        `min_in_rate` count from the first look that shows them.
     Cost: about 4 us.
     """
     grain = limits.grain
@@ -217,10 +234,12 @@ def judge(seen: Snapshot, known: Memory, limits: Limits) -> tuple[Verdict, Memor
         elif same and (known.owed or not seen.queued):
             turn = known.turn
         else:
-            # A push that is on its way counts once; more of them do not, if the peer takes none.
+            # A push that is on its way counts once; more of them do not, if the peer
+            # takes none.
             turn = max(heard, spoke)
         if limits.idle:
-            # By both clocks: ours since the turn began, and the kernel's since the last byte.
+            # By both clocks: ours since the turn began, and the kernel's since the last
+            # byte.
             at = max(turn + limits.idle, before + limits.idle - seen.silent(grain))
             reason = "idle"
     elif limits.idle:
@@ -252,8 +271,8 @@ def judge(seen: Snapshot, known: Memory, limits: Limits) -> tuple[Verdict, Memor
 
     slow, slow_received = NONE, 0
     if limits.min_in_rate:
-        # What a server leaves unread fills its buffer, and then the peer may send no faster than
-        # the server reads.
+        # What a server leaves unread fills its buffer, and then the peer may send no
+        # faster than the server reads.
         if seen.received and not seen.unread and seen.sent_ago > seen.received_ago:
             if known.slow == NONE or spoke > known.slow:
                 slow, slow_received = heard, seen.received
@@ -285,7 +304,8 @@ def judge(seen: Snapshot, known: Memory, limits: Limits) -> tuple[Verdict, Memor
 
 
 def _unanswered(seen: Snapshot, known: Memory, limits: Limits) -> tuple[float, float, float]:
-    """(since when the peer's kernel has been asked in vain, when that is too long, the next look).
+    """(since when the peer's kernel has been asked in vain, when that is too long, the
+    next look).
 
     The first is the latest instant that it can have been, or `NONE`; infinite: never.
     """
@@ -298,13 +318,13 @@ def _unanswered(seen: Snapshot, known: Memory, limits: Limits) -> tuple[float, f
         return NONE, float("inf"), soon if full else seen.after + limit * 0.75
     vain = seen.after - seen.in_vain
     if known.asks and (limits.capped or not full):
-        # It was asked no later than that. An eighth is added because the kernel's timers may be
-        # that late.
+        # It was asked no later than that. An eighth is added because the kernel's
+        # timers may be that late.
         vain = answered + limits.asks * 1.125
     elif known.vain >= answered:
         vain = known.vain
-    # Two questions unanswered are certain; of one, the answer may be on its way. And where
-    # retransmissions are few and far between, the network may be back again.
+    # Two questions unanswered are certain; of one, the answer may be on its way. And
+    # where retransmissions are few and far between, the network may be back again.
     certain = seen.probes >= 2
     if seen.in_vain:
         patience = min(ANSWER, limit / 16)

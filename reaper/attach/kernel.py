@@ -1,9 +1,9 @@
-"""Asks the kernel: for all connections of a listening port (a dump), for single connections by
-cookie (a look), and to abort one.
+"""Asks the kernel: for all connections of a listening port (a dump), for single
+connections by cookie (a look), and to abort one.
 
-One rule: *one look, one answer*. A connection that is gone, or whose addresses another one has
-taken, is None: the kernel compares the cookie. There are two netlink sockets, so that a look may
-happen in the middle of a dump.
+One rule: *one look, one answer*. A connection that is gone, or whose addresses another
+one has taken, is None: the kernel compares the cookie. There are two netlink sockets,
+so that a look may happen in the middle of a dump.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ from .tcpinfo import CLOSE_WAIT, ESTABLISHED, JIFFIES_AGAINST_US, LISTEN, SYN_RE
 NETLINK_SOCK_DIAG = 4
 OPEN_STATES = 1 << ESTABLISHED | 1 << CLOSE_WAIT
 BATCH = 32
-"""Looks per system call: their answers must fit the socket's buffer, or the kernel drops some."""
+"""Looks per system call: their answers must fit the socket's buffer, or the kernel
+drops some.
+"""
 MAPPED = bytes(10) + b"\xff\xff"
 """Stands before an IPv4 address in a dual-stack socket."""
 PATIENCE = 10
@@ -35,21 +37,23 @@ PATIENCE = 10
 MOST_BYTES = 65536
 """The most that one datagram of the kernel's can have."""
 ONE_ANSWER = 4096
-"""Enough bytes for the answer to one look, of which the kernel sends each in its own datagram."""
+"""Enough bytes for the answer to one look, of which the kernel sends each in its own
+datagram.
+"""
 CLONE_NEWNET = 0x40000000
 CLOCK_MONOTONIC_COARSE = 6
 SHUTDOWN_INSTEAD = "leave it out: --how shutdown needs no more than the right to trace"
 
 
 class Refusal(ReaperError):
-    """This cannot be done here: a right or a feature of the kernel is missing, or there is nothing
-    to attach to. Its one line says what.
+    """This cannot be done here: a right or a feature of the kernel is missing, or there
+    is nothing to attach to. Its one line says what.
     """
 
 
 class Listener(NamedTuple):
-    """A listening TCP socket: its connections have its port, its family, and its address unless
-    that is a wildcard.
+    """A listening TCP socket: its connections have its port, its family, and its
+    address unless that is a wildcard.
     """
 
     address: Address
@@ -62,12 +66,16 @@ class Listener(NamedTuple):
 
     @property
     def host(self) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-        """The address without the interface that may follow it, as in `fe80::1%eth0`."""
+        """The address without the interface that may follow it, as in
+        `fe80::1%eth0`.
+        """
         return ipaddress.ip_address(self.address.host.partition("%")[0])
 
     @property
     def local(self) -> bytes:
-        """The local address of its connections, as in their idents; empty if it serves each."""
+        """The local address of its connections, as in their idents; empty if it serves
+        each.
+        """
         host = self.host
         if host.is_unspecified:
             return b""
@@ -90,9 +98,10 @@ class Found(NamedTuple):
 
 
 Sighted = Callable[[bytes, float, float, int, int], bool]
-"""Shown (ident, now, since when the peer may be silent, queued, questions in vain) of a connection
-in a dump, says whether it is known. The instants are the earliest that they can be, seconds; the
-second is 0 if the peer has not sent a byte."""
+"""Shown (ident, now, since when the peer may be silent, queued, questions in vain) of a
+connection in a dump, says whether it is known. The instants are the earliest that they
+can be, seconds; the second is 0 if the peer has not sent a byte.
+"""
 
 
 def grain() -> float:
@@ -151,7 +160,9 @@ class Linux:
         ]
 
     def half_open(self, listeners: Sequence[Listener]) -> list[bytes]:
-        """The idents of the handshakes with *listeners* that the clients have not completed."""
+        """The idents of the handshakes with *listeners* that the clients have not
+        completed.
+        """
         return [
             answer.ident
             for family, some in self._places(listeners)
@@ -159,11 +170,12 @@ class Linux:
         ]
 
     def survey(self, listeners: Sequence[Listener], sighted: Sighted) -> Iterator[Found | None]:
-        """The open connections of *listeners* that *sighted* does not know; None now and then.
+        """The open connections of *listeners* that *sighted* does not know; None now
+        and then.
 
-        Each connection is shown to *sighted* first, which makes no object of it; only one that it
-        does not know becomes a `Found`. None is given after each datagram of the kernel's, so that
-        whoever iterates may do something else.
+        Each connection is shown to *sighted* first, which makes no object of it; only
+        one that it does not know becomes a `Found`. None is given after each datagram
+        of the kernel's, so that whoever iterates may do something else.
 
         Cost: 2 us per connection that is known.
         """
@@ -198,11 +210,11 @@ class Linux:
     def dump(self, listeners: Sequence[Listener], info: bool) -> Iterator[Found]:
         """The open connections of *listeners*, with a snapshot each if *info*.
 
-        Outgoing connections that use the same local port are among them. A dump is not one
-        instant's: a connection that opens meanwhile may be missing.
+        Outgoing connections that use the same local port are among them. A dump is not
+        one instant's: a connection that opens meanwhile may be missing.
 
-        Cost: the kernel walks all its connections, about 0.1 us each; a connection that it finds
-        costs 3 us, 7 us with *info*.
+        Cost: the kernel walks all its connections, about 0.1 us each; a connection that
+        it finds costs 3 us, 7 us with *info*.
         """
         for family, some in self._places(listeners):
             before = self._clock()
@@ -226,10 +238,11 @@ class Linux:
     def glance(
         self, idents: Sequence[bytes], sighted: Sighted
     ) -> list[tuple[bytes, Snapshot | None]]:
-        """As `look`, each with its ident, but without those that *sighted* says it knows.
+        """As `look`, each with its ident, but without those that *sighted* says it
+        knows.
 
-        As in a `survey`, each open connection is shown to *sighted* first, and no object is made of
-        it. The order is any.
+        As in a `survey`, each open connection is shown to *sighted* first, and no
+        object is made of it. The order is any.
 
         Raises:
             OSError: the kernel refuses to answer at all.
@@ -246,7 +259,8 @@ class Linux:
                     if said < first:  # what an interrupted call left behind
                         continue
                     left -= 1
-                    # The very object that was given, which may be kept: the answer has a copy.
+                    # The very object that was given, which may be kept: the answer has
+                    # a copy.
                     ident = part[said - first]
                     if info:
                         state, vain, ago, received = netlink.movement(data, info)
@@ -272,7 +286,8 @@ class Linux:
         """Abort the connection. False: no longer open.
 
         Raises:
-            Refusal: CAP_NET_ADMIN is missing, or the kernel has no CONFIG_INET_DIAG_DESTROY.
+            Refusal: CAP_NET_ADMIN is missing, or the kernel has no
+                CONFIG_INET_DIAG_DESTROY.
         """
         self._sequence += 1
         self._looks.send(netlink.destroy_request(self._sequence, ident))
@@ -302,7 +317,9 @@ class Linux:
         return [found[first + n] for n in range(len(idents))]
 
     def _ask(self, idents: Sequence[bytes]) -> tuple[int, float]:
-        """Ask for each of *idents*: (the sequence number of the first, the instant before)."""
+        """Ask for each of *idents*: (the sequence number of the first, the instant
+        before).
+        """
         first = self._sequence + 1
         self._sequence += len(idents)
         before = self._clock()

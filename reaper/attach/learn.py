@@ -1,15 +1,16 @@
-"""`attach --learn`: writes how long the clients of a running server stay silent, as a journal.
+"""`attach --learn`: writes how long the clients of a running server stay silent, as a
+journal.
 
 `reaper pipeline advise` recommends a timeout from that journal.
 
-One rule: *a silence is written once it has ended*, with the instants that the kernel's stamps give.
-All connections are sampled twice per `gap`, so no silence beyond it is missed: one that ended
-between two samples ended with the byte that the stamp shows, or, if several segments came since,
-half-way between the earliest and the latest instant that it can have been. Connections that begin
-and end between two samples are not seen.
+One rule: *a silence is written once it has ended*, with the instants that the kernel's
+stamps give. All connections are sampled twice per `gap`, so no silence beyond it is
+missed: one that ended between two samples ended with the byte that the stamp shows, or,
+if several segments came since, half-way between the earliest and the latest instant
+that it can have been. Connections that begin and end between two samples are not seen.
 
-The kernel is asked for all connections at once; the pace is lowered so that this takes `SHARE` of a
-core at most.
+The kernel is asked for all connections at once; the pace is lowered so that this takes
+`SHARE` of a core at most.
 """
 
 from __future__ import annotations
@@ -44,8 +45,9 @@ class Learner:
         gap: The journal's `gap_threshold`, seconds, > 0.
         grain: Seconds by which the kernel's stamps may be off.
         clock: Seconds, monotonic.
-        cpu: Seconds of CPU time that the calling thread has had. A sample that waits for its turn on
-            a busy machine takes nothing of a core, and must not thin out those that follow.
+        cpu: Seconds of CPU time that the calling thread has had. A sample that waits
+            for its turn on a busy machine takes nothing of a core, and must not thin
+            out those that follow.
     Attributes:
         samples: How often all connections were looked at so far.
         spent: How many seconds of CPU time that took altogether.
@@ -69,13 +71,14 @@ class Learner:
         self._grain = grain
         self._clock = clock
         self._cpu = cpu
-        # By ident: the log, and how many segments the client had sent by the last sample.
+        # By ident: the log, and how many segments the client had sent by the last
+        # sample.
         self._seen: dict[bytes, tuple[ConnectionLog, int]] = {}
         self._sampled_at = clock()
 
     def sample(self) -> float:
-        """Look at all connections once; returns the seconds until the next sample is due, negative
-        if it is overdue.
+        """Look at all connections once; returns the seconds until the next sample is
+        due, negative if it is overdue.
         """
         began, worked = self._clock(), self._cpu()
         self.samples += 1
@@ -121,8 +124,8 @@ def learn(
     Args:
         target: The server whose clients are watched.
         directory: Where the journal goes.
-        gap: The shortest silence that is written, seconds. It is lengthened where sampling twice
-            per *gap* would take more than `SHARE` of a core.
+        gap: The shortest silence that is written, seconds. It is lengthened where
+            sampling twice per *gap* would take more than `SHARE` of a core.
         tick: The tick that the journal states, seconds.
         say: Prints a line.
     Raises:

@@ -2,10 +2,12 @@
 
 This module is pure, small, and fuzzed: it does no I/O.
 
-One rule: *a length that does not add up ends the parse with an error*, never with a wrong record.
-What the kernel adds in later versions (attributes, longer structures) is skipped.
+One rule: *a length that does not add up ends the parse with an error*, never with a
+wrong record. What the kernel adds in later versions (attributes, longer structures) is
+skipped.
 
-Source: include/uapi/linux/{netlink,sock_diag,inet_diag}.h. pyroute2 does the same 25 times slower.
+Source: include/uapi/linux/{netlink,sock_diag,inet_diag}.h. pyroute2 does the same 25
+times slower.
 """
 
 from __future__ import annotations
@@ -24,8 +26,10 @@ NLM_F_REQUEST, NLM_F_ACK, NLM_F_DUMP = 0x1, 0x4, 0x300
 NLMSG_ERROR, NLMSG_DONE = 2, 3
 INET_DIAG_INFO = 2
 IDENT_BYTES = 48
-"""The size of `struct inet_diag_sockid`: ports, addresses, interface and cookie. A socket keeps its
-cookie for ever, and shares it with none: one that takes the same addresses later has another."""
+"""The size of `struct inet_diag_sockid`: ports, addresses, interface and cookie. A
+socket keeps its cookie for ever, and shares it with none: one that takes the same
+addresses later has another.
+"""
 
 AF_INET, AF_INET6 = int(socket.AF_INET), int(socket.AF_INET6)  # as plain ints: enums compare slowly
 
@@ -52,7 +56,9 @@ class BadAnswer(ReaperError):
 
 
 class Address(NamedTuple):
-    """A numeric address and a port. An IPv4 peer of an IPv6 socket is written as IPv4."""
+    """A numeric address and a port. An IPv4 peer of an IPv6 socket is written as
+    IPv4.
+    """
 
     host: str
     port: int
@@ -68,7 +74,9 @@ class Answer(NamedTuple):
     error: int = 0
     """An errno; 0: none."""
     done: bool = False
-    """Whether the dump is complete; with `error` 0 and no ident, a request was acknowledged."""
+    """Whether the dump is complete; with `error` 0 and no ident, a request was
+    acknowledged.
+    """
     family: int = 0
     state: int = 0
     ident: bytes = b""
@@ -87,12 +95,13 @@ def dump_request(
     places: Sequence[tuple[int, bytes]] = (),
     info: bool = False,
 ) -> bytes:
-    """The request for every TCP socket of *family* in one of *states* (a mask, bit n for state n).
+    """The request for every TCP socket of *family* in one of *states* (a mask, bit n
+    for state n).
 
     Args:
-        places: Local ports and packed addresses (empty: any address), at most `MOST_PLACES`. The
-            kernel lists only sockets with one of them, and walks its table once for all. Empty:
-            every socket.
+        places: Local ports and packed addresses (empty: any address), at most
+            `MOST_PLACES`. The kernel lists only sockets with one of them, and walks its
+            table once for all. Empty: every socket.
         info: Whether each answer has `tcp_info`, which triples the cost.
     """
     flags, ident = NLM_F_REQUEST | NLM_F_DUMP, bytes(IDENT_BYTES)
@@ -102,7 +111,9 @@ def dump_request(
 
 
 def look_request(sequence: int, ident: bytes) -> bytes:
-    """The request for the one socket with *ident*, cookie included, and its `tcp_info`."""
+    """The request for the one socket with *ident*, cookie included, and its
+    `tcp_info`.
+    """
     return _request(SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST, sequence, family_of(ident), True, 0, ident)
 
 
@@ -114,15 +125,16 @@ def destroy_request(sequence: int, ident: bytes) -> bytes:
 
 
 def _filter(family: int, places: Sequence[tuple[int, bytes]]) -> bytes:
-    """The attribute with a program, run by the kernel, that lets the sockets of *places* pass.
+    """The attribute with a program, run by the kernel, that lets the sockets of
+    *places* pass.
 
     It has a condition for each place, joined by "or".
     """
     code = b""
     for port, host in reversed(places):
         length = _STEP.size + _PLACE.size + len(host)
-        # If the condition is met, the kernel goes on to the jump, which leads to the end. If not,
-        # it goes past the jump, to the next condition.
+        # If the condition is met, the kernel goes on to the jump, which leads to the
+        # end. If not, it goes past the jump, to the next condition.
         if code:
             code = _STEP.pack(_JUMP, _STEP.size, len(code) + _STEP.size) + code
         place = _PLACE.pack(family if host else socket.AF_UNSPEC, len(host) * 8, port) + host
@@ -170,13 +182,16 @@ _MOVED = struct.Struct("=BxBB48xI72xQ")
 
 
 Sight = tuple[int, int, int, bytes, int, int]
-"""Where one message of a dump lies in its datagram, and the least that is said of its socket: start,
-end, sequence, ident, queued, start of its `tcp_info`. An empty ident: it is no socket, but the end of
-the dump or an error. No start of `tcp_info`, 0: the message has none."""
+"""Where one message of a dump lies in its datagram, and the least that is said of its
+socket: start, end, sequence, ident, queued, start of its `tcp_info`. An empty ident: it
+is no socket, but the end of the dump or an error. No start of `tcp_info`, 0: the
+message has none.
+"""
 
 
 def scan(data: bytes) -> Iterator[Sight]:
-    """The messages in one datagram of a dump, in order. `parse` reads one from start to end.
+    """The messages in one datagram of a dump, in order. `parse` reads one from start to
+    end.
 
     Raises:
         BadAnswer: a length does not fit. What was yielded before is whole.
@@ -204,7 +219,9 @@ def scan(data: bytes) -> Iterator[Sight]:
 
 
 def _place_of_info(data: bytes, start: int, end: int) -> int:
-    """How many bytes after *start* the `tcp_info` of a message begins; 0: it has none to read."""
+    """How many bytes after *start* the `tcp_info` of a message begins; 0: it has none
+    to read.
+    """
     at = start + _SEEN.size
     while at + 4 <= end:
         length, name = _ATTRIBUTE.unpack_from(data, at)
@@ -217,11 +234,12 @@ def _place_of_info(data: bytes, start: int, end: int) -> int:
 
 
 def movement(data: bytes, at: int) -> tuple[int, int, int, int]:
-    """(state, questions in vain, milliseconds since the peer sent data, bytes received) at *at*.
+    """(state, questions in vain, milliseconds since the peer sent data, bytes received)
+    at *at*.
 
-    *at* is the start of a `struct tcp_info` in *data*. Questions are retransmissions and probes
-    that the peer's kernel has not answered. The byte that the kernel counts for the peer's end of
-    file is not among the bytes received.
+    *at* is the start of a `struct tcp_info` in *data*. Questions are retransmissions
+    and probes that the peer's kernel has not answered. The byte that the kernel counts
+    for the peer's end of file is not among the bytes received.
     """
     state, retransmits, probes, received_ago, received = _MOVED.unpack_from(data, at)
     if state == CLOSE_WAIT and received:
@@ -255,7 +273,9 @@ def _parse_one(body: memoryview, kind: int, sequence: int) -> Answer:
 
 
 def cookie_of(ident: bytes | memoryview) -> int:
-    """The cookie in *ident*: the kernel's number for the socket, unique while the machine runs."""
+    """The cookie in *ident*: the kernel's number for the socket, unique while the
+    machine runs.
+    """
     return int(_COOKIE.unpack_from(ident, 40)[0])
 
 
@@ -265,8 +285,9 @@ _NO_BYTES = bytes(12)
 def family_of(ident: bytes) -> int:
     """AF_INET if both addresses of *ident* fill one word of four, otherwise AF_INET6.
 
-    A dual-stack socket's addresses are ::ffff:a.b.c.d and so remain AF_INET6. An IPv6 address whose
-    last twelve bytes are zero, in both places at once, cannot belong to a connection.
+    A dual-stack socket's addresses are ::ffff:a.b.c.d and so remain AF_INET6. An IPv6
+    address whose last twelve bytes are zero, in both places at once, cannot belong to a
+    connection.
     """
     v4 = ident[8:20] == _NO_BYTES and ident[24:36] == _NO_BYTES
     return AF_INET if v4 else AF_INET6
@@ -276,8 +297,8 @@ def addresses_of(ident: bytes, family: int = 0) -> tuple[Address, Address]:
     """(local, remote) of the socket with *ident*.
 
     Args:
-        family: AF_INET or AF_INET6, for a listening socket: its ident does not tell `::` from
-            0.0.0.0.
+        family: AF_INET or AF_INET6, for a listening socket: its ident does not tell
+            `::` from 0.0.0.0.
     """
     local_port, remote_port = _PORTS.unpack_from(ident)
     size = 4 if (family or family_of(ident)) == AF_INET else 16

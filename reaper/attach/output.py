@@ -1,7 +1,8 @@
 """The standard output of a watch, which must not wait for whoever reads it.
 
-One rule: *a line is written whole, later, or counted as dropped*. A thread writes; the loop only
-puts lines where the thread finds them, so a full pipe or a stopped terminal delays no close.
+One rule: *a line is written whole, later, or counted as dropped*. A thread writes; the
+loop only puts lines where the thread finds them, so a full pipe or a stopped terminal
+delays no close.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ class Output:
     """Writes lines to *descriptor*.
 
     Args:
-        descriptor: A file, a pipe or a terminal. It is not closed here, and stays blocking.
+        descriptor: A file, a pipe or a terminal. It is not closed here, and stays
+            blocking.
         notice: Makes the line that says how many lines were dropped.
         most: How many lines may wait; further ones are dropped.
     Attributes:
@@ -55,7 +57,8 @@ class Output:
         self.write(text + "\n")
 
     def write(self, text: str) -> int:
-        """Have *text* written as it is, whole or not at all, and return its length, as a file does.
+        """Have *text* written as it is, whole or not at all, and return its length, as
+        a file does.
 
         Raises:
             BrokenPipeError: as `line`.
@@ -89,8 +92,8 @@ class Output:
         """Wait until every line has been written, at most *patience* seconds.
 
         Returns:
-            How many lines will never be seen and were not reported in the output itself; 0 if
-            whoever read them has gone.
+            How many lines will never be seen and were not reported in the output
+            itself; 0 if whoever read them has gone.
         """
         with suppress(Full):
             self._waiting.put(None, timeout=patience)

@@ -1,7 +1,8 @@
 """What one run of `python -m reaper attach` was asked to do, as a value.
 
-One rule: *argparse ends at the command*. Whoever works for the command is given a `Request`, whose
-fields are typed, checked and documented; nobody else sees the namespace that the flags were in.
+One rule: *argparse ends at the command*. Whoever works for the command is given a
+`Request`, whose fields are typed, checked and documented; nobody else sees the
+namespace that the flags were in.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ class Request:
     """
 
     pid: int | None
-    """Watch the servers of this process and of its children; None: those behind `listen`."""
+    """Watch the servers of this process and of its children; None: those behind
+    `listen`.
+    """
     listen: str | None
     """Watch the server behind this address, `HOST:PORT`; None: the one of `pid`."""
     config: Attach
@@ -41,7 +44,9 @@ class Request:
     metrics: str | None = None
     """The address, `HOST:PORT`, at which Prometheus metrics are served."""
     learn: Path | None = None
-    """The folder into which the silences of the clients are written; then nothing is closed."""
+    """The folder into which the silences of the clients are written; then nothing is
+    closed.
+    """
     gap: float = 5.0
     """The shortest silence that `learn` writes, seconds."""
 

@@ -1,7 +1,9 @@
-"""The loop behind `python -m reaper attach`: it drives a watch over a target until a signal comes.
+"""The loop behind `python -m reaper attach`: it drives a watch over a target until a
+signal comes.
 
-One rule: *the loop owns the time*. It is the only place of this room that sleeps. A discovery is
-worked off in slices, so that a due connection is not kept waiting by a dump.
+One rule: *the loop owns the time*. It is the only place of this room that sleeps. A
+discovery is worked off in slices, so that a due connection is not kept waiting by a
+dump.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ SAME = (
 )
 """The limits that have the same name in `[attach]` and in `Limits`."""
 NOTABLE_SHARE = 0.05
-"""A stall of this process is written to the journal if it is longer than this share of a tick."""
+"""A stall of this process is written to the journal if it is longer than this share of
+a tick.
+"""
 
 
 def limits_of(config: Attach) -> Limits:
@@ -72,15 +76,15 @@ def limits_of(config: Attach) -> Limits:
 class JournalBook:
     """Writes the events of a watch to a journal.
 
-    It writes what was known, and when. A connection that was open before the watch began is opened
-    at the latest instant that its stamps allow. Its last activity is the kernel's stamp. How often
-    it spoke in between is not invented.
+    It writes what was known, and when. A connection that was open before the watch
+    began is opened at the latest instant that its stamps allow. Its last activity is
+    the kernel's stamp. How often it spoke in between is not invented.
 
     Args:
         journal: Made with `clock_ns` on the monotonic clock.
         config: The limits and the tick of the watch.
-        closes: Whether the watch closes connections. If not, no timeout is in force, and an audit
-            judges none.
+        closes: Whether the watch closes connections. If not, no timeout is in force,
+            and an audit judges none.
         clock: Seconds, monotonic; it dates what is only known to have happened.
     Cost: about 350 bytes per open connection.
     """
@@ -96,7 +100,9 @@ class JournalBook:
         journal.witness(self._look)
 
     def _look(self, known: OpenStates) -> None:
-        """Between two looks nothing is known of a connection, not even whose turn it is."""
+        """Between two looks nothing is known of a connection, not even whose turn it
+        is.
+        """
         known.update({log: (log.last_ns, None) for log in list(self._logs.values())})
 
     def note(self, event: Event) -> None:
@@ -131,13 +137,16 @@ class JournalBook:
     def began(self, now: float) -> None:
         """Write that the first discovery is complete, at *now*, seconds.
 
-        Everything before is one stall: whoever was late by then could not be closed in time.
+        Everything before is one stall: whoever was late by then could not be closed in
+        time.
         """
         earliest = min((log.last_ns for log in self._logs.values()), default=to_ns(now))
         self._journal.stall(to_ns(now), max(to_ns(now) - earliest, 0))
 
     def stalled(self, now: float, lag: float) -> None:
-        """Write that the loop woke *lag* seconds late, at *now*, if that is worth a row."""
+        """Write that the loop woke *lag* seconds late, at *now*, if that is worth a
+        row.
+        """
         if lag > self._notable:
             self._journal.stall(to_ns(now), to_ns(lag))
 
@@ -147,13 +156,14 @@ class Runner:
 
     Args:
         target: Names the connections.
-        config: The limits and the tick; the jitter, the bound and the way of the closes.
+        config: The limits and the tick; the jitter, the bound and the way of the
+            closes.
         view: Makes the view that shows the watch it is given.
         closes: Whether anything is closed at all.
         clock: Seconds, monotonic.
     Raises:
-        Refusal: no limit is set, or one shorter than the tick; or *closes*, and a right or a
-            feature of the kernel is missing.
+        Refusal: no limit is set, or one shorter than the tick; or *closes*, and a right
+            or a feature of the kernel is missing.
     """
 
     def __init__(
@@ -201,7 +211,9 @@ class Runner:
         journal.config(int(self._clock() * 1e9), text)
 
     def run(self) -> int:
-        """Watch until SIGINT or SIGTERM, or until the target is gone for good; the exit status."""
+        """Watch until SIGINT or SIGTERM, or until the target is gone for good; the exit
+        status.
+        """
         with stoppable() as stop:
             self.view.start(str(self._target), self._closes)
             limits = self.watch.limits
@@ -220,7 +232,9 @@ class Runner:
         return 0
 
     def _loop(self, stop: threading.Event) -> None:
-        """Work off what is due, then a slice of a discovery, and sleep until more is to be done."""
+        """Work off what is due, then a slice of a discovery, and sleep until more is to
+        be done.
+        """
         next_dump = wake = self._clock()
         discovery: Iterator[None] | None = None
         pause = 0.0

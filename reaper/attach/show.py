@@ -1,8 +1,9 @@
-"""Shows a watch: a live table on a terminal, a line per event in a pipe, an object per line for a
-machine.
+"""Shows a watch: a live table on a terminal, a line per event in a pipe, an object per
+line for a machine.
 
-One rule: *a line can be acted on*. It names the connection as `ss` and the server's log do. It says
-what was done or would be done, by which limit, and for how long the client had been silent.
+One rule: *a line can be acted on*. It names the connection as `ss` and the server's log
+do. It says what was done or would be done, by which limit, and for how long the client
+had been silent.
 """
 
 from __future__ import annotations
@@ -105,7 +106,9 @@ class View:
         self._line(text)
 
     def refresh(self, now: float) -> float | None:
-        """Draw anew if it is time; returns when the next time is. None: this view never draws."""
+        """Draw anew if it is time; returns when the next time is. None: this view never
+        draws.
+        """
         return None
 
     def end(self) -> None:

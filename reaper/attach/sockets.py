@@ -1,10 +1,11 @@
-"""Looks at sockets that this process holds, by descriptor, and ends them by shutdown(2).
+"""Looks at sockets that this process holds, by descriptor, and ends them by
+shutdown(2).
 
 They are its own sockets, or duplicates of another process's.
 
-One rule: *a number is not a socket*. A descriptor may have been closed and given to another
-connection since it was noted, so each look compares the kernel's cookie first, and each close
-happens on a duplicate that was compared.
+One rule: *a number is not a socket*. A descriptor may have been closed and given to
+another connection since it was noted, so each look compares the kernel's cookie first,
+and each close happens on a duplicate that was compared.
 """
 
 from __future__ import annotations
@@ -83,14 +84,15 @@ def look(fd: int, clock: Callable[[], float]) -> Snapshot | None:
 
 
 def _answered(fd: int, seen: Snapshot) -> bool | None:
-    """Whether the server spoke last although both stamps are equal; None: this kernel does not say.
+    """Whether the server spoke last although both stamps are equal; None: this kernel
+    does not say.
 
-    A kernel that answers its peer quickly lets acknowledgements ride on the answers. When one has
-    to go alone, because no answer came within 40 ms, it stops doing so: then the option reads 1.
-    But a question in two segments is acknowledged at once, and the option stays 0. An answer that
-    the peer acknowledged a little later, by itself, came after the question. So did an answer if
-    the server has sent as many segments as came in, because a question in two segments would make
-    it one too few.
+    A kernel that answers its peer quickly lets acknowledgements ride on the answers.
+    When one has to go alone, because no answer came within 40 ms, it stops doing so:
+    then the option reads 1. But a question in two segments is acknowledged at once, and
+    the option stays 0. An answer that the peer acknowledged a little later, by itself,
+    came after the question. So did an answer if the server has sent as many segments as
+    came in, because a question in two segments would make it one too few.
     """
     if _option(fd, socket.IPPROTO_TCP, TCP_QUICKACK, 4)[:1] != b"\0":
         return False if acks_tell() else None
@@ -163,7 +165,8 @@ def end(
     clock: Callable[[], float],
     abort: Callable[[], bool] | None = None,
 ) -> str:
-    """Shut the connection behind *held* down if it is still the one, and still due; close *held*.
+    """Shut the connection behind *held* down if it is still the one, and still due;
+    close *held*.
 
     Args:
         held: A descriptor that is ours to close.
@@ -172,7 +175,8 @@ def end(
         clock: Seconds, monotonic.
         abort: Called instead of shutdown(2); returns False if the connection has ended.
     Returns:
-        "closed", "averted" (by the final check), "gone" or "other": *held* is another socket.
+        "closed", "averted" (by the final check), "gone" or "other": *held* is another
+        socket.
     """
     try:
         if cookie(held) != cookie_of(ident):
@@ -184,7 +188,8 @@ def end(
             return "averted"
         if abort is not None:
             return "closed" if abort() else "gone"
-        # One call after the check; the method of a socket object would make five between.
+        # One call after the check; the method of a socket object would make five
+        # between.
         if _shutdown(held, socket.SHUT_RDWR):
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code))
@@ -204,12 +209,13 @@ def end(
 
 
 def asking(seconds: int) -> dict[int, int]:
-    """The TCP options by which our kernel asks a peer after *seconds* of silence, and asks again.
+    """The TCP options by which our kernel asks a peer after *seconds* of silence, and
+    asks again.
 
-    If nothing answers, our kernel ends the connection by itself, whether or not anyone watches:
-    after `KEEPALIVES` more questions, and by default after 15 retransmissions. Both take longer
-    than `Limits.vanished` and what may be added to it, or it would end what is not due, and say
-    nothing.
+    If nothing answers, our kernel ends the connection by itself, whether or not anyone
+    watches: after `KEEPALIVES` more questions, and by default after 15 retransmissions.
+    Both take longer than `Limits.vanished` and what may be added to it, or it would end
+    what is not due, and say nothing.
     """
     found = {
         socket.TCP_KEEPIDLE: seconds,
@@ -222,11 +228,12 @@ def asking(seconds: int) -> dict[int, int]:
 
 
 def ask(held: int, ident: bytes, seconds: int) -> str:
-    """Have the kernel ask the peer of *held*, if it is that of *ident*, after *seconds* of silence.
+    """Have the kernel ask the peer of *held*, if it is that of *ident*, after *seconds*
+    of silence.
 
-    It asks by keep-alives, which a live peer's kernel answers, and, where ours can (Linux 6.15), by
-    probes of a full window as often. It does not use TCP_USER_TIMEOUT, which ends a peer whose
-    window is full although that answers each probe.
+    It asks by keep-alives, which a live peer's kernel answers, and, where ours can
+    (Linux 6.15), by probes of a full window as often. It does not use TCP_USER_TIMEOUT,
+    which ends a peer whose window is full although that answers each probe.
 
     Returns:
         "asked" or "other"; *held* is closed.

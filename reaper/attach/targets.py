@@ -2,20 +2,21 @@
 
 They are those of a process and its children, or those of a listening address.
 
-One rule: *never more than was asked for*. Only connections that came in through a listening TCP
-socket are meant: never a listening socket itself, never an outgoing connection, never a UNIX
-socket, never our own process.
+One rule: *never more than was asked for*. Only connections that came in through a
+listening TCP socket are meant: never a listening socket itself, never an outgoing
+connection, never a UNIX socket, never our own process.
 
-The answer changes while we watch: servers restart, workers come and go, listening sockets and
-connections are handed over. So `listeners` is asked again at each discovery, and what processes
-hold is read again now and then, whether or not anything looks new: every `READ_EVERY` seconds, or
-as often as `READ_SHARE` of a core allows. Even so it is a hint, because descriptors are closed and
-reused behind our back. Whoever takes one compares the socket's cookie, and has the descriptors read
-again when it differs.
+The answer changes while we watch: servers restart, workers come and go, listening
+sockets and connections are handed over. So `listeners` is asked again at each
+discovery, and what processes hold is read again now and then, whether or not anything
+looks new: every `READ_EVERY` seconds, or as often as `READ_SHARE` of a core allows.
+Even so it is a hint, because descriptors are closed and reused behind our back. Whoever
+takes one compares the socket's cookie, and has the descriptors read again when it
+differs.
 
-Reading all descriptors of a process takes time, and other users may have as many as they like. So
-only the processes that are known to serve the target are read by the thread that closes; `holders`
-looks for others beside it.
+Reading all descriptors of a process takes time, and other users may have as many as
+they like. So only the processes that are known to serve the target are read by the
+thread that closes; `holders` looks for others beside it.
 """
 
 from __future__ import annotations
@@ -38,11 +39,14 @@ from .netlink import Address, Network, addresses_of
 READ_EVERY = 10.0
 """Seconds between two readings of all descriptors while nothing looks new, at least."""
 READ_SHARE = 0.01
-"""The most of a core that these readings take: of 100,000 descriptors, about one a minute."""
+"""The most of a core that these readings take: of 100,000 descriptors, about one a
+minute.
+"""
 
 
 class Target(ABC):
-    """A choice of connections, and a map of the sockets of the processes that hold them.
+    """A choice of connections, and a map of the sockets of the processes that hold
+    them.
 
     Attributes:
         kernel: Where the connections are asked for.
@@ -52,7 +56,8 @@ class Target(ABC):
         served: Whether anything listened at the last dump.
         read_at: When the descriptors were read last; -inf: never.
         tells_gaps: Whether it is news for people when nothing listens for a while.
-    Cost: about 200 bytes per socket of these processes, once their descriptors were read.
+    Cost: about 200 bytes per socket of these processes, once their descriptors were
+    read.
     """
 
     restricted: bool = True
@@ -67,7 +72,8 @@ class Target(ABC):
         self.tells_gaps: bool = True
         self.read_at: float = float("-inf")
         self._clock = clock
-        # Time that this thread works: what it waits for a processor costs nobody anything.
+        # Time that this thread works: what it waits for a processor costs nobody
+        # anything.
         self._worked: Callable[[], float] = time.thread_time
         self._read_took = 0.0
         self._places: dict[int, tuple[int, int]] = {}
@@ -76,7 +82,8 @@ class Target(ABC):
 
     @abstractmethod
     def listeners(self) -> list[Listener]:
-        """The listening sockets whose connections are meant now; none while the server restarts.
+        """The listening sockets whose connections are meant now; none while the server
+        restarts.
 
         Raises:
             Refusal: the target is gone for good.
@@ -87,7 +94,8 @@ class Target(ABC):
         """The processes that may hold the connections now."""
 
     def dump(self, info: bool) -> Iterator[Found]:
-        """The connections of all listening sockets that are meant; ask `wanted` about each.
+        """The connections of all listening sockets that are meant; ask `wanted` about
+        each.
 
         Raises:
             Refusal: the target is gone for good.
@@ -111,7 +119,8 @@ class Target(ABC):
     def wanted(self, found: Found) -> bool:
         """Whether a connection that is not known yet is meant.
 
-        One that the server has not accepted yet is not meant now, and may be at the next dump.
+        One that the server has not accepted yet is not meant now, and may be at the
+        next dump.
         """
         if not found.inode or not self._allowed(found.ident):
             return False
@@ -140,7 +149,9 @@ class Target(ABC):
         return False
 
     def find(self, inode: int) -> tuple[int, int] | None:
-        """(pid, descriptor) of the first holder of the socket, by the last scan; None: nobody."""
+        """(pid, descriptor) of the first holder of the socket, by the last scan; None:
+        nobody.
+        """
         return self._places.get(inode)
 
     def __contains__(self, inode: int) -> bool:
@@ -155,10 +166,11 @@ class Target(ABC):
         return not any(remote in network for network in self.never)
 
     def _news(self, listeners: list[Listener], read_at: float, took: float = 0.0) -> bool:
-        """Whether it is time to read again what was read at *read_at*, in *took* seconds of work.
+        """Whether it is time to read again what was read at *read_at*, in *took*
+        seconds of work.
 
-        It is if another socket listens than at the last call, or after `READ_EVERY` seconds; after
-        more, if a reading would take more than `READ_SHARE` of a core.
+        It is if another socket listens than at the last call, or after `READ_EVERY`
+        seconds; after more, if a reading would take more than `READ_SHARE` of a core.
         """
         before, self._known = self._known, frozenset(listener.inode for listener in listeners)
         pause = max(READ_EVERY, took / READ_SHARE)
@@ -166,14 +178,16 @@ class Target(ABC):
 
 
 class ByPid(Target):
-    """The connections of a process and its descendants, by the listening sockets that they hold.
+    """The connections of a process and its descendants, by the listening sockets that
+    they hold.
 
     Args:
         pid: The process.
         kernel: The kernel of its network namespace.
         waits: Whether the process may listen later, if it does not listen now.
     Raises:
-        Refusal: there is no such process, its descriptors may not be read, or it listens nowhere.
+        Refusal: there is no such process, its descriptors may not be read, or it
+            listens nowhere.
     """
 
     def __init__(self, pid: int, kernel: Linux, waits: bool = False) -> None:
@@ -210,7 +224,8 @@ class ByPid(Target):
 
 
 class ByListen(Target):
-    """The connections to a listening address, whichever process serves it, also after a restart.
+    """The connections to a listening address, whichever process serves it, also after a
+    restart.
 
     Raises:
         Refusal: nothing listens there.
@@ -234,18 +249,18 @@ class ByListen(Target):
         found = [listener for listener in self.kernel.listeners() if self._means(listener)]
         if self._host.is_unspecified:
             return found
-        # If the server listens everywhere, only connections to the address that was asked for are
-        # meant.
+        # If the server listens everywhere, only connections to the address that was
+        # asked for are meant.
         return [listener._replace(address=self.address) for listener in found]
 
     def pids(self) -> list[int]:
         """The processes that may hold its connections now, as far as they are known.
 
-        If the server has restarted, and after `READ_EVERY` seconds, others are looked for: see
-        `searching`, and ask again.
+        If the server has restarted, and after `READ_EVERY` seconds, others are looked
+        for: see `searching`, and ask again.
 
-        Cost: the first call reads the descriptors of all processes, until it has found a holder of
-        each listening socket.
+        Cost: the first call reads the descriptors of all processes, until it has found
+        a holder of each listening socket.
         """
         listeners = self.listeners()
         if not self.searching and self._news(listeners, self._searched_at):
@@ -264,7 +279,8 @@ class ByListen(Target):
             return False
         if asked == found or asked.is_unspecified:  # Whoever asks for any address asks for each.
             return True
-        # A wildcard serves each address of the machine; one of IPv6 serves those of IPv4, too.
+        # A wildcard serves each address of the machine; one of IPv6 serves those of
+        # IPv4, too.
         return found.is_unspecified and (listener.family == socket.AF_INET6 or asked.version == 4)
 
     def __str__(self) -> str:
@@ -294,7 +310,9 @@ def parse_address(text: str) -> Address:
 
 
 def descendants(pids: Iterable[int]) -> list[int]:
-    """*pids* and all processes that come from them, but never this one nor any that has ended."""
+    """*pids* and all processes that come from them, but never this one nor any that has
+    ended.
+    """
     found: set[int] = set()
     for pid in pids:
         with suppress(psutil.Error):

@@ -1,28 +1,29 @@
-"""The watch: it knows which connections there are, which to look at next, and what to do when one
-is due.
+"""The watch: it knows which connections there are, which to look at next, and what to
+do when one is due.
 
-One rule: *a connection is looked at when something can be due, and not before*. A look costs the
-kernel a hash lookup, and what it shows says when the next one is worth while. New connections are
-found by a dump, at half the shortest limit.
+One rule: *a connection is looked at when something can be due, and not before*. A look
+costs the kernel a hash lookup, and what it shows says when the next one is worth while.
+New connections are found by a dump, at half the shortest limit.
 
-What cannot be told is not closed. Where question and answer fell into one jiffy, only the socket in
-hand may tell whether the server owes an answer. If it does not tell either, that is said, once per
-silence.
+What cannot be told is not closed. Where question and answer fell into one jiffy, only
+the socket in hand may tell whether the server owes an answer. If it does not tell
+either, that is said, once per silence.
 
-An outgoing connection of the server's is never closed, although it may use the listening port. A
-busy connection may not show who opened it, or show it wrongly (see `tcpinfo`). So it is watched
-only once a look shows that it came in, and each later look, the final check on the very socket
-included, may still show that it did not; then it is dropped. If a later look cannot show it any
-more, because the kernel has miscounted, what was found before holds.
+An outgoing connection of the server's is never closed, although it may use the
+listening port. A busy connection may not show who opened it, or show it wrongly (see
+`tcpinfo`). So it is watched only once a look shows that it came in, and each later
+look, the final check on the very socket included, may still show that it did not; then
+it is dropped. If a later look cannot show it any more, because the kernel has
+miscounted, what was found before holds.
 
-Most connections do nothing between two dumps, and are nothing but a key and a `Kept` of some 150
-bytes. Time is cut into steps of a tenth of a tick, and the agenda has a list of idents for each step
-in which something is to be looked at. A row stands in one list; when a dump puts its look off, only
-its own `step` changes, and it is moved when the step of its list has come. A row that is discarded
-stays in its list until then, too.
+Most connections do nothing between two dumps, and are nothing but a key and a `Kept` of
+some 150 bytes. Time is cut into steps of a tenth of a tick, and the agenda has a list
+of idents for each step in which something is to be looked at. A row stands in one list;
+when a dump puts its look off, only its own `step` changes, and it is moved when the
+step of its list has come. A row that is discarded stays in its list until then, too.
 
-The watch has no clock and does no I/O: `now` is an argument, the kernel and the hands are given. It
-never blocks longer than one slice of work.
+The watch has no clock and does no I/O: `now` is an argument, the kernel and the hands
+are given. It never blocks longer than one slice of work.
 """
 
 from __future__ import annotations
@@ -54,26 +55,34 @@ STEPS = 16
 RETRY = 1.0
 """The least seconds until a connection that could not be reached is tried again."""
 LOOKS_PER_TICK = 10
-"""How many times within a tick looks may begin; those that come due between are one wake-up."""
+"""How many times within a tick looks may begin; those that come due between are one
+wake-up.
+"""
 FURTHEST = 1e9
 """The instant, in seconds, that stands for never."""
 
 
 REPORTED, OVERDUE, TO_ASK = 1, 2, 4
-"""Flags of a kept row: see `Row.reported` and `Row.overdue`; and its peer shall be asked, but its
-socket was not found yet."""
+"""Flags of a kept row: see `Row.reported` and `Row.overdue`; and its peer shall be
+asked, but its socket was not found yet.
+"""
 QUEUED = 0
-"""The step of a row whose look is due, and waits for its turn or for the bound on closes."""
+"""The step of a row whose look is due, and waits for its turn or for the bound on
+closes.
+"""
 
 _KEPT = struct.Struct("=Idddqq???")
 _RATES = struct.Struct("=dqd")
-"""What `Kept.packed` has: an inode, and a `Memory` without and with the part that only `write` and
-`min_in_rate` need."""
+"""What `Kept.packed` has: an inode, and a `Memory` without and with the part that only
+`write` and `min_in_rate` need.
+"""
 
 
 @dataclass(slots=True, eq=False)
 class Row:
-    """One watched connection while something is decided about it; otherwise it is a `Kept`."""
+    """One watched connection while something is decided about it; otherwise it is a
+    `Kept`.
+    """
 
     ident: bytes
     inode: int
@@ -87,7 +96,8 @@ class Row:
 
 
 class Kept:
-    """One watched connection while nothing is decided about it, in as few bytes as can be.
+    """One watched connection while nothing is decided about it, in as few bytes as can
+    be.
 
     There may be as many as the machine can hold, and most of them do nothing.
     """
@@ -109,14 +119,18 @@ class Event(NamedTuple):
     """What happened to one connection. Instants are seconds on the monotonic clock."""
 
     kind: str
-    """One of: found; due (reported, not closed); closed; averted (by the final check); gone (it
-    ended without us, or turns out to be outgoing); unsure (it is silent, or waits for an answer:
-    nothing tells); unreachable (no process that we may touch holds it)."""
+    """One of: found; due (reported, not closed); closed; averted (by the final check);
+    gone (it ended without us, or turns out to be outgoing); unsure (it is silent, or
+    waits for an answer: nothing tells); unreachable (no process that we may touch holds
+    it).
+    """
     at: float
     """`NONE`: only that it happened is known, just now or since the previous check."""
     ident: bytes
     opened: float
-    """The latest instant at which a connection that was found can have been opened; else `NONE`."""
+    """The latest instant at which a connection that was found can have been opened;
+    else `NONE`.
+    """
     since: float = NONE
     """Since when, at the latest, its peer has been silent."""
     reason: str = ""
@@ -143,25 +157,30 @@ class Counts:
     timely: int = 0
     """How many of these became due while they were watched."""
     max_lateness: float = 0.0
-    """The longest time from due to closed (or reported) among the timely ones, seconds."""
+    """The longest time from due to closed (or reported) among the timely ones,
+    seconds.
+    """
 
 
 class Watch:
     """Watches connections.
 
     Args:
-        look: Asks the kernel for connections by ident; answers None for each that is gone.
+        look: Asks the kernel for connections by ident; answers None for each that is
+            gone.
         limits: What is not tolerated.
-        glance: As *look*, but shows each to a function first, and leaves out those that it knows; see
-            `Linux.glance`. None: each is looked at.
-        tick: Seconds, > 0: a due connection is closed at most one tick late, plus our own stall.
-        end: Closes a connection, see `Hands.end`; None: a look has to do for a final check.
-        ask: Has the kernel ask a silent peer for `Limits.vanished`, see `Hands.ask`; None: nobody
-            has it ask.
-        closes: Whether connections are closed. If not, a due one is reported, once per silence; the
-            final check is made all the same.
-        jitter: 0..1: the most by which a timeout of silence is lengthened, differently for each
-            connection.
+        glance: As *look*, but shows each to a function first, and leaves out those that
+            it knows; see `Linux.glance`. None: each is looked at.
+        tick: Seconds, > 0: a due connection is closed at most one tick late, plus our
+            own stall.
+        end: Closes a connection, see `Hands.end`; None: a look has to do for a final
+            check.
+        ask: Has the kernel ask a silent peer for `Limits.vanished`, see `Hands.ask`;
+            None: nobody has it ask.
+        closes: Whether connections are closed. If not, a due one is reported, once per
+            silence; the final check is made all the same.
+        jitter: 0..1: the most by which a timeout of silence is lengthened, differently
+            for each connection.
         reaps_per_second: The most that are closed per second; 0: no bound.
         on: Told every event, at once; must not raise.
     Raises:
@@ -198,9 +217,12 @@ class Watch:
         self._stalls_matter = limits.write > 0
         self.limits = limits
         self.rows: dict[bytes, Kept] = {}
-        """The watched connections by ident. A connection costs about 300 bytes altogether."""
+        """The watched connections by ident. A connection costs about 300 bytes
+        altogether.
+        """
         self.counts: Counts = Counts()
-        # A tenth of a tick: looks that come due together are one wake-up, and none is too soon.
+        # A tenth of a tick: looks that come due together are one wake-up, and none is
+        # too soon.
         self._step = check_timeout("tick", tick) / LOOKS_PER_TICK
         self._agenda: dict[int, list[bytes]] = {}
         self._same: dict[int, int] = {}  # Each step once, as an object that all its rows share.
@@ -217,7 +239,9 @@ class Watch:
     # -- who is there
 
     def add(self, ident: bytes, inode: int, seen: Snapshot) -> None:
-        """Watch one more connection, from what *seen* shows, unless it is watched already."""
+        """Watch one more connection, from what *seen* shows, unless it is watched
+        already.
+        """
         if ident in self.rows:
             return
         verdict, memory = judge(seen, Memory(seen.after), self._limits_of(ident))
@@ -232,11 +256,13 @@ class Watch:
         return self.rows.pop(ident, None) is not None
 
     def sighted(self, ident: bytes, at: float, heard: float, queued: int, vain: int) -> bool:
-        """Note that a dump shows a connection; whether it is watched. See `kernel.Sighted`.
+        """Note that a dump shows a connection; whether it is watched. See
+        `kernel.Sighted`.
 
-        What a dump says of a connection may show that nothing can be due for longer than was known
-        so far. Then the next look is put off: the row stays in the list of its earlier step, and is
-        moved to that of its new one when the earlier step has come.
+        What a dump says of a connection may show that nothing can be due for longer
+        than was known so far. Then the next look is put off: the row stays in the list
+        of its earlier step, and is moved to that of its new one when the earlier step
+        has come.
         """
         kept = self.rows.get(ident)
         if kept is None:
@@ -256,9 +282,11 @@ class Watch:
         return True
 
     def _glanced(self, ident: bytes, at: float, heard: float, queued: int, vain: int) -> bool:
-        """Postpone a due look if the snapshot shows recent activity. Returns whether it did.
+        """Postpone a due look if the snapshot shows recent activity. Returns whether it
+        did.
 
-        A dump does the same. Most connections that come due have spoken since the last look.
+        A dump does the same. Most connections that come due have spoken since the last
+        look.
         """
         kept = self.rows.get(ident)
         if kept is None:
@@ -273,10 +301,12 @@ class Watch:
         return True
 
     def _worth_while(self, kept: Kept, at: float, heard: float, asked: bool) -> int:
-        """The step before which no look at *kept* is worth while; 0: this does not tell.
+        """The step before which no look at *kept* is worth while; 0: this does not
+        tell.
 
         Args:
-            kept: A row without `write` and `min_in_rate`, whose peer has sent something.
+            kept: A row without `write` and `min_in_rate`, whose peer has sent
+                something.
             at: When it was shown, at the earliest.
             heard: When its peer was heard last, at the earliest.
             asked: Whether its peer's kernel owes an answer.
@@ -294,13 +324,15 @@ class Watch:
     def discover(
         self, dump: Iterable[Found | None], wanted: Callable[[Found], bool]
     ) -> Iterator[None]:
-        """Compare the table with a whole *dump*: add new connections, drop those that have ended.
+        """Compare the table with a whole *dump*: add new connections, drop those that
+        have ended.
 
-        This is a generator: each step is a slice of work, and other calls may come between.
+        This is a generator: each step is a slice of work, and other calls may come
+        between.
 
         Args:
-            dump: Every open connection of every listener, once; see `Linux.survey`. Those that were
-                shown to `sighted` may be missing.
+            dump: Every open connection of every listener, once; see `Linux.survey`.
+                Those that were shown to `sighted` may be missing.
             wanted: Whether a connection that is not watched yet is meant.
         """
         self._serial += 1
@@ -319,8 +351,8 @@ class Watch:
                 fresh.clear()
                 yield
         self._admit(fresh)
-        # A dump is not one instant's: a connection that it did not show may only have moved. So the
-        # kernel is asked for each.
+        # A dump is not one instant's: a connection that it did not show may only have
+        # moved. So the kernel is asked for each.
         unseen = [ident for ident, kept in rows.items() if kept.mark != serial]
         for start in range(0, len(unseen), SLICE):
             part = [ident for ident in unseen[start : start + SLICE] if ident in rows]
@@ -340,7 +372,9 @@ class Watch:
     # -- who is due
 
     def next_wakeup(self, now: float) -> float | None:
-        """The instant at which `advance` next has something to do; None: nothing is watched."""
+        """The instant at which `advance` next has something to do; None: nothing is
+        watched.
+        """
         if self._due:
             return now
         at = self._order[0] * self._step if self._order else None
@@ -380,7 +414,9 @@ class Watch:
         return len(batch) + held
 
     def _begin(self, step: int) -> None:
-        """Queue the looks of *step*, which has come, and move those that were put off."""
+        """Queue the looks of *step*, which has come, and move those that were put
+        off.
+        """
         del self._same[step]
         rows, agenda = self.rows, self._agenda
         for ident in agenda.pop(step):
@@ -419,7 +455,8 @@ class Watch:
         def again(seen: Snapshot) -> bool:
             judged = judge(seen, row.known, limits)
             last.append((seen, *judged))
-            # A watched connection was found to have come in, before the kernel miscounted.
+            # A watched connection was found to have come in, before the kernel
+            # miscounted.
             incoming = seen.outgoing is False or seen.miscounted
             return judged[0].due and judged[0].sure and incoming and self._closes
 
@@ -520,7 +557,9 @@ class Watch:
         return kept
 
     def _shared(self, step: int) -> int:
-        """*step* as an object that all rows of that step share, with a list in the agenda."""
+        """*step* as an object that all rows of that step share, with a list in the
+        agenda.
+        """
         same = self._same.get(step)
         if same is None:
             same = self._same[step] = step
@@ -541,7 +580,8 @@ class Watch:
             elif outcome == "later":
                 at = min(at, now + self.limits.asks)
         kept = self._keep(row)
-        # The step after that of *at*: a look at a step that began before would be too soon.
+        # The step after that of *at*: a look at a step that began before would be too
+        # soon.
         kept.step = self._shared(max(int(min(at, FURTHEST) / self._step), 0) + 1)
         self._agenda[kept.step].append(row.ident)
 

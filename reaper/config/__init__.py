@@ -1,5 +1,5 @@
-"""One frozen, typed configuration. A setting is declared once; everything said about it is derived
-from that.
+"""One frozen, typed configuration. A setting is declared once; everything said about it
+is derived from that.
 
 Stability: public.
 """

@@ -1,6 +1,6 @@
-"""What proxies, load balancers and pools of connections do with an idle connection, and with a
-response that pauses. One of the two sides must be the first to close an idle connection, or
-requests are lost.
+"""What proxies, load balancers and pools of connections do with an idle connection, and
+with a response that pauses. One of the two sides must be the first to close an idle
+connection, or requests are lost.
 
 `reaper-loadgen probe --listen` measures the idle time of a proxy that you can run.
 """
@@ -20,12 +20,13 @@ class Balancer:
     Attributes:
         title: As its users call it.
         idle: Seconds after which it gives an idle connection up, by default.
-        tells: True: it closes the connection, and so must be the first to do it, or its next
-            request meets our close and its client a 502. False: it forgets the connection silently,
-            and so we must be first.
+        tells: True: it closes the connection, and so must be the first to do it, or its
+            next request meets our close and its client a 502. False: it forgets the
+            connection silently, and so we must be first.
         source: Where that is said.
-        reads: Seconds of silence in the midst of a response after which it gives that up, by
-            default; None: it does not, or bytes do not help, or there is no default.
+        reads: Seconds of silence in the midst of a response after which it gives that
+            up, by default; None: it does not, or bytes do not help, or there is no
+            default.
         cuts: What that is called there.
     """
 
@@ -38,8 +39,8 @@ class Balancer:
 
     @property
     def ping(self) -> float:
-        """Seconds of silence after which a stream behind it should write something: a third of
-        `reads`, so that one ping may be late, or lost.
+        """Seconds of silence after which a stream behind it should write something: a
+        third of `reads`, so that one ping may be late, or lost.
         """
         if self.reads is None:
             return 0.0

@@ -1,5 +1,5 @@
-"""`check` says what a configuration means, where its values come from and what is unwise about it;
-`table` writes the tables of the pages.
+"""`check` says what a configuration means, where its values come from and what is
+unwise about it; `table` writes the tables of the pages.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ GOOD, FAILED, UNUSABLE = 0, 1, 2
 
 
 def add_commands(commands: Any, tables: Sequence[Table] = ()) -> None:
-    """Add `check` and `table` to *commands*, argparse's subparsers; each sets `run` to what takes
-    the parsed flags. `table` writes the table of settings, and *tables*.
+    """Add `check` and `table` to *commands*, argparse's subparsers; each sets `run` to
+    what takes the parsed flags. `table` writes the table of settings, and *tables*.
     """
     check = commands.add_parser(
         "check",
@@ -105,7 +105,9 @@ def _descriptors() -> int:
 
 
 def _vain(config: ReaperConfig, server: str | None) -> list[Finding]:
-    """A warning for each setting that does nothing in *server*; None: none was named."""
+    """A warning for each setting that does nothing in *server*; None: none was
+    named.
+    """
     found = without_effect(config, [server] if server else [])
     return [
         Finding("warning", path, f"no effect in {server}" + (f"; instead: {but}" if but else ""))
@@ -177,8 +179,8 @@ def _table(tables: Sequence[Table], parsed: argparse.Namespace) -> int:
 
 
 def markdown(sections: tuple[str, ...] = SECTIONS) -> str:
-    """One table per section: name, default, meaning, precedent. A line before it says which settings a
-    reload reaches.
+    """One table per section: name, default, meaning, precedent. A line before it says
+    which settings a reload reaches.
     """
     parts = []
     for section in sections:
@@ -204,7 +206,8 @@ def markdown(sections: tuple[str, ...] = SECTIONS) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table that pages show between two markers: documentation that is written twice drifts.
+    """A table that pages show between two markers: documentation that is written twice
+    drifts.
 
     Attributes:
         name: What the markers call it.

@@ -1,7 +1,8 @@
 """Durations as people write them: `250ms`, `30s`, `5m`, `1h30m`, `7d`.
 
-One rule: *text and seconds are the same number*. Reading goes through exact fractions, so that
-`parse_duration(format_duration(x)) == x` for every finite x >= 0, to the last bit.
+One rule: *text and seconds are the same number*. Reading goes through exact fractions,
+so that `parse_duration(format_duration(x)) == x` for every finite x >= 0, to the last
+bit.
 """
 
 from __future__ import annotations
@@ -33,16 +34,16 @@ def parse_duration(text: str) -> float:
     """The number of seconds that *text* says.
 
     Args:
-        text: A decimal number and one of the units `d`, `h`, `m`, `s`, `ms`, or several of these
-            in that order, as `1m30s`, with nothing between or around them.
+        text: A decimal number and one of the units `d`, `h`, `m`, `s`, `ms`, or several
+            of these in that order, as `1m30s`, with nothing between or around them.
 
     Returns:
-        Seconds, finite, >= 0. `0s` is zero; what zero means is the caller's (a timeout of zero is
-        switched off).
+        Seconds, finite, >= 0. `0s` is zero; what zero means is the caller's (a timeout
+        of zero is switched off).
 
     Raises:
-        InvalidArgument: *text* is not a string of that form, or too large for a float; the message
-            shows it.
+        InvalidArgument: *text* is not a string of that form, or too large for a float;
+            the message shows it.
     """
     match = _TEXT.fullmatch(text) if isinstance(text, str) else None
     if match is not None:
@@ -55,7 +56,8 @@ def parse_duration(text: str) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """The shortest text in the largest unit that divides *seconds*; `90m`, `1.5ms`, `0s`.
+    """The shortest text in the largest unit that divides *seconds*; `90m`, `1.5ms`,
+    `0s`.
 
     Args:
         seconds: Finite, >= 0.

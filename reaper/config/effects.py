@@ -1,8 +1,10 @@
-"""Where a setting acts: one row per setting, and for each server whether it has an effect there.
+"""Where a setting acts: one row per setting, and for each server whether it has an
+effect there.
 
-The rule of this module: *what a server does not do is written here, and nowhere else*. `reaper run`
-and its `--explain`, `reaper check --for`, the line in the log and, by `pages`, docs/settings/ are
-made of it. tests/run/test_effects.py has every server read its settings, and compares.
+The rule of this module: *what a server does not do is written here, and nowhere else*.
+`reaper run` and its `--explain`, `reaper check --for`, the line in the log and, by
+`pages`, docs/settings/ are made of it. tests/run/test_effects.py has every server read
+its settings, and compares.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ class Effect(NamedTuple):
 
     Attributes:
         acts: The servers in which it acts.
-        but: For some of them, what is to be known of it. For some of the others, what holds instead.
+        but: For some of them, what is to be known of it. For some of the others, what
+            holds instead.
     """
 
     acts: frozenset[str]
@@ -55,8 +58,8 @@ def _name(server: str) -> str:
 
 
 def _row(servers: str, /, **but: str) -> Effect:
-    """A row: the names of *servers*, separated by blanks; *but* by names in which `_` stands for
-    `-`.
+    """A row: the names of *servers*, separated by blanks; *but* by names in which `_`
+    stands for `-`.
     """
     acts = frozenset(servers.split())
     notes = {name.replace("_", "-"): text for name, text in but.items()}
@@ -224,12 +227,15 @@ EFFECTS: Mapping[str, Effect] = {
     "server.behind": _row(""),
     **{path: _row("outside") for path in OPTIONS if path.startswith("attach.")},
 }
-"""By setting. `server.behind` is for `reaper check`; what follows from it acts by its own name."""
+"""By setting. `server.behind` is for `reaper check`; what follows from it acts by its
+own name.
+"""
 
 
 def without_effect(config: ReaperConfig, servers: Iterable[str]) -> dict[str, str]:
-    """Return the settings that *config* sets, by any means, and that do nothing in one of *servers*,
-    each with what holds instead, or nothing. They come in the order of the settings.
+    """Return the settings that *config* sets, by any means, and that do nothing in one
+    of *servers*, each with what holds instead, or nothing. They come in the order of
+    the settings.
 
     `[attach]` and `server.behind` are for other readers, and are never named.
     """
@@ -247,6 +253,8 @@ def without_effect(config: ReaperConfig, servers: Iterable[str]) -> dict[str, st
 
 
 def said(found: Mapping[str, str]) -> str:
-    """Write *found*, what `without_effect` returned, for people in one line; empty if it is empty."""
+    """Write *found*, what `without_effect` returned, for people in one line; empty if
+    it is empty.
+    """
     parts = (f"{path} (instead: {but})" if but else path for path, but in found.items())
     return "set, but without effect here: " + ", ".join(parts) if found else ""

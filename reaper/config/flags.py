@@ -1,7 +1,8 @@
 """Command lines have the settings as flags, and say errors in one line.
 
-One rule: *a flag is a setting*. Flags are made from `reaper.config.OPTIONS`, so `--help` says what
-the documentation says, and their values go through the same checks as those of a file.
+One rule: *a flag is a setting*. Flags are made from `reaper.config.OPTIONS`, so
+`--help` says what the documentation says, and their values go through the same checks
+as those of a file.
 """
 
 from __future__ import annotations
@@ -24,17 +25,20 @@ _PREFIX = "setting "  # no other option has such an attribute, for it has a spac
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser that says what is wrong in one line on stderr and exits with status 2.
+    """An ArgumentParser that says what is wrong in one line on stderr and exits with
+    status 2.
 
     Attributes:
-        runs_a_command: Whether it reads a command after `--`; a flag before that is not known may
-            be one of the command's.
+        runs_a_command: Whether it reads a command after `--`; a flag before that is not
+            known may be one of the command's.
     """
 
     runs_a_command: bool = False
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As in the base class, but what is not known is an error here: this parser knows why."""
+        """As in the base class, but what is not known is an error here: this parser
+        knows why.
+        """
         given = sys.argv[1:] if args is None else list(args)
         found, unknown = super().parse_known_args(_joined(given), namespace)
         if unknown:
@@ -49,12 +53,15 @@ class Parser(argparse.ArgumentParser):
         return found, unknown
 
     def error(self, message: str) -> NoReturn:
-        """Print *message* after the program's name and exit; the usage is one `--help` away."""
+        """Print *message* after the program's name and exit; the usage is one `--help`
+        away.
+        """
         self.exit(2, f"{self.prog}: {message}\n")
 
 
 def _joined(args: list[str]) -> list[str]:
-    """*args*, with a value that begins with a minus and a digit behind the `=` of its flag.
+    """*args*, with a value that begins with a minus and a digit behind the `=` of its
+    flag.
 
     argparse takes such a value for another flag, and says that one argument is missing.
     """
@@ -70,7 +77,9 @@ def _joined(args: list[str]) -> list[str]:
 
 
 def duration(least: float) -> Callable[[str], float]:
-    """Return the `type` of a flag that is no setting: it reads a duration of *least* seconds or more."""
+    """Return the `type` of a flag that is no setting: it reads a duration of *least*
+    seconds or more.
+    """
 
     def read(text: str) -> float:
         with suppress(InvalidArgument):
@@ -90,8 +99,8 @@ def add_version(parser: argparse.ArgumentParser) -> None:
 
 
 def add_completion(commands: Any, whole: Callable[[], argparse.ArgumentParser]) -> None:
-    """Add `completion` to *commands*, argparse's subparsers; *whole* makes the parser of everything
-    that it completes.
+    """Add `completion` to *commands*, argparse's subparsers; *whole* makes the parser
+    of everything that it completes.
     """
     text = "Print the script by which a shell completes this command, to be sourced. Needs shtab."
     command = commands.add_parser("completion", help=text, description=text)
@@ -113,11 +122,13 @@ def add_completion(commands: Any, whole: Callable[[], argparse.ArgumentParser]) 
 def add_settings(
     parser: argparse.ArgumentParser, sections: Iterable[str], prefix: str = ""
 ) -> None:
-    """Give *parser* one flag for every setting of *sections*, in the order of the documentation.
+    """Give *parser* one flag for every setting of *sections*, in the order of the
+    documentation.
 
     Args:
         parser: Gets one argument group per section.
-        sections: Names among `reaper.config.SECTIONS`; or `section.key`, for a single setting.
+        sections: Names among `reaper.config.SECTIONS`; or `section.key`, for a single
+            setting.
         prefix: Of the settings' flags, to be left out here.
     """
     for section in sections:
@@ -140,7 +151,9 @@ def add_settings(
 
 
 def settings(arguments: argparse.Namespace) -> dict[str, object]:
-    """The flags of `add_settings` that were given: `section.key` -> text, for `ReaperConfig.load`."""
+    """The flags of `add_settings` that were given: `section.key` -> text, for
+    `ReaperConfig.load`.
+    """
     return {
         name.removeprefix(_PREFIX): value
         for name, value in vars(arguments).items()

@@ -1,7 +1,8 @@
 """The lint finds what a configuration may say and yet should not.
 
-One rule: *a finding says what would be right*. An `error` is a configuration that cannot keep its
-promise, a `warning` one that keeps it at a price, a `note` a consequence worth knowing.
+One rule: *a finding says what would be right*. An `error` is a configuration that
+cannot keep its promise, a `warning` one that keeps it at a price, a `note` a
+consequence worth knowing.
 """
 
 from __future__ import annotations
@@ -60,15 +61,15 @@ class Finding:
 
 
 def tick_for(shortest: float) -> float:
-    """The coarsest tick of a round number within a tenth of *shortest*, a timeout in seconds; 10 ms
-    at least.
+    """The coarsest tick of a round number within a tenth of *shortest*, a timeout in
+    seconds; 10 ms at least.
     """
     return max((tick for tick in TICKS if tick <= GOOD_SHARE * shortest), default=TICKS[0])
 
 
 def lint(config: ReaperConfig) -> list[Finding]:
-    """Every finding about *config*: errors first, then warnings, then notes; within these by
-    subject. May be empty.
+    """Every finding about *config*: errors first, then warnings, then notes; within
+    these by subject. May be empty.
     """
     found = [
         *_tick(config),
@@ -112,8 +113,8 @@ def _lengths(config: ReaperConfig) -> Iterator[Finding]:
 
 
 def room(config: ReaperConfig, descriptors: int) -> list[Finding]:
-    """What `limits.max_connections` takes of a machine, where it is set: a note, and a warning if
-    a process may not have that many.
+    """What `limits.max_connections` takes of a machine, where it is set: a note, and a
+    warning if a process may not have that many.
 
     Args:
         descriptors: How many a process may have open, RLIMIT_NOFILE.
@@ -143,8 +144,8 @@ def room(config: ReaperConfig, descriptors: int) -> list[Finding]:
 
 
 def shortest_timeout(config: ReaperConfig) -> tuple[str, float]:
-    """The path and the seconds of the timeout that `reaper.tick` is judged by; `("", 0.0)` if none is
-    set.
+    """The path and the seconds of the timeout that `reaper.tick` is judged by; `("",
+    0.0)` if none is set.
     """
     return _shortest("timeouts", config.timeouts, (*IDLE_KEYS, *AGE_KEYS))
 

@@ -1,9 +1,9 @@
-"""The declaration of a setting: its kind, default, precedent and meaning, with the field that holds
-it.
+"""The declaration of a setting: its kind, default, precedent and meaning, with the
+field that holds it.
 
-One rule: *everything said about a setting is derived from its declaration*. Validation, `--help`,
-the table in the documentation and `python -m reaper check` read the same `Option`, so they cannot
-disagree.
+One rule: *everything said about a setting is derived from its declaration*. Validation,
+`--help`, the table in the documentation and `python -m reaper check` read the same
+`Option`, so they cannot disagree.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from .durations import WANTED, format_duration, parse_duration
 
 
 def host_and_port(text: str, least: int = 0) -> tuple[str, int]:
-    """Read HOST:PORT or [HOST]:PORT, with a port of *least* or more. Raises ValueError if *text* is
-    neither.
+    """Read HOST:PORT or [HOST]:PORT, with a port of *least* or more. Raises ValueError
+    if *text* is neither.
     """
     host, colon, port = text.rpartition(":")
     if not (colon and port.isascii() and port.isdecimal() and least <= int(port) < 65536):
@@ -33,14 +33,14 @@ class Kind(ABC):
 
     __slots__ = ()
     quoted: ClassVar[bool] = False
-    """Whether its values are read from texts in TOML too. A number in quotes is a mistake that
-    hides others.
+    """Whether its values are read from texts in TOML too. A number in quotes is a
+    mistake that hides others.
     """
 
     @property
     @abstractmethod
     def wanted(self) -> str:
-        """What would be accepted, in words that complete the sentence "expected ..."."""
+        """What would be accepted, in words that complete "expected ..."."""
 
     @abstractmethod
     def check(self, value: Any) -> bool:
@@ -57,8 +57,8 @@ class Kind(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Duration(Kind):
-    """Seconds, written `30s`, at least *least*. Zero means switched off where *off* is true, else
-    it is refused.
+    """Seconds, written `30s`, at least *least*. Zero means switched off where *off* is
+    true, else it is refused.
     """
 
     quoted: ClassVar[bool] = True  # a bare number has no unit, and people guess differently
@@ -91,8 +91,8 @@ class Duration(Kind):
 
 @dataclass(frozen=True, slots=True)
 class Integer(Kind):
-    """A whole number from *least* to *most*, both inclusive; *word*, where given, may stand in its
-    place.
+    """A whole number from *least* to *most*, both inclusive; *word*, where given, may
+    stand in its place.
     """
 
     least: int
@@ -156,7 +156,9 @@ class Place(Kind):
 
 @dataclass(frozen=True, slots=True)
 class Text(Kind):
-    """A string: one of *choices* where there are any, and empty only where *empty* is true."""
+    """A string: one of *choices* where there are any, and empty only where *empty* is
+    true.
+    """
 
     choices: tuple[str, ...] = ()
     empty: bool = False
@@ -219,15 +221,15 @@ class Option:
 
     @property
     def flag(self) -> str:
-        """The flag on a command line, such as `--keep-alive`. `reaper attach` leaves the prefix
-        `attach-` out.
+        """The flag on a command line, such as `--keep-alive`. `reaper attach` leaves
+        the prefix `attach-` out.
         """
         return ("--attach-" if self.section == "attach" else "--") + self.key.replace("_", "-")
 
     @property
     def environment(self) -> str:
-        """The environment variable that sets it, such as `REAPER_TIMEOUTS_IDLE`. A setting of
-        `[reaper]` does not say `reaper` twice: `REAPER_TICK`.
+        """The environment variable that sets it, such as `REAPER_TIMEOUTS_IDLE`. A
+        setting of `[reaper]` does not say `reaper` twice: `REAPER_TICK`.
         """
         name = self.key if self.section == "reaper" else self.path.replace(".", "_")
         return "REAPER_" + name.upper()
@@ -245,7 +247,9 @@ def option(
 
 
 class Section:
-    """Base of the sections: refuses values that its options refuse, however it was made."""
+    """Base of the sections: refuses values that its options refuse, however it was
+    made.
+    """
 
     __slots__ = ()
     live: ClassVar[bool] = True

@@ -1,7 +1,8 @@
-"""The pages docs/settings/: which settings act in one server, and what holds instead of the others.
+"""The pages docs/settings/: which settings act in one server, and what holds instead of
+the others.
 
-The rule of this module: *a page is written from `EFFECTS`*. What it adds are the sentences that say
-why a setting cannot act in a server of that kind.
+The rule of this module: *a page is written from `EFFECTS`*. What it adds are the
+sentences that say why a setting cannot act in a server of that kind.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "websockets": PAGES["websockets"],
     "outside": PAGES["outside"],
 }
-"""The columns of the table of docs/run.md, and the servers of `EFFECTS` that each speaks of."""
+"""The columns of the table of docs/run.md, and the servers of `EFFECTS` that each
+speaks of.
+"""
 
 HTTP_ONLY = "it is a phase of HTTP, and this server is not asked for HTTP's phases"
 ANSWERS = "it would change what the server writes into its responses"
@@ -82,9 +85,9 @@ WHY: Mapping[str, str] = {
     "server.stream_ping_lines": ANSWERS,
     "server.behind": "only `reaper check` reads it",
 }
-"""By setting, why it does nothing in a server whose row of `EFFECTS` does not say what holds
-instead. The rest of `[server]` says where the reference server listens, and `[attach]` is read by
-`reaper attach`.
+"""By setting, why it does nothing in a server whose row of `EFFECTS` does not say what
+holds instead. The rest of `[server]` says where the reference server listens, and
+`[attach]` is read by `reaper attach`.
 """
 
 ELSEWHERE = "server."
@@ -97,8 +100,8 @@ def _listed(path: str) -> bool:
 
 
 def page(name: str) -> str:
-    """Write the tables of docs/settings/*name*.md: for each of its servers what acts and what does
-    not.
+    """Write the tables of docs/settings/*name*.md: for each of its servers what acts
+    and what does not.
     """
     parts = []
     for server in PAGES[name]:
@@ -130,8 +133,9 @@ def _sentence(text: str) -> str:
 
 
 def summary() -> str:
-    """Write the table of docs/run.md: a row for each setting that acts in a server of others, a
-    column for each group of servers. `partly` is explained by the server's page.
+    """Write the table of docs/run.md: a row for each setting that acts in a server of
+    others, a column for each group of servers. `partly` is explained by the server's
+    page.
     """
     lines = [f"| setting | {' | '.join(COLUMNS)} |", f"|{'---|' * (len(COLUMNS) + 1)}"]
     for path, effect in EFFECTS.items():

@@ -1,8 +1,8 @@
-"""What commands share that run for a while: they say how far they are, they are ended by a signal,
-and they keep a directory to themselves.
+"""What commands share that run for a while: they say how far they are, they are ended
+by a signal, and they keep a directory to themselves.
 
-One rule: *the second Ctrl-C ends a command at once*. The first one, like SIGTERM, lets it finish
-its present step.
+One rule: *the second Ctrl-C ends a command at once*. The first one, like SIGTERM, lets
+it finish its present step.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import Any
 
 
 def progress_on_stderr(quiet: bool) -> Callable[[str], None]:
-    """Return a function that prints a line of text on stderr, with the seconds since now before it; it
-    prints nothing if *quiet*.
+    """Return a function that prints a line of text on stderr, with the seconds since
+    now before it; it prints nothing if *quiet*.
     """
     began = time.monotonic()
 
@@ -33,8 +33,9 @@ def progress_on_stderr(quiet: bool) -> Callable[[str], None]:
 
 
 class _Asked(Event):
-    """An event that a signal's handler may set in the thread that waits for it. `threading.Event`
-    would deadlock there: its lock is held by the thread that the handler interrupts.
+    """An event that a signal's handler may set in the thread that waits for it.
+    `threading.Event` would deadlock there: its lock is held by the thread that the
+    handler interrupts.
     """
 
     def __init__(self) -> None:
@@ -80,11 +81,12 @@ def stoppable(note: Callable[[], object] = lambda: None) -> Iterator[Event]:
 
 @contextmanager
 def alone(lock: Path, busy: Callable[[str], Exception]) -> Iterator[None]:
-    """Hold the file *lock*, which is made if it is missing, and which holds the id of this process.
+    """Hold the file *lock*, which is made if it is missing, and which holds the id of
+    this process.
 
     Args:
-        busy: Makes the exception that is raised if another process holds the file. It is called
-            with the id of that process, or `?` if that is not known.
+        busy: Makes the exception that is raised if another process holds the file. It
+            is called with the id of that process, or `?` if that is not known.
     Raises:
         OSError: the file cannot be opened or written.
     """

@@ -1,9 +1,10 @@
-"""`ReaperConfig`: one frozen, typed configuration, and where each of its values came from.
+"""`ReaperConfig`: one frozen, typed configuration, and where each of its values came
+from.
 
-One rule: *all or nothing*. Defaults give way to a TOML file, the file to the environment
-(`REAPER_TIMEOUTS_IDLE=30s`), the environment to the command line; every fault found on the way is
-reported at once, and while there is one there is no configuration. The settings are declared here
-and nowhere else.
+One rule: *all or nothing*. Defaults give way to a TOML file, the file to the
+environment (`REAPER_TIMEOUTS_IDLE=30s`), the environment to the command line; every
+fault found on the way is reported at once, and while there is one there is no
+configuration. The settings are declared here and nowhere else.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ BEHIND = "server.behind"
 """How the origin of a value begins that follows from that setting."""
 
 MOST_WORKERS = 1024
-"""More workers on one machine are a mistake, which is better found before they are started."""
+"""More workers on one machine are a mistake, which is better found before they are
+started.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +92,8 @@ class Reaper(Section):
 
 @dataclass(frozen=True, slots=True)
 class Timeouts(Section):
-    """`[timeouts]`: how long a connection may be silent in each phase. Seconds; zero switches a
-    timeout off.
+    """`[timeouts]`: how long a connection may be silent in each phase. Seconds; zero
+    switches a timeout off.
     """
 
     idle: float = option(
@@ -119,7 +122,8 @@ class Timeouts(Section):
         precedent="nginx client_body_timeout 60 s; Apache 20",
     )
     keep_alive: float = option(
-        # longer than every proxy in `BALANCERS` that closes, shorter than the one that forgets
+        # longer than every proxy in `BALANCERS` that closes, shorter than the one that
+        # forgets
         95.0,
         "Between two requests of one connection.",
         precedent="nginx 75 s; Kestrel 130 s; Node.js 5 or 65 s; Apache, uvicorn 5 s",
@@ -225,7 +229,9 @@ class Timeouts(Section):
 
 @dataclass(frozen=True, slots=True)
 class Limits(Section):
-    """`[limits]`: rates, sizes and counts. Zero is no limit unless the option says otherwise."""
+    """`[limits]`: rates, sizes and counts. Zero is no limit unless the option says
+    otherwise.
+    """
 
     min_in_rate: float = option(
         240.0,
@@ -330,11 +336,11 @@ class Server(Section):
 
 @dataclass(frozen=True, slots=True)
 class Attach(Section):
-    """`[attach]`: the limits of a watched server. Changes need a restart of the watcher, never of
-    the server.
+    """`[attach]`: the limits of a watched server. Changes need a restart of the
+    watcher, never of the server.
 
-    Everything is off until it is asked for: the server is not ours, and a limit that suits one does
-    harm to the next.
+    Everything is off until it is asked for: the server is not ours, and a limit that
+    suits one does harm to the next.
     """
 
     live: ClassVar[bool] = False
@@ -415,10 +421,10 @@ class ReaperConfig:
     Equality is by value; where a value came from does not count.
 
     Attributes:
-        reaper, timeouts, limits, server, attach: The sections, one attribute per key; durations are
-            seconds.
-        origins: `section.key` -> where its value came from, for the keys that are not at their
-            default.
+        reaper, timeouts, limits, server, attach: The sections, one attribute per key;
+            durations are seconds.
+        origins: `section.key` -> where its value came from, for the keys that are not
+            at their default.
     """
 
     reaper: Reaper = field(default_factory=Reaper)
@@ -439,34 +445,37 @@ class ReaperConfig:
 
         Args:
             path: A TOML file. None: no file is read, and none is searched for.
-            environ: Variables by name; None takes those of the process. Only names that begin with
-                `REAPER_` matter.
-            overrides: `section.key` -> value, as text ("30s") or typed (30.0 seconds); None as a
-                value is "not given".
+            environ: Variables by name; None takes those of the process. Only names that
+                begin with `REAPER_` matter.
+            overrides: `section.key` -> value, as text ("30s") or typed (30.0 seconds);
+                None as a value is "not given".
 
         Returns:
             A configuration with every value checked and its origin noted.
 
         Raises:
-            ConfigError: at least one fault; the message lists all of them, one per line, each with
-                its path, the value and where it came from, and what would be accepted.
+            ConfigError: at least one fault; the message lists all of them, one per
+                line, each with its path, the value and where it came from, and what
+                would be accepted.
         """
         return _Loader().load(path, os.environ if environ is None else environ, overrides or {})
 
     def get(self, path: str) -> object:
-        """The typed value at `section.key`. Raises KeyError for a path that is no setting."""
+        """The typed value at `section.key`. Raises KeyError for a path that is no
+        setting.
+        """
         found = OPTIONS[path]
         return getattr(getattr(self, found.section), found.key)
 
     def origin(self, path: str) -> str:
-        """Where the value at `section.key` came from. Raises KeyError for a path that is no
-        setting.
+        """Where the value at `section.key` came from. Raises KeyError for a path that
+        is no setting.
         """
         return self.origins.get(OPTIONS[path].path, DEFAULT)
 
     def replaced(self, values: Mapping[str, object], origins: Mapping[str, str]) -> ReaperConfig:
-        """This configuration with *values*, by `section.key`, and with *origins* in place of its
-        own.
+        """This configuration with *values*, by `section.key`, and with *origins* in
+        place of its own.
         """
         sections: dict[str, dict[str, Any]] = {}
         for path, value in values.items():
@@ -479,8 +488,8 @@ class ReaperConfig:
 
 
 def changes(old: ReaperConfig, new: ReaperConfig) -> dict[str, str]:
-    """Say in words how each setting changed that differs: `section.key` -> "old -> new", in the order
-    of the documentation.
+    """Say in words how each setting changed that differs: `section.key` -> "old ->
+    new", in the order of the documentation.
     """
     return {
         path: f"{found.kind.show(old.get(path))} -> {found.kind.show(new.get(path))}"
@@ -491,10 +500,11 @@ def changes(old: ReaperConfig, new: ReaperConfig) -> dict[str, str]:
 
 
 def applied(old: ReaperConfig, new: ReaperConfig) -> ReaperConfig:
-    """The configuration in force after a reload: *old* with the live settings of *new*. The others
-    wait for a restart.
+    """The configuration in force after a reload: *old* with the live settings of *new*.
+    The others wait for a restart.
 
-    Origins follow the values: a setting that waits for a restart keeps the origin of its old value.
+    Origins follow the values: a setting that waits for a restart keeps the origin of
+    its old value.
     """
     source = {path: new if found.live else old for path, found in OPTIONS.items()}
     origins = {
@@ -578,9 +588,9 @@ class _Loader:
             if name in environ:
                 self.take(found, environ[name], f"environment {name}", read=True)
         for name in unknown_variables(environ):
-            # A misspelt variable that does nothing is worse than an error. Other REAPER_ names may
-            # be another's: Kubernetes makes REAPER_PORT and REAPER_SERVICE_HOST for a service
-            # called reaper.
+            # A misspelt variable that does nothing is worse than an error. Other
+            # REAPER_ names may be another's: Kubernetes makes REAPER_PORT and
+            # REAPER_SERVICE_HOST for a service called reaper.
             if name.startswith(_OURS):
                 self.faults.append(
                     f"{name}: unknown environment variable{suggest(name, tuple(names))}"
@@ -595,8 +605,8 @@ class _Loader:
         return False
 
     def take(self, found: Option, raw: Any, origin: str, *, read: bool) -> None:
-        """Check and keep one value. It is typed already, or a text to be *read*: from a variable, from
-        a flag, or a duration.
+        """Check and keep one value. It is typed already, or a text to be *read*: from a
+        variable, from a flag, or a duration.
         """
         try:
             value: Any = found.kind.read(raw) if read else raw
@@ -627,7 +637,9 @@ class _Loader:
             )
 
     def follow(self) -> None:
-        """Where a proxy is named, have streams pinged before it cuts them, unless that was set."""
+        """Where a proxy is named, have streams pinged before it cuts them, unless that
+        was set.
+        """
         balancer = BALANCERS.get(str(self.values.get("server.behind")))
         if balancer is None or balancer.reads is None or "timeouts.stream_ping" in self.values:
             return
@@ -644,14 +656,16 @@ _ELSEWHERE = ("REAPER_CONFIG",)
 
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
-    """The names in *environ* that begin with `REAPER_` and mean nothing to reaper, sorted."""
+    """The names in *environ* that begin with `REAPER_` and mean nothing to reaper,
+    sorted.
+    """
     known = {*_ELSEWHERE, *(found.environment for found in OPTIONS.values())}
     return sorted(name for name in environ if name.startswith("REAPER_") and name not in known)
 
 
 def suggest(name: str, names: tuple[str, ...]) -> str:
-    """The hint after an unknown *name*: it names the same key in another section, or the most similar
-    of *names*, or all of them.
+    """The hint after an unknown *name*: it names the same key in another section, or
+    the most similar of *names*, or all of them.
     """
     key = name.rpartition(".")[2].removeprefix("REAPER_")
     same = [known for known in names if known.endswith((f".{key}", f"_{key}"))]

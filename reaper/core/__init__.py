@@ -1,18 +1,21 @@
-"""Who is due, and when: no clock, no I/O, no framework. Imports nothing of the library but
-`errors`.
+"""Who is due, and when: no clock, no I/O, no framework. Imports nothing of the library
+but `errors`.
 
 Read in this order; less than an hour:
 
     ring        the whole idea in one class: one timeout, whole ticks
-    reaper      IdleReaper: any uids, any timeouts. Begins with the theory: epochs, slots, wakes,
-                the final check
-    lease       the handle on one connection, its one-store touch, and the records handed out
+    reaper      IdleReaper: any uids, any timeouts. Begins with the theory: epochs,
+                slots, wakes, the final check
+    lease       the handle on one connection, its one-store touch, and the records
+                handed out
     sweep       what becomes of a slot that is due
     slots       an ordered bag with O(1) add and remove
-    wheel       the hierarchical timing wheel, for what is due later than the ring's span; the
-                contract of timer queues
-    introspect  looking in: why a lease is still here, the longest silent, whether the books agree
-    purgatory   operations that wait for a condition or a deadline, whichever comes first
+    wheel       the hierarchical timing wheel, for what is due later than the ring's
+                span; the contract of timer queues
+    introspect  looking in: why a lease is still here, the longest silent, whether the
+                books agree
+    purgatory   operations that wait for a condition or a deadline, whichever comes
+                first
     ticks       the one place that rounds, and the checks of every number that comes in
 """
 

@@ -1,5 +1,7 @@
-"""Looking into an `IdleReaper` for people and tests. *Nothing is changed, and no step is long*:
-where many leases are visited it is done in steps of `STEP`, between which anything may happen."""
+"""Looking into an `IdleReaper` for people and tests. *Nothing is changed, and no step
+is long*: where many leases are visited it is done in steps of `STEP`, between which
+anything may happen.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +36,8 @@ def oldest(slots: Iterable[IdleSlot], postponed: Iterable[IdleSlot], n: int) -> 
     for rank, group in chain([((-OPEN, 0), postponed)], groups, [((OPEN, sys.maxsize), ())]):
         for lease in chain.from_iterable(group):
             met.setdefault(lease._epoch.rank, []).append(lease.uid)
-        # A lease lies in its own epoch's slot or in an older one: of this epoch and older ones all
-        # have been met.
+        # A lease lies in its own epoch's slot or in an older one: of this epoch and
+        # older ones all have been met.
         for known in sorted(each for each in met if each <= rank):
             found += met.pop(known)
         if len(found) >= n:
@@ -70,8 +72,8 @@ class Census(NamedTuple):
     """What `census` found."""
 
     counts: dict[tuple[str, float | None], list[int]]
-    """By (label, timeout in seconds; None: none, or suspended), one count per bound of silence and
-    one more.
+    """By (label, timeout in seconds; None: none, or suspended), one count per bound of
+    silence and one more.
     """
     due_next: list[tuple[float, Lease]]
     """Those that are due first, with the instants."""
@@ -80,15 +82,17 @@ class Census(NamedTuple):
 def census(
     core: IdleReaper, now: float, label: Label, bounds: Sequence[float], named: int
 ) -> Generator[None, None, Census]:
-    """How many leases of *core* have been silent for how long at *now*, and which are due next.
+    """How many leases of *core* have been silent for how long at *now*, and which are
+    due next.
 
     Args:
-        bounds: Seconds, rising: a lease is counted under the first of them that exceeds its
-            silence; what has been silent for longer than all of them, last. Activity is known to
-            its epoch: the silence counted is the least that it can be.
-        named: How many at most are named as due next. Not what is suspended, has no timeout, or was
-            touched in the epoch that is still open, nor what has spoken or ended before the last
-            step.
+        bounds: Seconds, rising: a lease is counted under the first of them that exceeds
+            its silence; what has been silent for longer than all of them, last.
+            Activity is known to its epoch: the silence counted is the least that it can
+            be.
+        named: How many at most are named as due next. Not what is suspended, has no
+            timeout, or was touched in the epoch that is still open, nor what has spoken
+            or ended before the last step.
     Other calls may come between the steps.
     """
     alike: dict[tuple[str, IdleSlot, Epoch], list[Lease]] = {}
@@ -119,11 +123,11 @@ def census(
 
 
 def places(core: IdleReaper, now: float) -> tuple[dict[int, int], dict[int, int]]:
-    """Where the armed leases lie: in the ring by whole ticks until their slot comes due, and in the
-    wheel by level.
+    """Where the armed leases lie: in the ring by whole ticks until their slot comes
+    due, and in the wheel by level.
 
-    A lease that was touched lies in its old slot until that comes due. Those of the open epoch are
-    in neither. Cost: O(slots).
+    A lease that was touched lies in its old slot until that comes due. Those of the
+    open epoch are in neither. Cost: O(slots).
     """
     ring: Counter[int] = Counter()
     for due, _, slot in core._heap:
@@ -143,7 +147,8 @@ def silence(lease: Lease, now: float) -> float:
 
 def check(core: IdleReaper) -> None:
     """`IdleReaper.check`."""
-    # Where a slot can wait that is not in the wheel; not once its last lease has left it early.
+    # Where a slot can wait that is not in the wheel; not once its last lease has left
+    # it early.
     waiting = Counter(slot for _, _, slot in core._heap)
     waiting.update(slot for slot in core._unfiled if slot in core._slots)
     for uid, lease in core._leases.items():

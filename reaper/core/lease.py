@@ -1,12 +1,13 @@
-"""What the core hands out: the lease on one connection, and the records that describe it.
+"""What the core hands out: the lease on one connection, and the records that describe
+it.
 
-One rule: *a lease that has ended stays ended*. Whatever is called on it does nothing and returns
-False.
+One rule: *a lease that has ended stays ended*. Whatever is called on it does nothing
+and returns False.
 
-A lease is four references wide, so that it and its garbage-collector header fit in one cache line:
-uid, the epoch it was last touched in, and where it lies (chunk, position). Everything else is
-shared: the timeout and the reason belong to the slot, the way to the core belongs to the class (one
-lease class per core, see `bind`).
+A lease is four references wide, so that it and its garbage-collector header fit in one
+cache line: uid, the epoch it was last touched in, and where it lies (chunk, position).
+Everything else is shared: the timeout and the reason belong to the slot, the way to the
+core belongs to the class (one lease class per core, see `bind`).
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
     from .reaper import IdleReaper
 
 Key = tuple[float | None, str]
-"""What the leases of one slot have in common besides their epoch: (timeout in seconds, None for
-none; reason).
+"""What the leases of one slot have in common besides their epoch: (timeout in seconds,
+None for none; reason).
 """
 
 OPEN = float("inf")
@@ -33,11 +34,11 @@ OPEN = float("inf")
 
 
 class Epoch:
-    """A stretch of time, one tick long when nothing stalls, with the instants at which it *really*
-    began and ended.
+    """A stretch of time, one tick long when nothing stalls, with the instants at which
+    it *really* began and ended.
 
-    A touch stores the open epoch and nothing else. An epoch lives as long as a lease or a slot
-    refers to it, so a month of ticks costs only what is still in use.
+    A touch stores the open epoch and nothing else. An epoch lives as long as a lease or
+    a slot refers to it, so a month of ticks costs only what is still in use.
     """
 
     __slots__ = ("closed", "opened", "serial", "slots")
@@ -55,8 +56,8 @@ class Epoch:
 
 
 class IdleSlot(Slot):
-    """Leases that were touched in one epoch (or later, and not yet moved on) and share one timeout
-    and reason.
+    """Leases that were touched in one epoch (or later, and not yet moved on) and share
+    one timeout and reason.
     """
 
     __slots__ = ("epoch", "key", "timer")
@@ -69,17 +70,19 @@ class IdleSlot(Slot):
 
     @property
     def due(self) -> float:
-        """The instant, inclusive, from which its silent leases may be reaped; infinite while its
-        epoch is open, and without a timeout."""
+        """The instant, inclusive, from which its silent leases may be reaped; infinite
+        while its epoch is open, and without a timeout.
+        """
         timeout = self.key[0]
         return OPEN if timeout is None else self.epoch.closed + timeout
 
 
 class Lease:
-    """The reaper's handle on one connection. Made by `IdleReaper.register`, never directly.
+    """The reaper's handle on one connection. Made by `IdleReaper.register`, never
+    directly.
 
-    Every method is safe at any time: on a lease that was reaped or released it does nothing and
-    says so. A late touch never brings a connection back.
+    Every method is safe at any time: on a lease that was reaped or released it does
+    nothing and says so. A late touch never brings a connection back.
     """
 
     __slots__ = ("_chunk", "_epoch", "_pos", "uid")
@@ -91,8 +94,8 @@ class Lease:
     _core: ClassVar[IdleReaper]
 
     def touch(self) -> None:
-        """Note activity now. One store: no clock is read, nothing moves. Cost: about an empty
-        method call.
+        """Note activity now. One store: no clock is read, nothing moves. Cost: about an
+        empty method call.
         """
         raise NotImplementedError  # each core's own lease class has the real one, see `bind`
 
@@ -108,7 +111,9 @@ class Lease:
 
     @property
     def timeout(self) -> float | None:
-        """Seconds of silence allowed; None: no timeout, or not alive, which `alive` tells apart."""
+        """Seconds of silence allowed; None: no timeout, or not alive, which `alive`
+        tells apart.
+        """
         return None if self._chunk is None else self._slot.key[0]
 
     @property
@@ -118,13 +123,15 @@ class Lease:
 
     @property
     def active_from(self) -> float:
-        """The last activity was not before this instant, seconds. Known after the end too."""
+        """The last activity was not before this instant, seconds. Known after the end
+        too.
+        """
         return self._epoch.opened
 
     @property
     def active_until(self) -> float | None:
-        """The last activity was not after this instant, seconds; None while that is now. Known
-        after the end too.
+        """The last activity was not after this instant, seconds; None while that is
+        now. Known after the end too.
         """
         return None if self._epoch.closed == OPEN else self._epoch.closed
 
@@ -134,11 +141,14 @@ class Lease:
         return slot
 
     def suspend(self) -> bool:
-        """Exempt the connection: it cannot be reaped until `resume`. True if it was armed. O(1)."""
+        """Exempt the connection: it cannot be reaped until `resume`. True if it was
+        armed. O(1).
+        """
         return self._core._suspend(self)
 
     def resume(self, now: float) -> bool:
-        """End the exemption, counting as activity at *now*. True if it was suspended. O(1).
+        """End the exemption, counting as activity at *now*. True if it was suspended.
+        O(1).
 
         Raises:
             InvalidArgument, ClockWentBackwards: as in `register`. State unchanged.
@@ -146,12 +156,12 @@ class Lease:
         return self._core._resume(self, now)
 
     def retime(self, timeout: float | None, now: float, reason: str | None = None) -> bool:
-        """Put another timeout in force, counted from the last activity (touch first to count from
-        now). O(1).
+        """Put another timeout in force, counted from the last activity (touch first to
+        count from now). O(1).
 
         Args:
-            timeout: Seconds, > 0. When that much silence has passed already, the lease is due at
-                once. None: no timeout, it is never due.
+            timeout: Seconds, > 0. When that much silence has passed already, the lease
+                is due at once. None: no timeout, it is never due.
             now: Seconds on the clock of every other `now`.
             reason: Another reason; None keeps the one in force.
         Returns:
@@ -162,8 +172,8 @@ class Lease:
         return self._core._retime(self, timeout, now, reason)
 
     def release(self) -> bool:
-        """Stop watching: the connection ended by itself. True exactly once, and never after a reap.
-        O(1).
+        """Stop watching: the connection ended by itself. True exactly once, and never
+        after a reap. O(1).
         """
         raise NotImplementedError  # as `touch`
 
@@ -179,14 +189,16 @@ class Expiry(NamedTuple):
     lease: Lease
     reason: str
     due: float
-    """The instant from which it could be reaped: end of the epoch of its last activity + timeout.
+    """The instant from which it could be reaped: end of the epoch of its last
+    activity + timeout.
     """
     now: float
     """The instant it was judged by, >= due."""
     lateness: float
     """now - due, >= 0."""
     timeout: float
-    """The timeout that was in force, seconds: due less the end of the epoch of its last activity.
+    """The timeout that was in force, seconds: due less the end of the epoch of its last
+    activity.
     """
 
 
@@ -198,17 +210,17 @@ ErrorHook = Callable[[Exception, Expiry], object]
 def call_hooks(
     hooks: Sequence[Hook | None], expired: list[Expiry], on_error: ErrorHook | None
 ) -> None:
-    """Call the hook of each of *expired*, whatever the others do. The books are closed: a hook may
-    call anything.
+    """Call the hook of each of *expired*, whatever the others do. The books are closed:
+    a hook may call anything.
 
     Args:
         hooks: One for each of *expired*, None where there is none.
         on_error: Called with (error, expiry) when a hook raises. None: see Raises.
     Raises:
-        HookErrors: hooks raised and there is no *on_error*, or it raised too. All have run;
-            `.expired` has the list.
-        BaseException: the first one that is no Exception, with the list as its attribute `expired`.
-            All have run.
+        HookErrors: hooks raised and there is no *on_error*, or it raised too. All have
+            run; `.expired` has the list.
+        BaseException: the first one that is no Exception, with the list as its
+            attribute `expired`. All have run.
     """
     errors: list[Exception] = []
     fatal: BaseException | None = None
@@ -236,8 +248,8 @@ def call_hooks(
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why a connection is still here, or until when. Times are seconds on the clock passed to the
-    core.
+    """Why a connection is still here, or until when. Times are seconds on the clock
+    passed to the core.
     """
 
     uid: Any
@@ -251,9 +263,10 @@ class Explanation:
     active_until: float | None
     """...nor after this one; None: its epoch is still open."""
     due: float | None
-    """Reaped at the first wake at or after this instant if it stays silent. While the epoch is open
-    this is where it will be if the epoch closes on time. None when suspended or without a
-    timeout."""
+    """Reaped at the first wake at or after this instant if it stays silent. While the
+    epoch is open this is where it will be if the epoch closes on time. None when
+    suspended or without a timeout.
+    """
     place: str
     """Where it lies: 'ring', 'wheel level L slot S', 'no timeout', or 'suspended'."""
 
@@ -279,8 +292,8 @@ class Statistics:
     suspended: int
     """How many of those are exempt now."""
     slots: int
-    """Slots that wait for their due instant in the ring's heap, emptied ones included until they
-    come up.
+    """Slots that wait for their due instant in the ring's heap, emptied ones included
+    until they come up.
     """
     slots_in_wheel: int
     """Slots whose due instant lies beyond the ring's span."""
@@ -322,7 +335,8 @@ def _release(self: Lease) -> bool:
     chunk = self._chunk
     if chunk is None:
         return False
-    # `slots.remove`, written out: with `register` this is what a connection costs that says nothing.
+    # `slots.remove`, written out: with `register` this is what a connection costs that
+    # says nothing.
     items = chunk.items
     items[self._pos] = None
     self._chunk = None
@@ -342,20 +356,21 @@ def _release(self: Lease) -> bool:
 
 
 def bind(base: type[Lease], namespace: dict[str, Any], *, reports: bool = False) -> type[Any]:
-    """The lease class of one core, whose `touch` finds the open epoch in *namespace*, under that
-    name, and whose `release` finds there the core, its counts, and its epoch that never closes.
+    """The lease class of one core, whose `touch` finds the open epoch in *namespace*,
+    under that name, and whose `release` finds there the core, its counts, and its epoch
+    that never closes.
 
-    A name saves each lease a reference to its core, and each touch two attribute loads; with a
-    fifth field a lease would straddle two cache lines, which costs more than both. A namespace of
-    its own is the fastest place for the name (a variable closed over: 1.36x an empty call, this:
-    1.28x, hot).
+    A name saves each lease a reference to its core, and each touch two attribute loads;
+    with a fifth field a lease would straddle two cache lines, which costs more than
+    both. A namespace of its own is the fastest place for the name (a variable closed
+    over: 1.36x an empty call, this: 1.28x, hot).
 
     Args:
-        reports: Give it the touch that calls `silence_ended` for epochs closed before `edge`, and a
-            slot `log`.
+        reports: Give it the touch that calls `silence_ended` for epochs closed before
+            `edge`, and a slot `log`.
     """
-    # CPython keeps what it learnt about a store in the code object. Two cores must not share one,
-    # or each would unlearn what the other taught (tests/core/test_reaper.py:
+    # CPython keeps what it learnt about a store in the code object. Two cores must not
+    # share one, or each would unlearn what the other taught (tests/core/test_reaper.py:
     # test_two_cores_do_not_share...).
     found: dict[str, Any] = {"__slots__": ("log",) if reports else ()}
     for name, body in ("touch", _reporting_touch if reports else _touch), ("release", _release):

@@ -1,91 +1,92 @@
-"""IdleReaper: who is due, and when. *Never early; at most one tick late, plus the loop's own stall;
-exactly once.*
+"""IdleReaper: who is due, and when. *Never early; at most one tick late, plus the
+loop's own stall; exactly once.*
 
 THEORY OF OPERATION
 
-A timer per connection would have to be moved with every packet; a scan would look at every
-connection every tick. Here a packet costs one store, and a connection is looked at about once per
-timeout, however often it spoke. Four ideas:
+A timer per connection would have to be moved with every packet; a scan would look at
+every connection every tick. Here a packet costs one store, and a connection is looked
+at about once per timeout, however often it spoke. Four ideas:
 
 1. A touch notes the epoch, not the time.
 
-   Time is cut into epochs, one per tick (or `epochs_per_tick` of them). Exactly one is open.
-   `lease.touch()` stores it:
+   Time is cut into epochs, one per tick (or `epochs_per_tick` of them). Exactly one is
+   open. `lease.touch()` stores it:
 
        lease._epoch = open_epoch
 
-   No clock is read and nothing moves. An epoch knows the instants at which it really began and
-   ended; `close_epoch(now)` ends the open one and opens the next.
+   No clock is read and nothing moves. An epoch knows the instants at which it really
+   began and ended; `close_epoch(now)` ends the open one and opens the next.
 
 2. An epoch's real end is what counts from.
 
-   What was last touched in an epoch is due at `epoch.closed + timeout`: exactly, on no grid. A
-   touch at t lies in an epoch with t <= closed, so nothing is due before t + timeout, *whatever the
-   loop did*: after a stall the epoch is closed late, and all that was touched in it is due later.
-   That is "never early". An epoch that is closed on time is one tick long: that is "at most one
-   tick late". While it is open nothing in it is due: `closed` is infinite.
+   What was last touched in an epoch is due at `epoch.closed + timeout`: exactly, on no
+   grid. A touch at t lies in an epoch with t <= closed, so nothing is due before t +
+   timeout, *whatever the loop did*: after a stall the epoch is closed late, and all
+   that was touched in it is due later. That is "never early". An epoch that is closed
+   on time is one tick long: that is "at most one tick late". While it is open nothing
+   in it is due: `closed` is infinite.
 
        touched here           closed              closed + timeout: due
             |                   |                          |
        |----x-------------------|--------------------------|-------->
-       opened                                              reaped at the first wake from here on
+       opened                               reaped at the first wake from here on
 
 3. Whole slots wait, not leases.
 
-   A slot holds the leases of one (epoch, timeout, reason), so one instant is due for all of them.
-   It is made in the open epoch when the first lease needs it; when the epoch is closed it is put
-   where it waits for that instant:
+   A slot holds the leases of one (epoch, timeout, reason), so one instant is due for
+   all of them. It is made in the open epoch when the first lease needs it; when the
+   epoch is closed it is put where it waits for that instant:
 
-       the open epoch  --closed-->  ring: a heap of (due, slot)    due within `wheel_size` ticks
-                                    wheel: a hierarchical timing   due later; it comes down into
-                                    wheel, in whole ticks          the ring a whole span before
-                                                                   it is due
+       the open epoch  --closed-->
+           ring: a heap of (due, slot)     due within `wheel_size` ticks
+           wheel: a hierarchical timing    due later; it comes down into the ring a
+           wheel, in whole ticks           whole span before it is due
 
-   The wheel counts ticks and rounds; the ring does not. Because a slot leaves the wheel long before
-   it is due, the wheel's coarser time never delays a close.
+   The wheel counts ticks and rounds; the ring does not. Because a slot leaves the wheel
+   long before it is due, the wheel's coarser time never delays a close.
 
 4. A touched lease is moved when its slot comes due, not before.
 
-   A touch leaves the lease in its old slot; only `lease._epoch` has moved on. When the slot is due,
-   `sweep` compares:
+   A touch leaves the lease in its old slot; only `lease._epoch` has moved on. When the
+   slot is due, `sweep` compares:
 
        lease._epoch is slot.epoch        it has been silent since: take it
-       anything later                    it has spoken: move it to the slot of that epoch, which
-                                         comes due later
+       anything later                    it has spoken: move it to the slot of that
+                                         epoch, which comes due later
 
-   So a lease moves at most once per timeout; a chunk whose leases all spoke last in one epoch moves
-   as one.
+   So a lease moves at most once per timeout; a chunk whose leases all spoke last in one
+   epoch moves as one.
 
 THE STEPS OF A WAKE
 
-    next_wakeup   the end of the open epoch, or the next due instant, whichever is first; None while
-                  nothing is armed
+    next_wakeup   the end of the open epoch, or the next due instant, whichever is
+                  first; None while nothing is armed
     close_epoch   what is touched from here on lies in the next epoch
-    ...           an adapter lets its loop read here: bytes that came during a stall are still in
-                  the kernel
-    expire        take what is due (`_take_due`), put it to the final check (`spare`), end it and
-                  report it
+    ...           an adapter lets its loop read here: bytes that came during a stall are
+                  still in the kernel
+    expire        take what is due (`_take_due`), put it to the final check (`spare`),
+                  end it and report it
 
 `advance` is close_epoch and expire at one instant, for callers that have no loop.
 
 WHERE A LEASE CAN LIE
 
-    registered ---> a slot of the open epoch --close--> heap or wheel --due--> taken --final
-    check--> ended: reaped
-        |                   ^                               |                    |
-        |                   +---- moved: touched since -----+                    +--> spared: alive,
-        |                                                                               see below
+    registered --> a slot of the open epoch --close--> heap or wheel --due--> taken
+        |                   ^                               |                   |
+        |                   +---- moved: touched since -----+                   |
+        |                                     final check: ended, reaped <------+
+        |                                         or spared: alive, see below <-+
         +--suspend()--> a slot of `_never`, the epoch that is never closed
                                    --resume()--> a slot of the open epoch
     release(), from anywhere: ended
 
-A lease lies in exactly one slot while it is alive (`_chunk` is not None). Those can come due that do
-not lie in `_never`: `_suspended` counts the others. With nothing armed nothing wakes; the first
-lease armed then closes the epoch that was open all that time.
+A lease lies in exactly one slot while it is alive (`_chunk` is not None). Those can
+come due that do not lie in `_never`: `_suspended` counts the others. With nothing armed
+nothing wakes; the first lease armed then closes the epoch that was open all that time.
 
-The final check is foreign code: it may call anything. So the leases that it looks at are put into
-slots of their own first. What is not found there afterwards was changed; what has
-another epoch was touched. Those it names:
+The final check is foreign code: it may call anything. So the leases that it looks at
+are put into slots of their own first. What is not found there afterwards was changed;
+what has another epoch was touched. Those it names:
 
     named, or with True     active: moved to the open epoch
     with False              a limit, which no activity moves: it stays due, and waits in
@@ -93,21 +94,23 @@ another epoch was touched. Those it names:
 
 WHAT IS BOUNDED, AND WHAT MISBEHAVES
 
-No call holds the loop for long, whatever the timeouts are. A slot costs several times what a lease
-does that moves with others, and with a timeout of its own each lease has a slot. So the slots of an
-epoch that is closed, and those that come within the ring's span, are put where they wait at most
-`SLOTS_PER_CALL` at a time (`_catch_up`), and `expire(limit=)` takes at most so many leases and
-spends at most `STEPS_PER_CALL` steps on others. What is left is carried over to the next call, and
-`next_wakeup` says now. It keeps its due instant, and nothing is reaped before what is due earlier:
+No call holds the loop for long, whatever the timeouts are. A slot costs several times
+what a lease does that moves with others, and with a timeout of its own each lease has a
+slot. So the slots of an epoch that is closed, and those that come within the ring's
+span, are put where they wait at most `SLOTS_PER_CALL` at a time (`_catch_up`), and
+`expire(limit=)` takes at most so many leases and spends at most `STEPS_PER_CALL` steps
+on others. What is left is carried over to the next call, and `next_wakeup` says now. It
+keeps its due instant, and nothing is reaped before what is due earlier:
 
     slots of closed epochs are left     any of them may be due: nothing is reaped
-    slots are left in the wheel         they come down a span before they are due: what is due
-                                        before the first of them is reaped meanwhile
+    slots are left in the wheel         they come down a span before they are due: what
+                                        is due before the first of them is reaped
+                                        meanwhile
 
-Without a limit all is done that there is. Empty slots in the heap are dropped when they come up,
-which is soon; those in the wheel at once. Hooks are called when all
-books are closed: they may call anything, and what one raises stops no other. A uid whose `__hash__`
-changes cannot be found again: `_forget_strays` goes through all then.
+Without a limit all is done that there is. Empty slots in the heap are dropped when they
+come up, which is soon; those in the wheel at once. Hooks are called when all books are
+closed: they may call anything, and what one raises stops no other. A uid whose
+`__hash__` changes cannot be found again: `_forget_strays` goes through all then.
 """
 
 from __future__ import annotations
@@ -146,8 +149,9 @@ LONG_AGO = -sys.float_info.max
 """Before any instant that is named."""
 
 STEPS_PER_CALL = 4096
-"""Steps of work that one `expire` with a limit may take although it found nothing to reap: a lease
-that is moved is one, and a slot that is looked at `STEPS_PER_SLOT`. About 1 ms.
+"""Steps of work that one `expire` with a limit may take although it found nothing to
+reap: a lease that is moved is one, and a slot that is looked at `STEPS_PER_SLOT`. About
+1 ms.
 """
 
 STEPS_PER_SLOT = 16
@@ -157,9 +161,10 @@ SLOTS_PER_CALL = STEPS_PER_CALL // STEPS_PER_SLOT
 """Slots that one call at most puts where they wait, or drops because they are empty."""
 
 Spare = Callable[[Sequence[Lease]], Collection[Lease] | Mapping[Lease, bool]]
-"""The final check: of these leases, which are to live on? As a collection: those that have shown a
-sign of life, and count as touched now. As a mapping: the same with True, and with False what stays
-due; see `IdleReaper.expire`."""
+"""The final check: of these leases, which are to live on? As a collection: those that
+have shown a sign of life, and count as touched now. As a mapping: the same with True,
+and with False what stays due; see `IdleReaper.expire`.
+"""
 
 
 class Due(NamedTuple):
@@ -172,8 +177,8 @@ class Due(NamedTuple):
 
 @dataclass(slots=True)
 class Counts:
-    """As in `Statistics`. Together, for more than 30 attributes make an instance slow to read in
-    CPython 3.11.
+    """As in `Statistics`. Together, for more than 30 attributes make an instance slow
+    to read in CPython 3.11.
     """
 
     expired: int = 0
@@ -186,16 +191,16 @@ class Counts:
 class IdleReaper:
     """Watches connections and names those that have been silent for their timeout.
 
-    All times are float seconds on one monotonic clock of the caller's. Not thread-safe: one event
-    loop, one core.
+    All times are float seconds on one monotonic clock of the caller's. Not thread-safe:
+    one event loop, one core.
 
     Args:
         tick: Precision, seconds, > 0: how late a reap may be.
-        epochs_per_tick: Epochs per tick, 1 to 1,000,000: with 2, half a tick stays in hand for a
-            loop that wakes late.
+        epochs_per_tick: Epochs per tick, 1 to 1,000,000: with 2, half a tick stays in
+            hand for a loop that wakes late.
         on_error: Called with (error, expiry) when a hook raises. None: see `expire`.
-        wheel_size: Ticks in the ring's span and slots per wheel level, >= 2. What is due later
-            waits in the wheel.
+        wheel_size: Ticks in the ring's span and slots per wheel level, >= 2. What is
+            due later waits in the wheel.
     Raises:
         InvalidArgument: by name and value.
     """
@@ -231,21 +236,21 @@ class IdleReaper:
         self._epochs = 0  # closed so far
         self._open = Epoch(0.0, 0)
 
-        # What the last `register` was given, and its slot in the open epoch: the next is mostly
-        # like it. None once that epoch is closed, or nothing is armed.
+        # What the last `register` was given, and its slot in the open epoch: the next
+        # is mostly like it. None once that epoch is closed, or nothing is armed.
         self._last: IdleSlot | None = None
         self._last_timeout: float | None = None
         self._last_reason = ""
 
-        # Where slots are. Those of the two kinds that never come due by themselves first.
-        # The epoch that never closes: suspended leases lie in its slots.
+        # Where slots are. Those of the two kinds that never come due by themselves
+        # first. The epoch that never closes: suspended leases lie in its slots.
         self._never = Epoch(OPEN, -1)
-        # Limits that the final check spared lie in this one's slots until the open epoch is closed.
-        # There is another one then.
+        # Limits that the final check spared lie in this one's slots until the open
+        # epoch is closed. There is another one then.
         self._postponed = Epoch(OPEN, -1)
         self._slots: dict[IdleSlot, None] = {}  # every slot but those, in order of creation
-        # Those made in the open epoch, or since it was closed, and not put where they wait yet; of
-        # which the first `_closed` were made in epochs that are closed.
+        # Those made in the open epoch, or since it was closed, and not put where they
+        # wait yet; of which the first `_closed` were made in epochs that are closed.
         self._unfiled: deque[IdleSlot] = deque()
         self._closed = 0
         self._behind = False  # the last call that caught up has left work
@@ -254,7 +259,8 @@ class IdleReaper:
         # It counts ticks since _origin.
         self._wheel: TimingWheel[IdleSlot] = TimingWheel(tick=1, wheel_size=wheel_size)
 
-        # What a touch and a release read: names in a namespace of this core's own, see `bind`.
+        # What a touch and a release read: names in a namespace of this core's own, see
+        # `bind`.
         self._namespace: dict[str, Any] = {
             "open_epoch": self._open,
             "core": self,
@@ -263,7 +269,8 @@ class IdleReaper:
         }
         base = type("Lease", (Lease,), {"__slots__": (), "_core": self})
         self._lease_type = bind(base, self._namespace)
-        # Seconds before the open epoch: silences that began earlier than that are reported.
+        # Seconds before the open epoch: silences that began earlier than that are
+        # reported.
         self._edge: float | None = None
         self._changed: Changed = lambda lease: None  # nobody asked
 
@@ -276,7 +283,7 @@ class IdleReaper:
     def __contains__(self, uid: Hashable) -> bool:
         return uid in self._leases
 
-    # ---- the life of a lease ---------------------------------------------------------------------
+    # ---- the life of a lease ---------------------------------------------------------
     def register(
         self,
         uid: Hashable,
@@ -295,19 +302,20 @@ class IdleReaper:
             now: Seconds; must not be less than any instant named before.
             on: Called with the `Expiry` when it is reaped.
             reason: A short stable name that the `Expiry` carries.
-            since: A lease of this core, ended or not, whose last activity is taken over. None:
-                *now* is the last one.
+            since: A lease of this core, ended or not, whose last activity is taken
+                over. None: *now* is the last one.
         Returns:
             The lease: touch it, release it when the connection ends by itself.
         Raises:
-            InvalidArgument: timeout or now is NaN, infinite, no number, or timeout <= 0, or since
-                is no lease of this core. State unchanged.
+            InvalidArgument: timeout or now is NaN, infinite, no number, or timeout <=
+                0, or since is no lease of this core. State unchanged.
             ClockWentBackwards: now precedes an instant named before. State unchanged.
             DuplicateUid: uid is registered already. State unchanged.
-        Cost: O(1). Every distinct (timeout, reason) adds one slot per epoch: share timeouts; draw
-        jitter in ticks.
+        Cost: O(1). Every distinct (timeout, reason) adds one slot per epoch: share
+        timeouts; draw jitter in ticks.
         """
-        # All is written out here: with `release` it is what a connection costs that says nothing.
+        # All is written out here: with `release` it is what a connection costs that
+        # says nothing.
         slot = self._last
         if (
             slot is None
@@ -346,8 +354,9 @@ class IdleReaper:
         return lease
 
     def _slot_like(self, key: Key, timeout: Any, since: Lease | None, now: float) -> IdleSlot:
-        """Where a lease belongs that has just been entered into the books. Without *since* the next
-        one with this very *timeout* and reason is found to belong there too.
+        """Where a lease belongs that has just been entered into the books. Without
+        *since* the next one with this very *timeout* and reason is found to belong
+        there too.
         """
         if len(self._leases) - 1 == self._suspended:
             self._close(now)  # nothing was armed before it, so nothing kept the epochs going
@@ -364,24 +373,27 @@ class IdleReaper:
         report: Callable[[Lease, float, float], object],
         changed: Changed | None = None,
     ) -> None:
-        """Make the touch of every lease registered from now on compare, and report the silences
-        that it ends.
+        """Make the touch of every lease registered from now on compare, and report the
+        silences that it ends.
 
-        Such a lease has one more attribute, `log`, which is the caller's and not set at first.
+        Such a lease has one more attribute, `log`, which is the caller's and not set at
+        first.
 
         Args:
-            beyond: Seconds, > 0. A touch knows its epoch only: a silence is reported for certain
-                when it was longer than this by an epoch, and never when it was shorter by an epoch.
-            report: Called with (lease, since, until) before the touch counts: the instants at which
-                the epochs of the last activity and of this one were opened. What it raises comes
-                out of the touch.
-            changed: Called with a lease after its timeout was changed, or it was suspended or
-                resumed. None: not.
+            beyond: Seconds, > 0. A touch knows its epoch only: a silence is reported
+                for certain when it was longer than this by an epoch, and never when it
+                was shorter by an epoch.
+            report: Called with (lease, since, until) before the touch counts: the
+                instants at which the epochs of the last activity and of this one were
+                opened. What it raises comes out of the touch.
+            changed: Called with a lease after its timeout was changed, or it was
+                suspended or resumed. None: not.
         Raises:
             InvalidArgument: beyond is no duration. State unchanged.
         Cost: a comparison per touch.
         """
-        # A silence begins within its epoch, and is compared by when that was closed: an epoch less.
+        # A silence begins within its epoch, and is compared by when that was closed: an
+        # epoch less.
         self._edge = check_timeout("beyond", beyond) - self.epoch_length
 
         def silence_ended(lease: Lease, found: Epoch) -> None:
@@ -466,8 +478,9 @@ class IdleReaper:
         return slot.key
 
     def _left(self, chunk: Chunk) -> None:
-        """A lease has left *chunk*: make room, and if that emptied the slot and it lay far away,
-        take it out of the books. *chunk* is more than half empty, or one of those suspended.
+        """A lease has left *chunk*: make room, and if that emptied the slot and it lay
+        far away, take it out of the books. *chunk* is more than half empty, or one of
+        those suspended.
         """
         if chunk.dead * 2 > len(chunk.items):
             tidy(chunk)
@@ -480,8 +493,8 @@ class IdleReaper:
             if self._armed <= 1:
                 self._last = None  # this was the last one
             if slot.timer is not None:
-                # In the ring an empty slot may wait for its turn: that is soon. In the wheel it
-                # could be a month.
+                # In the ring an empty slot may wait for its turn: that is soon. In the
+                # wheel it could be a month.
                 slot.timer.cancel()
                 slot.timer = None
                 self._drop(slot)
@@ -493,17 +506,17 @@ class IdleReaper:
         """How many leases can come due: all but those suspended."""
         return len(self._leases) - self._suspended
 
-    # ---- epochs ----------------------------------------------------------------------------------
+    # ---- epochs ----------------------------------------------------------------------
     @property
     def epoch_ends(self) -> float:
-        """The instant at which the open epoch should be closed. How late that happens is how late
-        the loop is.
+        """The instant at which the open epoch should be closed. How late that happens
+        is how late the loop is.
         """
         return self._open.opened + self.epoch_length
 
     def close_epoch(self, now: float, at_least: float = 0.0) -> bool:
-        """End the open epoch at *now* and open the next: what is touched from here on belongs to
-        the next.
+        """End the open epoch at *now* and open the next: what is touched from here on
+        belongs to the next.
 
         Args:
             now: Seconds; must not be less than any instant named before.
@@ -512,8 +525,8 @@ class IdleReaper:
             Whether it was closed.
         Raises:
             InvalidArgument, ClockWentBackwards: State unchanged.
-        Cost: O(distinct (timeout, reason) in the epoch + slots that come within the ring's span),
-        at most `SLOTS_PER_CALL` of either; the next calls do the rest.
+        Cost: O(distinct (timeout, reason) in the epoch + slots that come within the
+        ring's span), at most `SLOTS_PER_CALL` of either; the next calls do the rest.
         """
         now = check_now(now, self._latest)
         self._latest = now
@@ -537,7 +550,7 @@ class IdleReaper:
             self._postponed = Epoch(OPEN, -1)
         return True
 
-    # ---- where slots wait ------------------------------------------------------------------------
+    # ---- where slots wait ------------------------------------------------------------
     def _slot_of(self, epoch: Epoch, key: Key) -> IdleSlot:
         slot = epoch.slots.get(key)
         if slot is None:
@@ -555,8 +568,8 @@ class IdleReaper:
         del self._slots[slot]
 
     def _schedule(self, slot: IdleSlot) -> None:
-        """Put *slot*, whose epoch is closed, where it waits for its due instant; nowhere if it has
-        no timeout.
+        """Put *slot*, whose epoch is closed, where it waits for its due instant;
+        nowhere if it has no timeout.
         """
         if slot.key[0] is None:
             return
@@ -568,14 +581,15 @@ class IdleReaper:
             slot.timer = self._wheel.schedule(near, slot)
 
     def _lowered_at(self, due: float) -> int:
-        """The tick at which a slot that is due then leaves the wheel: a whole span before, so the
-        wheel's coarser time never delays a reap.
+        """The tick at which a slot that is due then leaves the wheel: a whole span
+        before, so the wheel's coarser time never delays a reap.
         """
         return seconds_to_tick(due, self._origin, self.tick) - self.wheel_size
 
     def _catch_up(self, most: int | None) -> None:
-        """Put the slots of closed epochs where they wait, and bring those down out of the wheel
-        that have come within the ring's span: *most* of either, or None for all.
+        """Put the slots of closed epochs where they wait, and bring those down out of
+        the wheel that have come within the ring's span: *most* of either, or None for
+        all.
         """
         if self._closed:
             self._file(most)
@@ -610,8 +624,8 @@ class IdleReaper:
             self._closed -= 1
 
     def _next_due(self) -> float | None:
-        """The earliest instant in the heap, less than one at which something is due while there are
-        many empty slots before it.
+        """The earliest instant in the heap, less than one at which something is due
+        while there are many empty slots before it.
         """
         heap = self._heap
         for _ in range(SLOTS_PER_CALL):
@@ -620,13 +634,14 @@ class IdleReaper:
             self._drop(heappop(heap)[2])
         return heap[0][0] if heap else None
 
-    # ---- wakes and reaps -------------------------------------------------------------------------
+    # ---- wakes and reaps -------------------------------------------------------------
     def next_wakeup(self) -> float | None:
-        """When `advance` should next be called: the end of the open epoch or the next due instant,
-        whichever is first.
+        """When `advance` should next be called: the end of the open epoch or the next
+        due instant, whichever is first.
 
-        None when nothing is registered, or everything is suspended: then only `register`, `resume`
-        or `retime` can change that. An instant in the past means there is work now. O(1) amortised.
+        None when nothing is registered, or everything is suspended: then only
+        `register`, `resume` or `retime` can change that. An instant in the past means
+        there is work now. O(1) amortised.
         """
         if len(self._leases) == self._suspended:
             return None
@@ -637,15 +652,15 @@ class IdleReaper:
         return end if due is None or end < due else due
 
     def advance(self, now: float, limit: int | None = None) -> list[Expiry]:
-        """Move the clock to *now*, note the end of the epoch, and reap what is due: `close_epoch`,
-        then `expire`.
+        """Move the clock to *now*, note the end of the epoch, and reap what is due:
+        `close_epoch`, then `expire`.
 
-        An epoch younger than half its length stays open. Otherwise a wake at a due instant in the
-        middle of an epoch would cut it, both parts would fall due at instants of their own, and the
-        wakes would multiply.
+        An epoch younger than half its length stays open. Otherwise a wake at a due
+        instant in the middle of an epoch would cut it, both parts would fall due at
+        instants of their own, and the wakes would multiply.
 
-        Args, Returns, Raises: as `expire`; ClockWentBackwards also when now precedes any instant
-        named before.
+        Args, Returns, Raises: as `expire`; ClockWentBackwards also when now precedes
+        any instant named before.
         """
         check_limit(limit)
         if type(now) is not float or not self._latest <= now < OPEN:
@@ -661,29 +676,32 @@ class IdleReaper:
     ) -> list[Expiry]:
         """Reap what is due as of *now*: due <= now.
 
-        It may be given an instant that is already a little past - the one at which `close_epoch`
-        was called before the loop was let run - and then judges as of that instant.
+        It may be given an instant that is already a little past - the one at which
+        `close_epoch` was called before the loop was let run - and then judges as of
+        that instant.
 
         Args:
             now: Seconds; must not be less than the last instant judged by.
-            limit: Most leases to put to the final check; the rest stays due. None for all. With a
-                limit the list may be shorter although more is due, or empty, once `STEPS_PER_CALL`
-                steps were spent on leases that live, or while slots are left that were to be put
-                where they wait; `next_wakeup()` then is not later than now.
-            spare: The final check: called once with the leases about to be reaped, in order. Those
-                it returns are alive after all and count as averted. They are treated as touched
-                now, but for those to which a mapping gives False, limits that activity does not
-                move: such a one stays due, and is checked again one epoch later. A lease touched or
-                ended during the check is not reaped. If it raises, nothing is reaped.
+            limit: Most leases to put to the final check; the rest stays due. None for
+                all. With a limit the list may be shorter although more is due, or
+                empty, once `STEPS_PER_CALL` steps were spent on leases that live, or
+                while slots are left that were to be put where they wait;
+                `next_wakeup()` then is not later than now.
+            spare: The final check: called once with the leases about to be reaped, in
+                order. Those it returns are alive after all and count as averted. They
+                are treated as touched now, but for those to which a mapping gives
+                False, limits that activity does not move: such a one stays due, and is
+                checked again one epoch later. A lease touched or ended during the check
+                is not reaped. If it raises, nothing is reaped.
         Returns:
-            A new list, earliest due first, ties as they came into their slot; may be empty. Their
-            leases have ended.
+            A new list, earliest due first, ties as they came into their slot; may be
+            empty. Their leases have ended.
         Raises:
             InvalidArgument, ClockWentBackwards: State unchanged.
-            HookErrors: hooks raised and there is no on_error. All hooks have run; `.expired` has
-                the list.
-            BaseException: as a hook raised it (KeyboardInterrupt, for one). As with HookErrors,
-                `.expired` included.
+            HookErrors: hooks raised and there is no on_error. All hooks have run;
+                `.expired` has the list.
+            BaseException: as a hook raised it (KeyboardInterrupt, for one). As with
+                HookErrors, `.expired` included.
         Cost: O(reaped + moved).
         """
         check_limit(limit)
@@ -735,7 +753,8 @@ class IdleReaper:
 
     def _final_check(self, due: list[Due], spare: Spare) -> list[Due]:
         """What *spare* leaves of *due*."""
-        # Into slots of their own: the leases live, and whatever is called on them counts.
+        # Into slots of their own: the leases live, and whatever is called on them
+        # counts.
         checked: set[IdleSlot] = set()
         for epoch, key, leases in due:
             slot = IdleSlot(epoch, key)
@@ -749,15 +768,16 @@ class IdleReaper:
         finally:
             due = [group._replace(leases=self._left_of(group, checked, answer)) for group in due]
             for slot in checked:
-                # Or slot, chunk and leases would be a circle, which only the collector frees.
+                # Or slot, chunk and leases would be a circle, which only the collector
+                # frees.
                 slot.chunks.clear()
         return due
 
     def _left_of(
         self, group: Due, checked: set[IdleSlot], answer: dict[Lease, bool] | None
     ) -> list[Lease]:
-        """What is to be reaped of *group*; the others go where they belong. None: the check failed,
-        all stay due.
+        """What is to be reaped of *group*; the others go where they belong. None: the
+        check failed, all stay due.
 
         Args:
             checked: The slots in which the leases lay that were checked.
@@ -791,8 +811,8 @@ class IdleReaper:
             self._last = None
 
     def _forget(self, lease: Lease) -> bool:
-        """Take *lease*, which has ended, out of the books. False if its uid does not lead to it any
-        more.
+        """Take *lease*, which has ended, out of the books. False if its uid does not
+        lead to it any more.
         """
         try:
             found = self._leases.pop(lease.uid, None)
@@ -801,7 +821,9 @@ class IdleReaper:
         return found is lease or self._forget_odd(lease, found)
 
     def _forget_odd(self, lease: Lease, found: Lease | None) -> bool:
-        """`_forget`, where the uid of *lease* led to *found*, which has been taken out instead."""
+        """`_forget`, where the uid of *lease* led to *found*, which has been taken out
+        instead.
+        """
         try:
             if found is not None:
                 self._leases[found.uid] = found
@@ -815,8 +837,8 @@ class IdleReaper:
             self._forget_strays()
 
     def _forget_strays(self) -> None:
-        """Find ended leases whose uid has another hash than at first, or raises; those that raise
-        get another key.
+        """Find ended leases whose uid has another hash than at first, or raises; those
+        that raise get another key.
         """
         leases: dict[Any, Lease] = {}
         for uid, lease in self._leases.items():
@@ -846,7 +868,7 @@ class IdleReaper:
             )
         return expired
 
-    # ---- looking in ------------------------------------------------------------------------------
+    # ---- looking in ------------------------------------------------------------------
     def explain(self, uid: Hashable) -> Explanation:
         """Why *uid* is still here and until when. O(1).
 
@@ -859,11 +881,11 @@ class IdleReaper:
         return explain(self, uid, lease)
 
     def oldest(self, n: int) -> list[Any]:
-        """Up to *n* uids, longest idle first; suspended ones never. Ties (one epoch) in the order
-        of arrival in a slot.
+        """Up to *n* uids, longest idle first; suspended ones never. Ties (one epoch) in
+        the order of arrival in a slot.
 
-        For eviction under pressure. Cost: O(leases in the slots it looks into), in the worst case
-        all of them.
+        For eviction under pressure. Cost: O(leases in the slots it looks into), in the
+        worst case all of them.
         """
         check_count("n", n, 0)
         return oldest(self._slots, (slot for slot in self._unfiled if slot.epoch.serial < 0), n)

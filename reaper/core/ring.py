@@ -5,15 +5,16 @@ One timeout for all, time in whole ticks, two structures:
     slots   a ring of timeout_ticks + 1 lists: where a uid physically lies
     index   uid -> tick of its last touch: where it *should* lie
 
-A touch changes only the index. When a slot comes due, a uid whose index has moved on is moved on,
-and the rest has expired; so a uid moves at most once per timeout, however often it is touched.
+A touch changes only the index. When a slot comes due, a uid whose index has moved on is
+moved on, and the rest has expired; so a uid moves at most once per timeout, however
+often it is touched.
 
-Why one slot more than the timeout: a touch in tick e may have come at the very end of e. With n
-slots it would be reaped up to one tick early; with n + 1 it is reaped zero to one tick late, never
-early.
+Why one slot more than the timeout: a touch in tick e may have come at the very end of
+e. With n slots it would be reaped up to one tick early; with n + 1 it is reaped zero to
+one tick late, never early.
 
-`reaper.core.reaper.IdleReaper` is this idea with real instants, any number of timeouts, and a
-handle to touch by.
+`reaper.core.reaper.IdleReaper` is this idea with real instants, any number of timeouts,
+and a handle to touch by.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ class IdleRing:
         start: The current tick at the beginning.
     Raises:
         InvalidArgument: timeout_ticks is no such integer, or start is not an integer.
-    Timing: a uid last touched in tick e is returned by the first `advance(tick)` with tick > e +
-    timeout_ticks.
+    Timing: a uid last touched in tick e is returned by the first `advance(tick)` with
+    tick > e + timeout_ticks.
     """
 
     __slots__ = ("_index", "_len", "_slots", "tick", "timeout_ticks")
@@ -63,8 +64,8 @@ class IdleRing:
         return self._index.get(uid, _GONE) is not _GONE
 
     def add(self, uid: Hashable) -> bool:
-        """Track *uid*, touched in the current tick. True if it is new; one already there is
-        touched: False. O(1).
+        """Track *uid*, touched in the current tick. True if it is new; one already
+        there is touched: False. O(1).
         """
         new = uid not in self
         # A discarded uid still lies in its slot: it must not get a second place.
@@ -75,8 +76,8 @@ class IdleRing:
         return new
 
     def touch(self, uid: Hashable) -> bool:
-        """Note activity of *uid* in the current tick. False if it is unknown, discarded or expired.
-        O(1), no move.
+        """Note activity of *uid* in the current tick. False if it is unknown, discarded
+        or expired. O(1), no move.
         """
         index = self._index
         if index.get(uid, _GONE) is _GONE:
@@ -87,8 +88,8 @@ class IdleRing:
     def discard(self, uid: Hashable) -> bool:
         """Stop tracking *uid*. False if it was not tracked. O(1).
 
-        The ring keeps a reference to it until its slot comes round, at most timeout_ticks + 1 ticks
-        later.
+        The ring keeps a reference to it until its slot comes round, at most
+        timeout_ticks + 1 ticks later.
         """
         if uid not in self:
             return False
@@ -97,20 +98,22 @@ class IdleRing:
         return True
 
     def slot_of(self, uid: Hashable) -> int | None:
-        """The slot, 0 to timeout_ticks, that *uid* belongs to by its last touch; None if it is not
-        tracked. O(1).
+        """The slot, 0 to timeout_ticks, that *uid* belongs to by its last touch; None
+        if it is not tracked. O(1).
         """
         tick = self._index.get(uid, _GONE)
         return None if tick is _GONE else tick % len(self._slots)
 
     def advance(self, tick: int) -> list[Any]:
-        """Move the clock to *tick* and hand back what has expired; it is no longer tracked.
+        """Move the clock to *tick* and hand back what has expired; it is no longer
+        tracked.
 
         Args:
-            tick: The new current tick; any jump forward. The same tick again does nothing.
+            tick: The new current tick; any jump forward. The same tick again does
+                nothing.
         Returns:
-            A new list of uids, longest silent first, ties in the order they came into their slot;
-            may be empty.
+            A new list of uids, longest silent first, ties in the order they came into
+            their slot; may be empty.
         Raises:
             InvalidArgument: tick is not an integer. State unchanged.
             ClockWentBackwards: tick is less than the current one. State unchanged.
@@ -122,10 +125,9 @@ class IdleRing:
         slots, index = self._slots, self._index
         size = len(slots)
         expired: list[Any] = []
-        # The slots hold touches of the ticks self.tick - timeout_ticks to self.tick; due are those
-        # before tick - timeout_ticks.
-        # Oldest first: a uid that has moved on lands in a slot that this loop reaches later, or not
-        # at all.
+        # The slots hold touches of the ticks self.tick - timeout_ticks to self.tick;
+        # due are those before tick - timeout_ticks. Oldest first: a uid that has moved
+        # on lands in a slot that this loop reaches later, or not at all.
         for touched in range(
             self.tick - self.timeout_ticks, min(tick - self.timeout_ticks, self.tick + 1)
         ):

@@ -1,14 +1,16 @@
 """A slot: an ordered bag of entries with O(1) add and O(1) remove, made of short lists.
 
-Why not a set: sets never shrink after discard, and a minute of traffic grew them to 1,353 bytes an
-entry. Why not one long list: removing from its middle is O(n), and tidying it in one go is a pause.
-So a slot is a row of chunks of at most `CHUNK` entries. An entry knows its chunk and its position
-in it; removing writes a None over it and drops the reference at once; a chunk that is more than
-half None is rewritten, O(CHUNK) work that CHUNK/2 removals have paid for. Order of arrival is kept,
-so ties come out the same on every machine.
+Why not a set: sets never shrink after discard, and a minute of traffic grew them to
+1,353 bytes an entry. Why not one long list: removing from its middle is O(n), and
+tidying it in one go is a pause. So a slot is a row of chunks of at most `CHUNK`
+entries. An entry knows its chunk and its position in it; removing writes a None over it
+and drops the reference at once; a chunk that is more than half None is rewritten,
+O(CHUNK) work that CHUNK/2 removals have paid for. Order of arrival is kept, so ties
+come out the same on every machine.
 
-A slot does not count its entries: that would cost each add and each remove a sixth of its time. It
-has chunks exactly while it has entries, which is all that anybody asks of it often.
+A slot does not count its entries: that would cost each add and each remove a sixth of
+its time. It has chunks exactly while it has entries, which is all that anybody asks of
+it often.
 """
 
 from __future__ import annotations
@@ -19,14 +21,14 @@ from typing import Any, Protocol
 from ..errors import InvariantViolated
 
 CHUNK = 256
-"""Entries a chunk. At most 256, because CPython keeps the ints up to 256 ready-made: a position
-costs no memory.
+"""Entries a chunk. At most 256, because CPython keeps the ints up to 256 ready-made: a
+position costs no memory.
 """
 
 
 class Entry(Protocol):
-    """What can lie in a slot: an object with these two attributes, which belong to the slot while
-    it lies there.
+    """What can lie in a slot: an object with these two attributes, which belong to the
+    slot while it lies there.
     """
 
     _chunk: Any  # Chunk | None; Any, because each user narrows it to chunks of its own kind of slot
@@ -45,8 +47,8 @@ class Chunk:
 
 
 class Slot:
-    """An ordered bag of entries. `len(slot)` is exact, and O(chunks); iteration is in order of
-    arrival.
+    """An ordered bag of entries. `len(slot)` is exact, and O(chunks); iteration is in
+    order of arrival.
     """
 
     __slots__ = ("chunks", "emptied")
@@ -65,8 +67,8 @@ class Slot:
                     yield entry
 
     def room(self) -> Chunk:
-        """The last chunk, with room for at least one more entry. For loops that append to it
-        themselves.
+        """The last chunk, with room for at least one more entry. For loops that append
+        to it themselves.
         """
         chunks = self.chunks
         if chunks:
@@ -85,11 +87,12 @@ class Slot:
         chunk.items.append(entry)
 
     def take(self, enough: int | None = None) -> list[Any]:
-        """Remove entries and return them in order of arrival: a new list, possibly empty.
+        """Remove entries and return them in order of arrival: a new list, possibly
+        empty.
 
         Args:
-            enough: Stop after the chunk with which so many are taken, so at most `CHUNK` - 1 more
-                than that. None: take all.
+            enough: Stop after the chunk with which so many are taken, so at most
+                `CHUNK` - 1 more than that. None: take all.
         Cost: O(entries taken).
         """
         taken: list[Any] = []
@@ -145,8 +148,8 @@ class Slot:
 
 
 def remove(entry: Entry) -> None:
-    """Take *entry* out of the slot it lies in; its reference there is gone at once. Cost: O(1)
-    amortised.
+    """Take *entry* out of the slot it lies in; its reference there is gone at once.
+    Cost: O(1) amortised.
     """
     chunk: Chunk = entry._chunk
     chunk.items[entry._pos] = None
@@ -157,15 +160,18 @@ def remove(entry: Entry) -> None:
 
 
 def tidy(chunk: Chunk) -> None:
-    """Rewrite *chunk* without its removed entries, keeping the order. Cost: O(CHUNK)."""
+    """Rewrite *chunk* without its removed entries, keeping the order. Cost:
+    O(CHUNK).
+    """
     chunk.items = [entry for entry in chunk.items if entry is not None]
     chunk.dead = 0
     for pos, entry in enumerate(chunk.items):
         entry._pos = pos
     if not chunk.items:
-        # Finding one chunk among those of a million entries would cost too much, leaving it would
-        # let a long-lived slot grow with all that ever passed through it: sweep when half of them
-        # may be empty, which is O(1) a removal. With the last entry all of them are.
+        # Finding one chunk among those of a million entries would cost too much,
+        # leaving it would let a long-lived slot grow with all that ever passed through
+        # it: sweep when half of them may be empty, which is O(1) a removal. With the
+        # last entry all of them are.
         slot = chunk.slot
         slot.emptied += 1
         if slot.emptied * 2 > len(slot.chunks):

@@ -1,11 +1,12 @@
-"""What becomes of a slot that is due: its silent leases are taken out, the others move on, a chunk
-at a time.
+"""What becomes of a slot that is due: its silent leases are taken out, the others move
+on, a chunk at a time.
 
-At a million connections nearly all of the time here is spent waiting for memory: every lease is a
-cache line that has not been looked at for a timeout. So each chunk is read twice. The first pass
-only asks for the epochs, which lets the processor wait for many lines at once and leaves them in
-its nearest cache; the second does the work. Where all leases of a chunk share one epoch, as those
-of clients with one heartbeat come to do, the chunk moves and no lease is written.
+At a million connections nearly all of the time here is spent waiting for memory: every
+lease is a cache line that has not been looked at for a timeout. So each chunk is read
+twice. The first pass only asks for the epochs, which lets the processor wait for many
+lines at once and leaves them in its nearest cache; the second does the work. Where all
+leases of a chunk share one epoch, as those of clients with one heartbeat come to do,
+the chunk moves and no lease is written.
 """
 
 from __future__ import annotations
@@ -16,25 +17,26 @@ from .lease import Epoch, IdleSlot, Key, Lease
 from .slots import CHUNK, Chunk, tidy
 
 WORTH_MOVING = CHUNK // 2
-"""Leases from which on a chunk moves whole: a slot made of smaller ones would cost more memory than
-that saves.
+"""Leases from which on a chunk moves whole: a slot made of smaller ones would cost more
+memory than that saves.
 """
 
 
 def sweep(
     slot: IdleSlot, slot_of: Callable[[Epoch, Key], IdleSlot], room: int | None, moves: int | None
 ) -> tuple[list[Lease], int]:
-    """Take silent leases out of *slot*, in order of arrival, and move those that were touched to
-    their epochs' slots.
+    """Take silent leases out of *slot*, in order of arrival, and move those that were
+    touched to their epochs' slots.
 
     Args:
-        slot: Its epoch is closed. Whole chunks are worked off at a time, the last one in part.
+        slot: Its epoch is closed. Whole chunks are worked off at a time, the last one
+        in part.
         slot_of: Gives, and makes where there is none, the slot of an epoch and a key.
         room: Most leases to take; None for all.
         moves: Stop after the chunk with which so many have been moved; None: never.
     Returns:
-        The leases taken, which lie in no slot any more, and how many were moved. What is left of
-        *slot* stays due.
+        The leases taken, which lie in no slot any more, and how many were moved. What
+        is left of *slot* stays due.
     Cost: O(leases looked at).
     """
     epoch, key = slot.epoch, slot.key

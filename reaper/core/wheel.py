@@ -1,20 +1,22 @@
-"""The hierarchical timing wheel: timers by deadline, O(1) to schedule and cancel, no empty tick
-ever visited.
+"""The hierarchical timing wheel: timers by deadline, O(1) to schedule and cancel, no
+empty tick ever visited.
 
-*Inside, everything is counted in whole ticks*: a deadline is rounded up once, on the way in, and
-`now` down, so no level can fire early and the levels need no rounding of their own.
+*Inside, everything is counted in whole ticks*: a deadline is rounded up once, on the
+way in, and `now` down, so no level can fire early and the levels need no rounding of
+their own.
 
-Level 1 has one slot per tick. A slot of level n+1 is as long as the whole of level n, so the levels
-reach exponentially far; levels are made when a deadline first needs them. A timer lies in the
-finest level that reaches it. When the clock arrives at the start of a slot above level 1, its
-timers cascade: each moves down to the level that now fits it. A heap holds the start of every slot
-that is in use; it says when there is work, and a clock that jumps visits only those slots.
+Level 1 has one slot per tick. A slot of level n+1 is as long as the whole of level n,
+so the levels reach exponentially far; levels are made when a deadline first needs them.
+A timer lies in the finest level that reaches it. When the clock arrives at the start of
+a slot above level 1, its timers cascade: each moves down to the level that now fits it.
+A heap holds the start of every slot that is in use; it says when there is work, and a
+clock that jumps visits only those slots.
 
 Not thread-safe: one event loop, or a lock around it.
 
-Source: Varghese & Lauck 1987, scheme 7 (hierarchical wheels); the heap of slots in use has the role
-of the delay queue in Apache Kafka's SystemTimer. Ours: deadlines round up, results have an order,
-`next_expiry` is exact, a cancel frees at once.
+Source: Varghese & Lauck 1987, scheme 7 (hierarchical wheels); the heap of slots in use
+has the role of the delay queue in Apache Kafka's SystemTimer. Ours: deadlines round up,
+results have an order, `next_expiry` is exact, a cancel frees at once.
 """
 
 from __future__ import annotations
@@ -49,12 +51,12 @@ class TimerEntry(Protocol[T_co]):
 
 
 class TimerQueue(Protocol[T]):
-    """What keeps timers and hands them out when due; `reaper.testing.check_timer_queue` tests it.
-    `TimingWheel` says what each member means.
+    """What keeps timers and hands them out when due; `reaper.testing.check_timer_queue`
+    tests it. `TimingWheel` says what each member means.
 
-    Instants are integers in one unit; a queue has a tick, a whole number of those units. A timer is
-    due once the clock, rounded down to the tick, has reached its deadline, rounded up to the tick:
-    never early, less than one tick late.
+    Instants are integers in one unit; a queue has a tick, a whole number of those
+    units. A timer is due once the clock, rounded down to the tick, has reached its
+    deadline, rounded up to the tick: never early, less than one tick late.
     """
 
     def schedule(self, deadline: int, item: T) -> TimerEntry[T]: ...
@@ -64,8 +66,8 @@ class TimerQueue(Protocol[T]):
 
 
 class Level(NamedTuple):
-    """What `TimingWheel.levels` says of one level; every field in the wheel's unit except
-    `wheel_size`.
+    """What `TimingWheel.levels` says of one level; every field in the wheel's unit
+    except `wheel_size`.
     """
 
     tick: int
@@ -79,11 +81,11 @@ class Level(NamedTuple):
 
 
 class Timer(Generic[T]):
-    """A timer of one `TimingWheel`: waiting, then either expired (`advance` returned it) or
-    cancelled, for good.
+    """A timer of one `TimingWheel`: waiting, then either expired (`advance` returned
+    it) or cancelled, for good.
 
-    A dead timer stays dead: whoever holds it may call anything on it at any moment. Made by
-    `TimingWheel.schedule`.
+    A dead timer stays dead: whoever holds it may call anything on it at any moment.
+    Made by `TimingWheel.schedule`.
     """
 
     __slots__ = ("_chunk", "_deadline", "_order", "_pos", "item")
@@ -96,8 +98,8 @@ class Timer(Generic[T]):
 
     @property
     def deadline(self) -> int:
-        """The absolute instant it is due, in the wheel's unit, as last scheduled; due when deadline
-        <= now.
+        """The absolute instant it is due, in the wheel's unit, as last scheduled; due
+        when deadline <= now.
         """
         return self._deadline
 
@@ -107,13 +109,15 @@ class Timer(Generic[T]):
         return self._pos < 0
 
     def cancel(self) -> bool:
-        """Take the timer out of its wheel, which forgets it at once: `len` is one less and nothing
-        refers to it.
+        """Take the timer out of its wheel, which forgets it at once: `len` is one less
+        and nothing refers to it.
 
         Returns:
-            True if this call ended it; False if it was already expired or cancelled. A timer that
-            `advance` has returned is expired, also while the caller still works through that list.
-        Cost: O(1) amortised, whatever the number of timers; see benchmarks/heart/timers.py.
+            True if this call ended it; False if it was already expired or cancelled. A
+            timer that `advance` has returned is expired, also while the caller still
+            works through that list.
+        Cost: O(1) amortised, whatever the number of timers; see
+        benchmarks/heart/timers.py.
         """
         if self._chunk is None:
             return False
@@ -123,12 +127,12 @@ class Timer(Generic[T]):
         return True
 
     def reschedule(self, deadline: int) -> bool:
-        """Move the timer to *deadline*, as if cancelled and scheduled anew: it queues behind equal
-        deadlines.
+        """Move the timer to *deadline*, as if cancelled and scheduled anew: it queues
+        behind equal deadlines.
 
         Returns:
-            True if it now waits for *deadline*; False, with nothing changed, if it was already
-            expired or cancelled.
+            True if it now waits for *deadline*; False, with nothing changed, if it was
+            already expired or cancelled.
         Raises:
             InvalidArgument: *deadline* is not an int. State unchanged.
         Cost: O(1) amortised, plus the number of levels.
@@ -166,16 +170,17 @@ class TimingWheel(Generic[T]):
 
     Args:
         tick: Length of a level-1 slot in the caller's unit (ns, ms, ticks, ...), >= 1.
-        wheel_size: Slots in each level, >= 2: one number, or one for each level from the finest up,
-            of which the last serves all further levels too. `tick=1, wheel_size=(60, 60, 12)` in
-            seconds is the face of a clock.
+        wheel_size: Slots in each level, >= 2: one number, or one for each level from
+            the finest up, of which the last serves all further levels too. `tick=1,
+            wheel_size=(60, 60, 12)` in seconds is the face of a clock.
         start: The first instant of the clock, >= 0.
     Raises:
         InvalidArgument: one of them is anything else.
-    Timing: a timer is handed out by the first `advance` whose *now* has reached its deadline
-    rounded up to the tick: never early, and less than one tick late plus the time until that call.
-    One whose deadline was not after the clock when it was scheduled is due at once: the next
-    `advance` returns it.
+    Timing: a timer is handed out by the first `advance` whose *now* has reached its
+    deadline
+    rounded up to the tick: never early, and less than one tick late plus the time until
+    that call. One whose deadline was not after the clock when it was scheduled is due
+    at once: the next `advance` returns it.
     """
 
     def __init__(self, tick: int = 1, wheel_size: int | Sequence[int] = 64, start: int = 0) -> None:
@@ -194,7 +199,9 @@ class TimingWheel(Generic[T]):
         self._scheduled = 0
 
     def __len__(self) -> int:
-        """Timers that wait: neither cancelled nor handed out. Exact at all times. O(1)."""
+        """Timers that wait: neither cancelled nor handed out. Exact at all times.
+        O(1).
+        """
         return self._live
 
     def __repr__(self) -> str:
@@ -225,8 +232,8 @@ class TimingWheel(Generic[T]):
         """Let *item* be handed out when the clock reaches *deadline*.
 
         Args:
-            deadline: An absolute instant in the wheel's unit, as far ahead as you like; due at once
-                if not after `now`.
+            deadline: An absolute instant in the wheel's unit, as far ahead as you like;
+                due at once if not after `now`.
             item: Anything; it is not looked at.
         Returns:
             The new timer, to cancel or reschedule it.
@@ -254,23 +261,25 @@ class TimingWheel(Generic[T]):
         """Move the clock to *now*, over any distance, and hand out what is due.
 
         Args:
-            now: An instant in the wheel's unit, not before the clock; the same instant again is
-                fine.
-            limit: Stop once so many timers were handed out or moved down, with those that lie in
-                the same chunk of `slots.CHUNK`. The next call goes on, and until nothing is left
-                `next_expiry` is not after the clock. None: hand out all that is due. That cannot
-                be bounded: each timer of a slot that is reached has to be asked whether it is due.
+            now: An instant in the wheel's unit, not before the clock; the same instant
+                again is fine.
+            limit: Stop once so many timers were handed out or moved down, with those
+                that lie in the same chunk of `slots.CHUNK`. The next call goes on, and
+                until nothing is left `next_expiry` is not after the clock. None: hand
+                out all that is due. That cannot be bounded: each timer of a slot that
+                is reached has to be asked whether it is due.
         Returns:
-            A new list, earliest deadline first, ties in the order they were scheduled; often empty.
-            Its timers have expired; the wheel may be changed at will while the caller works through
-            it. With a limit, what the next call returns may be due earlier than what this one does,
-            but not before the instant that `next_expiry` names.
+            A new list, earliest deadline first, ties in the order they were scheduled;
+            often empty. Its timers have expired; the wheel may be changed at will while
+            the caller works through it. With a limit, what the next call returns may be
+            due earlier than what this one does, but not before the instant that
+            `next_expiry` names.
         Raises:
             ClockWentBackwards: *now* precedes the clock. State unchanged.
-            InvalidArgument: *now* is not an int, or *limit* is neither None nor an int >= 1. State
-                unchanged.
-        Cost: O(returned + moved down + slots passed that were in use); nothing due is one
-        comparison.
+            InvalidArgument: *now* is not an int, or *limit* is neither None nor an int
+                >= 1. State unchanged.
+        Cost: O(returned + moved down + slots passed that were in use); nothing due is
+        one comparison.
         """
         if type(now) is not int:
             raise InvalidArgument(f"now must be an int in the wheel's unit, got {shown(now)}")
@@ -285,9 +294,9 @@ class TimingWheel(Generic[T]):
         left = _ALL if limit is None else limit
         expired: list[Timer[T]] = self._due_at_once.take(left) if self._due_at_once.chunks else []
         left -= len(expired)
-        # The clock already stands at its new place, so a cascade files each timer where it belongs
-        # now, in one move. No timer is filed into a slot that the clock has reached: what a limit
-        # leaves in one only becomes less.
+        # The clock already stands at its new place, so a cascade files each timer where
+        # it belongs now, in one move. No timer is filed into a slot that the clock has
+        # reached: what a limit leaves in one only becomes less.
         while heap and heap[0][0] <= now_ticks and left > 0:
             slot = heap[0][2]
             timers = slot.take(left)
@@ -306,23 +315,24 @@ class TimingWheel(Generic[T]):
         self._behind = left <= 0 and bool(heap) and heap[0][0] <= now_ticks
         if expired:
             self._live -= len(expired)
-            # Two stable sorts on ints, mostly sorted already, make no million tuples for the
-            # collector to walk.
+            # Two stable sorts on ints, mostly sorted already, make no million tuples
+            # for the collector to walk.
             expired.sort(key=_by_order)
             expired.sort(key=_by_deadline)
         return expired
 
     def next_expiry(self) -> int | None:
-        """The instant at which `advance` next has work to do: an expiry or a cascade. None when no
-        timer waits.
+        """The instant at which `advance` next has work to do: an expiry or a cascade.
+        None when no timer waits.
 
-        In the wheel's unit; the clock itself when something is due at once, otherwise after the
-        clock. Exact: an `advance` to anything before it returns nothing and moves nothing, and
-        cancelled timers wake nothing. Where an `advance` with a limit has left work it is not after
-        the clock, and nothing that waits in a slot is due before it.
+        In the wheel's unit; the clock itself when something is due at once, otherwise
+        after the clock. Exact: an `advance` to anything before it returns nothing and
+        moves nothing, and cancelled timers wake nothing. Where an `advance` with a
+        limit has left work it is not after the clock, and nothing that waits in a slot
+        is due before it.
 
-        Cost: O(1) amortised; O(log slots) for each slot that was emptied by cancels since the last
-        call.
+        Cost: O(1) amortised; O(log slots) for each slot that was emptied by cancels
+        since the last call.
         """
         while self._heap and not self._heap[0][2].chunks:
             self._pop()
@@ -332,11 +342,11 @@ class TimingWheel(Generic[T]):
         return start
 
     def locate(self, timer: Timer[T]) -> tuple[int, int] | None:
-        """Where *timer* lies: (level, slot), levels from 1, the finest, slots from 0 to its size -
-        1.
+        """Where *timer* lies: (level, slot), levels from 1, the finest, slots from 0 to
+        its size - 1.
 
-        None when it lies in no slot: due at once, expired, cancelled, or a timer of another wheel.
-        O(1).
+        None when it lies in no slot: due at once, expired, cancelled, or a timer of
+        another wheel. O(1).
         """
         slot = timer._chunk.slot if timer._chunk is not None else None
         if not isinstance(slot, _WheelSlot) or slot.wheel is not self or slot.level < 0:
@@ -376,13 +386,15 @@ class TimingWheel(Generic[T]):
             raise InvariantViolated(f"the wheel counts {self._live} timers, holds {live}")
 
     def _place(self, timer: Timer[T]) -> None:
-        """Put *timer*, which lies nowhere and is due after the clock, into the finest level that
-        reaches it. All is written out: it is nearly the whole cost of a timer.
+        """Put *timer*, which lies nowhere and is due after the clock, into the finest
+        level that reaches it. All is written out: it is nearly the whole cost of a
+        timer.
         """
         if self._fitted is not self._now:
             self._fit()
-        # Rounded up to the tick. Divided by the length of a slot it is the slot's number: to divide
-        # by the tick and then by the ticks of a slot comes to the same.
+        # Rounded up to the tick. Divided by the length of a slot it is the slot's
+        # number: to divide by the tick and then by the ticks of a slot comes to the
+        # same.
         due = timer._deadline + self._round_up
         for level in self._levels:
             if due < level.until:
@@ -408,8 +420,9 @@ class TimingWheel(Generic[T]):
     def _fit(self) -> None:
         """Note how far each level reaches now that the clock has moved.
 
-        Each level sees the clock rounded down to its own tick: seen from the exact clock, a
-        deadline just short of one revolution would share the slot the clock stands in.
+        Each level sees the clock rounded down to its own tick: seen from the exact
+        clock, a deadline just short of one revolution would share the slot the clock
+        stands in.
         """
         self._fitted = self._now
         for level in self._levels:
@@ -437,8 +450,8 @@ _ALL = 1 << 62
 
 
 class _Level:
-    """One level. `slots` holds those in use, by number: the slot of ticks [number * span, (number +
-    1) * span).
+    """One level. `slots` holds those in use, by number: the slot of ticks [number *
+    span, (number + 1) * span).
     """
 
     __slots__ = ("index", "length", "size", "slots", "span", "until")
@@ -453,14 +466,14 @@ class _Level:
 
 
 class _WheelSlot(Slot):
-    """A slot that knows where it belongs. In use from its first timer until the clock, or
-    `next_expiry`, passes it.
+    """A slot that knows where it belongs. In use from its first timer until the clock,
+    or `next_expiry`, passes it.
     """
 
     __slots__ = ("level", "number", "wheel")
 
-    # Any wheel: a slot never looks at the items, and mypy would otherwise want the type carried
-    # through `slots`.
+    # Any wheel: a slot never looks at the items, and mypy would otherwise want the type
+    # carried through `slots`.
     def __init__(self, wheel: TimingWheel[T], level: int, number: int) -> None:
         super().__init__()
         self.wheel = wheel

@@ -1,7 +1,8 @@
-"""`python -m reaper doctor`: the flags, two looks with a pause between them, and what is printed.
+"""`python -m reaper doctor`: the flags, two looks with a pause between them, and what
+is printed.
 
-The rule of this module: *it closes nothing and changes nothing*, unless `--mend` says so. Exit
-status: 0 nothing was found, 1 something was found, 2 it cannot look.
+The rule of this module: *it closes nothing and changes nothing*, unless `--mend` says
+so. Exit status: 0 nothing was found, 1 something was found, 2 it cannot look.
 """
 
 from __future__ import annotations
@@ -208,8 +209,8 @@ def _wait(seconds: float, stop: threading.Event, glance: Callable[[], None]) -> 
 def _proxy(
     parsed: argparse.Namespace, commands: list[tuple[str, ...]]
 ) -> tuple[tuple[str, str] | None, list[str]]:
-    """What is wrong with the keep-alive timeout, with the command that mends it; and what was not
-    judged.
+    """What is wrong with the keep-alive timeout, with the command that mends it; and
+    what was not judged.
     """
     from .proxies import by_command, by_config
 
@@ -259,7 +260,8 @@ def _wait_until_it_listens(
 ) -> None:
     """Return when *target* listens. Raises Refusal: it has ended, or `STARTS` are over.
 
-    *started* is asked as well: a process of ours that has ended is there until we wait for it.
+    *started* is asked as well: a process of ours that has ended is there until we wait
+    for it.
     """
     from ..attach.kernel import Refusal
 

@@ -1,4 +1,5 @@
-"""What one look at a server shows, as plain values: the findings are made of nothing else.
+"""What one look at a server shows, as plain values: the findings are made of nothing
+else.
 
 The rule of this module: *what could not be seen is None, and no finding comes of it*.
 """
@@ -24,7 +25,9 @@ class Process(NamedTuple):
     sockets: int = 0
     """How many of the descriptors are sockets."""
     files: int = 0
-    """How many of them are files or devices; the others are pipes, timers and the like."""
+    """How many of them are files or devices; the others are pipes, timers and the
+    like.
+    """
     command: tuple[str, ...] = ()
     """By what it was started; empty: that may not be seen."""
 
@@ -59,7 +62,9 @@ class Connection(NamedTuple):
     waits_for_us: bool
     """Whether the other side may be waiting for the server."""
     keeps_alive: bool | None
-    """Whether SO_KEEPALIVE is set; None: that could not be seen, or was not asked for."""
+    """Whether SO_KEEPALIVE is set; None: that could not be seen, or was not asked
+    for.
+    """
 
 
 class Door(NamedTuple):
@@ -82,18 +87,22 @@ class Look:
     connections: Mapping[bytes, Connection] = field(default_factory=dict)
     """By what names each for as long as it lives."""
     overflows: int = 0
-    """Connections that this network namespace has dropped so far because a queue was full."""
+    """Connections that this network namespace has dropped so far because a queue was
+    full.
+    """
 
 
 @dataclass(frozen=True)
 class Glances:
-    """What was seen again and again between the two looks, because it comes and goes."""
+    """What was seen again and again between the two looks, because it comes and
+    goes.
+    """
 
     doors: tuple[Door, ...] = ()
     """Each listening socket when its queue was fullest."""
     handshakes: Mapping[str, float] = field(default_factory=dict)
-    """The handshakes that a client has not completed, by its address: for how long that was seen,
-    seconds.
+    """The handshakes that a client has not completed, by its address: for how long that
+    was seen, seconds.
     """
 
 
@@ -102,18 +111,22 @@ class Examination:
     """Two looks at a server, and what was asked about it."""
 
     target: str
-    """The server as `reaper attach` names it: `--pid 812` or `--listen 127.0.0.1:80`."""
+    """The server as `reaper attach` names it: `--pid 812` or `--listen
+    127.0.0.1:80`.
+    """
     first: Look
     last: Look
     idle: float
     """Silence that is too long, seconds."""
     glances: Glances = Glances()
     proxy: tuple[str, str] | None = None
-    """What is wrong with the keep-alive timeout for the proxy in front, and the command that mends
-    it; None: nothing.
+    """What is wrong with the keep-alive timeout for the proxy in front, and the command
+    that mends it; None: nothing.
     """
     ends: bool = False
-    """Whether the server ends with the examination: no command can reach its process then."""
+    """Whether the server ends with the examination: no command can reach its process
+    then.
+    """
     within: int = 0
     """The process whose network namespace is meant, if that is not ours; 0: ours."""
 

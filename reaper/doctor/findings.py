@@ -1,8 +1,9 @@
-"""The table of troubles: a row for each, with its words, and the function that finds it.
+"""The table of troubles: a row for each, with its words, and the function that finds
+it.
 
-The rule of this module: *trouble is what stays*. A function is told two looks, and speaks only of what
-both of them show; what comes and goes is seen by glances between them. It is pure: looks in, evidence
-out, with the command that mends it.
+The rule of this module: *trouble is what stays*. A function is told two looks, and
+speaks only of what both of them show; what comes and goes is seen by glances between
+them. It is pure: looks in, evidence out, with the command that mends it.
 """
 
 from __future__ import annotations
@@ -23,17 +24,23 @@ ROOMY = 65536
 FORGOTTEN = 5.0
 """Seconds after which a half-closed connection that was answered was forgotten."""
 GIVEN_UP = 60.0
-"""Seconds after which one was that was not answered: a client that only closed its half may wait."""
+"""Seconds after which one was that was not answered: a client that only closed its half
+may wait.
+"""
 STUCK = 10.0
 """Seconds without an acknowledgement after which a client takes nothing."""
 COMPLETES = 3.0
 """Seconds in which a handshake is complete, even if a packet of it was lost once."""
 MANY_HALF_OPEN = 16
-"""Handshakes that are not completed for so long, from which somebody floods or is cut off."""
+"""Handshakes that are not completed for so long, from which somebody floods or is cut
+off.
+"""
 MENDS = ("close-wait", "backlog", "outgoing")
 """The kinds that `--mend` mends, because no other tool does."""
 NAT_FORGETS = 350.0
-"""Seconds of silence after which a NAT or a load balancer may forget a connection (AWS: 350 s)."""
+"""Seconds of silence after which a NAT or a load balancer may forget a connection (AWS:
+350 s).
+"""
 
 
 class Seen(NamedTuple):
@@ -185,7 +192,8 @@ def _descriptors(seen: Examination) -> Seen | None:
         host, count = hosts.most_common(1)[0]
         example = f"{host} has {count:,} of the connections"
     room = max(ROOMY, 4 * one.most)
-    # More than the hard limit takes CAP_SYS_RESOURCE; up to it, whoever owns the process may.
+    # More than the hard limit takes CAP_SYS_RESOURCE; up to it, whoever owns the
+    # process may.
     limit = f"{min(room, one.hard)}:" if one.hard > one.most else f"{room}:{room}"
     whom = shlex.join(one.command) if seen.ends else f"--pid {one.pid}"
     mend = f"prlimit --nofile={limit} {whom}"
@@ -225,7 +233,8 @@ def _half_open(seen: Examination) -> Seen | None:
     who = max(stuck, key=lambda one: stuck[one])
     count, seconds = len(stuck), stuck[who]
     inside = f"nsenter --net --target {seen.within} " if seen.within else ""
-    # One question instead of five: a handshake is then given up after 3 s instead of 63.
+    # One question instead of five: a handshake is then given up after 3 s instead
+    # of 63.
     mend = f"{inside}sysctl -w net.ipv4.tcp_synack_retries=1 net.ipv4.tcp_syncookies=1"
     what = f"{count:,} handshakes that their clients began and did not complete"
     return Seen(what, mend, count, seconds, f"from {who}")

@@ -1,7 +1,8 @@
-"""Makes the looks: what the kernel says of the server's connections, and /proc of its processes.
+"""Makes the looks: what the kernel says of the server's connections, and /proc of its
+processes.
 
-The rule of this module: *looking touches nothing*. To see an option of a socket, its descriptor is
-duplicated, read and let go. Whatever may not be seen is None or left out.
+The rule of this module: *looking touches nothing*. To see an option of a socket, its
+descriptor is duplicated, read and let go. Whatever may not be seen is None or left out.
 """
 
 from __future__ import annotations
@@ -37,12 +38,13 @@ ASKED = 2000
 def look(
     target: Target, kernel: Linux, quiet: float, clock: Callable[[], float] = time.monotonic
 ) -> Look:
-    """One look at *target*; options are read of connections that have been quiet for *quiet* seconds.
+    """One look at *target*; options are read of connections that have been quiet for
+    *quiet* seconds.
 
     Raises:
         Refusal: the target is gone for good.
-    Cost: about 10 us per connection of the network namespace, 3 us per descriptor of the server,
-        and 20 us per quiet connection that is not of this machine.
+    Cost: about 10 us per connection of the network namespace, 3 us per descriptor of
+        the server, and 20 us per quiet connection that is not of this machine.
     """
     listeners = target.listeners()
     target.scan()
@@ -166,7 +168,9 @@ def _kind(place: str) -> str:
 
 
 def _overflows(pids: list[int]) -> int:
-    """Connections dropped at a full queue so far, in the network namespace of the first of *pids*."""
+    """Connections dropped at a full queue so far, in the network namespace of the first
+    of *pids*.
+    """
     place = f"/proc/{pids[0] if pids else 'self'}/net/netstat"
     with suppress(OSError, ValueError, IndexError):
         lines = [line.split() for line in Path(place).read_text().splitlines()]

@@ -1,7 +1,8 @@
-"""Does to the running server what three of the mending commands promise, where no other tool can.
+"""Does to the running server what three of the mending commands promise, where no other
+tool can.
 
-The rule of this module: *only what was found, and looked at once more*. Connections are named by the
-kernel's cookies, so none that was opened since is touched.
+The rule of this module: *only what was found, and looked at once more*. Connections are
+named by the kernel's cookies, so none that was opened since is touched.
 """
 
 from __future__ import annotations
@@ -19,11 +20,14 @@ from .findings import Finding
 ROOM = 4096
 """Connections that may wait in a queue, after it was mended."""
 ASKS = 60
-"""Seconds of silence after which a connection is asked for: less than any NAT forgets in."""
+"""Seconds of silence after which a connection is asked for: less than any NAT forgets
+in.
+"""
 
 
 def mend(found: Finding, seen: Examination, target: Target, kernel: Linux) -> tuple[bool, str]:
-    """Mend *found*, close-wait or outgoing: whether all of it is, and what was done, in words.
+    """Mend *found*, close-wait or outgoing: whether all of it is, and what was done, in
+    words.
 
     Raises:
         Refusal: a right is missing. Nothing has changed.

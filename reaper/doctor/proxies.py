@@ -1,7 +1,8 @@
-"""Whether a server's keep-alive timeout suits the proxy in front, and the command that mends it.
+"""Whether a server's keep-alive timeout suits the proxy in front, and the command that
+mends it.
 
-The rule of this module: *nobody guesses*. The proxy is the one that was named, and the timeout is in
-the configuration, or in the command by which the server was started.
+The rule of this module: *nobody guesses*. The proxy is the one that was named, and the
+timeout is in the configuration, or in the command by which the server was started.
 """
 
 from __future__ import annotations
@@ -21,13 +22,16 @@ FLAGS = {
     "gunicorn": ("--keep-alive", 2.0),
     "hypercorn": ("--keep-alive", 5.0),
 }
-"""Servers whose command says their keep-alive timeout: the flag, and what holds without it."""
+"""Servers whose command says their keep-alive timeout: the flag, and what holds without
+it.
+"""
 MORE, LESS = 5.0, 10.0
 """Seconds by which the timeout should be longer than the proxy's, or shorter."""
 
 
 def by_config(path: str, behind: str | None) -> tuple[str, str] | None:
-    """What is wrong with `timeouts.keep_alive` in the file *path*, and the command that mends it.
+    """What is wrong with `timeouts.keep_alive` in the file *path*, and the command that
+    mends it.
 
     Args:
         behind: The proxy; None: the one that `server.behind` names.

@@ -1,7 +1,7 @@
 """Shows an examination to people: how far it is, and what was found.
 
-The rule of this module: *a command stands on a line of its own*, so that it can be copied. Colours
-are for a terminal, and none if NO_COLOR is set.
+The rule of this module: *a command stands on a line of its own*, so that it can be
+copied. Colours are for a terminal, and none if NO_COLOR is set.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ WIDEST = 100
 
 @contextmanager
 def progress(target: str, seconds: float, wanted: bool) -> Iterator[Callable[[int], None]]:
-    """A function that is told how many connections there are, and shows on a terminal, in one line of
-    standard error, how far the looking is; the line is gone when the block ends.
+    """A function that is told how many connections there are, and shows on a terminal,
+    in one line of standard error, how far the looking is; the line is gone when the
+    block ends.
     """
     began = time.monotonic()
     shown = wanted and sys.stderr.isatty()
@@ -67,7 +68,9 @@ def draw(
     width = min(console.width, WIDEST) if console.is_terminal else WIDEST
 
     def put(text: Text, label: str = "", indent: int = 0, folds: bool = True) -> None:
-        """Print *text* after *label*, with all its lines *indent* columns from the left."""
+        """Print *text* after *label*, with all its lines *indent* columns from the
+        left.
+        """
         lines = text.wrap(console, width - indent) if folds else [text]
         for number, line in enumerate(lines):
             line.rstrip()

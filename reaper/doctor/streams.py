@@ -1,8 +1,10 @@
-"""What the doctor says of streams: how many, how old, how many whose client acknowledges nothing.
+"""What the doctor says of streams: how many, how old, how many whose client
+acknowledges nothing.
 
-The rule of this module: *a stream is what the server wrote into while its client said nothing*. From
-outside nothing else tells it from an answer that is complete. So one that wrote nothing between the
-looks is not counted, and a download that lasts for longer is.
+The rule of this module: *a stream is what the server wrote into while its client said
+nothing*. From outside nothing else tells it from an answer that is complete. So one
+that wrote nothing between the looks is not counted, and a download that lasts for
+longer is.
 """
 
 from __future__ import annotations
@@ -15,14 +17,17 @@ from .findings import STUCK, both_of, spelled
 
 
 class Streams(NamedTuple):
-    """The streams of a server. Ages are seconds since their clients have said something."""
+    """The streams of a server. Ages are seconds since their clients have said
+    something.
+    """
 
     many: int
     oldest: float
     median: float
     unacknowledged: int | None
-    """How many have a client whose kernel has acknowledged nothing; None: the looks are too close
-    to each other to tell."""
+    """How many have a client whose kernel has acknowledged nothing; None: the looks are
+    too close to each other to tell.
+    """
 
     def record(self) -> dict[str, Any]:
         """The streams as JSON knows them."""

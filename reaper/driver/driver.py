@@ -1,15 +1,16 @@
-"""The driver: what an adapter's one task, or one timer, does at each wake, in pure steps.
+"""The driver: what an adapter's one task, or one timer, does at each wake, in pure
+steps.
 
-The rule of this module: after any wake, no connection is judged before the loop has had the chance
-to read what arrived while it was busy. So a wake is two steps, and between them the adapter lets
-the loop run:
+The rule of this module: after any wake, no connection is judged before the loop has had
+the chance to read what arrived while it was busy. So a wake is two steps, and between
+them the adapter lets the loop run:
 
-    look    take `now`, close the epoch at it (what is read from here on belongs to the next epoch),
-            and say whether something may be due
-    ...     two scheduling passes; with one, four of ten live connections were closed after a stall,
-            with two none
-    act     ask the kernel for bytes that are still unread, then reap as of that `now`, a slice at
-            a time
+    look    take `now`, close the epoch at it (what is read from here on belongs to the
+            next epoch), and say whether something may be due
+    ...     two scheduling passes; with one, four of ten live connections were closed
+            after a stall, with two none
+    act     ask the kernel for bytes that are still unread, then reap as of that `now`,
+            a slice at a time
 
 It reads the loop's clock by the function it was given and knows no framework.
 """
@@ -46,13 +47,16 @@ from .watched import (
 )
 
 REAPS_PER_SLICE = 128
-"""Connections closed before the loop is let run again. Closing is the expensive part of a reap,
-30-80 us each with a cancellation, the handler's unwinding and close(2); 128 of them hold the loop
-for less than 10 ms."""
+"""Connections closed before the loop is let run again. Closing is the expensive part of
+a reap, 30-80 us each with a cancellation, the handler's unwinding and close(2); 128 of
+them hold the loop for less than 10 ms.
+"""
 
 CHECKED_AT_ONCE = 16
-"""Connections put to the final check together. Bytes that come between the check of a connection
-and its close are lost; with a whole slice checked at once that was 10 ms for the last of it."""
+"""Connections put to the final check together. Bytes that come between the check of a
+connection and its close are lost; with a whole slice checked at once that was 10 ms for
+the last of it.
+"""
 
 SECONDS_PER_REAP = 65e-6
 """What closing one connection costs, about."""
@@ -79,24 +83,26 @@ class Driver:
 
     Args:
         clock: The loop's clock: monotonic float seconds.
-        wake: Called when something is due earlier than `rest` has said: the adapter calls `rest`
-            anew, soon.
-        probe: Called with a connection whose `probe` is to be sent: run it as a task, and log what
-            it raises.
+        wake: Called when something is due earlier than `rest` has said: the adapter
+            calls `rest` anew, soon.
+        probe: Called with a connection whose `probe` is to be sent: run it as a task,
+            and log what it raises.
         config: Tick, wheel size and the default idle timeout; None for the defaults.
-        idle: Seconds of silence allowed where nothing else is said; 0 is off; None: the config's
-            `timeouts.idle`.
+        idle: Seconds of silence allowed where nothing else is said; 0 is off; None: the
+            config's `timeouts.idle`.
         options: See `Options`.
     Attributes:
         core: The `IdleReaper`. Its times are those of `now`.
         clock: The `StallClock`.
         books: Where every end is entered.
         config, idle: The configuration and the default timeout in force.
-        phase: 0..1: the share of an epoch after which the first epoch ends, if there was nothing to
-            watch before; 0 means all of it. Give each of several processes that the same clients
-            meet a phase of its own, or all of them wake at once.
+        phase: 0..1: the share of an epoch after which the first epoch ends, if there
+            was nothing to watch before; 0 means all of it. Give each of several
+            processes that the same clients meet a phase of its own, or all of them wake
+            at once.
         on_empty: Called when the last of `connections` has ended.
-        connections: The connections watched now, by uid. Parked ones are not among them.
+        connections: The connections watched now, by uid. Parked ones are not among
+            them.
         cpu: CPU seconds that `look` and `act` have used.
     Raises:
         InvalidArgument: by name and value.
@@ -137,11 +143,13 @@ class Driver:
         self._checked = 0  # leases of the latest final check
         self.vanished: Vanished = Vanished(self, self.config.timeouts.vanished)
 
-    # ---- time ------------------------------------------------------------------------------------
+    # ---- time ------------------------------------------------------------------------
     def now(self) -> float:
-        """Seconds in which the loop was awake: the clock of the core, and of everything here."""
-        # A program that calls the core itself with instants of the loop's clock may be ahead of
-        # ours by what the loop has stalled. The core's time must not decrease.
+        """Seconds in which the loop was awake: the clock of the core, and of everything
+        here.
+        """
+        # A program that calls the core itself with instants of the loop's clock may be
+        # ahead of ours by what the loop has stalled. The core's time must not decrease.
         return max(self.clock.now(), self.core._latest)
 
     def rest(self) -> float:
@@ -155,11 +163,13 @@ class Driver:
         return clock.expected
 
     def poke(self) -> None:
-        """Wake the adapter if something that was just armed is due before it would wake."""
+        """Wake the adapter if something that was just armed is due before it would
+        wake.
+        """
         clock = self.clock
         expected = clock.expected
-        # This is called several times per request, and nearly always for nothing, because what was
-        # armed is due after the open epoch.
+        # This is called several times per request, and nearly always for nothing,
+        # because what was armed is due after the open epoch.
         wake = self.core.next_wakeup()
         if wake is not None and wake + clock.stalled < expected:
             if self.phase and expected == math.inf:
@@ -177,8 +187,9 @@ class Driver:
         wake = self.core.next_wakeup()
         if wake is not None and self._bucket is not None:
             # What is due waits until the rate allows it; the end of the epoch does not.
-            # Where the rate allows it, the instant stays as it is: `look` compares it with an older
-            # now than this one, which must not be taken for a time to come.
+            # Where the rate allows it, the instant stays as it is: `look` compares it
+            # with an older now than this one, which must not be taken for a time to
+            # come.
             now = self.now()
             if wake <= now < (ready := self._bucket.ready(now)):
                 wake = min(self.core.epoch_ends, ready)
@@ -193,7 +204,8 @@ class Driver:
         """Take `now` and close the epoch.
 
         Returns:
-            True: let the loop run two passes, then call `act`. False: nothing is due; `rest` again.
+            True: let the loop run two passes, then call `act`. False: nothing is due;
+            `rest` again.
         """
         before = time.thread_time()
         self.books.woke(self.clock.woke())
@@ -212,10 +224,11 @@ class Driver:
         return wake <= now
 
     def act(self) -> None:
-        """Put what is due as of the last `look` to the final check, and reap a slice of it.
+        """Put what is due as of the last `look` to the final check, and reap a slice of
+        it.
 
-        Call it when the loop has read. What is left stays due, and `rest` says so. Let the loop run
-        once before the next look.
+        Call it when the loop has read. What is left stays due, and `rest` says so. Let
+        the loop run once before the next look.
         """
         now = self._looked_at
         limit = fair_slice(self.clock.read() - self._looked_when)
@@ -263,13 +276,14 @@ class Driver:
         if due is None or due > now:
             self.books.judged(now)
 
-    # ---- the final check -------------------------------------------------------------------------
+    # ---- the final check -------------------------------------------------------------
     def owner_of(self, uid: Any, *, limits: bool = False) -> Reapable | None:
         """The connection that *uid* stands for in the core, or None.
 
-        A uid is the number of one of `connections`, or a `Reapable` itself, or the `DeadlineKey` of
-        a limit of either, which is answered only with *limits*. Anything else is a timer of the
-        server's or of the user's. Only this function knows.
+        A uid is the number of one of `connections`, or a `Reapable` itself, or the
+        `DeadlineKey` of a limit of either, which is answered only with *limits*.
+        Anything else is a timer of the server's or of the user's. Only this function
+        knows.
         """
         if type(uid) is DeadlineKey:
             if not limits:
@@ -280,11 +294,11 @@ class Driver:
         return self.connections.get(uid)
 
     def _final_check(self, leases: Sequence[Lease]) -> Mapping[Lease, bool]:
-        """The *leases* that must not be reaped now, because bytes are unread or a probe has yet to
-        be answered.
+        """The *leases* that must not be reaped now, because bytes are unread or a probe
+        has yet to be answered.
 
-        The value says whether being spared counts as activity; for a limit it does not, nor where
-        its owner says `stays_due`.
+        The value says whether being spared counts as activity; for a limit it does not,
+        nor where its owner says `stays_due`.
         """
         self._checked = len(leases)
         sockets: dict[int, list[Lease]] = {}
@@ -302,8 +316,8 @@ class Driver:
                     self.vanished.pardoned(owner, lease)
                 continue
             if owner.probe is not None and owner.lease is lease:
-                # Ask whether the last probe was answered before this lease is spared, because
-                # being spared looks like activity.
+                # Ask whether the last probe was answered before this lease is spared,
+                # because being spared looks like activity.
                 watched: Watched = owner  # type: ignore[assignment]  # nothing else has a probe
                 if watched.answered:
                     watched.forget_probe()
@@ -328,8 +342,8 @@ class Driver:
     def _send_probes(self) -> None:
         """Probe the connections that the final check found quiet.
 
-        The epoch is closed first: an answer has to lie in a later one than the sparing does, or the
-        two look alike.
+        The epoch is closed first: an answer has to lie in a later one than the sparing
+        does, or the two look alike.
         """
         probed, self._probed = self._probed, []
         self.core.close_epoch(self.now())
@@ -338,11 +352,11 @@ class Driver:
                 self._probe(connection)
 
     def after(self, seconds: float, call: Callable[[], object]) -> Call:
-        """Call *call* when *seconds* of `now` are over: a timer of the server's own, no lease of
-        the core's.
+        """Call *call* when *seconds* of `now` are over: a timer of the server's own, no
+        lease of the core's.
 
-        It does not wait behind connections that `reaps_per_second` holds back. What it raises is
-        logged.
+        It does not wait behind connections that `reaps_per_second` holds back. What it
+        raises is logged.
         """
         return self.at(self.now() + seconds, call)
 
@@ -367,7 +381,7 @@ class Driver:
             except Exception:
                 log.exception("a timer or the end of a connection raised")
 
-    # ---- connections -----------------------------------------------------------------------------
+    # ---- connections -----------------------------------------------------------------
     def register(
         self,
         uid: Any,
@@ -377,7 +391,9 @@ class Driver:
         reason: str = IDLE,
         since: Lease | None = None,
     ) -> Lease:
-        """`IdleReaper.register` as of now: a lease for something that is no watched connection."""
+        """`IdleReaper.register` as of now: a lease for something that is no watched
+        connection.
+        """
         lease = self.core.register(uid, timeout, self.now(), on, reason=reason, since=since)
         self.poke()
         if isinstance(uid, Reapable):
@@ -389,7 +405,8 @@ class Driver:
         return next(self._numbers)
 
     def retime(self, lease: Lease, idle: float, reason: str | None = None) -> bool:
-        """Put a timeout of *idle* seconds in force for *lease*, counted from its last activity.
+        """Put a timeout of *idle* seconds in force for *lease*, counted from its last
+        activity.
 
         0 switches the timeout off. Returns False if the lease has ended.
         """
@@ -398,7 +415,9 @@ class Driver:
         return retimed
 
     def resume(self, lease: Lease) -> bool:
-        """End the exemption of *lease*, which counts as activity. True if it was suspended."""
+        """End the exemption of *lease*, which counts as activity. True if it was
+        suspended.
+        """
         resumed = lease.resume(self.now())
         self.poke()
         return resumed
@@ -414,7 +433,9 @@ class Driver:
         )
 
     def later(self, idle: float) -> float | None:
-        """The timeout of a new connection for the core: *idle* and its jitter; None, off, for 0."""
+        """The timeout of a new connection for the core: *idle* and its jitter; None,
+        off, for 0.
+        """
         timeout = check_idle(idle)
         if timeout is None or not self._jitter.share:
             return timeout
@@ -455,9 +476,10 @@ class Driver:
         if self.connections.pop(connection.uid, None) is not None and not self.connections:
             self.on_empty()
 
-    # ---- draining --------------------------------------------------------------------------------
+    # ---- draining --------------------------------------------------------------------
     def begin_drain(self, timeout: float) -> None:
-        """End every connection when it goes idle, and after *timeout* seconds in any case.
+        """End every connection when it goes idle, and after *timeout* seconds in any
+        case.
 
         Let the loop run two passes, then walk `drain_slices`.
         """
@@ -465,8 +487,8 @@ class Driver:
         self._draining = True
 
     def drain_slices(self) -> Iterator[None]:
-        """End the idle ones of the connections watched now, a slice at a time; the others are ended
-        when they go idle.
+        """End the idle ones of the connections watched now, a slice at a time; the
+        others are ended when they go idle.
 
         Let the loop run, or a part of the drain's window pass, after each slice.
         """
@@ -489,12 +511,16 @@ class Driver:
             self.went_idle(connection)
 
     def went_idle(self, connection: Any) -> None:
-        """*connection* may have gone idle: end it if it has, and everything is being drained."""
+        """*connection* may have gone idle: end it if it has, and everything is being
+        drained.
+        """
         if self._draining and not connection.reaped and not connection.busy:
             connection.reap(DRAIN)
 
     def _cut_the_rest(self, rest: Iterator[Watched] | None = None) -> None:
-        """The drain's deadline has come: end also what is in use, a slice of *rest* at a time."""
+        """The drain's deadline has come: end also what is in use, a slice of *rest* at
+        a time.
+        """
         left = iter(list(self.connections.values())) if rest is None else rest
         some = list(itertools.islice(left, REAPS_PER_SLICE))
         if some:
@@ -506,9 +532,11 @@ class Driver:
                 except Exception:
                     log.exception("the end of connection %r raised", connection.uid)
 
-    # ---- looking in ------------------------------------------------------------------------------
+    # ---- looking in ------------------------------------------------------------------
     def statistics(self, parked: int = 0) -> LoopStatistics:
-        """A snapshot. *parked* says how many connections have no task now. Cost: O(1)."""
+        """A snapshot. *parked* says how many connections have no task now. Cost:
+        O(1).
+        """
         clock, books = self.clock, self.books
         return LoopStatistics(
             core=self.core.statistics(),
@@ -533,14 +561,16 @@ class Driver:
 def fair_slice(two_passes: float) -> int:
     """How many to reap after two scheduling passes have taken *two_passes* seconds.
 
-    It is `REAPS_PER_SLICE`, and more where the loop is so busy that a pass takes longer than
-    closing those would: then the reaper closes for as long as a pass takes, but no longer than
-    `LONGEST_SLICE`. It has one slice every few passes, so with a fixed slice a busy loop would
-    starve it: more would fall due than it closes.
+    It is `REAPS_PER_SLICE`, and more where the loop is so busy that a pass takes longer
+    than closing those would: then the reaper closes for as long as a pass takes, but no
+    longer than `LONGEST_SLICE`. It has one slice every few passes, so with a fixed
+    slice a busy loop would starve it: more would fall due than it closes.
     """
     return max(REAPS_PER_SLICE, int(min(two_passes / 2, LONGEST_SLICE) / SECONDS_PER_REAP))
 
 
 def unread_of(connections: Iterable[Reapable]) -> set[int]:
-    """The descriptors of those *connections* for which the kernel holds unread bytes."""
+    """The descriptors of those *connections* for which the kernel holds unread
+    bytes.
+    """
     return set(unread(descriptor for one in connections if (descriptor := one.descriptor) >= 0))

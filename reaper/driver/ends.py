@@ -1,7 +1,7 @@
 """The books of the ends of connections.
 
-The rule of this module: *an end is entered once, here*: in the journal, in the counters, in the
-log.
+The rule of this module: *an end is entered once, here*: in the journal, in the
+counters, in the log.
 """
 
 from __future__ import annotations
@@ -26,15 +26,18 @@ log: logging.Logger = logging.getLogger("reaper")
 
 
 class Books:
-    """What is written down about the connections of one reaper, by the instants of *clock*.
+    """What is written down about the connections of one reaper, by the instants of
+    *clock*.
 
     Attributes:
-        journal: Where the life of every connection is written, as *listener*'s; None: nowhere.
-        reasons, lateness, lateness_lower, lateness_upper, late, abandoned: As in `LoopStatistics`.
+        journal: Where the life of every connection is written, as *listener*'s; None:
+            nowhere. reasons, lateness, lateness_lower, lateness_upper, late, abandoned:
+            As in `LoopStatistics`.
         log: Where a line per close goes, at INFO.
         names: The peers' addresses of leases that are being closed, for that line.
-        seen: For leases that are closed for what the kernel says, not for their own timeout: the
-            limit that was exceeded and the silence that the kernel saw, both in seconds.
+        seen: For leases that are closed for what the kernel says, not for their own
+            timeout: the limit that was exceeded and the silence that the kernel saw,
+            both in seconds.
     """
 
     def __init__(
@@ -70,7 +73,9 @@ class Books:
             self._keeper.opened(lease, self._clock.read(), self._listener, peer_of(socket))
 
     def left(self, lease: Lease, *, by_peer: bool) -> None:
-        """The connection of *lease* ended without the reaper. Call it before it is released."""
+        """The connection of *lease* ended without the reaper. Call it before it is
+        released.
+        """
         if self._keeper is not None:
             self._keeper.ended(lease, self._clock.read(), None, by_peer=by_peer)
 
@@ -83,10 +88,12 @@ class Books:
             self.names = {owner.lease: peer_name(owner.link) for owner in owners}
 
     def reaped(self, lease: Lease, what: object, reason: str, expiry: Expiry | None) -> None:
-        """The reaper ends the connection of *lease*. Call it before the lease is released.
+        """The reaper ends the connection of *lease*. Call it before the lease is
+        released.
 
         Args:
-            what: The connection, which has a `link`; or the name that the log is to give its peer.
+            what: The connection, which has a `link`; or the name that the log is to
+                give its peer.
             expiry: The core's record if the lease was due; None for any other end.
         """
         if self._keeper is not None:
@@ -99,7 +106,9 @@ class Books:
             self._say(lease, what, reason, expiry)
 
     def _say(self, lease: Lease, what: Any, reason: str, expiry: Expiry | None) -> None:
-        """One line that answers an operator who is asked why a connection was closed."""
+        """One line that answers an operator who is asked why a connection was
+        closed.
+        """
         name = what if isinstance(what, str) else self.names.get(lease) or peer_name(what.link)
         peer = name or "a client"
         silence = max(self._clock.now() - lease.active_from, 0.0)
@@ -125,7 +134,9 @@ class Books:
         )
 
     def averted(self, leases: Mapping[Lease, bool]) -> None:
-        """*leases* were due and are spared; the values say whether that counts as activity."""
+        """*leases* were due and are spared; the values say whether that counts as
+        activity.
+        """
         if self._keeper is not None:
             now = self._clock.read()
             for lease, active in leases.items():
@@ -134,8 +145,9 @@ class Books:
     def expired(self, expired: list[Expiry], now: float) -> None:
         """These connections came due and are closed *now*: count how late that is.
 
-        None of them was due when all was last judged. One whose due instant lies before that had
-        its timeout shortened afterwards (by a reload, or by parking), which is no lateness.
+        None of them was due when all was last judged. One whose due instant lies before
+        that had its timeout shortened afterwards (by a reload, or by parking), which is
+        no lateness.
         """
         for (epoch, due), alike in itertools.groupby(
             expired, key=_slot_of
@@ -153,7 +165,9 @@ class Books:
         self._judged = now
 
     def woke(self, stalled: float) -> None:
-        """The loop came back, late by the clock's `lag`; *stalled*: seconds of a stall, or 0."""
+        """The loop came back, late by the clock's `lag`; *stalled*: seconds of a stall,
+        or 0.
+        """
         lag = self._clock.lag
         if self._keeper is not None:
             self._keeper.stalled(self._clock.read(), lag)

@@ -1,9 +1,10 @@
-"""The options that every way to a reaper takes, declared once: of both adapters, their servers and
-their guards.
+"""The options that every way to a reaper takes, declared once: of both adapters, their
+servers and their guards.
 
 `Driver` is made of them; everything between it and the user passes them on as
-`**options: Unpack[Options]`. What cannot be used is refused where it is given, by the function
-that `Driver` itself asks: a server would otherwise refuse each of its clients instead.
+`**options: Unpack[Options]`. What cannot be used is refused where it is given, by the
+function that `Driver` itself asks: a server would otherwise refuse each of its clients
+instead.
 """
 
 from __future__ import annotations
@@ -27,27 +28,34 @@ log: logging.Logger = logging.getLogger("reaper")
 
 
 class Options(TypedDict, total=False):
-    """How precise a reaper is, how many connections it closes at once, and where it writes of them.
+    """How precise a reaper is, how many connections it closes at once, and where it
+    writes of them.
 
-    You may leave out each of them. None, too, leaves it to the configuration, or to the default.
+    You may leave out each of them. None, too, leaves it to the configuration, or to the
+    default.
     """
 
     tick: float | None
     """Precision, seconds, > 0; instead of the configuration's."""
     wheel_size: int | None
-    """Ticks that the ring spans, and slots per wheel level, >= 2; instead of the configuration's.
+    """Ticks that the ring spans, and slots per wheel level, >= 2; instead of the
+    configuration's.
     """
     journal: Journal | None
-    """Where the life of every connection is written, on the clock of `journal_clock`. You close it.
+    """Where the life of every connection is written, on the clock of `journal_clock`.
+    You close it.
     """
     listener: str | None
-    """The name that the journal gives these connections, for instance that of their port."""
+    """The name that the journal gives these connections, for instance that of their
+    port.
+    """
     jitter: float | None
-    """0 to 1: a connection's own timeout is longer by up to that share, drawn at random, in whole
-    ticks; instead of the configuration's. A `retime` is exact."""
+    """0 to 1: a connection's own timeout is longer by up to that share, drawn at
+    random, in whole ticks; instead of the configuration's. A `retime` is exact.
+    """
     reaps_per_second: float | None
-    """At most so many connections are closed in a second. Others that are due wait, and their
-    lateness says so. 0: no bound. Instead of the configuration's.
+    """At most so many connections are closed in a second. Others that are due wait, and
+    their lateness says so. 0: no bound. Instead of the configuration's.
     """
     seed: int | None
     """A seed of the jitter, which makes it the same in every run."""
@@ -57,7 +65,8 @@ Door = TypeVar("Door", bound=Callable[..., Any])
 
 
 def spelled_out(door: Door) -> Door:
-    """Have `help()` and `inspect.signature` name each of `Options` where *door* has `**options`.
+    """Have `help()` and `inspect.signature` name each of `Options` where *door* has
+    `**options`.
 
     What *door* takes beyond them stays `**options`.
     """
@@ -75,8 +84,8 @@ def spelled_out(door: Door) -> Door:
 
 
 def check_names(options: Mapping[str, object]) -> None:
-    """Make sure that *options* have the names of `Options`. Raises TypeError: one has not, as for
-    any argument.
+    """Make sure that *options* have the names of `Options`. Raises TypeError: one has
+    not, as for any argument.
     """
     for name in options:
         if name not in Options.__annotations__:
@@ -123,7 +132,8 @@ def parts(config: Any, idle: Any, options: Mapping[str, Any]) -> Parts:
         given = options.get(name)
         return getattr(settings.reaper, name) if given is None else given
 
-    # Two epochs a tick: half of the promised tick stays in hand for a loop that wakes late.
+    # Two epochs a tick: half of the promised tick stays in hand for a loop that wakes
+    # late.
     core = IdleReaper(
         chosen("tick"), chosen("wheel_size"), epochs_per_tick=2, on_error=log_hook_error
     )
@@ -152,7 +162,7 @@ def _warn_of_a_coarse_tick(tick: float, idle: float) -> None:
 
 
 def check_options(config: object, idle: object, options: Mapping[str, object]) -> None:
-    """Make sure that a driver can be made of these, which is to be made later. Raises as `parts`
-    does. Cost: about 20 us.
+    """Make sure that a driver can be made of these, which is to be made later. Raises
+    as `parts` does. Cost: about 20 us.
     """
     parts(config, idle, options)

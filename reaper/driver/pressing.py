@@ -1,6 +1,7 @@
-"""Acting on pressure: which connections go when descriptors or memory run short. *None with a
-request in flight*: only one that waits for bytes, has none unread, and whose lease says so by its
-reason, is ever let go."""
+"""Acting on pressure: which connections go when descriptors or memory run short. *None
+with a request in flight*: only one that waits for bytes, has none unread, and whose
+lease says so by its reason, is ever let go.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +33,17 @@ async def relieve(
     every: float | None = None,
     reasons: Collection[str] = IDLE_REASONS,
 ) -> NoReturn:
-    """Read, judge and act until cancelled. Start it once, as a task next to the servers.
+    """Read, judge and act until cancelled. Start it once, as a task next to the
+    servers.
 
     Args:
-        watcher: Whose connections may have to go. As before any reap, a peer that has spoken is
-            heard first.
+        watcher: Whose connections may have to go. As before any reap, a peer that has
+            spoken is heard first.
         pressure: Judges.
-        read: Called with the number of connections; `read_here` reads this process, by psutil.
-        every: Seconds between two readings; None: a tick, and a quarter of one under pressure.
+        read: Called with the number of connections; `read_here` reads this process, by
+            psutil.
+        every: Seconds between two readings; None: a tick, and a quarter of one under
+            pressure.
         reasons: Of leases that may be let go.
     Raises:
         ImportError: *read* is not given, and there is no psutil.
@@ -60,9 +64,9 @@ def press(
     read: Callable[[int], Resources] = read_here,
     reasons: Collection[str] = IDLE_REASONS,
 ) -> Verdict:
-    """Read and judge once, and act on it: at once on newcomers, and on those that have to go once the
-    loop has read. From then on *watcher* does the same as soon as more have come than this reading
-    holds for.
+    """Read and judge once, and act on it: at once on newcomers, and on those that have
+    to go once the loop has read. From then on *watcher* does the same as soon as more
+    have come than this reading holds for.
     """
     count = watcher.count()
     verdict = pressure.judge(read(count))
@@ -88,8 +92,9 @@ def let_go(
 ) -> int:
     """Reap the connections that have to go by *verdict*. Returns how many.
 
-    These go: connections that have been silent for `scale` of their timeout; then the longest
-    silent, until `evict` have gone. None goes that has been silent for less than *min_age* seconds.
+    These go: connections that have been silent for `scale` of their timeout; then the
+    longest silent, until `evict` have gone. None goes that has been silent for less
+    than *min_age* seconds.
     """
     now = watcher.driver.now()
     doomed: list[Reapable] = []

@@ -1,6 +1,7 @@
 """What the reapers of all adapters have in common: a driver, and what a program calls.
 
-An adapter adds when its driver is woken, how a connection is watched, and how its loop sleeps.
+An adapter adds when its driver is woken, how a connection is watched, and how its loop
+sleeps.
 """
 
 from __future__ import annotations
@@ -28,25 +29,27 @@ MOST = ReaperConfig().limits.max_connections
 """The default of `limits.max_connections`."""
 
 COLLECTOR_THRESHOLDS = (10_000, 5, 2_000)
-"""New objects before a young collection, young ones before a middle one, middle ones before a full
-one: a middle one visits some 60,000 objects at the most, and a full one comes after a hundred
-million that stay."""
+"""New objects before a young collection, young ones before a middle one, middle ones
+before a full one: a middle one visits some 60,000 objects at the most, and a full one
+comes after a hundred million that stay.
+"""
 
 
 class Reaper:
     """Watches the connections of one event loop.
 
     Args:
-        clock, config, idle, options: As in `Driver`, and so are the attributes `core` and `config`.
+        clock, config, idle, options: As in `Driver`, and so are the attributes `core`
+            and `config`.
         sleep: The loop's own; of 0 seconds: until its next pass.
     Attributes:
         driver: Decides.
-        accepting: Whether new connections are welcome. Set by `relieve`; servers turn newcomers
-            away, or let them wait.
-        most: How many connections may be open at once: `limits.max_connections` if it was set, as a
-            guarded server has no limit of its own. Infinite otherwise.
-        room: With how many open one more needs a second look: `most`, or fewer while pressure is
-            judged, which is then read anew.
+        accepting: Whether new connections are welcome. Set by `relieve`; servers turn
+            newcomers away, or let them wait.
+        most: How many connections may be open at once: `limits.max_connections` if it
+            was set, as a guarded server has no limit of its own. Infinite otherwise.
+        room: With how many open one more needs a second look: `most`, or fewer while
+            pressure is judged, which is then read anew.
         reading: Reads and judges the pressure at once; None: nobody judges it.
         count: Returns how many are open.
         refused: How many connections of a guarded server were one too many.
@@ -93,8 +96,8 @@ class Reaper:
         return len(self.driver.connections)
 
     def welcomes(self) -> bool:
-        """Whether one more connection may be opened. Cost: one comparison, and a reading of the
-        pressure where more have come than the last one holds for.
+        """Whether one more connection may be opened. Cost: one comparison, and a
+        reading of the pressure where more have come than the last one holds for.
         """
         return (self.accepting and self.count() < self.room) or self._makes_room()
 
@@ -104,7 +107,9 @@ class Reaper:
         return self.accepting and self.count() < self.most
 
     def reread(self) -> None:
-        """Read the pressure at once if more connections have come than the last reading holds for."""
+        """Read the pressure at once if more connections have come than the last reading
+        holds for.
+        """
         if self.reading is not None and self.accepting and self.count() >= self.room:
             self.reading()
 
@@ -134,8 +139,8 @@ class Reaper:
     async def let_the_loop_read(self) -> None:
         """Return when every socket with bytes has been read once.
 
-        That takes two passes of the loop, because in the pass that finds a socket readable its
-        reader may run after the caller.
+        That takes two passes of the loop, because in the pass that finds a socket
+        readable its reader may run after the caller.
         """
         await self.sleep(0)
         await self.sleep(0)
@@ -143,7 +148,8 @@ class Reaper:
     def register(
         self, uid: Any, timeout: float, on: Hook | None = None, *, reason: str = IDLE
     ) -> Lease:
-        """`IdleReaper.register` as of now: a lease of your own, for what is not a `with` block.
+        """`IdleReaper.register` as of now: a lease of your own, for what is not a
+        `with` block.
 
         *on* is called in the loop and must not block; when it raises, that is logged.
 
@@ -155,23 +161,23 @@ class Reaper:
         return self.driver.register(uid, timeout, on, reason=reason)
 
     async def drain(self, timeout: float, window: float = 0.0) -> None:
-        """End every connection: those that are idle at once, each of the rest when it goes idle,
-        all after *timeout*.
+        """End every connection: those that are idle at once, each of the rest when it
+        goes idle, all after *timeout*.
 
-        Idle is a connection that is known to be: its handler waits for bytes (its stream tells), or
-        has said with `in_use` when it does not; the kernel holds no bytes of it. Stop accepting
-        first; a connection that is watched after this call is drained too. `reaper.stopping()` is
-        true from here on, and whoever awaits it runs before the first connection is ended.
+        Idle is a connection that is known to be: its handler waits for bytes (its
+        stream tells), or has said with `in_use` when it does not; the kernel holds no
+        bytes of it. Stop accepting first; a connection that is watched after this call
+        is drained too. `reaper.stopping()` is true from here on, and whoever awaits it
+        runs before the first connection is ended.
 
         Args:
             timeout: Seconds, > 0, from now.
-            window: Seconds, >= 0, over which the ends of the idle ones are spread, so that their
-                peers do not all come to another server in one instant.
+            window: Seconds, >= 0, over which the ends of the idle ones are spread, so
+                that their peers do not all come to another server in one instant.
         Raises:
             InvalidArgument: timeout is NaN, infinite, or <= 0, or window is, or is < 0.
-        Returns once no connection is watched any more, however many drains there are. Reasons:
-        `drain`, and
-            `drain_deadline` for those cut in use.
+        Returns once no connection is watched any more, however many drains there are.
+            Reasons: `drain`, and `drain_deadline` for those cut in use.
         """
         if window != 0:
             check_timeout("window", window)
@@ -188,7 +194,9 @@ class Reaper:
         await self._until_empty()
 
     def _drains_on(self) -> None:
-        """Override: a drain has ended the idle connections, and waits for the others."""
+        """Override: a drain has ended the idle connections, and waits for the
+        others.
+        """
         raise NotImplementedError
 
     async def _until_empty(self) -> None:
@@ -210,8 +218,9 @@ async def send_probe(connection: Any) -> None:
 def log_drain(connections: Iterable[Watched], awake: int = 0) -> None:
     """Log what a drain waits for that has just closed the idle connections.
 
-    It waits for *connections* and for *awake* handlers of parked ones. A connection of which nobody
-    says whose turn it is keeps a drain waiting until its deadline: that is a warning.
+    It waits for *connections* and for *awake* handlers of parked ones. A connection of
+    which nobody says whose turn it is keeps a drain waiting until its deadline: that is
+    a warning.
     """
     known = [
         connection.receiving is not None or connection.lease.suspended for connection in connections
@@ -238,10 +247,10 @@ def check_tame(tame_gc: object) -> None:
 def tamed_collector(tame_gc: bool = True) -> Iterator[None]:
     """Within the block, if *tame_gc*, the garbage collector visits only what is new.
 
-    A connection with a task is some forty objects; with its usual thresholds the collector visits
-    all of them again and again while connections come. What was there before is set apart for good.
-    What refers to itself in a circle and has grown old is freed later; nothing here does. Of the
-    whole process, so use it in one place.
+    A connection with a task is some forty objects; with its usual thresholds the
+    collector visits all of them again and again while connections come. What was there
+    before is set apart for good. What refers to itself in a circle and has grown old is
+    freed later; nothing here does. Of the whole process, so use it in one place.
 
     Raises:
         InvalidArgument: *tame_gc* is neither True nor False.

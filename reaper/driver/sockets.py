@@ -1,5 +1,5 @@
-"""What the kernel is asked about sockets. Nothing here waits; a question about many descriptors is
-one call.
+"""What the kernel is asked about sockets. Nothing here waits; a question about many
+descriptors is one call.
 """
 
 from __future__ import annotations
@@ -24,25 +24,28 @@ from ..errors import printable
 TCP_NOTSENT_LOWAT = 25
 """linux/tcp.h; the socket module of CPython 3.11 does not name it."""
 
-# Linux has them; elsewhere the kernel is asked for what it does not know, and answers with an
-# error.
+# Linux has them; elsewhere the kernel is asked for what it does not know, and answers
+# with an error.
 TCP_INFO, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT = (
     int(getattr(socket, name, -1))
     for name in ("TCP_INFO", "TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT")
 )
 IPPROTO_TCP = int(socket.IPPROTO_TCP)
 TCP_RTO_MAX_MS = 44
-"""linux/tcp.h from 6.15 on: the longest wait before data is sent, or a window probed, again."""
+"""linux/tcp.h from 6.15 on: the longest wait before data is sent, or a window probed,
+again.
+"""
 
 _CLOSE_WAIT = 8  # tcp_info.tcpi_state: the peer has shut its sending side
 _CLOSE = 7  # the connection is over
 
 
 def unread(descriptors: Iterable[int]) -> list[int]:
-    """Those of *descriptors*, sockets, for which the kernel holds unread bytes, in the same order.
+    """Those of *descriptors*, sockets, for which the kernel holds unread bytes, in the
+    same order.
 
-    Cost: one poll(2) for all, 0.1 to 0.3 us each. A socket at its end of file can be read as well,
-    but that is no sign of life, so the bytes are counted.
+    Cost: one poll(2) for all, 0.1 to 0.3 us each. A socket at its end of file can be
+    read as well, but that is no sign of life, so the bytes are counted.
     """
     poll = select.poll()
     for descriptor in descriptors:
@@ -60,11 +63,11 @@ def waiting(descriptor: int) -> int:
 
 
 def readable(descriptor: int) -> bool:
-    """Whether bytes of the stream socket *descriptor* were not read yet, also behind an urgent
-    byte.
+    """Whether bytes of the stream socket *descriptor* were not read yet, also behind an
+    urgent byte.
 
-    The kernel counts no further than to an urgent byte, so one in front of a request hides it from
-    `waiting`.
+    The kernel counts no further than to an urgent byte, so one in front of a request
+    hides it from `waiting`.
     """
     if waiting(descriptor):
         return True
@@ -74,8 +77,8 @@ def readable(descriptor: int) -> bool:
 
 
 def queued(descriptor: int) -> int:
-    """How many bytes sent on the socket *descriptor* its peer has not acknowledged; 0 if it is
-    closed.
+    """How many bytes sent on the socket *descriptor* its peer has not acknowledged; 0
+    if it is closed.
     """
     try:
         return int.from_bytes(fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
@@ -87,8 +90,8 @@ class TcpInfo(NamedTuple):
     """What the kernel's TCP knows of one connection."""
 
     sent_ago: float
-    """Seconds since data was last sent; since the connection was established, if none was. Exact to
-    a tick of the kernel's, 1 to 10 ms.
+    """Seconds since data was last sent; since the connection was established, if none
+    was. Exact to a tick of the kernel's, 1 to 10 ms.
     """
     received_ago: float
     """Seconds since data last came; since it was established, if never."""
@@ -101,7 +104,9 @@ class TcpInfo(NamedTuple):
     on_its_way: int
     """Segments with data that the peer has not acknowledged."""
     unanswered: int
-    """Questions without an answer: data sent again, probes of a full window, keep-alives."""
+    """Questions without an answer: data sent again, probes of a full window,
+    keep-alives.
+    """
     round_trip: float = 0.0
     """Seconds that an answer takes, as measured by data; 0 if nothing was measured."""
     variation: float = 0.0
@@ -116,16 +121,18 @@ class TcpInfo(NamedTuple):
 
     @property
     def asked(self) -> bool:
-        """Whether the peer owes an answer to more than one question, so that not just one packet
-        was lost.
+        """Whether the peer owes an answer to more than one question, so that not just
+        one packet was lost.
         """
         return self.unanswered > 1
 
     def gone(self, after: float) -> bool:
-        """Whether the peer has owed an answer for *after* seconds, and none can be on its way.
+        """Whether the peer has owed an answer for *after* seconds, and none can be on
+        its way.
 
-        The last question must be older than a sixteenth of that, and than an answer takes on this
-        link; where it is older than a quarter, the next one is waited for a little.
+        The last question must be older than a sixteenth of that, and than an answer
+        takes on this link; where it is older than a quarter, the next one is waited for
+        a little.
         """
         late = after / 4
         early = max(after / 16, self.round_trip + 4 * self.variation)
@@ -136,13 +143,15 @@ class TcpInfo(NamedTuple):
 
 
 _TCP_INFO = struct.Struct("=xxBB20xI16xIIII8xII44xQQ8xI")
-"""linux/tcp.h: retransmits, probes, unacked; ms since data was sent, an acknowledgement sent, data
-and one received; rtt and rttvar in us; bytes_acked, bytes_received, notsent_bytes."""
+"""linux/tcp.h: retransmits, probes, unacked; ms since data was sent, an acknowledgement
+sent, data and one received; rtt and rttvar in us; bytes_acked, bytes_received,
+notsent_bytes.
+"""
 
 
 def tcp_info(connected: Any) -> TcpInfo | None:
-    """What TCP knows of *connected*, a socket object of any kind; None if it is no open TCP
-    connection. Cost: 0.7 us.
+    """What TCP knows of *connected*, a socket object of any kind; None if it is no open
+    TCP connection. Cost: 0.7 us.
     """
     try:
         found = _TCP_INFO.unpack(connected.getsockopt(socket.IPPROTO_TCP, TCP_INFO, _TCP_INFO.size))
@@ -182,7 +191,8 @@ _silence, _SILENCE_SIZE = _SILENCE.unpack, _SILENCE.size
 
 
 def silence_of(descriptor: int) -> float | None:
-    """`TcpInfo.silence` of the TCP socket *descriptor*; None if it is closed, or not over TCP.
+    """`TcpInfo.silence` of the TCP socket *descriptor*; None if it is closed, or not
+    over TCP.
 
     A third of what `tcp_info_of` takes.
     """
@@ -206,13 +216,16 @@ def silence_by(connected: Any) -> float | None:
 
 
 _MPTCP_INFO = struct.Struct("=88xII")
-"""linux/mptcp.h, of Linux 6.10 and later: ms since data was received, and an acknowledgement."""
+"""linux/mptcp.h, of Linux 6.10 and later: ms since data was received, and an
+acknowledgement.
+"""
 
 SOL_MPTCP, MPTCP_INFO = 284, 1
 
 
 def silence_of_paths(descriptor: int) -> float:
-    """Seconds since a Multipath TCP connection last heard anything of its peer, by whatever path.
+    """Seconds since a Multipath TCP connection last heard anything of its peer, by
+    whatever path.
 
     Infinite if it is no such connection. About 1 us.
     """
@@ -226,7 +239,9 @@ def silence_of_paths(descriptor: int) -> float:
 
 
 def peer_has_shut(connected: Any) -> bool:
-    """Whether the peer of *connected*, a TCP socket, has said that it will send no more."""
+    """Whether the peer of *connected*, a TCP socket, has said that it will send no
+    more.
+    """
     try:
         return bool(connected.getsockopt(socket.IPPROTO_TCP, TCP_INFO, 1)[0] == _CLOSE_WAIT)
     except OSError:
@@ -234,10 +249,11 @@ def peer_has_shut(connected: Any) -> bool:
 
 
 def shut(descriptor: int) -> None:
-    """Tell the peer of the socket *descriptor* that nothing more comes. Does nothing if it is gone.
+    """Tell the peer of the socket *descriptor* that nothing more comes. Does nothing if
+    it is gone.
 
-    close(2) alone says that only with the last copy of the descriptor, and a forked process may have
-    one. About 2 us.
+    close(2) alone says that only with the last copy of the descriptor, and a forked
+    process may have one. About 2 us.
     """
     if descriptor >= 0:
         with contextlib.suppress(OSError), borrowed(descriptor, TCP) as connected:
@@ -254,8 +270,8 @@ def shut_by_peer(descriptor: int) -> bool:
 
 
 def is_over(descriptor: int) -> bool:
-    """Whether the TCP connection of the socket *descriptor* was reset or given up, or it is closed.
-    False also if it is no TCP. About 1 us.
+    """Whether the TCP connection of the socket *descriptor* was reset or given up, or
+    it is closed. False also if it is no TCP. About 1 us.
     """
     if descriptor < 0:
         return True
@@ -267,8 +283,8 @@ def is_over(descriptor: int) -> bool:
 
 
 def peer_name(descriptor: int) -> str:
-    """The peer's address of the socket *descriptor* as text; empty if the connection is gone, or
-    its peer has none.
+    """The peer's address of the socket *descriptor* as text; empty if the connection is
+    gone, or its peer has none.
 
     The peer of a UNIX socket chose its name: what does not print is escaped.
     """
@@ -287,7 +303,8 @@ TCP = (socket.AF_INET, socket.SOCK_STREAM, 0)
 
 
 def lent(descriptor: int) -> Any:
-    """A socket object for the TCP socket *descriptor*, which `detach` gives back. 0.6 us.
+    """A socket object for the TCP socket *descriptor*, which `detach` gives back. 0.6
+    us.
 
     The interpreter's own class, where that counts; `borrowed` is safer.
     """
@@ -296,8 +313,8 @@ def lent(descriptor: int) -> Any:
 
 @contextlib.contextmanager
 def borrowed(descriptor: int, kind: tuple[int, int, int] = (-1, -1, -1)) -> Iterator[socket.socket]:
-    """A socket object for *descriptor* that does not close it. Of the default *kind*: the kernel is
-    asked of what.
+    """A socket object for *descriptor* that does not close it. Of the default *kind*:
+    the kernel is asked of what.
     """
     connected = socket.socket(*kind, fileno=descriptor)
     try:
@@ -314,8 +331,8 @@ class Credentials(NamedTuple):
 
 
 def credentials(connected: Any) -> Credentials:
-    """Who is at the other end of the Unix socket *connected*: the process that listened, or that
-    connected. Linux only.
+    """Who is at the other end of the Unix socket *connected*: the process that
+    listened, or that connected. Linux only.
     """
     pid, user, _ = struct.unpack(
         "3i", connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
@@ -324,21 +341,22 @@ def credentials(connected: Any) -> Credentials:
 
 
 def same_user(connected: Any) -> bool:
-    """Whether the process at the other end of the Unix socket *connected* is of this process's
-    user, or root's.
+    """Whether the process at the other end of the Unix socket *connected* is of this
+    process's user, or root's.
 
-    To be asked of whoever comes to an abstract name: unlike a file, it has no permissions.
+    To be asked of whoever comes to an abstract name: unlike a file, it has no
+    permissions.
     """
     return credentials(connected).user in (0, os.getuid())
 
 
 def listen_as(family: str) -> socket.socket:
-    """A non-blocking Unix socket that listens under an abstract name, *family* and what nobody can
-    guess. Linux only.
+    """A non-blocking Unix socket that listens under an abstract name, *family* and what
+    nobody can guess. Linux only.
 
-    A name that can be guessed any local user could take first. Whoever looks for it finds it by
-    `names_of`, perhaps among others that begin alike, and asks the kernel whose it is
-    (`credentials`).
+    A name that can be guessed any local user could take first. Whoever looks for it
+    finds it by `names_of`, perhaps among others that begin alike, and asks the kernel
+    whose it is (`credentials`).
     """
     made = socket.socket(socket.AF_UNIX)
     try:
@@ -352,8 +370,8 @@ def listen_as(family: str) -> socket.socket:
 
 
 def names_of(family: str) -> list[str]:
-    """The abstract names that begin with *family* and are listened on now, by whomever; without the
-    leading NUL.
+    """The abstract names that begin with *family* and are listened on now, by whomever;
+    without the leading NUL.
     """
     found = set()
     with contextlib.suppress(OSError):
@@ -365,8 +383,8 @@ def names_of(family: str) -> list[str]:
 
 
 def reset_on_close(connected: socket.socket) -> None:
-    """Let the close of *connected* be a reset, and the kernel forget what is queued. Nothing if it
-    is closed.
+    """Let the close of *connected* be a reset, and the kernel forget what is queued.
+    Nothing if it is closed.
     """
     with contextlib.suppress(OSError):
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -1,14 +1,16 @@
-"""The clock by which silence is measured: it counts only time in which the loop was awake.
+"""The clock by which silence is measured: it counts only time in which the loop was
+awake.
 
-*A stall of ours is charged to no connection.* A peer that speaks only when it is spoken to was
-silent because we were. So the clock stands still once the loop is more than a tick late, until it
-comes back: a stall, which is never counted. It stands at the instant at which the loop should have
-come back, or at the last one that was asked for before that. *An instant once named stays named*:
-what begins while the loop is a little late began then, and not a lag before.
+*A stall of ours is charged to no connection.* A peer that speaks only when it is spoken
+to was silent because we were. So the clock stands still once the loop is more than a
+tick late, until it comes back: a stall, which is never counted. It stands at the
+instant at which the loop should have come back, or at the last one that was asked for
+before that. *An instant once named stays named*: what begins while the loop is a little
+late began then, and not a lag before.
 
-Its limits. A stall is noticed by a timer that comes late, so up to one epoch at its beginning is
-charged all the same, and so is a lag of up to a tick. Nothing is noticed while no timer runs; no
-silence is measured then either.
+Its limits. A stall is noticed by a timer that comes late, so up to one epoch at its
+beginning is charged all the same, and so is a lag of up to a tick. Nothing is noticed
+while no timer runs; no silence is measured then either.
 """
 
 from __future__ import annotations
@@ -20,24 +22,28 @@ from collections.abc import Callable
 from ..metrics import Histogram
 
 REMEMBERED = 4096
-"""Stalls that `real` can tell apart. An instant before the oldest of them is taken to lie after the
-one before it.
+"""Stalls that `real` can tell apart. An instant before the oldest of them is taken to
+lie after the one before it.
 """
 
 
 class StallClock:
-    """Seconds in which the loop was awake, and the account of those in which it was not.
+    """Seconds in which the loop was awake, and the account of those in which it was
+    not.
 
     Args:
         read: The loop's own clock: monotonic float seconds.
-        tolerance: Seconds; the most that the loop may be late without that being a stall.
+        tolerance: Seconds; the most that the loop may be late without that being a
+            stall.
     Attributes:
-        expected: The instant, on the loop's own clock, at which it should come back; see `expect`.
+        expected: The instant, on the loop's own clock, at which it should come back;
+            see `expect`.
         lag: How late the loop last came back, seconds.
         max_lag: The largest of all.
         lags: All of them, by size.
         stalls: How many were longer than the tolerance.
-        stalled: How long those were together, seconds: what was charged to no connection.
+        stalled: How long those were together, seconds: what was charged to no
+            connection.
     """
 
     def __init__(self, read: Callable[[], float], tolerance: float) -> None:
@@ -56,8 +62,8 @@ class StallClock:
         self.stalled: float = 0.0
 
     def now(self) -> float:
-        """Seconds, never decreasing; stands still while the loop stalls. Equal to `read()` until
-        the first stall.
+        """Seconds, never decreasing; stands still while the loop stalls. Equal to
+        `read()` until the first stall.
         """
         real = self.read()
         if real > self.expected:
@@ -68,7 +74,9 @@ class StallClock:
         return real - self.stalled
 
     def expect(self, instant: float) -> None:
-        """The loop should come back at *instant* (of this clock; infinite: it need not)."""
+        """The loop should come back at *instant* (of this clock; infinite: it need
+        not).
+        """
         expected = instant + self.stalled
         while (
             expected - self.stalled < instant
@@ -77,8 +85,8 @@ class StallClock:
         self.expected = expected
 
     def woke(self) -> float:
-        """The loop has come back. Take note of how late that is, and return how long it stalled:
-        0.0 or a whole stall.
+        """The loop has come back. Take note of how late that is, and return how long it
+        stalled: 0.0 or a whole stall.
 
         From here on the clock runs, until it is next `expect`ed.
         """

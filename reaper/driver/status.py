@@ -1,8 +1,9 @@
-"""What one process reports to a person who watches it: its connections by phase and silence, and
-everything that is counted.
+"""What one process reports to a person who watches it: its connections by phase and
+silence, and everything that is counted.
 
-The rule of this module: *looking holds the loop no longer than a slice*. It is plain data,
-documented in docs/production.md; `reaper.status` sends it, `python -m reaper top` shows it.
+The rule of this module: *looking holds the loop no longer than a slice*. It is plain
+data, documented in docs/production.md; `reaper.status` sends it, `python -m reaper top`
+shows it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ NEXT = 40
 
 
 def pages_of(reaper: Reaper, name: str, pressure: Pressure | None = None) -> Mapping[str, Page]:
-    """`/status` and `/metrics` of a program that is one process and calls itself *name*."""
+    """`/status` and `/metrics` of a program that is one process and calls itself
+    *name*.
+    """
 
     async def show_status() -> tuple[str, bytes]:
         return JSON, document(name, [await survey(reaper, pressure)])
@@ -43,7 +46,9 @@ def pages_of(reaper: Reaper, name: str, pressure: Pressure | None = None) -> Map
 async def survey(
     reaper: Reaper, pressure: Pressure | None = None, worker: int = 0
 ) -> dict[str, Any]:
-    """The report of this process, number *worker*, as JSON knows it. The loop runs in between."""
+    """The report of this process, number *worker*, as JSON knows it. The loop runs in
+    between.
+    """
     driver, statistics = reaper.driver, reaper.statistics()
     now = driver.now()
     never = driver.core._never

@@ -1,7 +1,8 @@
-"""What the watched connections of every adapter have in common: leases, deadlines, being in use,
-and one end.
+"""What the watched connections of every adapter have in common: leases, deadlines,
+being in use, and one end.
 
-The rule of this module: *a connection ends once, and everything that knew of it then lets go*.
+The rule of this module: *a connection ends once, and everything that knew of it then
+lets go*.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ if TYPE_CHECKING:
     from .driver import Call, Driver
 
 Probe = Callable[[Any], Awaitable[object]]
-"""Called with the connection: sends something that the peer must answer, a WebSocket ping for
-instance.
+"""Called with the connection: sends something that the peer must answer, a WebSocket
+ping for instance.
 """
 
 
 PROBE_GRACE = 5.0
-"""Seconds that a probed peer has for its answer. Precedent: gRPC's keep-alive timeout is 20 s,
-Engine.IO's 20 s.
+"""Seconds that a probed peer has for its answer. Precedent: gRPC's keep-alive timeout
+is 20 s, Engine.IO's 20 s.
 """
 
 
@@ -42,8 +43,8 @@ class DeadlineKey(NamedTuple):
 
 
 class Reapable:
-    """Whatever the driver can judge and reap: a `Watched`, or a parked connection. Its `lease` is
-    the one in force.
+    """Whatever the driver can judge and reap: a `Watched`, or a parked connection. Its
+    `lease` is the one in force.
     """
 
     __slots__ = ()
@@ -58,24 +59,26 @@ class Reapable:
 
     @property
     def link(self) -> int:
-        """Its `descriptor`, also where that is hidden so that unread bytes do not count."""
+        """Its `descriptor`, also where that is hidden so that unread bytes do not
+        count.
+        """
         return self.descriptor
 
     @property
     def stays_due(self) -> bool:
-        """Override. True: bytes found at the final check (a PING, say) delay the close, but do not
-        restart the timeout.
+        """Override. True: bytes found at the final check (a PING, say) delay the close,
+        but do not restart the timeout.
 
-        They may be a request, so the lease is spared. If they turn out to restart nothing once
-        they are read, the lease is checked again when the open epoch ends, half a tick later at
-        most. Only spared leases are asked.
+        They may be a request, so the lease is spared. If they turn out to restart
+        nothing once they are read, the lease is checked again when the open epoch ends,
+        half a tick later at most. Only spared leases are asked.
         """
         return False
 
     @property
     def own_socket(self) -> Any:
-        """The socket object that its owner closes, if that asks the kernel by one system call a
-        question; None: `link` has to do, which takes two.
+        """The socket object that its owner closes, if that asks the kernel by one
+        system call a question; None: `link` has to do, which takes two.
         """
         return None
 
@@ -85,19 +88,21 @@ class Reapable:
         raise NotImplementedError
 
     def silence(self, explained: Explanation, now: float) -> tuple[float, float | None]:
-        """For how many seconds it has been silent, and for how many it may be; None: for ever.
+        """For how many seconds it has been silent, and for how many it may be; None:
+        for ever.
 
-        Override where the lease does not tell, because it is not touched by every packet.
+        Override where the lease does not tell, because it is not touched by every
+        packet.
         """
         until = explained.active_until
         return (0.0 if until is None else now - until), explained.timeout
 
     def shut(self) -> None:
-        """Tell the peer at once that nothing more is read, because the connection is about to be
-        reaped. An adapter leaves it if it has something to send yet.
+        """Tell the peer at once that nothing more is read, because the connection is
+        about to be reaped. An adapter leaves it if it has something to send yet.
 
-        Bytes that arrive between the final check and the close are lost, and others are closed
-        first.
+        Bytes that arrive between the final check and the close are lost, and others are
+        closed first.
         """
 
     def reap(self, reason: str, expiry: Expiry | None = None) -> None:
@@ -107,23 +112,24 @@ class Reapable:
     def end_lease(self) -> None:
         """Release the lease, whose uid is this connection.
 
-        Left as it is, the two would be a circle, which only the garbage collector frees.
+        Left as it is, the two would be a circle, which only the garbage collector
+        frees.
         """
         self.lease.release()
         self.lease.uid = None
 
     def pardon(self, lease: Lease) -> bool:
-        """Override: whether the connection is in use although its *lease* is due. That counts as
-        activity.
+        """Override: whether the connection is in use although its *lease* is due. That
+        counts as activity.
 
-        The final check calls it. Use it where asking once per timeout is cheaper than noting every
-        request.
+        The final check calls it. Use it where asking once per timeout is cheaper than
+        noting every request.
         """
         return False
 
     def outlasts(self, seconds: float) -> bool:
-        """Whether no limit that is *seconds* long or shorter ends the silent connection, as `pardon`
-        has just found it.
+        """Whether no limit that is *seconds* long or shorter ends the silent
+        connection, as `pardon` has just found it.
 
         Override where that is known without a question to the kernel.
         """
@@ -136,8 +142,8 @@ class Reapable:
 
 
 class Watched(Reapable):
-    """One watched connection. An adapter's own class adds how its handler is ended (`_cut`) and
-    where its socket is.
+    """One watched connection. An adapter's own class adds how its handler is ended
+    (`_cut`) and where its socket is.
     """
 
     __slots__ = {  # noqa: RUF023  # as one reads them; help() shows these texts
@@ -188,7 +194,9 @@ class Watched(Reapable):
         self.touch = self._first_touch
 
     def gone(self) -> None:
-        """Override: its socket is closed. An adapter that hears of that by itself does nothing."""
+        """Override: its socket is closed. An adapter that hears of that by itself does
+        nothing.
+        """
 
     def handled(self) -> None:
         """A stream keeps `receiving` exact from now on.
@@ -199,8 +207,9 @@ class Watched(Reapable):
         self.touch = self.lease.touch
 
     def _first_touch(self) -> None:
-        # To the lease all activity of one epoch looks alike. But a connection that has never spoken
-        # is idle, and a drain may end it at once, so the first touch is noted here.
+        # To the lease all activity of one epoch looks alike. But a connection that has
+        # never spoken is idle, and a drain may end it at once, so the first touch is
+        # noted here.
         self._touched = True
         self.touch = self.lease.touch
         self.touch()
@@ -227,8 +236,8 @@ class Watched(Reapable):
 
     @property
     def busy(self) -> bool:
-        """Whether the connection is in use: it is suspended, or its handler may be doing something
-        else than waiting for bytes.
+        """Whether the connection is in use: it is suspended, or its handler may be
+        doing something else than waiting for bytes.
         """
         lease = self.lease
         if lease.suspended:
@@ -246,14 +255,17 @@ class Watched(Reapable):
 
     @property
     def leaving(self) -> Stopping:
-        """Whether the server has been told to stop: a flag, and awaitable, to say goodbye in time.
+        """Whether the server has been told to stop: a flag, and awaitable, to say
+        goodbye in time.
 
         It is `reaper.stopping()` of the loop that runs.
         """
         return stopping()
 
     def suspend(self) -> bool:
-        """Exempt the connection until `resume`: a request is in flight. True if it was armed."""
+        """Exempt the connection until `resume`: a request is in flight. True if it was
+        armed.
+        """
         if self.receiving is None:
             self.receiving = True  # the handler says when it is in use, so otherwise it is idle
         return self.lease.suspend()
@@ -267,7 +279,9 @@ class Watched(Reapable):
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """`suspend` for the length of the block, then `resume`. Only the outermost block counts."""
+        """`suspend` for the length of the block, then `resume`. Only the outermost
+        block counts.
+        """
         outermost = self.suspend()
         try:
             yield
@@ -276,7 +290,8 @@ class Watched(Reapable):
                 self.resume()
 
     def retime(self, idle: float, reason: str | None = None) -> bool:
-        """Put another timeout of *idle* seconds in force, counted from the last activity.
+        """Put another timeout of *idle* seconds in force, counted from the last
+        activity.
 
         0 switches it off. Returns False if the connection was reaped.
         """
@@ -285,8 +300,9 @@ class Watched(Reapable):
     def probed(self) -> bool:
         """Note that a probe is about to be sent; the epoch was closed just before.
 
-        Activity from now on, in whatever way it is noted, is an answer. Returns False if the last
-        probe still waits for its answer: then none is sent, and the time of the last goes on.
+        Activity from now on, in whatever way it is noted, is an answer. Returns False
+        if the last probe still waits for its answer: then none is sent, and the time of
+        the last goes on.
         """
         waits = self.unanswered
         call = self._driver.after(self.grace, self._not_answered) if waits is None else waits[0]
@@ -295,7 +311,9 @@ class Watched(Reapable):
 
     @property
     def answered(self) -> bool:
-        """Whether there was activity since the probe was sent, or the connection is in use."""
+        """Whether there was activity since the probe was sent, or the connection is in
+        use.
+        """
         lease = self.lease
         return self.unanswered is None or lease._epoch is not self.unanswered[1] or lease.suspended
 
@@ -313,9 +331,9 @@ class Watched(Reapable):
             self.reap(UNANSWERED)
 
     def deadline(self, seconds: float, reason: str) -> Lease:
-        """A second lease, which ends this connection *seconds* from now whatever bytes come: a
-        limit that dripped ones must not extend. `release()` it when the limit is met; the end of
-        the connection releases it too.
+        """A second lease, which ends this connection *seconds* from now whatever bytes
+        come: a limit that dripped ones must not extend. `release()` it when the limit
+        is met; the end of the connection releases it too.
 
         Raises:
             InvalidArgument: seconds is NaN, infinite, or <= 0, or reason is no text.
@@ -327,8 +345,8 @@ class Watched(Reapable):
         return lease
 
     def reap(self, reason: str, expiry: Expiry | None = None) -> None:
-        """End the connection for *reason*, and enter that in the books. Does nothing if it was
-        reaped before.
+        """End the connection for *reason*, and enter that in the books. Does nothing if
+        it was reaped before.
         """
         if self.reaped:
             return
@@ -349,8 +367,8 @@ class Watched(Reapable):
         self.lease.release()
         for deadline in self._deadlines or ():
             deadline.release()
-        # A connection that has ended must leave no circle for the garbage collector: its touch
-        # would keep the dead lease, and the probe's timer the connection.
+        # A connection that has ended must leave no circle for the garbage collector:
+        # its touch would keep the dead lease, and the probe's timer the connection.
         self.touch = _nothing
         self.forget_probe()
         self._driver.ended(self)
@@ -380,7 +398,9 @@ def check_reason(reason: object) -> None:
 
 
 def check_handler(name: str, handler: object, kind: str = "async function") -> None:
-    """Make sure that *handler* can be called. Raises InvalidArgument by *name* and *kind*."""
+    """Make sure that *handler* can be called. Raises InvalidArgument by *name* and
+    *kind*.
+    """
     if not callable(handler):
         raise InvalidArgument(
             f"{name} must be {'an' if kind[0] in 'aeiou' else 'a'} {kind}, got {shown(handler)}"
@@ -388,7 +408,9 @@ def check_handler(name: str, handler: object, kind: str = "async function") -> N
 
 
 def is_off(value: object) -> bool:
-    """Whether *value*, where None or a number of seconds is expected, says "off": None or 0."""
+    """Whether *value*, where None or a number of seconds is expected, says "off": None
+    or 0.
+    """
     return value is None or (type(value) in (int, float) and value == 0)
 
 

@@ -1,8 +1,8 @@
 """Charts as inline SVG: no script, no font, no file but the page itself.
 
-The rule of this module: *every axis says what it counts, and in which unit*. A chart is a plain box
-with two axes; layers are drawn into it in the order they are added. Colours are classes: the style
-sheet decides them once, for light and dark.
+The rule of this module: *every axis says what it counts, and in which unit*. A chart is
+a plain box with two axes; layers are drawn into it in the order they are added. Colours
+are classes: the style sheet decides them once, for light and dark.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ ROUND_S = (
 )
 """Steps of time that people count in, seconds."""
 APART = 0.11
-"""How far apart two ticks of a logarithmic axis are at least, as a share of its length."""
+"""How far apart two ticks of a logarithmic axis are at least, as a share of its
+length.
+"""
 
 Points = Sequence[tuple[float, float]]
 
@@ -41,8 +43,8 @@ def round_s(least: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One axis: its range, inclusive, how its values are said, and whether it is logarithmic (then
-    low > 0).
+    """One axis: its range, inclusive, how its values are said, and whether it is
+    logarithmic (then low > 0).
     """
 
     low: float
@@ -61,8 +63,8 @@ class Axis:
         return min(1.0, max(0.0, where))
 
     def ticks(self) -> list[float]:
-        """About five round values within the range: of time round as people count it, of things
-        whole.
+        """About five round values within the range: of time round as people count it,
+        of things whole.
         """
         if not self.log:
             step = self._step((self.high - self.low) / 5)
@@ -142,7 +144,9 @@ class Chart:
             self.legend.append((style, name))
 
     def dot(self, x: float, y: float, style: str, text: str = "") -> None:
-        """A point, with *text* above and to the right of it where no other dot has its text."""
+        """A point, with *text* above and to the right of it where no other dot has its
+        text.
+        """
         across, down = self._xy(x, y)
         self.layers.append(f'<circle class="dot {style}" cx="{across:.1f}" cy="{down:.1f}" r="4"/>')
         if text and not any(abs(across - x) < 44 and abs(down - y) < 15 for x, y in self.labels):
@@ -152,7 +156,9 @@ class Chart:
             )
 
     def mark(self, x: float, text: str, style: str = "mark") -> None:
-        """A vertical line at *x* with *text*, which flips to the left near the right edge."""
+        """A vertical line at *x* with *text*, which flips to the left near the right
+        edge.
+        """
         across, _ = self._xy(x, self.y.low)
         anchor, shift = ("end", -5) if self.x.place(x) > 0.7 else ("start", 5)
         height = TOP + 12 + 15 * sum('class="marked' in layer for layer in self.layers)

@@ -1,7 +1,7 @@
 """What all pages share: the document around them, its header, tiles, cards and tables.
 
-The rule of this module: *a page loads nothing*: no script, no font, no icon. Every text is escaped
-here.
+The rule of this module: *a page loads nothing*: no script, no font, no icon. Every text
+is escaped here.
 """
 
 from __future__ import annotations
@@ -10,14 +10,18 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 STYLES = ("a", "b", "d", "e", "c")
-"""Classes of the colours that tell series apart, in the order in which they are used; see `CSS`."""
+"""Classes of the colours that tell series apart, in the order in which they are used;
+see `CSS`.
+"""
 
 Tile = tuple[str, str, str, str]
 """Label, value, note, and a class: `bad` or nothing."""
 
 
 def document(title: str, body: Iterable[str], *, refresh: int | None = None) -> str:
-    """A whole page. *refresh*: seconds after which a browser loads it again; None: never."""
+    """A whole page. *refresh*: seconds after which a browser loads it again; None:
+    never.
+    """
     again = "" if refresh is None else f'<meta http-equiv="refresh" content="{refresh}">'
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" '
@@ -28,7 +32,9 @@ def document(title: str, body: Iterable[str], *, refresh: int | None = None) -> 
 
 
 def header(verdict: str, eyebrow: str, headline: str, subtitle: str) -> str:
-    """The box at the top: the *verdict* `pass` is green, `fail` red, `inconclusive` amber."""
+    """The box at the top: the *verdict* `pass` is green, `fail` red, `inconclusive`
+    amber.
+    """
     return (
         f'<header class="{verdict}"><p class="eyebrow">{escape(eyebrow)}</p>'
         f"<h1>{escape(headline)}</h1><p>{escape(subtitle)}</p></header>"
@@ -57,8 +63,8 @@ def warning(title: str, reasons: Iterable[str], content: str = "") -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: set[int]) -> str:
-    """A table; *numbers*: the columns that hold figures. On a phone each cell is a line, after its
-    heading.
+    """A table; *numbers*: the columns that hold figures. On a phone each cell is a
+    line, after its heading.
     """
     style = [" class=n" if i in numbers else "" for i in range(len(head))]
     heads = "".join(

@@ -1,8 +1,8 @@
-"""What a server did and what a client saw, as rows: one schema, many writers, one list append on
-the event loop.
+"""What a server did and what a client saw, as rows: one schema, many writers, one list
+append on the event loop.
 
-Importing this package imports neither pyarrow nor any framework; making a `Journal` that is not off
-imports pyarrow.
+Importing this package imports neither pyarrow nor any framework; making a `Journal`
+that is not off imports pyarrow.
 
 Stability: public.
 """

@@ -1,7 +1,7 @@
 """`reaper journal ship`: its flags, its signals, and what it says.
 
-Exit status 0: every finished file has arrived. 1: some are still here, and why is said. 2: bad
-arguments.
+Exit status 0: every finished file has arrived. 1: some are still here, and why is said.
+2: bad arguments.
 """
 
 from __future__ import annotations
@@ -21,11 +21,15 @@ if TYPE_CHECKING:
 
 ABOUT = "What becomes of a journal's files."
 LONGEST_PAUSE = 60.0
-"""Seconds between two tries of a place that fails, at most; more where `--every` is more."""
+"""Seconds between two tries of a place that fails, at most; more where `--every` is
+more.
+"""
 
 
 def add_commands(commands: Any) -> None:
-    """Add `ship` to *commands*, argparse's subparsers; it sets `run` to what runs it."""
+    """Add `ship` to *commands*, argparse's subparsers; it sets `run` to what runs
+    it.
+    """
     text = (
         "Bring finished files to where they are read: whole, once, and deleted here after they "
         "arrived."

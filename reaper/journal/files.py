@@ -1,10 +1,12 @@
-"""Files of the journal: what is complete is named `*.parquet`, what is not begins with a dot.
+"""Files of the journal: what is complete is named `*.parquet`, what is not begins with
+a dot.
 
-While a file grows it is an Arrow IPC stream, because after a kill a stream gives back every flushed
-batch and a Parquet file without its footer none. The dot matters: Spark skips such names, but reads
-`x.parquet.tmp` and fails on it. The process that writes a stream holds a lock on it; the kernel
-drops the lock with the process, however it ends. So a stream that can be locked is an orphan, and
-the next journal to start makes a Parquet file of it.
+While a file grows it is an Arrow IPC stream, because after a kill a stream gives back
+every flushed batch and a Parquet file without its footer none. The dot matters: Spark
+skips such names, but reads `x.parquet.tmp` and fails on it. The process that writes a
+stream holds a lock on it; the kernel drops the lock with the process, however it ends.
+So a stream that can be locked is an orphan, and the next journal to start makes a
+Parquet file of it.
 """
 
 from __future__ import annotations
@@ -26,12 +28,14 @@ TEMPORARY_SUFFIX = ".tmp"
 ROW_GROUP_ROWS = 1 << 20
 
 Anchor = tuple[int, int, int]
-"""One instant on three clocks, ns: the writer's, Unix time, the machine's CLOCK_MONOTONIC."""
+"""One instant on three clocks, ns: the writer's, Unix time, the machine's
+CLOCK_MONOTONIC.
+"""
 
 
 class Stream:
-    """One growing stream, locked. Every `write` is on the file system (not necessarily on the disk)
-    when it returns.
+    """One growing stream, locked. Every `write` is on the file system (not necessarily
+    on the disk) when it returns.
     """
 
     def __init__(self, directory: Path, stem: str, metadata: dict[str, str]) -> None:
@@ -59,7 +63,9 @@ class Stream:
         return self._file.tell()
 
     def write(self, batch: pa.RecordBatch, anchor: Anchor, dropped: int = 0) -> None:
-        """Append *batch* with the latest *anchor*, and how many rows the writer has lost so far."""
+        """Append *batch* with the latest *anchor*, and how many rows the writer has
+        lost so far.
+        """
         custom = {PREFIX + "anchor": json.dumps(anchor), PREFIX + "dropped": str(dropped)}
         self._writer.write_batch(batch, custom_metadata=custom)
         self._file.flush()
@@ -67,8 +73,8 @@ class Stream:
 
     @property
     def in_place(self) -> bool:
-        """Whether the stream is still where it was made: its directory may have been removed
-        meanwhile.
+        """Whether the stream is still where it was made: its directory may have been
+        removed meanwhile.
         """
         try:
             return os.path.samestat(os.stat(self.path), os.fstat(self._file.fileno()))
@@ -76,12 +82,12 @@ class Stream:
             return False
 
     def finish(self) -> Path | None:
-        """Turn the stream into a Parquet file beside it and delete the stream. Returns the file's
-        path, or None if there was no row.
+        """Turn the stream into a Parquet file beside it and delete the stream. Returns
+        the file's path, or None if there was no row.
 
         Raises:
-            FileNotFoundError: its directory was removed, or renamed: there it is recovered by
-                whoever recovers.
+            FileNotFoundError: its directory was removed, or renamed: there it is
+                recovered by whoever recovers.
         """
         with suppress(OSError, pa.ArrowException):
             self._writer.close()
@@ -98,8 +104,8 @@ class Stream:
 
 
 def convert(stream: Path, *, recovered: bool = False) -> Path | None:
-    """Make a Parquet file of the whole batches in *stream*, put it in place in one step, and delete
-    the stream.
+    """Make a Parquet file of the whole batches in *stream*, put it in place in one
+    step, and delete the stream.
 
     Args:
         stream: A hidden stream file, possibly cut off anywhere.
@@ -107,16 +113,16 @@ def convert(stream: Path, *, recovered: bool = False) -> Path | None:
     Returns:
         The new file, or None if not one row could be read.
     Raises:
-        OSError, pyarrow.ArrowException, ValueError: the disk failed as it was read or written, or
-            column names are damaged. The stream remains.
+        OSError, pyarrow.ArrowException, ValueError: the disk failed as it was read or
+            written, or column names are damaged. The stream remains.
     Cost: one stream in memory; `rotate_bytes` bounds it.
     """
     batches: list[pa.RecordBatch] = []
     anchors: list[tuple[int, ...]] = []
     schema: pa.Schema | None = None
     cut, dropped = False, 0
-    # Whole, and from memory: read from a file, a damaged length would first be allocated, and only
-    # then be found to be beyond the end.
+    # Whole, and from memory: read from a file, a damaged length would first be
+    # allocated, and only then be found to be beyond the end.
     source = pa.BufferReader(stream.read_bytes())
     try:
         reader = pa.ipc.open_stream(source)
@@ -169,11 +175,11 @@ def convert(stream: Path, *, recovered: bool = False) -> Path | None:
 
 
 def recover(directory: Path) -> list[Path]:
-    """Make Parquet files of every stream in *directory* that no living process holds. Returns the
-    new files, by name.
+    """Make Parquet files of every stream in *directory* that no living process holds.
+    Returns the new files, by name.
 
-    A stream that cannot be read or converted stays where it is; the others are done all the same,
-    and then the errors are raised as one group.
+    A stream that cannot be read or converted stays where it is; the others are done all
+    the same, and then the errors are raised as one group.
     """
     made: list[Path] = []
     errors: list[Exception] = []
@@ -181,12 +187,12 @@ def recover(directory: Path) -> list[Path]:
         try:
             with stream.open("rb") as held:
                 fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                # The process that had the lock may have finished the stream meanwhile: then the
-                # name is gone.
+                # The process that had the lock may have finished the stream meanwhile:
+                # then the name is gone.
                 if not stream.exists():
                     continue
-                # The Parquet file is in place already when the crash fell between the rename and
-                # the delete.
+                # The Parquet file is in place already when the crash fell between the
+                # rename and the delete.
                 if (
                     final := stream.with_name(
                         stream.name[1:].removesuffix(STREAM_SUFFIX) + ".parquet"
@@ -211,8 +217,8 @@ def recover(directory: Path) -> list[Path]:
 
 
 def retain(directory: Path, limit: int) -> int:
-    """Delete the oldest Parquet files of the journal until the rest fits into *limit* bytes.
-    Returns how many were deleted.
+    """Delete the oldest Parquet files of the journal until the rest fits into *limit*
+    bytes. Returns how many were deleted.
 
     The newest file always stays.
     """

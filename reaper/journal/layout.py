@@ -1,10 +1,11 @@
-"""Where a shipped file lies: `day=YYYY-MM-DD/hour=HH/`, UTC, so that a question about an hour reads
-that hour.
+"""Where a shipped file lies: `day=YYYY-MM-DD/hour=HH/`, UTC, so that a question about
+an hour reads that hour.
 
-One rule: *a directory says for certain which rows it cannot hold*. A file lies in the hour of its
-first row, and only if its last row falls into that hour or the next: `day=2026-11-21/hour=09` holds
-rows of 09:00 to 11:00, exclusive, and no others. What spans more, or does not know the wall clock,
-lies in `day=any/hour=any`, which is always read.
+One rule: *a directory says for certain which rows it cannot hold*. A file lies in the
+hour of its first row, and only if its last row falls into that hour or the next:
+`day=2026-11-21/hour=09` holds rows of 09:00 to 11:00, exclusive, and no others. What
+spans more, or does not know the wall clock, lies in `day=any/hour=any`, which is always
+read.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ _MOST_NS = 1 << 62
 
 
 def partition(first_ns: int | None, last_ns: int | None) -> str:
-    """The directory of a file whose rows lie between two instants, Unix ns, both inclusive. None:
-    the instants are not known.
+    """The directory of a file whose rows lie between two instants, Unix ns, both
+    inclusive. None: the instants are not known.
     """
     if first_ns is None or last_ns is None or not 0 <= first_ns <= last_ns < _MOST_NS:
         return ANY
@@ -39,11 +40,12 @@ def partition(first_ns: int | None, last_ns: int | None) -> str:
 
 
 def check_footer(file: ParquetFile) -> None:
-    """Read the first row of each row group of *file*; call this before its metadata is asked about
-    columns.
+    """Read the first row of each row group of *file*; call this before its metadata is
+    asked about columns.
 
-    A footer has no checksum. Where damage has made it contradict itself about a column, pyarrow
-    raises for a row, but ends the whole process when it is asked for the metadata of that column.
+    A footer has no checksum. Where damage has made it contradict itself about a column,
+    pyarrow raises for a row, but ends the whole process when it is asked for the
+    metadata of that column.
     Cost: a page of each column and row group, about 4 ms for 200,000 rows.
 
     Raises:
@@ -54,8 +56,8 @@ def check_footer(file: ParquetFile) -> None:
 
 
 def bounds(footer: FileMetaData) -> tuple[int, int] | None:
-    """The instants between which the rows of a file lie, Unix ns, both inclusive; they may be wider
-    than its rows.
+    """The instants between which the rows of a file lie, Unix ns, both inclusive; they
+    may be wider than its rows.
 
     None: the footer does not say, or some row does not know the wall clock.
     """
@@ -74,16 +76,16 @@ def bounds(footer: FileMetaData) -> tuple[int, int] | None:
 
 
 def may_hold(parts: Iterable[str], since_ns: int | None, until_ns: int | None) -> bool:
-    """Whether a file below directories named *parts* may hold a row of *since_ns* <= instant <
-    *until_ns*.
+    """Whether a file below directories named *parts* may hold a row of *since_ns* <=
+    instant < *until_ns*.
 
     Args:
-        parts: Names of directories, outermost first; those that are no part of the layout say
-            nothing.
+        parts: Names of directories, outermost first; those that are no part of the
+            layout say nothing.
         since_ns, until_ns: Unix ns; None: no bound.
     Returns:
-        True where the names do not rule it out. A `day=` without an `hour=` covers its 24 hours and
-        one more.
+        True where the names do not rule it out. A `day=` without an `hour=` covers its
+        24 hours and one more.
     """
     named = dict(part.split("=", 1) for part in parts if part.startswith(("day=", "hour=")))
     try:

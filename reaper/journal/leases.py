@@ -1,10 +1,12 @@
-"""Leases that log their own long silences: `gaps` mode at the price of one comparison per touch.
+"""Leases that log their own long silences: `gaps` mode at the price of one comparison
+per touch.
 
-A touch knows no time, only the open epoch. So the times that come from here are epochs': activity
-counts as noted at the instant its epoch was opened, less than one epoch before it really was.
-Silences are therefore exact to one epoch, their sum is exact, and those up to the threshold are not
-counted one by one. A server that wants every activity to the nanosecond calls `ConnectionLog.touch`
-with a clock reading instead.
+A touch knows no time, only the open epoch. So the times that come from here are
+epochs': activity counts as noted at the instant its epoch was opened, less than one
+epoch before it really was. Silences are therefore exact to one epoch, their sum is
+exact, and those up to the threshold are not counted one by one. A server that wants
+every activity to the nanosecond calls `ConnectionLog.touch` with a clock reading
+instead.
 """
 
 from __future__ import annotations
@@ -36,16 +38,16 @@ def _same(instant: float) -> float:
 class LeaseLog:
     """Keeps the journal of one core's connections: what an adapter calls at each event.
 
-    Times that are passed in are seconds of the journal's clock. Those that leases and expiries
-    carry are the core's. The timeout that a row carries is read from the lease when the row is
-    written; a suspended lease has none in force.
+    Times that are passed in are seconds of the journal's clock. Those that leases and
+    expiries carry are the core's. The timeout that a row carries is read from the lease
+    when the row is written; a suspended lease has none in force.
 
     Args:
-        core: Leases registered from now on log their silences beyond the journal's threshold once
-            they are `opened`; the others work as ever.
+        core: Leases registered from now on log their silences beyond the journal's
+            threshold once they are `opened`; the others work as ever.
         journal: Made with `clock_ns`.
-        real: Turns an instant of *core*'s clock into one of the journal's, where that clock leaves
-            out stalls.
+        real: Turns an instant of *core*'s clock into one of the journal's, where that
+            clock leaves out stalls.
     """
 
     def __init__(
@@ -68,7 +70,9 @@ class LeaseLog:
             log.gap(log.last_ns, self._ns(until))
 
     def _changed(self, lease: Lease) -> None:
-        """Note another timeout of *lease*: with its instant, if the connection is silent."""
+        """Note another timeout of *lease*: with its instant, if the connection is
+        silent.
+        """
         log: ConnectionLog | None = getattr(lease, "log", None)
         if log is None or log.ended:
             return
@@ -81,7 +85,9 @@ class LeaseLog:
             log.timeout_ms = timeout_ms(lease)
 
     def _look(self, known: OpenStates) -> None:
-        """Tell of every lease that has a log. In the writer's thread: nothing is changed."""
+        """Tell of every lease that has a log. In the writer's thread: nothing is
+        changed.
+        """
         for lease in list(self._core._leases.values()):
             log: ConnectionLog | None = getattr(lease, "log", None)
             if log is not None and not log.ended:
@@ -93,8 +99,8 @@ class LeaseLog:
         return nanoseconds(self._real(instant))
 
     def _settled(self, lease: Lease) -> ConnectionLog | None:
-        """The log of *lease*, brought up to the latest activity, which only the lease knows. None:
-        it has no log, or has ended.
+        """The log of *lease*, brought up to the latest activity, which only the lease
+        knows. None: it has no log, or has ended.
         """
         log: ConnectionLog | None = getattr(lease, "log", None)
         if log is None or log.ended:
@@ -115,14 +121,16 @@ class LeaseLog:
     def opened(
         self, lease: Lease, now: float, listener: str | None = None, peer: int | None = None
     ) -> None:
-        """A connection was accepted at *now*, exactly (two sides are joined by it), and *lease*
-        watches it.
+        """A connection was accepted at *now*, exactly (two sides are joined by it), and
+        *lease* watches it.
         """
         logged: Any = lease
         logged.log = self.journal.open(nanoseconds(now), timeout_ms(lease), listener, peer)
 
     def moved(self, old: Lease, new: Lease) -> None:
-        """From now on *new* watches the connection of *old*, ended or not: its life goes on."""
+        """From now on *new* watches the connection of *old*, ended or not: its life
+        goes on.
+        """
         self._kept.pop(old, None)
         if (log := self._settled(old)) is not None:
             began = self._ns(new.active_from)
@@ -133,8 +141,8 @@ class LeaseLog:
             self._settled(new)
 
     def averted(self, lease: Lease, now: float, *, active: bool = True) -> None:
-        """The final check spared *lease*, which was due. *active*: that counts as activity;
-        otherwise the lease stays due.
+        """The final check spared *lease*, which was due. *active*: that counts as
+        activity; otherwise the lease stays due.
         """
         if (log := self._settled(lease)) is not None:
             log.averted(nanoseconds(now))
@@ -144,40 +152,44 @@ class LeaseLog:
     def reaped(self, lease: Lease, expiry: Expiry) -> None:
         """The connection of *lease* is reaped. Call it before the lease is released.
 
-        An *expiry* of another lease of that connection is a deadline: activity did not move it.
+        An *expiry* of another lease of that connection is a deadline: activity did not
+        move it.
         """
         if (log := self._settled(lease)) is not None:
             if expiry.lease is lease:
-                # A lease that was reaped no longer knows its timeout. One too short to be written
-                # is none of 0, which would be none at all.
+                # A lease that was reaped no longer knows its timeout. One too short to
+                # be written is none of 0, which would be none at all.
                 log.timeout_ms = max(round(expiry.timeout * 1e3), 1)
             now, due = self._ns(expiry.now), self._ns(expiry.due)
             deadline = expiry.lease is not lease
             kept = self._kept.pop(lease, due)
             if not deadline and kept > due:
-                # Its timeout was over when it was spared, and that was the first instant at which
-                # it might be closed. By its timeout a reader would call it early, or late.
+                # Its timeout was over when it was spared, and that was the first
+                # instant at which it might be closed. By its timeout a reader would
+                # call it early, or late.
                 due, deadline = min(kept, now), True
             log.reap(now, due, expiry.reason, deadline=deadline)
 
     def ended(self, lease: Lease, now: float, reason: str | None = None, *, by_peer: bool) -> None:
-        """The connection of *lease* ended without the reaper. Call it before the lease is released;
-        after a reap it does nothing.
+        """The connection of *lease* ended without the reaper. Call it before the lease
+        is released; after a reap it does nothing.
         """
         self._kept.pop(lease, None)
         if (log := self._settled(lease)) is not None:
             (log.close_peer if by_peer else log.close_app)(nanoseconds(now), reason)
 
     def stalled(self, now: float, lag: float) -> None:
-        """The loop woke *lag* seconds late. Written where that is a notable part of a tick."""
+        """The loop woke *lag* seconds late. Written where that is a notable part of a
+        tick.
+        """
         self.journal.awake(nanoseconds(now))
         if lag > self._notable:
             self.journal.stall(nanoseconds(now), nanoseconds(lag))
 
 
 def peer_of(socket: Any) -> int | None:
-    """`peer_key` of an accepted socket (trio's or the standard library's). None: it is no TCP
-    socket, or is closed already.
+    """`peer_key` of an accepted socket (trio's or the standard library's). None: it is
+    no TCP socket, or is closed already.
     """
     try:
         return None if socket is None else peer_key(socket.getpeername(), socket.getsockname())
@@ -186,6 +198,8 @@ def peer_of(socket: Any) -> int | None:
 
 
 def timeout_ms(lease: Lease) -> int:
-    """The timeout in force on *lease*, ms. 0: there is none, or the lease is suspended."""
+    """The timeout in force on *lease*, ms. 0: there is none, or the lease is
+    suspended.
+    """
     timeout = lease.timeout
     return 0 if timeout is None or lease.suspended else round(timeout * 1e3)

@@ -1,9 +1,9 @@
-"""`Journal` and `ConnectionLog`: what an event loop calls. It appends a tuple to a list, and that
-is all it ever does.
+"""`Journal` and `ConnectionLog`: what an event loop calls. It appends a tuple to a
+list, and that is all it ever does.
 
-No call reads a clock, blocks, touches a file or raises because of one: times come in as arguments
-(integer ns on one monotonic clock), and what goes wrong behind the list is the writer's
-(writer.py): it retries, drops, counts, says so.
+No call reads a clock, blocks, touches a file or raises because of one: times come in as
+arguments (integer ns on one monotonic clock), and what goes wrong behind the list is
+the writer's (writer.py): it retries, drops, counts, says so.
 """
 
 from __future__ import annotations
@@ -43,19 +43,21 @@ if TYPE_CHECKING:
 MODES = ("gaps", "full", "off")
 
 QUEUE_ROWS = 200_000
-"""Rows that may wait for the writer, about 60 MB; more are dropped and counted. Two seconds of
-100,000 a second.
+"""Rows that may wait for the writer, about 60 MB; more are dropped and counted. Two
+seconds of 100,000 a second.
 """
 
 
 class ConnectionLog:
-    """The log of one connection. Made by `Journal.open`, never directly. About 250 bytes.
+    """The log of one connection. Made by `Journal.open`, never directly. About 250
+    bytes.
 
-    Call `touch` for every activity *before* changing `timeout_ms`: the row must carry the timeout
-    that was in force. A change leaves a row of its own in `full` mode, where a log without a
-    further row is judged by its latest timeout. A change *during* a silence is `retime`, which
-    says when. After an end (`reap`, `close_peer`, `close_app`) call nothing more: the audit would
-    find it. A connection that never ends is reported as open whenever a file is finished.
+    Call `touch` for every activity *before* changing `timeout_ms`: the row must carry
+    the timeout that was in force. A change leaves a row of its own in `full` mode,
+    where a log without a further row is judged by its latest timeout. A change *during*
+    a silence is `retime`, which says when. After an end (`reap`, `close_peer`,
+    `close_app`) call nothing more: the audit would find it. A connection that never
+    ends is reported as open whenever a file is finished.
     """
 
     __slots__ = (
@@ -84,8 +86,8 @@ class ConnectionLog:
 
     @property
     def timeout_ms(self) -> int | None:
-        """Timeout in force, ms; 0: none (switched off, or suspended while the server works). Assign
-        to change it.
+        """Timeout in force, ms; 0: none (switched off, or suspended while the server
+        works). Assign to change it.
 
         Cost of a change: a store in `gaps` mode, one row in `full` mode.
         """
@@ -120,12 +122,15 @@ class ConnectionLog:
         )
 
     def retime(self, t: int, timeout_ms: int) -> None:
-        """Put another timeout in force at *t* ns, during a silence, whose length so far counts.
+        """Put another timeout in force at *t* ns, during a silence, whose length so far
+        counts.
 
-        A connection that has been silent for longer than *timeout_ms* is due at *t*, not before.
-        So the row says how long it was silent, and when it was due until then.
+        A connection that has been silent for longer than *timeout_ms* is due at *t*,
+        not before. So the row says how long it was silent, and when it was due until
+        then.
 
-        Cost: as `timeout_ms`; a row if the silence is beyond the threshold, or beyond *timeout_ms*.
+        Cost: as `timeout_ms`; a row if the silence is beyond the threshold, or beyond
+        *timeout_ms*.
         """
         if timeout_ms == self._timeout_ms:
             return
@@ -141,7 +146,8 @@ class ConnectionLog:
         self._changed_ns = t
 
     def due_ns(self, last: int, timeout_ms: int | None) -> int | None:
-        """When it is due, ns, if it is silent since *last*: no earlier than its timeout was set.
+        """When it is due, ns, if it is silent since *last*: no earlier than its timeout
+        was set.
 
         None: there is no timeout.
         """
@@ -179,8 +185,8 @@ class ConnectionLog:
         )
 
     def touch(self, t: int, nbytes: int | None = None) -> None:
-        """Note activity at *t* ns, of *nbytes* bytes where that is known. Cost: a store, a count
-        and one comparison in `gaps` mode.
+        """Note activity at *t* ns, of *nbytes* bytes where that is known. Cost: a
+        store, a count and one comparison in `gaps` mode.
         """
         self.n += 1
         if t - self.last_ns > self._long_ns:
@@ -189,11 +195,11 @@ class ConnectionLog:
         self.last_ns = t
 
     def gap(self, last: int, t: int, nbytes: int | None = None) -> None:
-        """Note activity at *t* ns that follows activity at *last*: for callers who keep the latest
-        instant themselves.
+        """Note activity at *t* ns that follows activity at *last*: for callers who keep
+        the latest instant themselves.
 
-        Short silences between are then not counted; their sum is still exact, as last - opened -
-        idle_sum.
+        Short silences between are then not counted; their sum is still exact, as last -
+        opened - idle_sum.
         """
         self.n += 1
         self.last_ns = last
@@ -202,12 +208,14 @@ class ConnectionLog:
         self.last_ns = t
 
     def averted(self, t: int) -> None:
-        """The connection was due at *t* ns, and was spared: the final check found bytes unread."""
+        """The connection was due at *t* ns, and was spared: the final check found bytes
+        unread.
+        """
         self._row(t, AVERTED)
 
     def reap(self, t: int, due: int, reason: str | None = None, *, deadline: bool = False) -> None:
-        """The reaper closed the connection at *t* ns, as it might from *due* ns on. *deadline*:
-        activity does not move that.
+        """The reaper closed the connection at *t* ns, as it might from *due* ns on.
+        *deadline*: activity does not move that.
         """
         if deadline:
             if self._timeout_ms and t - self.last_ns > self._timeout_ms * 1_000_000:
@@ -224,7 +232,9 @@ class ConnectionLog:
         self._end(CLOSE_PEER, t, None, reason)
 
     def close_app(self, t: int, reason: str | None = None) -> None:
-        """This side's program closed the connection at *t* ns, for a reason of its own."""
+        """This side's program closed the connection at *t* ns, for a reason of its
+        own.
+        """
         self._end(CLOSE_APP, t, None, reason)
 
     def _end(self, kind: int, t: int, due: int | None, reason: str | None) -> None:
@@ -234,39 +244,43 @@ class ConnectionLog:
 
 
 OpenStates = dict[ConnectionLog, tuple[int, int | None]]
-"""Log of an open connection -> its latest activity, ns, and the timeout in force, ms."""
+"""Log of an open connection -> its latest activity, ns, and the timeout in force,
+ms.
+"""
 
 
 class Journal:
-    """Writes events to *directory*: one hidden stream that grows, and Parquet files `*.parquet`
-    that are complete.
+    """Writes events to *directory*: one hidden stream that grows, and Parquet files
+    `*.parquet` that are complete.
 
-    Make it after forking: the writer is a thread, and one journal belongs to one process. Several
-    processes may share a directory. What a crashed process left there is recovered when the next
-    journal starts.
+    Make it after forking: the writer is a thread, and one journal belongs to one
+    process. Several processes may share a directory. What a crashed process left there
+    is recovered when the next journal starts.
 
     Args:
         directory: Made if missing.
-        writer: Id of this writer, 0..2**20-1; None: random, which is best unless the number means
-            something to you.
-        mode: `gaps`: opens, ends, and silences longer than *gap_threshold*; `full`: every activity;
-            `off`: nothing.
+        writer: Id of this writer, 0..2**20-1; None: random, which is best unless the
+            number means something to you.
+        mode: `gaps`: opens, ends, and silences longer than *gap_threshold*; `full`:
+            every activity; `off`: nothing.
         gap_threshold: Seconds, > 0: silences up to it are not written in `gaps` mode.
-        tick: Seconds, > 0: the precision that the reaper promises; the audit judges by it.
+        tick: Seconds, > 0: the precision that the reaper promises; the audit judges by
+            it.
         flush: Seconds between writes, > 0: what a kill may cost.
-        rotate_bytes, rotate_seconds: A stream becomes a Parquet file when it reaches either, > 0.
-        retain_bytes: The oldest Parquet files are deleted when all together exceed it, > 0; None:
-            never.
-        clock_ns: The clock of every time passed in; read by the writer alone, to relate it to the
-            wall clock.
-        server: Name of this machine, as a list of expected servers has it: printable, without a
-            comma. None: the host's name. Processes of one machine share it.
-        sequence: First connection number; None: random, so that two processes with one writer id,
-            or one that was restarted, use different ones. Two that open a million connections each
-            overlap once in 4 million times.
+        rotate_bytes, rotate_seconds: A stream becomes a Parquet file when it reaches
+            either, > 0.
+        retain_bytes: The oldest Parquet files are deleted when all together exceed
+            it, > 0; None: never.
+        clock_ns: The clock of every time passed in; read by the writer alone, to relate
+            it to the wall clock.
+        server: Name of this machine, as a list of expected servers has it: printable,
+            without a comma. None: the host's name. Processes of one machine share it.
+        sequence: First connection number; None: random, so that two processes with one
+            writer id, or one that was restarted, use different ones. Two that open a
+            million connections each overlap once in 4 million times.
         queue_rows: Rows that may wait for the writer, >= 1.
-        background: False starts no thread; rows are written by `flush()` and `close()` alone. For
-            tests and converters.
+        background: False starts no thread; rows are written by `flush()` and `close()`
+            alone. For tests and converters.
     Raises:
         InvalidArgument: by name and value.
         OSError: the directory cannot be made or written.
@@ -316,8 +330,8 @@ class Journal:
                 f"server must be a printable name without a comma, got {shown(server)}"
             )
         if sequence is None:
-            # No clock tells two processes of one millisecond apart, or a step back; 2**40 numbers
-            # stay free above it.
+            # No clock tells two processes of one millisecond apart, or a step back;
+            # 2**40 numbers stay free above it.
             sequence = 1 + secrets.randbelow((1 << SEQUENCE_BITS) - (1 << 40))
         self.mode = mode
         self.gap_threshold_ns = gap_ns
@@ -377,11 +391,11 @@ class Journal:
 
         Args:
             t: Instant, ns.
-            timeout_ms: Timeout in force from now on, ms; 0: none. Beyond 24 days it is written as
-                24 days.
+            timeout_ms: Timeout in force from now on, ms; 0: none. Beyond 24 days it is
+                written as 24 days.
             listener: Name of the port or service, a few distinct ones.
-            peer: `peer_key` of its addresses, to join it with the other side's journal; None: not
-                joined.
+            peer: `peer_key` of its addresses, to join it with the other side's journal;
+                None: not joined.
             reason: A note for the reader, a few distinct ones.
         Returns:
             The log of this connection.
@@ -401,13 +415,14 @@ class Journal:
         self._own(t, CONFIG, text)
 
     def stall(self, t: int, stuck_ns: int) -> None:
-        """The event loop stood still for *stuck_ns*, up to *t* ns. An audit excuses what was late
-        by no more than that.
+        """The event loop stood still for *stuck_ns*, up to *t* ns. An audit excuses
+        what was late by no more than that.
         """
         self._own(t, CONFIG, STALL, stuck_ns)
 
     def awake(self, t: int) -> None:
-        """The event loop ran at *t* ns, whether or not anything happened. Cost: a store.
+        """The event loop ran at *t* ns, whether or not anything happened. Cost: a
+        store.
 
         An open connection is reported as silent up to the latest such instant, or row.
         """
@@ -416,15 +431,18 @@ class Journal:
     def witness(self, look: Callable[[OpenStates], object]) -> None:
         """Let *look* tell of the connections whose logs are not up to date.
 
-        It is called when a file is finished, in the writer's thread: it must change nothing.
+        It is called when a file is finished, in the writer's thread: it must change
+        nothing.
         """
         self._witnesses.append(look)
 
     def _open_rows(self, logs: Iterable[ConnectionLog], latest: int) -> list[Row]:
-        """A row for each of *logs* that has not ended; *latest*: of the rows written so far, ns.
+        """A row for each of *logs* that has not ended; *latest*: of the rows written so
+        far, ns.
 
-        It runs in the writer's thread while the loop goes on. So a row says no more than what the
-        loop itself had reached: a loop that stands still leaves no connection silent for longer.
+        It runs in the writer's thread while the loop goes on. So a row says no more
+        than what the loop itself had reached: a loop that stands still leaves no
+        connection silent for longer.
         """
         known: OpenStates = {}
         for look in self._witnesses:
@@ -454,8 +472,8 @@ class Journal:
         ]
 
     def drain(self, t: int, reason: str | None = None) -> None:
-        """Every connection of this writer has ended by *t* ns. An audit then calls a connection
-        without an end lost.
+        """Every connection of this writer has ended by *t* ns. An audit then calls a
+        connection without an end lost.
         """
         self._own(t, DRAIN, reason)
 
@@ -465,20 +483,21 @@ class Journal:
         )
 
     def flush(self, timeout: float = 10.0) -> bool:
-        """Wait until all rows appended so far are on the file system. It blocks: never call it on
-        the event loop's thread.
+        """Wait until all rows appended so far are on the file system. It blocks: never
+        call it on the event loop's thread.
 
         Returns:
-            False if that took more than *timeout* seconds, or rows were dropped meanwhile.
+            False if that took more than *timeout* seconds, or rows were dropped
+            meanwhile.
         """
         return self._writer is None or self._writer.flush(timeout)
 
     def close(self, timeout: float = 30.0) -> JournalStatistics:
-        """Write everything, turn the stream into its last Parquet file, stop the thread. It blocks,
-        and may be called again.
+        """Write everything, turn the stream into its last Parquet file, stop the
+        thread. It blocks, and may be called again.
 
-        Raises nothing of ours: what could not be written is in the statistics, and what is in the
-        stream is recovered by the next journal in the directory.
+        Raises nothing of ours: what could not be written is in the statistics, and what
+        is in the stream is recovered by the next journal in the directory.
         """
         if self._writer is not None:
             self._writer.close(timeout)

@@ -1,9 +1,9 @@
-"""A directory that files are shipped to, wherever it is: this machine, HDFS, an object store. By
-way of `pyarrow.fs`.
+"""A directory that files are shipped to, wherever it is: this machine, HDFS, an object
+store. By way of `pyarrow.fs`.
 
-One rule: *what has its name is whole*. Bytes go to a hidden name, are read back and compared, and
-then get their name: by a rename where there is one, by a copy within the store and a deletion where
-there is none.
+One rule: *what has its name is whole*. Bytes go to a hidden name, are read back and
+compared, and then get their name: by a rename where there is one, by a copy within the
+store and a deletion where there is none.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ _URI = re.compile(r"[a-z][a-z0-9+.-]+:/|file:", re.IGNORECASE)
 
 
 class Place:
-    """The directory that *uri* names: a path of this machine, or a URI that `pyarrow.fs` knows
-    (`s3a:` is `s3:`).
+    """The directory that *uri* names: a path of this machine, or a URI that
+    `pyarrow.fs` knows (`s3a:` is `s3:`).
 
     Raises:
         InvalidArgument: it is no URI of a known kind. The message is one line.
@@ -80,8 +80,8 @@ class Place:
                 raise FileNotFoundError(f"there is no {bucket}")
 
     def _ask_elsewhere(self) -> None:
-        """Ask for the bucket in a process of its own. Raises PermissionError where a signal ended
-        that process.
+        """Ask for the bucket in a process of its own. Raises PermissionError where a
+        signal ended that process.
         """
         done = subprocess.run(
             [sys.executable, "-c", _ASK],
@@ -128,8 +128,8 @@ class Place:
             return digest_of(stream.read)
 
     def write(self, name: str, source: IO[bytes]) -> None:
-        """Write what *source* holds as *name*, in place of whatever is there. On this machine it is
-        on the disk afterwards.
+        """Write what *source* holds as *name*, in place of whatever is there. On this
+        machine it is on the disk afterwards.
         """
         path = self._path(name)
         if not self._flat:
@@ -171,10 +171,10 @@ def digest_of(read: Callable[[int], bytes]) -> bytes:
 
 
 def without_secrets(uri: str) -> str:
-    """*uri* as it may be shown: without the name and password before its host, and without its
-    options.
+    """*uri* as it may be shown: without the name and password before its host, and
+    without its options.
 
-    A password may have a `/` in it, though a URI may not: behind a colon all is taken for one, up
-    to the last `@`.
+    A password may have a `/` in it, though a URI may not: behind a colon all is taken
+    for one, up to the last `@`.
     """
     return re.sub(r"(?<=//)(?:[^/:]*:.*|[^/]*)@", "", uri).partition("?")[0]

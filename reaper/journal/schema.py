@@ -1,7 +1,7 @@
 """The journal's schema: the one thing that writers and readers share.
 
-One row per event. A row explains itself: it carries the silence that preceded it and the timeout
-that was in force, so that a reader needs neither a sort nor the row before.
+One row per event. A row explains itself: it carries the silence that preceded it and
+the timeout that was in force, so that a reader needs neither a sort nor the row before.
 """
 
 from __future__ import annotations
@@ -21,32 +21,38 @@ SCHEMA_VERSION = 2
 
 OPEN, ACTIVITY, REAP, AVERTED, CLOSE_PEER, CLOSE_APP, DRAIN, CONFIG = range(8)
 KINDS = ("open", "activity", "reap", "averted", "close_peer", "close_app", "drain", "config")
-"""Kind names by code. `close_peer`: the other side ended it; `close_app`: this side's program;
-`reap`: the reaper. `drain` and `config` belong to the writer, not to a connection: all its
-connections have ended; settings and stalls. `config` rows of one connection are the exception, see
-`RETIME` and `STILL_OPEN`."""
+"""Kind names by code. `close_peer`: the other side ended it; `close_app`: this side's
+program; `reap`: the reaper. `drain` and `config` belong to the writer, not to a
+connection: all its connections have ended; settings and stalls. `config` rows of one
+connection are the exception, see `RETIME` and `STILL_OPEN`.
+"""
 
 STALL = "stall"
-"""Reason of a `config` row that reports how long (`idle_ns`) the event loop was stalled up to `t`.
+"""Reason of a `config` row that reports how long (`idle_ns`) the event loop was stalled
+up to `t`.
 """
 
 RETIME = "retime"
-"""Reason of a `config` row of one connection: from `t` on, `timeout_ms` is in force. No other
-`config` row but `STILL_OPEN` has a timeout. Without it a connection that leaves no further row
-would be judged by the timeout before. Where the change came during a silence, `idle_ns` is its
-length so far, and `due_ns` is when it was due until then."""
+"""Reason of a `config` row of one connection: from `t` on, `timeout_ms` is in force. No
+other `config` row but `STILL_OPEN` has a timeout. Without it a connection that leaves
+no further row would be judged by the timeout before. Where the change came during a
+silence, `idle_ns` is its length so far, and `due_ns` is when it was due until then.
+"""
 
 STILL_OPEN = "open"
-"""Reason of a `config` row of one connection that is open when a file is finished: silent for
-`idle_ns` up to `t` under `timeout_ms`, due at `due_ns`; `n` and `idle_sum_ns` as an end row has
-them. No other `config` row has `idle_sum_ns`."""
+"""Reason of a `config` row of one connection that is open when a file is finished:
+silent for `idle_ns` up to `t` under `timeout_ms`, due at `due_ns`; `n` and
+`idle_sum_ns` as an end row has them. No other `config` row has `idle_sum_ns`.
+"""
 
 DROPPED = "dropped"
-"""Reason of a `config` row that reports how many rows (`n`) its writer has lost since it began."""
+"""Reason of a `config` row that reports how many rows (`n`) its writer has lost since
+it began.
+"""
 
 ALIVE = "alive"
-"""Reason of a `config` row that a writer without other rows leaves every few minutes: silence is
-then no server.
+"""Reason of a `config` row that a writer without other rows leaves every few minutes:
+silence is then no server.
 """
 
 ENDS = ("reap", "close_peer", "close_app")
@@ -58,7 +64,8 @@ PREFIX = "reaper."
 """Every key of ours in a file's metadata begins with it."""
 
 Row = tuple[Any, ...]
-"""(t, conn, kind code, idle_ns, nbytes, timeout_ms, due_ns, listener, reason, n, idle_sum_ns, peer)
+"""(t, conn, kind code, idle_ns, nbytes, timeout_ms, due_ns, listener, reason, n,
+idle_sum_ns, peer)
 """
 
 
@@ -67,13 +74,15 @@ class JournalStatistics:
     """A snapshot of one journal. Counts are since it was made."""
 
     rows: int
-    """Rows flushed to the file system: a killed process does not lose them. Those that tell of
-    open connections once more are not counted.
+    """Rows flushed to the file system: a killed process does not lose them. Those that
+    tell of open connections once more are not counted.
     """
     pending: int
     """Rows that wait for the writer."""
     dropped: int
-    """Rows lost: the queue was full, or they could not be written, or their directory went."""
+    """Rows lost: the queue was full, or they could not be written, or their directory
+    went.
+    """
     files: int
     """Parquet files put in place, recovered ones included."""
     recovered: int
@@ -123,7 +132,9 @@ COLUMNS = (
 
 
 def arrow_schema(metadata: dict[str, str] | None = None) -> pa.Schema:
-    """The schema that is written, as Arrow. Adds the prefix to *metadata* keys. Imports pyarrow."""
+    """The schema that is written, as Arrow. Adds the prefix to *metadata* keys. Imports
+    pyarrow.
+    """
     import pyarrow as pa
 
     types = {
@@ -141,8 +152,8 @@ def arrow_schema(metadata: dict[str, str] | None = None) -> pa.Schema:
 
 
 def connection_id(writer: int, sequence: int) -> int:
-    """The id of a writer's connection: *writer* in the high 20 bits, *sequence* in the low 43, the
-    sign bit free.
+    """The id of a writer's connection: *writer* in the high 20 bits, *sequence* in the
+    low 43, the sign bit free.
 
     A run's first stands for the writer itself.
 
@@ -161,21 +172,21 @@ def connection_id(writer: int, sequence: int) -> int:
 
 
 def peer_key(client: tuple[Any, ...], server: tuple[Any, ...]) -> int:
-    """One number for one TCP connection, the same whichever side computes it: how two journals are
-    joined.
+    """One number for one TCP connection, the same whichever side computes it: how two
+    journals are joined.
 
-    A hash of both addresses and ports, so no address is stored. The kernel may give the pair to a
-    later connection; the two are told apart by when they were open. Behind an address translator
-    the sides see different pairs: no join.
+    A hash of both addresses and ports, so no address is stored. The kernel may give the
+    pair to a later connection; the two are told apart by when they were open. Behind an
+    address translator the sides see different pairs: no join.
 
     Args:
-        client: (host, port, ...) of the side that connected: its getsockname(), the server's
-            getpeername().
-        server: (host, port, ...) of the side that accepted: its getsockname() on the accepted
-            socket.
+        client: (host, port, ...) of the side that connected: its getsockname(), the
+            server's getpeername().
+        server: (host, port, ...) of the side that accepted: its getsockname() on the
+            accepted socket.
     Returns:
-        0 <= key < 2**63. Among 100,000 connections two keys coincide with a probability of 1 in
-        10**9.
+        0 <= key < 2**63. Among 100,000 connections two keys coincide with a probability
+        of 1 in 10**9.
     Raises:
         InvalidArgument: a host is not a numeric IP address.
     Cost: about 3 us; once per connection.

@@ -1,10 +1,10 @@
-"""Finished files of a journal on their way to where they are read: once, whole, and deleted here
-after they arrived.
+"""Finished files of a journal on their way to where they are read: once, whole, and
+deleted here after they arrived.
 
-One rule: *at every instant a file is whole in at least one of the two places*. A kill between any
-two steps leaves a hidden name there, which the next try writes over or deletes, or a file in both
-places, which the next try finds equal and deletes here. Streams of writers that have died become
-files first.
+One rule: *at every instant a file is whole in at least one of the two places*. A kill
+between any two steps leaves a hidden name there, which the next try writes over or
+deletes, or a file in both places, which the next try finds equal and deletes here.
+Streams of writers that have died become files first.
 """
 
 from __future__ import annotations
@@ -73,10 +73,11 @@ class Shipper:
         self.shipped: Shipped = Shipped()
 
     def once(self, stop: Event | None = None) -> Shipped:
-        """Ship every finished file, the oldest first. It ends early when *stop* is set, or when the
-        place fails.
+        """Ship every finished file, the oldest first. It ends early when *stop* is set,
+        or when the place fails.
 
-        A file that cannot be read is left and named; the others are shipped all the same.
+        A file that cannot be read is left and named; the others are shipped all the
+        same.
         """
         result = self.shipped
         result.failed = {}
@@ -121,7 +122,8 @@ class Shipper:
         return result
 
     def _ship(self, source: Path, final: str) -> str | None:
-        """Copy *source* to *final* and delete it here. Returns why that did not happen, or None.
+        """Copy *source* to *final* and delete it here. Returns why that did not happen,
+        or None.
 
         Raises:
             OSError, pyarrow.ArrowException: *source* is still here.
@@ -156,8 +158,8 @@ class Shipper:
 
 
 def partition_of(path: Path) -> str:
-    """The directory of the layout for the file at *path*, by its footer. The footer's bounds may be
-    wider than its rows.
+    """The directory of the layout for the file at *path*, by its footer. The footer's
+    bounds may be wider than its rows.
 
     Raises:
         OSError, pyarrow.ArrowException: it is no Parquet file.

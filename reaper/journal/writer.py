@@ -1,11 +1,12 @@
-"""The thread behind a journal: takes rows from the list, writes them, and survives whatever the
-file system does.
+"""The thread behind a journal: takes rows from the list, writes them, and survives
+whatever the file system does.
 
-One rule: nothing that happens here may reach the event loop. It never waits for this thread, and
-this thread holds the interpreter only for short stretches: rows become columns in batches of
-`BATCH_ROWS`, with a breath between columns. A failed write costs its batch: the rows are counted as
-dropped, the stream is left to be recovered, and a new one is begun after a pause that doubles up to
-`RETRY_MOST`. A row that is no row costs itself.
+One rule: nothing that happens here may reach the event loop. It never waits for this
+thread, and this thread holds the interpreter only for short stretches: rows become
+columns in batches of `BATCH_ROWS`, with a breath between columns. A failed write costs
+its batch: the rows are counted as dropped, the stream is left to be recovered, and a
+new one is begun after a pause that doubles up to `RETRY_MOST`. A row that is no row
+costs itself.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ from .files import Anchor, Stream, recover, retain
 from .schema import ALIVE, CONFIG, DROPPED, KINDS, JournalStatistics, Row, arrow_schema
 
 BATCH_ROWS = 2048
-"""Rows a batch: the conversion of one column then holds the interpreter for some 0.1 ms."""
+"""Rows a batch: the conversion of one column then holds the interpreter for some 0.1
+ms.
+"""
 
 RETRY_LEAST, RETRY_MOST = 1.0, 60.0
 """Seconds before a failed writer tries again: the first pause, and the longest."""
@@ -35,8 +38,8 @@ ANCHOR_SECONDS = 60.0
 """Seconds after which the relation to the wall clock is measured again."""
 
 ALIVE_SECONDS = 300.0
-"""Seconds without a row after which the writer leaves one of its own: a server without traffic is
-not a missing one.
+"""Seconds without a row after which the writer leaves one of its own: a server without
+traffic is not a missing one.
 """
 
 REASON = 8
@@ -46,8 +49,8 @@ _log = logging.getLogger("reaper.journal")
 
 
 def _host(wall_ns: Callable[[], int]) -> dict[str, str]:
-    """A name that tells readers which writers share a machine, and so a monotonic clock. Empty
-    under a made-up clock.
+    """A name that tells readers which writers share a machine, and so a monotonic
+    clock. Empty under a made-up clock.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
@@ -58,8 +61,8 @@ def _host(wall_ns: Callable[[], int]) -> dict[str, str]:
 
 @dataclass(eq=False)
 class Writer:
-    """The thread's side of one `Journal`, which passes every argument. Public methods may be called
-    from any thread.
+    """The thread's side of one `Journal`, which passes every argument. Public methods
+    may be called from any thread.
     """
 
     directory: Path
@@ -110,7 +113,7 @@ class Writer:
             self._thread.start()
 
     # ---- for the owner
-    # -------------------------------------------------------------------------------------------
+    # ----------------------------------------------------------------------------------
 
     def flush(self, timeout: float) -> bool:
         """See `Journal.flush`."""
@@ -143,8 +146,8 @@ class Writer:
                     self._guard(self._speak, DROPPED)
                     self._guard(self._rotate)
                 if (lost := self._lost + self.refused()) > self._noted:
-                    # On a full disk there is room for a name still. A file without a byte is put
-                    # aside by its name.
+                    # On a full disk there is room for a name still. A file without a
+                    # byte is put aside by its name.
                     with suppress(OSError):
                         (
                             self.directory / f"{self._stem(self._serial + 1)}-lost-{lost}.parquet"
@@ -176,7 +179,7 @@ class Writer:
         )
 
     # ---- the thread
-    # ----------------------------------------------------------------------------------------------
+    # ----------------------------------------------------------------------------------
 
     def _run(self) -> None:
         while not self._stopping:
@@ -187,8 +190,8 @@ class Writer:
                 self._rotate_if_due()
 
     def _speak_up(self) -> None:
-        """Leave a row of the writer's own where it has lost rows, or was silent for long, and no
-        other row says so.
+        """Leave a row of the writer's own where it has lost rows, or was silent for
+        long, and no other row says so.
         """
         if self.rows or time.monotonic() < self._retry_at:
             return
@@ -250,13 +253,14 @@ class Writer:
         self._fresh, self._told_open = 0, time.monotonic()
 
     def _take_all(self) -> None:
-        """Write the rows that wait now, batch by batch. It stops at a failure, and while the pause
-        after one lasts.
+        """Write the rows that wait now, batch by batch. It stops at a failure, and
+        while the pause after one lasts.
         """
         for _ in range(0, len(self.rows), BATCH_ROWS):
             if time.monotonic() < self._retry_at:
                 return
-            # Two single steps: whatever the event loop appends between them stays behind the slice.
+            # Two single steps: whatever the event loop appends between them stays
+            # behind the slice.
             batch = self.rows[:BATCH_ROWS]
             del self.rows[: len(batch)]
             after = self._written + self._lost + len(batch)
@@ -276,7 +280,8 @@ class Writer:
             self._guard(self._rotate)
         batches = self._batches(rows, repeated)
         if not batches:
-            # a stream without a row would go, and with it the number of those that were lost
+            # a stream without a row would go, and with it the number of those that were
+            # lost
             return
         if self._stream is None:
             self.directory.mkdir(parents=True, exist_ok=True)
@@ -302,10 +307,11 @@ class Writer:
         self._noted, self._wrote = lost, time.monotonic()
 
     def _batches(self, rows: list[Row], repeated: bool) -> list[pa.RecordBatch]:
-        """*rows* without those that hold a value of another type or size than their column has.
+        """*rows* without those that hold a value of another type or size than their
+        column has.
 
-        *repeated*: they tell once more what other rows have told. A value that was refused then is
-        not counted again.
+        *repeated*: they tell once more what other rows have told. A value that was
+        refused then is not counted again.
         """
         bad: list[Exception] = []
         batches = self._around(rows, bad)
@@ -342,7 +348,9 @@ class Writer:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _measure(self) -> Anchor:
-        """Read the three clocks at one instant: of five tries, the one that took least time."""
+        """Read the three clocks at one instant: of five tries, the one that took least
+        time.
+        """
         brackets = [
             (self.clock_ns(), self.wall_ns(), time.monotonic_ns(), self.clock_ns())
             for _ in range(5)
@@ -374,8 +382,8 @@ class Writer:
         self._recovered += len(made)
 
     def _guard(self, work: Callable[..., None], *args: Any) -> bool:
-        """Do *work*. An error is counted, is logged when it changes, and costs the stream. Returns
-        whether it went well.
+        """Do *work*. An error is counted, is logged when it changes, and costs the
+        stream. Returns whether it went well.
         """
         try:
             work(*args)

@@ -1,9 +1,9 @@
 """The metrics of a reaper: plain numbers, and the ways in which they leave the process.
 
-The rule of this room: *counting is adding to an int*. Names, labels and text are made when somebody
-asks for them.
-The ways out are Prometheus' text (`exposition`, needs nothing), its client (`ReaperCollector`,
-needs prometheus-client) and OpenTelemetry (`instrument`, needs opentelemetry-api).
+The rule of this room: *counting is adding to an int*. Names, labels and text are made
+when somebody asks for them. The ways out are Prometheus' text (`exposition`, needs
+nothing), its client (`ReaperCollector`, needs prometheus-client) and OpenTelemetry
+(`instrument`, needs opentelemetry-api).
 
 Stability: public.
 """

@@ -1,5 +1,5 @@
-"""Exports for programs that have Prometheus' client or OpenTelemetry already. Neither is imported
-before it is used.
+"""Exports for programs that have Prometheus' client or OpenTelemetry already. Neither
+is imported before it is used.
 """
 
 from __future__ import annotations
@@ -13,16 +13,19 @@ from ..errors import needs
 from .record import Family, Histogram, LoopStatistics, families
 
 Told = Callable[[], Iterable[Family]]
-"""A function that returns further metrics when they are asked for: those of pressure, for instance."""
+"""A function that returns further metrics when they are asked for: those of pressure,
+for instance.
+"""
 
 
 class ReaperCollector:
-    """A Prometheus collector: `prometheus_client.REGISTRY.register(ReaperCollector(r.statistics))`.
+    """A Prometheus collector:
+    `prometheus_client.REGISTRY.register(ReaperCollector(r.statistics))`.
 
     Args:
-        statistics: A reaper's `statistics`, which is called at every scrape. The event loop's
-            thread should serve the scrape, or its numbers may stem from neighbouring instants.
-            None: there are only the families of *more*.
+        statistics: A reaper's `statistics`, which is called at every scrape. The event
+            loop's thread should serve the scrape, or its numbers may stem from
+            neighbouring instants. None: there are only the families of *more*.
         more: Further families.
     Raises:
         ImportError: there is no prometheus-client.
@@ -68,11 +71,11 @@ class ReaperCollector:
 
 
 def instrument(meter: Any, statistics: Callable[[], LoopStatistics], *more: Told) -> None:
-    """Give an OpenTelemetry *meter* the same metrics, as observable instruments that it asks when it
-    exports.
+    """Give an OpenTelemetry *meter* the same metrics, as observable instruments that it
+    asks when it exports.
 
-    `reaper_leases` is called `reaper.leases` there. The API has no observable histograms, so the sum
-    and the count of each go out as two counters.
+    `reaper_leases` is called `reaper.leases` there. The API has no observable
+    histograms, so the sum and the count of each go out as two counters.
 
     Raises:
         ImportError: there is no opentelemetry-api.

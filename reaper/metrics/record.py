@@ -1,5 +1,5 @@
-"""The numbers that a reaper counts, and the metrics that are made of them. *A name, once exported,
-keeps its meaning.*
+"""The numbers that a reaper counts, and the metrics that are made of them. *A name,
+once exported, keeps its meaning.*
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ BOUNDS = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15),
     *(0.25, 0.3, 0.5, 0.6, 0.75, 1.0, 1.5, 2.5, 5.0, 10.0, 30.0),
 )
-"""The upper bounds of a histogram's buckets, in seconds, inclusive; larger values have one bucket
-more. They reach from a tenth of the shortest sensible tick to a loop that is badly stalled, and are
-closest above a quarter and a half of usual ticks, where the bounds of lateness lie.
+"""The upper bounds of a histogram's buckets, in seconds, inclusive; larger values have
+one bucket more. They reach from a tenth of the shortest sensible tick to a loop that is
+badly stalled, and are closest above a quarter and a half of usual ticks, where the
+bounds of lateness lie.
 """
 
 
@@ -39,12 +40,16 @@ class Histogram:
         self.total: float = 0.0
 
     def add(self, seconds: float, times: int = 1) -> None:
-        """Count *times* durations of *seconds* each. Cost: one bisection, however many."""
+        """Count *times* durations of *seconds* each. Cost: one bisection, however
+        many.
+        """
         self.counts[bisect_left(BOUNDS, seconds)] += times
         self.total += seconds * times
 
     def cumulative(self) -> list[tuple[float, int]]:
-        """Pairs of an upper bound and how many durations are not larger; the last bound is infinite."""
+        """Pairs of an upper bound and how many durations are not larger; the last bound
+        is infinite.
+        """
         found, so_far = [], 0
         for bound, count in zip((*BOUNDS, float("inf")), self.counts, strict=True):
             so_far += count
@@ -54,7 +59,9 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class LoopStatistics:
-    """The numbers of one adapter about its connections and its loop. Times are seconds."""
+    """The numbers of one adapter about its connections and its loop. Times are
+    seconds.
+    """
 
     core: Statistics
     lag: float
@@ -66,25 +73,33 @@ class LoopStatistics:
     stalled: float
     """The length of those stalls together. No connection is charged for that time."""
     cpu: float
-    """CPU seconds that the reaper's task has used, without the unwinding of the handlers that it
-    cancelled.
+    """CPU seconds that the reaper's task has used, without the unwinding of the
+    handlers that it cancelled.
     """
     parked: int
     """Open connections that have no task now."""
     reasons: Mapping[str, int]
     """Connections ended by the reaper, by reason."""
     lateness: Histogram
-    """The lateness of each connection that came due: close - last activity - timeout, without the
-    time in which the loop stalled. The histogram goes on counting. Activity is known to its epoch
-    only, and is taken to be in the middle of it: means are right, and each single lateness lies
-    between its two bounds, which are counted in the next two histograms."""
+    """The lateness of each connection that came due: close - last activity - timeout,
+    without the time in which the loop stalled. The histogram goes on counting. Activity
+    is known to its epoch only, and is taken to be in the middle of it: means are right,
+    and each single lateness lies between its two bounds, which are counted in the next
+    two histograms.
+    """
     lateness_lower: Histogram
-    """The least that the lateness of each can have been: activity came at the end of its epoch."""
+    """The least that the lateness of each can have been: activity came at the end of
+    its epoch.
+    """
     lateness_upper: Histogram
-    """The most that the lateness of each can have been: activity came as its epoch began."""
+    """The most that the lateness of each can have been: activity came as its epoch
+    began.
+    """
     late: int
-    """How many connections were certainly closed more than a tick after their timeout. One tick is
-    the promise, where nothing stalls and `reaps_per_second` makes none wait."""
+    """How many connections were certainly closed more than a tick after their timeout.
+    One tick is the promise, where nothing stalls and `reaps_per_second` makes none
+    wait.
+    """
     tick: float
     """The precision in force."""
     lags: Histogram
@@ -254,7 +269,9 @@ ROWS: Sequence[Row] = (
         lambda seen: seen.abandoned,
     ),
 )
-"""Every metric, in a stable order under stable names. Counters lack Prometheus' `_total`."""
+"""Every metric, in a stable order under stable names. Counters lack Prometheus'
+`_total`.
+"""
 
 JOURNAL: Sequence[tuple[str, Literal["gauge", "counter"], str, str]] = (
     ("reaper_journal_rows", "gauge", "Journal rows that a kill does not lose.", "rows"),
@@ -265,7 +282,9 @@ JOURNAL: Sequence[tuple[str, Literal["gauge", "counter"], str, str]] = (
 
 
 def families(seen: LoopStatistics) -> Iterator[Family]:
-    """Yield every metric of `ROWS`; those of `JOURNAL`, too, where there is a journal."""
+    """Yield every metric of `ROWS`; those of `JOURNAL`, too, where there is a
+    journal.
+    """
     for row in ROWS:
         yield Family(row.name, row.kind, row.doc, row.read(seen), row.label)
     if seen.journal is not None:

@@ -1,5 +1,5 @@
-"""Prometheus' text format, version 0.0.4: samples of one metric stand together, however many
-workers report it.
+"""Prometheus' text format, version 0.0.4: samples of one metric stand together, however
+many workers report it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 def exposition(sources: Iterable[tuple[Mapping[str, str], Iterable[Family]]]) -> str:
     """The metrics of *sources*: pairs of labels, which every sample gets, and families.
 
-    Sources may report different families: each appears once, in the order of the first that has it.
+    Sources may report different families: each appears once, in the order of the first
+    that has it.
     """
     lines: dict[str, list[str]] = {}
     for labels, found in sources:
@@ -27,12 +28,12 @@ def exposition(sources: Iterable[tuple[Mapping[str, str], Iterable[Family]]]) ->
 
 
 def merged(texts: Mapping[str, str], label: str) -> str:
-    """Join several texts that `exposition` made into one. The keys of *texts* are the values of
-    *label*, which every sample of a text gets.
+    """Join several texts that `exposition` made into one. The keys of *texts* are the
+    values of *label*, which every sample of a text gets.
 
-    This serves what several processes report, also those that have ended. The samples are labelled
-    and not summed: a worker that is replaced begins at zero, which a monitoring system understands
-    of one worker's counter and not of a sum.
+    This serves what several processes report, also those that have ended. The samples
+    are labelled and not summed: a worker that is replaced begins at zero, which a
+    monitoring system understands of one worker's counter and not of a sum.
     """
     lines: dict[str, list[str]] = {}
     for value, text in texts.items():

@@ -1,7 +1,7 @@
 """What the commands' arguments have in common: how they are read, checked and refused.
 
-The rule of this module: *bad arguments are one line and exit status 2*. Each room declares its own
-flags in its `command.py`, in a function `add(command)`.
+The rule of this module: *bad arguments are one line and exit status 2*. Each room
+declares its own flags in its `command.py`, in a function `add(command)`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ SHOWN_ASIDE = 3
 
 
 class Fault(Exception):
-    """The arguments cannot be worked with. The message is the one line that is shown."""
+    """The arguments cannot be worked with. The message is the one line that is
+    shown.
+    """
 
 
 def duration_ns(text: str) -> int:
@@ -71,19 +73,23 @@ Run = Callable[[argparse.Namespace, Progress], int]
 """A command: its arguments, where to report progress; returns the exit status."""
 
 AddCommand = Callable[[str, Run, str], Parser]
-"""Declares a command (name, what runs it, summary); returns its parser, which has --out, --master,
---json, --quiet.
+"""Declares a command (name, what runs it, summary); returns its parser, which has
+--out, --master, --json, --quiet.
 """
 
 
 def write_answer(out: Place, name: str, summary: object, text: str) -> None:
-    """*summary* as indented JSON and *text* in place of *name*.json and *name*.txt in *out*."""
+    """*summary* as indented JSON and *text* in place of *name*.json and *name*.txt in
+    *out*.
+    """
     write_text(out / f"{name}.json", json.dumps(summary, indent=2) + "\n")
     write_text(out / f"{name}.txt", text + "\n")
 
 
 def show(as_json: bool, summary: object, text: str) -> None:
-    """Print *text*, or *summary* where *as_json*. A reader may leave early, as `head` does."""
+    """Print *text*, or *summary* where *as_json*. A reader may leave early, as `head`
+    does.
+    """
     try:
         print(json.dumps(summary, indent=2) if as_json else text, flush=True)
     except BrokenPipeError:
@@ -93,8 +99,8 @@ def show(as_json: bool, summary: object, text: str) -> None:
 
 
 def aside_lines(quarantined: Sequence[Mapping[str, str]]) -> list[str]:
-    """Files put aside, in words: each of a few, or one of them and a count; `PUT_ASIDE` then has
-    them all.
+    """Files put aside, in words: each of a few, or one of them and a count; `PUT_ASIDE`
+    then has them all.
     """
     shown = [f"put aside: {entry['path']}: {entry['reason']}" for entry in quarantined]
     return (
@@ -106,7 +112,9 @@ def aside_lines(quarantined: Sequence[Mapping[str, str]]) -> list[str]:
 
 @contextmanager
 def whole(out: Place) -> Iterator[None]:
-    """Leave nothing new in *out* if the command fails, and no *out* where there was none."""
+    """Leave nothing new in *out* if the command fails, and no *out* where there was
+    none.
+    """
     before = set(map(str, out.iterdir())) if out.exists() else None
     try:
         yield
@@ -122,8 +130,8 @@ def whole(out: Place) -> Iterator[None]:
 
 
 def require(wanted: Sequence[Place], out: Place) -> None:
-    """Make sure, before an engine starts, that each of *wanted* exists, and that *out* is a
-    directory or can be made. What is not on this machine is looked for later.
+    """Make sure, before an engine starts, that each of *wanted* exists, and that *out*
+    is a directory or can be made. What is not on this machine is looked for later.
 
     Raises:
         Fault: it is not so.
@@ -141,8 +149,8 @@ def require(wanted: Sequence[Place], out: Place) -> None:
 
 
 def apart(out: Place, events: Sequence[Place]) -> None:
-    """Make sure that *out* lies in none of *events*: the next time its tables would be read as
-    journals.
+    """Make sure that *out* lies in none of *events*: the next time its tables would be
+    read as journals.
 
     Raises:
         Fault: it does.

@@ -1,7 +1,7 @@
 """The commands, assembled: each room declares its own in `command.py`.
 
-Exit status 0 = good, 1 = the check it ran failed, 2 = bad arguments. The result goes to stdout, as
-JSON with `--json`; progress goes to stderr.
+Exit status 0 = good, 1 = the check it ran failed, 2 = bad arguments. The result goes to
+stdout, as JSON with `--json`; progress goes to stderr.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def add_commands(commands: Any) -> None:
-    """Add every command of the pipeline to *commands*, argparse's subparsers; each sets `run` to
-    what runs it.
+    """Add every command of the pipeline to *commands*, argparse's subparsers; each sets
+    `run` to what runs it.
     """
 
     def command(name: str, run: Run, summary: str) -> Parser:

@@ -11,7 +11,9 @@ from typing import Any
 
 
 class Door(ModuleType):
-    """A package that answers when it is called, by the function of its name in `notebook`."""
+    """A package that answers when it is called, by the function of its name in
+    `notebook`.
+    """
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         from . import notebook

@@ -1,7 +1,8 @@
-"""DataFrame in, DataFrame out: the pipeline's questions for a notebook, on either engine.
+"""DataFrame in, DataFrame out: the pipeline's questions for a notebook, on either
+engine.
 
-The rule of this module: *a guest changes nothing of the session that it is given*. No setting of it
-stays changed, and nothing is stopped.
+The rule of this module: *a guest changes nothing of the session that it is given*. No
+setting of it stays changed, and nothing is stopped.
 """
 
 from __future__ import annotations
@@ -55,14 +56,15 @@ ADVICE: pa.Schema = pa.schema(
 
 
 def events(spark: SparkSession, paths: str | os.PathLike[str] | Sequence[Any]) -> DataFrame:
-    """The rows of journals, one per event: the columns of the schema, and `code`, the kind as its
-    place in `reaper.journal.schema.KINDS`.
+    """The rows of journals, one per event: the columns of the schema, and `code`, the
+    kind as its place in `reaper.journal.schema.KINDS`.
 
     Args:
         spark: A Spark session, or one of the embedded engine. Nothing of it is changed.
         paths: Directories or files of journals.
     Warns:
-        UserWarning: a file was put aside, or is missing between others; the message says why.
+        UserWarning: a file was put aside, or is missing between others; the message
+        says why.
     """
     given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     places: list[Place] = [place(os.fspath(each)) for each in given]
@@ -88,8 +90,8 @@ def audit(
     Args:
         events: What `events` gave, of servers.
         client: The same, of the load generator.
-        out: Where the rows are kept, as Parquet; None: in a temporary directory of this machine,
-            which stays.
+        out: Where the rows are kept, as Parquet; None: in a temporary directory of this
+            machine, which stays.
     """
     server, theirs = _inputs(events), None if client is None else _inputs(client)
     kept = place(os.fspath(out)) if out is not None else Path(tempfile.mkdtemp(prefix="reaper-"))
@@ -101,8 +103,8 @@ def audit(
 
 
 def advise(events: DataFrame, *, max_cut: float = 0.001, behind: str | None = None) -> DataFrame:
-    """What each timeout would cut of the silences in *events* (what `events` gave), see `ADVICE`.
-    `summary` has the recommendation and its reasons.
+    """What each timeout would cut of the silences in *events* (what `events` gave), see
+    `ADVICE`. `summary` has the recommendation and its reasons.
     """
     inputs = _inputs(events)
     with _answered_by(events.sparkSession) as spark:
@@ -122,8 +124,9 @@ def advise(events: DataFrame, *, max_cut: float = 0.001, behind: str | None = No
 
 
 def losses(lines: DataFrame, log_format: str) -> DataFrame:
-    """The requests in *lines* (`value`: a line of a proxy's log), see `losses.run.REQUESTS`: outcome
-    `lost` is one whose server closed at once, after a silence of silence_ns.
+    """The requests in *lines* (`value`: a line of a proxy's log), see
+    `losses.run.REQUESTS`: outcome `lost` is one whose server closed at once, after a
+    silence of silence_ns.
     """
     if log_format not in KNOWN:
         raise InvalidArgument(f"log_format {log_format!r}: expected one of {', '.join(KNOWN)}")
@@ -133,7 +136,9 @@ def losses(lines: DataFrame, log_format: str) -> DataFrame:
 
 
 def summary(frame: DataFrame) -> dict[str, Any]:
-    """What the command would have printed with `--json`, of what `audit` or `advise` gave."""
+    """What the command would have printed with `--json`, of what `audit` or `advise`
+    gave.
+    """
     found: dict[str, Any] | None = vars(frame).get(_SUMMARY)
     if found is None:
         raise InvalidArgument("frame: expected what audit or advise gave, as it was given")

@@ -1,11 +1,11 @@
-"""Where an argument points: a path of this machine, or a URI of any file system that Spark can
-reach.
+"""Where an argument points: a path of this machine, or a URI of any file system that
+Spark can reach.
 
-The rule of this module: *a path without a scheme is this machine's*, whatever `fs.defaultFS` says:
-Spark is given every path with its scheme. What lies elsewhere (`hdfs:`, `s3a:`, `abfs:`, `gs:`,
-`viewfs:` and the like) Spark's own Java opens, with Spark's own settings and credentials, once a
-session has started; not through Spark Connect, whose Java is elsewhere. No Spark is imported
-before.
+The rule of this module: *a path without a scheme is this machine's*, whatever
+`fs.defaultFS` says: Spark is given every path with its scheme. What lies elsewhere
+(`hdfs:`, `s3a:`, `abfs:`, `gs:`, `viewfs:` and the like) Spark's own Java opens, with
+Spark's own settings and credentials, once a session has started; not through Spark
+Connect, whose Java is elsewhere. No Spark is imported before.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ DAMAGED = "it is damaged or cut"
 T = TypeVar("T")
 
 PATIENCE_S = 20.0
-"""How long a file system may take to say what exists. Hadoop itself tries a dead name node for 15
-minutes.
+"""How long a file system may take to say what exists. Hadoop itself tries a dead name
+node for 15 minutes.
 """
 
 MAGIC = b"PAR1"
@@ -61,8 +61,8 @@ def _java() -> tuple[Any, Any]:
 
 @dataclass(frozen=True, order=True)
 class Remote:
-    """A file or directory of another file system. Its methods are those of `pathlib.Path`, as far
-    as they go.
+    """A file or directory of another file system. Its methods are those of
+    `pathlib.Path`, as far as they go.
 
     Raises:
         Unreachable: any of them: what Hadoop says.
@@ -82,7 +82,9 @@ class Remote:
         return self.uri.rpartition("/")[2]
 
     def exists(self) -> bool:
-        """Within `PATIENCE_S`: the first question to a file system is whether it is there."""
+        """Within `PATIENCE_S`: the first question to a file system is whether it is
+        there.
+        """
         answer: Future[bool] = Future()
 
         def ask() -> None:
@@ -118,7 +120,9 @@ class Remote:
             yield Remote(name), tuple(name.removeprefix(above).split("/")[1:]), size
 
     def mkdir(self, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
-        """Made with its parents, if missing. The arguments are pathlib's and mean nothing here."""
+        """Made with its parents, if missing. The arguments are pathlib's and mean
+        nothing here.
+        """
         if not self._ask(lambda files, path: files.mkdirs(path)):
             raise Unreachable(f"{self}: the directory cannot be made")
 
@@ -128,8 +132,8 @@ class Remote:
             self._ask(lambda files, path: files.delete(path, True))
 
     def footer(self, size: int) -> bytes:
-        """The footer of the Parquet file of *size* bytes that is here, as a Parquet file without
-        rows.
+        """The footer of the Parquet file of *size* bytes that is here, as a Parquet
+        file without rows.
 
         What is no Parquet file is returned as its last bytes, which are none either.
         """
@@ -151,8 +155,8 @@ class Remote:
         return self._ask(end)
 
     def write_text(self, text: str) -> None:
-        """Put *text* in place of what is here: under a hidden name first. Hadoop cannot replace a
-        file in one step: for a moment nothing has the name.
+        """Put *text* in place of what is here: under a hidden name first. Hadoop cannot
+        replace a file in one step: for a moment nothing has the name.
         """
 
         def write(files: Any, path: Any) -> bool:
@@ -198,8 +202,8 @@ Place = Path | Remote
 
 
 def place(text: str) -> Place:
-    """What *text* points at: `hdfs://...` and its like elsewhere; `file:` and anything without a
-    scheme here.
+    """What *text* points at: `hdfs://...` and its like elsewhere; `file:` and anything
+    without a scheme here.
 
     Raises:
         ValueError: `file://` with a host. The message is one line.
@@ -229,11 +233,12 @@ def pattern(where: Place) -> str:
 
 
 def files_below(where: Place) -> Iterator[tuple[Place, tuple[str, ...], int]]:
-    """Every file below *where*, hidden ones too: where, the names that lead to it, its size. In no
-    order. A file is the only one below itself.
+    """Every file below *where*, hidden ones too: where, the names that lead to it, its
+    size. In no order. A file is the only one below itself.
 
     Raises:
-        OSError: a directory cannot be read: what is in it would be missing without a sign.
+        OSError: a directory cannot be read: what is in it would be missing without a
+            sign.
     """
     if isinstance(where, Remote):
         return where.files()
@@ -241,7 +246,9 @@ def files_below(where: Place) -> Iterator[tuple[Place, tuple[str, ...], int]]:
 
 
 def local_files(directory: Path) -> Iterator[tuple[Path, tuple[str, ...], int]]:
-    """The same of this machine. Links to directories are followed, into each directory once."""
+    """The same of this machine. Links to directories are followed, into each directory
+    once.
+    """
     entered = {os.path.realpath(directory)}
     for root, below, names in os.walk(directory, onerror=_fail, followlinks=True):
         real = {
@@ -263,8 +270,8 @@ def _fail(error: OSError) -> None:
 
 
 def write_text(where: Place, text: str) -> None:
-    """Put *text* in place of what is at *where*. A reader sees the old file or the new one, never a
-    part.
+    """Put *text* in place of what is at *where*. A reader sees the old file or the new
+    one, never a part.
     """
     if isinstance(where, Remote):
         where.write_text(text)
@@ -282,8 +289,8 @@ def write_text(where: Place, text: str) -> None:
 
 
 def sync(path: Path) -> None:
-    """Wait until the file or directory *path* is on the disk: what is written down after it must
-    not outlive it.
+    """Wait until the file or directory *path* is on the disk: what is written down
+    after it must not outlive it.
     """
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -293,7 +300,9 @@ def sync(path: Path) -> None:
 
 
 def remove(where: Place) -> None:
-    """Delete the file at *where*, or the directory with all that is in it, as far as that goes."""
+    """Delete the file at *where*, or the directory with all that is in it, as far as
+    that goes.
+    """
     if isinstance(where, Remote):
         where.remove()
     elif where.is_dir():

@@ -1,5 +1,6 @@
-"""The policy decides which limit holds when, and which connections have to go under pressure. It is
-pure: it reads no clock and touches no socket, but for `pressure.read_here`.
+"""The policy decides which limit holds when, and which connections have to go under
+pressure. It is pure: it reads no clock and touches no socket, but for
+`pressure.read_here`.
 
 Stability: provisional.
 """

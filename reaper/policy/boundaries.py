@@ -1,15 +1,17 @@
 """Where one event of a stream ends and the next may begin.
 
-The rule of this module: *only the end of a piece is looked at*. A stream may be pinged between two
-events and never inside one, so its bytes are followed as they are written. What follows depends on
-the last three of them at most, so that a long piece costs as much as a short one.
+The rule of this module: *only the end of a piece is looked at*. A stream may be pinged
+between two events and never inside one, so its bytes are followed as they are written.
+What follows depends on the last three of them at most, so that a long piece costs as
+much as a short one.
 
-`text/event-stream` (the HTML standard, "Parsing an event stream"): a line ends with CR, LF or CRLF,
-and an event ends with an empty line. `application/x-ndjson`: each line is a record.
+`text/event-stream` (the HTML standard, "Parsing an event stream"): a line ends with CR,
+LF or CRLF, and an event ends with an empty line. `application/x-ndjson`: each line is a
+record.
 
-The standard drops a byte order mark at the very beginning, and only there. A stream that was pinged
-before its first byte has lost that place. So its mark, which nobody needs, is taken away:
-`without_mark`.
+The standard drops a byte order mark at the very beginning, and only there. A stream
+that was pinged before its first byte has lost that place. So its mark, which nobody
+needs, is taken away: `without_mark`.
 """
 
 from __future__ import annotations
@@ -20,10 +22,11 @@ from typing import Final, NamedTuple
 NEW, EARLY, BOUNDARY, DOUBLE, INSIDE, LINE, RETURN, UNSURE = range(8)
 """Where a stream stands.
 
-`NEW`: nothing was written. `EARLY`: nothing but pings was. `BOUNDARY`: after an event. `DOUBLE`:
-after CR CR, which ends an event, too. `INSIDE`: within a line. `LINE`: after the end of a line.
-`RETURN`: after CR, which ends a line, and of which an LF may be the other half. `UNSURE`: after LF
-CR. That ends an event, but where lines end with CRLF it is half of the end.
+`NEW`: nothing was written. `EARLY`: nothing but pings was. `BOUNDARY`: after an event.
+`DOUBLE`: after CR CR, which ends an event, too. `INSIDE`: within a line. `LINE`: after
+the end of a line. `RETURN`: after CR, which ends a line, and of which an LF may be the
+other half. `UNSURE`: after LF CR. That ends an event, but where lines end with CRLF it
+is half of the end.
 """
 
 _AFTER: Final = {
@@ -36,8 +39,8 @@ _AFTER: Final = {
     RETURN: (LINE, DOUBLE),
     UNSURE: (BOUNDARY, DOUBLE),
 }
-"""By where a stream stands: where it stands after an LF, and after a CR. After any other byte it is
-INSIDE.
+"""By where a stream stands: where it stands after an LF, and after a CR. After any
+other byte it is INSIDE.
 """
 
 MARK: Final = b"\xef\xbb\xbf"
@@ -47,7 +50,9 @@ LF, CR = b"\n\r"
 
 
 def after_events(stands: int, piece: bytes) -> int:
-    """Return where an event stream stands after *piece*; before it stood at *stands*. O(1)."""
+    """Return where an event stream stands after *piece*; before it stood at *stands*.
+    O(1).
+    """
     if stands == NEW and piece.startswith(MARK):
         piece = piece[len(MARK) :]
         if not piece:
@@ -63,7 +68,9 @@ def after_events(stands: int, piece: bytes) -> int:
 
 
 def after_lines(stands: int, piece: bytes) -> int:
-    """Return where a stream of lines stands after *piece*; before it stood at *stands*. O(1)."""
+    """Return where a stream of lines stands after *piece*; before it stood at *stands*.
+    O(1).
+    """
     if not piece:
         return stands
     return BOUNDARY if piece[-1] == LF else INSIDE
@@ -108,13 +115,15 @@ def kind_of(
 ) -> Kind | None:
     """The kind of the stream that a response is; None: nothing can be written into it.
 
-    A response with a length, or of another encoding than `identity`, is none, nor is one to HEAD.
+    A response with a length, or of another encoding than `identity`, is none, nor is
+    one to HEAD.
 
     Args:
         method: Of the request.
         status, headers: Of the response.
         lines: Whether streams of lines are wanted, too.
-        declared: Whether the application says that it is an event stream, whatever its type.
+        declared: Whether the application says that it is an event stream, whatever its
+            type.
     """
     if method == "HEAD" or status in NO_BODY:
         return None
@@ -135,13 +144,15 @@ def kind_of(
 
 
 def without_mark(held: bytes, piece: bytes) -> tuple[bytes, bytes, bool]:
-    """Take the byte order mark away from the beginning of a stream that was pinged before it.
+    """Take the byte order mark away from the beginning of a stream that was pinged
+    before it.
 
     Args:
         held: What was held back of the pieces before.
         piece: The next piece.
     Returns:
-        What is to be written, what is to be held back, and whether the beginning is over.
+        What is to be written, what is to be held back, and whether the beginning is
+        over.
     """
     begun = held + piece
     if begun.startswith(MARK):

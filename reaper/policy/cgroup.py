@@ -1,10 +1,10 @@
-"""The memory of the control groups that this process is in: how much they allow, and how much of it
-is left.
+"""The memory of the control groups that this process is in: how much they allow, and
+how much of it is left.
 
-The rule of this module: *a group is full as a whole*. The kernel kills in it when the sum of all of
-its processes and of their sockets reaches the limit, however little this process holds itself.
-What the kernel takes back without being asked, files that nobody has used for a while, is not
-counted.
+The rule of this module: *a group is full as a whole*. The kernel kills in it when the
+sum of all of its processes and of their sockets reaches the limit, however little this
+process holds itself. What the kernel takes back without being asked, files that nobody
+has used for a while, is not counted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ class Memory(NamedTuple):
     limit: int
     """The least limit of any of them."""
     left: int
-    """The least that is left in any of them, and at most *limit*. At 0 the kernel kills."""
+    """The least that is left in any of them, and at most *limit*. At 0 the kernel
+    kills.
+    """
 
 
 class _Version(NamedTuple):
@@ -43,8 +45,9 @@ _SECOND = _Version("", "memory.max", "memory.current", "inactive_file ")
 
 
 def memory(root: Path = ROOT, own: Path = OWN) -> Memory | None:
-    """Read it, of version 2 and of version 1, of this process's group and those around it; None:
-    none of them has a limit. Version 1 has no word for that: it says more than any machine has.
+    """Read it, of version 2 and of version 1, of this process's group and those around
+    it; None: none of them has a limit. Version 1 has no word for that: it says more
+    than any machine has.
     Cost: three small files per group, some 0.1 ms.
     """
     found = list(_limits(root, own))

@@ -1,8 +1,8 @@
-"""Idle events: a hook that is called again and again while a connection is quiet, as Netty's
-IdleStateHandler calls one.
+"""Idle events: a hook that is called again and again while a connection is quiet, as
+Netty's IdleStateHandler calls one.
 
-Silence in and silence out are told apart: use them to send a ping, to log, to hang up on the third
-one.
+Silence in and silence out are told apart: use them to send a ping, to log, to hang up
+on the third one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from ..core.ticks import check_timeout
 
 
 class Idle(Enum):
-    """The bytes that have not moved: those from the peer, those to the peer, or both."""
+    """The bytes that have not moved: those from the peer, those to the peer, or
+    both.
+    """
 
     READER = "reader_idle"
     WRITER = "writer_idle"
@@ -35,19 +37,20 @@ class IdleEvent:
 
 
 class IdleEvents:
-    """Reader-idle, writer-idle and all-idle of one connection, each with a period and a count of
-    its own.
+    """Reader-idle, writer-idle and all-idle of one connection, each with a period and a
+    count of its own.
 
     Args:
         register: `register` of a reaper, where the leases come from.
         uid: Of the connection; the leases are registered as (uid, reason).
-        on: Called with each `IdleEvent`, in the reaper's task; must not block. When it raises, the
-            reaper reports it, and the next event comes all the same.
+        on: Called with each `IdleEvent`, in the reaper's task; must not block. When it
+            raises, the reaper reports it, and the next event comes all the same.
         reader, writer, both: Seconds of silence; 0 switches the event off.
     Raises:
         InvalidArgument: a period is NaN, negative or infinite.
-    Timing: an event comes no earlier than its period after the last activity, and no more than one
-    tick later. The events that follow keep the same bounds after each other.
+    Timing: an event comes no earlier than its period after the last activity, and no
+    more than one tick later. The events that follow keep the same bounds after each
+    other.
     """
 
     __slots__ = ("_counts", "_leases", "_on", "_register", "_uid")

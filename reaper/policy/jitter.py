@@ -1,9 +1,9 @@
-"""Jitter and a bound on closes keep thousands of connections from ending in one instant, and their
-clients from coming back in one.
+"""Jitter and a bound on closes keep thousands of connections from ending in one
+instant, and their clients from coming back in one.
 
-One rule: *only ever later*. Jitter lengthens a timeout and a bound on closes defers a close;
-neither may cut short the silence that a connection was promised. The same seed gives the same
-draws.
+One rule: *only ever later*. Jitter lengthens a timeout and a bound on closes defers a
+close; neither may cut short the silence that a connection was promised. The same seed
+gives the same draws.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ STEPS = 16
 
 
 class Jitter:
-    """Lengthens timeouts at random by whole ticks, so that connections opened together do not end
-    together.
+    """Lengthens timeouts at random by whole ticks, so that connections opened together
+    do not end together.
 
     Args:
         share: 0..1, of the timeout: the most it is lengthened by. 0: never.
@@ -39,8 +39,8 @@ class Jitter:
             raise InvalidArgument(f"seed must be an integer or None, got {shown(seed)}") from None
 
     def later(self, timeout: float) -> float:
-        """Lengthen *timeout* seconds by 0, 1, ... steps of whole ticks; not at all if `share` of it is
-        under a tick.
+        """Lengthen *timeout* seconds by 0, 1, ... steps of whole ticks; not at all if
+        `share` of it is under a tick.
 
         Returns:
             Seconds: one of at most `STEPS` values, the first of them *timeout* itself.
@@ -53,8 +53,8 @@ class Jitter:
 
 
 def check_rate(name: str, value: float) -> float:
-    """Return *value*. Raises InvalidArgument, by *name* and value: it is no finite number > 0, per
-    second.
+    """Return *value*. Raises InvalidArgument, by *name* and value: it is no finite
+    number > 0, per second.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
         raise InvalidArgument(
@@ -64,15 +64,17 @@ def check_rate(name: str, value: float) -> float:
 
 
 def check_share(name: str, value: float) -> float:
-    """Return *value*. Raises InvalidArgument, by *name* and value: it is no number within 0..1."""
+    """Return *value*. Raises InvalidArgument, by *name* and value: it is no number
+    within 0..1.
+    """
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
         raise InvalidArgument(f"{name} must be within 0..1, got {shown(value)}")
     return value
 
 
 class Bucket:
-    """A bound on how many things happen per second: a token bucket that holds what a tenth of a
-    second may spend.
+    """A bound on how many things happen per second: a token bucket that holds what a
+    tenth of a second may spend.
 
     Args:
         rate: Per second, > 0.
@@ -97,12 +99,14 @@ class Bucket:
         return int(self._tokens + 1e-9)
 
     def spend(self, count: int) -> None:
-        """Note that *count* have happened, which must not be more than were available."""
+        """Note that *count* have happened, which must not be more than were
+        available.
+        """
         self._tokens -= count
 
     def ready(self, now: float) -> float:
-        """The instant at which a tenth of what the bucket holds, or at least one, will be available
-        if nothing is spent.
+        """The instant at which a tenth of what the bucket holds, or at least one, will
+        be available if nothing is spent.
         """
         wanted = max(1.0, self._most / 10)
         return (

@@ -1,6 +1,7 @@
-"""Least rates: how slow a peer may be while the server waits for it. *A peer is charged only for
-time in which it could have done something*: for the time in which the server waits for it, not for
-the time in which a request is handled, and not for a stall of the loop.
+"""Least rates: how slow a peer may be while the server waits for it. *A peer is charged
+only for time in which it could have done something*: for the time in which the server
+waits for it, not for the time in which a request is handled, and not for a stall of the
+loop.
 """
 
 from __future__ import annotations
@@ -13,16 +14,17 @@ from typing import Protocol
 class Allowance:
     """How long the server may still wait for one peer, in one direction of one request.
 
-    Every byte pays for `1 / rate` seconds of waiting, and *grace* is given in advance: a peer that
-    keeps the rate on average is safe however unevenly its bytes come, and a burst at the start does
-    not pay for hours of dripping, for no peer may have more than *cap* seconds left.
+    Every byte pays for `1 / rate` seconds of waiting, and *grace* is given in advance:
+    a peer that keeps the rate on average is safe however unevenly its bytes come, and a
+    burst at the start does not pay for hours of dripping, for no peer may have more
+    than *cap* seconds left.
 
     Args:
         rate: Bytes per second, > 0.
         grace: Seconds given in advance.
         cap: Seconds; 0: no cap. Less than *grace* is taken as *grace*.
-        step: Seconds; the most that is charged at once. If more time has passed between two
-            charges, then the loop was stalled.
+        step: Seconds; the most that is charged at once. If more time has passed between
+            two charges, then the loop was stalled.
     """
 
     __slots__ = ("_cap", "_left", "_rate", "_since", "_step")
@@ -67,14 +69,15 @@ class Charged(Protocol):
 
 
 class Sweep:
-    """Judges every connection that waits for its peer at a least rate, several times per tick, with
-    one lease for all.
+    """Judges every connection that waits for its peer at a least rate, several times
+    per tick, with one lease for all.
 
-    A check of each connection costs less than a lease for each. Connections that wait for nothing
-    cost nothing: an empty sweep is not scheduled.
+    A check of each connection costs less than a lease for each. Connections that wait
+    for nothing cost nothing: an empty sweep is not scheduled.
 
     Args:
-        schedule: `schedule(seconds, call)`: have *call* called with `now` in that time, once.
+        schedule: `schedule(seconds, call)`: have *call* called with `now` in that time,
+            once.
         period: Seconds between two looks.
     """
 

@@ -1,8 +1,10 @@
-"""The phases of a connection: what it waits for, and which timeout is in force while it waits.
+"""The phases of a connection: what it waits for, and which timeout is in force while it
+waits.
 
-One rule: *a connection is always in exactly one phase, and the phase alone decides what ends it*. A
-phase names its timeout (a key of `[timeouts]`), the reason of a close, and which bytes start the
-timeout again. A request in flight is a phase without a timeout: it is never idle.
+One rule: *a connection is always in exactly one phase, and the phase alone decides what
+ends it*. A phase names its timeout (a key of `[timeouts]`), the reason of a close, and
+which bytes start the timeout again. A request in flight is a phase without a timeout:
+it is never idle.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ Direction = Literal["in", "out"]
 
 
 class Phase(Enum):
-    """What a connection is waiting for. The value is the reason of a close in this phase."""
+    """What a connection is waiting for. The value is the reason of a close in this
+    phase.
+    """
 
     IDLE = reasons.IDLE
     HANDSHAKE = reasons.HANDSHAKE
@@ -46,10 +50,10 @@ class Rule:
 
     Attributes:
         timeout: Key of `[timeouts]`; None: the phase cannot time out.
-        restarted_by: Directions in which bytes start the timeout again; empty: it is absolute,
-            counted from the entry.
-        rate: The direction whose least rate (`[limits]` min_in_rate, min_out_rate) applies on top;
-            None: none does.
+        restarted_by: Directions in which bytes start the timeout again; empty: it is
+            absolute, counted from the entry.
+        rate: The direction whose least rate (`[limits]` min_in_rate, min_out_rate)
+            applies on top; None: none does.
     """
 
     timeout: str | None
@@ -58,7 +62,9 @@ class Rule:
 
     @property
     def status(self) -> int | None:
-        """Deprecated: what HTTP answers before a close in the phase of this rule; None: nothing."""
+        """Deprecated: what HTTP answers before a close in the phase of this rule; None:
+        nothing.
+        """
         _deprecated.warn("reaper.policy.Rule.status")
         phases = (phase for phase, rule in RULES.items() if rule is self)
         return next((reasons.ANSWERS[phase.value] for phase in phases), None)
@@ -71,16 +77,16 @@ RULES: Mapping[Phase, Rule] = {
     Phase.IDLE: Rule("idle", _IN),
     Phase.HANDSHAKE: Rule("handshake"),
     Phase.FIRST_BYTE: Rule("first_byte"),
-    # Absolute, or a client that drips one byte per timeout holds the connection for ever
-    # (slowloris).
+    # Absolute, or a client that drips one byte per timeout holds the connection for
+    # ever (slowloris).
     Phase.HEADERS: Rule("headers"),
     Phase.BODY: Rule("body", _IN, rate="in"),
     # Never idle; but it may not take for ever either: see `IdlePolicy.charge`.
     Phase.IN_FLIGHT: Rule(None),
     # Bytes that the peer accepts are progress: a slow but living download is not idle.
     Phase.WRITE: Rule("write", _OUT, rate="out"),
-    # RFC 9112 9.8 lets a server close an idle connection at any time; an unasked answer (a 408)
-    # would only confuse the client.
+    # RFC 9112 9.8 lets a server close an idle connection at any time; an unasked answer
+    # (a 408) would only confuse the client.
     Phase.KEEP_ALIVE: Rule("keep_alive"),
     Phase.TUNNEL: Rule("tunnel", _IN | _OUT),
     Phase.HALF_CLOSED: Rule("half_closed", _OUT, rate="out"),
@@ -94,27 +100,33 @@ TOO_SLOW: Mapping[Direction, str] = {"in": reasons.MIN_IN_RATE, "out": reasons.M
 NOT_TAKEN = frozenset(
     {TOO_SLOW["out"], *(phase.value for phase, rule in RULES.items() if rule.rate == "out")}
 )
-"""Reasons that say the client does not take what is sent to it. The kernel drops what it still
-holds for the client (a reset), because it would hold that for long, and in vain.
+"""Reasons that say the client does not take what is sent to it. The kernel drops what
+it still holds for the client (a reset), because it would hold that for long, and in
+vain.
 """
 
 STALL_TICKS = 2.0
-"""Ticks; when more time than that passes between two checks of a rate, the loop stalled, and the
-peer is not charged for it. Checks are less than one tick apart when nothing stalls."""
+"""Ticks; when more time than that passes between two checks of a rate, the loop
+stalled, and the peer is not charged for it. Checks are less than one tick apart when
+nothing stalls.
+"""
 
 INSTANT = 1e-6
-"""Seconds; the deadline of a connection that is to go as soon as the reaper can judge it. The reaper
-still lets the loop read what has arrived first, and spares the connection if the kernel holds
-unread bytes of it."""
+"""Seconds; the deadline of a connection that is to go as soon as the reaper can judge
+it. The reaper still lets the loop read what has arrived first, and spares the
+connection if the kernel holds unread bytes of it.
+"""
 
 IDLE_PHASES = frozenset({Phase.FIRST_BYTE, Phase.KEEP_ALIVE})
-"""Phases in which the client has asked for nothing: a close loses nothing but a request that is on
-its way.
+"""Phases in which the client has asked for nothing: a close loses nothing but a request
+that is on its way.
 """
 
 
 class Watch(Protocol):
-    """What the policy drives: `reaper.trio.Connection`, or anything that behaves like it."""
+    """What the policy drives: `reaper.trio.Connection`, or anything that behaves like
+    it.
+    """
 
     def touch(self) -> object:
         """Note activity."""
@@ -126,35 +138,40 @@ class Watch(Protocol):
         """End the exemption; counts as activity."""
 
     def retime(self, idle: float, reason: str | None = None) -> object:
-        """Put a timeout (seconds, 0 is off) and a reason in force, counted from the last activity."""
+        """Put a timeout (seconds, 0 is off) and a reason in force, counted from the
+        last activity.
+        """
 
     def deadline(self, seconds: float, reason: str) -> Lease:
-        """End the connection *seconds* from now for *reason*, whatever bytes come, unless it is
-        released.
+        """End the connection *seconds* from now for *reason*, whatever bytes come,
+        unless it is released.
         """
 
 
 class IdlePolicy:
-    """Decides which timeout is in force on one connection, by what happens on it. It is pure: it
-    drives a watch and reads no clock.
+    """Decides which timeout is in force on one connection, by what happens on it. It is
+    pure: it drives a watch and reads no clock.
 
-    The server calls `enter` when it begins to wait for something, `bytes_in` and `bytes_out` when
-    bytes have moved. A `Sweep` calls `charge`, which judges the least rates and asks for the progress
-    of what is being sent, because nothing reports when the peer takes bytes out of the kernel's
-    buffer.
+    The server calls `enter` when it begins to wait for something, `bytes_in` and
+    `bytes_out` when bytes have moved. A `Sweep` calls `charge`, which judges the least
+    rates and asks for the progress of what is being sent, because nothing reports when
+    the peer takes bytes out of the kernel's buffer.
 
     Args:
         config: `timeouts` and `limits` of it are used; `reload` puts another in force.
-        watch: The connection's watch. Whatever timeout it began with is replaced at once.
+        watch: The connection's watch. Whatever timeout it began with is replaced at
+            once.
         now: Seconds, on the clock of every other `now`.
-        sweep: Calls `charge` in the phases with a least rate, and while a request is in flight.
+        sweep: Calls `charge` in the phases with a least rate, and while a request is in
+            flight.
         progress: Returns how many bytes the peer has accepted since the last call.
         phase: What the connection waits for to begin with.
-        cut: Ends the connection at once for the reason it is called with, also where unread bytes
-            would avert a reap; None: a request in flight has no limit.
+        cut: Ends the connection at once for the reason it is called with, also where
+            unread bytes would avert a reap; None: a request in flight has no limit.
     Attributes:
         phase: What the connection waits for now.
-        active: Seconds; when the phase began, or when bytes last started its timeout again.
+        active: Seconds; when the phase began, or when bytes last started its timeout
+            again.
         requests: Requests begun.
         retired: Why no further request may follow the one in flight; None: they may.
     """
@@ -204,7 +221,8 @@ class IdlePolicy:
         self._outbound: Allowance | None = None
         self._armed: tuple[float, str] | None = None
         self._doomed: str | None = None  # why a least rate ends it, unless it catches up
-        # the deadline that ends it then, or that ends it in an idle phase when it is retired
+        # the deadline that ends it then, or that ends it in an idle phase when it is
+        # retired
         self._ending: Lease | None = None
         self._suspended = False
         self.requests: int = 0
@@ -214,8 +232,8 @@ class IdlePolicy:
         self._begin(now)
 
     def enter(self, phase: Phase, now: float) -> None:
-        """The connection now waits for *phase*, whose timeout counts from *now*. Does nothing if it
-        waits for that already.
+        """The connection now waits for *phase*, whose timeout counts from *now*. Does
+        nothing if it waits for that already.
         """
         if phase is not self.phase:
             self._leave(now)
@@ -223,12 +241,14 @@ class IdlePolicy:
             self._begin(now)
 
     def request(self, now: float, ahead: int = 0, head: int = 0) -> None:
-        """A request has begun. It is in flight, with new allowances for its body and its response.
+        """A request has begun. It is in flight, with new allowances for its body and
+        its response.
 
         Args:
-            ahead: How many bytes of its body have come already. They pay for the waiting to come.
-            head: How many bytes its head has. All other bytes since the request before count as
-                body too, although they may not have been decrypted yet.
+            ahead: How many bytes of its body have come already. They pay for the
+                waiting to come.
+            head: How many bytes its head has. All other bytes since the request before
+                count as body too, although they may not have been decrypted yet.
         """
         self._ahead, self._fresh = max(self._fresh - head, ahead), 0
         self.requests += 1
@@ -244,8 +264,8 @@ class IdlePolicy:
         self._moved("in", self._inbound, count, now)
 
     def bytes_out(self, count: int, now: float) -> None:
-        """The peer accepted *count* bytes at *now*: by the kernel's word, not that of a call that
-        only queued them.
+        """The peer accepted *count* bytes at *now*: by the kernel's word, not that of a
+        call that only queued them.
         """
         self._moved("out", self._outbound, count, now)
 
@@ -267,8 +287,8 @@ class IdlePolicy:
                 self._spare()
 
     def retire(self, reason: str, now: float) -> None:
-        """Let the connection go: soon if nothing has been asked for, otherwise after the response
-        in flight.
+        """Let the connection go: soon if nothing has been asked for, otherwise after
+        the response in flight.
 
         Soon is `drain_idle` from now, for a request may be on its way; it is answered.
         """
@@ -278,23 +298,23 @@ class IdlePolicy:
                 self._end(self._config.timeouts.drain_idle or INSTANT, reason)
 
     def reload(self, config: ReaperConfig, now: float) -> None:
-        """Put the timeouts of *config* in force. The phase's timeout counts from the last activity,
-        not from *now*.
+        """Put the timeouts of *config* in force. The phase's timeout counts from the
+        last activity, not from *now*.
         """
         self._config = config
         name = RULES[self.phase].timeout
         if name is not None and self._doomed is None:
             timeout = getattr(config.timeouts, name)
             if timeout and now - self.active >= timeout:
-                # By the new timeout it is over already. It is due now, and is not called late for
-                # the time in which the old timeout held.
+                # By the new timeout it is over already. It is due now, and is not
+                # called late for the time in which the old timeout held.
                 self._end(INSTANT, name)
             else:
                 self._arm(name, timeout)
 
     def hang_up(self, now: float) -> None:
-        """The peer has said that it will send no more. It may still want its answer, but it may not
-        wait for it for ever.
+        """The peer has said that it will send no more. It may still want its answer,
+        but it may not wait for it for ever.
         """
         if self._hung_up is None:
             self._hung_up = now
@@ -305,8 +325,8 @@ class IdlePolicy:
         return self._hung_up is not None
 
     def charge(self, now: float) -> None:
-        """Judge what takes too long in this phase: a request in flight, or bytes at less than the
-        least rate. The `Sweep` calls it.
+        """Judge what takes too long in this phase: a request in flight, or bytes at
+        less than the least rate. The `Sweep` calls it.
         """
         if self.phase is Phase.IN_FLIGHT:
             self._charge_request(now)
@@ -323,7 +343,8 @@ class IdlePolicy:
 
     def _charge_request(self, now: float) -> None:
         """Cut a request that has been in flight for `timeouts.request`, or for
-        `timeouts.half_closed` since its client has hung up; each counts only where it is on.
+        `timeouts.half_closed` since its client has hung up; each counts only where it
+        is on.
         """
         if self._cut is None:
             return
@@ -331,8 +352,9 @@ class IdlePolicy:
         if timeouts.request and waited >= timeouts.request:
             self._cut(reasons.REQUEST)
         elif timeouts.half_closed and self._hung_up is not None:
-            # The client may have hung up long before, while its body was still being read. The
-            # application has had no time to answer before the request was in flight.
+            # The client may have hung up long before, while its body was still being
+            # read. The application has had no time to answer before the request was in
+            # flight.
             unanswered_for = min(waited, now - self._hung_up)
             if unanswered_for >= timeouts.half_closed:
                 self._cut(reasons.HALF_CLOSED)
@@ -389,8 +411,8 @@ class IdlePolicy:
         return RULES[self.phase].rate is not None
 
     def _allowance(self, direction: Direction) -> Allowance | None:
-        """The allowance of this request in *direction*, which is made when it is first needed. None:
-        there is no least rate.
+        """The allowance of this request in *direction*, which is made when it is first
+        needed. None: there is no least rate.
         """
         limits, timeouts, step = (
             self._config.limits,
@@ -411,14 +433,16 @@ class IdlePolicy:
         return self._outbound
 
     def _arm(self, name: str, timeout: float) -> None:
-        """Put the phase's timeout and reason in force, unless they are in force already."""
+        """Put the phase's timeout and reason in force, unless they are in force
+        already.
+        """
         if (timeout, name) != self._armed:
             self._armed = (timeout, name)
             self._watch.retime(timeout, name)
 
     def _end(self, seconds: float, reason: str) -> None:
-        """Set a deadline beside the timeout of the phase: a connection that is too slow or retired is
-        not idle, and not late for the timeout of idle ones.
+        """Set a deadline beside the timeout of the phase: a connection that is too slow
+        or retired is not idle, and not late for the timeout of idle ones.
         """
         if self._ending is None:
             self._ending = self._watch.deadline(seconds, reason)
@@ -431,14 +455,16 @@ class IdlePolicy:
 
 
 def tunnel_lifespan(config: ReaperConfig) -> float:
-    """Draw the age limit of a tunnel that is opened now, in seconds; 0: there is none."""
+    """Draw the age limit of a tunnel that is opened now, in seconds; 0: there is
+    none.
+    """
     age, limits = config.timeouts.tunnel_age, config.limits
     return lifespan(age, limits.max_age_jitter, config.reaper.tick, random.random())
 
 
 def lifespan(max_age: float, jitter: float, tick: float, share: float) -> float:
-    """The age limit of one connection: *max_age* shortened by up to *jitter* of it, so that not all
-    go in one instant.
+    """The age limit of one connection: *max_age* shortened by up to *jitter* of it, so
+    that not all go in one instant.
 
     Args:
         max_age: Seconds; 0: no limit.
@@ -446,8 +472,9 @@ def lifespan(max_age: float, jitter: float, tick: float, share: float) -> float:
         tick: Seconds.
         share: Drawn by the caller, evenly from 0..1.
     Returns:
-        Seconds: one of at most `STEPS` whole numbers of ticks, for each distinct timeout costs the
-        reaper a slot per epoch. At least one tick; 0 if *max_age* is 0.
+        Seconds: one of at most `STEPS` whole numbers of ticks, for each distinct
+        timeout costs the reaper a slot per epoch. At least one tick; 0 if *max_age*
+        is 0.
     """
     if max_age == 0:
         return 0.0

@@ -1,15 +1,16 @@
 """Pressure: how full the process is, and what follows from it. Pure but for `read`;
 `driver.pressing` acts on it.
 
-Full is answered before it hurts, a step at a time, and taken back the same way. Below the low
-watermark nothing happens. Between the two, silence is borne for a shrinking share of its timeout
-(Envoy's scaled timers). Above the high one, the longest silent go, down to the watermark. At the
-limit none is accepted until it is left again by a margin. For memory it is enough that a tenth of
-the connections has gone: a process keeps most of what they leave, and gives it to the next ones.
+Full is answered before it hurts, a step at a time, and taken back the same way. Below
+the low watermark nothing happens. Between the two, silence is borne for a shrinking
+share of its timeout (Envoy's scaled timers). Above the high one, the longest silent go,
+down to the watermark. At the limit none is accepted until it is left again by a margin.
+For memory it is enough that a tenth of the connections has gone: a process keeps most
+of what they leave, and gives it to the next ones.
 
-A reading holds for so many newcomers, not only for so long: what is left is divided by what a
-connection was seen to cost, and half of that may come before the next reading. So a crowd is read
-the more often the faster it comes and the less is left.
+A reading holds for so many newcomers, not only for so long: what is left is divided by
+what a connection was seen to cost, and half of that may come before the next reading.
+So a crowd is read the more often the faster it comes and the less is left.
 """
 
 from __future__ import annotations
@@ -26,37 +27,42 @@ from ..metrics import Family
 from . import cgroup
 
 SPARED = 0.05
-"""Share of a control group's memory that is not used: at the whole of it the kernel kills, so what
-comes between two readings needs room.
+"""Share of a control group's memory that is not used: at the whole of it the kernel
+kills, so what comes between two readings needs room.
 """
 
 
 REPLACED = 0.1
-"""Share of the connections that makes room in memory by going, whatever is read after that."""
+"""Share of the connections that makes room in memory by going, whatever is read after
+that.
+"""
 
 
 LEAST_COST = 16384
-"""Bytes that a connection is taken to cost at least: the next one may be given what others left, and
-the one after that not.
+"""Bytes that a connection is taken to cost at least: the next one may be given what
+others left, and the one after that not.
 """
 
 CROWD = 64
-"""Newcomers after which it is seen anew what a connection costs: fewer say little. No more come
-before it has been seen for the first time.
+"""Newcomers after which it is seen anew what a connection costs: fewer say little. No
+more come before it has been seen for the first time.
 """
 
 FADES = 0.95
-"""What a connection was seen to cost counts less by this factor with each later crowd."""
+"""What a connection was seen to cost counts less by this factor with each later
+crowd.
+"""
 
 LEAST_ROOM = 32
-"""Newcomers that a reading holds for at least, so that none is paid for by one connection. What they
-cost beyond the limit has to fit into `SPARED`.
+"""Newcomers that a reading holds for at least, so that none is paid for by one
+connection. What they cost beyond the limit has to fit into `SPARED`.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """How much of each resource is in use, or how much there is. As a limit, 0 means unlimited.
+    """How much of each resource is in use, or how much there is. As a limit, 0 means
+    unlimited.
 
     Raises:
         InvalidArgument: one of them is negative.
@@ -64,8 +70,8 @@ class Resources:
 
     descriptors: int = 0
     memory: int = 0
-    """Bytes. In use: those of the whole control group if it has a limit, otherwise the resident ones
-    of this process.
+    """Bytes. In use: those of the whole control group if it has a limit, otherwise the
+    resident ones of this process.
     """
     connections: int = 0
 
@@ -90,7 +96,9 @@ class Verdict:
     accept: bool
     """Whether new connections are accepted."""
     room: float
-    """How many more connections may come before the next reading; infinite if nothing is limited."""
+    """How many more connections may come before the next reading; infinite if nothing
+    is limited.
+    """
 
 
 class Pressure:
@@ -100,9 +108,10 @@ class Pressure:
         limits: What is full.
         low, high: Watermarks, shares of a limit, 0 < low < high < 1.
         floor: The scale at and above *high*, 0..1.
-        margin: How far below a limit that was hit, and below a watermark that was passed, it must
-            fall before that is taken back; a share of the limit, >= 0.
-        min_age: Seconds of silence before which no connection is closed for pressure, > 0.
+        margin: How far below a limit that was hit, and below a watermark that was
+            passed, it must fall before that is taken back; a share of the limit, >= 0.
+        min_age: Seconds of silence before which no connection is closed for
+            pressure, > 0.
     Attributes:
         limits: May be replaced at any time.
         verdict: The last one; None before the first.
@@ -151,8 +160,8 @@ class Pressure:
         scale, accept = self._scale(load), load < 1
         before = self.verdict
         if before is not None:
-            # A measure is taken back only once there is room to spare, or it would be needed again
-            # at once.
+            # A measure is taken back only once there is room to spare, or it would be
+            # needed again at once.
             if scale > before.scale:
                 scale = max(before.scale, self._scale(load + self._margin))
             if not before.accept:
@@ -166,8 +175,8 @@ class Pressure:
         return self.verdict
 
     def _room(self, reading: Resources) -> float:
-        """How many may come before the next reading: half of what there is room for, as others take
-        of it too. What those take is in what a connection was seen to cost.
+        """How many may come before the next reading: half of what there is room for, as
+        others take of it too. What those take is in what a connection was seen to cost.
         """
         seen = self._seen
         if seen is None or reading.connections < seen.connections:
@@ -191,7 +200,9 @@ class Pressure:
         return 1 - (1 - self._floor) * min(max(share, 0.0), 1.0)
 
     def _surplus(self, reading: Resources, load: float) -> int:
-        """How many connections too many: each is taken to cost its share of what is in use."""
+        """How many connections too many: each is taken to cost its share of what is in
+        use.
+        """
         if load <= self._high:
             return 0
         return max(1, round(reading.connections * (1 - self._high / load)))
@@ -220,8 +231,9 @@ class Pressure:
 
 
 def limits_here(connections: int = 0) -> Resources:
-    """The limits of this process: its soft limit of descriptors, the memory of the machine or, if
-    that is less, what its control groups allow, less `SPARED`, and *connections*.
+    """The limits of this process: its soft limit of descriptors, the memory of the
+    machine or, if that is less, what its control groups allow, less `SPARED`, and
+    *connections*.
 
     Raises:
         ImportError: there is no psutil.
@@ -236,8 +248,8 @@ def limits_here(connections: int = 0) -> Resources:
 
 
 def read_here(connections: int) -> Resources:
-    """Read what this process uses now, or its control group. Cost: listing the descriptors, about
-    5 ms with 20,000 of them.
+    """Read what this process uses now, or its control group. Cost: listing the
+    descriptors, about 5 ms with 20,000 of them.
 
     Raises:
         ImportError: there is no psutil.
@@ -255,5 +267,6 @@ def read_here(connections: int) -> Resources:
     except OSError as error:
         if error.errno not in (errno.EMFILE, errno.ENFILE):
             raise
-        # psutil needs a descriptor too. That none is left is the reading: all are in use.
+        # psutil needs a descriptor too. That none is left is the reading: all are in
+        # use.
         return Resources(resource.getrlimit(resource.RLIMIT_NOFILE)[0], 0, connections)

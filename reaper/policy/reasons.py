@@ -1,10 +1,13 @@
-"""Why reaper closes a connection: one row per reason, and no reason is written anywhere else.
+"""Why reaper closes a connection: one row per reason, and no reason is written anywhere
+else.
 
-One rule: *a reason is one short word, the same everywhere*: in the log, in the journal, in the
-metrics, in `connection.reason` and on the page docs/howto/why-closed.md, whose table is written
-from these rows. A new reason is a new row here; who gives it imports the constant.
+One rule: *a reason is one short word, the same everywhere*: in the log, in the journal,
+in the metrics, in `connection.reason` and on the page docs/howto/why-closed.md, whose
+table is written from these rows. A new reason is a new row here; who gives it imports
+the constant.
 
-Programs may give reasons of their own (`connection.deadline(2, "login")`); these are reaper's.
+Programs may give reasons of their own (`connection.deadline(2, "login")`); these are
+reaper's.
 """
 
 from __future__ import annotations
@@ -21,9 +24,11 @@ class Reason:
     Attributes:
         name: The word itself.
         given_by: The rooms of `reaper/` that give it.
-        settings: What decides about it, as `section.key`; empty: the program or nothing does.
-        answer: The status that an HTTP server answers before it closes the connection; None: it
-            answers nothing, for there is no request to answer, or nobody to read the answer.
+        settings: What decides about it, as `section.key`; empty: the program or nothing
+            does.
+        answer: The status that an HTTP server answers before it closes the connection;
+            None: it answers nothing, for there is no request to answer, or nobody to
+            read the answer.
         client: What the client did; the page writes it after "The client".
         mend: What to change if the close was wrong.
     """
@@ -217,8 +222,8 @@ DRAIN_DEADLINE = _row(
 )
 
 ANSWERS: Mapping[str, int | None] = {name: row.answer for name, row in REASONS.items()}
-"""What an HTTP server answers before it closes a connection, by reason. Look up reasons that are
-not reaper's with `get`: they have no answer.
+"""What an HTTP server answers before it closes a connection, by reason. Look up reasons
+that are not reaper's with `get`: they have no answer.
 """
 
 

@@ -1,19 +1,21 @@
 """How the watcher is started beside COMMAND, and how it ends.
 
-COMMAND gets the process that the user started: `reaper run` becomes it, by execve(2). So the
-watcher has to be another one, and COMMAND must not notice it:
+COMMAND gets the process that the user started: `reaper run` becomes it, by execve(2).
+So the watcher has to be another one, and COMMAND must not notice it:
 
-- *It is nobody's child.* It is forked twice, and the process in between has ended before COMMAND
-  begins. Where orphans would come back to COMMAND, as process 1 of a container or because somebody
-  has set PR_SET_CHILD_SUBREAPER, it stays COMMAND's child, but one that wait(2) does not see: it is
-  made by clone(2) without a signal for its end. (On a processor whose number of that call is not
-  known here, a line says that COMMAND has a child.)
-- *It holds nothing of COMMAND's.* It closes every descriptor but its own, leaves the working
-  folder, and has a session of its own, so that Ctrl-C does not reach it.
-- *It ends when COMMAND does*, within half a second, and not before: it does not hear SIGTERM, which
-  systemd sends to every process of a unit.
-- *Its death is told.* There are two processes: the watcher, and one that waits for either end. If
-  the watcher dies, the other one says in one line that nothing is guarded from outside any more.
+- *It is nobody's child.* It is forked twice, and the process in between has ended
+  before COMMAND begins. Where orphans would come back to COMMAND, as process 1 of a
+  container or because somebody has set PR_SET_CHILD_SUBREAPER, it stays COMMAND's
+  child, but one that wait(2) does not see: it is made by clone(2) without a signal for
+  its end. (On a processor whose number of that call is not known here, a line says that
+  COMMAND has a child.)
+- *It holds nothing of COMMAND's.* It closes every descriptor but its own, leaves the
+  working folder, and has a session of its own, so that Ctrl-C does not reach it.
+- *It ends when COMMAND does*, within half a second, and not before: it does not hear
+  SIGTERM, which systemd sends to every process of a unit.
+- *Its death is told.* There are two processes: the watcher, and one that waits for
+  either end. If the watcher dies, the other one says in one line that nothing is
+  guarded from outside any more.
 """
 
 from __future__ import annotations
@@ -41,15 +43,17 @@ LEAVES = 0.4
 UNHEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 Life = Callable[[int, Path, Voice, Callable[[str], None]], None]
-"""The life of a watcher: given COMMAND's pidfd, the folder of its socket, its voice, and what it
-calls, once it can be reached, with the address of that."""
+"""The life of a watcher: given COMMAND's pidfd, the folder of its socket, its voice,
+and what it calls, once it can be reached, with the address of that.
+"""
 
 
 def start(pid: int, live: Life) -> str | None:
-    """Start a process beside *pid*, this one, which calls *live*; return the address that it gave.
+    """Start a process beside *pid*, this one, which calls *live*; return the address
+    that it gave.
 
-    Returns None, and says why on stderr, where that cannot be. *live* may return; what it raises is
-    said on stderr.
+    Returns None, and says why on stderr, where that cannot be. *live* may return; what
+    it raises is said on stderr.
     """
     try:
         pidfd = _high(os.pidfd_open(pid))
@@ -90,7 +94,9 @@ def _orphans_come_back(pid: int) -> bool:
 
 
 def _unseen_child() -> int:
-    """As `os.fork`, but wait(2) in the parent does not see the child, and its end is no signal."""
+    """As `os.fork`, but wait(2) in the parent does not see the child, and its end is no
+    signal.
+    """
     number = CLONE.get(os.uname().machine)
     if number is None:
         print("reaper run: its watcher is a child of the command", file=sys.stderr)
@@ -144,7 +150,9 @@ def _watch(pidfd: int, folder: Path, voice: Voice, birth: int, live: Life) -> No
 
 
 def _mind(watcher: int, pidfd: int, voice: Voice) -> int:
-    """Wait until the watcher or COMMAND has ended; say so if it was the watcher, by a signal."""
+    """Wait until the watcher or COMMAND has ended; say so if it was the watcher, by a
+    signal.
+    """
     life = os.pidfd_open(watcher)
     poll = select.poll()
     for fd in (life, pidfd):
@@ -176,7 +184,9 @@ def _let_go(kept: set[int | None]) -> None:
 
 
 def _high(fd: int) -> int:
-    """*fd*, moved out of the way of the three standard descriptors, which may be closed here."""
+    """*fd*, moved out of the way of the three standard descriptors, which may be closed
+    here.
+    """
     moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
     os.close(fd)
     return moved

@@ -1,17 +1,21 @@
-"""How a Python that COMMAND started tells the watcher what it guards: one word, one connection.
+"""How a Python that COMMAND started tells the watcher what it guards: one word, one
+connection.
 
-Two rules. *A program never waits*: the socket does not block, and a word that finds no room is
-lost. *Only COMMAND's descendants are heard*: they alone have the socket's name, and the kernel says
-who they are.
+Two rules. *A program never waits*: the socket does not block, and a word that finds no
+room is lost. *Only COMMAND's descendants are heard*: they alone have the socket's name,
+and the kernel says who they are.
 
-- The socket is a file in a folder of its own that nobody else may list (mode 0711), under a random
-  name of 128 bits, which stands in COMMAND's environment and nowhere else: /proc/net/unix shows the
-  name that it was bound to, and it was renamed since. So a worker that has given up its rights
-  (gunicorn's `--user`) reaches it, and another user does not.
-- The watcher asks the kernel who connected, and hears no process that does not come from COMMAND.
+- The socket is a file in a folder of its own that nobody else may list (mode 0711),
+  under a random name of 128 bits, which stands in COMMAND's environment and nowhere
+  else: /proc/net/unix shows the name that it was bound to, and it was renamed since. So
+  a worker that has given up its rights (gunicorn's `--user`) reaches it, and another
+  user does not.
+- The watcher asks the kernel who connected, and hears no process that does not come
+  from COMMAND.
 - A program asks the kernel who listens, and tells nobody but the watcher.
 
-What a guest may change here: nothing in the program but, for the length of a call, one descriptor.
+What a guest may change here: nothing in the program but, for the length of a call, one
+descriptor.
 """
 
 from __future__ import annotations
@@ -27,28 +31,34 @@ from contextlib import suppress
 from pathlib import Path
 
 ADDRESS = "REAPER_RUN_REPORT"
-"""The variable of the environment that names the watcher and its socket: `PID:UID:PATH`."""
+"""The variable of the environment that names the watcher and its socket:
+`PID:UID:PATH`.
+"""
 
 PREFIX = "reaper-run-"
 CREDENTIALS = struct.Struct("3i")  # pid, uid, gid, as SO_PEERCRED has them
 LONGEST_NAME = 107  # bytes that the path of a socket may have
 LONGEST_WORD = 65536
 BOUND = "s"
-"""The name under which a socket is bound. It has another once it listens, so that nobody takes it
-for one that its watcher has left: see `clear`."""
+"""The name under which a socket is bound. It has another once it listens, so that
+nobody takes it for one that its watcher has left: see `clear`.
+"""
 MOST_WAITING = 256
 """Connections that have said nothing yet; the oldest gives way to one more."""
 
 
 def say(word: bytes) -> bool:
-    """Send *word* to the watcher that the environment names; whether it went out. Never waits."""
+    """Send *word* to the watcher that the environment names; whether it went out. Never
+    waits.
+    """
     try:
         pid, uid, path = os.environ[ADDRESS].split(":", 2)
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
             sock.setblocking(False)
             sock.connect(path)
             their_pid, their_uid, _ = peer(sock)
-            # The pid is 0 where the watcher is in another namespace: then its user has to do.
+            # The pid is 0 where the watcher is in another namespace: then its user has
+            # to do.
             if their_pid != int(pid) if their_pid else their_uid != int(uid):
                 return False
             sock.send(word)
@@ -65,9 +75,11 @@ def peer(sock: socket.socket) -> tuple[int, int, int]:
 
 
 class Ears:
-    """The watcher's end: hears the words of *command* and of the processes that come from it.
+    """The watcher's end: hears the words of *command* and of the processes that come
+    from it.
 
-    Must be made by the process that hears: the kernel tells programs who called listen(2).
+    Must be made by the process that hears: the kernel tells programs who called
+    listen(2).
 
     Args:
         command: The process id of COMMAND.
@@ -133,7 +145,8 @@ class Ears:
 
 
 def make_folder() -> Path:
-    """A new folder for a socket, in the first place whose name is short enough and can be written.
+    """A new folder for a socket, in the first place whose name is short enough and can
+    be written.
 
     Raises:
         OSError: there is no such place.
@@ -151,7 +164,9 @@ def make_folder() -> Path:
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove what `make_folder` made, and the socket in it. Does nothing if it is gone."""
+    """Remove what `make_folder` made, and the socket in it. Does nothing if it is
+    gone.
+    """
     with suppress(OSError):
         for path in folder.iterdir():
             path.unlink()
@@ -182,7 +197,9 @@ def clear(place: Path) -> None:
 
 
 def descends(pid: int, ancestor: int) -> bool:
-    """Whether process *pid* is *ancestor* or comes from it; False once one in between has ended."""
+    """Whether process *pid* is *ancestor* or comes from it; False once one in between
+    has ended.
+    """
     while pid > 1 and pid != ancestor:
         try:
             with open(f"/proc/{pid}/stat", "rb") as file:

@@ -1,14 +1,14 @@
-"""`reaper run -- COMMAND`: flags in, an environment out; then the command takes this process's
-place.
+"""`reaper run -- COMMAND`: flags in, an environment out; then the command takes this
+process's place.
 
-One rule: *what cannot work is refused before the command is started*, in one line, with exit status
-2. From then on the process is the command's: signals reach it alone, and its exit status is nobody
-else's.
+One rule: *what cannot work is refused before the command is started*, in one line, with
+exit status 2. From then on the process is the command's: signals reach it alone, and
+its exit status is nobody else's.
 
-What a guest may change here, and nothing else: the environment gets PYTHONPATH, REAPER_RUN and
-REAPER_* of the settings; SIGPIPE and SIGXFSZ, which Python ignores, get their default back (what
-ignored them before cannot be found out). A descriptor, the working folder, the terminal, the limits
-and the mask of signals are what they were.
+What a guest may change here, and nothing else: the environment gets PYTHONPATH,
+REAPER_RUN and REAPER_* of the settings; SIGPIPE and SIGXFSZ, which Python ignores, get
+their default back (what ignored them before cannot be found out). A descriptor, the
+working folder, the terminal, the limits and the mask of signals are what they were.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from .explain import explain, interpreter_of
 from .watcher import watch_over
 
 UNUSABLE, NOT_EXECUTABLE, NOT_FOUND = 2, 126, 127
-"""Exit statuses: bad arguments; and what a shell says of a command that cannot be run, or is not
-there.
+"""Exit statuses: bad arguments; and what a shell says of a command that cannot be run,
+or is not there.
 """
 
 HOOK = Path(__file__).parent / "hook"

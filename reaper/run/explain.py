@@ -1,11 +1,14 @@
-"""`reaper run --explain`: what would be guarded of a command, and how; nothing of it is started.
+"""`reaper run --explain`: what would be guarded of a command, and how; nothing of it is
+started.
 
-Which servers a command will import is known only once it runs. So its interpreter is asked which
-package the command belongs to, and which of the servers that package, or the modules that a script
-imports, require. What cannot be found out that way is said: then every server that is installed is
-listed, each on the condition that it is imported.
+Which servers a command will import is known only once it runs. So its interpreter is
+asked which package the command belongs to, and which of the servers that package, or
+the modules that a script imports, require. What cannot be found out that way is said:
+then every server that is installed is listed, each on the condition that it is
+imported.
 
-The interpreter that is asked imports nothing from the working folder: a `json.py` there would run.
+The interpreter that is asked imports nothing from the working folder: a `json.py` there
+would run.
 """
 
 from __future__ import annotations
@@ -76,18 +79,21 @@ for extras in (False, True):
 known = bool(owners) or bool(modules) and all(name in standard for name in modules)
 print(json.dumps([sys.version.split()[0], found, named, known]))
 """
-"""What the interpreter of a command is asked: its release, the servers that are installed there,
-those that the command's package requires, and whether such a package was found.
+"""What the interpreter of a command is asked: its release, the servers that are
+installed there, those that the command's package requires, and whether such a package
+was found.
 """
 
 _BY_SHELL = re.compile(r"""'''exec' "?([^"]*?python[^\s"/]*)"? "\$0" """)
-"""The second line of a script that pip has made for an interpreter whose path has a blank or is too
-long for the first: a shell reads it, and Python finds a string in it.
+"""The second line of a script that pip has made for an interpreter whose path has a
+blank or is too long for the first: a shell reads it, and Python finds a string in it.
 """
 
 
 def interpreter_of(program: str, command: Sequence[str]) -> list[str] | None:
-    """The words that run *program*, if that is a Python; None if it is another program."""
+    """The words that run *program*, if that is a Python; None if it is another
+    program.
+    """
     if Path(program).resolve().name.startswith(("python", "pypy")):
         return [program]
     try:
@@ -142,7 +148,9 @@ def explain(program: str, command: Sequence[str], config: ReaperConfig, *, insid
 
 
 def meant(program: str, command: Sequence[str]) -> tuple[str, str, str]:
-    """The console script, the module and the script that *command* names; empty if it names none."""
+    """The console script, the module and the script that *command* names; empty if it
+    names none.
+    """
     if not Path(program).resolve().name.startswith(("python", "pypy")):
         return Path(program).name, "", program
     words = list(command[1:])
@@ -176,7 +184,9 @@ def streams_lines(config: ReaperConfig) -> Iterable[str]:
 def inside_lines(
     names: Iterable[str], found: dict[str, str], config: ReaperConfig
 ) -> Iterable[str]:
-    """A line for each server of *names*: its version in *found*, and the limits that would hold."""
+    """A line for each server of *names*: its version in *found*, and the limits that
+    would hold.
+    """
     servers: dict[str, Guest] = {server.name: server for server in SERVERS}
     for name in names:
         server = servers[name]

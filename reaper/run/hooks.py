@@ -1,10 +1,12 @@
-"""Calls back when a module has been imported: how `reaper run` gets to a server before it starts.
+"""Calls back when a module has been imported: how `reaper run` gets to a server before
+it starts.
 
-`hook/sitecustomize.py` imports this when the program imports the first of the servers. The modules
-that are waited for are named in `servers`; the import of any other costs one look into a dict.
+`hook/sitecustomize.py` imports this when the program imports the first of the servers.
+The modules that are waited for are named in `servers`; the import of any other costs
+one look into a dict.
 
-What a guest may change here: `sys.meta_path` gets a finder, and the loader of a module that is
-waited for has another `exec_module` until that has returned.
+What a guest may change here: `sys.meta_path` gets a finder, and the loader of a module
+that is waited for has another `exec_module` until that has returned.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ TCP = (socket.AF_INET, socket.AF_INET6)
 
 
 class AfterImport(MetaPathFinder):
-    """Stands before the other finders and lets them find; calls back when the module is loaded.
+    """Stands before the other finders and lets them find; calls back when the module is
+    loaded.
 
     Args:
         callbacks: By module name. Each is called once.
@@ -39,7 +42,9 @@ class AfterImport(MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the spec that the other finders have, with a loader that calls back."""
+        """Return the spec that the other finders have, with a loader that calls
+        back.
+        """
         callback = self._waiting.pop(name, None)
         if callback is None:
             return None
@@ -59,7 +64,9 @@ class AfterImport(MetaPathFinder):
 
 
 def _then(loader: Any, name: str, callback: Callback) -> None:
-    """Have *callback* called when *loader* has loaded the module *name*, which it is about to."""
+    """Have *callback* called when *loader* has loaded the module *name*, which it is
+    about to.
+    """
     load = loader.exec_module
 
     def exec_module(module: ModuleType) -> None:
@@ -72,7 +79,8 @@ def _then(loader: Any, name: str, callback: Callback) -> None:
 
 
 def begin() -> AfterImport:
-    """Wait for the servers of `servers.SERVERS` from now on, and change those that are imported.
+    """Wait for the servers of `servers.SERVERS` from now on, and change those that are
+    imported.
 
     Called once per process, by `hook/sitecustomize.py`. Returns the finder that waits.
     """
@@ -96,7 +104,8 @@ def _guard(server: Guest, *, strict: bool) -> Callback:
 
 
 def refuse_strangers(module: ModuleType) -> None:
-    """Have the program end when it listens and none of the servers that are known is imported.
+    """Have the program end when it listens and none of the servers that are known is
+    imported.
 
     Args:
         module: The module `socket`.

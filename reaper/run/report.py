@@ -1,8 +1,8 @@
-"""What was guarded in this process: said to the watcher of `reaper run`, or on stderr where there
-is none.
+"""What was guarded in this process: said to the watcher of `reaper run`, or on stderr
+where there is none.
 
-One rule: *one line per server*, however many workers it has. The watcher sees to that. Without one,
-the first process of the group that has something to say prints.
+One rule: *one line per server*, however many workers it has. The watcher sees to that.
+Without one, the first process of the group that has something to say prints.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ def how(*, strict: bool, inside: bool) -> str:
     """What becomes of a server that cannot be guarded from inside, as `RUN` has it.
 
     Returns:
-        `LENIENT`: it is left alone. `STRICT`: it is refused if it does not fit, or was not tested.
-        `STRICT_INSIDE`: it is refused, whatever the reason, because nothing guards it from outside.
+        `LENIENT`: it is left alone. `STRICT`: it is refused if it does not fit, or was
+        not tested. `STRICT_INSIDE`: it is refused, whatever the reason, because nothing
+        guards it from outside.
     """
     if not strict:
         return LENIENT
@@ -68,12 +69,16 @@ def is_set(name: str) -> bool:
 
 
 def alone() -> bool:
-    """Whether nobody watches from outside what is left alone here, or that would not be enough."""
+    """Whether nobody watches from outside what is left alone here, or that would not be
+    enough.
+    """
     return os.environ.get(RUN) == STRICT_INSIDE or not os.environ.get(ADDRESS)
 
 
 def limits_text(values: Mapping[str, float]) -> str:
-    """`first_byte 10s, keep_alive 95s` for *values* in seconds; `no limit` if all are 0."""
+    """`first_byte 10s, keep_alive 95s` for *values* in seconds; `no limit` if all
+    are 0.
+    """
     return (
         ", ".join(f"{name} {format_duration(value)}" for name, value in values.items() if value)
         or "no limit"
@@ -83,7 +88,8 @@ def limits_text(values: Mapping[str, float]) -> str:
 def guarded(
     server: str, sockets: Iterable[Any], limits: Mapping[str, float], vain: str = ""
 ) -> None:
-    """Say that *server* listens on *sockets* and is guarded with *limits*, in seconds; 0 is off.
+    """Say that *server* listens on *sockets* and is guarded with *limits*, in seconds;
+    0 is off.
 
     *vain* says which settings do nothing in it; empty: all that are set act.
     """
@@ -91,7 +97,8 @@ def guarded(
     for sock in sockets:
         with suppress(OSError):
             number = sock.fileno()
-            # A program may hand over what is no socket: what then has a number is not a listener.
+            # A program may hand over what is no socket: what then has a number is not a
+            # listener.
             if isinstance(number, int) and stat.S_ISSOCK((found := os.fstat(number)).st_mode):
                 inodes.append(found.st_ino)
                 places.append(address(sock.getsockname()))
@@ -129,10 +136,12 @@ def _say(message: dict[str, Any], text: str) -> None:
 
 
 def _may_speak() -> bool:
-    """Whether this process prints for its group: a name in the abstract namespace has one owner.
+    """Whether this process prints for its group: a name in the abstract namespace has
+    one owner.
 
-    Anybody on this machine can guess the name and bind it first. So whoever finds it taken asks
-    the kernel who listens there, and is silent for a process of the same user alone.
+    Anybody on this machine can guess the name and bind it first. So whoever finds it
+    taken asks the kernel who listens there, and is silent for a process of the same
+    user alone.
     """
     if _spokesman:
         return True
@@ -151,7 +160,9 @@ def _may_speak() -> bool:
 
 
 def _listens(name: str) -> bool:
-    """Whether a process of this user listens at *name*; False if that cannot be found out."""
+    """Whether a process of this user listens at *name*; False if that cannot be found
+    out.
+    """
     with suppress(OSError), socket(AF_UNIX, SOCK_SEQPACKET) as sock:
         sock.setblocking(False)
         sock.connect(name)

@@ -1,12 +1,13 @@
 """The servers that `reaper run` guards from inside.
 
-One rule: *what a server can be told is told, and only the rest is wrapped*. uvicorn has a setting
-for it (`http=`), gunicorn another (the worker class), websockets a third (`create_connection=`).
-Where a server has none, the one method that meets every connection is wrapped.
+One rule: *what a server can be told is told, and only the rest is wrapped*. uvicorn has
+a setting for it (`http=`), gunicorn another (the worker class), websockets a third
+(`create_connection=`). Where a server has none, the one method that meets every
+connection is wrapped.
 
-What a guest may change in each is in `changes.py` of that server's room in `reaper.servers`: in the
-process that imported the server, and only after each of the names that it lists has been found
-(`servers.guest`).
+What a guest may change in each is in `changes.py` of that server's room in
+`reaper.servers`: in the process that imported the server, and only after each of the
+names that it lists has been found (`servers.guest`).
 """
 
 from __future__ import annotations
@@ -31,6 +32,6 @@ SERVERS: tuple[Guest, ...] = (
     *twisted.GUESTS,
     *websockets.GUESTS,
 )
-"""Every server, in the order of docs/run.md. A server that is changed in two modules stands here
-twice. `hook/sitecustomize.py` holds the names of the modules once more.
+"""Every server, in the order of docs/run.md. A server that is changed in two modules
+stands here twice. `hook/sitecustomize.py` holds the names of the modules once more.
 """

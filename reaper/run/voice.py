@@ -1,15 +1,17 @@
 """How the watcher prints a line on COMMAND's stderr without holding it open.
 
-One rule: *whoever reads what COMMAND writes meets the end when COMMAND ends*, or when it closes its
-stderr. A descriptor of ours would keep a pipe open (`2>&1 | tee`, `docker exec`, a step of CI). So
-for each line the descriptor is taken, used and closed again:
+One rule: *whoever reads what COMMAND writes meets the end when COMMAND ends*, or when
+it closes its stderr. A descriptor of ours would keep a pipe open (`2>&1 | tee`, `docker
+exec`, a step of CI). So for each line the descriptor is taken, used and closed again:
 
-1. COMMAND's own, by pidfd_getfd(2), if it still is what stderr was when we began. A file is then
-   written where COMMAND writes, not over it.
-2. Where the kernel forbids that, or COMMAND has redirected its stderr: what stderr was is opened
-   anew. A descriptor with O_PATH stands for it meanwhile, which keeps no pipe open.
+1. COMMAND's own, by pidfd_getfd(2), if it still is what stderr was when we began. A
+   file is then written where COMMAND writes, not over it.
+2. Where the kernel forbids that, or COMMAND has redirected its stderr: what stderr was
+   is opened anew. A descriptor with O_PATH stands for it meanwhile, which keeps no pipe
+   open.
 
-A line is lost where neither is possible, and where its reader is too slow: nobody waits for it.
+A line is lost where neither is possible, and where its reader is too slow: nobody waits
+for it.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ class Voice:
     def __init__(self, pidfd: int) -> None:
         self._pidfd = pidfd
         self.place: int | None = None
-        """A descriptor that stands for stderr and reads and writes nothing; None: it is closed."""
+        """A descriptor that stands for stderr and reads and writes nothing; None: it is
+        closed.
+        """
         with suppress(OSError):
             found = os.open(f"/proc/self/fd/{STDERR}", os.O_PATH | os.O_CLOEXEC)
             self.place = fcntl.fcntl(found, fcntl.F_DUPFD_CLOEXEC, 3)  # none of the standard three

@@ -1,13 +1,16 @@
-"""The watcher of `reaper run`: attaches to what COMMAND listens on and nothing guards from inside.
+"""The watcher of `reaper run`: attaches to what COMMAND listens on and nothing guards
+from inside.
 
-One rule: *what is guarded from inside is left alone, and the rest is told before it is touched*.
-The watcher looks for sockets on which COMMAND or a process that comes from it listens. Python
-servers have a while to say that they guard themselves (`channel`); what nobody has spoken for is
-watched from outside, as `attach --close` does. Each line goes to COMMAND's stderr (`voice`).
+One rule: *what is guarded from inside is left alone, and the rest is told before it is
+touched*. The watcher looks for sockets on which COMMAND or a process that comes from it
+listens. Python servers have a while to say that they guard themselves (`channel`); what
+nobody has spoken for is watched from outside, as `attach --close` does. Each line goes
+to COMMAND's stderr (`voice`).
 
-What a guest may change here: it closes connections that are due, and prints lines. It is started
-and ended as `apart` describes. What the kernel does not let it do (it lets a process look into
-those of its own user, unless Yama forbids that) it says, and COMMAND goes on.
+What a guest may change here: it closes connections that are due, and prints lines. It
+is started and ended as `apart` describes. What the kernel does not let it do (it lets a
+process look into those of its own user, unless Yama forbids that) it says, and COMMAND
+goes on.
 """
 
 from __future__ import annotations
@@ -34,17 +37,23 @@ from .channel import ADDRESS, Ears
 LIMITS = ("idle", "first_byte", "stalled_write", "max_age", "min_in_rate", "vanished")
 """Those of `[attach]` that hold for what is guarded from outside."""
 UNASKED = 3600.0
-"""Seconds of silence allowed from outside where nobody asked for an `idle`; `reaper.attach.cuts`
-says why. (It is not imported: that needs psutil, and this is asked without.)
+"""Seconds of silence allowed from outside where nobody asked for an `idle`;
+`reaper.attach.cuts` says why. (It is not imported: that needs psutil, and this is asked
+without.)
 """
 
 SETTLES = 1.0
-"""Seconds after the first socket listens in which Python servers have said what they guard."""
+"""Seconds after the first socket listens in which Python servers have said what they
+guard.
+"""
 POLL, LONGEST = 0.1, 10.0
-"""Seconds between two looks for what listens, at first and later. A Python server has the later to
-say that it guards itself."""
+"""Seconds between two looks for what listens, at first and later. A Python server has
+the later to say that it guards itself.
+"""
 GRACE = 0.25
-"""Seconds after COMMAND's end in which what it left in the background has begun to listen."""
+"""Seconds after COMMAND's end in which what it left in the background has begun to
+listen.
+"""
 
 
 def asked(config: ReaperConfig, path: str) -> bool:
@@ -55,12 +64,13 @@ def asked(config: ReaperConfig, path: str) -> bool:
 def outside_limits(config: ReaperConfig) -> Attach:
     """The limits for a server that is guarded from outside.
 
-    What `[attach]` sets holds. Otherwise `idle` is `timeouts.idle` if that was set, and else an
-    hour, or `tunnel` if that is longer: from outside a silent WebSocket, or an answer that pauses,
-    cannot be told from a silent client. For the same reason `keep_alive` is no limit outside, not
-    even if it was set. The first byte has a limit only if one was asked for, because in some
-    protocols the server speaks first; so has the least rate, because not every client sends
-    requests. `write`, `max_age` and `vanished` hold as they are.
+    What `[attach]` sets holds. Otherwise `idle` is `timeouts.idle` if that was set, and
+    else an hour, or `tunnel` if that is longer: from outside a silent WebSocket, or an
+    answer that pauses, cannot be told from a silent client. For the same reason
+    `keep_alive` is no limit outside, not even if it was set. The first byte has a limit
+    only if one was asked for, because in some protocols the server speaks first; so has
+    the least rate, because not every client sends requests. `write`, `max_age` and
+    `vanished` hold as they are.
     """
     timeouts, limits = config.timeouts, config.limits
     values: dict[str, Any] = {
@@ -83,11 +93,12 @@ def outside_limits(config: ReaperConfig) -> Attach:
 
 
 def outside_text(config: ReaperConfig, *, defers: bool = False) -> str:
-    """The limits of what is guarded from outside, for people, and what is set without effect there.
+    """The limits of what is guarded from outside, for people, and what is set without
+    effect there.
 
     Args:
-        defers: Whether its socket has TCP_DEFER_ACCEPT: the kernel hides a client until its first
-            byte has come.
+        defers: Whether its socket has TCP_DEFER_ACCEPT: the kernel hides a client until
+            its first byte has come.
     """
     limits = outside_limits(config)
     values = {name: getattr(limits, name) for name in LIMITS}
@@ -116,8 +127,8 @@ def watch_over(
 ) -> None:
     """Start the watcher of process *pid*, this one, which is about to become COMMAND.
 
-    *environment*, which COMMAND gets, then names the socket on which Python servers say what they
-    guard. Where there can be no watcher, a line says so.
+    *environment*, which COMMAND gets, then names the socket on which Python servers say
+    what they guard. Where there can be no watcher, a line says so.
 
     Args:
         attaches: If not, the watcher touches nothing: it says what is not guarded.
@@ -239,7 +250,8 @@ class Watcher:
                     self._take(self._target)
                     break
         except Refusal as error:
-            # A process that is ending has no user any more: the kernel lets only root look into it.
+            # A process that is ending has no user any more: the kernel lets only root
+            # look into it.
             if not self._ended(within=SETTLES):
                 self._say(f"guards from inside only: {one_line(error)}")
         self._over.wait()
@@ -276,10 +288,11 @@ class Watcher:
         return [listener for listener in target.listeners() if listener.inode not in self.inside]
 
     def _unspoken_for(self, target: Any) -> bool:
-        """Give Python servers the time to say what they guard; whether something is left.
+        """Give Python servers the time to say what they guard; whether something is
+        left.
 
-        Workers may start long after their parent listens. Once one server has spoken the others do
-        so soon.
+        Workers may start long after their parent listens. Once one server has spoken
+        the others do so soon.
         """
         self._over.wait(SETTLES)
         left = self._left(target)
@@ -330,7 +343,9 @@ class Watcher:
     # ---- what is left behind
 
     def _listening(self) -> frozenset[int]:
-        """The inodes of all sockets that listen where COMMAND was; none if nobody could look."""
+        """The inodes of all sockets that listen where COMMAND was; none if nobody could
+        look.
+        """
         if self._target is None:
             return frozenset()
         with suppress(OSError):
@@ -343,7 +358,8 @@ class Watcher:
         return frozenset()
 
     def tell_what_is_left(self, marker: bytes) -> None:
-        """Say so if COMMAND has ended and gone on in the background, where nothing is guarded.
+        """Say so if COMMAND has ended and gone on in the background, where nothing is
+        guarded.
 
         Args:
             marker: The entry of the environment that COMMAND's processes have.
@@ -372,7 +388,9 @@ def session_of(pid: int) -> int:
 
 
 def in_background(pid: int, session: int, listening: frozenset[int]) -> bool:
-    """Whether process *pid* left *session*, or holds one of the sockets *listening*, by inode."""
+    """Whether process *pid* left *session*, or holds one of the sockets *listening*, by
+    inode.
+    """
     if session_of(pid) not in (0, session):
         return True
     with suppress(OSError):
@@ -401,7 +419,9 @@ def is_python(target: Any, inode: int) -> bool:
 
 
 def defers_accept(target: Any, inode: int) -> bool:
-    """Whether the listening socket *inode* has TCP_DEFER_ACCEPT; False if nobody may tell."""
+    """Whether the listening socket *inode* has TCP_DEFER_ACCEPT; False if nobody may
+    tell.
+    """
     from ..attach.closing import take
 
     place = target.find(inode)
@@ -418,7 +438,9 @@ def processes() -> Iterator[int]:
 
 
 def has(pid: int, entry: bytes) -> bool:
-    """Whether the environment of process *pid* has *entry*; False if nobody may tell."""
+    """Whether the environment of process *pid* has *entry*; False if nobody may
+    tell.
+    """
     with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
         return entry in file.read().split(b"\0")
     return False

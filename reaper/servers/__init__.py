@@ -1,8 +1,10 @@
-"""Servers of other packages, guarded: a room for each. None is imported unless you ask for it.
+"""Servers of other packages, guarded: a room for each. None is imported unless you ask
+for it.
 
 In a room:
 
-    names           the private names of the server that are used, and its tested versions
+    names           the private names of the server that are used, and its tested
+                    versions
     changes         what `reaper run` changes in it; imports nothing of the server
     phases          what a connection waits for
     http2           the same of each stream of HTTP/2

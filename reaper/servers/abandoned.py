@@ -1,27 +1,33 @@
-"""Requests whose client is gone: their handlers are cancelled `timeouts.abandoned` later.
+"""Requests whose client is gone: their handlers are cancelled `timeouts.abandoned`
+later.
 
-The rule of this module: *a client is gone when its answer cannot reach it any more, and nothing less
-says so*. How that is known:
+The rule of this module: *a client is gone when its answer cannot reach it any more, and
+nothing less says so*. How that is known:
 
-- The server has lost the connection: it was reset; its client's machine has vanished and the kernel
-  has given up (`timeouts.vanished`); we closed it; or a stream of HTTP/2 was reset. `lost` is told.
-- A FIN alone does not say it. A client that leaves sends one, and so does a client that has asked
-  all and waits for its answer. Both look alike to the kernel until something is sent: then the
-  machine of the client that left answers with a reset, and the other one with an acknowledgement.
-  So where the connection stays open for the answer (`hung_up`) we ask: HTTP/1.1 allows any number of
-  `100 Continue` before a response, and every client drops them. One is sent, only while nothing of
-  the response was sent, and the kernel says soon what came back. A client that waits is asked again
-  every `abandoned`, for it may leave later, and a second FIN there is not. Where this question cannot
-  be put (HTTP/1.0, a response that has begun), the next bytes of the response are the question.
-- A connection with TLS cannot stay open, and nobody waits for the rest of a stream of events with
-  half a connection. There a FIN is the end: `lost`.
+- The server has lost the connection: it was reset; its client's machine has vanished
+  and the kernel has given up (`timeouts.vanished`); we closed it; or a stream of HTTP/2
+  was reset. `lost` is told.
+- A FIN alone does not say it. A client that leaves sends one, and so does a client that
+  has asked all and waits for its answer. Both look alike to the kernel until something
+  is sent: then the machine of the client that left answers with a reset, and the other
+  one with an acknowledgement. So where the connection stays open for the answer
+  (`hung_up`) we ask: HTTP/1.1 allows any number of `100 Continue` before a response,
+  and every client drops them. One is sent, only while nothing of the response was sent,
+  and the kernel says soon what came back. A client that waits is asked again every
+  `abandoned`, for it may leave later, and a second FIN there is not. Where this
+  question cannot be put (HTTP/1.0, a response that has begun), the next bytes of the
+  response are the question.
+- A connection with TLS cannot stay open, and nobody waits for the rest of a stream of
+  events with half a connection. There a FIN is the end: `lost`.
 
-A dead connection is dropped as soon as that is known, so that the server tells the application of
-it (`http.disconnect`). The handler has until its time is over to end by itself.
+A dead connection is dropped as soon as that is known, so that the server tells the
+application of it (`http.disconnect`). The handler has until its time is over to end by
+itself.
 
-What is never cancelled: a handler whose response is complete. What it does afterwards, a background
-task for instance, is not done for the client. And a request whose route says so:
-`scope["extensions"]["reaper"]["abandoned"] = False`, at any time before it would be cancelled.
+What is never cancelled: a handler whose response is complete. What it does afterwards,
+a background task for instance, is not done for the client. And a request whose route
+says so: `scope["extensions"]["reaper"]["abandoned"] = False`, at any time before it
+would be cancelled.
 
 A handler is cancelled once. One that goes on nevertheless is let go on.
 """
@@ -41,19 +47,25 @@ from ..driver.sockets import borrowed, is_over, queued
 from .streams import STREAM, App, Blocked, Exchange, Streams, is_never_blocked
 
 SOON = 0.05
-"""Seconds after the question until the kernel is first asked what came back; then twice as long."""
+"""Seconds after the question until the kernel is first asked what came back; then twice
+as long.
+"""
 
 PAUSE = 1.0
 """Seconds after which a client that waits is asked again, at least."""
 
 QUESTION = b"HTTP/1.1 100 Continue\r\n\r\n"
-"""What a client that waits drops, and what the kernel of one that has left answers with a reset."""
+"""What a client that waits drops, and what the kernel of one that has left answers with
+a reset.
+"""
 
 MOST_ROUTES = 1000
 """Routes whose usual time is known; then the one that was met first is forgotten."""
 
 Key = Callable[[Any, Any], object]
-"""From an application's `receive` and `send`: what the server knows its request by; None: nothing."""
+"""From an application's `receive` and `send`: what the server knows its request by;
+None: nothing.
+"""
 
 
 class Link(NamedTuple):
@@ -62,7 +74,9 @@ class Link(NamedTuple):
     descriptor: Callable[[], int]
     """Returns the descriptor of its socket; -1: it is closed."""
     silent: Callable[[], bool]
-    """Whether nothing of a response, this one or an earlier one, may still be written."""
+    """Whether nothing of a response, this one or an earlier one, may still be
+    written.
+    """
     cut: Callable[[], object]
     """Drops the connection, which is known to be dead."""
 
@@ -72,8 +86,10 @@ class Underway(Protocol):
 
     Attributes:
         began: When, by the driver's clock.
-        settled: Whether its response is complete, or all was done about it that will be.
-        left: Since when its client is known to be gone, by the driver's clock; None: it is not.
+        settled: Whether its response is complete, or all was done about it that will
+            be.
+        left: Since when its client is known to be gone, by the driver's clock; None: it
+            is not.
         call: What is arranged, once its client has left; None: nothing is.
     """
 
@@ -86,7 +102,9 @@ class Underway(Protocol):
         """Method and path, as the log is to name it."""
 
     def may_be_asked(self) -> bool:
-        """Whether its client knows what `100 Continue` is, and nothing of the response was sent."""
+        """Whether its client knows what `100 Continue` is, and nothing of the response
+        was sent.
+        """
 
     def may_be_cancelled(self) -> bool:
         """Whether its route allows that."""
@@ -99,9 +117,10 @@ class Abandoned:
     """Cancels the requests of one server whose clients are gone.
 
     Args:
-        driver: Its clock and its books are used; `timeouts.abandoned` of its config is the time in
-            seconds.
-        log: Where a line goes for each that is cancelled, at INFO; None: where those of closes go.
+        driver: Its clock and its books are used; `timeouts.abandoned` of its config is
+            the time in seconds.
+        log: Where a line goes for each that is cancelled, at INFO; None: where those of
+            closes go.
     """
 
     def __init__(self, driver: Driver, log: logging.Logger | None = None) -> None:
@@ -130,20 +149,24 @@ class Abandoned:
         self._usual[route] = count + 1, total + self._driver.now() - request.began
 
     def over(self, request: Underway) -> None:
-        """The handler of *request* has returned, or has nothing more to do for its client."""
+        """The handler of *request* has returned, or has nothing more to do for its
+        client.
+        """
         if request.call is not None:
             request.call.cancel()
             request.call = None
 
     def lost(self, request: Underway) -> None:
-        """The connection of *request* is lost: cancel it when its time is over. Does nothing if
-        that is known.
+        """The connection of *request* is lost: cancel it when its time is over. Does
+        nothing if that is known.
         """
         if request.left is None and not request.settled:
             self._is_gone(request, self._driver.now())
 
     def hung_up(self, request: Underway, link: Link) -> None:
-        """The client of *request* sends no more, and its connection stays open for the answer."""
+        """The client of *request* sends no more, and its connection stays open for the
+        answer.
+        """
         if not request.settled and request.call is None:
             self._ask(request, link)
 
@@ -164,8 +187,8 @@ class Abandoned:
         request.call = self._driver.after(pause, partial(self._ask, request, link))
 
     def _look(self, request: Underway, link: Link, since: float, waited: float) -> None:
-        """Ask the kernel what came back from a client that was asked at the instant *since*;
-        *waited* seconds have passed since the last look.
+        """Ask the kernel what came back from a client that was asked at the instant
+        *since*; *waited* seconds have passed since the last look.
         """
         descriptor = link.descriptor()
         if is_over(descriptor):
@@ -209,7 +232,9 @@ class Abandoned:
 
 
 def _send(descriptor: int, data: bytes) -> bool:
-    """Write *data* to a socket that nobody else is writing to. Returns whether that was done."""
+    """Write *data* to a socket that nobody else is writing to. Returns whether that was
+    done.
+    """
     try:
         with borrowed(descriptor) as connected:
             return connected.send(data) == len(data)
@@ -252,7 +277,9 @@ class Request(Exchange):
             self._requests.leave(self._key, self)
 
     def _was_caught(self) -> None:
-        """The application has caught the cancellation: its task is not to be cancelled any more."""
+        """The application has caught the cancellation: its task is not to be cancelled
+        any more.
+        """
         if (task := asyncio.current_task()) is not None:
             task.uncancel()
 
@@ -285,8 +312,8 @@ class Requests(Streams):
     Args:
         driver: Of the reaper that watches the server's connections.
         key: What the server knows a request by, when it says that its client has gone.
-        over: Whether what is known by that key has lost its client already: a request may begin
-            after that.
+        over: Whether what is known by that key has lost its client already: a request
+            may begin after that.
         log: As in `Abandoned`.
         app, config, talks, blocked, eager: As in `Streams`.
     Attributes:
@@ -313,7 +340,8 @@ class Requests(Streams):
         self._key = key
         self._is_over = over
         self._underway: dict[object, Request] = {}
-        # FINs that came before the request began, and whether others may follow that request.
+        # FINs that came before the request began, and whether others may follow that
+        # request.
         self._early: dict[object, tuple[Link, bool]] = {}
 
     def __call__(self, scope: Any, receive: Any, send: Any) -> Any:
@@ -337,8 +365,8 @@ class Requests(Streams):
             self.abandoned.lost(request)
 
     def lost(self, key: object) -> bool:
-        """The connection of the request that the server knows by *key* is lost. Returns whether
-        there is one that was not settled yet.
+        """The connection of the request that the server knows by *key* is lost. Returns
+        whether there is one that was not settled yet.
         """
         self._early.pop(key, None)
         request = self._underway.get(key)
@@ -348,12 +376,14 @@ class Requests(Streams):
         return True
 
     def hung_up(self, key: object, link: Link, *, stays: bool = False) -> bool:
-        """The client of that request sends no more, and the connection can stay open. Returns
-        whether it should: the request has yet to begin, or was not settled yet and is no stream.
+        """The client of that request sends no more, and the connection can stay open.
+        Returns whether it should: the request has yet to begin, or was not settled yet
+        and is no stream.
 
         Args:
-            stays: Whether *key* is that of the connection, and a request that is owed an answer
-                waits for its turn, or is in hand. Each that begins is that client's, until `lost`.
+            stays: Whether *key* is that of the connection, and a request that is owed
+                an answer waits for its turn, or is in hand. Each that begins is that
+                client's, until `lost`.
         """
         request = self._underway.get(key)
         if request is None or (stays and request.settled):
@@ -385,7 +415,9 @@ def streams_of(
     blocked: Blocked = is_never_blocked,
     eager: bool = True,
 ) -> Streams:
-    """What stands around *app*: `Requests` where `timeouts.abandoned` is on, otherwise `Streams`."""
+    """What stands around *app*: `Requests` where `timeouts.abandoned` is on, otherwise
+    `Streams`.
+    """
     if config.timeouts.abandoned:
         return Requests(
             app, config, driver, key, over, talks=talks, log=log, blocked=blocked, eager=eager

@@ -1,5 +1,5 @@
-"""What every guarded server reads from a configuration: the keep-alive, what responses say of it,
-and the maximum age of a connection.
+"""What every guarded server reads from a configuration: the keep-alive, what responses
+say of it, and the maximum age of a connection.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ KEEP_ALIVE = ReaperConfig().timeouts.keep_alive
 """The default of `timeouts.keep_alive`, in seconds."""
 
 AT_ONCE = 0.001
-"""Seconds; stands for a keep-alive of 0 in a server's own settings, which means that no connection
-is kept. In ours 0 switches the timeout off.
+"""Seconds; stands for a keep-alive of 0 in a server's own settings, which means that no
+connection is kept. In ours 0 switches the timeout off.
 """
 
 
 def settings() -> ReaperConfig:
-    """The configuration by the file that REAPER_CONFIG names, and the variables REAPER_*.
+    """The configuration by the file that REAPER_CONFIG names, and the variables
+    REAPER_*.
 
     Raises:
         ConfigError: it cannot be used.
@@ -33,10 +34,11 @@ def settings() -> ReaperConfig:
 
 
 def kept_alive(config: ReaperConfig, seconds: float | None) -> ReaperConfig:
-    """Return *config* with the keep-alive of *seconds*, which a server's own settings name, unless
-    *config* sets one itself.
+    """Return *config* with the keep-alive of *seconds*, which a server's own settings
+    name, unless *config* sets one itself.
 
-    A value that was given in code has no origin; it is told from the default by its value.
+    A value that was given in code has no origin; it is told from the default by its
+    value.
     """
     unset = (
         config.origin("timeouts.keep_alive") == DEFAULT and config.timeouts.keep_alive == KEEP_ALIVE
@@ -47,8 +49,8 @@ def kept_alive(config: ReaperConfig, seconds: float | None) -> ReaperConfig:
 
 
 def advertised(config: ReaperConfig) -> int:
-    """Whole seconds that `Keep-Alive: timeout=` names: `timeouts.keep_alive_margin` less than the
-    connection is kept. 0: no response has the header.
+    """Whole seconds that `Keep-Alive: timeout=` names: `timeouts.keep_alive_margin`
+    less than the connection is kept. 0: no response has the header.
     """
     timeouts = config.timeouts
     return (
@@ -59,15 +61,17 @@ def advertised(config: ReaperConfig) -> int:
 
 
 def ages(config: ReaperConfig) -> Callable[[], float]:
-    """Return a function that draws the maximum age of a new connection, in seconds; 0: none."""
+    """Return a function that draws the maximum age of a new connection, in seconds; 0:
+    none.
+    """
     share = random.Random().random
     timeouts, limits = config.timeouts, config.limits
     return lambda: lifespan(timeouts.max_age, limits.max_age_jitter, config.reaper.tick, share())
 
 
 def warn(config: ReaperConfig, server: str, log: Any) -> None:
-    """Say in one line of *log* what *config* sets and what does nothing in *server*, a name of
-    `config.effects`. Below `reaper run`, which says it itself, nothing is said.
+    """Say in one line of *log* what *config* sets and what does nothing in *server*, a
+    name of `config.effects`. Below `reaper run`, which says it itself, nothing is said.
     """
     vain = said(without_effect(config, [server]))
     if vain and not os.environ.get("REAPER_RUN"):

@@ -1,5 +1,5 @@
-"""Servers that give asyncio a protocol factory and let nobody change it: `create_server` of every
-loop is wrapped, which recognises the factory and guards it.
+"""Servers that give asyncio a protocol factory and let nobody change it:
+`create_server` of every loop is wrapped, which recognises the factory and guards it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from .guest import Visit, around
 Wrap = Callable[[Any], Any]
 Own = Callable[[Any], float | None]
 _FACTORIES: list[tuple[Callable[[Any], bool], Wrap, Visit, Own]] = []
-"""For each such server: what recognises its factory, what guards it, the visit, and what tells the
-keep-alive that the program has named, in seconds.
+"""For each such server: what recognises its factory, what guards it, the visit, and
+what tells the keep-alive that the program has named, in seconds.
 """
 
 

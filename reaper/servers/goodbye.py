@@ -1,8 +1,9 @@
-"""How a guarded server tells the program that it stops: `reaper.stopping()` becomes true.
+"""How a guarded server tells the program that it stops: `reaper.stopping()` becomes
+true.
 
-`reaper run` imports this library under a name of its own, so that a module `reaper` of the program
-is the program's. If that is this library as well, there are two of it in the process, and the
-program awaits the other one's flag.
+`reaper run` imports this library under a name of its own, so that a module `reaper` of
+the program is the program's. If that is this library as well, there are two of it in
+the process, and the program awaits the other one's flag.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from ..stops import TURN, Turn, stopping, was_asked
 
 
 def begin_stopping() -> None:
-    """The server has been told to stop: tell whoever awaits `reaper.stopping()` in this loop. To be
-    called by a task of the loop, before anything is closed.
+    """The server has been told to stop: tell whoever awaits `reaper.stopping()` in this
+    loop. To be called by a task of the loop, before anything is closed.
     """
     stopping().begin(in_loop=True)
     programs = sys.modules.get("reaper.stops")
@@ -25,8 +26,8 @@ def begin_stopping() -> None:
 
 
 def take_turn(turn: Turn | None) -> None:
-    """Whoever asks `reaper.stopping()` in this task from now on is told by *turn*; None: with the
-    loop.
+    """Whoever asks `reaper.stopping()` in this task from now on is told by *turn*;
+    None: with the loop.
     """
     TURN.set(turn)
     programs = sys.modules.get("reaper.stops")
@@ -36,8 +37,8 @@ def take_turn(turn: Turn | None) -> None:
 
 
 def program_asks() -> bool:
-    """Whether the program has asked `reaper.stopping()`, or awaits it: whoever does says goodbye by
-    itself, and needs time for that. To be called by a task of the loop.
+    """Whether the program has asked `reaper.stopping()`, or awaits it: whoever does
+    says goodbye by itself, and needs time for that. To be called by a task of the loop.
     """
     programs = sys.modules.get("reaper.stops")
     with suppress(AttributeError):

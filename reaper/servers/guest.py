@@ -1,12 +1,14 @@
-"""A guest in a server that others wrote: what is changed in it, which of its names that needs, and
-which of its versions the tests ran.
+"""A guest in a server that others wrote: what is changed in it, which of its names that
+needs, and which of its versions the tests ran.
 
-One rule: *nothing is changed unless every name is there*: of the server, and of what it is built
-on. A server that lacks one of them is left alone, and a line says so; `--strict` ends the program
-with status 2 instead. An exception in here never reaches the program.
+One rule: *nothing is changed unless every name is there*: of the server, and of what it
+is built on. A server that lacks one of them is left alone, and a line says so;
+`--strict` ends the program with status 2 instead. An exception in here never reaches
+the program.
 
-A room of `reaper.servers` has its names in `names.py`, and declares its guests in `changes.py`, which
-imports nothing of the server until the program has. `reaper.run.servers` lists them all.
+A room of `reaper.servers` has its names in `names.py`, and declares its guests in
+`changes.py`, which imports nothing of the server until the program has.
+`reaper.run.servers` lists them all.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ from ..errors import one_line
 from ..foreign import Foreign, missing, untested
 
 PACKAGE = __name__.partition(".")[0]
-"""The name of this library in this process: `_idle_reaper` where `reaper run` has imported it."""
+"""The name of this library in this process: `_idle_reaper` where `reaper run` has
+imported it.
+"""
 
 HTTP = ("first_byte", "headers", "body", "keep_alive", "write", "tunnel", "vanished")
 """The timeouts that hold for an HTTP server."""
@@ -36,7 +40,9 @@ Around = Callable[[Any, str], Callable[[Callable[..., Any]], None]]
 
 
 class Host(Protocol):
-    """Who lets guests in, and says to people what becomes of a server: `reaper.run.report`."""
+    """Who lets guests in, and says to people what becomes of a server:
+    `reaper.run.report`.
+    """
 
     def load(self) -> ReaperConfig:
         """The settings in force."""
@@ -64,14 +70,14 @@ class Guest:
     """What is changed in one module of a server.
 
     Attributes:
-        needs: The names that are used, of the server, which is first, and of the packages below it.
-            Nothing is changed unless all of them are there.
+        needs: The names that are used, of the server, which is first, and of the
+            packages below it. Nothing is changed unless all of them are there.
         module: `change` is called when the program has imported this module.
-        change: Makes the change; called with the module, and with what it may say of the server.
-            None: the names are read, and nothing is changed.
+        change: Makes the change; called with the module, and with what it may say of
+            the server. None: the names are read, and nothing is changed.
         limits: The timeouts that hold afterwards.
-        own: Timeouts that stay the server's own unless they are set here, and where it has them
-            from.
+        own: Timeouts that stay the server's own unless they are set here, and where it
+            has them from.
         columns: Its kinds in `config.effects`; empty: its name is the only one.
         note: Which of its kinds are guarded, for people; empty: all.
     """
@@ -118,7 +124,8 @@ class Visit:
     Attributes:
         guest: Whose visit it is.
         host: Who has let it in.
-        strict: Whether the program is ended where the server does not fit, or was not tested.
+        strict: Whether the program is ended where the server does not fit, or was not
+            tested.
     """
 
     guest: Guest
@@ -127,8 +134,8 @@ class Visit:
     _known: dict[tuple[Foreign, ...], str] = field(default_factory=dict)
 
     def fits(self, needs: tuple[Foreign, ...], kind: str = "") -> bool:
-        """Whether all names of *needs* are there. If not, that is said, of this *kind* of the server,
-        whenever this is asked; they are looked up once.
+        """Whether all names of *needs* are there. If not, that is said, of this *kind*
+        of the server, whenever this is asked; they are looked up once.
 
         Raises:
             SystemExit: they are not, or a package was not tested, and `strict` is set.
@@ -155,13 +162,14 @@ class Visit:
     def listens(
         self, sockets: Iterable[Any], column: str = "", keep_alive: float | None = None
     ) -> None:
-        """Say that the server listens on *sockets*, guarded, and what is set and does nothing in it.
+        """Say that the server listens on *sockets*, guarded, and what is set and does
+        nothing in it.
 
         Args:
             sockets: Its listening sockets.
             column: Which of its `kinds` it is; empty: the first.
-            keep_alive: The server's own, in seconds, which holds unless ours is set; None: it has
-                none.
+            keep_alive: The server's own, in seconds, which holds unless ours is set;
+                None: it has none.
         """
         config = self.host.load()
         limits = {name: getattr(config.timeouts, name) for name in self.guest.limits}
@@ -171,15 +179,17 @@ class Visit:
         self.host.guarded(str(self.guest), sockets, limits, vain)
 
     def left_alone(self, why: str, kind: str = "") -> None:
-        """Say that the server, or this *kind* of it, is not guarded, because of *why*."""
+        """Say that the server, or this *kind* of it, is not guarded, because of
+        *why*.
+        """
         self.host.left_alone(f"{self.guest}{kind}", why)
 
 
 def around(kind: Any, name: str) -> Callable[[Callable[..., Any]], None]:
     """Replace the method *name* of the class *kind* by the decorated function.
 
-    The function is called with the original method, and then with the arguments of the call. What
-    was a coroutine function stays one.
+    The function is called with the original method, and then with the arguments of the
+    call. What was a coroutine function stays one.
     """
 
     def decorate(instead: Callable[..., Any]) -> None:
@@ -203,7 +213,8 @@ def around(kind: Any, name: str) -> Callable[[Callable[..., Any]], None]:
 
 
 def after(kind: Any, name: str) -> Callable[[Callable[..., Any]], None]:
-    """Have the decorated function called each time the method *name* of *kind* has returned.
+    """Have the decorated function called each time the method *name* of *kind* has
+    returned.
 
     The function is called with the result, and then with the arguments of the call.
     """

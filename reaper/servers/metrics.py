@@ -1,5 +1,5 @@
-"""What a guarded server reports, as ASGI applications to mount: Prometheus' text, and JSON for
-`reaper top`.
+"""What a guarded server reports, as ASGI applications to mount: Prometheus' text, and
+JSON for `reaper top`.
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ def text(servers: Iterable[LoopStatistics]) -> str:
 
 
 class Reports:
-    """The metrics and the status of the servers of this process and of their other workers.
+    """The metrics and the status of the servers of this process and of their other
+    workers.
 
     Args:
         reapers: Returns the reapers of this process; called for each request.
     Attributes:
-        metrics, status: ASGI applications that answer every GET. With several workers each sample
-            has the label `worker`, the process id. A worker that has had no connection yet has
-            nothing to report.
+        metrics, status: ASGI applications that answer every GET. With several workers
+            each sample has the label `worker`, the process id. A worker that has had no
+            connection yet has nothing to report.
     """
 
     def __init__(self, reapers: Callable[[], Iterable[AsyncioReaper]]) -> None:
@@ -47,8 +48,8 @@ class Reports:
         self.status: Application = _application(self._status_of_all)
 
     def join(self) -> None:
-        """Let the other workers ask this process, which has a connection now. To be called within
-        the running loop.
+        """Let the other workers ask this process, which has a connection now. To be
+        called within the running loop.
         """
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
@@ -92,15 +93,17 @@ def note_stopping() -> None:
 
 
 async def stopping(seconds: float) -> None:
-    """`note_stopping`, and return after *seconds*, `timeouts.drain_delay`: newcomers are served
-    meanwhile.
+    """`note_stopping`, and return after *seconds*, `timeouts.drain_delay`: newcomers
+    are served meanwhile.
     """
     note_stopping()
     await asyncio.sleep(seconds)
 
 
 async def ready(scope: Any, receive: Any, send: Any) -> None:
-    """An ASGI application for a readiness probe: 200, and 503 once this process is to stop."""
+    """An ASGI application for a readiness probe: 200, and 503 once this process is to
+    stop.
+    """
     if _STOPPING:
         await _respond(send, 503, "text/plain", b"stopping\n")
     else:
@@ -115,7 +118,9 @@ async def _respond(send: Any, status: int, kind: str, body: bytes) -> None:
 
 def _application(page: Page) -> Application:
     async def answer(scope: Any, receive: Any, send: Any) -> None:
-        """Answer GET with what the workers of this server report, everything else with 405."""
+        """Answer GET with what the workers of this server report, everything else
+        with 405.
+        """
         if scope["type"] != "http":
             raise RuntimeError(f"this application answers HTTP requests, not {scope['type']}")
         found = scope["method"] in ("GET", "HEAD")

@@ -1,17 +1,18 @@
 """Event streams that have gone quiet are pinged, before a proxy takes them for dead.
 
-The rule of this module: *a ping is written where nothing else is, or not at all*. It goes between
-two events; only once the headers are out; only while the application sends nothing and the client
-has taken all that was sent. Whatever cannot be read counts as inside of an event.
+The rule of this module: *a ping is written where nothing else is, or not at all*. It
+goes between two events; only once the headers are out; only while the application sends
+nothing and the client has taken all that was sent. Whatever cannot be read counts as
+inside of an event.
 
-All streams of a server lie in one ring, as in `reaper.core.ring`: a slot for each tick, and whoever
-writes stores the open tick. So a stream has no task and no timer, and writing costs it a store. A
-ping comes no earlier than `timeouts.stream_ping` after the last bytes, and at most one tick later,
-or a quarter of itself if that is less.
+All streams of a server lie in one ring, as in `reaper.core.ring`: a slot for each tick,
+and whoever writes stores the open tick. So a stream has no task and no timer, and
+writing costs it a store. A ping comes no earlier than `timeouts.stream_ping` after the
+last bytes, and at most one tick later, or a quarter of itself if that is less.
 
-The servers of asyncio send without waiting while there is room, so a ping needs no task either: its
-coroutine is run by hand. One that waits nevertheless is finished in a task, and until then what the
-application sends waits for it.
+The servers of asyncio send without waiting while there is room, so a ping needs no task
+either: its coroutine is run by hand. One that waits nevertheless is finished in a task,
+and until then what the application sends waits for it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ from ..driver.driver import Driver
 from ..policy.boundaries import BOUNDARY, EARLY, INSIDE, NEW, Kind, may_ping, without_mark
 
 USUAL = 15.0
-"""Seconds between two pings of a response that asks for them where `timeouts.stream_ping` is off."""
+"""Seconds between two pings of a response that asks for them where
+`timeouts.stream_ping` is off.
+"""
 
 TOGETHER = 64
 """Pings that are sent before the loop is let run again."""
@@ -62,8 +65,8 @@ class Quiet:
         owner: Whose response it is; None: it is over.
         kind: What can be written into it.
         stands: Where in an event it stands.
-        sends: How many messages of the application are being sent, the first one from the
-            beginning on; or `PINGING`.
+        sends: How many messages of the application are being sent, the first one from
+            the beginning on; or `PINGING`.
         tick: In which it has last written something.
     """
 
@@ -82,7 +85,8 @@ class Pings:
 
     Args:
         speaker: Sends for them.
-        config: `timeouts.stream_ping`, `server.stream_retry` and the tick are taken from it.
+        config: `timeouts.stream_ping`, `server.stream_retry` and the tick are taken
+            from it.
         driver: Its clock is used. It calls once in a tick while any stream is open.
     Attributes:
         sent: How many pings were sent.
@@ -105,7 +109,9 @@ class Pings:
         self.sent: int = 0
 
     def __len__(self) -> int:
-        """Streams in the ring; one that has ended may be among them for the time of one ping."""
+        """Streams in the ring; one that has ended may be among them for the time of one
+        ping.
+        """
         return self._lying
 
     # ---- what the application sends
@@ -113,7 +119,9 @@ class Pings:
     async def start(
         self, quiet: Quiet, send: Callable[[Any], Awaitable[Any]], message: Any, *, pinged: bool
     ) -> None:
-        """Send *message*, with which the response of *quiet* begins; *pinged*: it will be."""
+        """Send *message*, with which the response of *quiet* begins; *pinged*: it will
+        be.
+        """
         try:
             await send(message)
         except BaseException:
@@ -122,7 +130,9 @@ class Pings:
         self.begin(quiet, pinged=pinged)
 
     def begin(self, quiet: Quiet, *, pinged: bool) -> None:
-        """The first message of the response of *quiet* was sent; *pinged*: it will be pinged."""
+        """The first message of the response of *quiet* was sent; *pinged*: it will be
+        pinged.
+        """
         quiet.sends -= 1
         if pinged and quiet.owner is not None:
             self._add(quiet)
@@ -134,7 +144,9 @@ class Pings:
     async def goes_on(
         self, quiet: Quiet, send: Callable[[Any], Awaitable[Any]], message: Any
     ) -> None:
-        """Send *message*, which comes after the first one of the response of *quiet*."""
+        """Send *message*, which comes after the first one of the response of
+        *quiet*.
+        """
         while quiet.sends < 0:
             await self.pended(quiet)
         body = message.get("body", b"")
@@ -155,7 +167,9 @@ class Pings:
             quiet.stands = _after(quiet, body)
 
     def _first(self, quiet: Quiet, body: Any, message: Any) -> tuple[Any, Any]:
-        """The first bytes of the application, after a ping: *body* and *message* without a mark."""
+        """The first bytes of the application, after a ping: *body* and *message*
+        without a mark.
+        """
         if not quiet.kind.events:
             return body, message
         last = not message.get("more_body", False)
@@ -197,7 +211,9 @@ class Pings:
             self._speaker.run(self.ping(due))
 
     def advance(self, passed: int) -> list[Quiet]:
-        """Let *passed* ticks pass; return the streams that were quiet. They stay in the ring."""
+        """Let *passed* ticks pass; return the streams that were quiet. They stay in the
+        ring.
+        """
         slots, size = self._slots, len(self._slots)
         due: list[Quiet] = []
         old, self.tick = self.tick, self.tick + passed
@@ -232,14 +248,16 @@ class Pings:
         await _once()
 
     def retry(self, quiet: Quiet | None) -> None:
-        """Say when the client of *quiet*, whose stream is about to end, may come back."""
+        """Say when the client of *quiet*, whose stream is about to end, may come
+        back.
+        """
         if self._retry and quiet is not None and quiet.kind.events:
             seconds = self._retry * (1 + random.random())
             self.say(quiet, b"retry: %d\n\n" % round(seconds * 1000))
 
     def say(self, quiet: Quiet, data: bytes) -> bool:
-        """Write *data*, which begins and ends at a boundary, if *quiet* stands at one and nothing
-        waits to be sent. Returns whether that was done, or has begun.
+        """Write *data*, which begins and ends at a boundary, if *quiet* stands at one
+        and nothing waits to be sent. Returns whether that was done, or has begun.
         """
         owner, speaker = quiet.owner, self._speaker
         if owner is None or quiet.sends or not may_ping(quiet.stands) or quiet in self._held:

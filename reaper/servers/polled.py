@@ -1,9 +1,10 @@
-"""Guards for HTTP servers that are asked, not told: the phase of a connection is found out when it
-is due.
+"""Guards for HTTP servers that are asked, not told: the phase of a connection is found
+out when it is due.
 
-The rule of this module: *the server says whose turn it is, the kernel says since when*. While the
-server works, nothing is due. While the client has to send a request, only bytes that the server
-sent begin the timeout anew: a request that drips does not extend it.
+The rule of this module: *the server says whose turn it is, the kernel says since when*.
+While the server works, nothing is due. While the client has to send a request, only
+bytes that the server sent begin the timeout anew: a request that drips does not extend
+it.
 """
 
 from __future__ import annotations
@@ -34,10 +35,14 @@ LIMITED = (Phase.FIRST_BYTE, Phase.HEADERS, Phase.KEEP_ALIVE, Phase.BODY, Phase.
 
 
 class Face:
-    """Takes the part of a transport where a server has none. Each such server derives its own."""
+    """Takes the part of a transport where a server has none. Each such server derives
+    its own.
+    """
 
     def known(self) -> dict[str, Any]:
-        """The `socket` and the `peername` as they are now; without one that there is not."""
+        """The `socket` and the `peername` as they are now; without one that there is
+        not.
+        """
         raise NotImplementedError
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
@@ -69,7 +74,9 @@ class SocketFace(Face):
 
     @property
     def whose(self) -> Any:
-        """The server's object; None once it is freed. What stands for it is closing then."""
+        """The server's object; None once it is freed. What stands for it is closing
+        then.
+        """
         return self._whose()
 
     def known(self) -> dict[str, Any]:
@@ -78,8 +85,8 @@ class SocketFace(Face):
 
 
 def readable(ask: Ask) -> Ask:
-    """As *ask*, and IN_FLIGHT where that meets an attribute that is not there: what cannot be read is
-    in use.
+    """As *ask*, and IN_FLIGHT where that meets an attribute that is not there: what
+    cannot be read is in use.
     """
 
     def asked(transport: Any) -> Phase:
@@ -94,7 +101,9 @@ def readable(ask: Ask) -> Ask:
 _LIMITS: weakref.WeakKeyDictionary[
     AsyncioReaper, tuple[dict[Phase, float | None], Callable[[], float]]
 ] = weakref.WeakKeyDictionary()
-"""What `rules_of` has read from the settings of each reaper: its limits, and the age."""
+"""What `rules_of` has read from the settings of each reaper: its limits, and the
+age.
+"""
 
 
 def rules_of(
@@ -105,8 +114,8 @@ def rules_of(
     last: Callable[[Any], object] = say_nothing,
     invited: Callable[[Any], bool] = not_invited,
 ) -> Rules:
-    """The rules for a server that *ask* asks, by the config of *reaper*; *gone*, *farewell*, *last*
-    and *invited*: see `Rules`.
+    """The rules for a server that *ask* asks, by the config of *reaper*; *gone*,
+    *farewell*, *last* and *invited*: see `Rules`.
     """
     known = _LIMITS.get(reaper)
     if known is None:
@@ -123,8 +132,8 @@ def watch(
     ask: Ask,
     last: Callable[[Any], object] = say_nothing,
 ) -> None:
-    """Guard the connection of *transport*, for a server that lets no factory in. That it has ended
-    is known when *transport* is freed. *last*: see `Rules`.
+    """Guard the connection of *transport*, for a server that lets no factory in. That
+    it has ended is known when *transport* is freed. *last*: see `Rules`.
     """
     watch_by(reaper, transport, rules_of(reaper, ask, last=last))
 
@@ -150,7 +159,8 @@ def guard(
     Args:
         protocol_factory: The server's own.
         ask: Called with a transport: whose turn it is.
-        reaper: Watches the connections, by its config's `timeouts`; None: the loop's own.
+        reaper: Watches the connections, by its config's `timeouts`; None: the loop's
+            own.
         gone, farewell, last, invited: See `Rules`.
     """
     kernel_must_tell()

@@ -1,29 +1,32 @@
-"""Streams live as long as somebody reads them: an ASGI application around that of a server.
+"""Streams live as long as somebody reads them: an ASGI application around that of a
+server.
 
-The rule of this module: *who is told can still speak*. A response that is a stream never ends by
-itself, so a stop would wait for it until the drain is over, and then cut it. Here its application
-receives `http.disconnect` when the server is told to stop, and can go on sending. What has not
-ended `timeouts.drain_streams` later is ended for it: the last chunk is sent, and its task cancelled.
-So the client sees a whole response, and no reset.
+The rule of this module: *who is told can still speak*. A response that is a stream
+never ends by itself, so a stop would wait for it until the drain is over, and then cut
+it. Here its application receives `http.disconnect` when the server is told to stop, and
+can go on sending. What has not ended `timeouts.drain_streams` later is ended for it:
+the last chunk is sent, and its task cancelled. So the client sees a whole response, and
+no reset.
 
-With `timeouts.drain_window` streams are told one after the other, evenly over it: the first at once.
-Then `reaper.stopping()` is true in each of them at its own instant. A stream that is
-`timeouts.stream_age` old is told and ended likewise, with the reason `stream_age`; and with
-`server.stream_retry` a client is told first when it may come back. What keeps a quiet one alive
-behind a proxy is in `pings`.
+With `timeouts.drain_window` streams are told one after the other, evenly over it: the
+first at once. Then `reaper.stopping()` is true in each of them at its own instant. A
+stream that is `timeouts.stream_age` old is told and ended likewise, with the reason
+`stream_age`; and with `server.stream_retry` a client is told first when it may come
+back. What keeps a quiet one alive behind a proxy is in `pings`.
 
-Some frameworks cancel a stream when it receives that, and it cannot speak any more. So a program that
-asks `reaper.stopping()` is left alone first: its streams are told when `ALONE` of `drain_streams` is
-over, and have the rest of it. The rule is for all streams of a loop, for nobody knows by which
-of them the program has asked.
+Some frameworks cancel a stream when it receives that, and it cannot speak any more. So
+a program that asks `reaper.stopping()` is left alone first: its streams are told when
+`ALONE` of `drain_streams` is over, and have the rest of it. The rule is for all streams
+of a loop, for nobody knows by which of them the program has asked.
 
-A WebSocket is told likewise where the server does not do it: it is closed with 1012, its turn lying in
-`timeouts.drain_window`.
+A WebSocket is told likewise where the server does not do it: it is closed with 1012,
+its turn lying in `timeouts.drain_window`.
 
-A response is a stream if its content type is in `server.streams`, or if the application says so in
-`scope["extensions"]["reaper"]["stream"]`, True or False, before the response begins. Nothing else
-is one: a download takes as long as it takes. Beside that `stream_ping` and `stream_age`, True or False,
-say for one response whether it is pinged, and whether it ends at its age.
+A response is a stream if its content type is in `server.streams`, or if the application
+says so in `scope["extensions"]["reaper"]["stream"]`, True or False, before the response
+begins. Nothing else is one: a download takes as long as it takes. Beside that
+`stream_ping` and `stream_age`, True or False, say for one response whether it is
+pinged, and whether it ends at its age.
 """
 
 from __future__ import annotations
@@ -53,7 +56,9 @@ from .pings import Pings, Quiet
 App = Callable[..., Any]
 
 EXTENSION = "reaper"
-"""The key of the dict in `scope["extensions"]` in which an application says what its response is."""
+"""The key of the dict in `scope["extensions"]` in which an application says what its
+response is.
+"""
 
 ALONE = 0.75
 """The share of `timeouts.drain_streams` in which the streams of a program that asks
@@ -61,17 +66,23 @@ ALONE = 0.75
 """
 
 PER_SECOND = 100
-"""Turns in a second of `timeouts.drain_window`; the WebSockets of one turn are told together."""
+"""Turns in a second of `timeouts.drain_window`; the WebSockets of one turn are told
+together.
+"""
 
 ENDS = 2.0
-"""Seconds in which a stream that is too old has to end where `timeouts.drain_streams` is off."""
+"""Seconds in which a stream that is too old has to end where `timeouts.drain_streams`
+is off.
+"""
 
 MOST_TYPES = 100
 """Content types that are known; then all are forgotten."""
 
 
 Blocked = Callable[[Any, Any], bool]
-"""From `receive` and `send` of a request: whether its client has yet to take something."""
+"""From `receive` and `send` of a request: whether its client has yet to take
+something.
+"""
 
 
 def is_never_blocked(receive: Any, send: Any) -> bool:
@@ -80,8 +91,8 @@ def is_never_blocked(receive: Any, send: Any) -> bool:
 
 
 def route_of(scope: Any) -> str:
-    """Method and path of the request of *scope*: the path of its route where the framework names
-    that in the scope, as FastAPI does.
+    """Method and path of the request of *scope*: the path of its route where the
+    framework names that in the scope, as FastAPI does.
     """
     path = getattr(scope.get("route"), "path", None)
     return printable(f"{scope['method']} {path or scope['path']}")
@@ -125,13 +136,15 @@ class Streams:
 
     Args:
         app: The application.
-        config: `server.streams` says which content types are streams, `timeouts.drain_window` in
-            how many seconds streams and WebSockets have their turns.
-        driver: Of the reaper that watches the server's connections; None: streams are told to end,
-            and nothing else.
+        config: `server.streams` says which content types are streams,
+            `timeouts.drain_window` in how many seconds streams and WebSockets have
+            their turns.
+        driver: Of the reaper that watches the server's connections; None: streams are
+            told to end, and nothing else.
         talks: Whether WebSockets are told here; otherwise the server does that.
         blocked: Whether a client has yet to take something.
-        eager: Whether the server writes the headers of a response before its first bytes.
+        eager: Whether the server writes the headers of a response before its first
+            bytes.
     Attributes:
         app: The application.
         seconds: Once the streams were told: how long each of them has; None: not yet.
@@ -192,9 +205,10 @@ class Streams:
     # ---- the end
 
     def stop(self, seconds: float) -> None:
-        """Tell all streams and WebSockets that the server stops: the first at once, all within
-        `timeouts.drain_window`. A stream is ended *seconds* after it was told. One that begins
-        later is told at once. Does nothing if that was done before, or if *seconds* is 0.
+        """Tell all streams and WebSockets that the server stops: the first at once, all
+        within `timeouts.drain_window`. A stream is ended *seconds* after it was told.
+        One that begins later is told at once. Does nothing if that was done before, or
+        if *seconds* is 0.
 
         To be called within the running loop.
         """
@@ -227,8 +241,8 @@ class Streams:
         for exchange in exchanges:
             if exchange in self._open:
                 exchange.tell()
-        # Never in this pass of the loop: who is told and returns at once closes by itself, and two
-        # who close would get in each other's way.
+        # Never in this pass of the loop: who is told and returns at once closes by
+        # itself, and two who close would get in each other's way.
         self._later(seconds, self._end, exchanges)
 
     def _later(self, seconds: float, call: Callable[..., None], *arguments: Any) -> None:
@@ -256,8 +270,8 @@ class Streams:
     # ---- what is a stream
 
     def is_stream(self, said: object, headers: Any) -> bool:
-        """Whether the response with *headers* is a stream; *said*: what its application says, None:
-        nothing.
+        """Whether the response with *headers* is a stream; *said*: what its application
+        says, None: nothing.
         """
         if said is not None:
             return bool(said)
@@ -302,8 +316,8 @@ class Streams:
     def follow(
         self, owner: Any, said: dict[str, Any], method: str, message: Any
     ) -> tuple[Quiet | None, bool]:
-        """Follow the bytes of the stream of *owner*, which begins with *message*, if something may
-        be written into it; and whether it is pinged.
+        """Follow the bytes of the stream of *owner*, which begins with *message*, if
+        something may be written into it; and whether it is pinged.
         """
         wanted = said.get("stream_ping")
         pinged = self._pinged if wanted is None else bool(wanted)
@@ -343,16 +357,16 @@ TRAILERS: dict[str, Any] = {"type": "http.response.trailers", "headers": [], "mo
 """What ends a response whose beginning has announced trailers."""
 
 BEFORE, ORDINARY, STREAM, TOLD, COMPLETE = range(5)
-"""What an exchange is: its response has not begun; is none that ends never; is a stream; is a stream
-that was told to end; is a stream that is complete.
+"""What an exchange is: its response has not begun; is none that ends never; is a
+stream; is a stream that was told to end; is a stream that is complete.
 """
 
 
 class Exchange:
     """One request, and its response.
 
-    There is one for each request of a server, so the requests whose response is no stream pay for
-    it. Count the instructions of an exchange before and after a change.
+    There is one for each request of a server, so the requests whose response is no
+    stream pay for it. Count the instructions of an exchange before and after a change.
 
     Args:
         streams: Of the server.
@@ -392,7 +406,9 @@ class Exchange:
         scope["extensions"] = {EXTENSION: self._said, **given} if given else {EXTENSION: self._said}
 
     async def run(self) -> Any:
-        """Call the application. When it returns, a stream that was told is completed."""
+        """Call the application. When it returns, a stream that was told is
+        completed.
+        """
         self._task = asyncio.current_task()
         if self._streams.turns:
             self.take_turn()
@@ -408,11 +424,15 @@ class Exchange:
                 await self.returned()
 
     def has_cancelled(self) -> bool:
-        """Whether it was this exchange, and nobody else, that cancelled the application."""
+        """Whether it was this exchange, and nobody else, that cancelled the
+        application.
+        """
         return self._cancelled and self._task is not None and not self._task.uncancel()
 
     def take_turn(self) -> None:
-        """Whoever asks `reaper.stopping()` in this task is told at the instant of this stream."""
+        """Whoever asks `reaper.stopping()` in this task is told at the instant of this
+        stream.
+        """
         self._turn = Turn()
         take_turn(self._turn)
 
@@ -447,8 +467,8 @@ class Exchange:
         return self._said.get("stream_age") is not False
 
     def comes(self) -> None:
-        """The instant of its end has come: the client learns when to come back, the application
-        that the server stops.
+        """The instant of its end has come: the client learns when to come back, the
+        application that the server stops.
         """
         if (pings := self._streams.pings) is not None:
             pings.retry(self.quiet)
@@ -464,8 +484,8 @@ class Exchange:
 
     @types.coroutine
     def _unless_told(self, receiving: Coroutine[Any, Any, Any]) -> Generator[Any, Any, Any]:
-        """The result of *receiving*, which is driven by hand: so `tell` can end the waiting, and no
-        task has to be made for that.
+        """The result of *receiving*, which is driven by hand: so `tell` can end the
+        waiting, and no task has to be made for that.
         """
         resume: Callable[[Any], Any] = receiving.send
         given: Any = None
@@ -488,13 +508,15 @@ class Exchange:
                 return self.GONE
 
     def _is_cancelled(self) -> bool:
-        """Whether the task that receives was cancelled itself, and not only what it waits for."""
+        """Whether the task that receives was cancelled itself, and not only what it
+        waits for.
+        """
         task = asyncio.current_task()
         return task is not None and task.cancelling() > 0
 
     def send(self, message: Any) -> Any:
-        """Send *message*; return what to await. Before the response begins, and while it is a
-        stream, the message is looked at.
+        """Send *message*; return what to await. Before the response begins, and while
+        it is a stream, the message is looked at.
         """
         state = self._state
         if state != ORDINARY:
@@ -587,7 +609,9 @@ class Talk(Exchange):
         return self._send(message)
 
     async def end(self) -> None:
-        """Send the closing frame. The application has been told, and is not cancelled."""
+        """Send the closing frame. The application has been told, and is not
+        cancelled.
+        """
         await self._finish()
 
 

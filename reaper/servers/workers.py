@@ -1,9 +1,9 @@
 """The worker processes of one server: how one of them answers for all.
 
-The rule of this module: *nothing has to be configured*. Workers that have inherited one listening
-socket belong together, whichever program started them. Each listens under an abstract name that has
-the inode of that socket in it, and asks the others under theirs. Where there are no such names (not
-Linux), a worker knows of itself only.
+The rule of this module: *nothing has to be configured*. Workers that have inherited one
+listening socket belong together, whichever program started them. Each listens under an
+abstract name that has the inode of that socket in it, and asks the others under theirs.
+Where there are no such names (not Linux), a worker knows of itself only.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from ..driver.sockets import borrowed, credentials, listen_as, names_of, same_us
 from ..status import Page
 
 WAIT = 1.5
-"""Seconds that one worker waits for the answer of another: a stalled one is left out."""
+"""Seconds that one worker waits for the answer of another: a stalled one is left
+out.
+"""
 
 RETRY = 0.02
 """Seconds until a worker whose backlog is full is asked again."""
@@ -64,8 +66,8 @@ class Workers:
                 asking.close()
 
     def others(self) -> dict[int, list[str]]:
-        """The names of the other workers that have had a connection yet, by process id. Any process
-        may take such a name, so these are claims.
+        """The names of the other workers that have had a connection yet, by process id.
+        Any process may take such a name, so these are claims.
         """
         found: dict[int, list[str]] = {}
         for name in names_of(self._family) if self._family else ():
@@ -75,7 +77,9 @@ class Workers:
         return found
 
     async def ask(self, path: str) -> dict[int, bytes]:
-        """What each other worker answers for *path*, by process id; empty: no answer in time."""
+        """What each other worker answers for *path*, by process id; empty: no answer in
+        time.
+        """
         asked = [
             (pid, self._ask(pid, name, path))
             for pid, names in self.others().items()
@@ -103,8 +107,9 @@ class Workers:
 async def _connected(name: str) -> socket.socket:
     """Connect to the abstract *name*.
 
-    This is done by hand: uvloop's own connect takes no such names, and asyncio's does not know that
-    EAGAIN says of a Unix socket that its backlog is full and that no connect is under way.
+    This is done by hand: uvloop's own connect takes no such names, and asyncio's does
+    not know that EAGAIN says of a Unix socket that its backlog is full and that no
+    connect is under way.
     """
     while True:
         asking = socket.socket(socket.AF_UNIX)
@@ -127,7 +132,9 @@ async def _answered(pages: Mapping[str, Page], asking: socket.socket) -> None:
 
 
 def inherited() -> int:
-    """The least inode of the TCP sockets that this process listens on; 0: there is none."""
+    """The least inode of the TCP sockets that this process listens on; 0: there is
+    none.
+    """
     found = []
     for name in os.listdir("/proc/self/fd"):
         with suppress(OSError):

@@ -1,6 +1,6 @@
-"""For tests of your own, in any framework: a clock moved by hand, the obvious timer queue, and the
-kit for others. `reaper.testing.on_trio` and `on_asyncio` have `closings`, which serves clients and
-lets virtual time pass.
+"""For tests of your own, in any framework: a clock moved by hand, the obvious timer
+queue, and the kit for others. `reaper.testing.on_trio` and `on_asyncio` have
+`closings`, which serves clients and lets virtual time pass.
 
 Stability: public.
 """
@@ -24,7 +24,8 @@ __all__ = [
 
 
 class ManualClock:
-    """A monotonic clock in seconds that stands still until it is moved. Call it to read it.
+    """A monotonic clock in seconds that stands still until it is moved. Call it to read
+    it.
 
     Raises:
         InvalidArgument: *start* is not a finite number.
@@ -37,7 +38,8 @@ class ManualClock:
         return self._now
 
     def move(self, seconds: float) -> float:
-        """Move the clock forward by *seconds*, > 0 and finite, and return what it shows then.
+        """Move the clock forward by *seconds*, > 0 and finite, and return what it shows
+        then.
 
         Raises:
             InvalidArgument: *seconds* is anything else. State unchanged.

@@ -1,7 +1,7 @@
 """What a client of a server under test does, and what became of it.
 
-The rule of this module: *a client is a list of instants*. It has no code of its own, so the same list
-can be given to a server on trio and to one on asyncio.
+The rule of this module: *a client is a list of instants*. It has no code of its own, so
+the same list can be given to a server on trio and to one on asyncio.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from ..errors import InvalidArgument, shown
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A client that connects, sends at the instants that are given, and reads all the time.
+    """A client that connects, sends at the instants that are given, and reads all the
+    time.
 
     Attributes:
-        sends: Pairs of an instant and what is sent then, earliest first. Instants are seconds since
-            the client connected.
+        sends: Pairs of an instant and what is sent then, earliest first. Instants are
+            seconds since the client connected.
         leaves: The instant at which it closes its connection; None: it never does.
     Raises:
         InvalidArgument: an instant is not finite, or one comes before its predecessor.
@@ -41,8 +42,8 @@ class Closing:
     """What a client saw.
 
     Attributes:
-        at: When the server closed its connection, seconds since the client connected. None: it never
-            did; the client left, or time was over.
+        at: When the server closed its connection, seconds since the client connected.
+            None: it never did; the client left, or time was over.
         heard: All that the server sent.
     """
 

@@ -1,9 +1,9 @@
-"""The conformance kit for timer queues: stories, each told to a fresh queue, with books kept beside
-it.
+"""The conformance kit for timer queues: stories, each told to a fresh queue, with books
+kept beside it.
 
-*Every promise is checked after every step*, by the books; a story only makes trouble, such as timer
-queues in production have had. A broken promise is raised explicitly, so that `python -O` keeps it,
-with the steps that led to it.
+*Every promise is checked after every step*, by the books; a story only makes trouble,
+such as timer queues in production have had. A broken promise is raised explicitly, so
+that `python -O` keeps it, with the steps that led to it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from ..core.ticks import deadline_to_tick
 from ..core.wheel import TimerEntry, TimerQueue
 
 RADICES = (2, 3, 8, 10, 16, 20, 32, 60, 64, 100, 128, 256, 512, 1000, 1024, 4096)
-"""Wheel sizes that a queue under test may plausibly have inside: revolutions of each are tried, at
-every level.
+"""Wheel sizes that a queue under test may plausibly have inside: revolutions of each
+are tried, at every level.
 """
 
 HORIZON = 2**62
@@ -28,8 +28,8 @@ HORIZON = 2**62
 
 
 class NotConforming(AssertionError):
-    """A timer queue broke a promise of `TimerQueue`. The message says which, where, and after which
-    steps.
+    """A timer queue broke a promise of `TimerQueue`. The message says which, where, and
+    after which steps.
     """
 
 
@@ -37,16 +37,16 @@ def check_timer_queue(make: Callable[..., TimerQueue[Any]]) -> None:
     """Run the conformance kit on a timer queue.
 
     Args:
-        make: Called many times as `make(tick=..., start=...)`, both ints; must return an empty
-            queue with that tick and its clock at *start*. One that takes no arguments must return a
-            queue of tick 1 that starts at 0.
+        make: Called many times as `make(tick=..., start=...)`, both ints; must return
+            an empty queue with that tick and its clock at *start*. One that takes no
+            arguments must return a queue of tick 1 that starts at 0.
 
     Raises:
         NotConforming: at the first broken promise.
         TypeError: *make* can be called in neither way.
 
-    Not guaranteed: speed and memory are not looked at, nor the order of equal deadlines once one
-    was rescheduled.
+    Not guaranteed: speed and memory are not looked at, nor the order of equal deadlines
+    once one was rescheduled.
 
     Cost: about a second for a queue in pure Python.
     """
@@ -81,7 +81,9 @@ def _accepts(make: Callable[..., Any], **arguments: int) -> bool:
 
 
 class Books:
-    """Drives one queue, keeps the books in a dict, and compares the two after every step."""
+    """Drives one queue, keeps the books in a dict, and compares the two after every
+    step.
+    """
 
     make: Callable[..., TimerQueue[Any]]
     tick: int
@@ -210,16 +212,16 @@ class Books:
             )
 
     def latest_instant(self, deadline: int) -> int:
-        """When a timer scheduled now must be handed out: at once, or at its deadline rounded up to
-        the tick.
+        """When a timer scheduled now must be handed out: at once, or at its deadline
+        rounded up to the tick.
         """
         return (
             self.now if deadline <= self.now else deadline_to_tick(deadline, self.tick) * self.tick
         )
 
     def follow_next_expiry(self, limit: int) -> None:
-        """Advance from one `next_expiry` to the next until nothing waits, which must take at most
-        *limit* steps.
+        """Advance from one `next_expiry` to the next until nothing waits, which must
+        take at most *limit* steps.
         """
         for _ in range(limit):
             upcoming = self.queue.next_expiry()

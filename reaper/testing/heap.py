@@ -1,5 +1,5 @@
-"""The obvious timer queue, right by inspection: the yardstick in tests and benchmarks, so it does
-nothing clever.
+"""The obvious timer queue, right by inspection: the yardstick in tests and benchmarks,
+so it does nothing clever.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ T = TypeVar("T")
 
 
 class HeapTimerQueue(Generic[T]):
-    """The obvious `TimerQueue`: a heap whose dead entries are skipped when they come up. Exact to
-    the unit, no ticks.
+    """The obvious `TimerQueue`: a heap whose dead entries are skipped when they come
+    up. Exact to the unit, no ticks.
 
-    O(log n) to schedule, O(1) to cancel; a dead entry keeps its memory until it comes up.
+    O(log n) to schedule, O(1) to cancel; a dead entry keeps its memory until it comes
+    up.
     """
 
     def __init__(self, start: int = 0) -> None:

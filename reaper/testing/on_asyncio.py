@@ -1,7 +1,8 @@
 """A server of your own on asyncio, its clients, and time that passes at once.
 
-The rule of this module: *nobody waits*. The loop's clock jumps to the next timer as soon as no
-socket of the loop has anything to say. Connections are real ones, over the loopback.
+The rule of this module: *nobody waits*. The loop's clock jumps to the next timer as
+soon as no socket of the loop has anything to say. Connections are real ones, over the
+loopback.
 
 Stability: public.
 """
@@ -40,7 +41,8 @@ class _Jumping(selectors.DefaultSelector):
 class VirtualLoop(asyncio.SelectorEventLoop):
     """asyncio's own loop, whose time is virtual: whatever sleeps, sleeps no real time.
 
-    Not for what waits on other threads or processes: the clock does not know that they work.
+    Not for what waits on other threads or processes: the clock does not know that they
+    work.
     """
 
     def __init__(self) -> None:
@@ -61,16 +63,17 @@ def closings(
     config: ReaperConfig | None = None,
     until: float = 86_400.0,
 ) -> list[Closing]:
-    """Serve *clients* by *handler* as `reaper.asyncio.start_server` does, and say when each was
-    closed.
+    """Serve *clients* by *handler* as `reaper.asyncio.start_server` does, and say when
+    each was closed.
 
     Args:
         handler: Takes a reader and a writer, as for `asyncio.start_server`.
         clients: They all connect at the beginning.
         idle, tick: As in `reaper.asyncio.start_server`.
-        config: As there. Its `timeouts.vanished` has to be 0s, as it is without a config: the
-            kernel, which would be asked, knows nothing of virtual time.
-        until: Seconds of virtual time after which whoever is still connected is left alone.
+        config: As there. Its `timeouts.vanished` has to be 0s, as it is without a
+            config: the kernel, which would be asked, knows nothing of virtual time.
+        until: Seconds of virtual time after which whoever is still connected is left
+            alone.
 
     Returns:
         What became of each client, in their order.
@@ -78,7 +81,8 @@ def closings(
     Raises:
         InvalidArgument: by name and value.
 
-    Cost: milliseconds, however long the timeouts are; a descriptor per client and connection.
+    Cost: milliseconds, however long the timeouts are; a descriptor per client and
+    connection.
     """
     check_timeout("until", until)
     if config is None:

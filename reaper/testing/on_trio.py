@@ -1,6 +1,7 @@
 """A server of your own on trio, its clients, and time that passes at once.
 
-The rule of this module: *nobody waits*. Time is trio's MockClock, connections are in memory.
+The rule of this module: *nobody waits*. Time is trio's MockClock, connections are in
+memory.
 
 Stability: public.
 """
@@ -34,23 +35,26 @@ def closings(
     config: ReaperConfig | None = None,
     until: float = 86_400.0,
 ) -> list[Closing]:
-    """Serve *clients* by *handler* as `reaper.trio.serve_tcp` does, and say when each was closed.
+    """Serve *clients* by *handler* as `reaper.trio.serve_tcp` does, and say when each
+    was closed.
 
     Args:
         handler: Takes a stream; receiving counts as activity.
         clients: They all connect at the beginning.
         idle, tick, config: As in `reaper.trio.serve_tcp`.
-        until: Seconds of virtual time after which whoever is still connected is left alone.
+        until: Seconds of virtual time after which whoever is still connected is left
+            alone.
 
     Returns:
         What became of each client, in their order.
 
     Raises:
-        InvalidArgument: by name and value; and whatever *handler* raises, but for a stream that
-            the client or reaper has closed.
+        InvalidArgument: by name and value; and whatever *handler* raises, but for a
+            stream that the client or reaper has closed.
 
-    Cost: milliseconds, however long the timeouts are. A handler that sleeps by trio sleeps in
-    virtual time, too; one that waits for a thread or a real socket does not belong here.
+    Cost: milliseconds, however long the timeouts are. A handler that sleeps by trio
+    sleeps in virtual time, too; one that waits for a thread or a real socket does not
+    belong here.
     """
     check_timeout("until", until)
     found = [Closing(None, b"") for _ in clients]

@@ -1,8 +1,9 @@
-"""`python -m reaper top`: its flags, and the loop that asks, draws and waits until Ctrl-C.
+"""`python -m reaper top`: its flags, and the loop that asks, draws and waits until
+Ctrl-C.
 
-The rule of this module: *in a pipe it prints once and ends; on a terminal it outlives the server it
-watches*. Every `reaper` command knows these flags, so the modules that draw and that speak HTTP are
-imported where they are needed.
+The rule of this module: *in a pipe it prints once and ends; on a terminal it outlives
+the server it watches*. Every `reaper` command knows these flags, so the modules that
+draw and that speak HTTP are imported where they are needed.
 """
 
 from __future__ import annotations

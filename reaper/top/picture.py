@@ -1,7 +1,8 @@
-"""Reckons what is shown from a status document: sums over the workers, rates, bounds of lateness.
+"""Reckons what is shown from a status document: sums over the workers, rates, bounds of
+lateness.
 
-The rule of this module: *what is not known is None, never zero*. It is pure: documents in, numbers
-out.
+The rule of this module: *what is not known is None, never zero*. It is pure: documents
+in, numbers out.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ PHASE, ADDRESS = "phase", "address"
 """What connections are counted by."""
 
 IN_FLIGHT = "in_flight"
-"""The phase of a connection that cannot expire now, because a request is being answered."""
+"""The phase of a connection that cannot expire now, because a request is being
+answered.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +32,9 @@ class PhaseRow:
     """Seconds; None: no timeout, or none is known."""
     connections: int
     idle: tuple[int, ...]
-    """Counts by silence: one per bound of `Picture.idle_bounds`, and one for longer silences."""
+    """Counts by silence: one per bound of `Picture.idle_bounds`, and one for longer
+    silences.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +66,8 @@ class Picture:
     counts: Mapping[str, int]
     """How many were averted, moved, and late so far."""
     lateness: tuple[tuple[float, ...], tuple[int, ...], tuple[int, ...]] | None
-    """The bounds of the buckets, the counts by the least that each lateness can have been, and the
-    counts by the most.
+    """The bounds of the buckets, the counts by the least that each lateness can have
+    been, and the counts by the most.
     """
     loop: Mapping[str, float] | None
     pressures: tuple[Mapping[str, Any], ...] = field(default=())
@@ -195,7 +200,8 @@ def quantile(bounds: Sequence[float], counts: Sequence[int], share: float) -> fl
 
 
 def rates(before: Picture | None, now: Picture) -> dict[str, float]:
-    """Closes per second since *before*, by reason, and the share of a core that reaper used, `cpu`.
+    """Closes per second since *before*, by reason, and the share of a core that reaper
+    used, `cpu`.
 
     Empty: there is no picture before, or a worker was replaced in between.
     """

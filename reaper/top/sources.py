@@ -1,6 +1,7 @@
 """The sources of a picture: a server's own status, or the kernel.
 
-The rule of this module: *a source that cannot answer says why in one line*, and may be asked again.
+The rule of this module: *a source that cannot answer says why in one line*, and may be
+asked again.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from ..status import IDLE_BOUNDS, SCHEMA
 from .picture import PHASE
 
 TIMEOUT = 5.0
-"""Seconds that a server has for its answer: an event loop may well stall for so long."""
+"""Seconds that a server has for its answer: an event loop may well stall for so
+long.
+"""
 
 LARGEST = 16 << 20
 """The most bytes of an answer that are read."""
@@ -31,7 +34,8 @@ class Unreachable(ReaperError):
 
 
 class Http:
-    """The status that a server serves at *url*: `http://127.0.0.1:9180`, or with a path.
+    """The status that a server serves at *url*: `http://127.0.0.1:9180`, or with a
+    path.
 
     Raises:
         ReaperError: *url* is no such URL.
@@ -54,8 +58,11 @@ class Http:
         )
 
     def ask(self) -> dict[str, Any]:
-        """Ask for a status document, for at most `TIMEOUT` seconds. Raises Unreachable."""
-        # Imported here: every `reaper` command knows this module, and few of them speak HTTP.
+        """Ask for a status document, for at most `TIMEOUT` seconds. Raises
+        Unreachable.
+        """
+        # Imported here: every `reaper` command knows this module, and few of them speak
+        # HTTP.
         import http.client
         import urllib.request
         from urllib.error import HTTPError
@@ -89,14 +96,15 @@ class Http:
 
 
 class Kernel:
-    """The connections of a process and its children, of any server, as the kernel sees them. Linux.
+    """The connections of a process and its children, of any server, as the kernel sees
+    them. Linux.
 
     Args:
-        by: What they are counted by: PHASE, or ADDRESS, that of the client, which then stands in
-            the place of the phase.
+        by: What they are counted by: PHASE, or ADDRESS, that of the client, which then
+            stands in the place of the phase.
     Raises:
-        ReaperError: there is no such process, its descriptors may not be read, or it listens
-            nowhere.
+        ReaperError: there is no such process, its descriptors may not be read, or it
+            listens nowhere.
         NotInstalled: there is no psutil.
     """
 
@@ -111,7 +119,9 @@ class Kernel:
         self._target = ByPid(pid, Linux(pid))
 
     def ask(self) -> dict[str, Any]:
-        """Make a status document. Raises Unreachable. Cost: about 10 us per connection."""
+        """Make a status document. Raises Unreachable. Cost: about 10 us per
+        connection.
+        """
         from ..attach.kernel import Refusal
         from ..attach.netlink import addresses_of
 
@@ -154,7 +164,8 @@ class Kernel:
 
 
 def _phase_of(seen: Any) -> str:
-    """What a connection waits for, by what the kernel knows of it, in at most twelve characters.
+    """What a connection waits for, by what the kernel knows of it, in at most twelve
+    characters.
 
     A question that came within one jiffy of the answer before looks answered.
     """

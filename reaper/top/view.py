@@ -1,7 +1,7 @@
 """Draws a picture as lines for a terminal of any size; it needs rich.
 
-The rule of this module: *a line is never wrapped, and what matters most stands first*. A narrow
-terminal gets fewer columns, a low one fewer rows.
+The rule of this module: *a line is never wrapped, and what matters most stands first*.
+A narrow terminal gets fewer columns, a low one fewer rows.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ COMING = {
 }
 """The columns of what is due next, after its name, and their widths."""
 SHORTEST_NAME = len("255.255.255.255:65535")
-"""The least room for a name. Where there is less, the timeout is left out, then the phase."""
+"""The least room for a name. Where there is less, the timeout is left out, then the
+phase.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +258,8 @@ def _coming(picture: Picture, frame: Frame) -> list[Text]:
         if frame.width < SHORTEST_NAME + 1 + sum(COMING[each] for each in columns):
             columns = [each for each in columns if each != spared]
     room = frame.width - 1 - sum(COMING[each] for each in columns)
-    # No wider than the table above: numbers far from the names they belong to are hard to read.
+    # No wider than the table above: numbers far from the names they belong to are hard
+    # to read.
     room = min(
         room,
         PHASE_WIDTH

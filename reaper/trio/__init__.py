@@ -1,13 +1,14 @@
-"""The adapter for trio: one task for all connections, and the closing of those that have gone
-silent.
+"""The adapter for trio: one task for all connections, and the closing of those that
+have gone silent.
 
-The rule of this room: *it is the only one that imports trio, and all of trio's waiting is in it*.
-What decides is `reaper.driver`. Read `reaper` (the task), `connection`, `streams`, `serve`; then,
-for connections without a task, `parking`, `parked_streams`, `task_pool`, `linger` and `tls`; then
-`accepting` and `status`.
+The rule of this room: *it is the only one that imports trio, and all of trio's waiting
+is in it*. What decides is `reaper.driver`. Read `reaper` (the task), `connection`,
+`streams`, `serve`; then, for connections without a task, `parking`, `parked_streams`,
+`task_pool`, `linger` and `tls`; then `accepting` and `status`.
 
 Here is what programs call. A server of your own finds the rest in these modules:
-`accepting.accept`, `parking.Parked`, `linger.Silent`, `streams.SocketStream`, `tls.TlsSession`.
+`accepting.accept`, `parking.Parked`, `linger.Silent`, `streams.SocketStream`,
+`tls.TlsSession`.
 
 Stability: public.
 """

@@ -1,8 +1,9 @@
 """The accept loop of every server here.
 
-The rule of this module: *no error of one connection ends a server*. What went wrong with it before
-it was accepted is skipped; a process without descriptors or memory pauses and leaves newcomers in
-the backlog; only an error of the listening socket itself is raised.
+The rule of this module: *no error of one connection ends a server*. What went wrong
+with it before it was accepted is skipped; a process without descriptors or memory
+pauses and leaves newcomers in the backlog; only an error of the listening socket itself
+is raised.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ ACCEPTS_PER_PASS = 64
 """Connections accepted before the loop is let run again."""
 
 ACCEPT_PAUSE = 0.1
-"""Seconds until the next attempt after a burst that ended for want of resources, or that brought
-nothing but errors.
+"""Seconds until the next attempt after a burst that ended for want of resources, or
+that brought nothing but errors.
 """
 
 _NAMES = """
@@ -30,8 +31,8 @@ EHOSTUNREACH ENONET EOPNOTSUPP ESOCKTNOSUPPORT ETIMEDOUT EPERM EPIPE EINTR
 """
 
 PASSED_OVER = frozenset(getattr(errno, name) for name in _NAMES.split() if hasattr(errno, name))
-"""Errors of the connection that would have been next: accept(2) reports what the network or a
-firewall did to it.
+"""Errors of the connection that would have been next: accept(2) reports what the
+network or a firewall did to it.
 """
 
 EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
@@ -39,15 +40,17 @@ EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 def after(error: OSError) -> Literal["next", "pause", "raise"]:
-    """What to do after accept(2) failed with *error*: try the next one, pause, or give up."""
+    """What to do after accept(2) failed with *error*: try the next one, pause, or give
+    up.
+    """
     return (
         "next" if error.errno in PASSED_OVER else "pause" if error.errno in EXHAUSTED else "raise"
     )
 
 
 async def until_welcome(reaper: Reaper) -> None:
-    """Return when *reaper* is `accepting`: new connections are welcome. The pressure is read anew
-    if more have come than the last reading holds for.
+    """Return when *reaper* is `accepting`: new connections are welcome. The pressure is
+    read anew if more have come than the last reading holds for.
     """
     reaper.reread()
     while not reaper.accepting:
@@ -63,14 +66,14 @@ async def accept(
 ) -> NoReturn:
     """Accept from *listening* until cancelled, and leave it open then.
 
-    Accepts in bursts: one connection per scheduling pass starves newcomers when thousands of others
-    keep each pass busy. Out of descriptors or memory it pauses instead of failing: the kernel's
-    backlog holds newcomers meanwhile.
+    Accepts in bursts: one connection per scheduling pass starves newcomers when
+    thousands of others keep each pass busy. Out of descriptors or memory it pauses
+    instead of failing: the kernel's backlog holds newcomers meanwhile.
 
     Args:
         listening: Of the standard library; it is made non-blocking.
-        serve: Called with each new connection, a non-blocking socket that is *serve*'s to close.
-            Must not block.
+        serve: Called with each new connection, a non-blocking socket that is *serve*'s
+            to close. Must not block.
         welcome: Awaited before each burst: it may keep the door shut.
         failed: Called with each error that was skipped, or that made it pause.
     Raises:
@@ -92,15 +95,15 @@ async def accept(
 
 
 def accept_burst(listening: socket.socket) -> tuple[list[socket.socket], list[OSError], bool]:
-    """Accept what waits at *listening*, a non-blocking socket, but no more than `ACCEPTS_PER_PASS`.
-    Never waits.
+    """Accept what waits at *listening*, a non-blocking socket, but no more than
+    `ACCEPTS_PER_PASS`. Never waits.
 
     Returns:
-        The new connections, oldest first, non-blocking; what went wrong; and whether to pause
-        before the next burst.
+        The new connections, oldest first, non-blocking; what went wrong; and whether to
+        pause before the next burst.
     Raises:
-        OSError: *listening* itself is of no use (closed, not listening). What was accepted before
-            is closed.
+        OSError: *listening* itself is of no use (closed, not listening). What was
+            accepted before is closed.
     """
     accepted: list[socket.socket] = []
     errors: list[OSError] = []

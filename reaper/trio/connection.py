@@ -1,5 +1,5 @@
-"""`Connection`: one watched connection of a trio program, a block that ends when the connection is
-reaped; its stream.
+"""`Connection`: one watched connection of a trio program, a block that ends when the
+connection is reaped; its stream.
 
 The rule of this module: *the block swallows the reaper's cancellation and no other*.
 """
@@ -17,21 +17,23 @@ from ..driver.watched import Watched
 from ..errors import InvalidArgument, shown
 
 ENDS = 2
-"""Ends of file in a row that a receive returns at once. What asks on and on, because it takes them
-for a pause, would have the loop for itself until it is reaped; it waits `END_PAUSE` for each
-further one."""
+"""Ends of file in a row that a receive returns at once. What asks on and on, because it
+takes them for a pause, would have the loop for itself until it is reaped; it waits
+`END_PAUSE` for each further one.
+"""
 
 END_PAUSE = 0.1
 """Seconds."""
 
 
 class Connection(Watched):
-    """One watched connection, made by `TrioReaper.watch`; a context manager with cancel-scope
-    semantics of its own.
+    """One watched connection, made by `TrioReaper.watch`; a context manager with
+    cancel-scope semantics of its own.
 
-    When the connection is reaped, the body of its `with` block is cancelled with a readable reason,
-    the block swallows that cancellation and no other, and `reaped` and `reason` tell about it
-    afterwards. Its other attributes and methods are those of `reaper.driver.Watched`.
+    When the connection is reaped, the body of its `with` block is cancelled with a
+    readable reason, the block swallows that cancellation and no other, and `reaped` and
+    `reason` tell about it afterwards. Its other attributes and methods are those of
+    `reaper.driver.Watched`.
     """
 
     __slots__ = ("_given", "_scope", "_socket", "_stream")
@@ -45,8 +47,9 @@ class Connection(Watched):
 
     @property
     def stream(self) -> WatchedStream:
-        """The stream that `watch` was given, with which it is known whose turn it is: every receive
-        touches, and a drain ends the connection when nothing but a receive goes on.
+        """The stream that `watch` was given, with which it is known whose turn it is:
+        every receive touches, and a drain ends the connection when nothing but a
+        receive goes on.
 
         Raises:
             InvalidArgument: `watch` was given none, or a bare socket.
@@ -84,19 +87,21 @@ class Connection(Watched):
 
     @property
     def own_socket(self) -> Any:
-        """The interpreter's or trio's, at the bottom of its stream; None if there is none."""
+        """The interpreter's or trio's, at the bottom of its stream; None if there is
+        none.
+        """
         found = self._socket
         return found if isinstance(found, stdlib_socket | trio.socket.SocketType) else None
 
 
 class WatchedStream(trio.abc.HalfCloseableStream):
-    """A stream that touches its `connection` whenever bytes are received. Everything else goes to
-    the `inner` stream.
+    """A stream that touches its `connection` whenever bytes are received. Everything
+    else goes to the `inner` stream.
 
-    While a receive waits, and only then, a drain knows the connection for idle. Sending does not
-    touch: a peer that is gone would be kept alive by what is sent to it. A handler that sends for
-    longer than the timeout without hearing anything wraps that in
-    `with stream.connection.in_use():`.
+    While a receive waits, and only then, a drain knows the connection for idle. Sending
+    does not touch: a peer that is gone would be kept alive by what is sent to it. A
+    handler that sends for longer than the timeout without hearing anything wraps that
+    in `with stream.connection.in_use():`.
     """
 
     def __init__(self, inner: trio.abc.Stream, connection: Connection) -> None:
@@ -146,8 +151,8 @@ class WatchedStream(trio.abc.HalfCloseableStream):
 
 
 def socket_of(stream: object | None) -> Any:
-    """The socket at the bottom of *stream*, through any TLS around it; itself if it is one; None if
-    there is none.
+    """The socket at the bottom of *stream*, through any TLS around it; itself if it is
+    one; None if there is none.
 
     Raises:
         InvalidArgument: *stream* is neither None, a stream nor a socket.

@@ -1,11 +1,12 @@
 """How long a task waits for more before its connection is parked.
 
-The rule of this module: *a busy connection keeps its task as long as few do*. Lingering spares a
-client that asks again soon the making of a new task. But tasks that only wait must stay few: when
-many clients come at once, each of them would have a task for a moment, and the memory of all those
-tasks is not given back. So at most `FEWEST` wait at a time, and one more for each whose wait was
-worth it, up to `LINGERERS`. Those that wait already are not sent away for another: of many clients
-that ask in turn, the longest waiting is the very one that asks next.
+The rule of this module: *a busy connection keeps its task as long as few do*. Lingering
+spares a client that asks again soon the making of a new task. But tasks that only wait
+must stay few: when many clients come at once, each of them would have a task for a
+moment, and the memory of all those tasks is not given back. So at most `FEWEST` wait at
+a time, and one more for each whose wait was worth it, up to `LINGERERS`. Those that
+wait already are not sent away for another: of many clients that ask in turn, the
+longest waiting is the very one that asks next.
 """
 
 from __future__ import annotations
@@ -15,19 +16,19 @@ from typing import NoReturn, Protocol
 import trio
 
 FEWEST, LINGERERS = 8, 64
-"""Tasks of one parking lot that may wait at the same time: `FEWEST` always, `LINGERERS` at most,
-which is less than a MB. Where no more clients than `LINGERERS` ask again and again, none of them is
-parked after a while.
+"""Tasks of one parking lot that may wait at the same time: `FEWEST` always, `LINGERERS`
+at most, which is less than a MB. Where no more clients than `LINGERERS` ask again and
+again, none of them is parked after a while.
 """
 
 
 class Silent(BaseException):
-    """Raised in a handler whose connection has gone silent. Let it pass, and the connection is
-    parked.
+    """Raised in a handler whose connection has gone silent. Let it pass, and the
+    connection is parked.
 
-    Like `trio.Cancelled` it is no Exception, so that no handler swallows it by accident. A
-    `finally` of the handler runs at every silence; to close the stream there, as
-    `async with stream:` does, ends this handler's use of it only.
+    Like `trio.Cancelled` it is no Exception, so that no handler swallows it by
+    accident. A `finally` of the handler runs at every silence; to close the stream
+    there, as `async with stream:` does, ends this handler's use of it only.
     """
 
 
@@ -44,10 +45,12 @@ class Lingering:
     """The tasks that wait for the next bytes of their connection.
 
     Args:
-        seconds: How long each waits at least; it waits at most twice as long. With 0 none waits.
+        seconds: How long each waits at least; it waits at most twice as long. With 0
+            none waits.
         parks: With False each waits until there are bytes.
     Attributes:
-        at_once: Whether nobody waits, so that a connection is parked without asking here.
+        at_once: Whether nobody waits, so that a connection is parked without asking
+            here.
     """
 
     def __init__(self, seconds: float, *, parks: bool) -> None:
@@ -117,7 +120,8 @@ class Lingering:
             self._disturb(one)
 
     def _disturb(self, one: Lingerer) -> None:
-        # Its wait ends as if its descriptor had been closed; `wait` tells the two apart.
+        # Its wait ends as if its descriptor had been closed; `wait` tells the two
+        # apart.
         if self._waiting.pop(one, None) is not None and one.fileno() >= 0:
             one.disturbed = True
             trio.lowlevel.notify_closing(one.fileno())

@@ -1,8 +1,10 @@
-"""The streams of parked connections: what a handler is given while it runs, plain or with TLS.
+"""The streams of parked connections: what a handler is given while it runs, plain or
+with TLS.
 
-The rule of this module: *a receive that would have to wait ends the handler*. It lingers as long as
-its lot allows (`linger`), and then raises `Silent`; the lot parks the connection. A stream is made
-for each run of the handler; with TLS it is kept, because the session has to be.
+The rule of this module: *a receive that would have to wait ends the handler*. It
+lingers as long as its lot allows (`linger`), and then raises `Silent`; the lot parks
+the connection. A stream is made for each run of the handler; with TLS it is kept,
+because the session has to be.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ from .tls import TlsSession
 
 
 class Lot(Protocol):
-    """What a stream needs of the parking lot that its connection belongs to: a `ParkingLot`."""
+    """What a stream needs of the parking lot that its connection belongs to: a
+    `ParkingLot`.
+    """
 
     driver: Driver
     lingering: Lingering
@@ -33,7 +37,9 @@ class Lot(Protocol):
 
 
 class Place(Reapable):
-    """What a stream needs of its connection, besides what the driver needs of it: a `Parked`."""
+    """What a stream needs of its connection, besides what the driver needs of it: a
+    `Parked`.
+    """
 
     __slots__ = ()
 
@@ -42,23 +48,24 @@ class Place(Reapable):
 
 
 class ParkableStream(SocketStream):
-    """A connection of a parking lot while its handler runs: a stream, and the handler's way to the
-    reaper.
+    """A connection of a parking lot while its handler runs: a stream, and the handler's
+    way to the reaper.
 
-    Every receive touches the connection by itself. A receive that would have to wait raises
-    `Silent`. The first receive and the first send of a handler can be cancelled, but they let no
-    other task run: they go on at once.
+    Every receive touches the connection by itself. A receive that would have to wait
+    raises `Silent`. The first receive and the first send of a handler can be cancelled,
+    but they let no other task run: they go on at once.
 
     Attributes:
         parked: The connection, which stays when the handler is gone.
-        scope: A reap cancels it. A handler that has something to do after a reap enters a scope of
-            its own.
+        scope: A reap cancels it. A handler that has something to do after a reap enters
+            a scope of its own.
         reason: Why the reaper ended the handler, or None.
         disturbed: Whether the receive that waits is to raise `Silent` now.
-        silenced: Whether a receive of this run of the handler has raised `Silent` before.
+        silenced: Whether a receive of this run of the handler has raised `Silent`
+            before.
         ended: Whether the peer had sent its end of file when the handler was started.
-        may_park: Whether a receive may park the connection. Switch it off while the handler is in
-            the middle of something.
+        may_park: Whether a receive may park the connection. Switch it off while the
+            handler is in the middle of something.
     """
 
     __slots__ = (
@@ -102,9 +109,10 @@ class ParkableStream(SocketStream):
         return -1 if self._closed else self.parked.fd
 
     def read_now(self, most: int) -> bytes:
-        # A read that was given less than it asked for has taken all there was, so the next one need
-        # not ask the kernel: the epoll tells of what came since. Once the peer's end of file is
-        # there, it has to ask, because that is read only after the last bytes.
+        # A read that was given less than it asked for has taken all there was, so the
+        # next one need not ask the kernel: the epoll tells of what came since. Once the
+        # peer's end of file is there, it has to ask, because that is read only after
+        # the last bytes.
         fd = self.fileno()
         if self._drained and fd >= 0:
             self._drained = False
@@ -132,8 +140,9 @@ class ParkableStream(SocketStream):
     def close(self) -> None:
         """Close at once. You may call it any number of times.
 
-        While a handler ends because of `Silent` (`async with stream:`, a `finally`) this closes
-        only the handler's stream: the connection is parked, and its next handler gets a stream.
+        While a handler ends because of `Silent` (`async with stream:`, a `finally`)
+        this closes only the handler's stream: the connection is parked, and its next
+        handler gets a stream.
         """
         if self.silenced:
             self._closed = True
@@ -150,7 +159,9 @@ class ParkableStream(SocketStream):
         return stopping()
 
     def suspend(self) -> bool:
-        """Exempt the connection from reaping until `resume`; see `Connection.suspend`."""
+        """Exempt the connection from reaping until `resume`; see
+        `Connection.suspend`.
+        """
         return self.parked.lease.suspend()
 
     def resume(self) -> bool:
@@ -180,13 +191,13 @@ class ParkableStream(SocketStream):
 
 
 class TlsStream(ParkableStream):
-    """The stream of a parked connection with TLS. Unlike a plain one it lives as long as the
-    connection.
+    """The stream of a parked connection with TLS. Unlike a plain one it lives as long
+    as the connection.
 
-    The handshake happens in the first receive or send. A client that is slow at it costs no task,
-    because a receive parks in a handshake, too. What OpenSSL has decrypted is used up before a
-    receive parks. It has the attributes of its `ssl.SSLSocket` as well: `version()`,
-    `selected_alpn_protocol()`, `getpeercert()`...
+    The handshake happens in the first receive or send. A client that is slow at it
+    costs no task, because a receive parks in a handshake, too. What OpenSSL has
+    decrypted is used up before a receive parks. It has the attributes of its
+    `ssl.SSLSocket` as well: `version()`, `selected_alpn_protocol()`, `getpeercert()`...
 
     Raises:
         OSError: the connection broke before the handshake began; see `TlsSession`.

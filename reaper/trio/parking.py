@@ -1,37 +1,39 @@
-"""The parking lot: connections that cost no task while they are silent. One epoll waits for all of
-them.
+"""The parking lot: connections that cost no task while they are silent. One epoll waits
+for all of them.
 
-The rule of this module: *only a read that found nothing parks*. A handler runs as a task while
-there are bytes. When it asks for more and the kernel has none, its receive raises `Silent`, the
-task ends, and what remains of the connection is a descriptor in an epoll and a lease. The next byte
-starts the handler anew. So nothing is ever left behind in a buffer, nor in TLS's: a receive asks
-the kernel only when every layer above it has used up its own bytes.
+The rule of this module: *only a read that found nothing parks*. A handler runs as a
+task while there are bytes. When it asks for more and the kernel has none, its receive
+raises `Silent`, the task ends, and what remains of the connection is a descriptor in an
+epoll and a lease. The next byte starts the handler anew. So nothing is ever left behind
+in a buffer, nor in TLS's: a receive asks the kernel only when every layer above it has
+used up its own bytes.
 
-The lot, the handler and the epoll know a connection by the same descriptor number, and each of them
-may be the first to find that it has ended. So one field, `Parked.state`, says where it is, and only
-the lot changes it:
+The lot, the handler and the epoll know a connection by the same descriptor number, and
+each of them may be the first to find that it has ended. So one field, `Parked.state`,
+says where it is, and only the lot changes it:
 
-    PARKED   in the epoll, without a task
-             -> AWAKE when bytes come; OUT when it is reaped, its peer goes, or the lot ends
-    AWAKE    a handler runs
-             -> PARKED by `Silent`; CUT by a reap; OUT when the handler returns or closes it
-    CUT      reaped; its handler is cancelled and has not ended yet
-             -> OUT when the handler has ended
+    PARKED   in the epoll, without a task -> AWAKE when bytes come; OUT when it is
+             reaped, its peer goes, or the lot ends
+    AWAKE    a handler runs -> PARKED by `Silent`; CUT by a reap; OUT when the handler
+             returns or closes it
+    CUT      reaped; its handler is cancelled and has not ended yet -> OUT when the
+             handler has ended
     OUT      closed; its descriptor number may be another connection's by now
 
-**What closes a parked connection**: `ParkingLot._leave`, whatever the cause. It is the only way to
-`OUT`: it enters the end in the books, and closes the descriptor, once. The driver calls `reap` when
-the timeout is over, the epoll's news that the peer has gone leads to `gone`, and `close` ends what
-is left when the lot ends. A connection that is awake is closed by `close`, too, when its handler
-returns. A reap of one that is awake enters the end at once, cancels the handler, and leaves the
-connection `CUT` until the handler has ended: then `close` leads to `_leave`, which only closes.
+**What closes a parked connection**: `ParkingLot._leave`, whatever the cause. It is the
+only way to `OUT`: it enters the end in the books, and closes the descriptor, once. The
+driver calls `reap` when the timeout is over, the epoll's news that the peer has gone
+leads to `gone`, and `close` ends what is left when the lot ends. A connection that is
+awake is closed by `close`, too, when its handler returns. A reap of one that is awake
+enters the end at once, cancels the handler, and leaves the connection `CUT` until the
+handler has ended: then `close` leads to `_leave`, which only closes.
 
-What a handler is given is in `parked_streams`, the tasks that run it are in `task_pool`, and how
-long a task waits for more bytes before it ends is in `linger`.
+What a handler is given is in `parked_streams`, the tasks that run it are in
+`task_pool`, and how long a task waits for more bytes before it ends is in `linger`.
 
-A server that reads a little before it starts a task, or that remembers something of a silent
-connection, subclasses `Parked` and `ParkingLot`, as `server_example.http` does: see the methods
-under "for subclasses".
+A server that reads a little before it starts a task, or that remembers something of a
+silent connection, subclasses `Parked` and `ParkingLot`, as `server_example.http` does:
+see the methods under "for subclasses".
 """
 
 from __future__ import annotations
@@ -63,10 +65,10 @@ from .parked_streams import ParkableStream, Place, TlsStream
 from .task_pool import TaskPool
 
 WAKES_PER_PASS = 16
-"""Connections that get a task before the loop runs again. A burst of clients leaves behind the
-memory of the tasks that were awake together, some 13 KB each with HTTP, and a request takes two or
-three passes. After 4,000 clients at once 358 bytes per connection are left with 16, and 540 with
-64.
+"""Connections that get a task before the loop runs again. A burst of clients leaves
+behind the memory of the tasks that were awake together, some 13 KB each with HTTP, and
+a request takes two or three passes. After 4,000 clients at once 358 bytes per
+connection are left with 16, and 540 with 64.
 """
 
 # Linux has them; where there is no epoll nothing parks, and they are not used.
@@ -79,7 +81,9 @@ _GONE = _SHUT | _BROKEN
 
 
 class State(Enum):
-    """Where a connection of a parking lot is; the top of this module says what leads to which."""
+    """Where a connection of a parking lot is; the top of this module says what leads to
+    which.
+    """
 
     PARKED, AWAKE, CUT, OUT = range(4)
 
@@ -88,14 +92,14 @@ PARKED, AWAKE, CUT, OUT = State
 
 
 class Parked(Place):
-    """One connection of a parking lot: what is left of it while it has no task. It is also its own
-    uid in the core.
+    """One connection of a parking lot: what is left of it while it has no task. It is
+    also its own uid in the core.
 
     Attributes:
         fd: Its descriptor; -1 while it is `OUT`.
         state: Where it is. Only its lot changes that.
-        stream: The stream that its handler was given. It is None while the connection is parked,
-            unless there is TLS, whose session lives in the stream.
+        stream: The stream that its handler was given. It is None while the connection
+            is parked, unless there is TLS, whose session lives in the stream.
     """
 
     __slots__ = ("fd", "lease", "state", "stream")
@@ -129,16 +133,17 @@ class ParkingLot:
 
     Args:
         watcher: The reaper that watches the connections: a `TrioReaper`.
-        handler: Called with a stream whenever bytes have come. The connection ends when the handler
-            returns. After each silence the handler begins anew, so it must keep nothing from one
-            answer to the next.
+        handler: Called with a stream whenever bytes have come. The connection ends when
+            the handler returns. After each silence the handler begins anew, so it must
+            keep nothing from one answer to the next.
         idle: Seconds of silence allowed; 0 switches the timeout off.
         reason: The reason that a reap gives.
-        linger: Seconds that a task waits for more bytes before it ends, so that a busy connection
-            keeps its task. At most `LINGERERS` tasks wait at a time. With 0 a task ends at once.
+        linger: Seconds that a task waits for more bytes before it ends, so that a busy
+            connection keeps its task. At most `LINGERERS` tasks wait at a time. With 0
+            a task ends at once.
         tls: Wraps every connection; with None they are plain.
-        parks: With False every connection keeps its task until it ends. None means False where
-            there is no epoll, and True elsewhere.
+        parks: With False every connection keeps its task until it ends. None means
+            False where there is no epoll, and True elsewhere.
     Attributes:
         reaped: How many were reaped, by reason.
         parks: Whether connections are parked at all.
@@ -175,11 +180,13 @@ class ParkingLot:
         self._epoll = select.epoll() if self.parks else None
         self.lingering: Lingering = Lingering(check_idle(linger, "linger") or 0.0, parks=self.parks)
         self.tasks: TaskPool = TaskPool(handler, self._fell_silent, self.close)
-        # Each lot has a class of its own for its connections, so that none needs a reference to it.
+        # Each lot has a class of its own for its connections, so that none needs a
+        # reference to it.
         self._type: type[Any] = type(
             self.kind.__name__, (self.kind,), {"__slots__": (), "lot": self}
         )
-        # Descriptors are small and dense numbers: a list takes 8 bytes for each, a dict 100.
+        # Descriptors are small and dense numbers: a list takes 8 bytes for each, a
+        # dict 100.
         self._by_fd: list[Any] = []
         self._open = 0
         self._awake = 0
@@ -239,8 +246,8 @@ class ParkingLot:
     def add(
         self, accepted: socket.socket, idle: float | None = None, reason: str | None = None
     ) -> Any:
-        """Take over a connected socket. It is watched from now on, and parked until its first byte
-        comes. Returns a `kind`.
+        """Take over a connected socket. It is watched from now on, and parked until its
+        first byte comes. Returns a `kind`.
 
         *idle* and *reason* hold in place of the lot's own.
 
@@ -283,7 +290,7 @@ class ParkingLot:
             finally:
                 trio.lowlevel.notify_closing(listening)
 
-    # ---- awake and asleep ------------------------------------------------------------------------
+    # ---- awake and asleep ------------------------------------------------------------
 
     def start(self, parked: Parked, ended: bool = False) -> None:
         """Have a task run the handler for *parked*, whose state is `PARKED`.
@@ -304,7 +311,9 @@ class ParkingLot:
         self.tasks.start(stream)
 
     def _fell_silent(self, awake: ParkableStream) -> None:
-        """Park the connection of *awake*, whose handler has ended: there is nothing to read."""
+        """Park the connection of *awake*, whose handler has ended: there is nothing to
+        read.
+        """
         parked: Any = awake.parked
         if parked.state is not AWAKE:
             self.close(parked)
@@ -318,8 +327,8 @@ class ParkingLot:
             self.listen(parked)
 
     def retime(self, idle: float) -> None:
-        """Put another timeout in force on every connection, counted from its last activity, and on
-        new ones.
+        """Put another timeout in force on every connection, counted from its last
+        activity, and on new ones.
 
         Args:
             idle: Seconds; 0 switches the timeout off.
@@ -333,13 +342,14 @@ class ParkingLot:
             parked.lease.retime(timeout, now)
         self.driver.poke()
 
-    # ---- for subclasses --------------------------------------------------------------------------
+    # ---- for subclasses --------------------------------------------------------------
 
     def spoken(self, parked: Any, ended: bool) -> None:
         """Override to do something before a task is started.
 
-        The epoll says that *parked* can be read; *ended* says that its peer has sent an end of file
-        or has gone. An override calls `start`, or `listen` to wait for more, or `gone`.
+        The epoll says that *parked* can be read; *ended* says that its peer has sent an
+        end of file or has gone. An override calls `start`, or `listen` to wait for
+        more, or `gone`.
         """
         if ended and not readable(parked.fd):
             self.gone(parked)  # nothing is left to read, and nothing is owed: that needs no task
@@ -347,13 +357,14 @@ class ParkingLot:
             self.start(parked, ended)
 
     def waits_for_more(self, parked: Any) -> bool:
-        """Override to make a drain wait for *parked*: return True if it is silent in the middle of
-        something.
+        """Override to make a drain wait for *parked*: return True if it is silent in
+        the middle of something.
         """
         return False
 
     def hung_up(self, parked: Any, gone: bool) -> None:
-        """Override to hear of the peer's end while a handler runs, after `listen_for_its_end`.
+        """Override to hear of the peer's end while a handler runs, after
+        `listen_for_its_end`.
 
         The peer has sent an end of file, or, if *gone*, the connection is broken.
         """
@@ -370,23 +381,26 @@ class ParkingLot:
             self._epoll.modify(parked.fd, events)
 
     def listen_for_its_end(self, parked: Parked, *, shut: bool = True) -> None:
-        """While a handler runs, have `hung_up` called once when the peer of *parked* goes.
+        """While a handler runs, have `hung_up` called once when the peer of *parked*
+        goes.
 
         With *shut* it is also called when the peer says that it will send no more.
         """
         self.listen(parked, (_SHUT if shut else 0) | _ONCE)
 
     def gone(self, parked: Parked, *, closed: bool = False) -> None:
-        """The peer of *parked* has ended it. Close its descriptor, unless that is *closed*."""
+        """The peer of *parked* has ended it. Close its descriptor, unless that is
+        *closed*.
+        """
         self._leave(parked, by_peer=True, closed=closed)
 
-    # ---- ends ------------------------------------------------------------------------------------
+    # ---- ends ------------------------------------------------------------------------
 
     def reap(self, parked: Parked, reason: str, expiry: Expiry | None = None) -> None:
         """End *parked* for *reason*. Does nothing if it has ended.
 
-        A parked connection is closed at once; a handler that runs is cancelled, and the connection
-        is closed when the handler has ended.
+        A parked connection is closed at once; a handler that runs is cancelled, and the
+        connection is closed when the handler has ended.
         """
         if parked.state is PARKED:
             self._leave(parked, reason, expiry)
@@ -398,7 +412,9 @@ class ParkingLot:
             parked.stream.scope.cancel(reason=f"reaped: {reason}")
 
     def close(self, parked: Parked) -> None:
-        """End *parked* because its handler has, or the lot. Does nothing if it has ended."""
+        """End *parked* because its handler has, or the lot. Does nothing if it has
+        ended.
+        """
         self._leave(parked, by_peer=parked.stream is not None and parked.stream.hung_up)
 
     def _leave(
@@ -410,7 +426,8 @@ class ParkingLot:
         by_peer: bool = False,
         closed: bool = False,
     ) -> None:
-        """Close *parked*, from any state, any number of times. Every end comes through here.
+        """Close *parked*, from any state, any number of times. Every end comes through
+        here.
 
         Args:
             reason, expiry: Of the reap that ends it; None if nothing reaps it now.
@@ -428,8 +445,8 @@ class ParkingLot:
             if not closed:
                 trio.lowlevel.notify_closing(fd)
         if self._epoll is not None:
-            # close(2) alone would not take it out of the epoll while a forked process holds a copy
-            # of the descriptor.
+            # close(2) alone would not take it out of the epoll while a forked process
+            # holds a copy of the descriptor.
             with suppress(OSError):
                 self._epoll.unregister(fd)
         if parked.stream is not None:
@@ -457,10 +474,11 @@ class ParkingLot:
             self.reaped[reason] += 1
 
     async def drain(self, timeout: float, window: float = 0.0) -> None:
-        """End every connection: the silent ones spread over *window*, the others when they fall
-        silent. Stop adding first. Returns once none is open.
+        """End every connection: the silent ones spread over *window*, the others when
+        they fall silent. Stop adding first. Returns once none is open.
 
-        The reason is `drain`, and `drain_deadline` for those whose handler still runs at *timeout*.
+        The reason is `drain`, and `drain_deadline` for those whose handler still runs
+        at *timeout*.
 
         Args:
             timeout: Seconds, > 0.
@@ -472,8 +490,9 @@ class ParkingLot:
         with trio.move_on_after(timeout):
             await self._watcher.let_the_loop_read()
             await self._end_silent(window)
-            # From here on each connection that falls silent leaves by itself. Some may have fallen
-            # silent since their slice was ended, so all are gone through once more.
+            # From here on each connection that falls silent leaves by itself. Some may
+            # have fallen silent since their slice was ended, so all are gone through
+            # once more.
             self._draining = True
             self.lingering.end()
             await self._end_silent(0.0)

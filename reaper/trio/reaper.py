@@ -1,10 +1,11 @@
 """`TrioReaper`: one task for all connections of a trio program.
 
-The rule of this module: *waiting is trio's, deciding is the driver's*. When to wake, whom to judge
-and what to write down is `reaper.driver`'s; here are the task that sleeps in between, and the doors
-to what a program needs of it.
+The rule of this module: *waiting is trio's, deciding is the driver's*. When to wake,
+whom to judge and what to write down is `reaper.driver`'s; here are the task that sleeps
+in between, and the doors to what a program needs of it.
 
-All time comes from `trio.current_time()`, so `trio.testing.MockClock` works, autojump included.
+All time comes from `trio.current_time()`, so `trio.testing.MockClock` works, autojump
+included.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from .parking import ParkingLot
 
 
 class TrioReaper(Reaper):
-    """Watches the connections of one trio program. Made by `open_reaper`, or by hand and started
-    with `nursery.start`.
+    """Watches the connections of one trio program. Made by `open_reaper`, or by hand
+    and started with `nursery.start`.
 
     Args:
         config: Tick, wheel size and the default idle timeout; None for the defaults.
-        idle: Seconds of silence allowed where nothing else is said; 0 is off; None: the config's
-            `timeouts.idle`.
+        idle: Seconds of silence allowed where nothing else is said; 0 is off; None: the
+            config's `timeouts.idle`.
         options: See `reaper.driver.Options`.
     Raises:
         InvalidArgument: by name and value.
@@ -64,12 +65,12 @@ class TrioReaper(Reaper):
         """How many connections are watched now, parked ones included."""
         return len(self.driver.connections) + sum(map(len, self._lots))
 
-    # ---- running ---------------------------------------------------------------------------------
+    # ---- running ---------------------------------------------------------------------
     async def run(
         self, *, task_status: trio.TaskStatus[TrioReaper] = trio.TASK_STATUS_IGNORED
     ) -> NoReturn:
-        """Reap until cancelled. Wakes once per epoch and at due instants; with nothing registered,
-        not at all.
+        """Reap until cancelled. Wakes once per epoch and at due instants; with nothing
+        registered, not at all.
 
         Raises:
             RuntimeError: it runs already.
@@ -86,12 +87,14 @@ class TrioReaper(Reaper):
                         with trio.CancelScope(deadline=until):
                             await self._alarm.wait()
                         if self._alarm.is_set():
-                            # Something was armed that is due earlier than what we slept for.
+                            # Something was armed that is due earlier than what we slept
+                            # for.
                             continue
                     if driver.look():
                         await self.let_the_loop_read()
                         driver.act()
-                        # What is left is due still; the loop runs before it is looked at again.
+                        # What is left is due still; the loop runs before it is looked
+                        # at again.
                         await trio.lowlevel.checkpoint()
         finally:
             self._state = "ended"
@@ -104,12 +107,12 @@ class TrioReaper(Reaper):
         self._probes.start_soon(send_probe, connection)
 
     def _must_run(self) -> None:
-        # A task that is being cancelled may still take a step: it meets its cancellation next, and
-        # needs no other end.
+        # A task that is being cancelled may still take a step: it meets its
+        # cancellation next, and needs no other end.
         if not self.running and trio.current_effective_deadline() > -math.inf:
             super()._must_run()
 
-    # ---- watching --------------------------------------------------------------------------------
+    # ---- watching --------------------------------------------------------------------
     def watch(
         self,
         stream: object | None = None,
@@ -121,28 +124,29 @@ class TrioReaper(Reaper):
     ) -> Connection:
         """Watch a connection for the length of a `with` block.
 
-        Receive by the `stream` of the result: then every receive touches, and a drain knows whose
-        turn it is. Otherwise it takes the connection for busy from its first touch on, unless
-        `in_use` says what must not be cut.
+        Receive by the `stream` of the result: then every receive touches, and a drain
+        knows whose turn it is. Otherwise it takes the connection for busy from its
+        first touch on, unless `in_use` says what must not be cut.
 
         Args:
-            stream: Its stream or socket, or None. If there is a socket in it, the kernel is asked
-                for unread bytes before any reap; streams in memory have none.
-            idle: Seconds of silence allowed; 0 switches the timeout off; None takes the reaper's
-                own `idle`.
+            stream: Its stream or socket, or None. If there is a socket in it, the
+                kernel is asked for unread bytes before any reap; streams in memory have
+                none.
+            idle: Seconds of silence allowed; 0 switches the timeout off; None takes the
+                reaper's own `idle`.
             reason: What `connection.reason` says after a reap.
-            probe: An async function, run as a task of the reaper's with the connection when that
-                has been silent for *idle*: it sends what the peer must answer. Any activity is an
-                answer. What it raises is logged.
+            probe: An async function, run as a task of the reaper's with the connection
+                when that has been silent for *idle*: it sends what the peer must
+                answer. Any activity is an answer. What it raises is logged.
             grace: Seconds, > 0, that the peer then has; after that it is reaped.
         Returns:
             The `Connection`, watched from now on. Enter it at once.
         Raises:
             InvalidArgument: by name and value. Nothing is left behind.
             RuntimeError: the reaper does not run.
-        Timing: the body is cancelled no earlier than *idle* seconds after the last `touch()`, and
-            no later than that plus one tick plus what the loop was late by beyond half a tick, and
-            plus its stalls.
+        Timing: the body is cancelled no earlier than *idle* seconds after the last
+            `touch()`, and no later than that plus one tick plus what the loop was late
+            by beyond half a tick, and plus its stalls.
         Cost: one lease and one trio cancel scope.
         """
         self._must_run()
@@ -165,8 +169,8 @@ class TrioReaper(Reaper):
         probe: Probe | None = None,
         grace: float = PROBE_GRACE,
     ) -> Callable[[trio.abc.Stream], Awaitable[None]]:
-        """Wrap *handler* so that each stream it is given is watched and every receive touches by
-        itself.
+        """Wrap *handler* so that each stream it is given is watched and every receive
+        touches by itself.
 
         The result goes wherever trio takes a handler: `trio.serve_listeners`,
         `trio.serve_ssl_over_tcp`, ... Arguments and errors as in `watch`.
@@ -180,7 +184,7 @@ class TrioReaper(Reaper):
 
         return handle
 
-    # ---- parking ---------------------------------------------------------------------------------
+    # ---- parking ---------------------------------------------------------------------
     @asynccontextmanager
     async def parking_lot(
         self,
@@ -203,7 +207,9 @@ class TrioReaper(Reaper):
 
     @asynccontextmanager
     async def keeping(self, lot: ParkingLot) -> AsyncIterator[None]:
-        """Run *lot*, of a class of your own, for the length of an `async with` block."""
+        """Run *lot*, of a class of your own, for the length of an `async with`
+        block.
+        """
         self._lots.append(lot)
         try:
             async with trio.open_nursery() as nursery:
@@ -215,7 +221,7 @@ class TrioReaper(Reaper):
         finally:
             self._lots.remove(lot)
 
-    # ---- accepting and draining ------------------------------------------------------------------
+    # ---- accepting and draining ------------------------------------------------------
     async def welcome(self) -> None:
         """Return when new connections are welcome."""
         await until_welcome(self)
@@ -248,12 +254,13 @@ def open_reaper(
     tame_gc: bool = False,
     **options: Unpack[Options],
 ) -> AbstractAsyncContextManager[TrioReaper]:
-    """A running `TrioReaper` for the length of an `async with` block. Arguments as there.
+    """A running `TrioReaper` for the length of an `async with` block. Arguments as
+    there.
 
     Args:
-        tame_gc: Whether the garbage collector of this process visits only what is new for that
-            long, so that it never holds the loop for as long as it takes to visit all connections.
-            See `reaper.driver.reaper.tamed_collector`.
+        tame_gc: Whether the garbage collector of this process visits only what is new
+            for that long, so that it never holds the loop for as long as it takes to
+            visit all connections. See `reaper.driver.reaper.tamed_collector`.
     Raises:
         InvalidArgument, TypeError: at the call, as `TrioReaper` does.
     """
@@ -277,6 +284,8 @@ async def _opened(
 
 
 def journal_clock() -> Callable[[], int]:
-    """The clock of this trio run in ns, for `Journal(clock_ns=...)`: callable from any thread."""
+    """The clock of this trio run in ns, for `Journal(clock_ns=...)`: callable from any
+    thread.
+    """
     clock = trio.lowlevel.current_clock()
     return lambda: round(clock.current_time() * 1e9)

@@ -1,5 +1,5 @@
-"""Servers in one call: `trio.serve_tcp` with an idle timeout, with or without a task per silent
-connection.
+"""Servers in one call: `trio.serve_tcp` with an idle timeout, with or without a task
+per silent connection.
 
 The rule of this module: *the handler need know nothing of the reaper*.
 """
@@ -39,20 +39,23 @@ async def serve_tcp(
     task_status: trio.TaskStatus[list[trio.SocketListener]] = trio.TASK_STATUS_IGNORED,
     **options: Unpack[Options],
 ) -> NoReturn:
-    """`trio.serve_tcp`, and every connection that stays silent for *idle* seconds is closed.
+    """`trio.serve_tcp`, and every connection that stays silent for *idle* seconds is
+    closed.
 
-    The handler need know nothing of it: it is given a `WatchedSocket`, on which receiving touches
-    by itself.
+    The handler need know nothing of it: it is given a `WatchedSocket`, on which
+    receiving touches by itself.
 
     Args:
-        handler, port, host, backlog, handler_nursery, task_status: As in `trio.serve_tcp`.
-        idle: Seconds of silence allowed; 0 switches the timeout off; None takes the config's
-            `timeouts.idle`.
+        handler, port, host, backlog, handler_nursery, task_status: As in
+            `trio.serve_tcp`.
+        idle: Seconds of silence allowed; 0 switches the timeout off; None takes the
+            config's `timeouts.idle`.
         config, options: As in `TrioReaper`.
         probe, grace: As in `TrioReaper.watch`.
     Raises:
         InvalidArgument: by name and value.
-        OSError: the port cannot be had; and whatever the handler raises, as in `trio.serve_tcp`.
+        OSError: the port cannot be had; and whatever the handler raises, as in
+            `trio.serve_tcp`.
     """
     check_handler("handler", handler)
     check_watch(idle, "idle", probe, grace)
@@ -62,8 +65,8 @@ async def serve_tcp(
         async with open_reaper(config, **options) as reaper:
 
             async def handle(connected: socket.socket) -> None:
-                # This server may have been cancelled in the moment of the accept, and the caller's
-                # nursery not.
+                # This server may have been cancelled in the moment of the accept, and
+                # the caller's nursery not.
                 if not reaper.running:
                     connected.close()
                     return
@@ -106,8 +109,8 @@ async def serve_parked(
     task_status: trio.TaskStatus[list[trio.SocketListener]] = trio.TASK_STATUS_IGNORED,
     **options: Unpack[Options],
 ) -> NoReturn:
-    """Serve as `serve_tcp` does, but without a task per silent connection: *handler* begins anew
-    with the next bytes.
+    """Serve as `serve_tcp` does, but without a task per silent connection: *handler*
+    begins anew with the next bytes.
 
     Args:
         handler, idle, tls, linger: As in `TrioReaper.parking_lot`.
@@ -135,8 +138,8 @@ async def serve_parked(
 
 @contextmanager
 def _listening(listeners: Iterable[trio.SocketListener]) -> Iterator[list[socket.socket]]:
-    """Sockets of the standard library for the ports of *listeners*: trio's cannot accept without
-    waiting.
+    """Sockets of the standard library for the ports of *listeners*: trio's cannot
+    accept without waiting.
     """
     with ExitStack() as both:
         for listener in listeners:

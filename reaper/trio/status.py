@@ -1,8 +1,8 @@
-"""The status of a trio program, for `python -m reaper top --connect` and for Prometheus: `/status`
-and `/metrics`.
+"""The status of a trio program, for `python -m reaper top --connect` and for
+Prometheus: `/status` and `/metrics`.
 
-The rule of this module: *nothing is counted until it is asked for*. Who is connected is not for
-everyone to see: it listens on loopback unless it is told otherwise.
+The rule of this module: *nothing is counted until it is asked for*. Who is connected is
+not for everyone to see: it listens on loopback unless it is told otherwise.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ async def serve_status(
     pressure: Pressure | None = None,
     task_status: trio.TaskStatus[list[trio.SocketListener]] = trio.TASK_STATUS_IGNORED,
 ) -> NoReturn:
-    """Serve `/status` (JSON, for `python -m reaper top`) and `/metrics` (Prometheus) of *reaper*
-    until cancelled.
+    """Serve `/status` (JSON, for `python -m reaper top`) and `/metrics` (Prometheus) of
+    *reaper* until cancelled.
 
     Args:
         port, host, task_status: As in `trio.serve_tcp`, but on loopback.
@@ -45,7 +45,9 @@ async def serve_status(
 
 
 async def serve_pages(listening: socket.socket, pages: Mapping[str, status.Page]) -> NoReturn:
-    """Answer every request that *listening* accepts from *pages*, by path, until cancelled."""
+    """Answer every request that *listening* accepts from *pages*, by path, until
+    cancelled.
+    """
     listening.setblocking(False)
     listener = trio.SocketListener(trio.socket.from_stdlib_socket(listening))
     await trio.serve_listeners(functools.partial(answer, pages=pages), [listener])

@@ -1,7 +1,7 @@
 """Streams on a bare descriptor that note what the peer does.
 
-The rule of this module: *only bytes that came are activity*. Sending is none, because a peer that
-is gone would be kept alive by what is sent to it; nor is an end of file.
+The rule of this module: *only bytes that came are activity*. Sending is none, because a
+peer that is gone would be kept alive by what is sent to it; nor is an end of file.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ RECEIVE_BYTES = 65536
 
 
 class SocketStream(trio.abc.HalfCloseableStream):
-    """A connected, non-blocking socket as a stream. A subclass says where its descriptor is and
-    what bytes mean.
+    """A connected, non-blocking socket as a stream. A subclass says where its
+    descriptor is and what bytes mean.
 
-    One task may receive while another sends. A task that always has bytes ready lets others run
-    after each.
+    One task may receive while another sends. A task that always has bytes ready lets
+    others run after each.
 
     Attributes:
         received, sent: Bytes so far.
-        hung_up: Whether the peer ended the connection before we shut our side: by an end of file,
-            or by breaking it.
+        hung_up: Whether the peer ended the connection before we shut our side: by an
+            end of file, or by breaking it.
         shut: Whether we have shut our sending side.
     """
 
@@ -44,8 +44,8 @@ class SocketStream(trio.abc.HalfCloseableStream):
         self.hung_up: bool = False
         self.shut: bool = False
         self._ends = 0
-        # Whether the first receive and the first send need not let other tasks run, because those
-        # have just run.
+        # Whether the first receive and the first send need not let other tasks run,
+        # because those have just run.
         self._fresh = self._prompt = False
         self._sending = False
 
@@ -65,7 +65,9 @@ class SocketStream(trio.abc.HalfCloseableStream):
         return os.read(self.fileno(), most)
 
     def write_now(self, data: memoryview) -> int:
-        """How many bytes of *data* were taken. Raises BlockingIOError where there is no room."""
+        """How many bytes of *data* were taken. Raises BlockingIOError where there is no
+        room.
+        """
         return os.write(self.fileno(), data)
 
     def until_readable(self) -> Awaitable[None]:
@@ -87,8 +89,8 @@ class SocketStream(trio.abc.HalfCloseableStream):
             raise trio.BusyResourceError("another task is sending on this stream")
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """Bytes as they come, at most `RECEIVE_BYTES` at once; empty at the end of file. Raises as
-        trio's streams.
+        """Bytes as they come, at most `RECEIVE_BYTES` at once; empty at the end of
+        file. Raises as trio's streams.
         """
         if max_bytes is None:
             max_bytes = RECEIVE_BYTES
@@ -120,7 +122,9 @@ class SocketStream(trio.abc.HalfCloseableStream):
         return data
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """Hand *data* to the kernel, waiting while it has no room. Raises as trio's streams."""
+        """Hand *data* to the kernel, waiting while it has no room. Raises as trio's
+        streams.
+        """
         self._be_alone()
         self._sending = True
         blocked = False
@@ -171,7 +175,9 @@ class SocketStream(trio.abc.HalfCloseableStream):
         await trio.lowlevel.checkpoint()
 
     def shut_down(self) -> None:
-        """Shut our sending side without waiting. Does nothing if it is lost or closed."""
+        """Shut our sending side without waiting. Does nothing if it is lost or
+        closed.
+        """
         fd = self.fileno()
         self.shut = self.shut or not self.hung_up
         if fd >= 0:
@@ -179,8 +185,8 @@ class SocketStream(trio.abc.HalfCloseableStream):
                 connected.shutdown(socket.SHUT_WR)
 
     async def aclose(self) -> None:
-        """Close at once. What is queued still goes out, unless unread bytes are waiting: then the
-        kernel resets.
+        """Close at once. What is queued still goes out, unless unread bytes are
+        waiting: then the kernel resets.
         """
         self.close()
         await trio.lowlevel.checkpoint()
@@ -191,9 +197,10 @@ class SocketStream(trio.abc.HalfCloseableStream):
 
 
 class WatchedSocket(SocketStream):
-    """A connected TCP socket, non-blocking, the stream's to close, that touches its *connection*
-    whenever bytes are received: what `serve_tcp` hands out. It does what a `WatchedStream` around a
-    `trio.SocketStream` does, in one step instead of three."""
+    """A connected TCP socket, non-blocking, the stream's to close, that touches its
+    *connection* whenever bytes are received: what `serve_tcp` hands out. It does what a
+    `WatchedStream` around a `trio.SocketStream` does, in one step instead of three.
+    """
 
     __slots__ = ("_connected", "_socket", "connection")
 
@@ -218,8 +225,9 @@ class WatchedSocket(SocketStream):
         self.connection.touch()
 
     async def until_readable(self) -> None:
-        # Called only after a read that found nothing. The read is tried even if the last one took
-        # all there was: a busy client has asked again by then, and waiting costs a third more CPU.
+        # Called only after a read that found nothing. The read is tried even if the
+        # last one took all there was: a busy client has asked again by then, and
+        # waiting costs a third more CPU.
         connection = self.connection
         connection.receiving = True
         if connection.awaited:

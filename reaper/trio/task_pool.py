@@ -1,8 +1,9 @@
 """The tasks that run the handler of a parking lot, one connection after the other.
 
-The rule of this module: *a task that has nothing to do keeps nothing*. Starting and ending a task
-costs as much as an echo, so up to `KEPT` tasks of a lot wait for the next connection that speaks.
-Such a task holds neither the stream nor the context variables of the connection it served before.
+The rule of this module: *a task that has nothing to do keeps nothing*. Starting and
+ending a task costs as much as an echo, so up to `KEPT` tasks of a lot wait for the next
+connection that speaks. Such a task holds neither the stream nor the context variables
+of the connection it served before.
 """
 
 from __future__ import annotations
@@ -17,13 +18,15 @@ from .linger import Silent
 from .parked_streams import ParkableStream
 
 KEPT = 32
-"""Tasks of one lot that wait for the next connection: as many as two passes of the epoll wake. They
-hold about 100 KB together.
+"""Tasks of one lot that wait for the next connection: as many as two passes of the
+epoll wake. They hold about 100 KB together.
 """
 
 
 class _Runner:
-    """One task of a pool: the scope that it runs its handler in, and what it was just given."""
+    """One task of a pool: the scope that it runs its handler in, and what it was just
+    given.
+    """
 
     __slots__ = ("scope", "stream", "task")
 
@@ -34,11 +37,13 @@ class _Runner:
 
 
 class TaskPool:
-    """Runs *handler* with streams, each in a scope that a reap cancels. Its tasks are used again.
+    """Runs *handler* with streams, each in a scope that a reap cancels. Its tasks are
+    used again.
 
     Args:
         handler: Called with a stream.
-        silent: Called with the stream of a handler that ended because its connection is silent.
+        silent: Called with the stream of a handler that ended because its connection is
+            silent.
         over: Called with the connection of a handler that ended for any other reason.
     Attributes:
         nursery: Where the tasks run; None while the lot does not.
@@ -72,12 +77,14 @@ class TaskPool:
             self.nursery.start_soon(self._run, stream, scope)
 
     async def _run(self, awake: ParkableStream | None, scope: trio.CancelScope) -> None:
-        """Run the handler with *awake* in *scope*, and then with one stream after the other."""
+        """Run the handler with *awake* in *scope*, and then with one stream after the
+        other.
+        """
         runner = _Runner(trio.lowlevel.current_task(), scope)
         while awake is not None:
             try:
-                # One scope serves many connections: entering and leaving one costs as much as an
-                # echo. It is used up once it was cancelled.
+                # One scope serves many connections: entering and leaving one costs as
+                # much as an echo. It is used up once it was cancelled.
                 with scope:
                     while True:
                         try:
@@ -109,7 +116,9 @@ class TaskPool:
             awake = await self._next(runner)
 
     async def _next(self, runner: _Runner) -> ParkableStream | None:
-        """Wait for a stream to run the handler with. Returns None if enough tasks wait already."""
+        """Wait for a stream to run the handler with. Returns None if enough tasks wait
+        already.
+        """
         if len(self.waiting) >= KEPT:
             return None
         self.waiting.append(runner)
@@ -124,7 +133,9 @@ class TaskPool:
 
 
 def _is_silent(error: BaseException) -> bool:
-    """Whether *error* is `Silent`, or a group of nothing else, as a handler's nursery makes it."""
+    """Whether *error* is `Silent`, or a group of nothing else, as a handler's nursery
+    makes it.
+    """
     return isinstance(error, Silent) or (
         isinstance(error, BaseExceptionGroup) and error.split(Silent)[1] is None
     )

@@ -1,9 +1,10 @@
-"""TLS on a parked connection: the session on the socket itself, with nothing in between.
+"""TLS on a parked connection: the session on the socket itself, with nothing in
+between.
 
-The rule of this module: *what is kept of a silent session is OpenSSL's own*. No buffers in memory
-between it and the socket, no stream around a stream, no task: 14 KB per idle connection with TLS
-1.3 and OpenSSL 3.0, 13 KB with TLS 1.2. CPython has OpenSSL release its read and write buffers
-(SSL_MODE_RELEASE_BUFFERS) while they are empty.
+The rule of this module: *what is kept of a silent session is OpenSSL's own*. No buffers
+in memory between it and the socket, no stream around a stream, no task: 14 KB per idle
+connection with TLS 1.3 and OpenSSL 3.0, 13 KB with TLS 1.2. CPython has OpenSSL release
+its read and write buffers (SSL_MODE_RELEASE_BUFFERS) while they are empty.
 """
 
 from __future__ import annotations
@@ -13,22 +14,24 @@ import ssl
 from ..driver.sockets import borrowed
 
 EARLY_BYTES = 16384
-"""The most that a step of the handshake reads, should there be more than the handshake: one record.
+"""The most that a step of the handshake reads, should there be more than the handshake:
+one record.
 """
 
 
 class TlsSession:
-    """The server's side of TLS on *fd*, a non-blocking descriptor of its owner's, who calls
-    `detach` before closing it.
+    """The server's side of TLS on *fd*, a non-blocking descriptor of its owner's, who
+    calls `detach` before closing it.
 
     Attributes:
         socket: The `ssl.SSLSocket`.
         established: Whether `shake_hands` has brought the handshake to its end.
-        wants_other: Whether the last read waits for room to write, or the last write for bytes to
-            read.
+        wants_other: Whether the last read waits for room to write, or the last write
+            for bytes to read.
     Raises:
-        OSError: the connection broke before the handshake began. Only then the descriptor is not
-            left to its owner: it is closed, and its number may be another's soon.
+        OSError: the connection broke before the handshake began. Only then the
+            descriptor is not left to its owner: it is closed, and its number may be
+            another's soon.
     """
 
     __slots__ = ("_early", "established", "socket", "wants_other")
@@ -56,8 +59,8 @@ class TlsSession:
             OSError: it failed, or the connection is lost.
         """
         try:
-            # Not `do_handshake`, which sets the timeout of a descriptor that a detached socket no
-            # longer has.
+            # Not `do_handshake`, which sets the timeout of a descriptor that a detached
+            # socket no longer has.
             self._early = self._read(EARLY_BYTES)
         except BlockingIOError:
             pass
@@ -72,7 +75,8 @@ class TlsSession:
     def read(self, most: int) -> bytes:
         """Read at most *most* decrypted bytes; nothing at the end of file.
 
-        An end without a goodbye counts as an end of file, because HTTPS clients end like that.
+        An end without a goodbye counts as an end of file, because HTTPS clients end
+        like that.
 
         Raises:
             BlockingIOError: there are none yet.
@@ -117,10 +121,11 @@ class TlsSession:
 
 
 def _close_what_was_begun(error: BaseException) -> None:
-    """Close the socket whose construction raised *error*. Only the traceback refers to it.
+    """Close the socket whose construction raised *error*. Only the traceback refers to
+    it.
 
-    Some versions of CPython close it themselves; others leave it to the garbage collector, which
-    would come after its number has become another connection's.
+    Some versions of CPython close it themselves; others leave it to the garbage
+    collector, which would come after its number has become another connection's.
     """
     trace = error.__traceback__
     while trace is not None:

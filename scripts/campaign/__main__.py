@@ -1,8 +1,8 @@
-"""`python -m scripts.campaign [--minutes 60] [--only NAME,...] [--interop] [--document]`: trials of
-real servers.
+"""`python -m scripts.campaign [--minutes 60] [--only NAME,...] [--interop]
+[--document]`: trials of real servers.
 
-One rule: *what is written in docs/reliability.md was measured by this command*; no figure there is
-typed by hand.
+One rule: *what is written in docs/reliability.md was measured by this command*; no
+figure there is typed by hand.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ END = "<!-- end of campaign -->"
 
 
 def main() -> int:
-    """Run the campaign. Exit status: 0 every trial passed, 1 one failed, 2 bad arguments, 130
-    interrupted.
+    """Run the campaign. Exit status: 0 every trial passed, 1 one failed, 2 bad
+    arguments, 130 interrupted.
     """
     known = Trial.all()
     parser = Parser(prog="python -m scripts.campaign", description=__doc__.splitlines()[0])

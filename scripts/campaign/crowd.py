@@ -1,8 +1,9 @@
-"""`python -m scripts.campaign.crowd HOST:PORT COUNT SOURCE`: so many clients, from one address, that
-ask once, as a browser does, and stay idle.
+"""`python -m scripts.campaign.crowd HOST:PORT COUNT SOURCE`: so many clients, from one
+address, that ask once, as a browser does, and stay idle.
 
-When all have come it prints a line of JSON: how many were answered 200, how many anything else, how
-many were lost. After a line on its standard input it prints how many of the first are open still.
+When all have come it prints a line of JSON: how many were answered 200, how many
+anything else, how many were lost. After a line on its standard input it prints how many
+of the first are open still.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ async def application(scope: Any, receive: Callable[[], Any], send: Callable[[An
 
 
 def answer(client: socket.socket) -> str:
-    """The status that *client* is answered, once it has asked; `lost` if there is no answer."""
+    """The status that *client* is answered, once it has asked; `lost` if there is no
+    answer.
+    """
     heard = b""
     with suppress(OSError):
         client.sendall(REQUEST)
@@ -61,8 +64,8 @@ def ended(heard: bytes) -> bool:
 def come(
     address: tuple[str, int], count: int, source: str
 ) -> tuple[list[socket.socket], Counter[str]]:
-    """*count* clients come from the address *source*: those that were answered 200, and how many
-    were answered what.
+    """*count* clients come from the address *source*: those that were answered 200, and
+    how many were answered what.
     """
     kept, heard = [], Counter[str]()
     for _ in range(count):

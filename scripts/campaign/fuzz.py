@@ -1,8 +1,8 @@
-"""A fuzzer for HTTP servers: malformed requests, random bytes, mutated requests, odd splits, rude
-goodbyes.
+"""A fuzzer for HTTP servers: malformed requests, random bytes, mutated requests, odd
+splits, rude goodbyes.
 
-One rule: *a run can be repeated*. Everything is drawn from a seed. It speaks to a loopback address
-only, from a few sockets at a time, and ends by itself.
+One rule: *a run can be repeated*. Everything is drawn from a seed. It speaks to a
+loopback address only, from a few sockets at a time, and ends by itself.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from itertools import takewhile
 
 SEED = 20240607
 WAIT = 0.05
-"""Seconds that a case waits for an answer; the server has timeouts of its own for the rest."""
+"""Seconds that a case waits for an answer; the server has timeouts of its own for the
+rest.
+"""
 
 GOOD = (
     b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
@@ -63,8 +65,8 @@ BAD = (
 
 
 def cases(seed: int) -> Iterator[bytes]:
-    """What to send on one connection each, without end; the corpus first, then whatever the seed
-    gives.
+    """What to send on one connection each, without end; the corpus first, then whatever
+    the seed gives.
     """
     draw = random.Random(seed)
     yield from BAD
@@ -104,8 +106,10 @@ def mutated(draw: random.Random, data: bytes) -> bytes:
 
 
 def run(address: tuple[str, int], seconds: float, seed: int, clients: int = 4) -> tuple[int, int]:
-    """Send cases to the server at *address*, one connection each, for *seconds*, from *clients*
-    threads: how many, and how many of them were answered by something that is HTTP."""
+    """Send cases to the server at *address*, one connection each, for *seconds*, from
+    *clients* threads: how many, and how many of them were answered by something that is
+    HTTP.
+    """
     until = time.monotonic() + seconds
 
     def send(seed: int) -> list[bool]:

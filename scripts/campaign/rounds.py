@@ -1,7 +1,8 @@
 """One trial: its rounds, the clients that a round has, and what they lost.
 
-*A client is lost if the server ended it although it kept the server's rules.* The clients are those
-of `loadgen.clients`. What a round saw is added up over the rounds, of which there is at least one.
+*A client is lost if the server ended it although it kept the server's rules.* The
+clients are those of `loadgen.clients`. What a round saw is added up over the rounds, of
+which there is at least one.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ class Trial:
 
 
 def played(trial: Trial, folder: Path, seconds: float) -> Outcome:
-    """The rounds of *trial*. Raises DidNotStart, Missing, RuntimeError: it could not be tried."""
+    """The rounds of *trial*. Raises DidNotStart, Missing, RuntimeError: it could not be
+    tried.
+    """
     outcome, until = Outcome(), time.monotonic() + seconds
     while not outcome.figures.get("rounds") or time.monotonic() < until:
         outcome.count("rounds")
@@ -107,8 +110,10 @@ def one_round(trial: Trial, folder: Path, until: float, outcome: Outcome) -> Non
 async def beside(
     trouble: Awaitable[Callable[[], None] | None], clients: list[Callable[[Over], Any]]
 ) -> Callable[[], None] | None:
-    """Run *clients* for as long as *trouble* takes; each is given what says that it is over. What
-    is to be done when they have left, if anything, is what *trouble* returns."""
+    """Run *clients* for as long as *trouble* takes; each is given what says that it is
+    over. What is to be done when they have left, if anything, is what *trouble*
+    returns.
+    """
     done = asyncio.Event()
     load = asyncio.gather(*(client(done.is_set) for client in clients))
     try:
@@ -136,8 +141,8 @@ def clients_of(trial: Trial, given: Round) -> list[Callable[[Over], Any]]:
 async def talk(
     given: Round, speech: Speech, over: Over, number: int = 0, kind: str = "chatty", **how: str
 ) -> None:
-    """A healthy client that stays, behaves as *kind* with *how* as a scenario has it, and waits for
-    its last answer.
+    """A healthy client that stays, behaves as *kind* with *how* as a scenario has it,
+    and waits for its last answer.
     """
     client = Client(behaviour(kind, speech.timeout, **how), given.server.address, speech)
     ended, limit = client.ended, FOREVER
@@ -172,8 +177,8 @@ async def once(
     after: float = 0.0,
     patient: bool = False,
 ) -> None:
-    """A healthy client that asks once. *patient*: that it took so long to connect is the server's
-    doing.
+    """A healthy client that asks once. *patient*: that it took so long to connect is
+    the server's doing.
     """
     await asyncio.sleep(after)
     ended = await ask(given.server.address, speech)

@@ -1,8 +1,8 @@
-"""What is done to a server while it has clients: signals, restarts, stalls, kills, crowds, attack
-tools.
+"""What is done to a server while it has clients: signals, restarts, stalls, kills,
+crowds, attack tools.
 
-Each function takes as long as its trouble does, adds what it sees to the outcome, and is named in
-trials.toml.
+Each function takes as long as its trouble does, adds what it sees to the outcome, and
+is named in trials.toml.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ SIEGE = ["mute", *(kind for kind in ATTACKS if kind not in ("slow_message", "lis
 
 @dataclass
 class Outcome:
-    """What a trial saw. Trouble adds to `figures` and `failures`; `excused`: ports of clients that
-    may be lost.
+    """What a trial saw. Trouble adds to `figures` and `failures`; `excused`: ports of
+    clients that may be lost.
     """
 
     account: Account = field(default_factory=Account)
@@ -79,7 +79,9 @@ class Outcome:
 
 @dataclass
 class Round:
-    """What trouble is given: the server that it is made for, and where what it sees goes."""
+    """What trouble is given: the server that it is made for, and where what it sees
+    goes.
+    """
 
     server: Server
     command: list[str]
@@ -100,7 +102,9 @@ async def nothing(given: Round, seconds: float) -> None:
 
 
 async def signals(given: Round) -> None:
-    """Send a signal to the whole process group, another one each round, and others after it."""
+    """Send a signal to the whole process group, another one each round, and others
+    after it.
+    """
     first = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)[given.outcome.figures["rounds"] % 3]
     await asyncio.sleep(1.0)
     for number in (first, signal.SIGHUP, signal.SIGTERM):
@@ -109,7 +113,9 @@ async def signals(given: Round) -> None:
 
 
 async def restarts(given: Round) -> Callable[[], None]:
-    """Let one server after another take the port over; end the last when all clients have left."""
+    """Let one server after another take the port over; end the last when all clients
+    have left.
+    """
     running, count = given.server, 0
 
     def end() -> None:
@@ -154,7 +160,9 @@ async def stopped(given: Round, before: float, seconds: float, after: float) -> 
 
 
 async def killed(given: Round, protocol: str) -> None:
-    """kill -9 of one worker: those that it had may be lost, no other, and new ones are served."""
+    """kill -9 of one worker: those that it had may be lost, no other, and new ones are
+    served.
+    """
     await asyncio.sleep(1.0)
     victim = random.choice(psutil.Process(given.server.pid).children())
     given.outcome.excused = {
@@ -200,8 +208,8 @@ async def scrapes(given: Round, count: int, workers: int) -> None:
 
 
 async def vanished(given: Round, gone: float) -> None:
-    """Clients whose machine is gone, without a FIN or a reset: each is closed in time, and none too
-    early.
+    """Clients whose machine is gone, without a FIN or a reset: each is closed in time,
+    and none too early.
     """
     target = parse_target(f"127.0.0.1:{given.server.port}")
     speech = Speech(paths=Paths("/", "/upload", "", "/sleep?s=60"))
@@ -210,8 +218,8 @@ async def vanished(given: Round, gone: float) -> None:
     except BadArgument as error:
         given.outcome.figures["NOT RUN"] = str(error)  # no root, no namespaces
         return
-    # The last sign may be older than the link's end by the quarter of the limit after which one is
-    # asked for; half a second of tick, and what looking takes.
+    # The last sign may be older than the link's end by the quarter of the limit after
+    # which one is asked for; half a second of tick, and what looking takes.
     least, most = 0.75 * gone - 0.2, 1.25 * gone + 1.5
     kept = [(each.name, ended) for each in found for ended in each.seconds]
     given.outcome.count("vanished", len(kept))
@@ -242,8 +250,8 @@ async def besieged(given: Round) -> Callable[[], None]:
 
 
 async def fuzzed(given: Round) -> None:
-    """Malformed requests, odd splits and rude goodbyes: the server lives on, leaks nothing and
-    fails at nothing.
+    """Malformed requests, odd splits and rude goodbyes: the server lives on, leaks
+    nothing and fails at nothing.
     """
     address, seed = given.server.address, fuzz.SEED + given.outcome.figures["rounds"]
     done = await asyncio.to_thread(fuzz.run, address, max(min(given.left, 30.0), 3.0), seed)
@@ -274,12 +282,13 @@ ASKS = 20
 
 
 async def confined(given: Round, count: int, beside: str = "", memory: int = 0) -> None:
-    """*count* idle clients come to the server, which is in a memory control group, and newcomers ask:
-    nothing is killed, and they are answered.
+    """*count* idle clients come to the server, which is in a memory control group, and
+    newcomers ask: nothing is killed, and they are answered.
 
     Args:
-        beside: The command of a server that is not guarded, which has the same in another group of
-            *memory* bytes: it is killed, or the trial has shown nothing.
+        beside: The command of a server that is not guarded, which has the same in
+            another group of *memory* bytes: it is killed, or the trial has shown
+            nothing.
     """
     figures, failures = given.outcome.figures, given.outcome.failures
     assert given.group is not None
@@ -315,7 +324,9 @@ def await_room(server: Server, patience: float = 30.0) -> bool:
 
 
 def crowd(server: Server, group: Group, count: int) -> dict[str, int]:
-    """What *count* idle clients of *server*, which is in *group*, and then some newcomers, see."""
+    """What *count* idle clients of *server*, which is in *group*, and then some
+    newcomers, see.
+    """
     command = [sys.executable, "-m", "scripts.campaign.crowd", server.target, str(count // CROWDS)]
     comers = [
         subprocess.Popen(
@@ -354,8 +365,9 @@ def crowd(server: Server, group: Group, count: int) -> dict[str, int]:
 
 
 async def told_to_stop(given: Round, streams: int, sockets: int, answers: int) -> None:
-    """The server is told to stop while streams, WebSockets and answers are open, by SIGTERM and by
-    Ctrl-C in turn: each is told and ends properly, and what is no stream arrives whole.
+    """The server is told to stop while streams, WebSockets and answers are open, by
+    SIGTERM and by Ctrl-C in turn: each is told and ends properly, and what is no stream
+    arrives whole.
     """
     how = ("Ctrl-C", "SIGTERM")[given.outcome.figures["rounds"] % 2]
     seen = await stops.stopped(
@@ -393,8 +405,9 @@ A_PROXY = 5_000
 async def quiet(
     given: Round, streams: dict[str, int], read: str, seconds: float, beside: str
 ) -> None:
-    """Streams that are quiet for *seconds*, behind proxies with the read timeout *read*: of the
-    server none is cut, and of the one that *beside* starts, stock, all are.
+    """Streams that are quiet for *seconds*, behind proxies with the read timeout
+    *read*: of the server none is cut, and of the one that *beside* starts, stock, all
+    are.
     """
     if given.left < FULL:
         streams, seconds = {name: count // FEWER for name, count in streams.items()}, BRIEF
@@ -453,8 +466,8 @@ BINS = 5
 
 
 async def spread(given: Round, streams: int, window: float) -> None:
-    """SIGTERM with that many *streams* open, at as many guests as there is time for: their ends are
-    even over *window* seconds.
+    """SIGTERM with that many *streams* open, at as many guests as there is time for:
+    their ends are even over *window* seconds.
     """
     most = 1.5
     if given.left < FULL:  # a fifth of them, and a part is short beside what a busy machine takes
@@ -486,7 +499,9 @@ async def spread(given: Round, streams: int, window: float) -> None:
 
 
 def histogram(ends: list[float], window: float) -> list[int]:
-    """How many of *ends*, instants, lie in each part of the *window* that begins with the first."""
+    """How many of *ends*, instants, lie in each part of the *window* that begins with
+    the first.
+    """
     counts = [0] * BINS
     for each in ends:
         counts[min(int((each - min(ends)) / window * BINS), BINS - 1)] += 1
@@ -496,18 +511,20 @@ def histogram(ends: list[float], window: float) -> list[int]:
 # ---- lifetimes
 
 EACH = 30
-"""Connections at a time per second of the trial, 2,000 to 18,000 of them: an hour's campaign plays
-a million.
+"""Connections at a time per second of the trial, 2,000 to 18,000 of them: an hour's
+campaign plays a million.
 """
 GROWTH = {"memory, MB": 4.2, "descriptors": 0.0, "leases": 0.0}
-"""By how much one worker may grow after its first rounds: what the allocator keeps differs from
-round to round.
+"""By how much one worker may grow after its first rounds: what the allocator keeps
+differs from round to round.
 """
 
 
 async def lifetimes(given: Round, protocol: str, fewer: int = 1) -> None:
-    """The load generator again and again, which judges every close; after each time and the same
-    quiet, nothing may have grown. *fewer*: a saturated worker is late, and that is no growth."""
+    """The load generator again and again, which judges every close; after each time and
+    the same quiet, nothing may have grown. *fewer*: a saturated worker is late, and
+    that is no growth.
+    """
     figures, failures = given.outcome.figures, given.outcome.failures
     connections = round(min(max(EACH * given.left, 2_000), 18_000)) // fewer
     watched: dict[str, list[float]] = {name: [] for name in GROWTH}
@@ -565,11 +582,12 @@ ATTACKERS, FEW = 1000, 5
 async def slow(
     given: Round, flags: str, path: str, reason: str, timeout: float, attackers: int = ATTACKERS
 ) -> None:
-    """slowhttptest. *The kernel counts*: from when the last of them has come it may hold them for
-    the *timeout*, a tick, what the loop was stalled for, and as long as a look here was late.
+    """slowhttptest. *The kernel counts*: from when the last of them has come it may
+    hold them for the *timeout*, a tick, what the loop was stalled for, and as long as a
+    look here was late.
 
-    What slowhttptest says of them is of no use: its slow reader notices a reset only when it has
-    read all.
+    What slowhttptest says of them is of no use: its slow reader notices a reset only
+    when it has read all.
     """
     url = f"http://{given.server.target}{path}"
     command = [
@@ -628,8 +646,8 @@ PROXY = """
 
 
 def proxy(given: Round, idle: float, port: int) -> AbstractContextManager[Server]:
-    """nginx on *port* in front of the server, which closes its side of an idle connection after
-    *idle* seconds.
+    """nginx on *port* in front of the server, which closes its side of an idle
+    connection after *idle* seconds.
     """
     http = PROXY.format(
         folder=given.folder, address=given.server.target, idle=round(1000 * idle), port=port
@@ -638,9 +656,10 @@ def proxy(given: Round, idle: float, port: int) -> AbstractContextManager[Server
 
 
 async def proxied(given: Round, idles: list[float], bursts: int = 8) -> None:
-    """wrk through nginx in bursts that are as far apart as the idle timeouts. *nginx counts*: a 502
-    in its log is a request that a close has cost. Where the server closes first only GETs come:
-    nginx may send no POST twice."""
+    """wrk through nginx in bursts that are as far apart as the idle timeouts. *nginx
+    counts*: a 502 in its log is a request that a close has cost. Where the server
+    closes first only GETs come: nginx may send no POST twice.
+    """
     script, log = given.folder / "post.lua", given.folder / "access.log"
     script.write_text('wrk.method = "POST"\nwrk.body = "hello"\n')
     for idle in idles:

@@ -1,8 +1,8 @@
-"""`python -m scripts.guests [--only COLUMN] [--quick] [--document]`: every kind of client at every
-guest, stock and guarded.
+"""`python -m scripts.guests [--only COLUMN] [--quick] [--document]`: every kind of
+client at every guest, stock and guarded.
 
-One rule: *what the page says was measured by this command*; a test compares the page with what it
-kept.
+One rule: *what the page says was measured by this command*; a test compares the page
+with what it kept.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ GROUPS = {
 
 
 def main() -> int:
-    """Measure. Exit status: 0 no cell is red but those that are named, 1 one is, or a row is not
-    true any more, 2 bad arguments or a server that does not start.
+    """Measure. Exit status: 0 no cell is red but those that are named, 1 one is, or a
+    row is not true any more, 2 bad arguments or a server that does not start.
     """
     parser = Parser(prog="python -m scripts.guests", description=__doc__.splitlines()[0])
     parser.add_argument("--only", metavar="COLUMN", choices=tuple(COLUMNS), help="this guest alone")
@@ -81,7 +81,9 @@ def main() -> int:
 
 
 def measured(column: Column, *, quick: bool = False) -> tuple[dict[str, Cell], list[str]]:
-    """The cells of *column*, and of which types the guarded server holds objects it should not."""
+    """The cells of *column*, and of which types the guarded server holds objects it
+    should not.
+    """
     with tempfile.TemporaryDirectory() as folder, pair(column, Path(folder)) as (stock, guarded):
         where = stock.address, guarded.address
         kinds = kinds_of(column, quick=quick)
@@ -92,7 +94,9 @@ def measured(column: Column, *, quick: bool = False) -> tuple[dict[str, Cell], l
 
 
 def said(cell: Cell) -> str:
-    """A cell, for the table: what became of the client, and of stock's if that differs."""
+    """A cell, for the table: what became of the client, and of stock's if that
+    differs.
+    """
     mine, stock = cell.guarded.words, cell.stock.words
     if cell.kind.lives:
         text = mine if mine == stock else f"{mine} (stock {stock})"
@@ -138,7 +142,9 @@ def _types(types: Iterable[str]) -> str:
 
 
 def document(report: dict[str, Any]) -> None:
-    """Write the tables between the marks of the page. Raises SystemExit: it lacks one."""
+    """Write the tables between the marks of the page. Raises SystemExit: it lacks
+    one.
+    """
     marked.write(PAGE, BEGIN, END, table(report))
 
 

@@ -36,7 +36,8 @@ HTTP, WEB, H2 = ("http",), ("http", "websocket"), ("http2",)
 
 @dataclass(frozen=True)
 class Column:
-    """A guest: the words that `python -m` starts, stock and guarded; `{port}` is where it listens.
+    """A guest: the words that `python -m` starts, stock and guarded; `{port}` is where
+    it listens.
 
     Attributes:
         speaks: The kinds of clients that it understands.

@@ -1,6 +1,8 @@
-"""The control: a server without reaper that closes each connection `LIMIT` seconds after it came.
+"""The control: a server without reaper that closes each connection `LIMIT` seconds
+after it came.
 
-By how much its closes are late is what the machine and the harness cost, and no server's doing.
+By how much its closes are late is what the machine and the harness cost, and no
+server's doing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""`python -m scripts.guests.conversations [--only COLUMN] [--count 10000] [--seed 1]`: random valid
-conversations in HTTP/2, each with a stock server and a guarded one.
+"""`python -m scripts.guests.conversations [--only COLUMN] [--count 10000] [--seed 1]`:
+random valid conversations in HTTP/2, each with a stock server and a guarded one.
 
-One rule: *per stream the same bytes and the same end*. A conversation is made of its seed alone, and
-no rest in it is as long as a limit, so the guard has no part in it.
+One rule: *per stream the same bytes and the same end*. A conversation is made of its
+seed alone, and no rest in it is as long as a limit, so the guard has no part in it.
 """
 
 from __future__ import annotations
@@ -140,8 +140,8 @@ def _words(stream: tuple[int, bytes, str]) -> str:
 async def differing(
     seeds: range, stock: Address, guarded: Address, until: float = 0
 ) -> tuple[int, list[str]]:
-    """How many conversations of *seeds* there were, and those that differed each time. *until*: an
-    instant of the monotonic clock at which no more are begun; 0: none.
+    """How many conversations of *seeds* there were, and those that differed each time.
+    *until*: an instant of the monotonic clock at which no more are begun; 0: none.
     """
     found: list[str] = []
     count = 0
@@ -169,8 +169,8 @@ def tried(column: Column, seeds: range, until: float = 0) -> tuple[int, list[str
 
 
 def main() -> int:
-    """Compare. Exit status: 0 no conversation differs, 1 one does, 2 bad arguments or a server that
-    does not start.
+    """Compare. Exit status: 0 no conversation differs, 1 one does, 2 bad arguments or a
+    server that does not start.
     """
     parser = Parser(
         prog="python -m scripts.guests.conversations", description=__doc__.splitlines()[0]

@@ -1,7 +1,8 @@
 """What a server holds after a thousand connections that it did not hold before.
 
-One rule: *every object that the collector knows is counted, by its type*. A type is held if it grew
-by a quarter of the connections, and did not grow so in the stock server beside.
+One rule: *every object that the collector knows is counted, by its type*. A type is
+held if it grew by a quarter of the connections, and did not grow so in the stock server
+beside.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ WARM = 100
 WARM_UPS = 10
 """How often so many come, at most, until no thread is new."""
 LOOKS, EVERY = 6, 1.0
-"""How often the last count is taken, and the seconds between: some forget a moment later."""
+"""How often the last count is taken, and the seconds between: some forget a moment
+later.
+"""
 LONGEST = 30.0
 """Seconds for an answer: a server that holds much counts long."""
 SHARE = 0.25
@@ -79,7 +82,8 @@ async def come(address: Address, speaks: str, count: int) -> None:
 async def warmed(address: Address, speaks: str) -> Counter[str]:
     """The objects of a server that has started the threads of its pools.
 
-    A pool starts a thread when all that it has are busy, up to its bound: no leak either.
+    A pool starts a thread when all that it has are busy, up to its bound: no leak
+    either.
     """
     found: Counter[str] = Counter()
     for _ in range(WARM_UPS):
@@ -91,7 +95,9 @@ async def warmed(address: Address, speaks: str) -> Counter[str]:
 
 
 async def grown(address: Address, speaks: str, count: int) -> Counter[str]:
-    """By how many objects each type has grown after *count* connections, where it is many."""
+    """By how many objects each type has grown after *count* connections, where it is
+    many.
+    """
     before = await warmed(address, speaks)
     await come(address, speaks, count)
     more: Counter[str] = Counter()
@@ -105,7 +111,9 @@ async def grown(address: Address, speaks: str, count: int) -> Counter[str]:
 
 
 async def held(column: Column, stock: Address, guarded: Address, count: int) -> Counter[str]:
-    """What the guarded server of *column* holds after *count* connections, and the stock one not."""
+    """What the guarded server of *column* holds after *count* connections, and the
+    stock one not.
+    """
     speaks = next(each for each in ("http", "http2", "websocket", "lines") if each in column.speaks)
     more = await grown(guarded, speaks, count)
     if not more:

@@ -1,8 +1,8 @@
-"""The kinds of clients, as data: what each sends and when, what it has to hear, and which limit
-ends it.
+"""The kinds of clients, as data: what each sends and when, what it has to hear, and
+which limit ends it.
 
-Every limit of the guarded servers is `LIMIT` seconds, so a rest that is longer than that is a claim
-as well: nothing here is waited for at the client's cost.
+Every limit of the guarded servers is `LIMIT` seconds, so a rest that is longer than
+that is a claim as well: nothing here is waited for at the client's cost.
 """
 
 from __future__ import annotations
@@ -82,8 +82,9 @@ class Hear:
 # ---- what HTTP/2 has besides
 @dataclass(frozen=True)
 class Begin:
-    """Send the preface and SETTINGS. *window*: of each stream, in bytes; *opens*: whether windows
-    are opened as bytes come; *pings*: whether a PING is sent for each DATA that comes.
+    """Send the preface and SETTINGS. *window*: of each stream, in bytes; *opens*:
+    whether windows are opened as bytes come; *pings*: whether a PING is sent for each
+    DATA that comes.
     """
 
     window: int = 65535
@@ -98,8 +99,8 @@ class Settled:
 
 @dataclass(frozen=True)
 class Ask:
-    """A request on a stream of its own: its head, and whether that is all. *pieces*: in how many
-    frames the head comes.
+    """A request on a stream of its own: its head, and whether that is all. *pieces*: in
+    how many frames the head comes.
     """
 
     path: str = "/"
@@ -110,7 +111,9 @@ class Ask:
 
 @dataclass(frozen=True)
 class Body:
-    """DATA on the stream with that number, from 0 on; *padding*: bytes of it, None: no padding."""
+    """DATA on the stream with that number, from 0 on; *padding*: bytes of it, None: no
+    padding.
+    """
 
     stream: int
     data: bytes
@@ -149,8 +152,8 @@ class Settings:
 
 @dataclass(frozen=True)
 class Open:
-    """WINDOW_UPDATE by *size* for the connection and each open stream, *count* times, one *every*
-    so many seconds.
+    """WINDOW_UPDATE by *size* for the connection and each open stream, *count* times,
+    one *every* so many seconds.
     """
 
     size: int
@@ -172,7 +175,9 @@ Act = (
 
 @dataclass(frozen=True)
 class Want:
-    """An answer: its body, or the length of it; None: any. *head*: to HEAD, so it has no body."""
+    """An answer: its body, or the length of it; None: any. *head*: to HEAD, so it has
+    no body.
+    """
 
     body: bytes | int | None = b"hello"
     status: int = 200
@@ -194,14 +199,16 @@ class Kind:
         hears: The same of bytes, of what does not speak HTTP.
         gets: How many bytes have to come at least.
         limit: The one that ends it, if it does not live.
-        since: The act at whose end that begins to count, from 1 on; 0: the connect; None: the last.
+        since: The act at whose end that begins to count, from 1 on; 0: the connect;
+            None: the last.
         says: The status with which it is ended where HTTP allows one.
         lag: Seconds that everything travels in each direction.
         window: Bytes of its receive buffer; 0: the kernel's choice.
         quick: Whether `make test` has it.
         world: The settings it is tried with; see `columns`.
         alone: Whether it comes after all others.
-        first: The first bytes have to come before the limit begins: a busy client is late itself.
+        first: The first bytes have to come before the limit begins: a busy client is
+            late itself.
     """
 
     name: str

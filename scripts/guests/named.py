@@ -1,7 +1,7 @@
 """The cells that are known to be worse than they should be, each with its reason.
 
-One rule: *a row is true, or it goes*. A run fails for a red cell that no row names, and for a row
-that names a column in which not one of its cells is red any more.
+One rule: *a row is true, or it goes*. A run fails for a red cell that no row names, and
+for a row that names a column in which not one of its cells is red any more.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ class Named:
 
     Attributes:
         columns, kinds: All cells of these.
-        told: Whether only what was not said is meant: each is ended in time, without a 408.
+        told: Whether only what was not said is meant: each is ended in time, without
+            a 408.
         late: Whether they are ended, but late, which a coarse run does not judge.
         sometimes: Whether they may be green as well: it is a race.
     """
@@ -44,7 +45,9 @@ OUTSIDE = (
     *("hypercorn", "hypercorn, trio", "gunicorn, asgi", "gunicorn, threads"),
     *("aiohttp, `reaper run`", "aiohttp, `run_app`", "sanic", "tornado", "daphne"),
 )
-"""The guests whose guard knows the phases of HTTP, and does not write into the server's answers."""
+"""The guests whose guard knows the phases of HTTP, and does not write into the server's
+answers.
+"""
 
 HYPERCORN_H2 = ("hypercorn, HTTP/2", "hypercorn, trio, HTTP/2")
 GUNICORN_H2 = ("gunicorn, asgi, HTTP/2", "gunicorn, threads, HTTP/2")
@@ -121,7 +124,8 @@ def faults(
     *,
     coarse: bool = False,
 ) -> list[str]:
-    """What a run of *column* found that no row names, and the rows that are not true any more.
+    """What a run of *column* found that no row names, and the rows that are not true
+    any more.
 
     Args:
         holds: The types of which the guarded server holds objects; None: not counted.

@@ -1,6 +1,7 @@
 """A client of a kind on one connection: it does its acts, and what it saw is kept.
 
-One rule: *a client that was itself late proves nothing*. It measures by how much it was.
+One rule: *a client that was itself late proves nothing*. It measures by how much it
+was.
 """
 
 from __future__ import annotations
@@ -125,7 +126,9 @@ class Client:
         self.came.set()
 
     def took(self, data: bytes) -> None:
-        """Bytes have come. A WebSocket's goodbye ends what a dead client does, as GOAWAY does."""
+        """Bytes have come. A WebSocket's goodbye ends what a dead client does, as
+        GOAWAY does.
+        """
         if self.kind.speaks == "websocket" and not self.kind.lives and goodbye(bytes(self.data)):
             self._end("goodbye")
 
@@ -239,7 +242,9 @@ class Client:
         return len(data) >= kind.gets and len(self.whole()) >= len(kind.answers)
 
     async def play(self, patience: float) -> Seen:
-        """Do all acts, and wait until the kind has what it wants, or *patience* is over."""
+        """Do all acts, and wait until the kind has what it wants, or *patience* is
+        over.
+        """
         seen, acts = self.seen, self.kind.acts
         if not self.kind.lives and self.kind.since is not None:
             acts = acts[: max(0, self.kind.since - 1)]  # what comes then goes on until it is ended
@@ -278,7 +283,9 @@ class Stream:
 
 
 class Http2(Client):
-    """The same with HTTP/2's frames. A limit ends the stream, or says GOAWAY, or closes."""
+    """The same with HTTP/2's frames. A limit ends the stream, or says GOAWAY, or
+    closes.
+    """
 
     def __init__(self, kind: Kind, sock: socket.socket) -> None:
         super().__init__(kind, sock)
@@ -504,7 +511,9 @@ def answers(data: bytes, wanted: tuple[Want, ...], ended: bool) -> list[tuple[in
 
 
 def goodbye(data: bytes) -> bool:
-    """Whether a WebSocket's server has said goodbye in *data*, which begins with its answer."""
+    """Whether a WebSocket's server has said goodbye in *data*, which begins with its
+    answer.
+    """
     frames = data.partition(HEAD_END)[2]
     while len(frames) >= 2:
         if frames[0] & 0x0F == kinds.GOODBYE:
@@ -518,7 +527,9 @@ def goodbye(data: bytes) -> bool:
 
 
 def chunks(data: bytes) -> tuple[bytes | None, bytes]:
-    """The body that is in chunks at the begin of *data*, None if it is not whole; and the rest."""
+    """The body that is in chunks at the begin of *data*, None if it is not whole; and
+    the rest.
+    """
     body = b""
     while b"\r\n" in data:
         line, _, data = data.partition(b"\r\n")
@@ -547,7 +558,9 @@ def planned(acts: tuple[Any, ...]) -> float:
 
 
 async def played(kind: Kind, address: Address, patience: float, after: float = 0.0) -> Seen:
-    """A client of *kind*, from its connect to its end; it comes *after* so many seconds."""
+    """A client of *kind*, from its connect to its end; it comes *after* so many
+    seconds.
+    """
     loop = asyncio.get_running_loop()
     await asyncio.sleep(after)
     sock = socket.socket()

@@ -1,6 +1,8 @@
-"""A column: a server stock and guarded, all kinds of clients at both, and what became of them.
+"""A column: a server stock and guarded, all kinds of clients at both, and what became
+of them.
 
-One rule: *what may be chance is tried again, alone*. A cell is red only if it was so each time.
+One rule: *what may be chance is tried again, alone*. A cell is red only if it was so
+each time.
 """
 
 from __future__ import annotations
@@ -24,18 +26,23 @@ KINDS = {kind.name: kind for kind in (*HTTP_LIVES, *HTTP_DIES, *WEBSOCKETS, *LIN
 """Every kind, by name, in the order of the table."""
 TRIES = 3
 LATE = 0.85 * LIMIT
-"""Seconds by which a close may be late before its cell is red: less than a limit, so that one that
-holds twice is told from one that holds, and more than a machine with other work takes for a tick.
-How late each was is in the table.
+"""Seconds by which a close may be late before its cell is red: less than a limit, so
+that one that holds twice is told from one that holds, and more than a machine with
+other work takes for a tick. How late each was is in the table.
 """
 BORNE = LIMIT + 2 * TICK + 2.0
-"""Seconds for which a client that no limit ends is borne, where a close may be late by `LATE`."""
+"""Seconds for which a client that no limit ends is borne, where a close may be late by
+`LATE`.
+"""
 COARSE = 5.0
-"""Seconds after which a dead client counts as held in a run that does not judge how late its end
-came: on a machine that does something else besides, that says more of the machine.
+"""Seconds after which a dead client counts as held in a run that does not judge how
+late its end came: on a machine that does something else besides, that says more of the
+machine.
 """
 APART = 0.01
-"""Seconds between two clients that come: all at once they would make each other late."""
+"""Seconds between two clients that come: all at once they would make each other
+late.
+"""
 HELD = "held"
 
 
@@ -71,7 +78,9 @@ class End:
 
 @dataclass(frozen=True)
 class Cell:
-    """One kind of clients at one server, stock and guarded, and what is wrong with it."""
+    """One kind of clients at one server, stock and guarded, and what is wrong with
+    it.
+    """
 
     kind: Kind
     stock: End
@@ -225,8 +234,9 @@ async def tried(
     *,
     coarse: bool = False,
 ) -> dict[str, Cell]:
-    """The cells of *kinds*; what is wrong or in doubt is tried again, with less beside it, but not
-    what is *known*. *coarse*: it is not judged how late the ends of dead clients came.
+    """The cells of *kinds*; what is wrong or in doubt is tried again, with less beside
+    it, but not what is *known*. *coarse*: it is not judged how late the ends of dead
+    clients came.
     """
     found: dict[str, Cell] = {}
     todo = list(kinds)

@@ -1,4 +1,6 @@
-"""Run the trial for each application, stock and guarded, and print a row of figures for each."""
+"""Run the trial for each application, stock and guarded, and print a row of figures for
+each.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Applications that hold something while they answer: FastAPI below a `BaseHTTPMiddleware`, Django
-on ASGI, and a pool of two database connections, to SQLite and to PostgreSQL.
+"""Applications that hold something while they answer: FastAPI below a
+`BaseHTTPMiddleware`, Django on ASGI, and a pool of two database connections, to SQLite
+and to PostgreSQL.
 
-`/work` takes a while and answers with the number it was asked with, `/state` says what has become
-of all that came.
+`/work` takes a while and answers with the number it was asked with, `/state` says what
+has become of all that came.
 """
 
 from __future__ import annotations
@@ -126,8 +127,8 @@ def database() -> Any:
 
 
 def postgresql() -> Any:
-    """The same with PostgreSQL, in which the query itself takes its time: it is cancelled in the
-    middle.
+    """The same with PostgreSQL, in which the query itself takes its time: it is
+    cancelled in the middle.
     """
     query = f"select cast(:n as integer) from pg_sleep({QUERY})"
     return _pooled(os.environ[DATABASE], query, 0.0)

@@ -1,4 +1,6 @@
-"""Clients of which most leave before their answer, at random instants and in all manners."""
+"""Clients of which most leave before their answer, at random instants and in all
+manners.
+"""
 
 from __future__ import annotations
 
@@ -41,8 +43,8 @@ async def leave(
 ) -> Outcome:
     """Have *count* clients ask for `/work`, *at_once* at a time.
 
-    Of ten, one stays, one sends a FIN and waits, and eight leave at an instant drawn from 0 to
-    *longest* seconds: half by a close, half by a reset.
+    Of ten, one stays, one sends a FIN and waits, and eight leave at an instant drawn
+    from 0 to *longest* seconds: half by a close, half by a reset.
     """
     chance = random.Random(seed)
     outcome = Outcome()

@@ -1,7 +1,7 @@
 """A handler that works for `LONG` seconds, and says for how long it has run.
 
-As an ASGI application on asyncio and on trio; `python -m scripts.leaving.long PORT` serves it with
-aiohttp.
+As an ASGI application on asyncio and on trio; `python -m scripts.leaving.long PORT`
+serves it with aiohttp.
 """
 
 from __future__ import annotations

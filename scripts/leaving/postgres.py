@@ -1,4 +1,5 @@
-"""A PostgreSQL server of a trial's own: it listens on a UNIX socket only, and nothing is left of it.
+"""A PostgreSQL server of a trial's own: it listens on a UNIX socket only, and nothing
+is left of it.
 
 As root it runs as `nobody`, for it refuses to run as root.
 """
@@ -28,7 +29,8 @@ def tool(name: str) -> str | None:
 
 @contextmanager
 def postgres() -> Iterator[str]:
-    """A server for the length of the block: its address, as SQLAlchemy takes it for asyncpg.
+    """A server for the length of the block: its address, as SQLAlchemy takes it for
+    asyncpg.
 
     Raises:
         DidNotStart: it is not installed, or did not begin.

@@ -45,8 +45,8 @@ MANNERS: dict[str, Callable[[socket.socket], None]] = {
 
 
 def measured(name: str, abandoned: str) -> tuple[dict[str, float], bool]:
-    """Seconds that the handler ran for each of `MANNERS`, and whether the client that waits after
-    its FIN had its answer.
+    """Seconds that the handler ran for each of `MANNERS`, and whether the client that
+    waits after its FIN had its answer.
 
     Args:
         name: One of `COMMANDS`.

@@ -1,9 +1,12 @@
-"""Programs that others wrote, each started stock and below `reaper run`: what changes for clients.
+"""Programs that others wrote, each started stock and below `reaper run`: what changes
+for clients.
 
-One rule: *the table of docs/run.md is what this room measured*; no figure there is typed by hand.
+One rule: *the table of docs/run.md is what this room measured*; no figure there is
+typed by hand.
 
     asks        what is sent to a program, by protocol
-    declared    the programs: how each is installed, started, asked, stopped and reloaded
+    declared    the programs: how each is installed, started, asked, stopped and
+                reloaded
     installing  a venv for each, below out/programs/
     trial       one program, started one way, and what its clients saw
     table       the results as a table, and what became worse

@@ -1,5 +1,6 @@
-"""`python -m scripts.programs [--only NAME;...] [--install] [--minutes 45]`: programs that others
-wrote, stock and below `reaper run`; the results go into the table of docs/run.md.
+"""`python -m scripts.programs [--only NAME;...] [--install] [--minutes 45]`: programs
+that others wrote, stock and below `reaper run`; the results go into the table of
+docs/run.md.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ LIMITS = Limits()
 
 
 def main() -> int:
-    """Try the programs. Exit status: 0 all as it should be, 1 something is worse guarded, 2 bad
-    arguments.
+    """Try the programs. Exit status: 0 all as it should be, 1 something is worse
+    guarded, 2 bad arguments.
     """
     parser = Parser(prog="python -m scripts.programs", description=__doc__.splitlines()[0])
     parser.add_argument("--only", metavar="NAME;...", help="these programs alone; the rest is kept")
@@ -90,8 +91,8 @@ def main() -> int:
 
 
 def row(program: Program, until: float, of: str, *, with_apt: bool) -> dict[str, Any]:
-    """Try *program* stock and guarded, at the same time; what was seen of the commit *of*, or `why`
-    it was not tried.
+    """Try *program* stock and guarded, at the same time; what was seen of the commit
+    *of*, or `why` it was not tried.
     """
     about = {
         "commit": of,
@@ -117,7 +118,9 @@ def row(program: Program, until: float, of: str, *, with_apt: bool) -> dict[str,
 
 
 def shortened(text: str) -> str:
-    """*text* on one line; of a long one the begin, and the end, where tracebacks have the reason."""
+    """*text* on one line; of a long one the begin, and the end, where tracebacks have
+    the reason.
+    """
     line = " ".join(text.split())
     return line if len(line) <= 300 else f"{line[:100]} ... {line[-200:]}"
 

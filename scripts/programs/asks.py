@@ -38,7 +38,9 @@ class Ask:
     starts: bytes = b""
 
     def bytes_for(self, slow: float) -> bytes:
-        """What is sent where a slow answer takes *slow* seconds: a number in it keeps its width."""
+        """What is sent where a slow answer takes *slow* seconds: a number in it keeps
+        its width.
+        """
         return self.sent.replace(b"{slow}", b"%-6g" % slow)
 
 
@@ -51,7 +53,8 @@ class Asks:
         drip: Is sent byte by byte; more of it than is ever needed.
         slow: Is answered after SLOW seconds, with nothing in between.
         pauses: Is answered by halves, SLOW seconds apart.
-        farewell: How a message begins by which the server closes, before it ends the connection.
+        farewell: How a message begins by which the server closes, before it ends the
+            connection.
     """
 
     now: Ask

@@ -1,8 +1,9 @@
 """The programs: how each is installed, started on a port, asked, and told to reload.
 
-In words that are started, and in files, `{port}` is where a program shall listen, `{dir}` a folder
-of its own with the files of apps/ in it, `{bin}` the folder of its Python, `{backend}` the port of a
-server behind it, which answers as apps/asgi.py does, and `{slow}` the seconds of a slow answer.
+In words that are started, and in files, `{port}` is where a program shall listen,
+`{dir}` a folder of its own with the files of apps/ in it, `{bin}` the folder of its
+Python, `{backend}` the port of a server behind it, which answers as apps/asgi.py does,
+and `{slow}` the seconds of a slow answer.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ from .asks import (
 )
 
 Reload = signal.Signals | str | None
-"""How a program is told to reload: by a signal, by a changed file (its name), by a command (it has a
-blank), or not at all."""
+"""How a program is told to reload: by a signal, by a changed file (its name), by a
+command (it has a blank), or not at all.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +40,16 @@ class Program:
     Attributes:
         name: In the table.
         command: Its words, with blanks between them.
-        pip: What is installed with pip, pinned; the first names the version in the table.
+        pip: What is installed with pip, pinned; the first names the version in the
+            table.
         apt: The Debian package, if it is one.
         asks: What it is sent.
         reload: How it reloads.
         files: Written into `{dir}` before the start.
         setup: Commands that are run before the start.
         environment: On top of ours.
-        tested: Whether the tests of `reaper run` start it, too, from the packages of the tests.
+        tested: Whether the tests of `reaper run` start it, too, from the packages of
+            the tests.
     """
 
     name: str

@@ -1,4 +1,6 @@
-"""A venv for each program, below out/programs/: what one requires does not change another."""
+"""A venv for each program, below out/programs/: what one requires does not change
+another.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ _LOCKS: dict[Path, threading.Lock] = defaultdict(threading.Lock)
 
 
 def path_with(folder: Path) -> str:
-    """A PATH on which the commands in *folder* come first, and servers of Debian are."""
+    """A PATH on which the commands in *folder* come first, and servers of Debian
+    are.
+    """
     return os.pathsep.join([str(folder), os.environ.get("PATH", ""), *FOLDERS])
 
 

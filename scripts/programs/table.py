@@ -26,7 +26,9 @@ Seen = Mapping[str, Any]
 
 
 def worse(stock: Seen, guarded: Seen, limits: Limits) -> Iterator[str]:
-    """In words, each thing that is worse guarded than stock, or that the guard did not do."""
+    """In words, each thing that is worse guarded than stock, or that the guard did not
+    do.
+    """
     for name in ("slow", "pauses"):
         if name in stock and (was := stock[name]["is"]) == "answered" != (
             now := guarded[name]["is"]
@@ -91,7 +93,9 @@ def stop(seen: Seen) -> str:
 
 
 def reload(seen: Seen) -> str:
-    """A reload in words; *seen* of a guarded program says when a silent client was closed after."""
+    """A reload in words; *seen* of a guarded program says when a silent client was
+    closed after.
+    """
     request = f"{seen['request']}, " if seen["request"] else ""
     return request + ("serves" if seen["serves"] else "serves no more")
 

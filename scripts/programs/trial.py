@@ -1,7 +1,7 @@
 """One program, started stock or below `reaper run`, and what its clients saw.
 
-Each client has a connection of its own; the clients of the first five columns are there at the same
-time. What a column measures is said at its function.
+Each client has a connection of its own; the clients of the first five columns are there
+at the same time. What a column measures is said at its function.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ LISTENS_SOON = 120.0
 EARLY = 0.1
 """Seconds by which the sleep of a slow answer may be too short."""
 GUARDED_SOON = 40.0
-"""Seconds in which `reaper run` has said what it guards; a Python may take ten to say that."""
+"""Seconds in which `reaper run` has said what it guards; a Python may take ten to say
+that.
+"""
 
 Seen = dict[str, Any]
 """What was seen in a column, as JSON has it."""
@@ -47,9 +49,11 @@ Seen = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a trial lasts, in seconds: first what `reaper run` is told, then how long clients wait.
+    """What a trial lasts, in seconds: first what `reaper run` is told, then how long
+    clients wait.
 
-    From outside a slow answer looks like a silent client: *idle* has to be longer than *slow*.
+    From outside a slow answer looks like a silent client: *idle* has to be longer than
+    *slow*.
     """
 
     first_byte: float = 2.0
@@ -77,7 +81,8 @@ class Limits:
 def started(
     program: Program, folder: Path, *, guarded: bool, limits: Limits
 ) -> Iterator[tuple[Server, str]]:
-    """*program*, once it answers, and how it is guarded: `inside`, `outside`, or `` if it is stock.
+    """*program*, once it answers, and how it is guarded: `inside`, `outside`, or `` if
+    it is stock.
 
     Args:
         folder: Where its commands are.
@@ -159,7 +164,9 @@ def _guard_of(server: Server) -> str:
 
 
 def _end(server: Server) -> None:
-    """End what is left of *server*, which has a session, and so a process group, of its own."""
+    """End what is left of *server*, which has a session, and so a process group, of its
+    own.
+    """
     left = tree(server.pid)
     with suppress(ProcessLookupError):
         os.killpg(server.pid, signal.SIGKILL)
@@ -186,7 +193,8 @@ async def _read(
 ) -> tuple[bytes, str, float]:
     """Read until *enough* of what has come, the end, or the instant *until*.
 
-    Returns what has come; `enough`, `closed` or `open`; the instant of the last byte, 0.0 if none.
+    Returns what has come; `enough`, `closed` or `open`; the instant of the last byte,
+    0.0 if none.
     """
     found, last = b"", 0.0
     try:
@@ -219,11 +227,12 @@ async def _connected(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWri
 async def closes(
     port: int, limits: Limits, *, drip: bytes = b"", ask: Ask | None = None, farewell: bytes = b""
 ) -> Seen:
-    """When a client is closed: {"is": "closed", "s": seconds}, or `open`, or `no answer`.
+    """When a client is closed: {"is": "closed", "s": seconds}, or `open`, or `no
+    answer`.
 
-    The seconds count from the last byte of the answer to *ask*; without one, from connect(2).
-    Bytes of *drip* are sent one by one. A message that begins with *farewell* is a close.
-    It waits as long as the window says.
+    The seconds count from the last byte of the answer to *ask*; without one, from
+    connect(2). Bytes of *drip* are sent one by one. A message that begins with
+    *farewell* is a close. It waits as long as the window says.
     """
     try:
         reader, writer = await _connected(port)
@@ -259,8 +268,9 @@ async def _drip(writer: asyncio.StreamWriter, drip: bytes) -> None:
 
 
 async def answer(port: int, ask: Ask, limits: Limits, *, late: bool = False) -> Seen:
-    """Whether *ask* is answered: `answered`, `cut` after so many seconds, `refused`, `no answer`;
-    `another answer`: it came too soon for a *late* one, or not in halves, so nothing was tried.
+    """Whether *ask* is answered: `answered`, `cut` after so many seconds, `refused`,
+    `no answer`; `another answer`: it came too soon for a *late* one, or not in halves,
+    so nothing was tried.
     """
     try:
         reader, writer = await _connected(port)
@@ -300,10 +310,11 @@ async def quiet_and_slow(program: Program, port: int, limits: Limits) -> dict[st
 
 
 async def stopped(program: Program, server: Server, number: signal.Signals, limits: Limits) -> Seen:
-    """The columns SIGTERM (to the process) and SIGINT (to its group, as a terminal sends it).
+    """The columns SIGTERM (to the process) and SIGINT (to its group, as a terminal
+    sends it).
 
-    A slow request is in flight, and a client silent. What became of the request, after how many
-    seconds the process ended, None if it did not, and its exit status.
+    A slow request is in flight, and a client silent. What became of the request, after
+    how many seconds the process ended, None if it did not, and its exit status.
     """
     flight = asyncio.create_task(_in_flight(program, server.port, limits))
     await asyncio.sleep(BEGUN)
@@ -335,8 +346,8 @@ async def _in_flight(program: Program, port: int, limits: Limits) -> str | None:
 async def reloaded(
     program: Program, server: Server, limits: Limits, environment: Callable[[str], None]
 ) -> Seen:
-    """The column reload: what became of a request in flight, whether a new one is answered, and when
-    a silent client is closed after that.
+    """The column reload: what became of a request in flight, whether a new one is
+    answered, and when a silent client is closed after that.
     """
     flight = asyncio.create_task(_in_flight(program, server.port, limits))
     await asyncio.sleep(BEGUN)

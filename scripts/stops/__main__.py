@@ -1,7 +1,8 @@
-"""`python -m scripts.stops [--document]`: what becomes of an event stream, a 5 s answer and a 5 s
-download when a server is told to stop, stock and guarded by `reaper run`.
+"""`python -m scripts.stops [--document]`: what becomes of an event stream, a 5 s answer
+and a 5 s download when a server is told to stop, stock and guarded by `reaper run`.
 
-One rule: *what the pages say was measured by this command*; no figure of theirs is typed by hand.
+One rule: *what the pages say was measured by this command*; no figure of theirs is
+typed by hand.
 """
 
 from __future__ import annotations
@@ -83,7 +84,9 @@ def measured(server: str, how: str, *, guarded: bool) -> dict[str, Any]:
 
 
 def rows(report: dict[str, Any], how: str) -> list[str]:
-    """The rows of one way of stopping: a server each, stock and guarded side by side."""
+    """The rows of one way of stopping: a server each, stock and guarded side by
+    side.
+    """
     found = {
         (each["server"], each["guarded"]): each for each in report["stops"] if each["how"] == how
     }
@@ -117,7 +120,9 @@ def said(one: dict[str, Any]) -> str:
 
 
 def document(report: dict[str, Any]) -> None:
-    """Write the tables between the marks of the pages. Raises SystemExit: a page has none."""
+    """Write the tables between the marks of the pages. Raises SystemExit: a page has
+    none.
+    """
     known = report["about"]
     for path, ways in PAGES.items():
         taken = f"{known['date']}, {known['cpus']} cores, {known['python']}, load {known['load_before']:.1f} before it"

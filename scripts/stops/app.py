@@ -1,5 +1,5 @@
-"""An ASGI application with what is open when a server stops: streams, an answer, a download, and
-WebSockets. It runs on asyncio and on trio.
+"""An ASGI application with what is open when a server stops: streams, an answer, a
+download, and WebSockets. It runs on asyncio and on trio.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from .words import ANSWER, CHUNK, CHUNKS, ENDED, LAST, TICK, WHOLE
 
 
 async def application(scope: Any, receive: Any, send: Any) -> None:
-    """`/events` streams until it is told, `/slow` answers late, `/download` sends for as long;
-    neither names a length. Any other path is answered at once.
+    """`/events` streams until it is told, `/slow` answers late, `/download` sends for
+    as long; neither names a length. Any other path is answered at once.
     """
     if scope["type"] == "lifespan":
         await _lifespan(receive, send)
@@ -46,7 +46,9 @@ async def _lifespan(receive: Any, send: Any) -> None:
 
 
 async def _stream(receive: Any, send: Any) -> None:
-    """An event each second, until `http.disconnect`: as sse-starlette and others do it."""
+    """An event each second, until `http.disconnect`: as sse-starlette and others do
+    it.
+    """
     await receive()  # the request
     told = anyio.Event()
 

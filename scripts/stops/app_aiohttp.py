@@ -1,4 +1,6 @@
-"""The same as `app`, as an aiohttp application: `python -m scripts.stops.app_aiohttp PORT`."""
+"""The same as `app`, as an aiohttp application: `python -m scripts.stops.app_aiohttp
+PORT`.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from .words import ANSWER, CHUNK, CHUNKS, ENDED, TICK, WHOLE
 
 
 async def events(request: web.Request) -> web.StreamResponse:
-    """An event each second, until the handler is cancelled: aiohttp has no message for it."""
+    """An event each second, until the handler is cancelled: aiohttp has no message for
+    it.
+    """
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     await response.prepare(request)
     with contextlib.suppress(asyncio.CancelledError):

@@ -1,6 +1,7 @@
 """One stop: a server, its clients, what it is told, and what became of them.
 
-One rule: *what is not over is cut off by us, and counted as not over*. A stock server may never end.
+One rule: *what is not over is cut off by us, and counted as not over*. A stock server
+may never end.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ AT_A_TIME = 100
 
 
 def command_of(server: str, port: int, *flags: str, guarded: bool) -> list[str]:
-    """The command of *server*, stock, or guarded by `reaper run`, which listens on *port*."""
+    """The command of *server*, stock, or guarded by `reaper run`, which listens on
+    *port*.
+    """
     words = list(COMMANDS[server])
     where = f"127.0.0.1:{port}" if words[-1] == "-b" else str(port)
     before = [sys.executable, "-m", "reaper", "run", "--"] if guarded else []
@@ -61,9 +64,10 @@ class Heard:
     """What one client heard.
 
     Attributes:
-        told, ended: Instants of the loop's clock: the last event came; the connection ended. None:
-            it did not.
-        whole: Whether what was promised came to its proper end: the last chunk, or a closing frame.
+        told, ended: Instants of the loop's clock: the last event came; the connection
+            ended. None: it did not.
+        whole: Whether what was promised came to its proper end: the last chunk, or a
+            closing frame.
         code: Of that frame; 0 if there is none.
         reset: Whether the connection was reset.
     """
@@ -89,7 +93,8 @@ class Heard:
 
 @dataclass
 class Seen:
-    """What became of a stop; seconds since the signal, unless they are said to be something else.
+    """What became of a stop; seconds since the signal, unless they are said to be
+    something else.
 
     Attributes:
         streams, sockets, answers: What each of their clients heard.
@@ -136,8 +141,8 @@ class Seen:
 async def listen(
     address: tuple[str, int], path: str, ready: asyncio.Semaphore
 ) -> tuple[Heard, asyncio.Task[None]]:
-    """A client that asks for *path* and hears all until the server ends its connection. Returns when
-    its stream or WebSocket is open, or its request is sent.
+    """A client that asks for *path* and hears all until the server ends its connection.
+    Returns when its stream or WebSocket is open, or its request is sent.
     """
     heard = Heard(path)
     async with ready:
@@ -177,11 +182,12 @@ async def stopped(
     answers: int = 1,
     patience: float = 20.0,
 ) -> Seen:
-    """Open that many connections of each kind, tell *server* to stop, and hear what becomes of them.
+    """Open that many connections of each kind, tell *server* to stop, and hear what
+    becomes of them.
 
     Args:
-        how: `SIGTERM` to its process; `Ctrl-C`: SIGINT to its group, as a terminal sends it;
-            `reload`: a file that it watches is touched.
+        how: `SIGTERM` to its process; `Ctrl-C`: SIGINT to its group, as a terminal
+            sends it; `reload`: a file that it watches is touched.
         answers: How many clients ask for each of `ANSWERS`.
         patience: Seconds after which the clients leave by themselves.
     """
@@ -222,7 +228,9 @@ def _tree(pid: int) -> list[psutil.Process]:
 
 
 async def _watch(server: Server, before: list[psutil.Process], how: str, seen: Seen) -> None:
-    """Note when the process that served has ended; in a reload also when another one answers."""
+    """Note when the process that served has ended; in a reload also when another one
+    answers.
+    """
     clock = asyncio.get_running_loop().time
     while (
         all(each.is_running() for each in before[1:])
@@ -261,7 +269,9 @@ def tried(
     answers: int = 1,
     patience: float = 20.0,
 ) -> Seen:
-    """`stopped` of the server *name*, started for that with *settings*, variables REAPER_*."""
+    """`stopped` of the server *name*, started for that with *settings*, variables
+    REAPER_*.
+    """
     port = free_port()
     shutil.copytree(HERE, folder / "stops", dirs_exist_ok=True)
     command = command_of(name, port, *RELOADS[name] if how == "reload" else (), guarded=guarded)

@@ -1,5 +1,5 @@
-"""What the applications of these trials say, and for how long. A trial of a reload touches its copy
-of this file.
+"""What the applications of these trials say, and for how long. A trial of a reload
+touches its copy of this file.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""`python -m scripts.streams [--document]`: a reader leaves a quiet stream behind nginx and HAProxy;
-when does the server hear of it?
+"""`python -m scripts.streams [--document]`: a reader leaves a quiet stream behind nginx
+and HAProxy; when does the server hear of it?
 
-One rule: *the table of docs/howto/streams.md was written by this command*; no figure in it is typed
-by hand. It needs root, or network namespaces: a reader vanishes with its link.
+One rule: *the table of docs/howto/streams.md was written by this command*; no figure in
+it is typed by hand. It needs root, or network namespaces: a reader vanishes with its
+link.
 """
 
 from __future__ import annotations
@@ -75,7 +76,9 @@ def rows(table: Table) -> list[str]:
 
 
 def said(left: Left) -> str:
-    """One cell: after how long the connection was gone, and the handler where that differs."""
+    """One cell: after how long the connection was gone, and the handler where that
+    differs.
+    """
     if left == (None, None):
         return "open"
     connection = "open" if left.connection is None else f"{left.connection:.1f} s"

@@ -1,6 +1,6 @@
-"""An ASGI application whose streams say something at their beginning and at their end: `/quiet/60`
-is silent for 60 seconds between. With a name in the query it prints when its handler begins, with the
-port of its client, and when it ends.
+"""An ASGI application whose streams say something at their beginning and at their end:
+`/quiet/60` is silent for 60 seconds between. With a name in the query it prints when
+its handler begins, with the port of its client, and when it ends.
 """
 
 from __future__ import annotations

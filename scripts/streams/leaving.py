@@ -1,7 +1,7 @@
 """Readers who leave a stream behind a proxy, and when that lets go of the server.
 
-One rule: *two ends are told apart*. The connection ends when the server's kernel says so, and the
-handler when the application does.
+One rule: *two ends are told apart*. The connection ends when the server's kernel says
+so, and the handler when the application does.
 """
 
 from __future__ import annotations
@@ -59,14 +59,15 @@ Way = tuple[str, str]
 
 
 class Readers:
-    """A server with *given* settings, the proxies before it, and a reader for each way of leaving.
+    """A server with *given* settings, the proxies before it, and a reader for each way
+    of leaving.
 
     Args:
         stack: Ends them.
         folder: Their files are written there.
         given: By the names of `[timeouts]`; None: the server is not guarded.
-        away: The name of a network namespace, and our address for those within: some come from
-            there, and vanish with its link.
+        away: The name of a network namespace, and our address for those within: some
+            come from there, and vanish with its link.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
-"""`python -m scripts.streams.readers HOST:PORT COUNT SECONDS`: so many readers, each of a stream that
-is quiet for so long. At the end a line of JSON says what they heard.
+"""`python -m scripts.streams.readers HOST:PORT COUNT SECONDS`: so many readers, each of
+a stream that is quiet for so long. At the end a line of JSON says what they heard.
 
-One rule: *a stream is whole if its last event has come, and the last chunk after it*. Any other end
-is a cut.
+One rule: *a stream is whole if its last event has come, and the last chunk after it*.
+Any other end is a cut.
 """
 
 from __future__ import annotations
@@ -56,8 +56,9 @@ class Reader:
 
 
 def come(address: tuple[str, int], count: int, seconds: str) -> list[Reader]:
-    """*count* readers, each of whom has asked. They come a few at a time, and the next only when
-    these have heard their first event: a proxy would give up what a burst keeps waiting.
+    """*count* readers, each of whom has asked. They come a few at a time, and the next
+    only when these have heard their first event: a proxy would give up what a burst
+    keeps waiting.
     """
     found: list[Reader] = []
     request = f"GET /quiet/{seconds} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode()
@@ -76,8 +77,8 @@ def come(address: tuple[str, int], count: int, seconds: str) -> list[Reader]:
 
 
 def listen(readers: list[Reader], until: float, *, begun: bool = False) -> None:
-    """Hear all of *readers* until each has come to its end, or the instant *until*. *begun*: until
-    each has heard its first event.
+    """Hear all of *readers* until each has come to its end, or the instant *until*.
+    *begun*: until each has heard its first event.
     """
     poll = select.epoll()
     waits = {reader.sock.fileno(): reader for reader in readers if reader.ended is None}

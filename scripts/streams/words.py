@@ -1,4 +1,6 @@
-"""What the streams of these trials say: to their readers, and in the log of their server."""
+"""What the streams of these trials say: to their readers, and in the log of their
+server.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`python -m scripts.suites`: run servers' own tests stock and guarded, and print how they differ."""
+"""`python -m scripts.suites`: run servers' own tests stock and guarded, and print how
+they differ.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ EACH = 120
 ENDED = (0, 1)
 """The exit statuses of pytest that say what the tests said."""
 MOST_AGAIN = 300
-"""With more differences than this, something is broken, and running them again tells no more."""
+"""With more differences than this, something is broken, and running them again tells no
+more.
+"""
 
 
 class CannotRun(RuntimeError):
@@ -178,7 +182,9 @@ def run(
 
 
 def compared(suite: Suite, listed: Sequence[str], processes: int) -> tuple[Comparison, int]:
-    """Run *suite* stock and guarded, and what differs once more; and the leases that were taken."""
+    """Run *suite* stock and guarded, and what differs once more; and the leases that
+    were taken.
+    """
     tests: list[str] = suite.table.get("tests", [])
     stock = run(suite, "stock", tests, guarded=False, processes=processes)
     guarded = run(suite, "guarded", tests, guarded=True, processes=processes)

@@ -12,14 +12,17 @@ MISSING = "not run"
 
 
 class Unfinished(ValueError):
-    """The run did not come to its end, so what is missing in its report says nothing."""
+    """The run did not come to its end, so what is missing in its report says
+    nothing.
+    """
 
 
 def outcomes(lines: Iterable[str]) -> dict[str, str]:
-    """The outcome of each test, by its name, from the lines that pytest-reportlog wrote.
+    """The outcome of each test, by its name, from the lines that pytest-reportlog
+    wrote.
 
-    A test has failed if any of its set-up, its body and what cleans up after it failed. A file that
-    could not be read as tests is a failed test of its own name.
+    A test has failed if any of its set-up, its body and what cleans up after it failed.
+    A file that could not be read as tests is a failed test of its own name.
 
     Raises:
         Unfinished: *lines* have no end of the session, or a line is cut.
@@ -46,13 +49,17 @@ def outcomes(lines: Iterable[str]) -> dict[str, str]:
 
 
 def differing(stock: Mapping[str, str], guarded: Mapping[str, str]) -> list[str]:
-    """The names of the tests whose outcome in the two runs is not the same, in order of name."""
+    """The names of the tests whose outcome in the two runs is not the same, in order of
+    name.
+    """
     names = sorted({*stock, *guarded})
     return [name for name in names if stock.get(name, MISSING) != guarded.get(name, MISSING)]
 
 
 def covers(entry: str, name: str) -> bool:
-    """Whether *entry* of the list means the test *name*: itself, or with any parameters."""
+    """Whether *entry* of the list means the test *name*: itself, or with any
+    parameters.
+    """
     return name == entry or name.startswith(f"{entry}[")
 
 
@@ -62,8 +69,8 @@ class Comparison:
 
     Attributes:
         stock, guarded: The outcome of each test, by its name.
-        again: The names that differed once more when they were run again alone; None: they were
-            not run again, and all that differ count.
+        again: The names that differed once more when they were run again alone; None:
+            they were not run again, and all that differ count.
         listed: The entries of `differences.toml`.
     """
 
@@ -104,8 +111,8 @@ class Comparison:
 
         Args:
             server: Its name and version.
-            leases: How many the guard has taken in the processes of the guarded run; 0: it did nothing;
-                None: they are not counted.
+            leases: How many the guard has taken in the processes of the guarded run; 0:
+                it did nothing; None: they are not counted.
         """
         cells = [server]
         for run in (self.stock, self.guarded):

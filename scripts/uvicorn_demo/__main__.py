@@ -1,8 +1,8 @@
 """`make uvicorn-demo`: a FastAPI application under uvicorn twice, stock and guarded;
 `loadgen probe` of both.
 
-*The two differ in one flag.* Exit status 0: the guarded server answered every question, and closed
-none too early.
+*The two differ in one flag.* Exit status 0: the guarded server answered every question,
+and closed none too early.
 """
 
 from __future__ import annotations
@@ -35,11 +35,15 @@ HTTP = {"stock": "auto", "guarded": "reaper.uvicorn:Auto"}
 UVICORN = "uvicorn scripts.uvicorn_demo.app:app --no-access-log"
 HANDSHAKE = Speech(protocol="ws", paths=Paths("/ws"))
 TRAFFIC = "message_drip"
-"""The question that no server has to answer with a close: a message that drips is traffic."""
+"""The question that no server has to answer with a close: a message that drips is
+traffic.
+"""
 
 
 def probed() -> dict[str, list[Finding]]:
-    """What both do with each question of HTTP and of WebSockets, asked at the same time."""
+    """What both do with each question of HTTP and of WebSockets, asked at the same
+    time.
+    """
     with (
         tempfile.TemporaryDirectory() as folder,
         ExitStack() as stack,

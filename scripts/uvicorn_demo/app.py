@@ -1,4 +1,6 @@
-"""The application that is attacked: FastAPI, with nothing in it against idle clients."""
+"""The application that is attacked: FastAPI, with nothing in it against idle
+clients.
+"""
 
 from __future__ import annotations
 

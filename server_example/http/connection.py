@@ -1,7 +1,8 @@
-"""HTTP/1.1 on one connection: requests in, responses out, and each wait reported to the policy.
+"""HTTP/1.1 on one connection: requests in, responses out, and each wait reported to the
+policy.
 
-One rule: *before each wait the phase is set to what is waited for*. Everything else about idleness
-follows from that. The state machine of the protocol is h11's.
+One rule: *before each wait the phase is set to what is waited for*. Everything else
+about idleness follows from that. The state machine of the protocol is h11's.
 """
 
 from __future__ import annotations
@@ -21,30 +22,34 @@ from .shared import Shared
 from .transport import RECEIVE_BYTES, Transport
 
 DISCARD_BYTES = 65536
-"""How much of a request body that the route did not want is read, to keep the connection. If there
-is more, closing is cheaper.
+"""How much of a request body that the route did not want is read, to keep the
+connection. If there is more, closing is cheaper.
 """
 
 PIECES_PER_PASS = 16
-"""Pieces of a request body before the loop is let run again: 64 KiB may be 10,000 chunks, and 80 ms
-of parsing.
+"""Pieces of a request body before the loop is let run again: 64 KiB may be 10,000
+chunks, and 80 ms of parsing.
 """
 
 BLANK_BYTES = 512
-"""Bytes of empty lines that may come before a request and mean nothing (RFC 9112 section 2.2).
+"""Bytes of empty lines that may come before a request and mean nothing (RFC 9112
+section 2.2).
 
-A client that sends more is refused. No timeout would end it, because there would always be
-something of it unread."""
+A client that sends more is refused. No timeout would end it, because there would always
+be something of it unread.
+"""
 
 HEAD = b"HEAD "
-"""A request that begins like this is answered without a body, whatever else is wrong with it."""
+"""A request that begins like this is answered without a body, whatever else is wrong
+with it.
+"""
 
 SERVER = "reaper-example"
 """The Server header of every answer."""
 
 OVERHEAD_BYTES = 2 * RECEIVE_BYTES
-"""How many bytes may come around a body (chunk sizes, extensions, trailers, bytes read ahead), in
-addition to as many as a body may have.
+"""How many bytes may come around a body (chunk sizes, extensions, trailers, bytes read
+ahead), in addition to as many as a body may have.
 """
 
 log = logging.getLogger("server_example.http")
@@ -53,7 +58,9 @@ Headers = Iterable[tuple[str, str]]
 
 
 class HttpError(Exception):
-    """The request is to be answered with *status*; the connection is closed afterwards."""
+    """The request is to be answered with *status*; the connection is closed
+    afterwards.
+    """
 
     def __init__(self, status: int, detail: str = "") -> None:
         super().__init__(
@@ -63,8 +70,8 @@ class HttpError(Exception):
 
 
 class Exchange:
-    """One request and its response: what a route is given. Raises HttpError(400) when the target is
-    no URL.
+    """One request and its response: what a route is given. Raises HttpError(400) when
+    the target is no URL.
 
     Attributes:
         method, path: As sent; the path without the query, still percent-encoded.
@@ -93,12 +100,16 @@ class Exchange:
 
     @property
     def is_local(self) -> bool:
-        """Whether the request comes from this machine, and not from elsewhere through a proxy."""
+        """Whether the request comes from this machine, and not from elsewhere through a
+        proxy.
+        """
         handed_on = self.headers.keys() & {"forwarded", "via", "x-forwarded-for", "x-real-ip"}
         return self._connection.transport.is_local and not handed_on
 
     def asks_for(self, protocol: str) -> bool:
-        """Whether the client offers to go on with *protocol* here (RFC 9110 section 7.8)."""
+        """Whether the client offers to go on with *protocol* here (RFC 9110 section
+        7.8).
+        """
         offered, options = (
             _words(self.headers.get("upgrade", "")),
             _words(self.headers.get("connection", "")),
@@ -172,7 +183,9 @@ class Exchange:
 
     @property
     def hung_up(self) -> bool:
-        """Whether the peer has shut its sending side. Responses without an end have to ask this."""
+        """Whether the peer has shut its sending side. Responses without an end have to
+        ask this.
+        """
         return self._connection.policy.hung_up
 
 
@@ -212,7 +225,8 @@ class HttpConnection:
         server: The limits, counters and configuration that apply.
         transport: The TCP connection, or TLS on it.
         policy: Is told of every wait.
-        h11: The state machine; its `trailing_data` are the bytes of the next request so far.
+        h11: The state machine; its `trailing_data` are the bytes of the next request so
+            far.
         blank: How many bytes of empty lines have come before the next request.
     """
 
@@ -242,7 +256,8 @@ class HttpConnection:
         self._persistent = False  # whether the request in hand lets the connection live on
 
     async def run(self) -> None:
-        """Serve requests until one side ends the connection; then wait for the last response to go.
+        """Serve requests until one side ends the connection; then wait for the last
+        response to go.
 
         Raises:
             trio.BrokenResourceError, trio.ClosedResourceError: the connection is lost.
@@ -292,7 +307,9 @@ class HttpConnection:
                 policy.enter(Phase.HEADERS, trio.current_time())
 
     def _begin(self) -> bool:
-        """Whether some of the next request is here already. Empty lines before it are dropped."""
+        """Whether some of the next request is here already. Empty lines before it are
+        dropped.
+        """
         waiting, closed = self.h11.trailing_data
         useful, self.blank = useful_of(bytes(waiting), self.blank)
         if len(useful) != len(waiting):
@@ -327,7 +344,8 @@ class HttpConnection:
         asked = _words(exchange.headers.get("connection", ""))
         self._persistent = request.http_version != b"1.0" and "close" not in asked
         if "content-length" in exchange.headers and "transfer-encoding" in exchange.headers:
-            # This may be a smuggled request: trust nothing that follows (RFC 9112 section 6.1).
+            # This may be a smuggled request: trust nothing that follows (RFC 9112
+            # section 6.1).
             self._last = True
         route = self._route(exchange.method, exchange.path)
         try:
@@ -357,7 +375,9 @@ class HttpConnection:
         return True
 
     async def _discard(self) -> bool:
-        """Read what is left of a body that the route did not want. False: it is too much."""
+        """Read what is left of a body that the route did not want. False: it is too
+        much.
+        """
         if self.h11.they_are_waiting_for_100_continue:
             return False
         total = 0
@@ -370,8 +390,8 @@ class HttpConnection:
     async def next_body_event(self) -> h11.Event | type[h11.PAUSED]:
         """The next piece of the request body, or the event that ends it.
 
-        Lets the loop run once for every `PIECES_PER_PASS` pieces, also if none has to be waited
-        for.
+        Lets the loop run once for every `PIECES_PER_PASS` pieces, also if none has to
+        be waited for.
 
         Raises:
             HttpError: 413, far more came around the body than may come in it.
@@ -415,8 +435,8 @@ class HttpConnection:
             self._last = True
             said.append(("connection", "close"))
         elif config.timeouts.keep_alive and config.timeouts.keep_alive_margin and self._persistent:
-            # Advertise less than the truth, so that the client stops using the connection before
-            # the server closes it.
+            # Advertise less than the truth, so that the client stops using the
+            # connection before the server closes it.
             advertised = int(config.timeouts.keep_alive - config.timeouts.keep_alive_margin)
             if advertised >= 1:
                 said.append(("keep-alive", f"timeout={advertised}"))
@@ -430,18 +450,18 @@ class HttpConnection:
         It is the last answer of the connection.
         """
         if self.h11.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            # The state machine cannot write this answer: of a request that could not be read it
-            # does not know whether it was a HEAD.
+            # The state machine cannot write this answer: of a request that could not be
+            # read it does not know whether it was a HEAD.
             self.h11.send_failed()
             self.policy.enter(Phase.IN_FLIGHT, trio.current_time())
             await self.transport.send_all(last_words(self.server, error, self._opening))
 
     def nudge(self) -> None:
-        """Find out whether a peer that has shut its side is still there for its answer, if one is
-        being made.
+        """Find out whether a peer that has shut its side is still there for its answer,
+        if one is being made.
 
-        It is sent 100 Continue, which any client of HTTP/1.1 passes over. If the client has closed,
-        its kernel answers with a reset. Does nothing under TLS.
+        It is sent 100 Continue, which any client of HTTP/1.1 passes over. If the client
+        has closed, its kernel answers with a reset. Does nothing under TLS.
         """
         waits = self.h11.our_state is h11.SEND_RESPONSE and self.policy.phase is Phase.IN_FLIGHT
         if waits and self.h11.their_http_version == b"1.1" and not self.transport.secure:
@@ -455,7 +475,8 @@ class HttpConnection:
                 self.transport.sent += self.transport.write_now(memoryview(data))
 
     async def _see_off(self) -> None:
-        """Close lingering: read what still comes, so that no reset overtakes the last answer.
+        """Close lingering: read what still comes, so that no reset overtakes the last
+        answer.
 
         With `timeouts.linger` off the connection is closed at once, at that risk.
         """
@@ -491,8 +512,9 @@ def _words(header: str) -> set[str]:
 def useful_of(data: bytes, blank: int) -> tuple[bytes, int]:
     """Strip the empty lines before a request from *data*.
 
-    Returns what is left, and how many bytes of empty lines there were, *blank* of them before
-    *data*. If there are too many, nothing is stripped, because h11 refuses what begins with them.
+    Returns what is left, and how many bytes of empty lines there were, *blank* of them
+    before *data*. If there are too many, nothing is stripped, because h11 refuses what
+    begins with them.
     """
     useful = data.lstrip(b"\r\n")
     blank += len(data) - len(useful)

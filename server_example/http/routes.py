@@ -1,7 +1,7 @@
 """The routes: enough of them to try every phase.
 
-One rule: *a route knows nothing of timeouts*. It receives, sends and sleeps; the connection tells
-the policy what it waits for.
+One rule: *a route knows nothing of timeouts*. It receives, sends and sleeps; the
+connection tells the policy what it waits for.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ async def sleep(exchange: Exchange) -> None:
 
 
 async def download(exchange: Exchange) -> None:
-    """`/download?bytes=1000000&rate=0`: a response of that size, at most that many bytes per
-    second; 0: all.
+    """`/download?bytes=1000000&rate=0`: a response of that size, at most that many
+    bytes per second; 0: all.
     """
     left = int(_number(exchange, "bytes", 1_000_000, 1e12))
     rate = _number(exchange, "rate", 0.0, 1e12)
@@ -77,8 +77,8 @@ upload.methods = ("POST", "PUT")  # type: ignore[attr-defined]
 
 
 async def events(exchange: Exchange) -> None:
-    """`/events?every=1s&ping=15s&count=0`: server-sent events; a comment whenever nothing was sent
-    for `ping`.
+    """`/events?every=1s&ping=15s&count=0`: server-sent events; a comment whenever
+    nothing was sent for `ping`.
     """
     every = _number(exchange, "every", 1.0, LONGEST)
     ping = _number(exchange, "ping", 15.0, LONGEST)
@@ -118,8 +118,8 @@ async def tunnel(exchange: Exchange) -> None:
 
 
 async def show(exchange: Exchange) -> None:
-    """`/metrics`, `/ready`, `/status`: for Prometheus and `reaper top` on this machine, and for a
-    load balancer.
+    """`/metrics`, `/ready`, `/status`: for Prometheus and `reaper top` on this machine,
+    and for a load balancer.
     """
     if exchange.path != "/ready" and not exchange.is_local:
         raise HttpError(403, "for this machine only: see server.status")
@@ -137,7 +137,8 @@ def _about(route: Route) -> str:
 
 
 def _number(exchange: Exchange, name: str, default: float, most: float) -> float:
-    """A parameter of the query: a number, or a duration in seconds, in 0..*most* (inclusive).
+    """A parameter of the query: a number, or a duration in seconds, in 0..*most*
+    (inclusive).
 
     Raises:
         HttpError: 400, it is neither, or out of range.

@@ -1,8 +1,9 @@
-"""All HTTP connections of one process: they are admitted, reloaded, retired and drained here.
+"""All HTTP connections of one process: they are admitted, reloaded, retired and drained
+here.
 
-The parking lot opens and closes a connection, and gives it a task for each request that wakes it:
-`_serve`. The reaper ends every wait. The timeouts of trio bound only the last answer, to a client
-whose connection has been ended or refused.
+The parking lot opens and closes a connection, and gives it a task for each request that
+wakes it: `_serve`. The reaper ends every wait. The timeouts of trio bound only the last
+answer, to a client whose connection has been ended or refused.
 """
 
 from __future__ import annotations
@@ -36,11 +37,13 @@ from .transport import Transport
 from .waiting import Kept, Waiting
 
 RELOADS_PER_SLICE = 256
-"""Connections that get new timeouts, or begin to drain, before the loop runs again: about 2 ms."""
+"""Connections that get new timeouts, or begin to drain, before the loop runs again:
+about 2 ms.
+"""
 
 REFUSALS = 64
-"""How many connections beyond the limit may be answered 503 at the same time. Further ones are
-closed without an answer.
+"""How many connections beyond the limit may be answered 503 at the same time. Further
+ones are closed without an answer.
 """
 
 BUSY = (
@@ -49,13 +52,14 @@ BUSY = (
 )
 
 LINGER = 1.0
-"""Seconds for which a connection keeps its task after a response, while few connections do so. It
-is parked after at most twice that. A client that asks again sooner never pays for a new task; one
-that does not pays for a task once per silence."""
+"""Seconds for which a connection keeps its task after a response, while few connections
+do so. It is parked after at most twice that. A client that asks again sooner never pays
+for a new task; one that does not pays for a task once per silence.
+"""
 
 SWEEPS_PER_TICK = 4
-"""How often per tick the least rates are checked. The core may add up to half a tick to each
-interval, so less than one tick lies between two checks.
+"""How often per tick the least rates are checked. The core may add up to half a tick to
+each interval, so less than one tick lies between two checks.
 """
 
 COUNTED = (
@@ -115,7 +119,9 @@ class HttpServer(Shared):
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Admit]:
-        """A function that serves an accepted connection, for the length of the block."""
+        """A function that serves an accepted connection, for the length of the
+        block.
+        """
         async with self.watcher.keeping(self.lot), trio.open_nursery() as refusing:
 
             def admit(connected: socket.socket) -> None:
@@ -178,7 +184,8 @@ class HttpServer(Shared):
     async def _farewell(self, connection: HttpConnection, reason: str) -> None:
         """Answer a client whose request had begun when *reason* ended its connection.
 
-        The answer is not waited for beyond `timeouts.linger`: the client has had its time.
+        The answer is not waited for beyond `timeouts.linger`: the client has had its
+        time.
         """
         transport = connection.transport
         if reason in NOT_TAKEN:
@@ -186,7 +193,8 @@ class HttpServer(Shared):
         status = ANSWERS.get(reason)
         if status is None:
             return
-        # For the journal this connection has ended. A timeout of trio's limits what is left of it.
+        # For the journal this connection has ended. A timeout of trio's limits what is
+        # left of it.
         transport.policy = None
         with trio.move_on_after(self.config.timeouts.linger or self.config.reaper.tick):
             # The client may have hung up meanwhile.
@@ -197,7 +205,8 @@ class HttpServer(Shared):
     async def _refuse(self, connected: socket.socket) -> None:
         """Answer 503 to one connection too many.
 
-        What it sends meanwhile is read, because otherwise a reset would overtake the answer.
+        What it sends meanwhile is read, because otherwise a reset would overtake the
+        answer.
         """
         with (
             connected,
@@ -224,8 +233,8 @@ class HttpServer(Shared):
         )
         if not seconds:
             return
-        # The age has a lease of its own, which is never touched. When it is over, a request in
-        # flight goes on, and its answer is the last.
+        # The age has a lease of its own, which is never touched. When it is over, a
+        # request in flight goes on, and its answer is the last.
         left = kept.opened + seconds - trio.current_time()
         kept.age = self.watcher.register(
             ("age", next(self._numbers)),
@@ -244,7 +253,9 @@ class HttpServer(Shared):
         self.watcher.driver.after(seconds, lambda: call(trio.current_time()))
 
     async def reload(self, config: ReaperConfig) -> None:
-        """Put *config* in force, also on open connections, `RELOADS_PER_SLICE` at a time."""
+        """Put *config* in force, also on open connections, `RELOADS_PER_SLICE` at a
+        time.
+        """
         before, self.config = self.config, config
         self.counters.reloads += 1
         aged = any(
@@ -295,10 +306,11 @@ class HttpServer(Shared):
         )
 
     async def drain(self) -> None:
-        """Let every connection finish its request in flight; idle ones wait briefly for one.
+        """Let every connection finish its request in flight; idle ones wait briefly for
+        one.
 
-        Returns when all connections have ended. Those that have not after `timeouts.drain` seconds
-        are cut. Stop accepting first.
+        Returns when all connections have ended. Those that have not after
+        `timeouts.drain` seconds are cut. Stop accepting first.
         """
         self.draining = True
         timeouts = self.config.timeouts

@@ -1,8 +1,8 @@
-"""What all connections of one HTTP server share: the configuration in force, counters, and whether
-the server is leaving.
+"""What all connections of one HTTP server share: the configuration in force, counters,
+and whether the server is leaving.
 
-A connection, the parking lot and the routes are given this, and not the server: they need to know
-what holds for everybody, and cannot open, drain or reload anything.
+A connection, the parking lot and the routes are given this, and not the server: they
+need to know what holds for everybody, and cannot open, drain or reload anything.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class Shared:
         counters: What has happened so far.
         leaving: Whether newcomers are still served, but told to go elsewhere next.
         draining: Whether every response is the last of its connection.
-        desk: Answers for all workers; until it is replaced this process is the only one.
+        desk: Answers for all workers; until it is replaced this process is the only
+            one.
     """
 
     desk: Desk
@@ -64,5 +65,7 @@ class Shared:
 
 @lru_cache(maxsize=1)
 def _date(second: int) -> str:
-    """The date, made once per *second* of the loop's clock: it costs as much as a small request."""
+    """The date, made once per *second* of the loop's clock: it costs as much as a small
+    request.
+    """
     return formatdate(usegmt=True)

@@ -1,10 +1,10 @@
-"""One TCP connection below HTTP and TLS: it tells the policy of every byte that comes, and of every
-byte that the peer has taken.
+"""One TCP connection below HTTP and TLS: it tells the policy of every byte that comes,
+and of every byte that the peer has taken.
 
-One rule: *progress is what the peer took, not what the kernel queued*. A send that returns has only
-filled a buffer of up to some megabytes; a slow but living peer may need minutes for it, and is not
-idle meanwhile. So the kernel is asked for the size of its queue: when a blocked send goes on, and
-by the sweep of the least rates.
+One rule: *progress is what the peer took, not what the kernel queued*. A send that
+returns has only filled a buffer of up to some megabytes; a slow but living peer may
+need minutes for it, and is not idle meanwhile. So the kernel is asked for the size of
+its queue: when a blocked send goes on, and by the sweep of the least rates.
 """
 
 from __future__ import annotations
@@ -23,17 +23,21 @@ from reaper.trio.parked_streams import ParkableStream, TlsStream
 RECEIVE_BYTES = 65536
 
 QUEUED_BYTES = 65536
-"""With more than this in the kernel's queue a response still counts as being written when the next
-request is waited for. Less is on its way at once, and an acknowledgement that is only delayed must
-not look like a peer that is slow."""
+"""With more than this in the kernel's queue a response still counts as being written
+when the next request is waited for. Less is on its way at once, and an acknowledgement
+that is only delayed must not look like a peer that is slow.
+"""
 
 AWAY_BYTES = 1 << 20
-"""Bytes to read after the last answer, so that no reset overtakes it. A client that sends more is
-reset all the same. No timeout would end it, because there would always be something of it unread.
+"""Bytes to read after the last answer, so that no reset overtakes it. A client that
+sends more is reset all the same. No timeout would end it, because there would always be
+something of it unread.
 """
 
 PARKABLE = frozenset({Phase.HEADERS, Phase.KEEP_ALIVE})
-"""Phases in which nothing is known of a connection but what it has sent of its next request."""
+"""Phases in which nothing is known of a connection but what it has sent of its next
+request.
+"""
 
 _SENDING = frozenset({Phase.IN_FLIGHT, Phase.TUNNEL, Phase.HALF_CLOSED})
 """Phases that a blocked send interrupts."""
@@ -42,11 +46,12 @@ _SENDING = frozenset({Phase.IN_FLIGHT, Phase.TUNNEL, Phase.HALF_CLOSED})
 class Transport(ParkableStream):
     """A connection of the HTTP server's parking lot while it has a task.
 
-    It is also the watch that the policy drives. One task may receive while another sends.
+    It is also the watch that the policy drives. One task may receive while another
+    sends.
 
     Attributes:
-        policy: Is told of every byte; None: the connection has ended for the reaper and the
-            journal.
+        policy: Is told of every byte; None: the connection has ended for the reaper and
+            the journal.
         secure: Whether there is TLS on it.
     """
 
@@ -125,7 +130,9 @@ class Transport(ParkableStream):
                 self._waits = False
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """Hand *data* to the kernel. The phase is WRITE while the peer leaves no room for it."""
+        """Hand *data* to the kernel. The phase is WRITE while the peer leaves no room
+        for it.
+        """
         self._then = None
         try:
             await super().send_all(data)
@@ -147,8 +154,8 @@ class Transport(ParkableStream):
     async def read_away(self) -> None:
         """Shut our side, then read until the end of file, at most `AWAY_BYTES`.
 
-        If bytes are unread at the close, the kernel sends a reset, which may overtake the last
-        answer (RFC 9112, 9.6).
+        If bytes are unread at the close, the kernel sends a reset, which may overtake
+        the last answer (RFC 9112, 9.6).
         """
         self.shut_down()
         until = self.received + AWAY_BYTES
@@ -158,9 +165,10 @@ class Transport(ParkableStream):
     def abort(self) -> None:
         """Close at once by reset, and let the kernel forget what is queued.
 
-        This is for a peer that does not take its response. After an ordinary close the kernel would
-        go on offering it for minutes, and a peer that reads a byte now and then would hold the
-        memory for ever (nginx has reset_timedout_connection for that).
+        This is for a peer that does not take its response. After an ordinary close the
+        kernel would go on offering it for minutes, and a peer that reads a byte now and
+        then would hold the memory for ever (nginx has reset_timedout_connection for
+        that).
         """
         fd = self.fileno()
         if fd >= 0:
@@ -175,7 +183,8 @@ class Transport(ParkableStream):
     def progress(self) -> int:
         """Ask how far the peer has got, and enter the phase that follows from it.
 
-        Returns how many bytes it has taken since this was last asked, never less than 0.
+        Returns how many bytes it has taken since this was last asked, never less
+        than 0.
         """
         unsent = self.queued()
         taken = self.sent - unsent
@@ -199,7 +208,8 @@ class Transport(ParkableStream):
     def wait_for(self, phase: Phase, policy: IdlePolicy) -> None:
         """The response is handed to the kernel: enter *phase*.
 
-        While the peer has much of the response still to take, the phase is WRITE, and then *phase*.
+        While the peer has much of the response still to take, the phase is WRITE, and
+        then *phase*.
         """
         much = self.queued() > self._enough(phase)
         self._then = phase if much else None
@@ -207,7 +217,9 @@ class Transport(ParkableStream):
 
     @staticmethod
     def _enough(phase: Phase) -> int:
-        """How many bytes may be queued when *phase* begins. Before the last close: none."""
+        """How many bytes may be queued when *phase* begins. Before the last close:
+        none.
+        """
         return QUEUED_BYTES if phase is Phase.KEEP_ALIVE else 0
 
     def _enter_next(self, policy: IdlePolicy) -> None:
@@ -221,7 +233,9 @@ class Transport(ParkableStream):
 
 
 class TlsTransport(Transport, TlsStream):
-    """A `Transport` with TLS: it hands out plain bytes, and a part of a record is activity."""
+    """A `Transport` with TLS: it hands out plain bytes, and a part of a record is
+    activity.
+    """
 
     __slots__ = ("_ahead",)
 

@@ -1,9 +1,9 @@
-"""The parking lot of the HTTP server: connections that wait for a first byte, a handshake, the rest
-of a head, or a next request.
+"""The parking lot of the HTTP server: connections that wait for a first byte, a
+handshake, the rest of a head, or a next request.
 
-One rule: *a task is made for a whole request head, not for a client*. A client that has connected,
-and one that has sent half a head, cost a descriptor, a lease and the bytes they sent. The same
-limits end them as if they had a task.
+One rule: *a task is made for a whole request head, not for a client*. A client that has
+connected, and one that has sent half a head, cost a descriptor, a lease and the bytes
+they sent. The same limits end them as if they had a task.
 """
 
 from __future__ import annotations
@@ -28,19 +28,20 @@ from .shared import Shared
 from .transport import TlsTransport, Transport
 
 HEAD_BYTES = 16384
-"""How much is read at once while a connection has no task. Its task reads what is left of a longer
-head, and the body.
+"""How much is read at once while a connection has no task. Its task reads what is left
+of a longer head, and the body.
 """
 
 FIRST_OF_A_LINE = 0x21
-"""The least first byte of a request. Bytes that begin with less are no request and never will be
-one: they get a task at once, in which h11 refuses them.
+"""The least first byte of a request. Bytes that begin with less are no request and
+never will be one: they get a task at once, in which h11 refuses them.
 """
 
 UNSENT_BYTES = 131072
-"""Bytes of a response that the kernel may hold before they are even on their way. Without this
-limit a peer that takes nothing costs up to some megabytes: for a thousand of them a gigabyte was
-copied in vain, and the loop stood still for as long."""
+"""Bytes of a response that the kernel may hold before they are even on their way.
+Without this limit a peer that takes nothing costs up to some megabytes: for a thousand
+of them a gigabyte was copied in vain, and the loop stood still for as long.
+"""
 
 _END = re.compile(rb"\n\r?\n")
 """The end of a head, as h11 sees it."""
@@ -52,8 +53,8 @@ class Kept(Parked):
     Attributes:
         opened: When it was accepted, in seconds on trio's clock.
         requests: How many requests had come when it was parked.
-        head: The bytes of the next request so far. They begin with an empty line only if there were
-            too many of them.
+        head: The bytes of the next request so far. They begin with an empty line only
+            if there were too many of them.
         blank: How many bytes of empty lines have come before the next request.
         age: The lease of its age limit, over or not; None: it has none.
         connection: The connection while it has a task; None: it is parked.
@@ -81,7 +82,9 @@ class Kept(Parked):
 
     @property
     def begun(self) -> bool:
-        """Whether its client has begun a handshake or a head, and we wait for the rest."""
+        """Whether its client has begun a handshake or a head, and we wait for the
+        rest.
+        """
         stream = self.stream
         return bool(self.head) or not (stream is None or stream.established)
 
@@ -126,7 +129,8 @@ class Waiting(ParkingLot):
         return seconds
 
     def reload(self, kept: Kept) -> None:
-        """Put the timeout in force that its phase has now, counted from the last activity.
+        """Put the timeout in force that its phase has now, counted from the last
+        activity.
 
         A connection that is being drained keeps the timeout of the drain.
         """
@@ -137,12 +141,14 @@ class Waiting(ParkingLot):
     # ---- what clients say
 
     def waits_for_more(self, parked: Kept) -> bool:
-        """Whether *parked* waits for the rest of something; see `ParkingLot.waits_for_more`."""
+        """Whether *parked* waits for the rest of something; see
+        `ParkingLot.waits_for_more`.
+        """
         return parked.begun
 
     def spoken(self, parked: Kept, ended: bool) -> None:
-        """Read once; if more has come, the epoll says so again. Begin a task if there is work for
-        one.
+        """Read once; if more has come, the epoll says so again. Begin a task if there
+        is work for one.
         """
         try:
             if self._tls is not None and not self._is_established(parked, self._tls):
@@ -150,7 +156,8 @@ class Waiting(ParkingLot):
             data = self._read(parked)
         except OSError:
             self._server.counters.lost += 1
-            # The descriptor is closed already if no TLS session could be made, and only then.
+            # The descriptor is closed already if no TLS session could be made, and only
+            # then.
             self.gone(parked, closed=self._tls is not None and parked.stream is None)
             return
         if data == b"" and not parked.head:
@@ -171,7 +178,9 @@ class Waiting(ParkingLot):
             return None
 
     def _is_whole(self, kept: Kept, data: bytes) -> bool:
-        """Add *data* to the head of *kept*. Returns whether a task can now serve or refuse it."""
+        """Add *data* to the head of *kept*. Returns whether a task can now serve or
+        refuse it.
+        """
         before = len(kept.head)
         if not before:
             data, kept.blank = useful_of(data, kept.blank)
@@ -210,7 +219,9 @@ class Waiting(ParkingLot):
     # ---- ends
 
     def hung_up(self, parked: Kept, gone: bool) -> None:
-        """The client has shut its side, and may still want its answer; or it is *gone*."""
+        """The client has shut its side, and may still want its answer; or it is
+        *gone*.
+        """
         connection = parked.connection
         if connection is None:
             return
@@ -226,7 +237,9 @@ class Waiting(ParkingLot):
             connection.transport.scope.cancel(reason="the peer has gone")
 
     def left(self, parked: Kept, reason: str | None) -> None:
-        """The connection ends. If half a request has come, and its time is over, answer it."""
+        """The connection ends. If half a request has come, and its time is over, answer
+        it.
+        """
         if parked.age is not None:
             parked.age.release()
         status = None if reason is None or parked.state is not PARKED else ANSWERS.get(reason)

@@ -1,5 +1,5 @@
-"""What is wrong with a call is said at once, by name and value; and what an object is, its repr
-says.
+"""What is wrong with a call is said at once, by name and value; and what an object is,
+its repr says.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ def sync(connection: object) -> None:
 
 
 def refusal(name: str) -> Any:
-    """InvalidArgument itself is raised, in no group, and its message begins with *name*."""
+    """InvalidArgument itself is raised, in no group, and its message begins with
+    *name*.
+    """
     return pytest.raises(reaper.InvalidArgument, match=rf"^{name} must be .*, got ")
 
 

@@ -1,5 +1,5 @@
-"""A connection that is reaped ends for its client, although another process still has a copy of its
-descriptor: one that was forked while it was open.
+"""A connection that is reaped ends for its client, although another process still has a
+copy of its descriptor: one that was forked while it was open.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from tests.helpers.streams import SECONDS
 
 @contextmanager
 def copied(client: socket.socket) -> Iterator[None]:
-    """Within the block there is a copy of the descriptor at the other end of *client*, which is in
-    this process.
+    """Within the block there is a copy of the descriptor at the other end of *client*,
+    which is in this process.
     """
     copies = []
     for name in os.listdir("/proc/self/fd"):

@@ -27,8 +27,8 @@ def loop(request: pytest.FixtureRequest) -> Any:
 
 
 def reaping(**options: Any) -> Callable[[Any], Any]:
-    """Run the test on each loop with a reaper, *options* of which are a tick of a second unless
-    others are given.
+    """Run the test on each loop with a reaper, *options* of which are a tick of a
+    second unless others are given.
     """
 
     def decorate(test: Any) -> Any:
@@ -56,7 +56,9 @@ def silent(
     idle: float = 5.0,
     busy: float = 0.0,
 ) -> Callable[[], Coroutine[Any, Any, None]]:
-    """A handler that is silent once it has been *busy* for so long, and says how that ended."""
+    """A handler that is silent once it has been *busy* for so long, and says how that
+    ended.
+    """
 
     async def body() -> None:
         with r.watch(None, idle) as connection:
@@ -240,11 +242,11 @@ async def test_a_drain_ends_the_idle_at_once_and_the_busy_when_idle_or_at_its_de
 async def test_a_stall_of_the_loop_is_charged_to_no_connection_not_even_a_new_one(
     loop: Loop, r: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A peer that speaks only when it is spoken to is silent while we are; another speaks in the
-    middle of the stall.
+    """A peer that speaks only when it is spoken to is silent while we are; another
+    speaks in the middle of the stall.
 
-    No socket here, so no final check helps. What a loop does late it does in its next pass, next to
-    the reaper.
+    No socket here, so no final check helps. What a loop does late it does in its next
+    pass, next to the reaper.
     """
     ends: dict[Any, Any] = {}
 
@@ -278,7 +280,9 @@ async def test_a_stall_of_the_loop_is_charged_to_no_connection_not_even_a_new_on
 async def test_what_a_late_loop_has_yet_to_do_it_does_before_a_connection_is_closed(
     loop: Loop, r: Any
 ) -> None:
-    """Late by less than a tick, which is no stall. No socket here, so no final check helps."""
+    """Late by less than a tick, which is no stall. No socket here, so no final check
+    helps.
+    """
 
     async def speaks(at: float) -> None:
         with r.watch(None, idle=5) as connection:

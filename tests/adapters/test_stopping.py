@@ -1,4 +1,6 @@
-"""`reaper.stopping()`: whoever wants to say goodbye hears of the end before anything is closed."""
+"""`reaper.stopping()`: whoever wants to say goodbye hears of the end before anything is
+closed.
+"""
 
 from __future__ import annotations
 

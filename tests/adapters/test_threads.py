@@ -19,7 +19,9 @@ pytestmark = pytest.mark.slow
 
 
 async def on_asyncio(reasons: Counter[str]) -> None:
-    """Watch clients that are silent, and one that speaks, until the silent ones are closed."""
+    """Watch clients that are silent, and one that speaks, until the silent ones are
+    closed.
+    """
     async with reaper.asyncio.open_reaper(tick=0.05) as r:
 
         async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,5 +1,6 @@
-"""A TLS connection at rest gives back its buffers, and a busy one keeps them. The looks are called
-by hand, so nothing waits."""
+"""A TLS connection at rest gives back its buffers, and a busy one keeps them. The looks
+are called by hand, so nothing waits.
+"""
 
 from __future__ import annotations
 
@@ -183,7 +184,9 @@ async def test_the_memory_of_openssl_is_given_back_but_what_is_not_yet_read(
 
 
 def grown() -> int:
-    """Bytes that the process has in use beyond Python's own: those of 40 memory buffers."""
+    """Bytes that the process has in use beyond Python's own: those of 40 memory
+    buffers.
+    """
     bios = [ssl.MemoryBIO() for _ in range(40)]
     for bio in bios:
         bio.write(bytes(4_000_000))

@@ -1,5 +1,5 @@
-"""Guarded protocols on real sockets, beside streams and the mixin; asyncio and uvloop, with TLS and
-without.
+"""Guarded protocols on real sockets, beside streams and the mixin; asyncio and uvloop,
+with TLS and without.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ async def serving(
 ) -> AsyncIterator[tuple[AsyncioReaper, Any]]:
     """The reaper and the address of a server.
 
-    *served* is a handler of streams, a `reaper.asyncio.Protocol`, another protocol, which is
-    guarded, or what makes a protocol factory for a reaper.
+    *served* is a handler of streams, a `reaper.asyncio.Protocol`, another protocol,
+    which is guarded, or what makes a protocol factory for a reaper.
     """
     async with reaper.asyncio.open_reaper(config, tick=TICK, journal=journal) as r:
         if inspect.iscoroutinefunction(served):
@@ -131,7 +131,9 @@ async def eventually(true: Callable[[], object]) -> None:
 async def test_where_the_interpreter_has_the_socket_the_kernel_is_asked_by_it(
     served: Any, anyio_backend: tuple[str, dict[str, bool]]
 ) -> None:
-    """uvloop's view of a socket makes an object for each question, so there it is not used."""
+    """uvloop's view of a socket makes an object for each question, so there it is not
+    used.
+    """
     async with serving(served, idle=60.0) as (r, address):
         with socket.create_connection(address):
             await eventually(lambda: polled.transports_of(r) or r.driver.connections)
@@ -224,8 +226,8 @@ async def test_with_tls_it_is_the_same_and_the_server_hears_of_the_end(
 async def test_bytes_that_wait_in_the_kernel_while_the_loop_is_blocked_are_read_first(
     served: Any,
 ) -> None:
-    """The loop is blocked for longer than the timeout; a client that sent something meanwhile is
-    answered.
+    """The loop is blocked for longer than the timeout; a client that sent something
+    meanwhile is answered.
     """
     async with serving(served) as (_, address):
         loop = asyncio.get_running_loop()
@@ -237,8 +239,8 @@ async def test_bytes_that_wait_in_the_kernel_while_the_loop_is_blocked_are_read_
             clients[client] = time.monotonic()
             client.send(b"a")
             assert await loop.sock_recv(client, 1) == b"a"
-            # On a slow machine the first may have been closed, as they should be, before the last
-            # was served.
+            # On a slow machine the first may have been closed, as they should be,
+            # before the last was served.
             fresh = [client for client, spoke in clients.items() if time.monotonic() - spoke < IDLE]
         for client in fresh:
             client.send(b"b")
@@ -356,8 +358,8 @@ async def test_what_a_silent_client_does_not_take_keeps_no_connection_open(serve
 
 
 def has_a_descriptor(local: str, remote: str) -> bool:
-    """Whether a process has one of the connection's end at *local*: the kernel names the socket's
-    inode only then.
+    """Whether a process has one of the connection's end at *local*: the kernel names
+    the socket's inode only then.
     """
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         fields = line.split()

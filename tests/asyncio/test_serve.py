@@ -1,4 +1,6 @@
-"""A server of asyncio's streams whose connections are watched: real sockets, one process."""
+"""A server of asyncio's streams whose connections are watched: real sockets, one
+process.
+"""
 
 from __future__ import annotations
 
@@ -92,8 +94,8 @@ async def test_a_plain_function_leaves_its_connection_open_until_its_writer_is_c
 
 @asynccontextmanager
 async def handing_over(kind: str, given: list[Any], idle: float) -> AsyncIterator[tuple[Any, Any]]:
-    """The reaper and the address of a server whose handler, a function of *kind*, leaves the
-    streams to *given*, and returns.
+    """The reaper and the address of a server whose handler, a function of *kind*,
+    leaves the streams to *given*, and returns.
     """
 
     async def coroutine(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

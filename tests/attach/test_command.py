@@ -1,5 +1,5 @@
-"""The attach command around a server of our own user: what it takes, what it refuses, what it never
-touches.
+"""The attach command around a server of our own user: what it takes, what it refuses,
+what it never touches.
 """
 
 from __future__ import annotations
@@ -48,8 +48,9 @@ before = me.memory_info().rss
 del large
 print(before - me.memory_info().rss)
 """
-"""Prints how many bytes less a process of attach has once it has freed eight MiB, after sixteen
-before."""
+"""Prints how many bytes less a process of attach has once it has freed eight MiB, after
+sixteen before.
+"""
 
 
 def test_attach_gives_large_blocks_back_whatever_it_freed_before() -> None:
@@ -86,8 +87,8 @@ def test_it_stops_cleanly_on_a_signal_and_leaves_nothing_behind(number: int, por
 def test_every_workers_connections_are_closed_a_strangers_on_the_port_never(
     port: int,
 ) -> None:
-    """Three workers share a listening socket; another process listens on the same address by
-    SO_REUSEPORT.
+    """Three workers share a listening socket; another process listens on the same
+    address by SO_REUSEPORT.
     """
     with Echo.server(port, workers=3) as ours, Echo.server(port) as stranger:
         process = psutil.Process(stranger.pid)
@@ -294,8 +295,8 @@ def test_a_server_that_ignores_the_end_of_file_is_ended_all_the_same_for_its_cli
 def test_without_rights_it_shows_and_refuses_to_close_in_one_line(
     tmp_path: Path, port: int
 ) -> None:
-    """The kernel says to each user when a connection last spoke, but only a user's own processes
-    may be traced.
+    """The kernel says to each user when a connection last spoke, but only a user's own
+    processes may be traced.
     """
     if os.getuid():
         pytest.skip("only root can start a server as another user")

@@ -1,4 +1,6 @@
-"""What a guard from outside cuts besides idle connections is said to whoever sets the limit."""
+"""What a guard from outside cuts besides idle connections is said to whoever sets the
+limit.
+"""
 
 from __future__ import annotations
 

@@ -121,7 +121,9 @@ def test_a_guard_that_is_left_while_its_thread_clears_its_signal_ends_all_the_sa
 def test_no_connection_of_busy_threads_is_closed_for_the_silence_of_an_earlier_one(
     world: RealWorld,
 ) -> None:
-    """Descriptors are reused at once, and the interpreter switches threads as often as it can."""
+    """Descriptors are reused at once, and the interpreter switches threads as often as
+    it can.
+    """
     events: list[Event] = []
     lived: list[int] = []
     unguarded: list[tuple[socket.socket, socket.socket]] = []
@@ -130,8 +132,8 @@ def test_no_connection_of_busy_threads_is_closed_for_the_silence_of_an_earlier_o
     over = time.monotonic() + 2.0
 
     def churn() -> None:
-        """Short connections, guarded; none is silent for as long as 0.3 s, unless the machine
-        stalls.
+        """Short connections, guarded; none is silent for as long as 0.3 s, unless the
+        machine stalls.
         """
         with socket.create_server(("127.0.0.1", 0)) as listener:
             while time.monotonic() < over or len(lived) < 100:

@@ -1,4 +1,6 @@
-"""Who holds a socket is found without delay to what is due, however much strangers have open."""
+"""Who holds a socket is found without delay to what is due, however much strangers have
+open.
+"""
 
 from __future__ import annotations
 

@@ -179,7 +179,8 @@ def test_a_request_that_drips_is_due_by_its_rate_and_a_server_at_work_is_not() -
     assert not fast.due
     answered, _ = judge(look(11.0, received=10.5, sent=9.0, count=210), known, limits)
     assert not answered.due
-    # The server does not read: then the peer may not send, however much it would like to.
+    # The server does not read: then the peer may not send, however much it would like
+    # to.
     held_back, unread = judge(look(11.0, received=10.5, count=210, unread=10), known, limits)
     assert (held_back.due, unread.slow) == (False, NONE)
 
@@ -199,8 +200,8 @@ def test_a_kernel_that_was_not_asked_has_not_vanished(silent_since: float) -> No
 
 
 def test_a_vanished_peer_is_due_a_limit_after_the_first_question_it_can_have_missed() -> None:
-    """Its network went away up to `asks` seconds after it answered last: the time counts from
-    there.
+    """Its network went away up to `asks` seconds after it answered last: the time
+    counts from there.
     """
     known = FRESH._replace(asks=True)
     verdict, known = judge(network(160.0, 100.0, probes=3), known, VANISHED)
@@ -226,8 +227,8 @@ def test_data_that_is_retransmitted_in_vain_is_due_a_limit_after_it_was_sent_fir
     assert (verdict.due, verdict.at) == (False, 185.0)
     last = network(185.1, 10.0, in_vain=60.1)._replace(queued=9)
     assert judge(last._replace(sent_ago=20.0), known, VANISHED)[0].due
-    # The network may be back since: the latest retransmission was early, or its answer is on its
-    # way.
+    # The network may be back since: the latest retransmission was early, or its answer
+    # is on its way.
     assert not judge(last._replace(sent_ago=35.0), known, VANISHED)[0].due
     assert not judge(last._replace(sent_ago=0.1), known, VANISHED)[0].due
     assert not judge(last._replace(ack_ago=1.0), known, VANISHED)[0].due

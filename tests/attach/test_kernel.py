@@ -1,5 +1,5 @@
-"""What is asked of the kernel: the same questions to the real one and to the fake of the other
-tests.
+"""What is asked of the kernel: the same questions to the real one and to the fake of
+the other tests.
 """
 
 from __future__ import annotations
@@ -282,7 +282,8 @@ with socket.socket(fileno=0) as channel:
 
 @contextmanager
 def handed_over() -> Iterator[tuple[ByPid, Callable[[], None], int]]:
-    """A process that is watched: the target, what hands it a listening socket, and that one's port.
+    """A process that is watched: the target, what hands it a listening socket, and that
+    one's port.
 
     It ends when its channel is closed, or is told to.
     """
@@ -313,13 +314,16 @@ def test_a_listening_socket_that_is_handed_over_later_is_watched(
 def test_descriptors_are_read_again_in_the_time_that_their_reading_may_take(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A reading takes 2 s of work here: at a hundredth of a core that is one in 200 s."""
+    """A reading takes 2 s of work here: at a hundredth of a core that is one in 200
+    s.
+    """
     with handed_over() as (target, hand_over, _):
         hand_over()
         target.listeners()
         monkeypatch.setattr(target, "_clock", lambda: 1000.0)
         monkeypatch.setattr(target, "_worked", iter([7.0, 9.0, 7.0, 9.0]).__next__)
-        # Whatever else begins to listen on this machine would have it read at once, by right.
+        # Whatever else begins to listen on this machine would have it read at once, by
+        # right.
         found = target.kernel.listeners()
         monkeypatch.setattr(target.kernel, "listeners", lambda: found)
         target.scan()
@@ -361,7 +365,8 @@ def test_a_socket_in_hand_tells_whether_the_last_question_was_answered(
     if not acks_tell():
         pytest.skip("this kernel wants more than one quick answer")
     with closing(RealWorld()) as world:
-        # Again until question, answer and the next question of one of them share a jiffy.
+        # Again until question, answer and the next question of one of them share a
+        # jiffy.
         for _ in range(5):
             fresh = [world.connect() for _ in range(20)]
             for one in fresh:

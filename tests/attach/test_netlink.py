@@ -1,4 +1,6 @@
-"""The inet_diag protocol: what the kernel says is read, and what cannot be true is refused."""
+"""The inet_diag protocol: what the kernel says is read, and what cannot be true is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -93,8 +95,8 @@ def test_a_message_cut_off_anywhere_is_refused(cut: int) -> None:
 def test_whoever_opened_the_connection_had_its_syn_acknowledged(
     acked: int, unsent: int, outgoing: bool
 ) -> None:
-    """17 bytes were sent, 3 of them twice; what is not acknowledged is queued, as is what was not
-    sent yet.
+    """17 bytes were sent, 3 of them twice; what is not acknowledged is queued, as is
+    what was not sent yet.
     """
     info = struct.pack(
         "=24xI16xI4xII60xQQ8xI52xQQ", 1, 900, 900, 900, acked + outgoing, 0, unsent, 20, 3
@@ -107,8 +109,8 @@ def test_whoever_opened_the_connection_had_its_syn_acknowledged(
 def test_a_quiet_connection_tells_who_opened_it_whatever_the_queue_was_before(
     opened_here: bool,
 ) -> None:
-    """Nothing is on its way, so the length of the queue, which is read at another instant, is not
-    needed.
+    """Nothing is on its way, so the length of the queue, which is read at another
+    instant, is not needed.
     """
     info = struct.pack("=120xQQ8xI52xQQ", 17 + opened_here, 0, 0, 20, 3)
     assert tcpinfo.parse(info, 1, 0, 400_000, 0.0, 0.0).outgoing is opened_here
@@ -119,8 +121,8 @@ def test_a_quiet_connection_tells_who_opened_it_whatever_the_queue_was_before(
 def test_bytes_that_never_left_the_machine_are_seen_by_a_quiet_look(
     opened_here: bool, ago: int, miscounted: bool
 ) -> None:
-    """60 bytes were counted as sent, of which 42 were turned away by a link that is down; 18 are on
-    their way.
+    """60 bytes were counted as sent, of which 42 were turned away by a link that is
+    down; 18 are on their way.
     """
     acked = 336 + opened_here
     info = struct.pack("=24xI16xI4xII60xQQ8xI52xQQ", 3, ago, ago, ago, acked, 7, 0, 396, 0)

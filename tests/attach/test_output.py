@@ -1,4 +1,6 @@
-"""The output of attach: however slowly it is read, the watch goes on and counts what is dropped."""
+"""The output of attach: however slowly it is read, the watch goes on and counts what is
+dropped.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The loops of the command, with a fake kernel: whose connections are taken for the target's, and
-what is learned.
+"""The loops of the command, with a fake kernel: whose connections are taken for the
+target's, and what is learned.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from tests.helpers.attach_worlds import FakeWorld
 
 
 class FakeTarget(Target):
-    """A process whose descriptors are what it has accepted so far, and a kernel that shows it one
-    by one.
+    """A process whose descriptors are what it has accepted so far, and a kernel that
+    shows it one by one.
     """
 
     def __init__(self) -> None:
@@ -116,8 +116,8 @@ def test_a_tick_is_compared_with_the_limits_that_are_on() -> None:
 def test_the_silences_that_are_learned_are_those_that_were(
     target: FakeTarget, tmp_path: Path
 ) -> None:
-    """Random traffic in virtual time, sampled: each silence beyond the gap is written, and is as
-    long as it was.
+    """Random traffic in virtual time, sampled: each silence beyond the gap is written,
+    and is as long as it was.
     """
     chance, gap, world = random.Random(3), 5.0, target.world
     ago = [chance.lognormvariate(1.0, 1.2) for _ in range(400)]
@@ -157,8 +157,8 @@ def test_the_silences_that_are_learned_are_those_that_were(
 
 
 class WaitingTarget(FakeTarget):
-    """One on a busy machine: each of its dumps waits for its turn, in virtual and in real time. It is
-    gone after *dumps*.
+    """One on a busy machine: each of its dumps waits for its turn, in virtual and in
+    real time. It is gone after *dumps*.
     """
 
     def __init__(self, dumps: int) -> None:

@@ -1,8 +1,8 @@
-"""Servers that are not ours and close nothing by themselves, guarded from outside: silent clients
-go, live ones stay.
+"""Servers that are not ours and close nothing by themselves, guarded from outside:
+silent clients go, live ones stay.
 
-All assertions are on events and on the kernel's stamps. A live client that this process itself kept
-waiting for longer than the timeout proves nothing, and connects again.
+All assertions are on events and on the kernel's stamps. A live client that this process
+itself kept waiting for longer than the timeout proves nothing, and connects again.
 """
 
 from __future__ import annotations
@@ -111,7 +111,9 @@ def preface_of_http2(path: str) -> bytes:
 @pytest.mark.parametrize("end", ["shutdown", "destroy", "destroy without the socket"])
 @pytest.mark.parametrize("how", ["right after connect", "after an answer", "in two segments"])
 def test_a_client_that_waits_for_its_answer_is_not_idle(end: str, how: str, tmp_path: Path) -> None:
-    """BLPOP: the server owes the answer, and the question came in the jiffy of what came before."""
+    """BLPOP: the server owes the answer, and the question came in the jiffy of what
+    came before.
+    """
     port, prefix = free_port(), tuple[str, ...]()
     if end != "shutdown" and os.getuid():
         pytest.skip("SOCK_DESTROY needs CAP_NET_ADMIN")
@@ -146,8 +148,8 @@ def test_a_client_that_waits_for_its_answer_is_not_idle(end: str, how: str, tmp_
 def test_a_request_in_flight_is_answered_although_the_server_spoke_first(
     end: str, tmp_path: Path, port: int
 ) -> None:
-    """HTTP/2: nginx greets with its settings; its upstream takes three times the limit. SMTP and
-    MySQL are alike.
+    """HTTP/2: nginx greets with its settings; its upstream takes three times the limit.
+    SMTP and MySQL are alike.
     """
     if end == "destroy" and os.getuid():
         pytest.skip("SOCK_DESTROY needs CAP_NET_ADMIN")

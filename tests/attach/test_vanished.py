@@ -1,6 +1,7 @@
-"""Clients whose machine vanishes: the link between two network namespaces is taken down. A foreign
-server that attach guards, and one of `reaper.trio`, whose judge is tested in virtual time in
-test_vanished.py."""
+"""Clients whose machine vanishes: the link between two network namespaces is taken
+down. A foreign server that attach guards, and one of `reaper.trio`, whose judge is
+tested in virtual time in test_vanished.py.
+"""
 
 from __future__ import annotations
 
@@ -79,8 +80,8 @@ for line in sys.stdin:
 
 
 class Trial:
-    """The clients, in a process of their own behind the link, and attach beside the server; None:
-    it guards itself.
+    """The clients, in a process of their own behind the link, and attach beside the
+    server; None: it guards itself.
     """
 
     def __init__(
@@ -147,8 +148,8 @@ def trial(
 
 @pytest.mark.parametrize("limit", [6.0, 11.9, 17.9, 20.0, 23.9, 29.9, 59.9, 60.0, 300.0, 600.0])
 def test_the_kernel_gives_up_by_itself_only_after_attach_would_have_closed(limit: float) -> None:
-    """Or it ended what is not due yet: 15 s before the limit of 17.9 s, by retransmissions 1 s
-    apart.
+    """Or it ended what is not due yet: 15 s before the limit of 17.9 s, by
+    retransmissions 1 s apart.
     """
     if not probes_capped():
         pytest.skip("this kernel retransmits two minutes apart")
@@ -171,8 +172,8 @@ def test_the_kernel_gives_up_by_itself_only_after_attach_would_have_closed(limit
 def test_whoever_vanishes_is_closed_not_before_the_limit_whatever_it_waits_for(
     may_take: bool,
 ) -> None:
-    """Where sockets may not be taken nothing asks a silent peer: only those are seen that something
-    is queued for.
+    """Where sockets may not be taken nothing asks a silent peer: only those are seen
+    that something is queued for.
     """
     no_rights = (
         ()
@@ -198,9 +199,10 @@ def test_whoever_vanishes_is_closed_not_before_the_limit_whatever_it_waits_for(
 def test_neither_half_a_limit_without_network_nor_a_stopped_client_is_closed(
     guarded: bool,
 ) -> None:
-    """The kernel of a stopped client answers, even where its window is full. Of the other half of
-    the limit three seconds may pass until a peer that was asked just before is asked again, for the
-    kernel is slow to see a link."""
+    """The kernel of a stopped client answers, even where its window is full. Of the
+    other half of the limit three seconds may pass until a peer that was asked just
+    before is asked again, for the kernel is slow to see a link.
+    """
     after = 10.0
     with trial(guarded=guarded, after=after) as it:
         for _ in range(2):

@@ -1,5 +1,5 @@
-"""The watch in virtual time: never early, at most a tick late, exactly once, and a look only when
-it is worth while.
+"""The watch in virtual time: never early, at most a tick late, exactly once, and a look
+only when it is worth while.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ class Harness:
             pass
 
     def run(self, seconds: float, every: float | None = None) -> None:
-        """Let time pass; wake exactly when told to, and discover at half the shortest limit."""
+        """Let time pass; wake exactly when told to, and discover at half the shortest
+        limit.
+        """
         end = self.world.now + seconds
         period = every or self.watch.limits.shortest() / 2
         dump = self.world.now
@@ -116,7 +118,9 @@ def test_a_connection_that_speaks_between_the_look_and_the_close_is_averted() ->
 
 
 def test_looks_are_proportional_to_what_can_be_due() -> None:
-    """1,000 connections, one of which is due per tick: a dump per tick would show 60,000."""
+    """1,000 connections, one of which is due per tick: a dump per tick would show
+    60,000.
+    """
     it = Harness(Limits(idle=60.0, grain=GRAIN))
     draw = random.Random(1)
     for _ in range(1000):
@@ -144,7 +148,9 @@ def test_a_busy_connection_is_looked_at_about_once_per_limit() -> None:
     "limits", [Limits(idle=60.0, grain=GRAIN), Limits(idle=60.0, vanished=60.0, grain=GRAIN)]
 )
 def test_a_connection_that_dumps_show_busy_is_looked_at_once_in_90_seconds(limits: Limits) -> None:
-    """It speaks every 45 s, a dump comes every 30 s: only each third shows nothing new in time."""
+    """It speaks every 45 s, a dump comes every 30 s: only each third shows nothing new
+    in time.
+    """
     it = Harness(limits)
     sock = it.world.connect()
     for _ in range(20):
@@ -315,8 +321,9 @@ def test_a_final_check_too_busy_to_tell_who_opened_the_connection_is_made_again(
 
 
 def test_a_connection_whose_bytes_were_miscounted_since_is_closed_all_the_same() -> None:
-    """Its own machine dropped some, as where its link is down: no look tells any more who opened
-    it."""
+    """Its own machine dropped some, as where its link is down: no look tells any more
+    who opened it.
+    """
     it = Harness(Limits(idle=10.0, grain=GRAIN))
     sock, stranger = it.world.connect(), it.world.connect()
     stranger.outgoing, stranger.miscounted = None, True  # when it is found already
@@ -368,7 +375,9 @@ def test_a_silent_peer_is_asked_when_discovered_and_again_if_no_socket_was_found
 def test_a_connection_that_cannot_be_ended_is_tried_again(
     answer: str, said: list[str], after: float
 ) -> None:
-    """One out of reach is tried after another limit, and reported once; a lost one in a second."""
+    """One out of reach is tried after another limit, and reported once; a lost one in a
+    second.
+    """
     it = Harness(Limits(idle=10.0, grain=GRAIN))
     it.world.connect()
     begun, answers, real = it.world.now, [answer] * 2, it.world.end
@@ -409,8 +418,8 @@ def test_what_is_said_of_single_connections_and_of_all_is_the_same_lateness(
     ],
 )
 def test_a_watched_connection_costs_few_bytes(limits: Limits, most: int) -> None:
-    """What was counted, and two bytes: another reference would be eight. A number of rows for which
-    the table is as full as it gets; 100,000 cost 40 more.
+    """What was counted, and two bytes: another reference would be eight. A number of
+    rows for which the table is as full as it gets; 100,000 cost 40 more.
     """
     gc.collect()
     tracemalloc.start()
@@ -450,8 +459,8 @@ ACTS += [FakeWorld.stall, FakeWorld.take, FakeWorld.hang_up]
 
 
 class Guarded(RuleBasedStateMachine):
-    """Connections that do anything at any time, seen in whole jiffies, compared with the plainest
-    model.
+    """Connections that do anything at any time, seen in whole jiffies, compared with
+    the plainest model.
     """
 
     limits = Limits(idle=10.0, first_byte=4.0, max_age=60.0, write=7.0, grain=GRAIN)

@@ -1,5 +1,5 @@
-"""The benchmarks run, their peers are real, and the page says what was found - and nothing that was
-not.
+"""The benchmarks run, their peers are real, and the page says what was found - and
+nothing that was not.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""The hot path in machine instructions and system calls: counts, not seconds, so a busy machine
-cannot make them fail.
+"""The hot path in machine instructions and system calls: counts, not seconds, so a busy
+machine cannot make them fail.
 
-The bounds are the goal where there is one, and otherwise a little above what was counted when they
-were set. Of an empty method call: lease.touch() 1.24, a touch with a move 2.21; core.touch(uid):
-2.8 dict stores. Of an echo by `trio.serve_tcp`: `serve_tcp(idle=30)` 0.68, `serve_parked()` 0.63.
-An HTTP request that wakes its connection: 1.13 of one with a task.
+The bounds are the goal where there is one, and otherwise a little above what was
+counted when they were set. Of an empty method call: lease.touch() 1.24, a touch with a
+move 2.21; core.touch(uid): 2.8 dict stores. Of an echo by `trio.serve_tcp`:
+`serve_tcp(idle=30)` 0.68, `serve_parked()` 0.63. An HTTP request that wakes its
+connection: 1.13 of one with a task.
 """
 
 from __future__ import annotations
@@ -74,8 +75,8 @@ def test_a_lease_that_was_touched_is_moved_on_for_less_than_another_call(
 
 
 def calls(found: dict[str, Any]) -> float:
-    """Those that each exchange makes by itself: in how many passes a round is worked off is not
-    always the same.
+    """Those that each exchange makes by itself: in how many passes a round is worked
+    off is not always the same.
     """
     made: dict[str, float] = found["calls"]
     return sum(count for count in made.values() if count > 0.5)

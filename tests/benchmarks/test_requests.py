@@ -14,7 +14,9 @@ NAMES = (requests.STOCK, requests.CONTROL, requests.NOW, requests.old("c" * 40))
 
 
 def repository(folder: Path, monkeypatch: pytest.MonkeyPatch, package: str) -> str:
-    """A repository with one commit of an empty *package*, in the place of ours; the commit's id."""
+    """A repository with one commit of an empty *package*, in the place of ours; the
+    commit's id.
+    """
     (folder / package).mkdir()
     (folder / package / "__init__.py").write_text("")
     author = ["-c", "user.name=a", "-c", "user.email=a@example"]

@@ -1,4 +1,6 @@
-"""Where a setting acts: the table has a column of every setting, and names what does nothing."""
+"""Where a setting acts: the table has a column of every setting, and names what does
+nothing.
+"""
 
 from __future__ import annotations
 

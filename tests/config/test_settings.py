@@ -1,5 +1,5 @@
-"""Claims about `reaper.config`: precedence, origins, faults all reported at once; and commands that
-run for a while.
+"""Claims about `reaper.config`: precedence, origins, faults all reported at once; and
+commands that run for a while.
 """
 
 from __future__ import annotations
@@ -260,8 +260,8 @@ CHECKED_ONLY = {"server.behind"}
 
 
 def settings_read() -> set[str]:
-    """The settings that a server or a guard reads: `timeouts.idle` of any configuration, under
-    whatever local name.
+    """The settings that a server or a guard reads: `timeouts.idle` of any
+    configuration, under whatever local name.
     """
     sections = "|".join({path.partition(".")[0] for path in OPTIONS})
     found = {f"timeouts.{rule.timeout}" for rule in RULES.values()}
@@ -353,8 +353,8 @@ def ways_to_set(found: Option) -> str:
 
 
 def test_every_setting_has_a_test_of_what_it_does() -> None:
-    """It is in the room where the setting acts: those of the configuration and of the pages only
-    read it.
+    """It is in the room where the setting acts: those of the configuration and of the
+    pages only read it.
     """
     files = [
         path for path in (ROOT / "tests").rglob("test_*.py") if path.parts[-2] not in ONLY_READ

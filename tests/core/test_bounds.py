@@ -1,8 +1,9 @@
-"""No call holds the loop for long, whatever the timeouts are: a machine that draws them to do harm,
-and counts the lines that each call executes.
+"""No call holds the loop for long, whatever the timeouts are: a machine that draws them
+to do harm, and counts the lines that each call executes.
 
-What is bounded is a constant times the steps that a call may take. They are few here, and so are
-the entries of a chunk: a pass over all that there is then shows with some hundred leases.
+What is bounded is a constant times the steps that a call may take. They are few here,
+and so are the entries of a chunk: a pass over all that there is then shows with some
+hundred leases.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ AT_FIRST = 500
 """Leases of a machine when it begins."""
 
 MOST_LINES = 1000
-"""That a call may execute. Whatever passes over the leases that were there at first, and executes two
-lines for each, takes as many; what was seen of right calls is 816.
+"""That a call may execute. Whatever passes over the leases that were there at first,
+and executes two lines for each, takes as many; what was seen of right calls is 816.
 """
 
 TICK = 1.0
@@ -90,7 +91,9 @@ class Lines:
 
 
 class Adversary(RuleBasedStateMachine):
-    """Every call is short, every due instant is exact, and what is due comes in order."""
+    """Every call is short, every due instant is exact, and what is due comes in
+    order.
+    """
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
-"""The law of time: by brute force, with a plain list of real instants as the judge, and claim by
-claim.
+"""The law of time: by brute force, with a plain list of real instants as the judge, and
+claim by claim.
 
 Virtual time throughout; check() after everything.
 """
@@ -57,8 +57,9 @@ POLLED: list[tuple[int, float, float | None]] = [
 def test_never_early_and_at_most_one_tick_plus_the_loops_own_delay_late(
     epochs_per_tick: int, jitter: float, gap: float | None
 ) -> None:
-    """Lateness counts from the real instant of the last byte, not from the epoch. Woken when the
-    core asks for it, or polled once in *gap*, whatever it asks for."""
+    """Lateness counts from the real instant of the last byte, not from the epoch. Woken
+    when the core asks for it, or polled once in *gap*, whatever it asks for.
+    """
     chance = random.Random(7)
     core = IdleReaper(1.0, 4, epochs_per_tick=epochs_per_tick)
     now = -100.0  # any clock will do
@@ -86,8 +87,8 @@ def test_never_early_and_at_most_one_tick_plus_the_loops_own_delay_late(
             assert expiry.lateness >= 0.0
             worst = max(worst, late)
         core.check()
-    # The epoch may have ended late by one delay and the reap come late by another; nothing else
-    # adds to the tick.
+    # The epoch may have ended late by one delay and the reap come late by another;
+    # nothing else adds to the tick.
     assert worst <= 1.0 / epochs_per_tick + (2 * max(delays) if gap is None else gap) + 1e-9
 
 
@@ -127,7 +128,8 @@ def test_wakes_at_due_instants_do_not_multiply() -> None:
             core.touch(uid)
             if uid not in core:
                 core.register(uid, timeout=3.0 + (uid % 7) * 0.31, now=wake)
-    # Seven timeouts and at most two epochs a tick: seven due instants and one end for each epoch.
+    # Seven timeouts and at most two epochs a tick: seven due instants and one end for
+    # each epoch.
     assert wakes <= 100 * 2 * 8
 
 
@@ -257,11 +259,13 @@ def test_an_instant_that_any_call_has_named_is_not_taken_back(
         core.close_epoch(29.9)
 
 
-# ---- the final check -----------------------------------------------------------------------------
+# ---- the final check -----------------------------------------------------------------
 
 
 def due_at_three(count: int = 3) -> tuple[IdleReaper, list[Lease]]:
-    """A core with A, B, C ..., all due at 3.0; it is 3.0, and the epoch has just been closed."""
+    """A core with A, B, C ..., all due at 3.0; it is 3.0, and the epoch has just been
+    closed.
+    """
     core = IdleReaper(tick=1.0)
     leases = [core.register(uid, timeout=2.0, now=0.0) for uid in range(count)]
     core.close_epoch(1.0)
@@ -315,7 +319,7 @@ def test_a_limit_that_is_spared_keeps_its_due_instant_and_waits_for_an_epoch() -
     assert [(expiry.uid, expiry.due) for expiry in drive(core, 10.0)] == [(B, 6.0)]
 
 
-# ---- hooks ---------------------------------------------------------------------------------------
+# ---- hooks ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("raised", [KeyboardInterrupt, ValueError])

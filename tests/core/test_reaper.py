@@ -37,7 +37,8 @@ def test_a_month_at_a_tenth_of_a_second_costs_no_more_than_a_minute() -> None:
     visits = 0
     now = 0.1
     while len(core):
-        # Only cascades and due instants: between them the epochs close with nothing to do.
+        # Only cascades and due instants: between them the epochs close with nothing to
+        # do.
         now = max(now, min(wake_of(core) + 60.0, month + 0.1))
         visits += 1
         expired = core.advance(now)
@@ -276,7 +277,9 @@ def test_a_uid_whose_hash_closes_the_epoch_is_registered_in_the_next() -> None:
 
 
 class Moody:
-    """A uid whose hash changes, that becomes equal to another, or whose hash or equality raises."""
+    """A uid whose hash changes, that becomes equal to another, or whose hash or
+    equality raises.
+    """
 
     def __init__(self, number: int) -> None:
         self.number = number

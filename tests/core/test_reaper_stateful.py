@@ -1,5 +1,5 @@
-"""IdleReaper against an obvious model: a dict of last epochs, a list of closing instants, and a
-scan.
+"""IdleReaper against an obvious model: a dict of last epochs, a list of closing
+instants, and a scan.
 """
 
 from __future__ import annotations
@@ -267,8 +267,9 @@ class CoreMachine(RuleBasedStateMachine):
             assert wake is None
         else:
             assert wake is not None
-            # Never later than anything due or the end of the epoch. It may come earlier than any
-            # real due instant: for a slot whose leases have all been touched, to move them on.
+            # Never later than anything due or the end of the epoch. It may come earlier
+            # than any real due instant: for a slot whose leases have all been touched,
+            # to move them on.
             assert wake <= min(
                 self.opened + TICK,
                 *(self.due(uid) for uid in armed if not self.model[uid].postponed),

@@ -108,9 +108,9 @@ def test_a_uid_whose_hash_changes_harms_only_itself() -> None:
 
     ring = IdleRing(timeout_ticks=2)
     changing = Name()
-    # Integers are their own hash: where in its table a dict looks for each of the three is known,
-    # so it cannot find the one whose hash changed by chance (a dict asks for identity before it
-    # compares hashes).
+    # Integers are their own hash: where in its table a dict looks for each of the three
+    # is known, so it cannot find the one whose hash changed by chance (a dict asks for
+    # identity before it compares hashes).
     for uid in (0, changing, 1):
         ring.add(uid)
     changing.hash = 4

@@ -1,5 +1,7 @@
-"""A slot keeps order, counts exactly, and keeps no memory of what has left it; a due one is worked
-off right whatever its chunks hold: one epoch, many, the silent, the released."""
+"""A slot keeps order, counts exactly, and keeps no memory of what has left it; a due
+one is worked off right whatever its chunks hold: one epoch, many, the silent, the
+released.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ def test_order_and_count_survive_any_mixture_of_adds_and_removals(seed: int) -> 
 def test_a_slot_does_not_grow_with_what_passes_through_it_and_gives_its_chunks_back(
     waiting: int,
 ) -> None:
-    """A month-long timeout keeps one slot in use while a million connections come and go in it."""
+    """A month-long timeout keeps one slot in use while a million connections come and
+    go in it.
+    """
     slot, items = filled(waiting)
     most = 0
     for number in range(60 * CHUNK):

@@ -1,4 +1,6 @@
-"""The timing wheel: worked examples, its promises at the edges, and what it keeps in memory."""
+"""The timing wheel: worked examples, its promises at the edges, and what it keeps in
+memory.
+"""
 
 from __future__ import annotations
 

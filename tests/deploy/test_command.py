@@ -1,4 +1,6 @@
-"""Claims about `reaper deploy`: what it prints is in deploy/, and its own tool accepts it."""
+"""Claims about `reaper deploy`: what it prints is in deploy/, and its own tool accepts
+it.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What is in `deploy/`: rules, dashboard, units and containers name what exists, and are accepted
-by their tools.
+"""What is in `deploy/`: rules, dashboard, units and containers name what exists, and
+are accepted by their tools.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ NAME = re.compile(r"\b(?:reaper|http)_[a-z_]+\b")
 
 
 def expressions() -> list[str]:
-    """Every query of the dashboard, as Prometheus is asked it by Grafana for an hour, all
-    instances.
+    """Every query of the dashboard, as Prometheus is asked it by Grafana for an hour,
+    all instances.
     """
     found = [
         target["expr"]
@@ -239,8 +239,8 @@ def test_the_unit_outlasts_the_drain_and_the_servers_own_watchdog() -> None:
 
 
 def accepts(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> bool:
-    """Whether the server's command line knows all of *arguments*: with one too many it names that
-    one only.
+    """Whether the server's command line knows all of *arguments*: with one too many it
+    names that one only.
     """
     with pytest.raises(SystemExit):
         server_main([*arguments, "--one-too-many"])
@@ -294,7 +294,7 @@ def test_compose_names_services_files_and_settings_that_exist() -> None:
     }
 
 
-# ---- a systemd of its own: process 1 of new namespaces, with our units alone, on no network but lo
+# ---- a systemd of its own: process 1 of new namespaces, with our units alone, on lo
 
 SYSTEMD = "/lib/systemd/systemd"
 
@@ -332,8 +332,9 @@ ExecStopPost={systemctl} exit --force --force
 
 
 def pointers(directory: Path) -> Iterator[str]:
-    """Commands that let the units' `.venv` point to /opt/reaper instead of to the checkout, which a
-    unit cannot see if it lies below /tmp or /root: PrivateTmp and ProtectHome hide those.
+    """Commands that let the units' `.venv` point to /opt/reaper instead of to the
+    checkout, which a unit cannot see if it lies below /tmp or /root: PrivateTmp and
+    ProtectHome hide those.
     """
     for number, path in enumerate((Path(sys.prefix) / "lib").glob("*/site-packages/__editable__*")):
         if path.is_file():
@@ -345,8 +346,8 @@ def pointers(directory: Path) -> Iterator[str]:
 
 
 def booted(directory: Path, units: dict[str, str], script: str, files: dict[str, str]) -> str:
-    """Boot with *units*, run *script* (Python) once they have been started, and return what it
-    printed.
+    """Boot with *units*, run *script* (Python) once they have been started, and return
+    what it printed.
 
     Args:
         files: What lies in `/etc/reaper`, by name; `app.py` in `/srv/app`.

@@ -1,5 +1,5 @@
-"""A rolling restart behind nginx and HAProxy, under load, as docs/howto/kubernetes.md has it:
-nothing is lost.
+"""A rolling restart behind nginx and HAProxy, under load, as docs/howto/kubernetes.md
+has it: nothing is lost.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What the pages show besides servers: settings, defaults, reasons, a scenario, a proxy, a journal,
-attach, extras.
+"""What the pages show besides servers: settings, defaults, reasons, a scenario, a
+proxy, a journal, attach, extras.
 
 `test_readme` runs the servers.
 """
@@ -130,7 +130,9 @@ def test_the_clients_on_the_page_about_nat_ask_before_a_minute_is_over() -> None
 
 
 def answering(listening: socket.socket, clients: int) -> None:
-    """Answer one request of each of *clients*, and keep its connection until it closes it."""
+    """Answer one request of each of *clients*, and keep its connection until it closes
+    it.
+    """
     for _ in range(clients):
         with listening.accept()[0] as connection:
             connection.recv(1000)
@@ -139,7 +141,9 @@ def answering(listening: socket.socket, clients: int) -> None:
 
 
 def keep_alive_timer(port: int) -> int:
-    """In how many seconds the kernel asks on the connection to *port*, rounded up; 0: it never does."""
+    """In how many seconds the kernel asks on the connection to *port*, rounded up; 0:
+    it never does.
+    """
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         _, _, remote, state, _, timer, *_ = line.split()
         if int(remote.partition(":")[2], 16) == port and state == "01" and timer.startswith("02:"):

@@ -1,4 +1,6 @@
-"""The programs of README and docs run over real sockets, and what these pages name exists."""
+"""The programs of README and docs run over real sockets, and what these pages name
+exists.
+"""
 
 from __future__ import annotations
 
@@ -45,15 +47,17 @@ SNIPPETS = [
     for text in re.findall(r"```python\n(.*?)```", PAGES[page], re.DOTALL)
 ]
 SERVERS = [(page, text) for page, text in SNIPPETS if "8080" in text]
-# The tutorial's first server closes no client, and a WebSocket is no echo: these have tests of
-# their own.
+# The tutorial's first server closes no client, and a WebSocket is no echo: these have
+# tests of their own.
 ECHOES = [
     (page, text) for page, text in SERVERS if "import reaper" in text and "wsproto" not in text
 ]
 
 
 def started(text: str, directory: Path, *, idle: int = 1) -> AbstractContextManager[Server]:
-    """A program of the documentation, with a timeout of one second, where nothing else listens."""
+    """A program of the documentation, with a timeout of one second, where nothing else
+    listens.
+    """
     port = free_port()
     text = re.sub(r"idle=(30|2)\b", f"idle={idle}", text.replace("8080", str(port)))
     text = text.replace("grace=5", "grace=1").replace("9180", "0")
@@ -103,7 +107,9 @@ def test_a_program_of_the_documentation_survives_its_clients_and_closes_the_sile
 def test_the_guides_server_with_tls_closes_a_silent_client(
     certificate: tuple[str, str], tmp_path: Path
 ) -> None:
-    """Made as the page says: one more import, and its lines in place of the one that listens."""
+    """Made as the page says: one more import, and its lines in place of the one that
+    listens.
+    """
     (plain,) = (text for _, text in SERVERS if "await reaper.asyncio.start_server(echo" in text)
     (lines,) = re.findall(
         r"^```\n(context = .*?)```", PAGES["docs/guide.md"], re.MULTILINE | re.DOTALL
@@ -146,7 +152,9 @@ def test_the_websocket_server_closes_the_client_that_answers_no_ping_and_no_othe
 
 @pytest.mark.slow
 def test_the_tutorial_leaks_then_holds_then_leaves_a_journal(tmp_path: Path) -> None:
-    """Its servers and its load generator, as its reader starts them; only the port is another."""
+    """Its servers and its load generator, as its reader starts them; only the port is
+    another.
+    """
     page = PAGES["docs/tutorial.md"]
     (line,) = set(re.findall(r"^    reaper-loadgen (run .*)$", page, re.MULTILINE))
     verdicts = []
@@ -248,8 +256,8 @@ def test_commands_of_the_makefile_exist_and_so_does_what_they_run() -> None:
 
 
 def commands() -> dict[tuple[str, ...], set[str]]:
-    """`python -m` commands of all pages, without their arguments -> the flags that the pages give
-    them.
+    """`python -m` commands of all pages, without their arguments -> the flags that the
+    pages give them.
     """
     found: dict[tuple[str, ...], set[str]] = {}
     for page in MARKDOWN:

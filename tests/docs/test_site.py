@@ -1,5 +1,5 @@
-"""The documentation site builds without a warning, and a browser shows every page of it on a desk
-and on a phone.
+"""The documentation site builds without a warning, and a browser shows every page of it
+on a desk and on a phone.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ WIDTHS = (1280, 390)
 DRAWN = 100
 """Characters that fit beside each other on a desk of that width."""
 
-# Each page in a frame as wide as a screen; what is wider than its frame is what a reader would have
-# to scroll for.
+# Each page in a frame as wide as a screen; what is wider than its frame is what a
+# reader would have to scroll for.
 MEASURE = """<!doctype html><body><pre id="found">nothing measured</pre><script>
 const found = [];
 const measure = async (page, width) => {
@@ -63,13 +63,16 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    # A page without a place in the sidebar, a broken link or anchor, a docstring that is no markup.
+    # A page without a place in the sidebar, a broken link or anchor, a docstring that
+    # is no markup.
     assert "-W" in command
     return out / "html"
 
 
 def test_no_drawing_is_wider_than_a_page() -> None:
-    """A line of code that is too long goes on in the next one; a drawing would fall apart."""
+    """A line of code that is too long goes on in the next one; a drawing would fall
+    apart.
+    """
     for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]:
         blocks = re.findall(r"^```(\w*)\n(.*?)^```$", path.read_text(), re.MULTILINE | re.DOTALL)
         for block in (block for language, block in blocks if not language):

@@ -1,4 +1,6 @@
-"""The walks on the page how-it-works.md name every file that a real exchange enters, and no other."""
+"""The walks on the page how-it-works.md name every file that a real exchange enters,
+and no other.
+"""
 
 from __future__ import annotations
 

@@ -156,7 +156,9 @@ def test_a_ctrl_c_ends_the_looking_and_the_command_with_its_children(port: int) 
 
 @contextmanager
 def without_rights() -> Iterator[None]:
-    """Be somebody who owns nothing; what is imported meanwhile must be readable for all."""
+    """Be somebody who owns nothing; what is imported meanwhile must be readable for
+    all.
+    """
     os.seteuid(65534)
     try:
         yield

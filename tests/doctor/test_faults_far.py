@@ -1,4 +1,5 @@
-"""Faults that only clients on another machine cause: two network namespaces stand for two machines.
+"""Faults that only clients on another machine cause: two network namespaces stand for
+two machines.
 
 Each is found, and the command that is printed mends it.
 """
@@ -51,7 +52,9 @@ time.sleep(3600)
 
 @contextmanager
 def program(prefix: list[str], *words: str, says: str = "") -> Iterator[subprocess.Popen[str]]:
-    """A Python in a namespace; `nsenter` becomes it, so its id is that of the server."""
+    """A Python in a namespace; `nsenter` becomes it, so its id is that of the
+    server.
+    """
     command = [*prefix, sys.executable, *words]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         try:

@@ -1,4 +1,6 @@
-"""Each trouble is found where it was planted, and none where all is well; by plain values."""
+"""Each trouble is found where it was planted, and none where all is well; by plain
+values.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The keep-alive timeout is compared with the proxy in front, and each printed command mends it."""
+"""The keep-alive timeout is compared with the proxy in front, and each printed command
+mends it.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The driver without a framework: a loop that is a variable, so that every wake and every stall is
-ours to choose.
+"""The driver without a framework: a loop that is a variable, so that every wake and
+every stall is ours to choose.
 """
 
 from __future__ import annotations
@@ -77,7 +77,9 @@ def test_unread_bytes_spare_a_connection_but_buy_a_limit_no_second_length() -> N
 
 
 class MayNotMove(Connection):
-    """What its peer sends may move nothing, as a PING of HTTP/2. It counts the final checks."""
+    """What its peer sends may move nothing, as a PING of HTTP/2. It counts the final
+    checks.
+    """
 
     __slots__ = ("checks",)
 
@@ -92,7 +94,9 @@ class MayNotMove(Connection):
 
 @contextmanager
 def due_as_bytes_come(loop: Loop) -> Iterator[tuple[MayNotMove, socket.socket]]:
-    """A connection with a timeout of 50 s and its socket, on which bytes are unread as that ends."""
+    """A connection with a timeout of 50 s and its socket, on which bytes are unread as
+    that ends.
+    """
     ours, theirs = socket.socketpair()
     with ours, theirs:
         connection: Any = loop.watch(50, ours.fileno(), MayNotMove)
@@ -147,7 +151,9 @@ def test_a_mass_expiry_lets_the_loop_run_between_slices(
 
 
 def test_a_busy_loop_starves_no_reaper() -> None:
-    """The longer the passes of the loop take, the more is closed between them, up to a bound."""
+    """The longer the passes of the loop take, the more is closed between them, up to a
+    bound.
+    """
     slices = [fair_slice(passes) for passes in (0.0, 0.01, 0.065, 0.1, 60.0)]
     assert slices == [REAPS_PER_SLICE] * 2 + [500, 769, 769]
 

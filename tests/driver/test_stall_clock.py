@@ -87,7 +87,9 @@ def test_instants_of_the_loops_clock_named_by_a_caller_after_a_stall_end_nothing
 def test_a_probe_does_not_turn_back_a_clock_that_moves_between_two_readings(
     loop: Loop,
 ) -> None:
-    """Readings move even within one step; the instants that the core is given never decrease."""
+    """Readings move even within one step; the instants that the core is given never
+    decrease.
+    """
 
     def reading() -> float:
         loop.time += 0.004

@@ -1,4 +1,6 @@
-"""Peers that vanish, in virtual time: no FIN, no reset, and their kernel answers nothing."""
+"""Peers that vanish, in virtual time: no FIN, no reset, and their kernel answers
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ from tests.helpers.driver_loop import Connection, Loop
 
 
 def heard_of(silence: float, unanswered: int, resent: float | None = None) -> TcpInfo:
-    """A peer that was last heard *silence* seconds ago; data was *resent* to it so long ago."""
+    """A peer that was last heard *silence* seconds ago; data was *resent* to it so long
+    ago.
+    """
     return TcpInfo(resent or 0.0, silence, silence, 0, 0, int(resent is not None), unanswered)
 
 
@@ -58,8 +62,8 @@ def test_a_peer_is_gone_when_it_owes_an_answer(
 
 
 class Peers:
-    """What the kernel would say of the peers of a loop's connections, by descriptor; those not
-    named have answered.
+    """What the kernel would say of the peers of a loop's connections, by descriptor;
+    those not named have answered.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, after: float = 60.0) -> None:
@@ -87,7 +91,9 @@ class Peers:
 
 
 GONE, THERE, UNIX, MANY = 1_000_005, 1_000_006, 1_000_009, 1_000_010
-"""Descriptors that no process has; that of no TCP socket, and the first of thousands."""
+"""Descriptors that no process has; that of no TCP socket, and the first of
+thousands.
+"""
 
 
 @pytest.mark.parametrize("lost", [0.0, 7.0, 33.3, 59.9])
@@ -188,8 +194,8 @@ class OwnSocket:
 
 
 class Crowd(Peers):
-    """Thousands of clients whose kernels answer when they are asked, and say nothing else. With
-    *own*: their connections have socket objects.
+    """Thousands of clients whose kernels answer when they are asked, and say nothing
+    else. With *own*: their connections have socket objects.
     """
 
     def __init__(
@@ -299,7 +305,9 @@ def test_a_question_takes_two_system_calls_and_few_others_where_there_is_a_socke
 def test_a_socket_object_that_is_closed_is_asked_by_the_descriptor_if_there_is_one(
     monkeypatch: pytest.MonkeyPatch, remains: bool
 ) -> None:
-    """Its owner may have detached it. Or another connection has its descriptor by now."""
+    """Its owner may have detached it. Or another connection has its descriptor by
+    now.
+    """
     crowd = Crowd(monkeypatch, 20, own=True)
     crowd.run_until(120.0)
     before = sum(map(len, crowd.asked))
@@ -314,8 +322,8 @@ def test_a_socket_object_that_is_closed_is_asked_by_the_descriptor_if_there_is_o
 
 @OWN
 def test_never_are_many_asked_at_once(monkeypatch: pytest.MonkeyPatch, own: bool) -> None:
-    """The kernel's own timers ask those of half a second in one instant: a loopback drops all but a
-    thousand.
+    """The kernel's own timers ask those of half a second in one instant: a loopback
+    drops all but a thousand.
     """
     crowd = Crowd(monkeypatch, 5000, own=own)
     crowd.run_until(130.0)
@@ -404,7 +412,9 @@ def test_whoever_speaks_among_the_silent_is_asked_again_once_it_is_silent(
 def test_a_peer_that_leaves_its_first_question_unanswered_is_asked_ten_times_more(
     monkeypatch: pytest.MonkeyPatch, after: float, own: bool
 ) -> None:
-    """What a live one behind a lossy link depends on; and the first question comes early."""
+    """What a live one behind a lossy link depends on; and the first question comes
+    early.
+    """
     crowd = Crowd(monkeypatch, 20, after=after, own=own)
     crowd.run_until(5 * after)
     crowd.mute = True
@@ -449,7 +459,9 @@ def test_whoever_speaks_is_never_looked_at(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_request_in_flight_is_watched_although_its_lease_has_a_short_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As in a guarded server, which is asked once per timeout whether a request is in flight."""
+    """As in a guarded server, which is asked once per timeout whether a request is in
+    flight.
+    """
 
     class InFlight(Connection):
         def pardon(self, lease: Lease) -> bool:
@@ -471,7 +483,9 @@ def test_a_request_in_flight_is_watched_although_its_lease_has_a_short_limit(
 def test_whom_the_final_check_pardoned_is_asked_unless_a_limit_ends_it(
     monkeypatch: pytest.MonkeyPatch, limit: float | None, is_asked: bool
 ) -> None:
-    """As in a guarded server: the kernel has told that bytes moved after the lease was touched."""
+    """As in a guarded server: the kernel has told that bytes moved after the lease was
+    touched.
+    """
 
     class Resting(Connection):
         def pardon(self, lease: Lease) -> bool:
@@ -581,8 +595,9 @@ def test_a_kernel_that_cannot_be_hurried_is_made_to_ask_all_the_same(
 
 
 class Hurried(OldKernel):
-    """In place of a socket, from Linux 6.15 on: it notes the milliseconds after which it asks
-    again."""
+    """In place of a socket, from Linux 6.15 on: it notes the milliseconds after which
+    it asks again.
+    """
 
     def __init__(self) -> None:
         super().__init__()

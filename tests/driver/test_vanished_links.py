@@ -1,4 +1,6 @@
-"""Live clients behind bad links: slow, lossy, of several paths. `vanished` closes none of them."""
+"""Live clients behind bad links: slow, lossy, of several paths. `vanished` closes none
+of them.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +80,9 @@ asyncio.run(main(*sys.argv[1:]))
 
 @contextmanager
 def serving(link: namespaces.Link, vanished: str, protocol: int = 0) -> Iterator[Callable[[], Any]]:
-    """A server in its namespace; call the result for what it says when it is stopped."""
+    """A server in its namespace; call the result for what it says when it is
+    stopped.
+    """
     words = [*link.server, sys.executable, "-c", SERVER, vanished, str(protocol)]
     environment = os.environ | {"PYTHONPATH": os.getcwd()}
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment) as server:
@@ -98,7 +102,9 @@ def serving(link: namespaces.Link, vanished: str, protocol: int = 0) -> Iterator
 
 @contextmanager
 def clients(link: namespaces.Link, mode: str, number: int) -> Iterator[None]:
-    """So many connected clients in their namespace; *mode*: "s" are sent events, "q" nothing."""
+    """So many connected clients in their namespace; *mode*: "s" are sent events, "q"
+    nothing.
+    """
     words = [*link.client, sys.executable, "-c", CLIENT, bad_link.ADDRESS, mode, str(number)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as them:
         try:

@@ -1,5 +1,5 @@
-"""Clients of guarded servers that vanish, with a stock server beside them as the control: nobody
-else closes those.
+"""Clients of guarded servers that vanish, with a stock server beside them as the
+control: nobody else closes those.
 """
 
 from __future__ import annotations

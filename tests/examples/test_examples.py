@@ -1,5 +1,5 @@
-"""The examples as they stand, with real clients: they answer, and a client that says nothing is
-closed.
+"""The examples as they stand, with real clients: they answer, and a client that says
+nothing is closed.
 """
 
 from __future__ import annotations

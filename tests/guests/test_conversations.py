@@ -1,5 +1,5 @@
-"""Random valid conversations in HTTP/2: per stream the same bytes and the same end, stock and
-guarded. What fails says its seed.
+"""Random valid conversations in HTTP/2: per stream the same bytes and the same end,
+stock and guarded. What fails says its seed.
 """
 
 from __future__ import annotations

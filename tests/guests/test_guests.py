@@ -1,7 +1,8 @@
-"""Every guest with the quick half of all kinds of clients, stock and guarded side by side.
+"""Every guest with the quick half of all kinds of clients, stock and guarded side by
+side.
 
-No cell is worse than the stock server's but those that `scripts.guests.named` names, and each row
-there is true.
+No cell is worse than the stock server's but those that `scripts.guests.named` names,
+and each row there is true.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Real clients near the keep-alive edge: the harness, and one guest with two posts of each."""
+"""Real clients near the keep-alive edge: the harness, and one guest with two posts of
+each.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,3 @@
-"""What tests of several rooms share: servers to try things on, worlds to try them in, and how to wait."""
+"""What tests of several rooms share: servers to try things on, worlds to try them in,
+and how to wait.
+"""

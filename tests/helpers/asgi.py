@@ -1,4 +1,6 @@
-"""An ASGI application with what the tests of guarded servers ask for, and no framework."""
+"""An ASGI application with what the tests of guarded servers ask for, and no
+framework.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,15 @@ BIG = b"x" * 20_000_000
 
 
 def tls_loop() -> asyncio.AbstractEventLoop:
-    """For `--loop tests.helpers.asgi:tls_loop`: as `reaper.uvicorn:loop`, on asyncio's own."""
+    """For `--loop tests.helpers.asgi:tls_loop`: as `reaper.uvicorn:loop`, on asyncio's
+    own.
+    """
     return reaper.asyncio.loop_factory(config=ReaperConfig.load(), base=asyncio.SelectorEventLoop)()
 
 
 async def application(scope: Any, receive: Any, send: Any) -> None:
-    """`/` says hello, `/slow` after a while, `/big` much, `/some?N` N bytes, `/echo` and `/ws` what
-    they were sent.
+    """`/` says hello, `/slow` after a while, `/big` much, `/some?N` N bytes, `/echo`
+    and `/ws` what they were sent.
     """
     if scope["type"] == "lifespan":
         await lifespan(receive, send)
@@ -80,8 +84,8 @@ async def events(receive: Any, send: Any) -> None:
 
 
 async def stream(count: int, receive: Any, send: Any) -> None:
-    """Thousands of bytes, *count* of them, ten a second; like a framework it listens for the
-    disconnect meanwhile.
+    """Thousands of bytes, *count* of them, ten a second; like a framework it listens
+    for the disconnect meanwhile.
     """
     headers = [(b"content-length", str(1000 * count).encode())]
     await send({"type": "http.response.start", "status": 200, "headers": headers})

@@ -1,5 +1,5 @@
-"""Foreign servers for the tests of attach, each with its own timeouts off, and the command that
-guards them.
+"""Foreign servers for the tests of attach, each with its own timeouts off, and the
+command that guards them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ def accepts(port: int) -> bool:
 
 @contextmanager
 def running(*command: str, port: int, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """A server process that listens on *port*; ended by its pid, and its clients are closed."""
+    """A server process that listens on *port*; ended by its pid, and its clients are
+    closed.
+    """
     with subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **options
     ) as process:
@@ -102,7 +104,9 @@ class Client:
             data += more
 
     def wait_for_the_end(self) -> float:
-        """Seconds from the last question to the end that the server, or the guard, made."""
+        """Seconds from the last question to the end that the server, or the guard,
+        made.
+        """
         with suppress(ConnectionResetError):
             while self.sock.recv(65536):
                 pass
@@ -151,8 +155,8 @@ asyncio.run(main())
 
 
 class Echo(Client):
-    """A server of our own user, in its own process, without a timeout: no tool and no right is
-    needed.
+    """A server of our own user, in its own process, without a timeout: no tool and no
+    right is needed.
     """
 
     question, answer_ends = b"hello", b"hello"
@@ -239,8 +243,8 @@ class Attach:
 
 
 def refused(*flags: str, prefix: tuple[str, ...] = ()) -> str:
-    """What a call that cannot work says; it must say it in one line, with status 2. With *prefix*:
-    in a process.
+    """What a call that cannot work says; it must say it in one line, with status 2.
+    With *prefix*: in a process.
     """
     out, err = io.StringIO(), io.StringIO()
     if prefix:

@@ -1,7 +1,8 @@
-"""Two worlds for the tests of attach: real sockets and the real kernel, and a fake one in virtual
-time.
+"""Two worlds for the tests of attach: real sockets and the real kernel, and a fake one
+in virtual time.
 
-Both have the same methods, and tests/attach/test_kernel.py puts the same questions to both.
+Both have the same methods, and tests/attach/test_kernel.py puts the same questions to
+both.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ class FakeSocket:
 class FakeWorld:
     """Connections, and a clock that moves on demand.
 
-    *takes*: seconds that each look takes; *jiffy*: seconds in which it reckons, 0: with infinite
-    precision.
+    *takes*: seconds that each look takes; *jiffy*: seconds in which it reckons, 0: with
+    infinite precision.
     """
 
     now: float = 1000.0
@@ -184,7 +185,9 @@ class Pair(NamedTuple):
 
 
 class RealWorld:
-    """Real connections over the loopback, both ends in this process, seen by the real kernel."""
+    """Real connections over the loopback, both ends in this process, seen by the real
+    kernel.
+    """
 
     def __init__(self) -> None:
         self._kept = ExitStack()
@@ -260,4 +263,6 @@ class RealWorld:
 
 
 World = Any
-"""A `FakeWorld` or a `RealWorld`; what they return is used by the same methods alone."""
+"""A `FakeWorld` or a `RealWorld`; what they return is used by the same methods
+alone.
+"""

@@ -1,10 +1,11 @@
-"""A link between two network namespaces that is slow and loses packets: two TUN devices, and this
-program, which carries packets from one to the other.
+"""A link between two network namespaces that is slow and loses packets: two TUN
+devices, and this program, which carries packets from one to the other.
 
     python -m tests.helpers.bad_link SERVER_PID CLIENT_PID DELAY LOSS
 
-The kernel's own netem is not everywhere. Needs root. DELAY is in seconds, for each direction; LOSS
-a share, of each direction. A line on standard input, `DELAY LOSS`, changes both from then on.
+The kernel's own netem is not everywhere. Needs root. DELAY is in seconds, for each
+direction; LOSS a share, of each direction. A line on standard input, `DELAY LOSS`,
+changes both from then on.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ CLONE_NEWNET = 0x40000000
 
 
 def tun_of(pid: int) -> int:
-    """A descriptor of a new TUN device named `bad` in the network namespace of process *pid*."""
+    """A descriptor of a new TUN device named `bad` in the network namespace of process
+    *pid*.
+    """
     with open(f"/proc/{pid}/ns/net") as namespace:
         if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), CLONE_NEWNET):
             raise OSError(ctypes.get_errno(), "setns")

@@ -1,4 +1,6 @@
-"""A loop for the driver that is a variable: every wake and every stall is the test's to choose."""
+"""A loop for the driver that is a variable: every wake and every stall is the test's to
+choose.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ async def ping(connection: object) -> None:
 
 
 class Loop:
-    """An event loop that wakes exactly when it should, but for the stalls it is told of."""
+    """An event loop that wakes exactly when it should, but for the stalls it is told
+    of.
+    """
 
     def __init__(self, **options: Any) -> None:
         self.time = 0.0

@@ -1,4 +1,6 @@
-"""Event streams for tests: a parser by the letter of the HTML standard, and random streams."""
+"""Event streams for tests: a parser by the letter of the HTML standard, and random
+streams.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ class Event(NamedTuple):
 
 
 def events(stream: bytes) -> list[Event]:
-    """The events of *stream*: "Parsing an event stream" and "Interpreting an event stream"."""
+    """The events of *stream*: "Parsing an event stream" and "Interpreting an event
+    stream".
+    """
     text = stream.decode("utf-8", "replace").removeprefix("\ufeff")
     found: list[Event] = []
     kind, data, identity = "", "", ""
@@ -56,7 +60,9 @@ LINES = st.one_of(
 
 @st.composite
 def streams(draw: st.DrawFn) -> bytes:
-    """A random event stream: lines with ends of one kind, or of any; it may begin with a mark."""
+    """A random event stream: lines with ends of one kind, or of any; it may begin with
+    a mark.
+    """
     one = draw(st.none() | ENDS)
     lines = draw(st.lists(st.tuples(LINES, ENDS), max_size=12))
     text = "".join(line + (one or end) for line, end in lines)

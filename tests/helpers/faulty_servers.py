@@ -1,12 +1,12 @@
-"""Servers that close idle connections: a few keep the law, the others are wrong in one way each, on
-purpose.
+"""Servers that close idle connections: a few keep the law, the others are wrong in one
+way each, on purpose.
 
     python tests/helpers/faulty_servers.py NAME TIMEOUT
 
-One rule: they count their own sins. On end of standard input such a process prints one JSON line
-with how many connections it closed early, late, wrongly or never, so that a test can compare the
-load generator's counts with the truth. A client that speaks before it is closed was live: what
-awaited it is no sin.
+One rule: they count their own sins. On end of standard input such a process prints one
+JSON line with how many connections it closed early, late, wrongly or never, so that a
+test can compare the load generator's counts with the truth. A client that speaks before
+it is closed was live: what awaited it is no sin.
 """
 
 from __future__ import annotations
@@ -32,17 +32,18 @@ AT_ONCE = 0.001
 
 @dataclass(frozen=True)
 class Server:
-    """One server. Its ways are functions of a connection's number (from 0) and a request's (from
-    0).
+    """One server. Its ways are functions of a connection's number (from 0) and a
+    request's (from 0).
 
     Attributes:
         reason: what the verdict's reasons must say; empty: it is right, and must pass.
-        delay: seconds by which the close of an idle connection is late; None: it never comes.
+        delay: seconds by which the close of an idle connection is late; None: it never
+            comes.
         counts: whether a request counts as activity.
         answer: what is sent for a request, given what would be right.
         pause: seconds that an answer waits.
-        age: seconds after connecting at which even a live connection is closed; *goodbye*: what is
-            sent before.
+        age: seconds after connecting at which even a live connection is closed;
+            *goodbye*: what is sent before.
         max_age: what the scenario says of that.
     """
 
@@ -160,8 +161,8 @@ KIT = {
 
 
 class Connection(asyncio.Protocol):
-    """One connection of *server*: whole requests, answers, a timer. `sins` counts what was done to
-    all of them.
+    """One connection of *server*: whole requests, answers, a timer. `sins` counts what
+    was done to all of them.
     """
 
     timeout = TIMEOUT

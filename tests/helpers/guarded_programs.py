@@ -1,7 +1,8 @@
 """Servers that others wrote, guarded as users do it:
 `python -m tests.helpers.guarded_programs KIND HOST PORT SECONDS`.
 
-SECONDS is the limit of whoever is silent: aiohttp's keep-alive, the one timeout of the others.
+SECONDS is the limit of whoever is silent: aiohttp's keep-alive, the one timeout of the
+others.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""HTTP/2 by the frame: what a client sends that does as no library would, and what it hears."""
+"""HTTP/2 by the frame: what a client sends that does as no library would, and what it
+hears.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def asking(*paths: str) -> list[bytes]:
 
 
 def posting(path: str, begun: bytes) -> bytes:
-    """What a client sends that asks for *path* with a body, of which it sends *begun* and no more."""
+    """What a client sends that asks for *path* with a body, of which it sends *begun*
+    and no more.
+    """
     speaks = H2Connection()
     speaks.initiate_connection()
     names = {":method": "POST", ":path": path, ":scheme": "http", ":authority": "h"}
@@ -43,14 +47,17 @@ def posting(path: str, begun: bytes) -> bytes:
 
 
 def opening(count: int) -> bytes:
-    """What a client sends to open its window, and that of stream 1, by *count* bytes."""
+    """What a client sends to open its window, and that of stream 1, by *count*
+    bytes.
+    """
     return b"".join(
         b"\0\0\4\10\0" + stream.to_bytes(4, "big") + count.to_bytes(4, "big") for stream in (0, 1)
     )
 
 
 def pings_for_each_frame(client: socket.socket, size: int) -> int:
-    """Ask over *client* for *size* bytes, and send a PING for each DATA frame that comes.
+    """Ask over *client* for *size* bytes, and send a PING for each DATA frame that
+    comes.
 
     Returns: how many bytes came before the end of the stream, or of the connection.
     """

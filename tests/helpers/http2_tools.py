@@ -8,7 +8,9 @@ from tests.helpers.server_process import installed
 
 
 def h2load_has_all(target: str, connections: int) -> None:
-    """h2load has every answer to 1,000 requests on *connections*, 50 at a time on each."""
+    """h2load has every answer to 1,000 requests on *connections*, 50 at a time on
+    each.
+    """
     command = [installed("h2load", "nghttp2-client"), "-n", "1000", "-c", str(connections)]
     url = f"http://{target}/some?2000"
     done = subprocess.run([*command, "-m", "50", url], capture_output=True, text=True, check=True)

@@ -1,7 +1,7 @@
 """An HTTP server in the process of its test, and what its clients hear.
 
-The rule of this module: *at the end no handler has failed, and the core's books agree*, whatever a
-test asks besides.
+The rule of this module: *at the end no handler has failed, and the core's books agree*,
+whatever a test asks besides.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from server_example.http import HttpServer
 from server_example.http.routes import ROUTES
 
 PATIENCE = 60.0
-"""Seconds that a test in real time waits for what must happen; only a broken server makes it wait
-that long.
+"""Seconds that a test in real time waits for what must happen; only a broken server
+makes it wait that long.
 """
 
 
@@ -59,7 +59,9 @@ class Running(HttpServer):
         return stream
 
     async def ask(self, request: bytes) -> bytes:
-        """Everything that the server answers to *request* until it closes the connection."""
+        """Everything that the server answers to *request* until it closes the
+        connection.
+        """
         async with await self.connect(request) as stream:
             return await rest(stream)
 
@@ -70,7 +72,9 @@ class Running(HttpServer):
         assert self.counters.opened == self.counters.closed
 
     async def reaped(self) -> dict[str, int]:
-        """How many were closed, by reason, once connections have come and all have gone."""
+        """How many were closed, by reason, once connections have come and all have
+        gone.
+        """
         with trio.fail_after(PATIENCE):
             await until(lambda: self.counters.opened, 0.01)
         await self.settled()
@@ -81,7 +85,9 @@ class Running(HttpServer):
 async def running(
     routes: Mapping[str, Any] = ROUTES, journal: Journal | None = None, /, **overrides: Any
 ) -> AsyncIterator[Running]:
-    """A server at its defaults, except `section__key=value`; a bare key is one of `timeouts`."""
+    """A server at its defaults, except `section__key=value`; a bare key is one of
+    `timeouts`.
+    """
     named = {
         name.replace("__", ".") if "__" in name else f"timeouts.{name}": overrides[name]
         for name in overrides

@@ -59,8 +59,8 @@ class Here(NamedTuple):
 
 
 def run_here(body: Callable[..., object], *arguments: object) -> Callable[[], None]:
-    """Call *body* in a thread; returns what waits until that has ended, for `PATIENCE` at most. A
-    server that does not end does not keep this process.
+    """Call *body* in a thread; returns what waits until that has ended, for `PATIENCE`
+    at most. A server that does not end does not keep this process.
     """
     thread = threading.Thread(target=body, args=arguments, daemon=True)
     thread.start()
@@ -74,7 +74,9 @@ def run_here(body: Callable[..., object], *arguments: object) -> Callable[[], No
 
 @contextmanager
 def configured(settings: dict[str, str]) -> Iterator[None]:
-    """Within the block the variables REAPER_* are *settings*, which are named without that prefix."""
+    """Within the block the variables REAPER_* are *settings*, which are named without
+    that prefix.
+    """
     with pytest.MonkeyPatch.context() as patch:
         for name, value in settings.items():
             patch.setenv(f"REAPER_{name}", value)
@@ -128,7 +130,8 @@ def hypercorn_here(
         log: The file that gets what is logged.
         settings: The variables REAPER_*, without that prefix.
         keep_alive: hypercorn's own, in seconds.
-        certificate: The files with its certificate and its key; None: it speaks in clear text.
+        certificate: The files with its certificate and its key; None: it speaks in
+            clear text.
     """
     listening = socket.create_server(("127.0.0.1", 0), backlog=100)
     address = listening.getsockname()

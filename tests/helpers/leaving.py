@@ -1,4 +1,6 @@
-"""An application whose requests go on for a while, and say in the log how they ended."""
+"""An application whose requests go on for a while, and say in the log how they
+ended.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +36,8 @@ async def work(path: str) -> None:
 
 
 async def application(scope: Any, receive: Any, send: Any) -> None:
-    """Works, and answers. `/kept` must not be cancelled, `/background` answers first, `/begun`
-    begins its response first.
+    """Works, and answers. `/kept` must not be cancelled, `/background` answers first,
+    `/begun` begins its response first.
     """
     if scope["type"] == "lifespan":
         await lifespan(receive, send)
@@ -87,7 +89,9 @@ def aiohttp_app() -> web.Application:
 
 
 def main() -> None:
-    """`python -m tests.helpers.leaving [--stock] PORT`: aiohttp serves it, guarded or not."""
+    """`python -m tests.helpers.leaving [--stock] PORT`: aiohttp serves it, guarded or
+    not.
+    """
     run = web.run_app if "--stock" in sys.argv else reaper.aiohttp.run_app
     run(aiohttp_app(), host="127.0.0.1", port=int(sys.argv[-1]), handle_signals=True)
 

@@ -15,7 +15,9 @@ Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]
 def against(
     handler: Handler, run: Callable[[Target], Awaitable[T]], host: str = "127.0.0.1", **more: Any
 ) -> T:
-    """What *run* returns, given the address of a server whose connections *handler* treats."""
+    """What *run* returns, given the address of a server whose connections *handler*
+    treats.
+    """
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

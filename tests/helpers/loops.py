@@ -1,7 +1,8 @@
-"""The event loops that adapters are tested on, behind one face: virtual time on trio and asyncio.
+"""The event loops that adapters are tested on, behind one face: virtual time on trio
+and asyncio.
 
-The rule of this module: *time passes only while nothing is left to do*, so that a test of an hour
-takes a moment and depends on no machine.
+The rule of this module: *time passes only while nothing is left to do*, so that a test
+of an hour takes a moment and depends on no machine.
 """
 
 from __future__ import annotations
@@ -54,7 +55,9 @@ STEP = 1e-4
 
 
 def autojump(kind: str) -> trio.testing.MockClock:
-    """A clock that jumps to the next deadline when every task waits; *kind*: "still" or "moving"."""
+    """A clock that jumps to the next deadline when every task waits; *kind*: "still" or
+    "moving".
+    """
     clock = trio.testing.MockClock(autojump_threshold=0)
     if kind == "moving":
         readings = itertools.count()

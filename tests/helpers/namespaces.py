@@ -1,9 +1,9 @@
-"""Two network namespaces and a link between them that can be taken down: how a peer vanishes
-without a word.
+"""Two network namespaces and a link between them that can be taken down: how a peer
+vanishes without a word.
 
-Needs root, or user namespaces, and `ip` (iproute2), `unshare` and `nsenter` (util-linux):
-`opened()` skips the test without. Programs of either side are run by `Link.server` and
-`Link.client`, which a command line is appended to.
+Needs root, or user namespaces, and `ip` (iproute2), `unshare` and `nsenter`
+(util-linux): `opened()` skips the test without. Programs of either side are run by
+`Link.server` and `Link.client`, which a command line is appended to.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class Link:
     def down(self, *, unnoticed: bool = False) -> None:
         """From now on nothing comes from the client, and nothing reaches it.
 
-        The kernel looks once a second which links have changed. With *unnoticed* it has just looked
-        at others: for most of a second it takes this one for up, and what the server sends is
-        turned away on its own machine.
+        The kernel looks once a second which links have changed. With *unnoticed* it has
+        just looked at others: for most of a second it takes this one for up, and what
+        the server sends is turned away on its own machine.
         """
         if unnoticed:
             run(*self.server, *["ip", "link", "add", "x", "type", "veth", "peer", "name", "y"])
@@ -74,7 +74,9 @@ def run(*command: str) -> None:
 
 @contextmanager
 def _holder(*command: str) -> Iterator[int]:
-    """A process that keeps a namespace alive: its id. *command* runs another command in a new one."""
+    """A process that keeps a namespace alive: its id. *command* runs another command in
+    a new one.
+    """
     with subprocess.Popen(
         [*command, "sh", "-c", "echo $$; exec sleep 3600"], stdout=subprocess.PIPE, text=True
     ) as own:
@@ -90,8 +92,8 @@ def _holder(*command: str) -> Iterator[int]:
 
 @contextmanager
 def opened() -> Iterator[Link]:
-    """A `Link` for the length of the block; the test is skipped, and says why, where there can be
-    none.
+    """A `Link` for the length of the block; the test is skipped, and says why, where
+    there can be none.
     """
     root = os.geteuid() == 0
     with ExitStack() as stack:

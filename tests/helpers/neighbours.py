@@ -19,10 +19,11 @@ from tests.helpers.http2_frames import DATA, RST_STREAM, frames, opening
 def one_takes_nothing(
     target: Target, speech: Speech, limit: float, patience: float
 ) -> tuple[list[int], int]:
-    """Ask the server at *target* for much on stream 1, whose window is never opened again, and on
-    stream 3 for an answer that takes longer than *limit*, seconds.
+    """Ask the server at *target* for much on stream 1, whose window is never opened
+    again, and on stream 3 for an answer that takes longer than *limit*, seconds.
 
-    Returns: the streams that were reset, in that order, and how many answers were whole.
+    Returns: the streams that were reset, in that order, and how many answers were
+    whole.
     """
     reset: list[int] = []
 
@@ -49,10 +50,11 @@ def one_takes_nothing(
 
 
 def all_share_a_window(client: socket.socket, streams: int, size: int, takes: float) -> int:
-    """Ask over *client* for *size* bytes on each of *streams*, whose own windows are wide, and take
-    them at a rate by which all of them take *takes* seconds.
+    """Ask over *client* for *size* bytes on each of *streams*, whose own windows are
+    wide, and take them at a rate by which all of them take *takes* seconds.
 
-    Returns: how many bytes came before the server ended the connection, or all had come.
+    Returns: how many bytes came before the server ended the connection, or all had
+    come.
     """
     speaks = H2Connection()
     speaks.initiate_connection()

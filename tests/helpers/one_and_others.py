@@ -1,7 +1,9 @@
-"""`python -m tests.helpers.one_and_others PORT COUNT HONEST`: one address opens COUNT connections, each
-with a request that takes a minute; then HONEST others ask, each from an address of its own.
+"""`python -m tests.helpers.one_and_others PORT COUNT HONEST`: one address opens COUNT
+connections, each with a request that takes a minute; then HONEST others ask, each from
+an address of its own.
 
-Prints a line of JSON: how many of the one's were `refused`, and how many of the others `answered`.
+Prints a line of JSON: how many of the one's were `refused`, and how many of the others
+`answered`.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ def tried(port: int, count: int, honest: int) -> dict[str, int]:
                 greedy.append(client)
             except ConnectionError:
                 refused += 1
-        # The last ones have been met by the limit, too, once another address has been answered.
+        # The last ones have been met by the limit, too, once another address has been
+        # answered.
         for number in range(1, honest + 1):
             with suppress(OSError), connected(f"127.0.1.{number}", port) as other:
                 other.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")

@@ -69,8 +69,8 @@ def dial(lot: ParkingLot) -> tuple[Any, socket.socket]:
 async def several(
     count: int, handler: Handler = echo, idle: float = 30, **options: Any
 ) -> AsyncIterator[tuple[ParkingLot, list[socket.socket]]]:
-    """A parking lot of *count* connections, and their peers; each is closed at the end of the
-    block.
+    """A parking lot of *count* connections, and their peers; each is closed at the end
+    of the block.
     """
     async with open_reaper(tick=1.0) as r, r.parking_lot(handler, idle, **options) as lot:
         pairs = [pair() for _ in range(count)]

@@ -1,5 +1,5 @@
-"""Journals for tests: by hand through the real `Journal`, or simulated by the load generator, with
-planted faults.
+"""Journals for tests: by hand through the real `Journal`, or simulated by the load
+generator, with planted faults.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ def on_spark(test: Any) -> Any:
 
 @dataclass
 class Clock:
-    """A clock to pass to a journal: `mono` ns, and the wall `WALL` ns later plus `step`."""
+    """A clock to pass to a journal: `mono` ns, and the wall `WALL` ns later plus
+    `step`.
+    """
 
     now: int = 0
     step: int = 0
@@ -84,8 +86,8 @@ def write(
     server_clock_ahead: int = 0,
     listeners: tuple[str, ...] = ("echo",),
 ) -> dict[str, int]:
-    """Simulate a run with a timeout of 5 s. Returns how many *connections* an audit must come to,
-    by verdict.
+    """Simulate a run with a timeout of 5 s. Returns how many *connections* an audit
+    must come to, by verdict.
     """
     right = connections - sum((faults or {}).values())
     plan = make_plan(
@@ -114,10 +116,11 @@ def play(
 ) -> int:
     """Write the steps of *script*, and return the server's connection.
 
-    A step is a verb, its instant in seconds after *base*, and what it takes: `open 0 5` (with a
-    timeout of 5 s), `touch 3`, `averted 5.5`, `gap 1 2` (a silence), `close_peer 4`, `reap 6 5`
-    (due at 5), `deadline 6 5` (a reap by one). `retime 30` sets the timeout, `retimed 9 30` does so
-    during a silence, `claim 30` without a row. `c.`: by the client; `both`: both open it.
+    A step is a verb, its instant in seconds after *base*, and what it takes: `open 0 5`
+    (with a timeout of 5 s), `touch 3`, `averted 5.5`, `gap 1 2` (a silence),
+    `close_peer 4`, `reap 6 5` (due at 5), `deadline 6 5` (a reap by one). `retime 30`
+    sets the timeout, `retimed 9 30` does so during a silence, `claim 30` without a row.
+    `c.`: by the client; `both`: both open it.
     """
     logs: dict[str, ConnectionLog] = {}
     for step in script.split("; "):

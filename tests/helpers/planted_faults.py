@@ -3,7 +3,8 @@
     python -m tests.helpers.planted_faults FAULT HOST PORT [UPSTREAM_HOST UPSTREAM_PORT]
     python -m tests.helpers.planted_faults handshakes HOST PORT NETWORK
 
-The last begins 40 handshakes from addresses such as NETWORK.7, and completes none; it needs root.
+The last begins 40 handshakes from addresses such as NETWORK.7, and completes none; it
+needs root.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ HANDSHAKES = 40
 
 
 def examine(*flags: str, seconds: str = "1s") -> dict[str, Any]:
-    """What `reaper doctor` says of a server; its exit status says whether it found something."""
+    """What `reaper doctor` says of a server; its exit status says whether it found
+    something.
+    """
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
         status = main(["doctor", "--for", seconds, "--json", *flags])

@@ -1,5 +1,5 @@
-"""What every program of README, docs and examples has to do: it closes clients that go or fall
-silent, and keeps those that speak.
+"""What every program of README, docs and examples has to do: it closes clients that go
+or fall silent, and keeps those that speak.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ PATIENCE = 60.0
 
 
 class Addressed(Protocol):
-    """Whatever listens on an address: a process, or a server in a thread of this one."""
+    """Whatever listens on an address: a process, or a server in a thread of this
+    one.
+    """
 
     @property
     def address(self) -> tuple[str, int]:
@@ -48,7 +50,9 @@ def heard(client: socket.socket, end: bytes = b"hello") -> bytes:
 
 
 def rest(client: socket.socket) -> bytes:
-    """Read up to the end of file or the reset, one of which has to come. Returns all that came."""
+    """Read up to the end of file or the reset, one of which has to come. Returns all
+    that came.
+    """
     said = b""
     with suppress(ConnectionError):
         while data := client.recv(100_000):
@@ -75,10 +79,12 @@ def trial(
     says: bytes = b"x\n",
     wrap: Callable[[socket.socket], socket.socket] = lambda client: client,
 ) -> None:
-    """Try a server with five clients at once: they say goodbye, close, reset, fall silent, go on.
+    """Try a server with five clients at once: they say goodbye, close, reset, fall
+    silent, go on.
 
-    The silent one has to be closed after *least* seconds or later, and the one that talks has to be
-    answered still. *server* answers *says*; *wrap* makes a client speak TLS.
+    The silent one has to be closed after *least* seconds or later, and the one that
+    talks has to be answered still. *server* answers *says*; *wrap* makes a client speak
+    TLS.
     """
     talker, silent, leaves, closes, resets = (wrap(connect(server)) for _ in range(5))
     closes.close()

@@ -1,5 +1,6 @@
-"""Applications whose streams pause, as their request says: for ASGI on either loop, and aiohttp. Those
-of `/gzip` say that they are encoded, and those of `/length` how long they are (ASGI only).
+"""Applications whose streams pause, as their request says: for ASGI on either loop, and
+aiohttp. Those of `/gzip` say that they are encoded, and those of `/length` how long
+they are (ASGI only).
 """
 
 from __future__ import annotations

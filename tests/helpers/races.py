@@ -1,8 +1,8 @@
-"""A keep-alive race, planted: uvicorn behind a slow wire, a proxy in front of it, and a client that
-asks again just before the proxy can know that uvicorn has closed.
+"""A keep-alive race, planted: uvicorn behind a slow wire, a proxy in front of it, and a
+client that asks again just before the proxy can know that uvicorn has closed.
 
-The wire delays each direction, so that uvicorn's close and the next request cross on it. A client
-that rests for less than the keep-alive minus a round trip meets no race.
+The wire delays each direction, so that uvicorn's close and the next request cross on
+it. A client that rests for less than the keep-alive minus a round trip meets no race.
 """
 
 from __future__ import annotations
@@ -106,8 +106,9 @@ def uvicorn(folder: Path) -> Iterator[int]:
 
 
 def asked(port: int, rests: list[float], path: str = "/", *, afresh: bool = False) -> int:
-    """POST after each of *rests*, on one connection as long as it lasts, or each on a connection of
-    its own (*afresh*). Returns how many were lost: answered by 502, or not at all.
+    """POST after each of *rests*, on one connection as long as it lasts, or each on a
+    connection of its own (*afresh*). Returns how many were lost: answered by 502, or
+    not at all.
     """
     headers = {"Connection": "close"} if afresh else {}
     lost, client = 0, http.client.HTTPConnection("127.0.0.1", port, timeout=20)

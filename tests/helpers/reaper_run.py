@@ -1,4 +1,6 @@
-"""`reaper run` as a process, and clients of what it guards, for the tests of several modules."""
+"""`reaper run` as a process, and clients of what it guards, for the tests of several
+modules.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +32,16 @@ LIMITS = [
     *("--tick", "100ms"),
 ]
 OWN_LAG = 0.3
-"""Seconds from connect(2) to the request after which a client that is not answered proves nothing.
+"""Seconds from connect(2) to the request after which a client that is not answered
+proves nothing.
 """
 GET = b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 def run(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    """`reaper run` with *arguments*, until it ends; *options* are those of `subprocess.run`."""
+    """`reaper run` with *arguments*, until it ends; *options* are those of
+    `subprocess.run`.
+    """
     options = {"env": os.environ | {"PYTHONPATH": str(ROOT)}, **options}
     return subprocess.run(
         [*REAPER, "run", *arguments], capture_output=True, text=True, timeout=PATIENCE, **options
@@ -52,8 +57,8 @@ def guarded(
     limits: Sequence[str] = LIMITS,
     before: Sequence[Path] = (),
 ) -> Iterator[tuple[Server, Path]]:
-    """*command* under `reaper run`, and the file of what it says, once it has said all of *said*. It
-    imports what is in the folders *before* rather than what is installed.
+    """*command* under `reaper run`, and the file of what it says, once it has said all
+    of *said*. It imports what is in the folders *before* rather than what is installed.
 
     `{port}` in a word of *command* stands for the port that it gets.
     """

@@ -1,5 +1,5 @@
-"""Our servers as processes, for tests that send them signals: each in a process group of its own,
-on a free port.
+"""Our servers as processes, for tests that send them signals: each in a process group
+of its own, on a free port.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ __all__ = [
 
 
 class Process(Server):
-    """A server in a process group of its own, once it listens. What it said outlives it."""
+    """A server in a process group of its own, once it listens. What it said outlives
+    it.
+    """
 
     def __init__(self, *arguments: str) -> None:
         self._folder = tempfile.TemporaryDirectory()
@@ -61,7 +63,9 @@ class Process(Server):
             time.sleep(0.02)
 
     def group(self, number: signal.Signals) -> None:
-        """Send a signal to the supervisor and all workers, as a terminal and systemd do."""
+        """Send a signal to the supervisor and all workers, as a terminal and systemd
+        do.
+        """
         os.killpg(self.pid, number)
 
     def workers(self) -> list[int]:
@@ -114,10 +118,12 @@ def answer(client: http.client.HTTPConnection) -> int | str:
 
 @contextmanager
 def load(address: tuple[str, int], clients: int, *, keeps: bool) -> Iterator[list[object]]:
-    """Have *clients* upload again and again meanwhile: a request that no proxy may send twice.
+    """Have *clients* upload again and again meanwhile: a request that no proxy may send
+    twice.
 
-    Each keeps its connection if it *keeps* them, and otherwise makes one for each request. The list
-    that is yielded grows: the status of each answer, or what went wrong instead.
+    Each keeps its connection if it *keeps* them, and otherwise makes one for each
+    request. The list that is yielded grows: the status of each answer, or what went
+    wrong instead.
     """
     done = threading.Event()
     answers: list[object] = []
@@ -150,7 +156,9 @@ def load(address: tuple[str, int], clients: int, *, keeps: bool) -> Iterator[lis
 
 
 def installed(name: str, package: str = "") -> str:
-    """The path of the tool *name*. Without it the test is skipped, and names its Debian package."""
+    """The path of the tool *name*. Without it the test is skipped, and names its Debian
+    package.
+    """
     try:
         return tool(name, package)
     except Missing as missing:

@@ -1,5 +1,5 @@
-"""uvicorn, aiohttp and workers of gunicorn in a thread of this process, guarded; and any server by
-its name.
+"""uvicorn, aiohttp and workers of gunicorn in a thread of this process, guarded; and
+any server by its name.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from tests.helpers.server_process import wait_until
 def uvicorn_here(
     protocol: Any, log: Path, application: Any, config: ReaperConfig, **given: Any
 ) -> Iterator[Here]:
-    """uvicorn with *application* and the guarded *protocol*, until the end of the block.
+    """uvicorn with *application* and the guarded *protocol*, until the end of the
+    block.
 
     Args:
         log: The file that gets what is logged.
@@ -140,7 +141,8 @@ SERVERS_HERE = ["HttpTools", "H11", "ASGIWorker", "hypercorn", "hypercorn on tri
 def server_here(
     kind: str, log: Path, application: Any, app: web.Application, settings: dict[str, str]
 ) -> Iterator[Here]:
-    """The server *kind*, one of `SERVERS_HERE`, in a thread, until the end of the block.
+    """The server *kind*, one of `SERVERS_HERE`, in a thread, until the end of the
+    block.
 
     Args:
         log: The file that gets what the server logs, and what the application prints.

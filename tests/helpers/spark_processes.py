@@ -1,5 +1,5 @@
-"""Processes that ask Spark, each with its own settings, and with a process group by which it is
-ended.
+"""Processes that ask Spark, each with its own settings, and with a process group by
+which it is ended.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ LONG = 400
 
 
 def environment(**more: str) -> dict[str, str]:
-    """This one without what other Sparks have left in it; executors could not run Python if they
-    had to.
+    """This one without what other Sparks have left in it; executors could not run
+    Python if they had to.
     """
     mine = {name: value for name, value in os.environ.items() if "SPARK" not in name}
     return mine | {
@@ -37,7 +37,9 @@ def environment(**more: str) -> dict[str, str]:
 
 @contextmanager
 def started(command: list[str], log: Path, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """In the end it is killed with all that it has started, as by a power cut, if it still runs."""
+    """In the end it is killed with all that it has started, as by a power cut, if it
+    still runs.
+    """
     with log.open("ab") as file:
         process = subprocess.Popen(
             ["nice", "-n", "5", *command],
@@ -52,8 +54,8 @@ def started(command: list[str], log: Path, **options: Any) -> Iterator[subproces
 
 
 def until(condition: Callable[[], Any], process: subprocess.Popen[bytes], log: Path) -> Any:
-    """What *condition* returns once it is true; fails if *process*, which writes *log*, ends
-    before.
+    """What *condition* returns once it is true; fails if *process*, which writes *log*,
+    ends before.
     """
     deadline = time.monotonic() + LONG
     while not (found := condition()):

@@ -1,8 +1,8 @@
-"""Which files of the project are entered. It imports nothing of the project, which may be what is
-watched.
+"""Which files of the project are entered. It imports nothing of the project, which may
+be what is watched.
 
-A file is entered when a function of it is called, in any thread. Importing a module enters nothing,
-and neither does what the module calls meanwhile.
+A file is entered when a function of it is called, in any thread. Importing a module
+enters nothing, and neither does what the module calls meanwhile.
 """
 
 from __future__ import annotations
@@ -20,11 +20,15 @@ OURS = tuple(str(ROOT / room) + os.sep for room in ("reaper", "server_example"))
 NO_CALLS = {"<module>", "<lambda>", "<listcomp>", "<genexpr>"}
 """Names of code that may run while a module is imported."""
 HOOK = str(ROOT / "reaper" / "run" / "hook" / "sitecustomize.py")
-"""No module that somebody imports for what is in it, but a program: what it calls is counted."""
+"""No module that somebody imports for what is in it, but a program: what it calls is
+counted.
+"""
 
 
 class Steps:
-    """The files that are entered while `counting` is true. Make it before any thread is started."""
+    """The files that are entered while `counting` is true. Make it before any thread is
+    started.
+    """
 
     def __init__(self) -> None:
         self.counting = False

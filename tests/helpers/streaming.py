@@ -1,4 +1,6 @@
-"""An ASGI application with what is open when a server stops: streams, an answer, a download."""
+"""An ASGI application with what is open when a server stops: streams, an answer, a
+download.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,9 @@ import reaper
 
 
 async def application(scope: Any, receive: Any, send: Any) -> None:
-    """`/events` streams until it is told, `/stubborn` although it is told, `/declared` says so
-    itself, `/goodbye` until the server stops; `/slow` answers after 3 s, `/download` sends for 3 s, neither with a length.
+    """`/events` streams until it is told, `/stubborn` although it is told, `/declared`
+    says so itself, `/goodbye` until the server stops; `/slow` answers after 3 s,
+    `/download` sends for 3 s, neither with a length.
     """
     if scope["type"] == "lifespan":
         await lifespan(receive, send)

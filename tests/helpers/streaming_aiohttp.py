@@ -1,4 +1,6 @@
-"""`python -m tests.helpers.streaming_aiohttp PORT`: tests/helpers/streaming.py, for aiohttp."""
+"""`python -m tests.helpers.streaming_aiohttp PORT`: tests/helpers/streaming.py, for
+aiohttp.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A FastAPI application whose event streams say goodbye when the server stops, as somebody writes it
-who has read one page: it runs on asyncio and on trio.
+"""A FastAPI application whose event streams say goodbye when the server stops, as
+somebody writes it who has read one page: it runs on asyncio and on trio.
 """
 
 from __future__ import annotations

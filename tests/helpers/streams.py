@@ -1,5 +1,5 @@
-"""What is asked of streams and of what has ended, a client of TLS, and a bound for tests that would
-wait for ever.
+"""What is asked of streams and of what has ended, a client of TLS, and a bound for
+tests that would wait for ever.
 """
 
 from __future__ import annotations
@@ -56,14 +56,16 @@ async def settle() -> None:
 
 
 def tasks(lot: ParkingLot) -> int:
-    """All that live now, without those that *lot* keeps for the next connection that speaks."""
+    """All that live now, without those that *lot* keeps for the next connection that
+    speaks.
+    """
     return trio.lowlevel.current_statistics().tasks_living - len(lot.tasks.waiting)
 
 
 @contextmanager
 def steps() -> Iterator[Counter[str]]:
-    """How often each function was run for a step, as a task; as "living", how many tasks there were
-    at most.
+    """How often each function was run for a step, as a task; as "living", how many
+    tasks there were at most.
     """
     counts: Counter[str] = Counter()
 
@@ -81,8 +83,8 @@ def steps() -> Iterator[Counter[str]]:
 
 
 async def check_stream(pair: Callable[[], tuple[Any, Any]]) -> None:
-    """All that trio demands of a stream, of the ends that *pair* makes: connected, on non-blocking
-    sockets.
+    """All that trio demands of a stream, of the ends that *pair* makes: connected, on
+    non-blocking sockets.
     """
 
     async def make() -> tuple[Any, Any]:
@@ -101,8 +103,8 @@ async def check_stream(pair: Callable[[], tuple[Any, Any]]) -> None:
 
 @contextmanager
 def no_circles(*kinds: type) -> Iterator[None]:
-    """Only the collector could free a circle: it would find none of *kinds* that was made within
-    the block.
+    """Only the collector could free a circle: it would find none of *kinds* that was
+    made within the block.
     """
     gc.collect()
     gc.disable()

@@ -1,5 +1,5 @@
-"""Which settings a server reads: put into each of its Pythons, which then note every setting that
-is read, and are guarded as `reaper run` guards them.
+"""Which settings a server reads: put into each of its Pythons, which then note every
+setting that is read, and are guarded as `reaper run` guards them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ NOTES = "TRACED_SETTINGS"
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """The variables that put this into every Python of a server; its notes are `read(folder)`."""
+    """The variables that put this into every Python of a server; its notes are
+    `read(folder)`.
+    """
     hook = folder / "hook"
     hook.mkdir(parents=True)
     (hook / "sitecustomize.py").write_text(
@@ -58,7 +60,9 @@ def begin() -> None:
 
 
 def _configures() -> bool:
-    """Whether the configuration itself asks: it reads every setting when it is made or copied."""
+    """Whether the configuration itself asks: it reads every setting when it is made or
+    copied.
+    """
     frame: Any = sys._getframe(3)
     while frame is not None:
         name = frame.f_globals.get("__name__", "")

@@ -1,7 +1,9 @@
-"""The walk of the hook of `reaper run`: started as `python -S THIS FILE`, below `reaper run`.
+"""The walk of the hook of `reaper run`: started as `python -S THIS FILE`, below `reaper
+run`.
 
-Without `-S` Python has imported the hook before anybody can count. Here the same module `site` does
-that a moment later. Then a uvicorn is served until it listens, and what was entered is written.
+Without `-S` Python has imported the hook before anybody can count. Here the same module
+`site` does that a moment later. Then a uvicorn is served until it listens, and what was
+entered is written.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Which files of the project one real exchange enters: `python -m tests.helpers.walks NAME FOLDER`.
+"""Which files of the project one real exchange enters: `python -m tests.helpers.walks
+NAME FOLDER`.
 
-`steps.py` says what entering is. What happens before the server listens, or before the command has
-its arguments, is not counted, but in the walk of the hook, which is over when the server listens.
+`steps.py` says what entering is. What happens before the server listens, or before the
+command has its arguments, is not counted, but in the walk of the hook, which is over
+when the server listens.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ import time
 
 
 def application(environ, start_response):
-    """`/` says hello, `/slow?N` after N seconds, `/big` much, `/some?N` N bytes, `/echo` what it was
-    sent, and `/events` says hello before it reads what it is sent.
+    """`/` says hello, `/slow?N` after N seconds, `/big` much, `/some?N` N bytes,
+    `/echo` what it was sent, and `/events` says hello before it reads what it is sent.
     """
     path, query = environ["PATH_INFO"], environ["QUERY_STRING"]
     if path == "/events":

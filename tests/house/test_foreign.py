@@ -1,8 +1,9 @@
-"""A name of another package that nobody has promised stands in a table before it is used.
+"""A name of another package that nobody has promised stands in a table before it is
+used.
 
-What `reaper/servers/` and `reaper/run/` read, set, wrap or override of others is found in their
-source, and, where a class of ours derives from one of theirs, by looking at that class. The tables
-are the `names.py` of the room, and those it imports.
+What `reaper/servers/` and `reaper/run/` read, set, wrap or override of others is found
+in their source, and, where a class of ours derives from one of theirs, by looking at
+that class. The tables are the `names.py` of the room, and those it imports.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ PROMISED = {"_exit", "create_server", "listen", "CONFIG_KWARGS"}
 
 
 def is_private(name: str) -> bool:
-    """Whether *name* is somebody's own. What begins with `_reaper` we have put there."""
+    """Whether *name* is somebody's own. What begins with `_reaper` we have put
+    there.
+    """
     return name.startswith("_") and not name.startswith(("__", "_reaper")) and name != "_"
 
 
@@ -71,7 +74,9 @@ def defined(tree: ast.AST) -> set[str]:
 
 
 def used(tree: ast.AST) -> Iterator[str]:
-    """The names of others that *tree* uses, but for what a class of ours uses of itself."""
+    """The names of others that *tree* uses, but for what a class of ours uses of
+    itself.
+    """
     ours = defined(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and is_private(node.attr):

@@ -135,11 +135,13 @@ TREE = {
     "scripts": {"reaper", "loadgen", "server_example"},
     "benchmarks": {"reaper", "loadgen", "server_example", "scripts"},
 }
-"""The folders of the checkout, and the folders each may import. Tests may import them all."""
+"""The folders of the checkout, and the folders each may import. Tests may import them
+all.
+"""
 
 CIRCLES = {"reaper.core", "reaper.driver"}
-"""The rooms whose modules may know each other in a circle, if only for their types: one thing told
-in several files.
+"""The rooms whose modules may know each other in a circle, if only for their types: one
+thing told in several files.
 """
 
 FRAMEWORKS = {
@@ -191,8 +193,8 @@ MAY = {
     "top": {"rich"},
     "doctor": {"psutil", "rich"},
 }
-"""The rooms of `reaper/` that may import more than the standard library, and what; the longest name
-holds. The pipeline may import anything.
+"""The rooms of `reaper/` that may import more than the standard library, and what; the
+longest name holds. The pipeline may import anything.
 """
 
 FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
@@ -211,11 +213,11 @@ def name_of(path: Path) -> str:
 def imported(
     path: Path, known: Collection[str] = (), *, types: bool = True, calls: bool = True
 ) -> set[str]:
-    """Absolute names of the modules that *path* imports, anywhere in it; submodules by name if
-    *known*.
+    """Absolute names of the modules that *path* imports, anywhere in it; submodules by
+    name if *known*.
 
-    Without *types* none that is imported for the type checker only, without *calls* none within a
-    function.
+    Without *types* none that is imported for the type checker only, without *calls*
+    none within a function.
     """
     found = set()
     todo: list[ast.AST] = [ast.parse(path.read_text())]
@@ -239,8 +241,8 @@ def imported(
 
 
 def graph(package: str, types: bool = True) -> dict[str, set[str]]:
-    """What each module of *package* imports of it. A package's `__init__` is not in it: it is a
-    door.
+    """What each module of *package* imports of it. A package's `__init__` is not in it:
+    it is a door.
     """
     known = {name_of(path): path for path in sources(package)}
     inside = {name: path for name, path in known.items() if path.name != "__init__.py"}
@@ -262,7 +264,9 @@ def circles(known: dict[str, set[str]]) -> list[set[str]]:
 
 
 def reachable(known: dict[str, set[str]], start: str) -> set[str]:
-    """The modules that *start* imports, directly or not; itself only if it is in a circle."""
+    """The modules that *start* imports, directly or not; itself only if it is in a
+    circle.
+    """
     found: set[str] = set()
     todo = [start]
     while todo:
@@ -348,7 +352,9 @@ def test_every_room_with_arrows_is_there(package: str, rooms: Collection[str]) -
     ids=name_of,
 )
 def test_no_arrow_is_hidden_in_a_string(path: Path) -> None:
-    """A module that is imported by its name in a string is somebody else's, or of the same room."""
+    """A module that is imported by its name in a string is somebody else's, or of the
+    same room.
+    """
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
             (module,) = node.args
@@ -434,8 +440,8 @@ def test_the_core_reads_no_clock_and_does_no_io(path: Path) -> None:
 
 
 def test_only_one_module_rounds() -> None:
-    # lint, attach's display and pages estimate for people to read; the journal and the pipeline look at
-    # time that is past.
+    # lint, attach's display and pages estimate for people to read; the journal and the
+    # pipeline look at time that is past.
     for path in sources("reaper"):
         name = name_of(path)
         if room_of(name) in {"html", "journal", "pipeline"} or name in {

@@ -1,7 +1,8 @@
-"""What users install: the source distribution is the whole checkout, the wheel runs by itself.
+"""What users install: the source distribution is the whole checkout, the wheel runs by
+itself.
 
-The wheel is built from the unpacked source distribution and installed into an empty venv, without
-the network.
+The wheel is built from the unpacked source distribution and installed into an empty
+venv, without the network.
 """
 
 from __future__ import annotations
@@ -74,7 +75,9 @@ def test_what_is_installed_for_everything_is_what_the_single_extras_install() ->
 
 
 def test_the_pinned_versions_agree_with_each_other() -> None:
-    """pip refuses all of them otherwise: on a fresh machine `make` would install nothing."""
+    """pip refuses all of them otherwise: on a fresh machine `make` would install
+    nothing.
+    """
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pins = {
         canonicalize_name(name): version

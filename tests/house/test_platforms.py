@@ -1,4 +1,6 @@
-"""What holds where the kernel is not Linux: tried on Linux with what other systems lack taken away."""
+"""What holds where the kernel is not Linux: tried on Linux with what other systems lack
+taken away.
+"""
 
 from __future__ import annotations
 

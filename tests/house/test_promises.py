@@ -1,7 +1,8 @@
-"""What docs/stability.md promises: which names are public, and that what goes is announced.
+"""What docs/stability.md promises: which names are public, and that what goes is
+announced.
 
-The lists below are the promise. A name that is added to an `__all__` is added here in the same
-change; one that goes is deprecated first.
+The lists below are the promise. A name that is added to an `__all__` is added here in
+the same change; one that goes is deprecated first.
 """
 
 from __future__ import annotations
@@ -74,7 +75,9 @@ NAMES = {
         Event Guard Limits
     """,
 }
-"""The public names, by module. The pipeline's are those of its own `__all__`: it is provisional."""
+"""The public names, by module. The pipeline's are those of its own `__all__`: it is
+provisional.
+"""
 
 
 def source(module: str) -> str:
@@ -83,7 +86,9 @@ def source(module: str) -> str:
 
 
 def exported(module: str) -> list[str]:
-    """The `__all__` of *module*, which is not imported: not every framework is installed."""
+    """The `__all__` of *module*, which is not imported: not every framework is
+    installed.
+    """
     for node in ast.parse(source(module)).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             return list(ast.literal_eval(node.value))

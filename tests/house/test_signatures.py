@@ -1,4 +1,6 @@
-"""A signature is typed as a whole or not at all, and the name of a test is one short claim."""
+"""A signature is typed as a whole or not at all, and the name of a test is one short
+claim.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def functions(folder: str) -> Iterator[tuple[str, Function]]:
 
 
 def is_half_typed(function: Function) -> bool:
-    """Whether some of its parameters and its return value have types, and others have none."""
+    """Whether some of its parameters and its return value have types, and others have
+    none.
+    """
     given = function.args
     parameters = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
     typed = [

@@ -1,5 +1,5 @@
-"""How tests are run: `--no-skips` counts every skip, what starts a Spark stays in one process, and a
-test that hangs fails.
+"""How tests are run: `--no-skips` counts every skip, what starts a Spark stays in one
+process, and a test that hangs fails.
 """
 
 from __future__ import annotations

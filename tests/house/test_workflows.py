@@ -1,4 +1,6 @@
-"""What CI and a release do on GitHub: the same commands as here, with no right that is not needed."""
+"""What CI and a release do on GitHub: the same commands as here, with no right that is
+not needed.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Files of a journal that were cut, damaged, or never ours: each is taken whole or put aside with a
-reason.
+"""Files of a journal that were cut, damaged, or never ours: each is taken whole or put
+aside with a reason.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ def its_rows() -> pa.Table:
 
 
 def outcome(content: bytes, asked: Path) -> bool:
-    """Whether a file with *content* is taken; else there is one line that says why not."""
+    """Whether a file with *content* is taken; else there is one line that says why
+    not.
+    """
     path = asked / "a.parquet"
     path.write_bytes(content)
     found = check([asked], now_ns=LATER)
@@ -106,7 +108,9 @@ def test_a_name_of_a_column_that_is_no_text_puts_its_file_aside(tmp_path: Path, 
 
 
 def everything_else(directory: Path) -> None:
-    """Whatever else opens files of a journal: none raises because of what is in them."""
+    """Whatever else opens files of a journal: none raises because of what is in
+    them.
+    """
     feed = Feed(directory.parent / "out", [directory], 3600 * S, {}, now_ns=lambda: LATER)
     assert feed.admit() in (0, 1)
     assert all("\n" not in reason for reason in feed.quarantined.values())

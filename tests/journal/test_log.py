@@ -40,8 +40,8 @@ def make(directory: Path, **options: Any) -> Journal:
 
 
 def rows(directory: Path) -> list[dict[str, Any]]:
-    """Every row of every Parquet file in *directory*, in order of files, by column name. Without
-    those that tell of an open connection once more.
+    """Every row of every Parquet file in *directory*, in order of files, by column
+    name. Without those that tell of an open connection once more.
     """
     return [row for row in every_row(directory) if row["reason"] != STILL_OPEN]
 
@@ -143,7 +143,9 @@ def test_a_change_of_the_timeout_has_a_row_in_full_mode_and_none_in_gaps_mode(
 
 
 def told(directory: Path) -> list[tuple[Any, ...]]:
-    """What the files tell of open connections: (t, conn, idle, timeout, due, n, idle_sum)."""
+    """What the files tell of open connections: (t, conn, idle, timeout, due, n,
+    idle_sum).
+    """
     names = ("t", "conn", "idle_ns", "timeout_ms", "due_ns", "n", "idle_sum_ns")
     return sorted(
         tuple(row[name] for name in names)
@@ -300,7 +302,9 @@ def test_connection_ids_carry_their_writer() -> None:
 def test_no_connection_id_is_given_twice_by_servers_that_share_a_writer_id(
     tmp_path: Path,
 ) -> None:
-    """Started in one millisecond, or after the wall clock has stepped back, in one directory."""
+    """Started in one millisecond, or after the wall clock has stepped back, in one
+    directory.
+    """
     ids: set[int] = set()
     for wall in (1_700_000_000 * S, 1_700_000_000 * S, 1_699_999_999 * S, 1_700_000_001 * S):
         with make(tmp_path, writer=7, wall_ns=lambda wall=wall: wall) as journal:

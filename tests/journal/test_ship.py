@@ -1,5 +1,5 @@
-"""Shipping a journal: every file arrives once and whole, whatever stops it, and is deleted only
-after that.
+"""Shipping a journal: every file arrives once and whole, whatever stops it, and is
+deleted only after that.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ HOUR = "day=2026-09-21/hour=14"
 
 
 def write(directory: Path, *starts: int, apart: int = 1) -> list[str]:
-    """Write a file per start (s after `WALL`), of five rows *apart* seconds apart. Their names."""
+    """Write a file per start (s after `WALL`), of five rows *apart* seconds apart.
+    Their names.
+    """
     before = {path.name for path in directory.glob("*.parquet")}
     for writer, start in enumerate(starts, 1):
         with journal(directory, writer, Clock(start * S)) as ours:
@@ -217,8 +219,9 @@ for left in range(0, 3000, 3):  # lines of the shipper and of its place until th
         break
     assert os.WIFSIGNALED(status), status
 """
-"""Ships `DIR/journal` again and again, killed a few lines later each time: what is left of it
-stands in `DIR/j<n>`, and what has arrived in `DIR/l<n>`."""
+"""Ships `DIR/journal` again and again, killed a few lines later each time: what is left
+of it stands in `DIR/j<n>`, and what has arrived in `DIR/l<n>`.
+"""
 
 
 def test_killed_at_any_step_no_file_is_lost_or_half_and_the_next_run_ends_it(

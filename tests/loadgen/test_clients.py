@@ -1,5 +1,5 @@
-"""Single clients, as programs play them: every kind of the vocabulary against servers that do one
-thing each.
+"""Single clients, as programs play them: every kind of the vocabulary against servers
+that do one thing each.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Journals in virtual time: the law kept in every row, both sides of every connection, and every
-planted fault.
+"""Journals in virtual time: the law kept in every row, both sides of every connection,
+and every planted fault.
 """
 
 from __future__ import annotations

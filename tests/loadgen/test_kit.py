@@ -1,5 +1,5 @@
-"""What PASS is worth: servers that are wrong in one way each, and each must fail with the reason
-that names its sin.
+"""What PASS is worth: servers that are wrong in one way each, and each must fail with
+the reason that names its sin.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ class Clock:
         return self.now
 
     def stopped(self, stops: list[tuple[float, float]]) -> float:
-        """Until when something stands still now that does so from, to; 0: it does not."""
+        """Until when something stands still now that does so from, to; 0: it does
+        not.
+        """
         return max((to for begun, to in stops if begun <= self.now < to), default=0.0)
 
 
@@ -64,8 +66,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class Poller:
-    """An epoll of real sockets, whose waiting is the server's time; *stops*: when the generator
-    stands still.
+    """An epoll of real sockets, whose waiting is the server's time; *stops*: when the
+    generator stands still.
     """
 
     def __init__(self, clock: Clock, loop: VirtualLoop, stops: list[tuple[float, float]]) -> None:
@@ -125,8 +127,8 @@ def judged(
     server_stops: Stops | None = None,
     own_stops: Stops | None = None,
 ) -> dict[str, Any]:
-    """The report on *server*, reached in virtual time by the load generator's own loop, over real
-    sockets.
+    """The report on *server*, reached in virtual time by the load generator's own loop,
+    over real sockets.
     """
     clock = Clock()
     halts = [
@@ -194,12 +196,12 @@ def test_a_broken_server_fails_for_its_sin_and_a_right_one_passes(
 
 
 SHORT = [(0.4, 1.0), (1.1, 1.5), (1.42, 1.58), (2.0, 2.3)]
-"""Seconds after the start from which to which a process stands still: in the silence, at its end,
-and after it.
+"""Seconds after the start from which to which a process stands still: in the silence,
+at its end, and after it.
 """
 BUSY = [(0.2 * number, 0.2 * number + 0.12) for number in range(100)]
-"""A process of the lowest priority beside one that never rests: it gets two fifths of the time, in
-pieces.
+"""A process of the lowest priority beside one that never rests: it gets two fifths of
+the time, in pieces.
 """
 LONG = [(0.2, 2.5), (1.2, 2.6), (1.4, 5.0)]
 

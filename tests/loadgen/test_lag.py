@@ -1,5 +1,5 @@
-"""The load generator's own lag: told apart from the server's by the kernel's stamps, and not made
-worse by judging.
+"""The load generator's own lag: told apart from the server's by the kernel's stamps,
+and not made worse by judging.
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ def test_the_kernel_says_for_how_long_the_end_of_a_stream_was_not_read() -> None
 def one_worker(
     mix: str = "silent", protocol: str = "echo", processes: int = 1, beat: float = 0.0
 ) -> Iterator[module.Worker]:
-    """A process of the generator with one connection to make, which the test drives itself."""
+    """A process of the generator with one connection to make, which the test drives
+    itself.
+    """
     plan = make_plan(from_mix(mix), 1, LAW, 30.0, 1, 1, beat)
     ours, theirs = multiprocessing.Pipe()
     worker = module.Worker(
@@ -77,7 +79,9 @@ def one_worker(
 
 
 def held(worker: module.Worker, near: socket.socket, ago: float = 0.0, **more: object) -> Client:
-    """A client of *worker* on a copy of *near*, established and last heard *ago* seconds ago."""
+    """A client of *worker* on a copy of *near*, established and last heard *ago*
+    seconds ago.
+    """
     since = time.monotonic() - ago
     client = Client(0, 0, worker.plan.key(0), worker.plan.behaviour(0), fd=os.dup(near.fileno()))
     client.established = client.sent = client.seen = since
@@ -126,8 +130,8 @@ def test_a_close_looked_at_long_after_the_loop_woke_for_it_is_not_early() -> Non
 def category_of_a_close_read_when_due(
     early: bool, final: bool, monkeypatch: pytest.MonkeyPatch
 ) -> str:
-    """What a close amounts to that came *early* or in time, and is read, by a program that asks the
-    kernel late, at the instant at which it was due.
+    """What a close amounts to that came *early* or in time, and is read, by a program
+    that asks the kernel late, at the instant at which it was due.
     """
 
     def waited_later(fd: int) -> float:
@@ -279,8 +283,9 @@ def test_a_send_that_finds_the_kernel_full_is_tried_again_and_no_step_is_lost(
 
 
 def cut_and_lost(owed_for: float, *lags: float) -> tuple[int, int]:
-    """Answers that count as cut, and as lost, of a connection that the server reset when one had
-    been owed for so long; *lags*: instants at which this program was 0.4 s late.
+    """Answers that count as cut, and as lost, of a connection that the server reset
+    when one had been owed for so long; *lags*: instants at which this program was 0.4 s
+    late.
     """
     with one_worker("chatty") as worker:
         behaviour = replace(worker.plan.behaviour(0), timeout=1.0)

@@ -1,5 +1,5 @@
-"""What the load generator does when things go wrong: with the server, with itself, with what was
-typed.
+"""What the load generator does when things go wrong: with the server, with itself, with
+what was typed.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ TARGET = parse_target("127.0.0.1:9")
 
 
 LONG = ("--timeout", "500ms", "--duration", "10m")
-"""A run that is planned for ten minutes: what comes back within `loadgen`'s patience was ended
-early.
+"""A run that is planned for ten minutes: what comes back within `loadgen`'s patience
+was ended early.
 """
 
 
@@ -85,7 +85,8 @@ def test_another_protocol_is_recognised_and_what_to_type_is_said(
 @pytest.mark.slow
 def test_a_run_ends_when_all_its_clients_are_gone() -> None:
     with faulty_server("cuts the young, whatever the scenario says") as server:
-        # At this timeout each speaks once before it is cut: no lag of this machine can be why.
+        # At this timeout each speaks once before it is cut: no lag of this machine can
+        # be why.
         status, report = run(
             server.port, *LONG, "--mix", "chatty", "--timeout", "60s", connections=12
         )
@@ -99,8 +100,8 @@ def test_a_lost_process_costs_its_own_connections_only(
     blow: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fleet, "SILENCE", 2.0)
-    # Clients that no lag of their own kills, and a tick that no stall exceeds: both would be a
-    # reason more.
+    # Clients that no lag of their own kills, and a tick that no stall exceeds: both
+    # would be a reason more.
     plan = make_plan(from_mix("silent"), 40, Law(timeout=0.5, tick=2.0), 4.0, 1, rate=4000.0)
     struck: list[Any] = []
 

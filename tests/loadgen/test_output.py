@@ -1,5 +1,5 @@
-"""What people and other programs get to see: the journal of the client's view, the displays, the
-page, the picture.
+"""What people and other programs get to see: the journal of the client's view, the
+displays, the page, the picture.
 """
 
 from __future__ import annotations

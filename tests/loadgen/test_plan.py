@@ -1,5 +1,5 @@
-"""The plan: a pure function of the seed, exact shares, no gap that both ends could be right about;
-what is refused.
+"""The plan: a pure function of the seed, exact shares, no gap that both ends could be
+right about; what is refused.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Probing finds out what a server was configured with; foreign servers by name, where they are
-installed.
+"""Probing finds out what a server was configured with; foreign servers by name, where
+they are installed.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What is typed wrong costs one line that says what would be right, and status 2, before anything
-has begun.
+"""What is typed wrong costs one line that says what would be right, and status 2,
+before anything has begun.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Trust: servers that break the law in a known way are caught with the right counts, on real
-sockets; a correct one passes.
+"""Trust: servers that break the law in a known way are caught with the right counts, on
+real sockets; a correct one passes.
 
 The servers count their own sins (tests/helpers/faulty_servers.py); here the
 client's counts are compared with theirs.
@@ -27,8 +27,8 @@ from tests.helpers.faulty_servers import TICK, TIMEOUT
 
 ROOT = Path(__file__).parent.parent.parent
 ROOMY = ("--tick", "2s", "--duration", "4s")
-"""A tick beyond reason: a machine that does not let it run for a second is none of the generator's
-subjects.
+"""A tick beyond reason: a machine that does not let it run for a second is none of the
+generator's subjects.
 """
 
 
@@ -98,8 +98,8 @@ def held_up(report: dict[str, Any]) -> list[str]:
 
 
 def passes(status: int, report: dict[str, Any]) -> None:
-    """The server passes; or this machine kept the generator from its plan, which then says so and
-    accuses nobody.
+    """The server passes; or this machine kept the generator from its plan, which then
+    says so and accuses nobody.
     """
     lag = held_up(report)
     verdict = "inconclusive" if lag else "pass"
@@ -135,8 +135,8 @@ def test_what_a_server_says_before_it_closes_too_early_is_a_reason() -> None:
 )
 def test_a_faulty_server_is_caught_with_the_right_counts(name: str) -> None:
     with faulty_server(name, TIMEOUT) as server:
-        # The patience: what is missed has to be missing for longer than all stalls of a busy
-        # machine together.
+        # The patience: what is missed has to be missing for longer than all stalls of a
+        # busy machine together.
         mix = (
             "--mix",
             "silent=50,pipelined=50",
@@ -154,9 +154,9 @@ def test_a_faulty_server_is_caught_with_the_right_counts(name: str) -> None:
         1,
         "inconclusive" if report["reasons"] == held_up(report) else "fail",
     )
-    # The raw figures know each late close. Of these the verdict may forgive only what a stall in
-    # just that window, of this busy machine, would explain as well; it never calls a punctual close
-    # late.
+    # The raw figures know each late close. Of these the verdict may forgive only what a
+    # stall in just that window, of this busy machine, would explain as well; it never
+    # calls a punctual close late.
     late = sum(count for edge, count in report["lateness_histogram"]["bars"] if edge >= 2.5 * TICK)
     found = {
         "early": reaps["early"],
@@ -169,8 +169,8 @@ def test_a_faulty_server_is_caught_with_the_right_counts(name: str) -> None:
         report["loadgen"]["lag_s"]["max"] < 0.1 * TIMEOUT
     ):  # a gap is half of it, and who is closed early has 0.6
         assert found == sinned
-    # Held up for longer, clients were silent whose plan was to speak: an early close is a false one
-    # then, or excused.
+    # Held up for longer, clients were silent whose plan was to speak: an early close is
+    # a false one then, or excused.
     excused, unclear = reaps["late_but_server_stuck"], reaps["own_lag"] + reaps["undecided"]
     assert sum(sinned.values()) - unclear <= sum(found.values()) <= sum(sinned.values()) + excused
     assert found["late"] - excused <= reaps["late"] <= found["late"]

@@ -1,5 +1,6 @@
-"""Simulation: the same seed gives the same result bit for bit; the law holds under faults; a system
-that breaks it is caught."""
+"""Simulation: the same seed gives the same result bit for bit; the law holds under
+faults; a system that breaks it is caught.
+"""
 
 from __future__ import annotations
 
@@ -147,7 +148,9 @@ MANY_FAULTS = (
 
 
 def report_of_seed(seed: int, folder: Path) -> Report:
-    """The report of a simulation with every fault, without its one block about wall time."""
+    """The report of a simulation with every fault, without its one block about wall
+    time.
+    """
     files = [f"--report={folder / 'report.json'}", f"--html={folder / 'page.html'}"]
     main(["simulate", *MANY_FAULTS.split(), f"--seed={seed}", *files, "--quiet"])
     report: Report = json.loads((folder / "report.json").read_text())

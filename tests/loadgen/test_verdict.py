@@ -1,4 +1,6 @@
-"""The verdict claims what the bounds prove, and nothing else. It is made of pure functions."""
+"""The verdict claims what the bounds prove, and nothing else. It is made of pure
+functions.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ AGED = replace(LAW, max_age=4.0)
 
 
 def record(closed_by: float, **more: Any) -> Record:
-    """One that the server read at 100 s and closed then, unless *more* says otherwise."""
+    """One that the server read at 100 s and closed then, unless *more* says
+    otherwise.
+    """
     closed = Record(0, 0, How.FIN, True, False, 1, 99.0, 99.0, 100.0, 100.0, closed_by, closed_by)
     return closed._replace(**more)
 

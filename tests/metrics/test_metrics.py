@@ -56,8 +56,8 @@ def test_a_histogram_counts_like_the_definition_of_its_buckets(
 
 
 def lived(**options: Any) -> Loop:
-    """Of three connections two were silent and one sent no headers; one ended by itself, and one is
-    in use.
+    """Of three connections two were silent and one sent no headers; one ended by
+    itself, and one is in use.
     """
     loop = Loop(**options)
     loop.watch(5).leave()
@@ -141,8 +141,8 @@ def test_the_log_says_which_connection_why_and_how_late(caplog: pytest.LogCaptur
 
 
 def test_the_mean_lateness_is_the_one_a_user_would_measure() -> None:
-    """From the end of the timeout, counted from the last activity, to the close. Activity may come
-    at any instant.
+    """From the end of the timeout, counted from the last activity, to the close.
+    Activity may come at any instant.
     """
     chance, loop = random.Random(4), Loop()
     last = {loop.watch(5): chance.uniform(0, 4) for _ in range(400)}

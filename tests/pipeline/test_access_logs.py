@@ -85,7 +85,9 @@ COMBINED = {
         "z",
     ),
 }
-"""What stands before and after the time; the client, and the agent where it can be told."""
+"""What stands before and after the time; the client, and the agent where it can be
+told.
+"""
 
 
 @pytest.mark.parametrize("kind", COMBINED)
@@ -169,8 +171,8 @@ ALB = (
     '"arn:aws:acm:us-east-2:123456789012:certificate/1" '
     '1 {} "authenticate,forward" "-" "-" "10.0.0.1:80" "200" "-" "-"{}'
 )
-"""An entry as AWS documents it: time of the answer, port of the client, time of the request,
-conn_trace_id.
+"""An entry as AWS documents it: time of the answer, port of the client, time of the
+request, conn_trace_id.
 """
 
 
@@ -248,8 +250,8 @@ LINES: dict[str, Callable[[int, int, float], str]] = {
     ),
 }
 REQUESTS = ((1, 1, 0.0), (1, 2, 2.5), (1, 3, 7.0), (2, 1, 0.5))
-"""Connection, number, second at which it begins. Each takes half a second, but in a combined log
-none.
+"""Connection, number, second at which it begins. Each takes half a second, but in a
+combined log none.
 """
 LOGS = {name: [line(*request) for request in REQUESTS] for name, line in LINES.items()}
 ISTIOS = [ISTIO % (4000 + conn, f"{20 + at:.3f}") for conn, _, at in REQUESTS]

@@ -1,5 +1,6 @@
-"""Kaplan-Meier against known truth: censoring misleads quantiles, not us. The recommendation built
-on it, and what `advise` makes of journals, and of the log of a real nginx.
+"""Kaplan-Meier against known truth: censoring misleads quantiles, not us. The
+recommendation built on it, and what `advise` makes of journals, and of the log of a
+real nginx.
 """
 
 from __future__ import annotations
@@ -149,7 +150,9 @@ def test_a_timeout_is_never_below_what_the_log_can_tell(curve: Curve) -> None:
 
 
 def drawn(per_connection: list[tuple[int, float, float]], seed: int = 2) -> Curve:
-    """The curve of connections: (silences of it, what they last on average, timeout), each."""
+    """The curve of connections: (silences of it, what they last on average, timeout),
+    each.
+    """
     chance = random.Random(seed)
     silences: list[tuple[int, bool]] = []
     counted = []
@@ -266,7 +269,9 @@ def in_cells(silences: list[tuple[int, bool]], spread: Spread | None = None) -> 
 
 
 def of_whole_seconds(chance: random.Random, timeout: float) -> tuple[int, bool]:
-    """Silences as in a log with a resolution of a second: most of a few seconds, many of none."""
+    """Silences as in a log with a resolution of a second: most of a few seconds, many
+    of none.
+    """
     silence = int(chance.lognormvariate(0.3, 1.9))
     return round(min(silence, timeout) * 1e9), silence <= timeout
 
@@ -307,8 +312,8 @@ def check_config(tmp_path: Path, toml: str) -> None:
 
 
 def exponential(directory: Path, timeouts: tuple[float, ...], mean: float = 3.0) -> None:
-    """Silences of *mean* seconds, under each of *timeouts* in turn, of clients that leave after
-    four times that.
+    """Silences of *mean* seconds, under each of *timeouts* in turn, of clients that
+    leave after four times that.
     """
     chance = random.Random(4)
     with journal(directory, 1, mode="gaps", gap_threshold=0.5) as ours:
@@ -343,7 +348,8 @@ def test_the_timeout_that_cut_the_log_is_no_advice(
     toml = tmp_path / "out" / "reaper.toml"
     toml.write_text("of an earlier answer")
     given = ("advise", "--events", tmp_path / "server", "--out", tmp_path / "out")
-    # Where clients leave, few silences are followed for 57 s: too few to be sure of a thousandth.
+    # Where clients leave, few silences are followed for 57 s: too few to be sure of a
+    # thousandth.
     ended, text, _ = pipeline(*given, *(["--max-cut", "1%"] if timeout > 57 else []))
     found = json.loads((tmp_path / "out" / "advice.json").read_text())
     advice = found["listeners"]["echo"]["recommendation"]
@@ -372,7 +378,9 @@ def test_the_timeout_that_cut_the_log_is_no_advice(
 def test_heartbeats_that_are_slower_than_the_timeout_are_not_advised_away(
     pipeline: Ran, tmp_path: Path
 ) -> None:
-    """A greeting of some seconds, then a heartbeat every 30 s, of which none arrives in time."""
+    """A greeting of some seconds, then a heartbeat every 30 s, of which none arrives in
+    time.
+    """
     chance = random.Random(5)
     with journal(tmp_path / "server", 1, mode="gaps") as ours:
         for serial in range(400):
@@ -394,8 +402,9 @@ def test_heartbeats_that_are_slower_than_the_timeout_are_not_advised_away(
 
 
 def unfinished(directory: Path, mode: str) -> list[tuple[float, int, int]]:
-    """A log of 40 minutes that ends while its clients are still there. One silence in ten lasts
-    20 to 60 minutes, the others seconds. Returns the silences: (seconds, ended, still running).
+    """A log of 40 minutes that ends while its clients are still there. One silence in
+    ten lasts 20 to 60 minutes, the others seconds. Returns the silences: (seconds,
+    ended, still running).
     """
     chance = random.Random(8)
     over, found = 2400 * S, []
@@ -427,8 +436,9 @@ def test_silences_that_still_run_when_the_log_ends_count_as_longer_than_it_shows
     result = advise(spark, check([tmp_path / "server"], now_ns=WALL), None, Policy())
     entry = result["listeners"]["echo"]
     right = kaplan_meier(silences)
-    # Of the one that works: its silence before that, too short to have a row of its own in gaps
-    # mode, where the row by which it is open counts it and says that no timeout is in force.
+    # Of the one that works: its silence before that, too short to have a row of its own
+    # in gaps mode, where the row by which it is open counts it and says that no timeout
+    # is in force.
     assert entry["silences"] == len(silences) + 1
     assert entry["silences_ended"] == right.events + 1
     seconds, level, *_ = next(point for point in entry["survival"] if point[0] > 60)
@@ -439,8 +449,8 @@ def test_silences_that_still_run_when_the_log_ends_count_as_longer_than_it_shows
 
 
 def unended(spark: Any, directory: Path) -> tuple[Any, ...]:
-    """Silences of which no end was seen, the longest one in seconds, and how many connections
-    would be open under the shortest candidate, on average.
+    """Silences of which no end was seen, the longest one in seconds, and how many
+    connections would be open under the shortest candidate, on average.
     """
     entry = advise(spark, check([directory], now_ns=WALL), None, Policy())["listeners"]["echo"]
     running = entry["silences"] - entry["silences_ended"]
@@ -490,8 +500,8 @@ def test_a_silence_told_of_before_the_log_ends_is_known_up_to_then(
 
 @pytest.mark.slow
 def test_the_advice_from_a_journal_with_a_known_truth(spark: Any, tmp_path: Path) -> None:
-    # A fifth of the fleet runs with a long timeout: without those, nothing beyond 4 s could be
-    # known.
+    # A fifth of the fleet runs with a long timeout: without those, nothing beyond 4 s
+    # could be known.
     exponential(tmp_path / "server", (60.0, 4.0, 4.0, 4.0, 4.0))
     result = advise(spark, check([tmp_path / "server"], now_ns=WALL), None, Policy(max_cut=0.01))
     entry = result["listeners"]["echo"]

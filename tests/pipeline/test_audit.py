@@ -1,6 +1,6 @@
-"""Traps for an audit: connections that look right and are wrong, and the other way round. One audit
-judges all that a server's journal alone must tell, one all that takes both sides; and journals
-whose files, clocks or peers are at fault.
+"""Traps for an audit: connections that look right and are wrong, and the other way
+round. One audit judges all that a server's journal alone must tell, one all that takes
+both sides; and journals whose files, clocks or peers are at fault.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ pytestmark = pytest.mark.slow
 STALL = (7 * S, 20 * S)
 """The loop of the judged server stood still from here to there."""
 SHORT = 500 * S
-"""From here on it lagged in every fourth second, by less than a tick: 2 to 2.9, 6 to 6.9, 10 to
-10.9, ... 22.9.
+"""From here on it lagged in every fourth second, by less than a tick: 2 to 2.9, 6 to
+6.9, 10 to 10.9, ... 22.9.
 """
 LATER = 1000 * S
 """From here on it never did."""
@@ -84,7 +84,8 @@ TRAPS: dict[str, tuple[str, int, str]] = {
     "spared_and_read_late": ("missed", LATER, "open 0 5; averted 5.5; touch 20; close_peer 21"),
     "spared_then_reaped": ("ok_reaped", LATER, "open 0 5; averted 5.5; reap 11.2 11"),
     "spared_then_reaped_late": ("late", LATER, "open 0 5; averted 5.5; reap 13 11"),
-    # 14 s overdue, in which the loop stood still for 13; then 5 s overdue, and the loop was awake.
+    # 14 s overdue, in which the loop stood still for 13; then 5 s overdue, and the loop
+    # was awake.
     "stall_excuses_the_longest_alone": ("missed", 0, "open 1 5; touch 20; touch 30; close_peer 31"),
     "stall_excuses_all": ("ok_closed", 0, "open 2 5; touch 20; close_peer 21"),
     # 13 s of its 43.9 are charged to no connection.
@@ -191,7 +192,9 @@ IN_GAPS_MODE = {
     "reaped_by_a_timeout_that_was_never_in_force": "ok_reaped",
     "reaped_late_by_a_timeout_that_was_never_in_force": "ok_reaped",
 }
-"""What a journal cannot know that writes neither short silences nor changes of a timeout."""
+"""What a journal cannot know that writes neither short silences nor changes of a
+timeout.
+"""
 
 
 def test_in_gaps_mode_the_verdicts_are_the_same_but_where_no_row_could_tell(
@@ -243,7 +246,9 @@ def test_every_connection_has_the_name_of_its_listener(
 
 
 def brief_silence(directory: Path, timeout_ms: int, threshold: float) -> None:
-    """A connection whose one silence, of 190 ms, is not written where *threshold* is longer."""
+    """A connection whose one silence, of 190 ms, is not written where *threshold* is
+    longer.
+    """
     options: dict[str, Any] = {"mode": "gaps", "gap_threshold": threshold, "tick": 0.1}
     with journal(directory / "server", 1, **options) as ours:
         log = ours.open(S, timeout_ms, "echo")
@@ -287,7 +292,9 @@ def test_a_reap_that_says_nothing_leaves_it_open(spark: Any, tmp_path: Path) -> 
 
 
 EXCUSED = ("open 2 5; touch 20; close_peer 21", "open 10 5; close_peer 11")
-"""A silence that a stall excuses, and a connection that was opened in the midst of it."""
+"""A silence that a stall excuses, and a connection that was opened in the midst of
+it.
+"""
 
 
 def within_a_stall(directory: Path, *scripts: str) -> None:
@@ -301,7 +308,9 @@ def within_a_stall(directory: Path, *scripts: str) -> None:
 def test_a_stall_during_which_the_loop_ran_leaves_open_what_it_excuses(
     spark: Any, tmp_path: Path
 ) -> None:
-    """Whether the stall excuses, and whether another row was written in it -> the answer."""
+    """Whether the stall excuses, and whether another row was written in it -> the
+    answer.
+    """
     wanted = {
         EXCUSED: "inconclusive",
         ("open 2 5; touch 20; close_peer 21", "open 20 5; close_peer 21"): "pass",
@@ -391,7 +400,9 @@ EXPECTED_JOINED = {name: verdict for name, (verdict, _, _) in JOINED.items()}
 
 
 def write_both(directory: Path, ahead: int = 0, mode: str = "gaps") -> dict[int, str]:
-    """Both sides of every case, the client's clock *ahead*; connection -> name of its case."""
+    """Both sides of every case, the client's clock *ahead*; connection -> name of its
+    case.
+    """
     client = Clock(step=ahead)
     with (
         journal(directory / "server", 1, mode=mode) as ours,
@@ -436,7 +447,9 @@ HOUR = 3600 * S
 
 @dataclass
 class Drifting(Clock):
-    """A clock that runs fast by *ppm*; the wall clock beside it is right, or runs fast with it."""
+    """A clock that runs fast by *ppm*; the wall clock beside it is right, or runs fast
+    with it.
+    """
 
     ppm: int = 0
     wall_is_right: bool = False
@@ -454,8 +467,8 @@ class Drifting(Clock):
 def hours_apart(
     directory: Path, clock: Drifting, early: int | None = None, jitter: int = 0
 ) -> None:
-    """A hundred connections over eight hours, of a client with *clock*; reaped in time but for the
-    number *early*, whose client sent a byte that was never noticed.
+    """A hundred connections over eight hours, of a client with *clock*; reaped in time
+    but for the number *early*, whose client sent a byte that was never noticed.
     """
     chance = random.Random(3)
     clock.at(0)
@@ -519,7 +532,8 @@ PLANTED: dict[str, tuple[Callable[[Path], None], str]] = {
         "inconclusive",
     ),
 }
-"""What makes an audit unproven, or must not: its journals, and the answer. Both engines are asked.
+"""What makes an audit unproven, or must not: its journals, and the answer. Both engines
+are asked.
 """
 
 # ---- what cannot be judged
@@ -580,7 +594,9 @@ def test_a_file_without_anchors_leaves_every_other_run_on_its_clock(
 
 
 def three_files(directory: Path) -> list[Path]:
-    """A run of three files: one connection has a row in each, one is overdue in the second."""
+    """A run of three files: one connection has a row in each, one is overdue in the
+    second.
+    """
     with journal(directory, 1, rotate_bytes=1) as ours:
         log, wrong = ours.open(S, 5000, "echo"), ours.open(S, 5000, "echo")
         ours.flush()

@@ -1,8 +1,8 @@
-"""The same commands on a standalone cluster, through spark-submit and through Spark Connect, all on
-loopback.
+"""The same commands on a standalone cluster, through spark-submit and through Spark
+Connect, all on loopback.
 
-Everything is started from pip's own Spark and has a process group of its own, which is how it is
-ended.
+Everything is started from pip's own Spark and has a process group of its own, which is
+how it is ended.
 """
 
 from __future__ import annotations
@@ -70,7 +70,9 @@ def asked(url: str) -> Any:
 def cluster(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """The URL of a master with two workers of a core and a gigabyte each, and one of them."""
+    """The URL of a master with two workers of a core and a gigabyte each, and one of
+    them.
+    """
     directory, port, ui = tmp_path_factory.mktemp("cluster"), free_port(), free_port()
     log, url = directory / "daemons.log", f"spark://127.0.0.1:{port}"
     daemon = [str(SPARK / "bin" / "spark-class"), "org.apache.spark.deploy."]
@@ -102,7 +104,9 @@ def cluster(
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A journal with faults, in `server`, and in `out` what the embedded engine makes of it."""
+    """A journal with faults, in `server`, and in `out` what the embedded engine makes
+    of it.
+    """
     directory = tmp_path_factory.mktemp("reference")
     write(directory / "server", connections=400, faults=FAULTS)
     command = ["report", "--events", str(directory / "server"), "--out", str(directory / "out")]
@@ -167,8 +171,8 @@ def test_an_audit_survives_the_loss_of_a_worker_in_its_middle(
 
 
 def wheel(directory: Path) -> Path:
-    """The wheel of this checkout. Built from a copy, because setuptools leaves its droppings where
-    it builds.
+    """The wheel of this checkout. Built from a copy, because setuptools leaves its
+    droppings where it builds.
     """
     shutil.copytree(Path(__file__).parent.parent.parent, directory / "source", ignore=_not_ours)
     _build("build_wheel", directory / "source", directory)
@@ -179,8 +183,8 @@ def wheel(directory: Path) -> Path:
 def test_spark_submit_needs_the_wheel_and_no_checkout(
     cluster: tuple[str, subprocess.Popen[bytes]], reference: Path, tmp_path: Path
 ) -> None:
-    # -S: no .pth file of the environment is read, so what it has installed from a checkout cannot
-    # be found.
+    # -S: no .pth file of the environment is read, so what it has installed from a
+    # checkout cannot be found.
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
     python.chmod(0o755)

@@ -1,5 +1,5 @@
-"""One program, two engines: Spark and the embedded one answer the same, row by row, and function by
-function.
+"""One program, two engines: Spark and the embedded one answer the same, row by row, and
+function by function.
 """
 
 from __future__ import annotations
@@ -90,7 +90,9 @@ def answers(
 
 
 def same(both: Both, tmp_path: Path, whole: bool = True) -> dict[str, Any]:
-    """What both engines answer of the journals below *tmp_path*; fails where they differ."""
+    """What both engines answer of the journals below *tmp_path*; fails where they
+    differ.
+    """
     server, client = (check([tmp_path / side], now_ns=WALL) for side in ("server", "client"))
     embedded, spark = both(
         lambda session: answers(session, server, client, tmp_path / "out", whole)
@@ -390,9 +392,10 @@ def test_every_function_that_spark_has_and_duckdb_has_not_gives_sparks_answer(
 def test_java_compiles_every_method_that_spark_runs_for_a_question(
     question: str, real_spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A longer method than this Java only interprets: one of them took as long as all the rest of
-    an advice. Spark gives up a stage that has one, and takes each of its steps by itself, in short
-    methods. That is well for rows of connections; rows of events are too many for it.
+    """A longer method than this Java only interprets: one of them took as long as all
+    the rest of an advice. Spark gives up a stage that has one, and takes each of its
+    steps by itself, in short methods. That is well for rows of connections; rows of
+    events are too many for it.
     """
     from pyspark.sql.classic.dataframe import DataFrame
 
@@ -439,7 +442,9 @@ def test_java_compiles_every_method_that_spark_runs_for_a_question(
 
 
 def scans_of_events(session: Any, ask: Callable[[], object]) -> int:
-    """How often Spark reads a journal's rows to answer *ask*, by the plans that it ran at last."""
+    """How often Spark reads a journal's rows to answer *ask*, by the plans that it ran
+    at last.
+    """
     store = session._jsparkSession.sharedState().statusStore()
     bus = session.sparkContext._jsc.sc().listenerBus()
     bus.waitUntilEmpty()

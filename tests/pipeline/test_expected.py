@@ -25,8 +25,8 @@ HOUR = 3600 * S
 
 
 def opened(directory: Path, server: str, *minutes: int, apart: int = 1, **options: Any) -> None:
-    """Of *server*: for each of *minutes* a file of its own run, with three connections that end, a
-    minute *apart*.
+    """Of *server*: for each of *minutes* a file of its own run, with three connections
+    that end, a minute *apart*.
     """
     for minute in minutes:
         at = minute * MINUTE

@@ -1,4 +1,6 @@
-"""Bad input is put aside with a reason and a count, and never believed. No Spark here."""
+"""Bad input is put aside with a reason and a count, and never believed. No Spark
+here.
+"""
 
 from __future__ import annotations
 

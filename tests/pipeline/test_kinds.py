@@ -1,7 +1,8 @@
-"""Planted kinds of journals, each with the answer that is right: faults that must never PASS,
-beside servers that kept the law and must not FAIL.
+"""Planted kinds of journals, each with the answer that is right: faults that must never
+PASS, beside servers that kept the law and must not FAIL.
 
-One kind is one journal. Spark is asked about all of them at once: each has a listener of its own.
+One kind is one journal. Spark is asked about all of them at once: each has a listener
+of its own.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ BOTH = ("full", "gaps")
 
 
 def scripts(*of: str, mode: str = "full", drains: bool = False, **options: Any) -> Plant:
-    """A journal of a connection per script, that goes on for an hour after the last of them."""
+    """A journal of a connection per script, that goes on for an hour after the last of
+    them.
+    """
 
     def plant(place: Path) -> None:
         with journal(place / "server", int(place.name), mode=mode, **options) as ours:
@@ -111,7 +114,9 @@ def forgotten(mode: str, of: int, forgotten: int, **options: Any) -> Plant:
 
 
 def restarted(place: Path) -> None:
-    """A server that keeps its run's name over a restart, and numbers its connections anew."""
+    """A server that keeps its run's name over a restart, and numbers its connections
+    anew.
+    """
     for start, sequence in enumerate((1, 100_000)):
         with journal(place / "server" / f"{start}", int(place.name), sequence=sequence) as ours:
             for number in range(20):
@@ -127,8 +132,8 @@ def restarted(place: Path) -> None:
 
 
 def dropped(side: str, lost: bool = True) -> Plant:
-    """Both sides of forty connections; six of the client's last bytes were sent 3 s before they
-    were closed. Their rows are lost, as its writer says.
+    """Both sides of forty connections; six of the client's last bytes were sent 3 s
+    before they were closed. Their rows are lost, as its writer says.
     """
 
     def plant(place: Path) -> None:
@@ -145,8 +150,8 @@ def dropped(side: str, lost: bool = True) -> Plant:
 
 
 def both(ours: Journal, theirs: Journal, peer: int, listener: str, way: int, late: int = 0) -> None:
-    """Both sides of a connection whose bytes take *way* ns to the other side; it is closed *late*
-    ns after it says so.
+    """Both sides of a connection whose bytes take *way* ns to the other side; it is
+    closed *late* ns after it says so.
     """
     t = (10 + peer) * S
     seen = theirs.open(t, 5000, listener, peer=peer)
@@ -158,7 +163,9 @@ def both(ours: Journal, theirs: Journal, peer: int, listener: str, way: int, lat
 
 
 def far_away(way_ms: int, late: int = 0) -> Plant:
-    """Both sides of forty connections; one of ten is closed *late* ns after its row says so."""
+    """Both sides of forty connections; one of ten is closed *late* ns after its row
+    says so.
+    """
 
     def plant(place: Path) -> None:
         with journal(place / "server", 1) as ours, journal(place / "client", 2) as theirs:
@@ -410,7 +417,9 @@ def answer(spark: Any, place: Path, out: str = "out") -> dict[str, Any]:
 
 
 def adds_up(summary: dict[str, Any]) -> bool:
-    """Whether all that is judged, allowed and unjudged is all the time that there was."""
+    """Whether all that is judged, allowed and unjudged is all the time that there
+    was.
+    """
     return all(
         each["lifetime_ns"]
         == each["judged_ns"]

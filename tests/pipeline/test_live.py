@@ -1,5 +1,5 @@
-"""The pipeline over logs that grow: the same answer as over logs that stand still, whatever happens
-on the way.
+"""The pipeline over logs that grow: the same answer as over logs that stand still,
+whatever happens on the way.
 """
 
 from __future__ import annotations
@@ -466,8 +466,9 @@ def batch(
 
 
 def fleet(root: Path) -> list[Path]:
-    """Four servers whose workers all have the same writer id and the same first connection; the
-    last in gaps mode, with a second worker whose connections' timeouts change.
+    """Four servers whose workers all have the same writer id and the same first
+    connection; the last in gaps mode, with a second worker whose connections' timeouts
+    change.
     """
     with journal(root / "server3", 1, mode="gaps") as ours:
         touches = "; ".join(f"touch {tenth / 10}" for tenth in range(300))  # which leave no row
@@ -595,9 +596,9 @@ def step_of(out: Path) -> int:
 
 
 def serve(directory: Path, mode: str, stop: Event) -> None:
-    """A made-up server in real time whose journal rotates often: ten rounds a second, in which a
-    connection that was silent for its timeout is reaped, and any other may speak, leave, or say
-    nothing.
+    """A made-up server in real time whose journal rotates often: ten rounds a second,
+    in which a connection that was silent for its timeout is reaped, and any other may
+    speak, leave, or say nothing.
     """
     chance, timeout_ms, living = random.Random(mode), 600, list[ConnectionLog]()
     options: dict[str, Any] = {

@@ -1,4 +1,6 @@
-"""Requests lost to an idle close: recorded lines of every format, and races that were planted."""
+"""Requests lost to an idle close: recorded lines of every format, and races that were
+planted.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,9 @@ from tests.helpers.races import IN_A_RACE, IN_TIME, asked, datagrams, uvicorn, w
 
 SECOND = 1_790_000_000
 ASKED = ((0, "ok"), (5, "lost"), (6, "ok"), (11, "lost"), (12, "ok"), (13, "refused"), (14, "ok"))
-"""The second at which each request begins, and what comes of it. An answer takes 10 ms, and so the
-silences before those that are lost are of 4.99 s."""
+"""The second at which each request begins, and what comes of it. An answer takes 10 ms,
+and so the silences before those that are lost are of 4.99 s.
+"""
 CUT = (20, "cut")
 """One whose server closes after it has worked for a while."""
 
@@ -263,7 +266,9 @@ RACES = [0.0, IN_A_RACE, IN_A_RACE, IN_TIME, IN_A_RACE]
 
 @pytest.fixture
 def slow_uvicorn(tmp_path: Path) -> Iterator[int]:
-    """The port of a uvicorn that closes idle connections early, at the end of a slow wire."""
+    """The port of a uvicorn that closes idle connections early, at the end of a slow
+    wire.
+    """
     with uvicorn(tmp_path) as port, wire(port) as ours:
         yield ours
 

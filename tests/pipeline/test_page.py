@@ -1,4 +1,6 @@
-"""The report: one file, nothing fetched, and the charts say what the figures say. No Spark here."""
+"""The report: one file, nothing fetched, and the charts say what the figures say. No
+Spark here.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,8 @@ Answers = tuple[dict[str, Any], dict[str, Any], Charted]
 
 @pytest.fixture(scope="module")
 def answers(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Answers:
-    """Audit, advice and charts of a journal that kept the law; two of their tables have something
-    to show.
+    """Audit, advice and charts of a journal that kept the law; two of their tables have
+    something to show.
     """
     place = tmp_path_factory.mktemp("page")
     write(place / "server", connections=120, listeners=("<echo>",))
@@ -184,8 +186,8 @@ def test_a_browser_without_a_network_shows_the_charts_and_complains_of_nothing(
     assert "Every connection was closed when its timeout says" in done.stdout
     assert done.stdout.count("<polyline") >= 4
     assert "CONSOLE" not in done.stderr
-    # The browser itself may try to reach its maker; the page must not: its own loads are tagged
-    # with its address.
+    # The browser itself may try to reach its maker; the page must not: its own loads
+    # are tagged with its address.
     net = (tmp_path / "net.json").read_text(encoding="utf-8", errors="replace")
     initiated = [
         line

@@ -1,5 +1,5 @@
-"""Paths are URIs, and files are checked where they lie: through Hadoop's own layer, on mounts of
-`viewfs:`.
+"""Paths are URIs, and files are checked where they lie: through Hadoop's own layer, on
+mounts of `viewfs:`.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ def test_without_a_driver_here_a_uri_is_one_line(monkeypatch: pytest.MonkeyPatch
 
 @pytest.fixture
 def mounted(real_spark: Any, tmp_path: Path) -> Iterator[str]:
-    """`viewfs://reaper-tests/data`, a mount of the test's directory; and the default file system is
-    that `viewfs:`.
+    """`viewfs://reaper-tests/data`, a mount of the test's directory; and the default
+    file system is that `viewfs:`.
     """
     settings = real_spark.sparkContext._jsc.hadoopConfiguration()
     root = f"fs.viewfs.mounttable.{NAME}.link./data"

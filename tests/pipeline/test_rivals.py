@@ -1,5 +1,5 @@
-"""DuckDB's SQL written by hand judges, and an obvious count weighs, as the pipeline does: to the
-last connection.
+"""DuckDB's SQL written by hand judges, and an obvious count weighs, as the pipeline
+does: to the last connection.
 """
 
 from __future__ import annotations
@@ -39,13 +39,15 @@ def rows_of(journal: Inputs) -> list[dict[str, Any]]:
 
 
 def is_open(row: dict[str, Any]) -> bool:
-    """Whether *row* tells of a connection that it is open, and silent under a timeout."""
+    """Whether *row* tells of a connection that it is open, and silent under a
+    timeout.
+    """
     return bool(row["reason"] == STILL_OPEN and row["timeout_ms"])
 
 
 def weighed(journal: Inputs) -> list[Any]:
-    """Connections, those that lack rows, and what each candidate would have cut, held at most and
-    on average.
+    """Connections, those that lack rows, and what each candidate would have cut, held
+    at most and on average.
     """
     timeline = Timeline.of(journal.runs)
     lives = []
@@ -110,8 +112,8 @@ Planted = tuple[dict[str, Any], Path]
 
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory: pytest.TempPathFactory) -> Planted:
-    """Every fault, by the command that users have, among stalls that excuse what would be a
-    violation.
+    """Every fault, by the command that users have, among stalls that excuse what would
+    be a violation.
     """
     tmp_path = tmp_path_factory.mktemp("planted")
     faults = tmp_path / "faults.toml"

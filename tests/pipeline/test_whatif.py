@@ -1,5 +1,5 @@
-"""What if: the replay of a journal against the real reaper, run on the same traffic under those
-other settings.
+"""What if: the replay of a journal against the real reaper, run on the same traffic
+under those other settings.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from tests.conftest import Ran
 from tests.helpers.pipeline_traffic import WALL, Clock, journal
 
 UNIT = 1_953_125
-"""ns in 1/512 s: instants that both the core's floats and the journal's integers hold exactly."""
+"""ns in 1/512 s: instants that both the core's floats and the journal's integers hold
+exactly.
+"""
 NEVER = 1 << 60
 
 
@@ -36,8 +38,8 @@ def seconds(units: int) -> float:
 
 
 Client = tuple[list[int], int | None]
-"""It connects at the first instant, sends at the others, closes at the last. Cut before a send, it
-connects again.
+"""It connects at the first instant, sends at the others, closes at the last. Cut before
+a send, it connects again.
 """
 
 
@@ -58,8 +60,8 @@ class Truth:
 
     lives: list[Life] = field(default_factory=list)
     back: set[tuple[int, int]] = field(default_factory=set)
-    """(client, instant) of those that were cut and came back; once, at `NEVER`, of one that would
-    have.
+    """(client, instant) of those that were cut and came back; once, at `NEVER`, of one
+    that would have.
     """
     end: int = 0
 
@@ -83,8 +85,8 @@ def run(
 ) -> Truth:
     """Drive the real core as an adapter does that never stalls. All in units.
 
-    Without *returns* a client that was cut does not connect again. With the *sentinel*, a lease
-    that never ends, something is always armed, so that the epochs go on.
+    Without *returns* a client that was cut does not connect again. With the *sentinel*,
+    a lease that never ends, something is always armed, so that the epochs go on.
     """
     core = IdleReaper(seconds(tick), epochs_per_tick=2)
     truth = Truth()
@@ -130,8 +132,8 @@ def run(
 
 
 def traffic(seed: int, clients: int, *, longest: int, spread: int = 20 * 512) -> list[Client]:
-    """Clients that come within *spread*, send one to eight times after silences of up to *longest*,
-    and half close.
+    """Clients that come within *spread*, send one to eight times after silences of up
+    to *longest*, and half close.
     """
     chance = random.Random(seed)
     found: list[Client] = []
@@ -231,8 +233,8 @@ def record(
     listener: str = "echo",
     writer: int = 7,
 ) -> Inputs:
-    """Write what *log* shows as a server would; the connections get the numbers first + 1, ... in
-    order of `lives`.
+    """Write what *log* shows as a server would; the connections get the numbers first +
+    1, ... in order of `lives`.
     """
     with journal(directory, writer, Clock(), mode=mode, tick=1.0) as out:
         for life in log.lives:
@@ -248,7 +250,9 @@ def record(
 
 
 def most_at_once(truths: list[Truth]) -> int:
-    """Connections open at once, in several processes. One that ends at an instant is open then."""
+    """Connections open at once, in several processes. One that ends at an instant is
+    open then.
+    """
     lives = [life for truth in truths for life in truth.lives]
     return max(
         sum(life.opened <= at.opened <= (life.ended or NEVER) for life in lives) for at in lives
@@ -262,8 +266,8 @@ def test_the_replay_of_journals_is_what_the_real_reaper_would_have_done(
     logs = [run(script, LONG, 512) for script in scripts]
     record(tmp_path, logs[0], LONG * UNIT // 10**6)
     inputs = record(tmp_path, logs[1], LONG * UNIT // 10**6, writer=8, listener="http")
-    # Both were written with made-up clocks that are one already; what this machine's clock says of
-    # them is noise.
+    # Both were written with made-up clocks that are one already; what this machine's
+    # clock says of them is noise.
     monkeypatch.setattr(Timeline, "offset_ns", lambda *_: 0)
     asked = [["timeout=3s"], ["timeout=8s", "tick=500ms"], ["timeout.echo=3s"]]
     settings: list[list[tuple[int, int] | None]] = [
@@ -324,17 +328,18 @@ def test_what_the_log_cannot_know_is_bounded_and_the_truth_lies_within(
         for key, value in real.items():
             assert row[key]["low"] <= value <= row[key]["high"], key
 
-    # Epochs of the real core lie elsewhere: it starts anew whenever nothing is armed, and timeouts
-    # are no whole ticks.
+    # Epochs of the real core lie elsewhere: it starts anew whenever nothing is armed,
+    # and timeouts are no whole ticks.
     truth = run(script, round(3.3 * 512), 512, sentinel=False, until=log.end)
-    # Of the cuts, those after which the client came back before the log's reaper would have cut it
-    # too are known.
+    # Of the cuts, those after which the client came back before the log's reaper would
+    # have cut it too are known.
     known = {(life.client, until) for life in log.lives for until in life.activity}
     holds(off_grid, reaps=truth.reaps, false_cuts=len(truth.back & known))
     truth = run(script, 12 * 512, 512, sentinel=False, until=log.end)
     held = truth.held(log.end) * UNIT / 3600e9
     holds(longer, reaps=truth.reaps, peak_open=most_at_once([truth]), descriptor_hours=held)
-    # As it was, the clients of all cuts may have come back: which did, the log cannot tell.
+    # As it was, the clients of all cuts may have come back: which did, the log cannot
+    # tell.
     holds(as_it_was, false_cuts=len({client for client, _ in log.back}))
     assert as_it_was["false_cuts"]["high"] >= log.reaps
     assert {

@@ -48,7 +48,8 @@ def test_a_boundary_is_where_all_that_was_written_ends_with_an_event(parts: list
         written += part
         stands = after_events(stands, part)
         if cut or (stream.startswith(MARK) and len(written) < len(MARK)):
-            # A mark that comes in two pieces is not recognised: then the first event is waited for.
+            # A mark that comes in two pieces is not recognised: then the first event is
+            # waited for.
             assert not may_ping(stands) or model(written)
         else:
             assert may_ping(stands) == model(written), written

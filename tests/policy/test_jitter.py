@@ -1,4 +1,6 @@
-"""No herd: jitter that only lengthens, closes that are bounded, drains that are spread."""
+"""No herd: jitter that only lengthens, closes that are bounded, drains that are
+spread.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Claims about phases, least rates and idle events. All in virtual time, on a real core."""
+"""Claims about phases, least rates and idle events. All in virtual time, on a real
+core.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,8 @@ PERIOD = 0.25  # of the sweep
 
 
 class World:
-    """A core, a clock that only moves when told, and one connection that is reaped as a server
-    would do it.
+    """A core, a clock that only moves when told, and one connection that is reaped as a
+    server would do it.
     """
 
     def __init__(self, **overrides: object) -> None:
@@ -47,7 +49,9 @@ class World:
         self.scheduled = 0
 
     def ends(self, reason: str, least: float, most: float, **how: Any) -> None:
-        """From now on it takes that many seconds to its end, for *reason*; *how* as in `run`."""
+        """From now on it takes that many seconds to its end, for *reason*; *how* as in
+        `run`.
+        """
         start = self.now
         self.run(1e4, **how)
         ((found, when),) = self.reaped
@@ -98,8 +102,8 @@ class World:
     def run(
         self, seconds: float, every: float | None = None, act: Callable[[], object] | None = None
     ) -> None:
-        """Let time pass, woken as the core wants it, and *act* *every* so many seconds; stop at the
-        first reap.
+        """Let time pass, woken as the core wants it, and *act* *every* so many seconds;
+        stop at the first reap.
         """
         end = self.now + seconds
         beat = end if every is None else self.now + every
@@ -168,8 +172,8 @@ def test_each_phase_ends_after_its_timeout_which_only_some_bytes_start_again(
 @pytest.mark.parametrize(
     ("burst", "count", "every", "least", "most"),
     [
-        # a look at most three quarters of a tick late, and the end of the open epoch; no byte puts
-        # it off
+        # a look at most three quarters of a tick late, and the end of the open epoch;
+        # no byte puts it off
         *((0, 1, interval, 5.0, 6.5) for interval in (0.1, 0.3, 0.5, 0.9)),
         (0, 10, 1.0, 5.0, 6.5),
         (10_000_000, 1, 0.1, 30.0, 34.0),  # a burst does not pay for hours of dripping
@@ -348,8 +352,8 @@ def test_next_request_has_an_allowance_of_its_own() -> None:
 
 
 def five_bytes_ahead(decrypted: bool) -> tuple[World, IdlePolicy]:
-    """A body of which five bytes came with its head, fourteen seconds ago; each byte pays for two
-    seconds. Twenty more have just come.
+    """A body of which five bytes came with its head, fourteen seconds ago; each byte
+    pays for two seconds. Twenty more have just come.
     """
     world, policy = begun(Phase.HEADERS, body="100s", limits__min_in_rate=0.5)
     policy.bytes_in(50 + 5 * (not decrypted), world.now)
@@ -398,7 +402,9 @@ def test_a_peer_that_keeps_the_rate_on_average_is_never_too_slow(
 
 
 def waited() -> Allowance:
-    """An allowance of five seconds at most, of which two were waited for, and then filled up."""
+    """An allowance of five seconds at most, of which two were waited for, and then
+    filled up.
+    """
     allowance = Allowance(rate=1, grace=5, cap=5, step=2)
     allowance.start(0.0)
     allowance.earn(100, 2.0)

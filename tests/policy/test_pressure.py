@@ -153,7 +153,9 @@ def test_a_full_process_is_not_read_for_every_single_newcomer() -> None:
 def test_a_crowd_between_two_ticks_outgrows_the_limit_by_a_few_newcomers_at_most(
     cost: int, workers: int
 ) -> None:
-    """Workers share a group, newcomers come to them in turn, and nothing but those has it read."""
+    """Workers share a group, newcomers come to them in turn, and nothing but those has
+    it read.
+    """
     limit = 40_000_000
     judges = [Pressure(Resources(memory=limit)) for _ in range(workers)]
     opened, used = [0] * workers, 10_000_000
@@ -287,8 +289,8 @@ async def working(stream: Any) -> None:
 async def test_the_limit_is_lowered_under_load_and_raised_again(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Timeouts shrink, the oldest go first, none with a request in flight is cut, the door shuts,
-    and it recovers.
+    """Timeouts shrink, the oldest go first, none with a request in flight is cut, the
+    door shuts, and it recovers.
     """
     pressure = Pressure(Resources(connections=1000), min_age=2.0)
     async with (

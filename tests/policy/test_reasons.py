@@ -1,4 +1,6 @@
-"""Claims about the table of reasons: it has them all, and nobody writes one down for himself."""
+"""Claims about the table of reasons: it has them all, and nobody writes one down for
+himself.
+"""
 
 from __future__ import annotations
 

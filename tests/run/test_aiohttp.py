@@ -1,4 +1,6 @@
-"""aiohttp below `reaper run`: one keep-alive is in force, and it is the one that is said."""
+"""aiohttp below `reaper run`: one keep-alive is in force, and it is the one that is
+said.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""How the watcher of `reaper run` lives beside COMMAND: what it holds, when it ends, what it says."""
+"""How the watcher of `reaper run` lives beside COMMAND: what it holds, when it ends,
+what it says.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ pytestmark = pytest.mark.slow
 
 
 def watchers(folder: Path, name: str = "reaper-") -> list[psutil.Process]:
-    """The processes of the watcher whose socket is below *folder*, as TMPDIR has said."""
+    """The processes of the watcher whose socket is below *folder*, as TMPDIR has
+    said.
+    """
     found = []
     for process in psutil.process_iter():
         try:

@@ -1,7 +1,8 @@
-"""`reaper run -- COMMAND` beside the bare COMMAND: what both print and how both end is the same.
+"""`reaper run -- COMMAND` beside the bare COMMAND: what both print and how both end is
+the same.
 
-A guest changes nothing but what it closes. What it does change is left out by name: PYTHONPATH and
-REAPER_* in the environment (`reaper.run.command` lists it).
+A guest changes nothing but what it closes. What it does change is left out by name:
+PYTHONPATH and REAPER_* in the environment (`reaper.run.command` lists it).
 """
 
 from __future__ import annotations
@@ -25,9 +26,13 @@ pytestmark = pytest.mark.slow
 
 PYTHON = sys.executable
 ALONE = [PYTHON, "-I", "-m", "reaper"]
-"""As an installed `reaper` runs: without the working folder and the user's PYTHONPATH."""
+"""As an installed `reaper` runs: without the working folder and the user's
+PYTHONPATH.
+"""
 STATUS = "while read x; do case $x in {}:*) echo $x;; esac; done </proc/$$/status"
-"""Of the shell itself: it blocks signals while it starts another program, and holds its pipes."""
+"""Of the shell itself: it blocks signals while it starts another program, and holds its
+pipes.
+"""
 
 SHELL = {
     "status 0": "exit 0",

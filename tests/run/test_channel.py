@@ -1,4 +1,6 @@
-"""The channel from COMMAND's Pythons to the watcher: who may speak, who is heard, nobody waits."""
+"""The channel from COMMAND's Pythons to the watcher: who may speak, who is heard,
+nobody waits.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""`reaper run -- COMMAND`, the command line: what is refused, what is explained, what the command
-is started with.
+"""`reaper run -- COMMAND`, the command line: what is refused, what is explained, what
+the command is started with.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""The table of what a setting does in which server: every server is watched while it reads its
-settings, and the table has to say the same.
+"""The table of what a setting does in which server: every server is watched while it
+reads its settings, and the table has to say the same.
 
-That a setting is read is no proof that it acts. `IN_VAIN` lists what is read and does nothing, and
-why; what the settings do is tested in tests/servers, tests/run/test_programs.py and
-tests/server_example. That `max_connections` acts where the table says is tested here.
+That a setting is read is no proof that it acts. `IN_VAIN` lists what is read and does
+nothing, and why; what the settings do is tested in tests/servers,
+tests/run/test_programs.py and tests/server_example. That `max_connections` acts where
+the table says is tested here.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ HTTP2 = ["--http-protocols", "h1,h2", "--http2-cleartext", "prior-knowledge"]
 PROGRAMS = [PYTHON, str(APPS / "programs.py")]
 RUN = [PYTHON, "-m", "reaper", "run"]
 FILES = [PYTHON, "-m", "http.server", "--bind", "127.0.0.1"]
-"""A server that nothing guards from inside. `reaper run` waits for ten seconds whether anything does."""
+"""A server that nothing guards from inside. `reaper run` waits for ten seconds whether
+anything does.
+"""
 EXAMPLE = [PYTHON, "-m", "server_example"]
 MOST = 30
 """Connections; one more is refused where that acts."""
@@ -56,8 +59,8 @@ SETTINGS = {
 
 @dataclass
 class Watched:
-    """How one server of the table is started: each of *commands* in turn, for it is started in more
-    than one way; the port is the last word, or the address after `-b`.
+    """How one server of the table is started: each of *commands* in turn, for it is
+    started in more than one way; the port is the last word, or the address after `-b`.
 
     Attributes:
         environment: Variables besides those of `SETTINGS`.
@@ -133,8 +136,8 @@ IN_VAIN: dict[str, tuple[str, str]] = {
 
 
 def sends(server: Server, *parts: bytes, ends: bool = False, hears: bool = True) -> None:
-    """A client that sends *parts*, a moment apart; *ends*: then its side is shut; *hears*: it reads
-    until the server ends the connection, and otherwise nothing.
+    """A client that sends *parts*, a moment apart; *ends*: then its side is shut;
+    *hears*: it reads until the server ends the connection, and otherwise nothing.
     """
     with suppress(OSError), socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -167,7 +170,9 @@ POST = b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n"
 
 
 def converses(server: Server) -> int:
-    """Everything that a setting may be about, at once; how many of too many clients were refused."""
+    """Everything that a setting may be about, at once; how many of too many clients
+    were refused.
+    """
     plays: list[tuple[tuple[bytes, ...], dict[str, bool]]] = [
         ((get("/"), get("/")), {}),
         ((b"GET / HTTP/1.1\r\nHo", b"st: x\r\n\r\n"), {}),
@@ -231,8 +236,9 @@ def acting(name: str) -> set[str]:
 
 
 def read_by(name: str, tmp_path: Path, certificate: tuple[str, str]) -> tuple[set[str], list[int]]:
-    """The settings that the server *name* reads, and how many of too many clients it refuses; that of
-    `outside` is the affair of the server that is attached to, and not counted.
+    """The settings that the server *name* reads, and how many of too many clients it
+    refuses; that of `outside` is the affair of the server that is attached to, and not
+    counted.
     """
     found: set[str] = set()
     refused: list[int] = []

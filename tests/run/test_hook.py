@@ -1,5 +1,5 @@
-"""What `reaper run` does in a Python that COMMAND starts: the `sitecustomize` of the hook, and the
-finder that calls back when a server is imported.
+"""What `reaper run` does in a Python that COMMAND starts: the `sitecustomize` of the
+hook, and the finder that calls back when a server is imported.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ def test_the_sitecustomize_of_the_program_is_run_all_the_same(tmp_path: Path) ->
 
 
 def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """A Python without site packages, in whose path the hook stands, which runs *code*."""
+    """A Python without site packages, in whose path the hook stands, which runs
+    *code*.
+    """
     return subprocess.run(
         [sys.executable, "-I", "-S", "-c", f"{HOOKED}{code}"],
         env={"REAPER_RUN": "1"} | environment,
@@ -89,8 +91,8 @@ Met = tuple[hooks.AfterImport, list[object]]
 
 @pytest.fixture
 def met(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Met:
-    """A finder in force that waits for the modules `met`, which is there, and `never`, which is
-    not; and the values that it was called back with.
+    """A finder in force that waits for the modules `met`, which is there, and `never`,
+    which is not; and the values that it was called back with.
     """
     (tmp_path / "met.py").write_text("value = 1")
     monkeypatch.syspath_prepend(tmp_path)

@@ -1,5 +1,5 @@
-"""A busy connection that has become too old ends after an answer that says so: no request is lost on
-its way, whichever server is guarded.
+"""A busy connection that has become too old ends after an answer that says so: no
+request is lost on its way, whichever server is guarded.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ PROGRAMS = [
 AGED = [*("--max-age", "600ms"), *("--tick", "100ms")]
 CLIENTS = 8
 WAY = 0.04
-"""Seconds between an answer and the next request as the server sees it: the way there and back."""
+"""Seconds between an answer and the next request as the server sees it: the way there
+and back.
+"""
 GET = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
 
 
@@ -43,8 +45,8 @@ def whole(answer: bytes) -> bool:
 
 
 def asks_on(port: int, ends: list[str]) -> None:
-    """Ask again and again, as a client does that is never told too late: until an answer says that
-    it is the last, or a request is lost.
+    """Ask again and again, as a client does that is never told too late: until an
+    answer says that it is the last, or a request is lost.
     """
     with socket.create_connection(("127.0.0.1", port), PATIENCE) as client:
         while True:

@@ -1,4 +1,6 @@
-"""Programs that know nothing of reaper, run as they are below `reaper run`, with real sockets."""
+"""Programs that know nothing of reaper, run as they are below `reaper run`, with real
+sockets.
+"""
 
 from __future__ import annotations
 
@@ -176,7 +178,8 @@ def test_what_listens_beside_a_guarded_server_is_guarded_from_outside(tmp_path: 
         assert f"127.0.0.1:{plain} is guarded from outside" in text
         with socket.create_connection(("127.0.0.1", plain)) as sock:
             sock.settimeout(PATIENCE)
-            # The server never reads: its side is shut down, and a reset follows only if it closes.
+            # The server never reads: its side is shut down, and a reset follows only if
+            # it closes.
             sock.recv(1)
         assert ends(started.port) == b""
 
@@ -189,7 +192,8 @@ def test_the_environment_alone_guards_too(tmp_path: Path) -> None:
     command = [
         word.format(port=port) for word in command_of(INSIDE_BY_NAME["uvicorn with workers"])
     ]
-    # One process of its group prints: in the group of the tests that may be another test's.
+    # One process of its group prints: in the group of the tests that may be another
+    # test's.
     with serving(command, log, port=port, environment=environment, session=True):
         assert ends(port) == b""
     assert log.read_text().count("is guarded: first_byte 300ms") == 1, "one line for all workers"

@@ -12,7 +12,9 @@ from reaper.run import channel, report
 
 
 class NoSocket:
-    """What a program's test may hand to a server in a socket's place: its number is another's."""
+    """What a program's test may hand to a server in a socket's place: its number is
+    another's.
+    """
 
     def fileno(self) -> object:
         return True
@@ -34,7 +36,9 @@ def test_what_is_no_socket_is_not_reported_as_a_place_that_is_guarded(
 
 @pytest.fixture
 def name(monkeypatch: pytest.MonkeyPatch) -> str:
-    """The name at which a process speaks for its group, in a group that no other test has."""
+    """The name at which a process speaks for its group, in a group that no other test
+    has.
+    """
     monkeypatch.setattr(report, "_spokesman", [])
     monkeypatch.setattr(os, "getpgrp", lambda: f"of-a-test-{os.getpid()}")
     return f"\0reaper-run-{os.getuid()}-{os.getpgrp()}"

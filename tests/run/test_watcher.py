@@ -1,4 +1,6 @@
-"""The watcher of `reaper run`: which limits hold from outside, whom it believes, what it asks."""
+"""The watcher of `reaper run`: which limits hold from outside, whom it believes, what
+it asks.
+"""
 
 from __future__ import annotations
 
@@ -109,7 +111,9 @@ def test_of_what_a_server_guards_only_numbers_are_believed() -> None:
 
 
 class Mouth:
-    """Stands for the ears of a watcher: it hears *said* at once, and then waits for the end."""
+    """Stands for the ears of a watcher: it hears *said* at once, and then waits for the
+    end.
+    """
 
     def __init__(self, *said: bytes) -> None:
         self._said = said
@@ -122,7 +126,9 @@ class Mouth:
 def watched(
     command: list[str], *said: bytes, config: ReaperConfig | None = None, **options: Any
 ) -> tuple[Watcher, list[str]]:
-    """A watcher that has watched *command* to its end, and the lines that it printed."""
+    """A watcher that has watched *command* to its end, and the lines that it
+    printed.
+    """
     lines: list[str] = []
     with subprocess.Popen(command) as child:
         pidfd = os.pidfd_open(child.pid)

@@ -1,5 +1,5 @@
-"""The campaign: a loss is counted, a last answer is waited for, and what foreign tools say of the
-HTTP server.
+"""The campaign: a loss is counted, a last answer is waited for, and what foreign tools
+say of the HTTP server.
 
 A tool that is not installed is named and its test skipped.
 """

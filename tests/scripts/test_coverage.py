@@ -1,4 +1,6 @@
-"""The page of coverage: a row per room that says of how many, and the modules that nothing enters."""
+"""The page of coverage: a row per room that says of how many, and the modules that
+nothing enters.
+"""
 
 from __future__ import annotations
 

@@ -17,7 +17,9 @@ BUSY = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n"
 
 @contextlib.contextmanager
 def answering(*answers: bytes) -> Iterator[tuple[tuple[str, int], list[socket.socket]]]:
-    """A server that gives each client the next of *answers*: its address, and its connections."""
+    """A server that gives each client the next of *answers*: its address, and its
+    connections.
+    """
     made: list[socket.socket] = []
 
     def serve() -> None:

@@ -1,5 +1,5 @@
-"""`make demo`: what it plans for a size, what it refuses before the start, and that a small one
-passes for real.
+"""`make demo`: what it plans for a size, what it refuses before the start, and that a
+small one passes for real.
 """
 
 from __future__ import annotations
@@ -175,7 +175,9 @@ def test_a_port_is_kept_until_the_end_of_the_process_and_given_back_there() -> N
 
 
 def see_it_ended(port: int, folder: Path) -> None:
-    """See that a server which never listens on *port* is ended, with the words that say so."""
+    """See that a server which never listens on *port* is ended, with the words that say
+    so.
+    """
     with (
         pytest.raises(DidNotStart, match=r"did not listen within 0.1 s"),
         serving(["sleep", "60"], folder / "log", port=port, patience=0.1) as server,

@@ -1,4 +1,6 @@
-"""Memory control groups: what a group says of itself, read from files as both versions have them."""
+"""Memory control groups: what a group says of itself, read from files as both versions
+have them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The table of what holds a connection of HTTP/2: written from figures that are kept."""
+"""The table of what holds a connection of HTTP/2: written from figures that are
+kept.
+"""
 
 from __future__ import annotations
 

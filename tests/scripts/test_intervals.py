@@ -1,4 +1,6 @@
-"""The table of `advise`'s intervals: what a cell asks, and what the page says of all of them."""
+"""The table of `advise`'s intervals: what a cell asks, and what the page says of all of
+them.
+"""
 
 from __future__ import annotations
 

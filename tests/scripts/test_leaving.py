@@ -1,4 +1,6 @@
-"""Clients that leave at random instants: nothing leaks, and nobody else is cancelled."""
+"""Clients that leave at random instants: nothing leaks, and nobody else is
+cancelled.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from scripts.leaving.trial import faults, tried
 CLIENTS = 100
 
 QUERY = 0.06
-"""Seconds: so long that most clients leave before it is their turn with the database."""
+"""Seconds: so long that most clients leave before it is their turn with the
+database.
+"""
 
 
 TRIED = [name for name in APPLICATIONS if name != "postgresql"]

@@ -1,4 +1,6 @@
-"""What scripts start hears the signals that it would hear in a terminal, and does not outlive them."""
+"""What scripts start hears the signals that it would hear in a terminal, and does not
+outlive them.
+"""
 
 from __future__ import annotations
 

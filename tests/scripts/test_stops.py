@@ -1,4 +1,6 @@
-"""What the tables of stops say, and of which tree. What is tried: tests/servers/test_stops.py."""
+"""What the tables of stops say, and of which tree. What is tried:
+tests/servers/test_stops.py.
+"""
 
 from __future__ import annotations
 

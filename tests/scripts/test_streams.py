@@ -1,4 +1,6 @@
-"""Readers of quiet streams: which is whole, which was cut, and how ends lie in a window."""
+"""Readers of quiet streams: which is whole, which was cut, and how ends lie in a
+window.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ ANSWERS = {
 
 
 def readers(*answers: bytes) -> list[Reader]:
-    """What readers have heard of a server that gives each the next of *answers*, and closes."""
+    """What readers have heard of a server that gives each the next of *answers*, and
+    closes.
+    """
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def serve() -> None:

@@ -1,4 +1,6 @@
-"""Claims about the echo server itself, in virtual time: what its handler and its drain do."""
+"""Claims about the echo server itself, in virtual time: what its handler and its drain
+do.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ CONNECTIONS = 1280
 
 
 async def drained(window: str) -> list[float]:
-    """When each of many idle connections is closed, in seconds from the start of a drain."""
+    """When each of many idle connections is closed, in seconds from the start of a
+    drain.
+    """
     settings = {"timeouts.drain_window": window, "timeouts.drain_idle": "0s", "timeouts.drain": 60}
     config = ReaperConfig.load(environ={}, overrides=settings)
     ends: list[float] = []

@@ -1,8 +1,8 @@
-"""Claims about the HTTP server over real sockets: the protocol, and who is closed in which phase
-and why.
+"""Claims about the HTTP server over real sockets: the protocol, and who is closed in
+which phase and why.
 
-Real time passes in these tests, since sockets know no other; but nothing is asserted of how much,
-except that no connection is closed before its timeout.
+Real time passes in these tests, since sockets know no other; but nothing is asserted of
+how much, except that no connection is closed before its timeout.
 """
 
 from __future__ import annotations
@@ -397,7 +397,9 @@ async def test_a_peer_that_does_not_take_its_response_is_reset(
 
 
 async def test_a_slow_but_living_download_is_never_idle_though_no_send_returns() -> None:
-    """The kernel takes megabytes at once: no send returns for many timeouts, and the peer reads."""
+    """The kernel takes megabytes at once: no send returns for many timeouts, and the
+    peer reads.
+    """
     async with running(write=SHORT, limits__min_out_rate=0) as run, run_download(run) as client:
         end = trio.current_time() + 8 * SHORT
         while trio.current_time() < end:

@@ -1,5 +1,5 @@
-"""Claims about what a connection to the HTTP server may cost, hold and lose. Sockets are real, time
-is virtual.
+"""Claims about what a connection to the HTTP server may cost, hold and lose. Sockets
+are real, time is virtual.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ def clock() -> MockClock:
 
 
 async def shaken(client: TlsClient, stream: trio.abc.Stream) -> None:
-    """Go on with the handshake to its end. What the client says last is not sent yet."""
+    """Go on with the handshake to its end. What the client says last is not sent
+    yet.
+    """
     while not client.shake_hands():
         await stream.send_all(client.says())
         data = await stream.receive_some(65536)
@@ -198,7 +200,9 @@ async def test_a_reset_ends_it_at_once_and_is_no_reap(clock: MockClock, said: by
 
 
 async def answered_after_an_end_of_file(*said: bytes) -> list[bytes]:
-    """How the answers begin to clients that say that and shut their side, one after the other."""
+    """How the answers begin to clients that say that and shut their side, one after the
+    other.
+    """
     answers = []
     async with running() as server:
         start = trio.current_time()
@@ -239,7 +243,9 @@ async def test_bytes_behind_a_head_are_its_body_and_the_next_head(clock: MockClo
 
 @asynccontextmanager
 async def draining(*said: bytes) -> AsyncIterator[tuple[Running, list[trio.SocketStream], float]]:
-    """A server that begins to drain, its clients, each of which has said that, and the instant."""
+    """A server that begins to drain, its clients, each of which has said that, and the
+    instant.
+    """
     async with running(headers=8, drain_idle=4, drain=10) as server:
         clients = [await server.connect(each) for each in said]
         await until(lambda: len(server.lot) == len(said))
@@ -661,8 +667,8 @@ async def test_linger_off_holds_no_connection_and_one_too_many_is_answered_503(
 
 
 async def missing_workers(monkeypatch: pytest.MonkeyPatch, user: int | None) -> list[int]:
-    """The workers of two that a status names as missing, where a process of *user* asks; None: the
-    second worker has stalled.
+    """The workers of two that a status names as missing, where a process of *user*
+    asks; None: the second worker has stalled.
     """
     asking = sockets.Credentials(1, os.getuid() if user is None else user)
     monkeypatch.setattr(sockets, "credentials", lambda _: asking)

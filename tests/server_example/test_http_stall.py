@@ -1,8 +1,9 @@
-"""Claims: a stalled server closes nobody whose bytes came in time, and nonsense leaves nothing
-behind.
+"""Claims: a stalled server closes nobody whose bytes came in time, and nonsense leaves
+nothing behind.
 
-Sockets are real. A stall is a jump of virtual time while the loop is held: a busy machine stalls a
-loop as well, and no test can tell how often. Nonsense comes in real time, from threads.
+Sockets are real. A stall is a jump of virtual time while the loop is held: a busy
+machine stalls a loop as well, and no test can tell how often. Nonsense comes in real
+time, from threads.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ SAID = {
         b"ping",
     ),
 }
-"""Phase -> what brings a connection there, and what it sends while the loop is stalled."""
+"""Phase -> what brings a connection there, and what it sends while the loop is
+stalled.
+"""
 
 ANSWERED_FIRST = ("keep_alive", "tunnel")  # phases that begin with an answer
 

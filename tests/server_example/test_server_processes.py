@@ -1,5 +1,5 @@
-"""The servers as processes: signals to whole groups, workers that die or stall, restarts. Nothing
-accepted is lost.
+"""The servers as processes: signals to whole groups, workers that die or stall,
+restarts. Nothing accepted is lost.
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ def in_flight(process: Process, seconds: str = "1s") -> list[http.client.HTTPCon
 
 
 def loses_nothing(first: signal.Signals, *more: signal.Signals) -> None:
-    """Requests in flight are answered though the whole group is sent these, 0.1 s apart."""
+    """Requests in flight are answered though the whole group is sent these, 0.1 s
+    apart.
+    """
     with server("http", "--drain-idle", "100ms") as process:
         clients = in_flight(process)
         process.group(first)
@@ -251,8 +253,8 @@ def test_newcomers_do_not_wait_for_the_drain_of_a_worker_that_is_told_to_end() -
 
 
 def resets_among_newcomers(*flags: str) -> tuple[int, int]:
-    """Stop a server by SIGTERM to its group while clients keep connecting. Returns how many of them
-    were reset, and how many were answered.
+    """Stop a server by SIGTERM to its group while clients keep connecting. Returns how
+    many of them were reset, and how many were answered.
     """
     stopped = threading.Event()
     said: list[bytes] = []
@@ -401,7 +403,9 @@ before = len(os.listdir("/proc/self/fd"))
 status = workers.Supervisor(Listening.open("127.0.0.1", 0, 1), 1).run(serve)
 raise SystemExit(status or len(os.listdir("/proc/self/fd")) - before)
 """
-"""The forks by their numbers: those that fail, and the first whose worker does not crash."""
+"""The forks by their numbers: those that fail, and the first whose worker does not
+crash.
+"""
 
 
 def supervised(failing: set[int], good: int) -> subprocess.CompletedProcess[str]:

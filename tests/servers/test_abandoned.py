@@ -306,8 +306,8 @@ LEAVERS: dict[str, Leave] = {
     "/old": half_close,
     "/hasty": half_close,
 }
-"""How the client leaves that asks for a path; `/old` is asked for by HTTP/1.0, `/hasty` in one
-go with the FIN.
+"""How the client leaves that asks for a path; `/old` is asked for by HTTP/1.0, `/hasty`
+in one go with the FIN.
 """
 
 
@@ -316,7 +316,9 @@ def _is_over(path: str, log: str) -> bool:
 
 
 class Trial:
-    """What became of the requests of all `LEAVERS`: what each client heard, and the log."""
+    """What became of the requests of all `LEAVERS`: what each client heard, and the
+    log.
+    """
 
     def __init__(self, server: Server | Here) -> None:
         clients = {path: connect(server) for path in LEAVERS}

@@ -1,4 +1,6 @@
-"""What stands for the transport of a server that has none of asyncio's, after its end."""
+"""What stands for the transport of a server that has none of asyncio's, after its
+end.
+"""
 
 from __future__ import annotations
 

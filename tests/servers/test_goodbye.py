@@ -1,5 +1,5 @@
-"""When the streams of a server that stops are told of it, in virtual time; over real sockets
-test_streams.py tries it.
+"""When the streams of a server that stops are told of it, in virtual time; over real
+sockets test_streams.py tries it.
 """
 
 from __future__ import annotations
@@ -154,8 +154,8 @@ def test_a_stream_that_begins_during_the_stop_has_the_same_time(loop: Loop) -> N
 
 
 def talked(loop: Loop) -> list[Stream]:
-    """What the clients of WebSockets heard, beside a stream that asks for the stop; the application
-    returns as soon as it is told.
+    """What the clients of WebSockets heard, beside a stream that asks for the stop; the
+    application returns as soon as it is told.
     """
 
     async def app(scope: Any, receive: Any, send: Any) -> None:

@@ -1,4 +1,6 @@
-"""The guests of servers: when one is changed, when it is left alone, when it is refused."""
+"""The guests of servers: when one is changed, when it is left alone, when it is
+refused.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What cannot be read is in use, in every guest that is asked what a connection waits for."""
+"""What cannot be read is in use, in every guest that is asked what a connection waits
+for.
+"""
 
 from __future__ import annotations
 

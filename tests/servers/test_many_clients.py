@@ -1,4 +1,6 @@
-"""The limits per client address of docs/howto/many-clients.md, as it has them, beside uvicorn."""
+"""The limits per client address of docs/howto/many-clients.md, as it has them, beside
+uvicorn.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""gunicorn, aiohttp, websockets and hypercorn, guarded by their own extension points: real servers,
-real clients.
+"""gunicorn, aiohttp, websockets and hypercorn, guarded by their own extension points:
+real servers, real clients.
 """
 
 from __future__ import annotations
@@ -315,7 +315,9 @@ async def only_broadcasts(
 async def takes_a_long_message(
     r: AsyncioReaper, port: int, server: websockets.asyncio.server.Server
 ) -> None:
-    """Takes a message of megabytes, a bit at a time, for four times as long as silence is borne."""
+    """Takes a message of megabytes, a bit at a time, for four times as long as silence
+    is borne.
+    """
     loop = asyncio.get_running_loop()
     with socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 100_000)

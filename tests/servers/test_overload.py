@@ -1,5 +1,5 @@
-"""Overload of servers that others wrote: one connection too many is told so, and pressure lets the
-longest idle go.
+"""Overload of servers that others wrote: one connection too many is told so, and
+pressure lets the longest idle go.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def test_a_refused_client_of_http2_learns_that_nothing_was_done() -> None:
 def started(
     folder: Path, name: str, *before: str, flags: Sequence[str] = (), **settings: str
 ) -> Iterator[Server]:
-    """The server *name*, which every word of *before* precedes and *flags* follow, with settings as
-    REAPER_*.
+    """The server *name*, which every word of *before* precedes and *flags* follow, with
+    settings as REAPER_*.
     """
     port = free_port()
     words = [
@@ -127,7 +127,9 @@ def test_one_connection_too_many_is_refused_until_another_has_gone(
         clients: list[socket.socket] = []
 
         def holds() -> bool:
-            """Another client is let in. hypercorn keeps one that has gone for 5 s more."""
+            """Another client is let in. hypercorn keeps one that has gone for 5 s
+            more.
+            """
             client = held.enter_context(socket.create_connection(server.address, PATIENCE))
             client.sendall(REQUEST)
             if client.recv(65536).startswith(b"HTTP/1.1 200 "):
@@ -159,7 +161,9 @@ def test_over_tls_one_connection_too_many_is_told_so(
     with started(tmp_path, name, flags=flags, **one) as server, ExitStack() as held:
 
         def holds() -> bool:
-            """Another client is let in, once the one that asked whether the server listens is gone."""
+            """Another client is let in, once the one that asked whether the server
+            listens is gone.
+            """
             client = held.enter_context(connected(server, ["http/1.1"]))
             client.sendall(REQUEST)
             return client.recv(65536).startswith(b"HTTP/1.1 200 ")
@@ -179,7 +183,9 @@ def test_one_connection_of_http2_too_many_is_told_that_nothing_was_done(
     from h2.events import ConnectionTerminated, ResponseReceived
 
     def hears(client: socket.socket, kind: type) -> Any:
-        """Ask over HTTP/2, and return the first event of *kind*; None: the connection ends first."""
+        """Ask over HTTP/2, and return the first event of *kind*; None: the connection
+        ends first.
+        """
         state = h2.H2Connection()
         state.initiate_connection()
         names = {":method": "GET", ":path": "/", ":scheme": "https", ":authority": "h"}
@@ -229,8 +235,8 @@ def test_when_descriptors_run_short_the_longest_idle_go_and_newcomers_are_answer
 
 @pytest.mark.slow
 def test_silent_clients_do_not_hold_the_threads_of_gunicorn(tmp_path: Path) -> None:
-    """Stock, each of them would hold one of the eight threads for 5 s, so the last answer came after
-    more than a minute.
+    """Stock, each of them would hold one of the eight threads for 5 s, so the last
+    answer came after more than a minute.
     """
     with started(tmp_path, "gunicorn with threads") as server, ExitStack() as held:
         for _ in range(16 * 8):

@@ -1,5 +1,5 @@
-"""Quiet streams are pinged, and old ones ended, in virtual time; `test_quiet_streams.py` does it over
-sockets.
+"""Quiet streams are pinged, and old ones ended, in virtual time;
+`test_quiet_streams.py` does it over sockets.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ class Client:
 
 
 class World:
-    """A server's streams, and a client for each of *apps*, which run until all have ended.
+    """A server's streams, and a client for each of *apps*, which run until all have
+    ended.
 
     Args:
         loop: In which all runs.
@@ -308,7 +309,9 @@ def test_a_stream_with_trailers_is_ended_with_them(loop: Loop) -> None:
 def test_the_bytes_less_our_comments_are_those_of_the_application(
     drawn: list[tuple[list[bytes], int]],
 ) -> None:
-    """A thousand streams, five at a time; the bits of a number say after which piece one pauses."""
+    """A thousand streams, five at a time; the bits of a number say after which piece
+    one pauses.
+    """
     loop = Asyncio()
     apps = []
     for parts, pauses in drawn:

@@ -1,5 +1,5 @@
-"""Quiet streams over sockets: each server pings them between two events, and nowhere else. When, and
-what that costs, is in test_pings.py.
+"""Quiet streams over sockets: each server pings them between two events, and nowhere
+else. When, and what that costs, is in test_pings.py.
 """
 
 from __future__ import annotations
@@ -118,7 +118,9 @@ def test_uvicorn_pings_a_stream_of_http2(tmp_path: Path) -> None:
 
 
 async def goodbye(request: web.Request) -> web.StreamResponse:
-    """A stream that says goodbye when it is told; `/spared` is told of no age, `/deaf` asks nothing."""
+    """A stream that says goodbye when it is told; `/spared` is told of no age, `/deaf`
+    asks nothing.
+    """
     request["reaper"] = {"stream_age": request.path != "/spared"}
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     await response.prepare(request)
@@ -164,8 +166,9 @@ CHUNKINGS = int(os.environ.get("CHUNKINGS", "100"))
 def test_what_arrives_less_our_comments_is_what_the_application_has_sent(
     kind: str, tmp_path: Path
 ) -> None:
-    """Fifty streams at a time; the bits of a number say after which piece one pauses. By HTTP/1, a
-    quarter each goes to a response that is plain, encoded, of a length, and to HEAD.
+    """Fifty streams at a time; the bits of a number say after which piece one pauses.
+    By HTTP/1, a quarter each goes to a response that is plain, encoded, of a length,
+    and to HEAD.
     """
     made = quiet_streams.for_aiohttp()
     given_here = {"TIMEOUTS_STREAM_PING": "100ms", "TICK": "25ms"}

@@ -1,5 +1,5 @@
-"""What becomes of a guarded server when it, or a package below it, has renamed what a guest reads:
-nothing of it is changed, that is said, and its clients are answered.
+"""What becomes of a guarded server when it, or a package below it, has renamed what a
+guest reads: nothing of it is changed, that is said, and its clients are answered.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ HYPERCORN = [sys.executable, "-m", "hypercorn", "asgi:app", "-b", "127.0.0.1:{po
 
 
 def renamed(folder: Path, package: str, *names: str) -> Path:
-    """Put a copy of the installed *package* into *folder*, in whose source *names* are others."""
+    """Put a copy of the installed *package* into *folder*, in whose source *names* are
+    others.
+    """
     spec = find_spec(package)
     assert spec is not None
     assert spec.submodule_search_locations is not None

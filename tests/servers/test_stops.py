@@ -1,5 +1,5 @@
-"""Stops of servers below `reaper run`, as `scripts.stops` tries them, with answers that take less
-time. What else a stop promises is in test_streams.py.
+"""Stops of servers below `reaper run`, as `scripts.stops` tries them, with answers that
+take less time. What else a stop promises is in test_streams.py.
 """
 
 from __future__ import annotations

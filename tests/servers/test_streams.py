@@ -1,4 +1,6 @@
-"""What is open when a guarded server is told to stop: streams end, everything else is answered."""
+"""What is open when a guarded server is told to stop: streams end, everything else is
+answered.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ LAST_CHUNK = b"\r\n0\r\n\r\n"
 
 
 HERE = ["HttpTools", "H11", "ASGIWorker", "hypercorn"]
-"""Those of `COMMANDS` that run in a thread of the test's process, but where a test sends signals."""
+"""Those of `COMMANDS` that run in a thread of the test's process, but where a test
+sends signals.
+"""
 EACH = [*HERE, "UvicornWorker"]
 
 
@@ -63,7 +67,9 @@ def process(kind: str, tmp_path: Path, app: str = APP, **timeouts: str) -> Itera
 
 @contextlib.contextmanager
 def serving(kind: str, tmp_path: Path, app: str = APP, **timeouts: str) -> Iterator[Server | Here]:
-    """The server *kind*, in a thread if it can: then nothing but its stop begins as by a signal."""
+    """The server *kind*, in a thread if it can: then nothing but its stop begins as by
+    a signal.
+    """
     if kind not in SERVERS_HERE:
         with process(kind, tmp_path, app, **timeouts) as server:
             yield server
@@ -122,8 +128,8 @@ STOPS = [
     for number in (signal.SIGTERM, signal.SIGINT)
     if not (kind.endswith("Worker") and number == signal.SIGINT)
 ]
-"""The servers, and the signals at which each of them waits: gunicorn's SIGINT is its quick stop, at
-which nothing is waited for.
+"""The servers, and the signals at which each of them waits: gunicorn's SIGINT is its
+quick stop, at which nothing is waited for.
 """
 
 
@@ -226,7 +232,9 @@ def test_aiohttp_ends_its_streams_and_answers_the_others(tmp_path: Path) -> None
 
 
 def all_end(clients: list[socket.socket]) -> tuple[list[bytes], float]:
-    """What each of *clients* hears until its end; the seconds between the first end and the last."""
+    """What each of *clients* hears until its end; the seconds between the first end and
+    the last.
+    """
     said: list[bytes] = []
     ended: list[float] = []
 

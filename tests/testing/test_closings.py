@@ -1,4 +1,6 @@
-"""A server of one's own under test: who is closed when, in virtual time, on both loops alike."""
+"""A server of one's own under test: who is closed when, in virtual time, on both loops
+alike.
+"""
 
 from __future__ import annotations
 

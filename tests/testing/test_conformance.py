@@ -1,4 +1,6 @@
-"""The conformance kit passes every sound queue and names the fault of every broken one."""
+"""The conformance kit passes every sound queue and names the fault of every broken
+one.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ WHEEL_SIZES: list[int | tuple[int, ...]] = [2, 3, 10, 20, 64, (60, 2, 12)]
 
 
 class Checked(TimingWheel[Any]):
-    """Looks into itself whenever it is advanced, and moves nothing before it asked to be."""
+    """Looks into itself whenever it is advanced, and moves nothing before it asked to
+    be.
+    """
 
     def advance(self, now: int, limit: int | None = None) -> list[Any]:
         upcoming, places = self.next_expiry(), self._places()
@@ -166,7 +170,8 @@ BROKEN: list[tuple[Callable[..., TimerQueue[Any]], str]] = [
         "next_expiry",
     ),
     (waking("WakesAtEveryUnit", lambda q, upcoming: min(upcoming, q._now + 1)), "within .* steps"),
-    # believes that time stands still while nothing expires, and measures a deadline from there
+    # believes that time stands still while nothing expires, and measures a deadline
+    # from there
     (
         shifting(
             "LaggingClock",

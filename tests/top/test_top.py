@@ -1,5 +1,5 @@
-"""`reaper top`: what is reckoned from a status, what is drawn on which terminal, what is said when
-there is none.
+"""`reaper top`: what is reckoned from a status, what is drawn on which terminal, what
+is said when there is none.
 """
 
 from __future__ import annotations
@@ -164,8 +164,8 @@ def test_rates_are_per_second_and_unknown_after_a_worker_was_replaced() -> None:
     assert rates(before, picture_of(status(worker(at=102.0, closed={})))) == {}
     assert rates(None, before) == {}
     assert rates(before, before) == {}
-    # Its successor has its number, and closes more within the two seconds than it had closed in
-    # all.
+    # Its successor has its number, and closes more within the two seconds than it had
+    # closed in all.
     assert rates(before, picture_of(status({**later, "pid": 8}))) == {}
 
 

@@ -31,7 +31,9 @@ def server(certificate: tuple[str, str]) -> ssl.SSLContext:
 
 @pytest.fixture
 def secure(certificate: tuple[str, str]) -> Secure:
-    """Makes a client of TLS of a socket; a slow one sends when all others have come to a halt."""
+    """Makes a client of TLS of a socket; a slow one sends when all others have come to
+    a halt.
+    """
     trust = ssl.create_default_context(cafile=certificate[0])
 
     def wrap(sock: socket.socket, slow: bool = False) -> trio.SSLStream[Any]:

@@ -105,8 +105,8 @@ async def meets_a_broken_connection(stream: ParkableStream) -> None:
     ],
 )
 async def test_a_handler_that(handler: Handler, size: int) -> None:
-    """And what its peer hears until its connection is closed; what a handler raises would end the
-    test.
+    """And what its peer hears until its connection is closed; what a handler raises
+    would end the test.
     """
     async with one(handler, b"x") as (lot, theirs):
         theirs.shutdown(socket.SHUT_WR)
@@ -164,8 +164,8 @@ async def test_a_handler_that_closes_its_stream_as_it_falls_silent_is_served_aga
 async def test_a_session_that_cannot_be_made_costs_no_other_its_descriptor(
     server: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """OpenSSL's socket closes the descriptor as it fails; when the lot ends the connection it may
-    be another's.
+    """OpenSSL's socket closes the descriptor as it fails; when the lot ends the
+    connection it may be another's.
     """
 
     class Broken(TlsSession):
@@ -194,8 +194,8 @@ async def test_a_session_that_cannot_be_made_costs_no_other_its_descriptor(
 async def test_tls_never_parks_on_bytes_it_has_buffered_nor_in_a_handshake(
     server: ssl.SSLContext, secure: Secure, slow: bool
 ) -> None:
-    """The handler takes a byte at a time of records that came in one packet: TLS holds the rest,
-    the kernel nothing.
+    """The handler takes a byte at a time of records that came in one packet: TLS holds
+    the rest, the kernel nothing.
     """
     starts = []
 

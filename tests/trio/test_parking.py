@@ -1,4 +1,6 @@
-"""Parking lots on real sockets and trio's virtual clock: a task only while there are bytes."""
+"""Parking lots on real sockets and trio's virtual clock: a task only while there are
+bytes.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +84,9 @@ async def test_another_timeout_is_in_force_at_once_for_who_is_there_and_for_who_
 
 
 async def test_unread_bytes_avert_the_reap(autojump_clock: MockClock) -> None:
-    """The lot hears of no bytes, as in a loop that stalled: the final check finds them."""
+    """The lot hears of no bytes, as in a loop that stalled: the final check finds
+    them.
+    """
     async with one(idle=5) as (lot, theirs):
         (parked,) = lot
         assert lot._epoll is not None
@@ -113,7 +117,9 @@ async def test_a_hang_up_is_forgotten_once_its_last_bytes_are_handled(
 
 
 async def test_more_bytes_than_a_handler_read_wake_it_again() -> None:
-    """A handler that takes one byte at a time and then waits is woken for each of the rest."""
+    """A handler that takes one byte at a time and then waits is woken for each of the
+    rest.
+    """
     got = []
 
     async def one_byte(stream: Any) -> None:

@@ -1,8 +1,8 @@
-"""A parked connection that has ended is freed at once: it leaves no circle, which only the
-collector could free.
+"""A parked connection that has ended is freed at once: it leaves no circle, which only
+the collector could free.
 
-Servers tame the collector (`tamed_collector`), so what is old and in a circle stays for hours:
-behind TLS 18 KB each.
+Servers tame the collector (`tamed_collector`), so what is old and in a circle stays for
+hours: behind TLS 18 KB each.
 """
 
 from __future__ import annotations

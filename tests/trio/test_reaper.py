@@ -1,4 +1,5 @@
-"""reaper.trio in virtual time and on real sockets, when things go wrong, and in the journal.
+"""reaper.trio in virtual time and on real sockets, when things go wrong, and in the
+journal.
 
 What holds on asyncio too is in test_adapters.
 """
@@ -55,7 +56,7 @@ async def test_the_kernel_is_asked_by_the_socket_at_the_bottom_of_a_stream(
                 assert connection.own_socket is None
 
 
-# ---- streams -------------------------------------------------------------------------------------
+# ---- streams -------------------------------------------------------------------------
 
 
 async def test_receiving_touches_by_itself_and_sending_does_not(autojump_clock: MockClock) -> None:
@@ -190,7 +191,7 @@ async def test_all_of_several_drains_return(autojump_clock: MockClock) -> None:
             theirs.close()
 
 
-# ---- manners -------------------------------------------------------------------------------------
+# ---- manners -------------------------------------------------------------------------
 
 
 async def test_a_handler_cancelled_together_with_the_reaper_meets_only_that() -> None:
@@ -213,8 +214,8 @@ async def test_a_handler_cancelled_together_with_the_reaper_meets_only_that() ->
 
 
 async def test_a_server_cancelled_in_the_moment_of_an_accept_harms_no_other_nursery() -> None:
-    """The handler takes its first step when the server has ended: the newcomer is closed, for
-    nothing would reap it.
+    """The handler takes its first step when the server has ended: the newcomer is
+    closed, for nothing would reap it.
     """
     begun: list[object] = []
     tasks: list[Callable[[], Any]] = []
@@ -239,7 +240,7 @@ async def test_a_server_cancelled_in_the_moment_of_an_accept_harms_no_other_nurs
     assert begun == []
 
 
-# ---- ends of file and of patience ----------------------------------------------------------------
+# ---- ends of file and of patience ----------------------------------------------------
 
 
 @pytest.mark.parametrize("way", ["watched", "socket", "parked"])
@@ -301,14 +302,14 @@ async def test_a_handler_that_swallows_its_silence_in_a_loop_lets_the_loop_run()
     assert passes >= 900
 
 
-# ---- the garbage collector -----------------------------------------------------------------------
+# ---- the garbage collector -----------------------------------------------------------
 
 
 async def test_a_tamed_collector_never_visits_the_connections_that_are_there(
     autojump_clock: MockClock,
 ) -> None:
-    """Ten thousand more objects come, as of new connections; what a collection visits then does not
-    grow with them.
+    """Ten thousand more objects come, as of new connections; what a collection visits
+    then does not grow with them.
     """
     before = (
         gc.get_threshold(),
@@ -361,10 +362,10 @@ async def test_connections_that_have_ended_leave_no_circle_for_the_collector(
             await trio.sleep(1)
 
 
-# ---- real sockets --------------------------------------------------------------------------------
+# ---- real sockets --------------------------------------------------------------------
 
-# Long enough for a machine that is busy with something else: a test whose own client stalls that
-# long proves nothing.
+# Long enough for a machine that is busy with something else: a test whose own client
+# stalls that long proves nothing.
 IDLE, TICK = 2.0, 0.2
 
 
@@ -433,8 +434,8 @@ async def test_what_came_while_the_handler_did_something_else_is_read_at_once(
 
 @pytest.mark.slow
 async def test_no_live_connection_is_reaped_after_the_loop_stalled() -> None:
-    """Data lies in the kernel while the loop is blocked past every timeout: 0 of 200 live ones are
-    closed.
+    """Data lies in the kernel while the loop is blocked past every timeout: 0 of 200
+    live ones are closed.
     """
     async with serving(echo, backlog=512) as listeners:
         live = [dial(listeners) for _ in range(200)]
@@ -442,8 +443,8 @@ async def test_no_live_connection_is_reaped_after_the_loop_stalled() -> None:
         for client in live + silent:
             client.send(b"x")
         await trio.sleep(IDLE * 0.7)
-        # In the middle of the stall every live peer speaks; the server is blocked until long after
-        # all are due.
+        # In the middle of the stall every live peer speaks; the server is blocked until
+        # long after all are due.
         stuck_until = time.monotonic() + IDLE + 12 * TICK
         for client in live:
             client.send(b"alive")
@@ -460,7 +461,7 @@ async def test_no_live_connection_is_reaped_after_the_loop_stalled() -> None:
             client.close()
 
 
-# ---- the journal: one life a connection, ended once, by whom and why -----------------------------
+# ---- the journal: one life a connection, ended once, by whom and why -----------------
 
 
 def rows(directory: Path) -> list[dict]:
@@ -554,7 +555,8 @@ async def test_a_stall_leaves_rows_that_explain_why_the_reap_came_later(
         )
         assert reap["idle_ns"] == reap["t"] - last
         assert reap["due_ns"] - last >= 5 * 10**9
-    # The silent one was let live for as long as the stall took, the other spoke after it.
+    # The silent one was let live for as long as the stall took, the other spoke after
+    # it.
     assert sorted((row["idle_ns"] - 5 * 10**9) // 10**9 >= 19 for row in reaps) == [False, True]
 
 

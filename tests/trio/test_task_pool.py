@@ -1,4 +1,6 @@
-"""The tasks that run handlers: they are used again, and hold nothing of the connection before."""
+"""The tasks that run handlers: they are used again, and hold nothing of the connection
+before.
+"""
 
 from __future__ import annotations
 

@@ -1,12 +1,13 @@
 """Access logs that users already have, as silences.
 
-The rule of this module: *a silence is one connection's, or is said to be less*. Of each request
-there is one row: key (of the connection, or of the client where the format knows no connection),
-start_ns, end_ns, serial (number of the request on its connection, null where unknown), listener. A
-silence runs from the end of one request to the start of the next; one beyond the timeout in force
-cannot have been on one connection, so there a new one begins. *A line is a request, a report of the
-server about itself, or bad*; bad ones are shown. docs/pipeline.md says how to write a log. The
-patterns repeat no group, so that no line, however long, is too deep for Java.
+The rule of this module: *a silence is one connection's, or is said to be less*. Of each
+request there is one row: key (of the connection, or of the client where the format
+knows no connection), start_ns, end_ns, serial (number of the request on its connection,
+null where unknown), listener. A silence runs from the end of one request to the start
+of the next; one beyond the timeout in force cannot have been on one connection, so
+there a new one begins. *A line is a request, a report of the server about itself, or
+bad*; bad ones are shown. docs/pipeline.md says how to write a log. The patterns repeat
+no group, so that no line, however long, is too deep for Java.
 """
 
 from __future__ import annotations
@@ -37,20 +38,23 @@ GZIP = b"\x1f\x8b"
 """The first bytes of a gzip file."""
 
 OBJECT = r"^\s*\{.*\}\s*$"
-"""A JSON object that is all of its line. Spark itself would read the first object of `{...},` too.
+"""A JSON object that is all of its line. Spark itself would read the first object of
+`{...},` too.
 """
 
 HTTP = "http"
 """The listener of what names none."""
 
 UNIX, ISO, EITHER = "unix", "iso", "either"
-"""Clocks of a log beside those that a pattern describes: seconds since 1970, and ISO 8601."""
+"""Clocks of a log beside those that a pattern describes: seconds since 1970, and
+ISO 8601.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One kind of access log. A field is the number of a group of `request`, or the path of a
-    member of a JSON object; `a|b` is the first of them that has a value.
+    """One kind of access log. A field is the number of a group of `request`, or the
+    path of a member of a JSON object; `a|b` is the first of them that has a value.
     """
 
     blind: str
@@ -64,8 +68,8 @@ class Format:
     clock: str
     """How start and end are written: `UNIX`, `ISO`, or a pattern of Java's."""
     start: str = ""
-    """Field of the instant at which the request began. Of start, end and length two are there; or
-    one: both are it.
+    """Field of the instant at which the request began. Of start, end and length two are
+    there; or one: both are it.
     """
     end: str = ""
     length: str = ""
@@ -80,7 +84,8 @@ class Format:
     own: str | None = None
     """A report of the server about itself, in the same file; None: there are none."""
     local: bool = False
-    """Whether its clock is the local one, and says no offset: an hour of the year is there twice.
+    """Whether its clock is the local one, and says no offset: an hour of the year is
+    there twice.
     """
 
 
@@ -201,7 +206,8 @@ FORMATS = {
         "silence that ended. What is advised may be too short or too long",
         '10.0.0.1 - - [21/Sep/2026:14:13:20 +0000] "GET / HTTP/1.1" 200 12 "-" "curl/8"',
         "the combined format of nginx and Apache, their default",
-        # Lazy up to the status: a request or an agent may hold escaped quotes, a user spaces.
+        # Lazy up to the status: a request or an agent may hold escaped quotes, a user
+        # spaces.
         request=rf'^(?:\S+:\d{{1,5}} ([^-\s]\S*)|(\S+)) \S+ .*?\[({_TIME} [+-]\d{{4}})\] ".*?" (?:\d{{3}}|-) (?:\d+|-)'
         r'(?: ".*?" "(.*?)")?(?: .*)?$',
         key=("1|2", "4"),
@@ -215,13 +221,17 @@ _ISO = r"^(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d{1,6})?)\d*(Z|[+-]\d\d:?\d\d)
 
 
 def scaled(text: Column, by: int) -> Column:
-    """A decimal number in *text*, times *by*, as a whole number; null where it is none."""
+    """A decimal number in *text*, times *by*, as a whole number; null where it is
+    none.
+    """
     # By way of decimal: a double would cost a microsecond at today's Unix time.
     return (text.try_cast("decimal(27,9)") * F.lit(by)).try_cast("long")
 
 
 def instant(text: Column, clock: str) -> Column:
-    """The instant in *text*, Unix ns, by a *clock* of `Format`; null where it is none."""
+    """The instant in *text*, Unix ns, by a *clock* of `Format`; null where it is
+    none.
+    """
     if clock == UNIX:
         return scaled(text, 10**9)
     if clock == EITHER:
@@ -235,8 +245,8 @@ def instant(text: Column, clock: str) -> Column:
 
 
 def field_of(request: str, line: Column, name: str) -> Column:
-    """The field *name* (see `Format`) of *line*: a group of the pattern *request*, or a member of a
-    JSON object where that is empty. Null where it has no value.
+    """The field *name* (see `Format`) of *line*: a group of the pattern *request*, or a
+    member of a JSON object where that is empty. Null where it has no value.
     """
     each = name.split("|")
     found = [
@@ -279,8 +289,8 @@ class Requests:
     """What access logs hold."""
 
     frame: DataFrame
-    """Grain: one row per request; key long, start_ns and end_ns in Unix ns, serial long or null,
-    listener.
+    """Grain: one row per request; key long, start_ns and end_ns in Unix ns, serial long
+    or null, listener.
     """
     lines: int = 0
     """Lines read, empty ones left out."""
@@ -298,8 +308,8 @@ def log_files(paths: Iterable[Place]) -> list[Place]:
     """The files that *paths* name, each once: files, and directories of them.
 
     Raises:
-        Fault: a directory has no file, or a file is named `.gz` and is none. Of what is not on this
-            machine nothing is known: it is taken as it is.
+        Fault: a directory has no file, or a file is named `.gz` and is none. Of what is
+            not on this machine nothing is known: it is taken as it is.
     """
     found: dict[Place, None] = {}
     for where in paths:
@@ -359,16 +369,19 @@ def expected_line(name: str) -> str:
 _LOCAL_NIGHT = re.compile(
     rb"\[(\d{2}/\w{3}/\d{4}:0[0-4]:\d{2}:\d{2}\.\d{3})\] \S+ \S+ -?\d+/-?\d+/-?\d+/-?\d+/\+?(\d+) "
 )
-"""The instant and length of a request in the small hours, in which clocks are put back."""
+"""The instant and length of a request in the small hours, in which clocks are put
+back.
+"""
 
 BACK_S = 1800.0
-"""A log whose requests end so much earlier than the one before was written while the clock was put
-back."""
+"""A log whose requests end so much earlier than the one before was written while the
+clock was put back.
+"""
 
 
 def put_back(name: str, paths: Sequence[Place]) -> list[dict[str, str]]:
-    """The files of *paths* in which the local clock was put back: path, reason. Of what is not on
-    this machine nothing is known.
+    """The files of *paths* in which the local clock was put back: path, reason. Of what
+    is not on this machine nothing is known.
     """
     found = []
     for path in paths if FORMATS[name].local else ():
@@ -438,11 +451,12 @@ def read_requests(spark: SparkSession, name: str, paths: Sequence[Place]) -> Req
 
 
 def silences(requests: DataFrame, timeout_ns: int) -> DataFrame:
-    """The silences between *requests*: key (of one connection), listener, at_ns (when it began),
-    idle_ns, returned.
+    """The silences between *requests*: key (of one connection), listener, at_ns (when
+    it began), idle_ns, returned.
 
-    Grain: one row per silence. The one window of the pipeline: these logs do not carry the silence
-    in the row. One beyond *timeout_ns*, which was in force when they were written, was cut there.
+    Grain: one row per silence. The one window of the pipeline: these logs do not carry
+    the silence in the row. One beyond *timeout_ns*, which was in force when they were
+    written, was cut there.
     """
     order = Window.partitionBy("key").orderBy("end_ns", "start_ns")
     log_end = requests.agg(F.max("end_ns").alias("log_end_ns"))

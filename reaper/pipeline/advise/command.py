@@ -1,4 +1,6 @@
-"""The command `advise`, and the flags of the policy for those that advise on their way."""
+"""The command `advise`, and the flags of the policy for those that advise on their
+way.
+"""
 
 from __future__ import annotations
 
@@ -83,8 +85,9 @@ def run_advise(
     policy: Policy,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Advise from *logs*, or without them from the journals of *server*. Writes advice.json,
-    advice.txt and, where the log holds the answer, reaper.toml below *out*.
+    """Advise from *logs*, or without them from the journals of *server*. Writes
+    advice.json, advice.txt and, where the log holds the answer, reaper.toml below
+    *out*.
     """
     from .run import advise, as_text, as_toml
 

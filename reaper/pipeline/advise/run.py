@@ -1,8 +1,8 @@
-"""The advice: which idle timeout, tick and wheel size this traffic wants, and what every other
-choice would cost.
+"""The advice: which idle timeout, tick and wheel size this traffic wants, and what
+every other choice would cost.
 
-Spark counts silences into buckets of 1 % and connections into bins of time; the statistics run on
-those few rows.
+Spark counts silences into buckets of 1 % and connections into bins of time; the
+statistics run on those few rows.
 """
 
 from __future__ import annotations
@@ -41,16 +41,19 @@ if TYPE_CHECKING:
 
 SCHEMA = "reaper-advice/1"
 FAR_MORE, MANY = 100, 0.5
-"""Where so many times more silences than may be cut, or this share of all, outlasted what was seen,
-the log does not show what they are: dead peers, or heartbeats a little slower than the timeout."""
+"""Where so many times more silences than may be cut, or this share of all, outlasted
+what was seen, the log does not show what they are: dead peers, or heartbeats a little
+slower than the timeout.
+"""
 
 TIMES = 4
-"""Unless they were followed for so many times the answer, and none ended: then they are dead peers.
+"""Unless they were followed for so many times the answer, and none ended: then they are
+dead peers.
 """
 
 NEAR = 0.1
-"""An answer within this share of the longest silence that was followed may be longer: what ended it
-was the timeout.
+"""An answer within this share of the longest silence that was followed may be longer:
+what ended it was the timeout.
 """
 
 POINTS = 300
@@ -60,23 +63,26 @@ ENOUGH = 10
 """Silences beyond a timeout that say well enough how many there are."""
 
 ALIKE = 2.0
-"""Where silences tell less than independent ones by this factor, their connections are spoken of.
+"""Where silences tell less than independent ones by this factor, their connections are
+spoken of.
 """
 
 BUSY = 0.1
 """A connection with so great a share of the silences is spoken of."""
 
 WHEEL_SIZE: int = ReaperConfig().reaper.wheel_size
-"""Not to be advised on: it costs a little processor time for long timeouts, never accuracy."""
+"""Not to be advised on: it costs a little processor time for long timeouts, never
+accuracy.
+"""
 
 BESIDE = shortest_timeout(ReaperConfig())[1]
-"""The shortest timeout in force beside the advised one, unless it is set: `reaper check` judges a
-tick by it.
+"""The shortest timeout in force beside the advised one, unless it is set: `reaper
+check` judges a tick by it.
 """
 
 MARGIN_S = 5.0
-"""By how much a timeout must outlast a load balancer's: a request and an idle close must not cross
-on the way.
+"""By how much a timeout must outlast a load balancer's: a request and an idle close
+must not cross on the way.
 """
 
 
@@ -101,7 +107,9 @@ def advise(
     policy: Policy,
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Learn from the journals of *inputs*, or from *logs*; returns what goes to JSON."""
+    """Learn from the journals of *inputs*, or from *logs*; returns what goes to
+    JSON.
+    """
     lacking = inputs.lacking()
     quarantined: list[dict[str, str]] = lacking["quarantined"]
     notes: list[str] = []
@@ -207,7 +215,9 @@ def advise(
 
 
 def notes_of_inputs(inputs: Inputs) -> list[str]:
-    """What a reader must know of the files that were read, for any question but the audit's."""
+    """What a reader must know of the files that were read, for any question but the
+    audit's.
+    """
     notes = [*map(nothing_line, inputs.nothing), *map(hole_line, inputs.holes)]
     if inputs.dropped_rows:
         notes.append(
@@ -275,12 +285,12 @@ def _recommend(
     *,
     tells_ends: bool = True,
 ) -> dict[str, Any]:
-    """The shortest timeout that keeps the policy at the careful end of its interval, then the load
-    balancer's rule.
+    """The shortest timeout that keeps the policy at the careful end of its interval,
+    then the load balancer's rule.
 
-    Where the silences that ended reach up to where others were cut, and more were cut than may be,
-    or where far more were, the answer lies beyond: `timeout_s` is null, and `at_least_s` is what is
-    known.
+    Where the silences that ended reach up to where others were cut, and more were cut
+    than may be, or where far more were, the answer lies beyond: `timeout_s` is null,
+    and `at_least_s` is what is known.
     """
     point, careful = curve.shortest(policy.max_cut), curve.shortest(policy.max_cut, which=2)
     optimistic = curve.shortest(policy.max_cut, which=1)
@@ -373,8 +383,8 @@ def _too_few(curve: Curve, policy: Policy) -> list[str]:
 
 
 def _config(listeners: dict[str, Any], *, http: bool) -> dict[str, Any]:
-    """One timeout for each key of reaper.toml: the longest that any of its listeners wants. Empty
-    where one wants more than its log can say.
+    """One timeout for each key of reaper.toml: the longest that any of its listeners
+    wants. Empty where one wants more than its log can say.
     """
     if any(entry["recommendation"]["at_least_s"] is not None for entry in listeners.values()):
         return {}

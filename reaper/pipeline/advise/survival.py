@@ -1,9 +1,10 @@
-"""How long silences last, when some were cut before they ended: Kaplan-Meier on small frames. No
-Spark here.
+"""How long silences last, when some were cut before they ended: Kaplan-Meier on small
+frames. No Spark here.
 
-A silence ends in one of two ways: bytes come (an event), or something else comes first: a reap, a
-close, the end of the log (censored). Quantiles of the events alone are wrong: with a timeout of 5 s
-no event ever takes longer than 5 s, so any quantile of them "proves" that 5 s is enough.
+A silence ends in one of two ways: bytes come (an event), or something else comes first:
+a reap, a close, the end of the log (censored). Quantiles of the events alone are wrong:
+with a timeout of 5 s no event ever takes longer than 5 s, so any quantile of them
+"proves" that 5 s is enough.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ Z = 1.959964
 """Two-sided 95 %."""
 
 FOLLOWED = 10
-"""Where fewer silences are still followed, and some of them were cut, the curve's last steps say
-more of chance than of silences. Without one that was cut it is a plain share, and good to its end.
+"""Where fewer silences are still followed, and some of them were cut, the curve's last
+steps say more of chance than of silences. Without one that was cut it is a plain share,
+and good to its end.
 """
 
 COUNTED = 10
@@ -39,12 +41,13 @@ _WIDTHS: list[tuple[int, int]] = [
 
 
 def width_sql(column: str) -> str:
-    """The width of the bucket of *column* (ns, at least `LEAST_NS`), as an expression of any SQL.
+    """The width of the bucket of *column* (ns, at least `LEAST_NS`), as an expression
+    of any SQL.
 
-    Buckets are 0.5 % to 1 % wide, their upper edge is inclusive, and every number of two digits
-    (times a power of ten) is an edge, as are 120, 180 and 350 s. So the timeouts that people
-    configure are edges, and so are whole seconds up to 100: what ends at an edge counts as ended
-    there.
+    Buckets are 0.5 % to 1 % wide, their upper edge is inclusive, and every number of
+    two digits (times a power of ten) is an edge, as are 120, 180 and 350 s. So the
+    timeouts that people configure are edges, and so are whole seconds up to 100: what
+    ends at an edge counts as ended there.
     """
     cases = " ".join(f"WHEN {column} <= {most} THEN {width}" for most, width in _WIDTHS[:-1])
     return f"CASE {cases} ELSE {_WIDTHS[-1][1]} END"
@@ -52,8 +55,8 @@ def width_sql(column: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Beyond:
-    """The silences that ended after more than *seconds*: a is how many a connection has of them, m
-    how many ended on it at all.
+    """The silences that ended after more than *seconds*: a is how many a connection has
+    of them, m how many ended on it at all.
     """
 
     seconds: float
@@ -65,11 +68,12 @@ class Beyond:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How the silences that ended lie among connections. Silences of one connection are alike, so
-    many of one client tell less than as many of many.
+    """How the silences that ended lie among connections. Silences of one connection are
+    alike, so many of one client tell less than as many of many.
 
-    Source: Kish 1965 for the design effect, here from each connection's sum (the robust variance of
-    a ratio), and for the number of connections of equal size that would tell as much.
+    Source: Kish 1965 for the design effect, here from each connection's sum (the robust
+    variance of a ratio), and for the number of connections of equal size that would
+    tell as much.
     """
 
     ended: int = 0
@@ -87,16 +91,19 @@ class Spread:
 
     @property
     def freedom(self) -> float:
-        """Degrees of freedom: connections of equal size that would tell as much, less one."""
+        """Degrees of freedom: connections of equal size that would tell as much, less
+        one.
+        """
         return self.ended**2 / self.m_m - 1 if self.m_m else math.inf
 
     def effect(self, t: float) -> tuple[float, float]:
-        """By how much the variance of the share beyond *t* seconds is greater than that of
-        independent silences, and the degrees of freedom of an interval made with it.
+        """By how much the variance of the share beyond *t* seconds is greater than that
+        of independent silences, and the degrees of freedom of an interval made with it.
 
-        Between two thresholds it is the line through both, over log t. Where few silences are
-        longer, the last threshold counts that has `COUNTED`. The more of the variance comes from
-        connections, the more counts how few of them have silences as long.
+        Between two thresholds it is the line through both, over log t. Where few
+        silences are longer, the last threshold counts that has `COUNTED`. The more of
+        the variance comes from connections, the more counts how few of them have
+        silences as long.
         """
         known = [(each, found) for each in self.beyond if (found := self._effect(each)) > 0]
         known = [row for row in known if row[0].a >= COUNTED] or known[:1]
@@ -125,33 +132,41 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """S(t): the share of silences that last longer than t, with what is needed for intervals. One
-    entry per event time.
+    """S(t): the share of silences that last longer than t, with what is needed for
+    intervals. One entry per event time.
 
-    Source: Kaplan & Meier 1958; variance by Greenwood 1926, the interval on the log of the
-    cumulative hazard.
+    Source: Kaplan & Meier 1958; variance by Greenwood 1926, the interval on the log of
+    the cumulative hazard.
     """
 
     times: list[float]
     """Seconds, ascending."""
     survival: list[float]
     hazard: list[float]
-    """Greenwood's sum up to each time: sum of d / (n (n - d)); infinite from where none is left."""
+    """Greenwood's sum up to each time: sum of d / (n (n - d)); infinite from where none
+    is left.
+    """
     at_risk: list[int]
     """Silences still going on just after each time."""
     total: int
     events: int
     followed: float
-    """The longest silence observed, ended or not, seconds. Nothing is known beyond it."""
+    """The longest silence observed, ended or not, seconds. Nothing is known beyond
+    it.
+    """
     horizon: float
-    """Up to where the share that lasts longer is well known, seconds; see `FOLLOWED`."""
+    """Up to where the share that lasts longer is well known, seconds; see
+    `FOLLOWED`.
+    """
     spread: Spread = field(default_factory=Spread)
 
     def _index(self, t: float) -> int:
         return bisect_right(self.times, t) - 1
 
     def at(self, t: float) -> float:
-        """S(t), the share still silent. Beyond `followed` it is only a bound from above."""
+        """S(t), the share still silent. Beyond `followed` it is only a bound from
+        above.
+        """
         index = self._index(t)
         return 1.0 if index < 0 else self.survival[index]
 
@@ -170,17 +185,18 @@ class Curve:
         return math.exp(-high), math.exp(-low)
 
     def cut(self, t: float) -> tuple[float, float, float]:
-        """The share that a timeout of *t* seconds would cut, among the silences that end within
-        what was observed.
+        """The share that a timeout of *t* seconds would cut, among the silences that
+        end within what was observed.
 
-        With a = S(t) and b = S(`horizon`) that is c = (a - b) / (1 - b): silences that never end
-        in sight (dead peers) are left out, to cut those is what a timeout is for. Both a and b are
-        estimates, and silences of one connection count by their connection.
+        With a = S(t) and b = S(`horizon`) that is c = (a - b) / (1 - b): silences that
+        never end in sight (dead peers) are left out, to cut those is what a timeout is
+        for. Both a and b are estimates, and silences of one connection count by their
+        connection.
 
         Returns:
             (estimate, low, high): the 95 % interval.
-        Source: the delta method on Greenwood's variance; Wilson's interval 1927 for as many
-            independent silences as would vary as much (Kott & Carr 1997).
+        Source: the delta method on Greenwood's variance; Wilson's interval 1927 for as
+            many independent silences as would vary as much (Kott & Carr 1997).
         """
         b = self.at(self.horizon)
         a = self.at(min(t, self.horizon))
@@ -191,7 +207,9 @@ class Curve:
         return share, *_wilson(share, self._independent(t, a, b, share) / effect, freedom)
 
     def _independent(self, t: float, a: float, b: float, share: float) -> float:
-        """How many independent silences would vary as much in their *share* beyond *t*."""
+        """How many independent silences would vary as much in their *share* beyond
+        *t*.
+        """
         index, variance = self._index(t), 0.0
         if index >= 0 and 0 < share < 1:
             here, end = self.hazard[index], self.hazard[self._index(self.horizon)]
@@ -200,8 +218,8 @@ class Curve:
         return share * (1 - share) / variance if variance > 0 else float(self.events)
 
     def shortest(self, share: float, *, which: int = 0) -> float | None:
-        """The shortest timeout whose cut is at most *share*: by the estimate (0), or an end of the
-        interval (1, 2).
+        """The shortest timeout whose cut is at most *share*: by the estimate (0), or an
+        end of the interval (1, 2).
 
         Returns:
             Seconds; None when even the longest silence observed does not show it.
@@ -219,8 +237,8 @@ class Curve:
         return self.times[low]
 
     def held(self, t: float) -> float:
-        """How many seconds a silence is held on average under a timeout of *t*: the area under S up
-        to t.
+        """How many seconds a silence is held on average under a timeout of *t*: the
+        area under S up to t.
         """
         area, since, level = 0.0, 0.0, 1.0
         for time, survival in zip(self.times, self.survival, strict=True):
@@ -232,8 +250,9 @@ class Curve:
 
 
 def kaplan_meier(counts: Iterable[tuple[float, int, int]], spread: Spread | None = None) -> Curve:
-    """The curve of *counts*: (seconds, silences that ended then, silences censored then), in any
-    order, times distinct. Without *spread* each silence is taken to be another connection's.
+    """The curve of *counts*: (seconds, silences that ended then, silences censored
+    then), in any order, times distinct. Without *spread* each silence is taken to be
+    another connection's.
 
     At equal times the ends come before the censorings.
     """
@@ -256,7 +275,9 @@ def kaplan_meier(counts: Iterable[tuple[float, int, int]], spread: Spread | None
 
 
 def _horizon(rows: Sequence[tuple[float, int, int]], left: int) -> float:
-    """See `Curve.horizon`: of *rows* as `kaplan_meier` has them, of *left* silences in all."""
+    """See `Curve.horizon`: of *rows* as `kaplan_meier` has them, of *left* silences in
+    all.
+    """
     last_cut = max((time for time, _, censored in rows if censored), default=0.0)
     known = 0.0
     for time, ended, censored in rows:
@@ -285,7 +306,8 @@ def _wilson(share: float, n: float, freedom: float) -> tuple[float, float]:
 
 
 def _student(freedom: float) -> float:
-    """The two-sided 95 % point of Student's t, right to 3 % from two degrees of *freedom* on.
+    """The two-sided 95 % point of Student's t, right to 3 % from two degrees of
+    *freedom* on.
 
     Source: Fisher & Cornish 1960.
     """

@@ -1,8 +1,8 @@
-"""Silences counted into buckets, connections into bins of time, under every candidate timeout. All
-in Spark.
+"""Silences counted into buckets, connections into bins of time, under every candidate
+timeout. All in Spark.
 
-What comes out is small: a row per listener and bucket of 1 %, a row per listener, candidate and
-bin.
+What comes out is small: a row per listener and bucket of 1 %, a row per listener,
+candidate and bin.
 """
 
 from __future__ import annotations
@@ -49,10 +49,14 @@ CANDIDATES = tuple(
         ),
     )
 )
-"""Seconds. Those that people configure; the recommendation itself is not bound to them."""
+"""Seconds. Those that people configure; the recommendation itself is not bound to
+them.
+"""
 
 THRESHOLDS = (2.0, 5.0, 10.0, 20.0, 45.0, 90.0, 350.0, 1800.0)
-"""Seconds. Beyond each the silences of every connection are counted, for `survival.Spread`."""
+"""Seconds. Beyond each the silences of every connection are counted, for
+`survival.Spread`.
+"""
 
 BINS = 600
 """Bins of time for open connections."""
@@ -62,8 +66,8 @@ SLACK_NS = 250_000_000
 
 
 def silences_of_journal(events: DataFrame) -> DataFrame:
-    """The silences of connections that have ended, without those in which a server works. Grain:
-    one row per silence; listener_hash, idle_ns, returned.
+    """The silences of connections that have ended, without those in which a server
+    works. Grain: one row per silence; listener_hash, idle_ns, returned.
     """
     return (
         of_connections(events)
@@ -78,8 +82,8 @@ def silences_of_journal(events: DataFrame) -> DataFrame:
 
 
 def with_edge(rows: DataFrame, column: str, label: str = "edge_ns") -> DataFrame:
-    """*rows* with *label*: the upper edge of the bucket of the silence in *column* (ns), see
-    `survival.width_sql`.
+    """*rows* with *label*: the upper edge of the bucket of the silence in *column*
+    (ns), see `survival.width_sql`.
     """
     rows = rows.withColumn("_idle", F.greatest(F.col(column), F.lit(LEAST_NS)))
     rows = rows.withColumn("_width", F.expr(f"CAST({width_sql('_idle')} AS BIGINT)"))
@@ -89,7 +93,9 @@ def with_edge(rows: DataFrame, column: str, label: str = "edge_ns") -> DataFrame
 
 
 def histogram(rows: DataFrame) -> dict[int, dict[float, tuple[int, int]]]:
-    """Count *rows*: listener_hash -> upper edge of the bucket in seconds -> (ended, censored)."""
+    """Count *rows*: listener_hash -> upper edge of the bucket in seconds -> (ended,
+    censored).
+    """
     counted = (
         with_edge(rows, "idle_ns").groupBy("listener_hash", "edge_ns", "returned").count().collect()
     )
@@ -108,22 +114,25 @@ class Lives:
     """Connections, and the time that they lie in."""
 
     frame: DataFrame
-    """Grain: one row per connection; listener_hash, opened (null: before the log), ended, ends,
-    rows, longest, short, running, n_ended, n_beyond_0 and so on, offset_ns. ends[i] is its end
-    under candidate i. It, opened and ended are on the writer's clock, which + offset_ns is the
-    shared timeline. running: how long its silence had lasted when the log ended; null where there
-    is none, or it is counted elsewhere. n_ended: silences that ended; n_beyond_i: of them, those
-    longer than `THRESHOLDS[i]`."""
+    """Grain: one row per connection; listener_hash, opened (null: before the log),
+    ended, ends, rows, longest, short, running, n_ended, n_beyond_0 and so on,
+    offset_ns. ends[i] is its end under candidate i. It, opened and ended are on the
+    writer's clock, which + offset_ns is the shared timeline. running: how long its
+    silence had lasted when the log ended; null where there is none, or it is counted
+    elsewhere. n_ended: silences that ended; n_beyond_i: of them, those longer than
+    `THRESHOLDS[i]`.
+    """
     span: tuple[int, int] | None
-    """From the first opening to the end of the last log, on the shared timeline; None: not known.
+    """From the first opening to the end of the last log, on the shared timeline; None:
+    not known.
     """
 
 
 def lives_of_journal(spark: SparkSession, events: DataFrame, inputs: Inputs) -> Lives:
     """The connections of a journal.
 
-    The check of the files knows when the first connection was opened and when the logs end. So the
-    bins of time are known before, and one pass over the rows is enough.
+    The check of the files knows when the first connection was opened and when the logs
+    end. So the bins of time are known before, and one pass over the rows is enough.
     """
     is_open, is_activity, is_reap = f"code = {OPEN}", f"code = {ACTIVITY}", f"code = {REAP}"
     timeline = Timeline.of(inputs.runs)
@@ -142,11 +151,13 @@ def lives_of_journal(spark: SparkSession, events: DataFrame, inputs: Inputs) -> 
             filtered("min(t)", IS_END).alias("ended"),
             filtered("count(1)", f"code <> {CONFIG}").alias("rows"),
             filtered("max(idle_ns)", is_activity).alias("longest"),
-            # An end says how many silences there were, and so does a row by which it is open.
+            # An end says how many silences there were, and so does a row by which it is
+            # open.
             (F.max("n") - filtered("count(1)", is_activity)).alias("short"),
             filtered("min(t - idle_ns)", is_reap).alias("reaped_after"),
             filtered("max(t)", f"code IN ({OPEN}, {ACTIVITY})").alias("last_active"),
-            # A row that only reports of a connection says by its silence when it was last active.
+            # A row that only reports of a connection says by its silence when it was
+            # last active.
             filtered("max(t - idle_ns)", f"code = {CONFIG}").alias("last_reported"),
             filtered("max(t)", f"code = {CONFIG} AND idle_ns IS NOT NULL").alias("reported"),
             filtered(
@@ -197,12 +208,13 @@ def lives_of_journal(spark: SparkSession, events: DataFrame, inputs: Inputs) -> 
 
 
 def _running() -> Column:
-    """How long the silence of a connection without an end had lasted when its log ended; null
-    where none is known to run.
+    """How long the silence of a connection without an end had lasted when its log
+    ended; null where none is known to run.
 
-    None runs while the server works (timeout 0), nor after a writer said that no connection was
-    left. In `gaps` mode short silences have no row. So a connection whose latest row is older than
-    its timeout has been active since, and when is not in the log, unless a later row reports it.
+    None runs while the server works (timeout 0), nor after a writer said that no
+    connection was left. In `gaps` mode short silences have no row. So a connection
+    whose latest row is older than its timeout has been active since, and when is not in
+    the log, unless a later row reports it.
     """
     since = F.greatest("last_active", "last_reported")
     silent = F.greatest(F.col("log_end_ns") - since, F.lit(0))
@@ -243,12 +255,13 @@ class Traffic:
     """What was counted of all connections."""
 
     listeners: dict[int, dict[str, Any]]
-    """listener_hash -> connections, uncounted short silences; per candidate: those cut, peak and
-    mean open.
+    """listener_hash -> connections, uncounted short silences; per candidate: those cut,
+    peak and mean open.
     """
     running: dict[int, dict[float, int]] = field(default_factory=dict)
-    """listener_hash -> upper edge of the bucket in seconds -> silences that still ran when the log
-    ended."""
+    """listener_hash -> upper edge of the bucket in seconds -> silences that still ran
+    when the log ended.
+    """
     spread: dict[int, Spread] = field(default_factory=dict)
     """listener_hash -> how the silences that ended lie among its connections."""
     span_s: float = 0.0
@@ -310,27 +323,30 @@ def connections(lives: Lives) -> Traffic:
 
 
 _OPENED, _ALIKE, _LONGEST, _RUNNING = range(len(CANDIDATES), len(CANDIDATES) + 4)
-"""What a key counts besides the ends under a candidate: openings; ends, where they are in one bin
-under all candidates; connections, by how many candidates their longest silence outlasted; silences
-that still run, by their bucket."""
+"""What a key counts besides the ends under a candidate: openings; ends, where they are
+in one bin under all candidates; connections, by how many candidates their longest
+silence outlasted; silences that still run, by their bucket.
+"""
 
 _IDLE = f"code = {ACTIVITY} AND (timeout_ms IS NULL OR timeout_ms > 0)"
 """A row that ended a silence; while the timeout is 0 the server works."""
 
 _BITS = _RUNNING.bit_length()
 _SERIES = 1 << _BITS
-"""A key is a bin (or that number of candidates, or a bucket) times this, and what it counts."""
+"""A key is a bin (or that number of candidates, or a bucket) times this, and what it
+counts.
+"""
 
 _GRAIN = 10_000
 """Every edge of a bucket is a multiple of so many ns."""
 
 
 def _counted(frame: DataFrame, begin: int, width: int, beyond: int) -> list[Any]:
-    """One row per listener and key: `count`, and of `_LONGEST` what is summed besides. All in one
-    pass. Bins from *beyond* on are one.
+    """One row per listener and key: `count`, and of `_LONGEST` what is summed besides.
+    All in one pass. Bins from *beyond* on are one.
 
-    Where all candidates end a connection in one bin, as they mostly do, that is one row to count,
-    not one a candidate.
+    Where all candidates end a connection in one bin, as they mostly do, that is one row
+    to count, not one a candidate.
     """
 
     def place(instant: Column) -> Column:
@@ -348,8 +364,8 @@ def _counted(frame: DataFrame, begin: int, width: int, beyond: int) -> list[Any]
     )
     longest = key(_LONGEST, F.expr(f"CAST(CASE {outlasted} ELSE 0 END AS BIGINT)"))
     first, last = place(F.array_min("ends")), place(F.array_max("ends"))
-    # A function over the array: twenty places written out are a method that Java, for its length,
-    # never compiles.
+    # A function over the array: twenty places written out are a method that Java, for
+    # its length, never compiles.
     each = F.transform("ends", lambda end, i: key(i, place(end)))
     opened = key(_OPENED, place(F.col("opened")))
     keys = (
@@ -395,7 +411,9 @@ def _counted(frame: DataFrame, begin: int, width: int, beyond: int) -> list[Any]
 
 
 def _bins(found: list[Any]) -> dict[tuple[int, int], dict[int, int]]:
-    """(listener_hash, i) -> bin -> connections. i: a candidate, for its ends, or `_OPENED`."""
+    """(listener_hash, i) -> bin -> connections. i: a candidate, for its ends, or
+    `_OPENED`.
+    """
     result: dict[tuple[int, int], dict[int, int]] = {}
     for row in found:
         at, i = divmod(row.key, _SERIES)

@@ -1,8 +1,8 @@
 """Every second of every connection: judged, or not, and then why.
 
-The rule of this module: *what no rule names is unjudged*. A connection's lifetime is added up from
-its pieces, each found by itself. What is left over belongs to no piece, so that a fault of which
-nobody has thought is time without a judgement, and no PASS.
+The rule of this module: *what no rule names is unjudged*. A connection's lifetime is
+added up from its pieces, each found by itself. What is left over belongs to no piece,
+so that a fault of which nobody has thought is time without a judgement, and no PASS.
 """
 
 from __future__ import annotations
@@ -35,20 +35,23 @@ REASONS = {
     "not_told": "open when the log ends, and no row says for how long it was silent",
     "unaccounted": "its rows do not add up to its lifetime",
 }
-"""Time that ought to have been judged. Of a connection the first that applies counts."""
+"""Time that ought to have been judged. Of a connection the first that applies
+counts.
+"""
 
 PIECES = ("judged_ns", *(f"{name}_ns" for name in ALLOWED), "unjudged_ns")
 SECOND_NS = 1_000_000_000
 
 
 def account(judged: DataFrame, grace_ns: int) -> DataFrame:
-    """*judged* (with verdicts) with `lifetime_ns`, the pieces of it (see `PIECES`), and `unjudged`.
+    """*judged* (with verdicts) with `lifetime_ns`, the pieces of it (see `PIECES`), and
+    `unjudged`.
 
-    `lifetime_ns` runs from the opening, or the first row of its run, to the end, or the last row
-    of its run. `unjudged`: one of `REASONS`; null: nothing is unjudged.
+    `lifetime_ns` runs from the opening, or the first row of its run, to the end, or the
+    last row of its run. `unjudged`: one of `REASONS`; null: nothing is unjudged.
 
-    Step by step, each with the names of the one before: written out as one expression, the names
-    stand for so much that Java compiles it no more.
+    Step by step, each with the names of the one before: written out as one expression,
+    the names stand for so much that Java compiles it no more.
     """
     before = set(judged.columns)
     known = _last_silence(_activity(judged))
@@ -69,10 +72,10 @@ def _is(condition: Column) -> Column:
 def _activity(frame: DataFrame) -> DataFrame:
     """*frame* with `lifetime_ns`, and what its rows sum up.
 
-    Adds: _active, the sum of the silences that are rows, and of it _untimed, with no timeout in
-    force, and _unknown, with none stated; _last, the latest activity that is a row; _heard, the
-    latest that is known to the row by which it is open; _by_told, that this is no earlier; _least_ms, the
-    least of its timeouts.
+    Adds: _active, the sum of the silences that are rows, and of it _untimed, with no
+    timeout in force, and _unknown, with none stated; _last, the latest activity that is
+    a row; _heard, the latest that is known to the row by which it is open; _by_told,
+    that this is no earlier; _least_ms, the least of its timeouts.
     """
     opened = F.when(F.col("opens") > 0, F.col("opened")).otherwise(F.col("log_begin_ns"))
     lifetime = F.coalesce("ended", "log_end_ns") - opened
@@ -86,16 +89,17 @@ def _activity(frame: DataFrame) -> DataFrame:
             "_unknown": F.coalesce("timeout_unknown_ns", _nothing()),
             "_last": F.greatest("opened", "last_activity"),
             "_heard": F.col("told") - F.col("told_idle_ns"),
-            # A function over an array, with which Spark begins another method: verdict and account
-            # in one are more than Java compiles.
+            # A function over an array, with which Spark begins another method: verdict
+            # and account in one are more than Java compiles.
             "_least_ms": F.array_min(F.filter(timeouts, lambda each: each > 0)),
         }
     ).withColumn("_by_told", _is((F.col("ends") == 0) & (F.col("_heard") >= F.col("_last"))))
 
 
 def _last_silence(frame: DataFrame) -> DataFrame:
-    """*frame* with its last silence: _timeout_ms, and _final, its length. And what was before that:
-    _summed, silences that rows sum up, and _short, those of which no row is.
+    """*frame* with its last silence: _timeout_ms, and _final, its length. And what was
+    before that: _summed, silences that rows sum up, and _short, those of which no row
+    is.
     """
     no_end, by_told = F.col("ends") == 0, F.col("_by_told")
     active = F.when(by_told, F.col("_heard")).otherwise(F.col("_last"))
@@ -126,9 +130,10 @@ def _last_silence(frame: DataFrame) -> DataFrame:
 def _rules(frame: DataFrame, limit: Column) -> DataFrame:
     """*frame* with what can be said of its time.
 
-    Adds: _stated, by which timeout or instant its last silence is judged is known; _silent, there
-    was none; _stays_open, rightly; _hidden, a silence without a row may have outlasted its timeout;
-    _unsaid, one was judged by a timeout that no row put in force; _broken, a law was broken; _sum.
+    Adds: _stated, by which timeout or instant its last silence is judged is known;
+    _silent, there was none; _stays_open, rightly; _hidden, a silence without a row may
+    have outlasted its timeout; _unsaid, one was judged by a timeout that no row put in
+    force; _broken, a law was broken; _sum.
     """
     no_end, full, log_end = F.col("ends") == 0, F.col("full"), F.col("log_end_ns")
     # Whatever it did since, it cannot have been silent for too long yet.
@@ -199,7 +204,8 @@ def _pieces(frame: DataFrame) -> DataFrame:
     nothing, broken, lifetime = _nothing(), F.col("_broken"), F.col("lifetime_ns")
     final, silent, stays_open = F.col("_final"), F.col("_silent"), F.col("_stays_open")
     ended = F.col("_stated") & (F.col("ends") > 0)
-    # Of some reasons a piece is unjudged alone; of the others nothing is known for certain.
+    # Of some reasons a piece is unjudged alone; of the others nothing is known for
+    # certain.
     partly = _is(F.col("unjudged").isin("timeout_unknown", "below_threshold", "not_told"))
     before = (F.col("opens") == 0) & F.col("unjudged").isNull() & ~broken
     split, fallen = F.col("_split"), F.col("_before")
@@ -241,10 +247,11 @@ def _first(*cases: tuple[Column, str | None]) -> Column:
 
 
 def accounted(connections: DataFrame) -> dict[str, Any]:
-    """Lifetimes and their pieces, summed per listener. Seconds are exact to the nanosecond.
+    """Lifetimes and their pieces, summed per listener. Seconds are exact to the
+    nanosecond.
 
-    Sums of nanoseconds do not fit 64 bits: 10 million connections of an hour are 3.6e19. So whole
-    seconds and the rest are summed apart.
+    Sums of nanoseconds do not fit 64 bits: 10 million connections of an hour are
+    3.6e19. So whole seconds and the rest are summed apart.
     """
     names = ("lifetime_ns", *PIECES)
 
@@ -284,7 +291,9 @@ def accounted(connections: DataFrame) -> dict[str, Any]:
 
 
 def total(listeners: dict[str, Any]) -> dict[str, Any]:
-    """The sums of all *listeners*, as `accounted` returns them; `unjudged` the largest first."""
+    """The sums of all *listeners*, as `accounted` returns them; `unjudged` the largest
+    first.
+    """
     unjudged: dict[str, dict[str, int]] = {}
     for each in listeners.values():
         for reason, entry in each["unjudged"].items():

@@ -1,9 +1,9 @@
-"""Two steps of the audit: `read`, a row per connection of one side's journals, and `join`, both
-sides of a connection in one row.
+"""Two steps of the audit: `read`, a row per connection of one side's journals, and
+`join`, both sides of a connection in one row.
 
-A server's log proves the reaper consistent with its own clock. The other side knows when it sent
-its last byte and when it saw the end: what contradicts that is a violation whatever the server
-wrote.
+A server's log proves the reaper consistent with its own clock. The other side knows
+when it sent its last byte and when it saw the end: what contradicts that is a violation
+whatever the server wrote.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 CONSISTENT_S = 0.05
-"""By how much the two bounds may cross before the clocks are called irreconcilable: delays are not
-that regular.
+"""By how much the two bounds may cross before the clocks are called irreconcilable:
+delays are not that regular.
 """
 
 SLACK_NS = 1_000_000_000
-"""How far apart two intervals may lie and still be one connection's: clocks, and a connection not
-yet accepted.
+"""How far apart two intervals may lie and still be one connection's: clocks, and a
+connection not yet accepted.
 """
 
 BRIEF_NS = 60_000_000_000
@@ -46,8 +46,9 @@ NEGLIGIBLE_SKEW_NS = 5_000_000
 """A skew up to here changes no verdict: the tolerance is wider."""
 
 KNOT_PAIRS = 16
-"""Pairs of rows that tell the skew of one stretch of time: their median bears some that were seen
-late."""
+"""Pairs of rows that tell the skew of one stretch of time: their median bears some that
+were seen late.
+"""
 
 BINS = 256
 """Bins of time into which pairs are counted before stretches are made of them."""
@@ -63,10 +64,14 @@ DRIFT = pa.schema(
         ("k_slope", pa.float64()),
     ]
 )
-"""Grain: one row per pair of runs and stretch of time, from inclusive to exclusive; see `Drift`."""
+"""Grain: one row per pair of runs and stretch of time, from inclusive to exclusive; see
+`Drift`.
+"""
 
 MOST_ROUND_TRIP_NS = 1_000_000_000
-"""No network on earth takes longer there and back. What is later than that was closed late."""
+"""No network on earth takes longer there and back. What is later than that was closed
+late.
+"""
 
 SAME_CLOCK_NS = 1_000_000
 """How far two timelines may disagree that are read off one clock."""
@@ -100,7 +105,9 @@ class Joined:
 
 
 def read(spark: SparkSession, inputs: Inputs, timeline: Timeline) -> Side:
-    """The audit's first step, for one side: a row per connection. Nothing is computed yet."""
+    """The audit's first step, for one side: a row per connection. Nothing is computed
+    yet.
+    """
     runs = runs_frame(spark, inputs.runs, timeline)
     lives = with_run(lifetimes(read_events(spark, inputs)), runs)
     return Side(inputs, runs, lives, timeline.stalls(inputs.runs), timeline.apart(inputs.runs))
@@ -117,10 +124,11 @@ def join(
     write: Callable[[DataFrame], DataFrame],
     progress: Callable[[str], None],
 ) -> Joined:
-    """The audit's fourth step: pair the server's connections with the client's, and judge again.
+    """The audit's fourth step: pair the server's connections with the client's, and
+    judge again.
 
-    Where the clocks turn out to be apart, everything is judged and written a second time with their
-    skew taken off.
+    Where the clocks turn out to be apart, everything is judged and written a second
+    time with their skew taken off.
 
     Args:
         judged: The server's connections, judged by its own journal.
@@ -129,8 +137,8 @@ def join(
         write: Keeps a frame, and returns it as it reads back.
     """
     view = client_view(without_peer(client.lives, client.apart))
-    # The server's own verdict comes before the join: both in one method would be too long for
-    # Java to compile.
+    # The server's own verdict comes before the join: both in one method would be too
+    # long for Java to compile.
     paired = pair(without_peer(judged, server.apart), view)
 
     tolerance_ns = SAME_CLOCK_NS if one_clock else flight_ns
@@ -177,28 +185,30 @@ def join(
 
 @dataclass(frozen=True, slots=True)
 class Skew:
-    """What the pairs of rows say about the two clocks, after their anchors were reconciled.
-    Seconds; None: no evidence.
+    """What the pairs of rows say about the two clocks, after their anchors were
+    reconciled. Seconds; None: no evidence.
 
     Positive: the server's clock is ahead.
     """
 
     pairs: int
     at_least: float | None
-    """A close is seen by the client no earlier than the server made it: the skew is not below this
-    (median pair).
+    """A close is seen by the client no earlier than the server made it: the skew is not
+    below this (median pair).
     """
     at_most: float | None
-    """A connection is accepted no earlier than the client began it: the skew is not above this
-    (median pair).
+    """A connection is accepted no earlier than the client began it: the skew is not
+    above this (median pair).
     """
     round_trip: float | None = None
-    """How long bytes are under way to the other side and back, in one of ten pairs at most: what
-    both ends of a connection say together, whatever the clocks say. None: no evidence.
+    """How long bytes are under way to the other side and back, in one of ten pairs at
+    most: what both ends of a connection say together, whatever the clocks say. None: no
+    evidence.
     """
     spread: float | None = None
-    """How far single pairs contradict the skew of their time, in the direction in which no delay
-    could explain it: nine in ten contradict it by less. None: the clock is the same, or no pair.
+    """How far single pairs contradict the skew of their time, in the direction in which
+    no delay could explain it: nine in ten contradict it by less. None: the clock is the
+    same, or no pair.
     """
 
     @property
@@ -210,8 +220,8 @@ class Skew:
 
     @property
     def consistent(self) -> bool:
-        """Whether one skew explains all pairs; False: a clock was stepped, or the timelines are not
-        what they claim.
+        """Whether one skew explains all pairs; False: a clock was stepped, or the
+        timelines are not what they claim.
         """
         return (
             self.at_least is None
@@ -228,8 +238,9 @@ Knot = tuple[int, int]
 class Drift:
     """The skew of the server's clock and the client's over time, by (run, c_run).
 
-    Clocks drift apart by tens of ms an hour. So the skew is measured in stretches of time, each
-    with pairs enough for a median, and is linear between their middles, and beyond the outermost.
+    Clocks drift apart by tens of ms an hour. So the skew is measured in stretches of
+    time, each with pairs enough for a median, and is linear between their middles, and
+    beyond the outermost.
     """
 
     knots: dict[tuple[int, int], list[Knot]]
@@ -267,16 +278,17 @@ NO_DRIFT = Drift({})
 
 
 def client_view(client: DataFrame) -> DataFrame:
-    """The load generator's lifetimes as the join wants them. One row per connection that has a peer
-    key.
+    """The load generator's lifetimes as the join wants them. One row per connection
+    that has a peer key.
 
-    Its times are on the shared timeline: peer_key, c_conn, c_run, c_opened, c_last (last byte it
-    sent, or the opening), c_ended, c_by_server; and c_silent_to: up to when it certainly sent
-    nothing after c_last (null: not known), while c_timeout_ms was in force.
+    Its times are on the shared timeline: peer_key, c_conn, c_run, c_opened, c_last
+    (last byte it sent, or the opening), c_ended, c_by_server; and c_silent_to: up to
+    when it certainly sent nothing after c_last (null: not known), while c_timeout_ms
+    was in force.
     """
     last_sent = F.coalesce(F.col("ended") - F.col("end_idle_ns"), "last_activity", "opened")
-    # Without an end a journal in `gaps` mode, or one with a hole, does not know the last byte;
-    # ended, it sends no more.
+    # Without an end a journal in `gaps` mode, or one with a hole, does not know the
+    # last byte; ended, it sends no more.
     whole = F.when(F.col("full") & ~F.col("run_holed"), F.col("log_end_ns") + F.col("offset_ns"))
     silent_to = F.when(F.col("ended").isNotNull(), F.lit(FAR_NS)).otherwise(whole)
     return client.where(F.col("peer").isNotNull() & (F.col("opens") > 0)).select(
@@ -293,8 +305,8 @@ def client_view(client: DataFrame) -> DataFrame:
 
 
 def without_peer(lives: DataFrame, runs: list[int]) -> DataFrame:
-    """*lives* without the peer of those in *runs*, which have no place on the shared timeline: they
-    find no pair.
+    """*lives* without the peer of those in *runs*, which have no place on the shared
+    timeline: they find no pair.
     """
     return (
         lives.withColumn("peer", F.when(~F.col("run").isin(runs), F.col("peer"))) if runs else lives
@@ -302,11 +314,11 @@ def without_peer(lives: DataFrame, runs: list[int]) -> DataFrame:
 
 
 def pair(server: DataFrame, client: DataFrame) -> DataFrame:
-    """Pair *server* (lifetimes with run) with the client's columns, null where the client's log has
-    no such connection.
+    """Pair *server* (lifetimes with run) with the client's columns, null where the
+    client's log has no such connection.
 
-    Cardinality: every row of *server* once. A key that was used again belongs to the connection
-    that was opened nearest in time, among those that were open together.
+    Cardinality: every row of *server* once. A key that was used again belongs to the
+    connection that was opened nearest in time, among those that were open together.
     """
     far = F.lit(FAR_NS)
     begun, over = (
@@ -339,9 +351,9 @@ def pair(server: DataFrame, client: DataFrame) -> DataFrame:
 
 
 def differences(frame: DataFrame) -> dict[str, Column]:
-    """What single pairs say of the skew: it is not below `end`, and not above `begin`; and `at`,
-    the instant of which a pair tells. Where a connection lasted long its beginning tells of another
-    time: it is left out. Null: no evidence.
+    """What single pairs say of the skew: it is not below `end`, and not above `begin`;
+    and `at`, the instant of which a pair tells. Where a connection lasted long its
+    beginning tells of another time: it is left out. Null: no evidence.
     """
     reaped_and_seen = (F.col("reaps") == 1) & F.col("c_by_server")
     brief = F.coalesce(F.col("ended") - F.col("opened"), F.lit(0)) < BRIEF_NS
@@ -380,7 +392,9 @@ def measure_drift(connections: DataFrame) -> Drift:
 
 
 Bin = tuple[int, int, int | None, int | None]
-"""The middle of a bin of time, its pairs, and their medians of `end` and `begin`. ns."""
+"""The middle of a bin of time, its pairs, and their medians of `end` and `begin`.
+ns.
+"""
 
 
 def knots_of(bins: Sequence[Bin]) -> list[Knot]:
@@ -436,8 +450,8 @@ def measure_spread(skewed: DataFrame) -> float | None:
 
 
 def with_skew(spark: SparkSession, frame: DataFrame, drift: Drift) -> DataFrame:
-    """*frame* (joined) with `skew_ns`: server's clock less the client's, still to be taken off.
-    Each row once.
+    """*frame* (joined) with `skew_ns`: server's clock less the client's, still to be
+    taken off. Each row once.
     """
     rows = drift.rows()
     if not rows:
@@ -477,14 +491,15 @@ def measure_skew(paired: DataFrame) -> Skew:
 
 
 def seen(frame: DataFrame) -> DataFrame:
-    """*frame* (prepared, paired, with its skew) with `seen_lateness_ns`, an idle reap's as the
-    client saw it, and its last silence as the client saw it: `from` and `to` (shared timeline; null
-    without a client), `over`, how long it was overdue. Of a connection without an end: up to the
-    end of the log, as far as both sides say that a timeout was in force.
+    """*frame* (prepared, paired, with its skew) with `seen_lateness_ns`, an idle reap's
+    as the client saw it, and its last silence as the client saw it: `from` and `to`
+    (shared timeline; null without a client), `over`, how long it was overdue. Of a
+    connection without an end: up to the end of the log, as far as both sides say that a
+    timeout was in force.
 
     Args:
-        frame: One row per server connection. `leaking` is added: whether `to` is such an end of the
-            log.
+        frame: One row per server connection. `leaking` is added: whether `to` is such
+            an end of the log.
     """
     skew = F.col("skew_ns")
     idle_reap = (F.col("reaps") > 0) & F.col("idle_timeout_ns").isNotNull() & F.col("c_by_server")
@@ -518,12 +533,13 @@ def judge_pairs(
     Args:
         judged: One row per server connection, with its own verdict.
         tolerance_ns: How far the two timelines may disagree.
-        compared: Whether instants of the two clocks can be compared at all. If not, a reap is early
-            only where the client alone knows it: it saw the end too soon after its last byte.
-        flight_ns: Bytes sent so shortly before the reap may have been on their way: `crossed`, not
-            early.
-        round_trip_ns: The client's last byte comes so much later, and it sees the end so much
-            later, than it knows.
+        compared: Whether instants of the two clocks can be compared at all. If not, a
+            reap is early only where the client alone knows it: it saw the end too soon
+            after its last byte.
+        flight_ns: Bytes sent so shortly before the reap may have been on their way:
+            `crossed`, not early.
+        round_trip_ns: The client's last byte comes so much later, and it sees the end
+            so much later, than it knows.
     """
     ended = F.col("ended") + F.col("offset_ns") - F.col("skew_ns")
     if not compared:
@@ -547,8 +563,8 @@ def judge_pairs(
     forgotten = F.col("c_by_server") & (F.col("c_ended") + F.col("skew_ns") < log_end - limit)
     leaked = F.col("leaking") & (F.col("over") > far)
     lost = paired & (F.col("ends") == 0) & ~F.col("run_holed") & (forgotten | leaked)
-    # What the server knows of activity is an epoch wide, and an end it learns of late; the client
-    # knows both exactly.
+    # What the server knows of activity is an epoch wide, and an end it learns of late;
+    # the client knows both exactly.
     by_due = F.coalesce(F.col("ended") - F.col("due_ns") > limit, F.lit(False))
     acquitted_late = (
         (F.col("verdict") == "late") & idle_reap & (F.col("seen_lateness_ns") <= limit) & ~by_due

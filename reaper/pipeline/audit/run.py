@@ -1,18 +1,24 @@
-"""The audit: was every reap right? Six steps, one after the other; `audit` calls them by name.
+"""The audit: was every reap right? Six steps, one after the other; `audit` calls them
+by name.
 
-1. `read` (joined.py): the journals of each side become a row per connection. Nothing runs yet.
-2. `silences` (here, silences.py): each silence that outlasted its timeout is judged by itself, and
-   the stalls that excuse it are counted. Only files that have such a silence are read for it.
-3. `judge` (verdicts.py): the law of time as one expression; each connection gets one verdict, from
-   the server's journal alone.
-4. `join` (joined.py): with `--client`, each connection is paired with its other side, and gets
-   another verdict where that side's evidence contradicts the first. The outcome is written to
-   `connections/`, a row per connection, with its time accounted for (account.py).
-5. `sum_up` (sums.py): verdicts, lateness per listener, the offenders, the clocks: small tables.
-6. `conclude` (here, words.py): the audit fails where something is proven to be wrong, and is
-   inconclusive where something could not be judged; else it passes.
+1. `read` (joined.py): the journals of each side become a row per connection. Nothing
+   runs yet.
+2. `silences` (here, silences.py): each silence that outlasted its timeout is judged by
+   itself, and the stalls that excuse it are counted. Only files that have such a
+   silence are read for it.
+3. `judge` (verdicts.py): the law of time as one expression; each connection gets one
+   verdict, from the server's journal alone.
+4. `join` (joined.py): with `--client`, each connection is paired with its other side,
+   and gets another verdict where that side's evidence contradicts the first. The
+   outcome is written to `connections/`, a row per connection, with its time accounted
+   for (account.py).
+5. `sum_up` (sums.py): verdicts, lateness per listener, the offenders, the clocks: small
+   tables.
+6. `conclude` (here, words.py): the audit fails where something is proven to be wrong,
+   and is inconclusive where something could not be judged; else it passes.
 
-The engine makes two passes: one over all rows, up to step 4, and one over `connections/`.
+The engine makes two passes: one over all rows, up to step 4, and one over
+`connections/`.
 """
 
 from __future__ import annotations
@@ -62,24 +68,24 @@ class Settings:
     """What the auditor may choose. Nanoseconds."""
 
     grace_ns: int = GRACE_NS
-    """Lateness beyond one tick, and beyond the stalls that were logged, that is not yet held
-    against the reaper.
+    """Lateness beyond one tick, and beyond the stalls that were logged, that is not yet
+    held against the reaper.
     """
     flight_ns: int = FLIGHT_NS
     """Bytes sent within so short a time before a reap may have crossed with it."""
     unmatched: float = UNMATCHED
-    """Share of either side's connections that may lack a counterpart in a joined audit, before it
-    proves nothing.
+    """Share of either side's connections that may lack a counterpart in a joined audit,
+    before it proves nothing.
     """
 
 
 @dataclass(slots=True)
 class Audit:
-    """The outcome: `summary` goes to JSON, `connections` is one row per connection of the server
-    with its verdict.
+    """The outcome: `summary` goes to JSON, `connections` is one row per connection of
+    the server with its verdict.
 
-    `result` is `fail` where the law was broken; `inconclusive` where it was not, as far as can be
-    seen, and something that was asked for could not be judged; else `pass`.
+    `result` is `fail` where the law was broken; `inconclusive` where it was not, as far
+    as can be seen, and something that was asked for could not be judged; else `pass`.
     """
 
     summary: dict[str, Any]
@@ -99,9 +105,11 @@ def audit(
     settings: Settings,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Audit:
-    """Judge every connection in *server*'s files, with *client*'s evidence where there is some.
+    """Judge every connection in *server*'s files, with *client*'s evidence where there
+    is some.
 
-    Writes `connections/` below *out* (Parquet; grain: one row per connection; key: conn).
+    Writes `connections/` below *out* (Parquet; grain: one row per connection; key:
+    conn).
     """
     timeline = Timeline.of(server.runs + (client.runs if client else []))
     write = partial(
@@ -140,10 +148,11 @@ def audit(
 def silences(
     spark: SparkSession, side: Side, grace_ns: int, progress: Callable[[str], None]
 ) -> DataFrame:
-    """The second step: *side*'s connections, with what is known of silences beyond their timeout.
+    """The second step: *side*'s connections, with what is known of silences beyond
+    their timeout.
 
-    The check of the files has seen how overdue the worst silence of each is, so that a journal that
-    kept the law costs nothing here.
+    The check of the files has seen how overdue the worst silence of each is, so that a
+    journal that kept the law costs nothing here.
     """
     files = side.inputs.files
     least_ns = min((run.tick_ns for run in side.inputs.runs), default=0) + grace_ns
@@ -159,8 +168,8 @@ def silences(
 
 
 def written(judged: DataFrame, names: dict[int, str], target: Place, grace_ns: int) -> DataFrame:
-    """*judged*, its time accounted for, as it reads back from *target*: the plan before it runs
-    once, however often it is asked. *names*: hash -> listener.
+    """*judged*, its time accounted for, as it reads back from *target*: the plan before
+    it runs once, however often it is asked. *names*: hash -> listener.
     """
     kept = account(judged, grace_ns).drop(*NOT_KEPT)
     number = F.col("listener_hash")

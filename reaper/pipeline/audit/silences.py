@@ -1,9 +1,10 @@
-"""Each silence that outlasted its timeout, judged by itself, and the stalls that excuse.
+"""Each silence that outlasted its timeout, judged by itself, and the stalls that
+excuse.
 
-The rule of this module: *an excuse belongs to one silence*. A stall excuses as much as it overlaps
-with that silence, because time in which a loop stood still is charged to no connection; a final
-check that found bytes unread ends one silence and begins the next. These rows are few, and the
-check of the files knows which have any: no other is read.
+The rule of this module: *an excuse belongs to one silence*. A stall excuses as much as
+it overlaps with that silence, because time in which a loop stood still is charged to no
+connection; a final check that found bytes unread ends one silence and begins the next.
+These rows are few, and the check of the files knows which have any: no other is read.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 NO_RUN = -1
 
 RARE = ("conn", "code", "t", "idle_ns", "timeout_ms", "due_ns", "idle_sum_ns")
-"""Columns of rows of which there are few: one per final check that spared, and per silence beyond
-its timeout.
+"""Columns of rows of which there are few: one per final check that spared, and per
+silence beyond its timeout.
 """
 
 _STALL = pa.struct([("s_from", pa.int64()), ("s_to", pa.int64())])
@@ -34,8 +35,8 @@ _ONE_STALL = pa.schema([("s_run", pa.int32()), ("s_from", pa.int64()), ("s_to", 
 _STALLS = pa.schema(
     [("s_run", pa.int32()), ("s_c_run", pa.int32()), ("s_stalls", pa.list_(_STALL))]
 )
-"""Grain: one row per pair of runs that stalled. One per stall would multiply the rows it is joined
-with.
+"""Grain: one row per pair of runs that stalled. One per stall would multiply the rows
+it is joined with.
 """
 
 SILENCES = {
@@ -47,16 +48,18 @@ SILENCES = {
     "spared_lateness_ns": None,
     "doubted": 0,
 }
-"""What is known of a connection without such a silence. missed: silences that ought to have been
-reaped and were not; came_back: those of them that bytes ended; missed_ns, missed_t: of the worst,
-how long it was overdue and when that ended; reaped_late: reaps too late; spared_lateness_ns:
-lateness of a reap that counts from a final check (null: it counts from the silence); doubted: those
-that nothing but a stall excuses during which the loop was seen to run."""
+"""What is known of a connection without such a silence. missed: silences that ought to
+have been reaped and were not; came_back: those of them that bytes ended; missed_ns,
+missed_t: of the worst, how long it was overdue and when that ended; reaped_late: reaps
+too late; spared_lateness_ns: lateness of a reap that counts from a final check (null:
+it counts from the silence); doubted: those that nothing but a stall excuses during
+which the loop was seen to run.
+"""
 
 
 def overdue_rows(spark: SparkSession, files: list[Facts], least_ns: int) -> DataFrame:
-    """The rows of `RARE` in *files*, without silences that outlasted their timeout by *least_ns* or
-    less.
+    """The rows of `RARE` in *files*, without silences that outlasted their timeout by
+    *least_ns* or less.
     """
     events = read_events(spark, Inputs(files))
     own = F.col("code") == CONFIG
@@ -69,10 +72,12 @@ def overdue_rows(spark: SparkSession, files: list[Facts], least_ns: int) -> Data
 
 
 def unproven_stalls(spark: SparkSession, inputs: Inputs, stalls: Stalls, runs: DataFrame) -> Stalls:
-    """Those of *stalls*, longer than a tick, during which rows of the same run were written.
+    """Those of *stalls*, longer than a tick, during which rows of the same run were
+    written.
 
-    A loop that stands still writes no row. One that was busy with others may: then the stall is
-    true, and yet it proves nothing. Cost: one pass over the rows, of three columns.
+    A loop that stands still writes no row. One that was busy with others may: then the
+    stall is true, and yet it proves nothing. Cost: one pass over the rows, of three
+    columns.
     """
     ticks = {run.index: run.tick_ns for run in inputs.runs}
     rows = [
@@ -102,7 +107,8 @@ def judge_silences(
     runs: DataFrame,
     grace_ns: int,
 ) -> DataFrame:
-    """One row per connection with a silence beyond its timeout and the limit, see `SILENCES`.
+    """One row per connection with a silence beyond its timeout and the limit, see
+    `SILENCES`.
 
     *unproven*: those of *stalls* that `unproven_stalls` found.
     """
@@ -186,12 +192,13 @@ def with_silences(
 def with_backed(spark: SparkSession, lives: DataFrame, stalls: Stalls, grace_ns: int) -> DataFrame:
     """*lives* with what rows before the end tell of it: `hasty` and `outlasted`.
 
-    The timeout that those rows say was in force counts where the end is missing, or says none (a
-    deadline's) or another. `outlasted`: the connection was silent for longer than that and the
-    limit. `hasty`: it was reaped sooner than that, or than its timeout after a final check had
-    spared it. In `gaps` mode short silences leave no row, and a change of the timeout only during
-    a long one, or before such a reap: without that nothing is known. There the row that tells of
-    an open connection says how long it was silent, and since when it was due.
+    The timeout that those rows say was in force counts where the end is missing, or
+    says none (a deadline's) or another. `outlasted`: the connection was silent for
+    longer than that and the limit. `hasty`: it was reaped sooner than that, or than its
+    timeout after a final check had spared it. In `gaps` mode short silences leave no
+    row, and a change of the timeout only during a long one, or before such a reap:
+    without that nothing is known. There the row that tells of an open connection says
+    how long it was silent, and since when it was due.
     """
     known, opened, reaped = F.col("last_timeout_ms"), F.col("ends") == 0, F.col("reaps") > 0
     apart = F.col("end_timeout_ms").isNull() | (F.col("full") & (F.col("end_timeout_ms") != known))
@@ -206,8 +213,8 @@ def with_backed(spark: SparkSession, lives: DataFrame, stalls: Stalls, grace_ns:
     )
     backed = F.when(told | (opened & full), ns(known))
     timeout = F.when(F.col("end_timeout_ms") > 0, ns(F.col("end_timeout_ms")))
-    # A check that spared counts from an instant of the loop's clock, which may lag behind the row's
-    # by up to a tick.
+    # A check that spared counts from an instant of the loop's clock, which may lag
+    # behind the row's by up to a tick.
     after_check = F.greatest(timeout - F.col("tick_ns"), timeout / 2)
     unbacked = timeout.isNotNull() & ((F.col("end_idle_ns") < backed) | (backed == 0))
     hasty = reaped & ((F.col("ended") - F.col("last_averted") < after_check) | unbacked)
@@ -249,20 +256,22 @@ def excuse(
     client: Stalls,
     skew: Callable[[int, int, int], int] = no_skew,
 ) -> DataFrame:
-    """*frame* with `stalled_ns`: how much of the lateness stalls explain, of the server's loop or
-    its client's.
+    """*frame* with `stalled_ns`: how much of the lateness stalls explain, of the
+    server's loop or its client's.
 
-    A stall longer than a tick explains all that it shares with the silence: the clock of silence
-    stood still as well. A shorter one is made up for at once. It explains what it shares with the
-    silence if it began within a tick of the last activity, whose epoch it may have held open; else
-    what it shares with the time in which the reap was overdue.
+    A stall longer than a tick explains all that it shares with the silence: the clock
+    of silence stood still as well. A shorter one is made up for at once. It explains
+    what it shares with the silence if it began within a tick of the last activity,
+    whose epoch it may have held open; else what it shares with the time in which the
+    reap was overdue.
 
     Args:
-        frame: Has run, tick_ns, from and to (ns on the shared timeline; null: nothing to excuse),
-            over (ns, how long before `to` it was due), with *client* also c_run (null: no client).
-            Cardinality: every row once.
+        frame: Has run, tick_ns, from and to (ns on the shared timeline; null: nothing
+            to excuse), over (ns, how long before `to` it was due), with *client* also
+            c_run (null: no client). Cardinality: every row once.
         client: What stood still at both sides at once counts once.
-        skew: (run, c_run, t) -> how far the server's clock is ahead of the client's at t, ns.
+        skew: (run, c_run, t) -> how far the server's clock is ahead of the client's at
+            t, ns.
     """
     rows = [
         (run, c_run, [{"s_from": since, "s_to": to} for since, to in merged])

@@ -1,7 +1,8 @@
-"""The audit's fifth step: connections and their verdicts, summed up into what goes to JSON.
+"""The audit's fifth step: connections and their verdicts, summed up into what goes to
+JSON.
 
-Everything here is small: a row per run and verdict, a row per listener, some offenders of each
-kind.
+Everything here is small: a row per run and verdict, a row per listener, some offenders
+of each kind.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ def sum_up(
     """The summary of *connections*: everything but the result and its reasons.
 
     Args:
-        connections: As `run.written` returns them: one row per connection of the server.
+        connections: As `run.written` returns them: one row per connection of the
+            server.
         joined: What the join found; None: no client was asked for.
         excused_ns: The grace and the flight time that were excused.
     """
@@ -111,8 +113,9 @@ def sum_up(
 
 
 def _hidden(cells: Sequence[Any], server: Inputs, grace_ns: int) -> list[dict[str, float]]:
-    """Timeouts too short for the threshold of their run: a silence may have outlasted timeout, tick
-    and grace, and yet have been too short to be written. One row per threshold, its least timeout.
+    """Timeouts too short for the threshold of their run: a silence may have outlasted
+    timeout, tick and grace, and yet have been too short to be written. One row per
+    threshold, its least timeout.
     """
     runs = {run.index: run for run in server.runs}
     least: dict[float, float] = {}
@@ -170,8 +173,8 @@ def _cells(connections: DataFrame, joined: bool) -> list[Any]:
 
 
 def _lateness(connections: DataFrame, joined: bool) -> dict[str, Any]:
-    """Per listener: connections, reaps, and lateness in seconds as the server logged it and as the
-    client saw it.
+    """Per listener: connections, reaps, and lateness in seconds as the server logged it
+    and as the client saw it.
     """
     columns = ["lateness_ns", *(["seen_lateness_ns"] if joined else [])]
     quantiles = [
@@ -215,8 +218,9 @@ def _lateness(connections: DataFrame, joined: bool) -> dict[str, Any]:
 def _holes(cells: Sequence[Any], server: Inputs) -> int:
     """How many connections left no row although their number was assigned.
 
-    In a run with a hole nothing tells. Of one that does not say with which number it began, or of
-    which the oldest files are gone, the first that was opened in it is the first that is known.
+    In a run with a hole nothing tells. Of one that does not say with which number it
+    began, or of which the oldest files are gone, the first that was opened in it is the
+    first that is known.
     """
     holes = 0
     for run in server.runs:

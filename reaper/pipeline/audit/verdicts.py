@@ -1,7 +1,8 @@
-"""The law of time as one expression over one row per connection. docs/pipeline.md has the table in
-words.
+"""The law of time as one expression over one row per connection. docs/pipeline.md has
+the table in words.
 
-A verdict is the first that applies, worst first, so that every connection has exactly one.
+A verdict is the first that applies, worst first, so that every connection has exactly
+one.
 """
 
 from __future__ import annotations
@@ -37,14 +38,16 @@ VIOLATIONS = ("early", "missed", "late", "lost", "duplicate", "activity_after_en
 
 
 def prepare(frame: DataFrame, grace_ns: int) -> DataFrame:
-    """*frame* (lifetimes with their run, joined with their silences) with what the expression
-    names.
+    """*frame* (lifetimes with their run, joined with their silences) with what the
+    expression names.
 
-    Adds: limit_ns, idle_timeout_ns (null: none in force), lateness_ns (of a reap, stalls included).
+    Adds: limit_ns, idle_timeout_ns (null: none in force), lateness_ns (of a reap,
+    stalls included).
     """
     timeout = F.when(F.col("end_timeout_ms") > 0, ns(F.col("end_timeout_ms")))
     since = F.col("ended") - F.col("end_idle_ns")
-    # Another timeout came into force during the silence: it was due no earlier than that.
+    # Another timeout came into force during the silence: it was due no earlier than
+    # that.
     changed = F.when(timeout.isNotNull() & (F.col("changed") > since), F.col("changed"))
     by_row = F.greatest(
         F.col("ended") - F.greatest(since + timeout, changed), F.col("ended") - F.col("due_ns")

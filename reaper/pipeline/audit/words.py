@@ -1,7 +1,8 @@
-"""What the audit says, in words: its reasons, the story of one connection, the table to read.
+"""What the audit says, in words: its reasons, the story of one connection, the table to
+read.
 
-Nothing is decided here. `run.conclude` decides which reasons hold, and takes each sentence from
-this module.
+Nothing is decided here. `run.conclude` decides which reasons hold, and takes each
+sentence from this module.
 """
 
 from __future__ import annotations
@@ -131,7 +132,9 @@ def closed_by_neither(pairs: int, all_pairs: int) -> str:
 
 
 def clockless(runs: int) -> str:
-    """So many runs have no place on the shared timeline; "" for none. A clause of other reasons."""
+    """So many runs have no place on the shared timeline; "" for none. A clause of other
+    reasons.
+    """
     return f"; {runs} run(s) have no anchors, so their instants cannot be compared" if runs else ""
 
 
@@ -162,7 +165,9 @@ def too_few_paired(
 
 
 def where(row: Any, run: Run, machines: Mapping[int, str]) -> str:
-    """Which server, and when: the journal has a hash of the addresses, and no address."""
+    """Which server, and when: the journal has a hash of the addresses, and no
+    address.
+    """
     began = row.opened if row.opened is not None else row.last_t
     at = f", {instant(began + Timeline.UNIX.offset_ns(run))}" if run.anchors else ""
     return f"server {machines.get(run.writer) or 'without a name'}{at}"
@@ -216,8 +221,8 @@ def story(row: Any, joined: bool) -> str:
 
 
 def as_text(summary: dict[str, Any]) -> str:
-    """The audit as a table to read. Whatever a writer named its listeners or files, a line is a
-    line: what does not print is escaped.
+    """The audit as a table to read. Whatever a writer named its listeners or files, a
+    line is a line: what does not print is escaped.
     """
     total = summary["connections"] + summary["lost_without_a_row"]
     rows = (

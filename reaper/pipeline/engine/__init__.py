@@ -1,5 +1,5 @@
-"""The engines that answer: Spark, started here or wherever the user says, and DuckDB in this
-process.
+"""The engines that answer: Spark, started here or wherever the user says, and DuckDB in
+this process.
 
 One rule: *what the user has set is never set again*.
 """

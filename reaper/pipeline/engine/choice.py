@@ -18,8 +18,8 @@ from .spark import NoJava, NoSpark, check_java, open_session
 CHOICES = ("auto", "spark", "embedded")
 
 WORKED_ON = 4
-"""How much memory a byte of a journal may take while it is judged: 50M rows, 0.9 GB of files, stay
-below 4 GiB.
+"""How much memory a byte of a journal may take while it is judged: 50M rows, 0.9 GB of
+files, stay below 4 GiB.
 """
 
 ENVIRONMENT = (
@@ -47,7 +47,8 @@ def choose(
         asked: One of `CHOICES`.
         only_spark: Why nothing but Spark will do; None: both will.
     Raises:
-        NoSpark: the embedded engine is asked for what it cannot. The message is one line.
+        NoSpark: the embedded engine is asked for what it cannot. The message is one
+            line.
     """
     elsewhere = next((where for where in (*inputs, out) if isinstance(where, Remote)), None)
     named = next((name for name in ENVIRONMENT if os.environ.get(name)), None)
@@ -90,8 +91,8 @@ def no_spark() -> str | None:
 
 
 def bytes_of(inputs: Sequence[Place], enough: int) -> int:
-    """The bytes of all files at and below *inputs*. Once there are more than *enough*, it stops
-    looking.
+    """The bytes of all files at and below *inputs*. Once there are more than *enough*,
+    it stops looking.
     """
     total = 0
     for where in inputs:

@@ -1,9 +1,9 @@
-"""PySpark's DataFrames on DuckDB in this process, as far as the pipeline uses them: no Java, and
-little to start.
+"""PySpark's DataFrames on DuckDB in this process, as far as the pipeline uses them: no
+Java, and little to start.
 
-A frame is a query, text in text, and nothing runs before it is asked for rows; its columns are
-known without asking. What does not fit in memory goes to a temporary directory, and with the
-session.
+A frame is a query, text in text, and nothing runs before it is asked for rows; its
+columns are known without asking. What does not fit in memory goes to a temporary
+directory, and with the session.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ MEMORY_SHARE = 0.5
 
 MOST_MEMORY = 6 << 30
 AS_FILES = "hive_partitioning = false"
-"""Names of folders are names: below `kind=reap/` DuckDB would take the name for the column."""
+"""Names of folders are names: below `kind=reap/` DuckDB would take the name for the
+column.
+"""
 
 LINES = 1 << 24
 """Bytes of a text that are read at once."""
@@ -87,7 +89,9 @@ class Session:
             return cursor.sql(query.replace(OVER, "")).to_arrow_table()
 
     def table(self, query: str, given: Any = None) -> str:
-        """Make a table of the rows of *query*, which may read *given*. Returns the table's name."""
+        """Make a table of the rows of *query*, which may read *given*. Returns the
+        table's name.
+        """
         with self._asked() as cursor:
             self._tables += 1
             if given is not None:
@@ -270,10 +274,11 @@ def _plain(path: Place) -> str:
 
 
 def read_lines(session: Session, paths: Sequence[Place]) -> DataFrame:
-    """The lines of the files *paths*, `.gz` or plain, as `value`. They are read once, and kept.
+    """The lines of the files *paths*, `.gz` or plain, as `value`. They are read once,
+    and kept.
 
-    As Spark has it, a line ends with a line feed, a carriage return or both, and a byte order mark
-    at the beginning of a file is none of it.
+    As Spark has it, a line ends with a line feed, a carriage return or both, and a byte
+    order mark at the beginning of a file is none of it.
     """
     schema = pa.schema([pa.field("value", pa.string())])
 
@@ -298,7 +303,9 @@ def read_lines(session: Session, paths: Sequence[Place]) -> DataFrame:
 
 
 def write_back(frame: DataFrame, target: Place) -> DataFrame:
-    """Write *frame* to Parquet at *target*, over what is there. Returns it as it reads back."""
+    """Write *frame* to Parquet at *target*, over what is there. Returns it as it reads
+    back.
+    """
     directory = Path(str(target))
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)

@@ -1,8 +1,8 @@
 """PySpark's functions, from the engine that answers: one program runs on both.
 
-The rule of this module: *PySpark is imported only where Spark answers*. Product code writes
-`F.col("conn")`, as every Spark program does; what `F` and `Window` are is decided when they are
-asked.
+The rule of this module: *PySpark is imported only where Spark answers*. Product code
+writes `F.col("conn")`, as every Spark program does; what `F` and `Window` are is
+decided when they are asked.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 __all__ = ["F", "Window", "answering", "here", "use"]
 
 ENGINES = {"spark": f"{__package__}.spark", "embedded": f"{__package__}.embedded"}
-"""The modules that do for their engine what PySpark has no word for; both have the same functions.
+"""The modules that do for their engine what PySpark has no word for; both have the same
+functions.
 """
 WORDS = {"spark": "pyspark.sql", "embedded": ENGINES["embedded"]}
 """The modules that have `functions` and `Window`."""
@@ -22,8 +23,8 @@ _answering = "spark"
 
 
 def use(name: str) -> str:
-    """Let the engine *name*, one of `ENGINES`, answer in this process from now on. Returns the one
-    that did before.
+    """Let the engine *name*, one of `ENGINES`, answer in this process from now on.
+    Returns the one that did before.
     """
     global _answering
     before, _answering = _answering, name
@@ -41,7 +42,9 @@ def here() -> Any:
 
 
 class _Answering:
-    """PySpark's module or class *name*, looked up in the engine that answers when it is used."""
+    """PySpark's module or class *name*, looked up in the engine that answers when it is
+    used.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name

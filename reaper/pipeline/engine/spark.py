@@ -1,9 +1,9 @@
-"""One Spark session a command: embedded by default, anywhere the user says; what the user has set
-is never set again.
+"""One Spark session a command: embedded by default, anywhere the user says; what the
+user has set is never set again.
 
-Nothing else here or in the rest of the pipeline knows where Spark runs: no RDD, no `sparkContext`,
-no `_jvm`, no Python on executors, so that Spark Connect and any cluster work unchanged.
-docs/cluster.md has the commands.
+Nothing else here or in the rest of the pipeline knows where Spark runs: no RDD, no
+`sparkContext`, no `_jvm`, no Python on executors, so that Spark Connect and any cluster
+work unchanged. docs/cluster.md has the commands.
 """
 
 from __future__ import annotations
@@ -39,18 +39,19 @@ LEAST_PARTITIONS = 4
 """Spark's own 200 partitions cost a small log half a minute of empty tasks."""
 
 EMBEDDED_HEAP_MB = 3072
-"""Driver and executor in one; with what a JVM takes beside its heap it stays below 4 GiB. Spark's
-own 1 GiB spills.
+"""Driver and executor in one; with what a JVM takes beside its heap it stays below 4
+GiB. Spark's own 1 GiB spills.
 """
 
 PATIENCE_S = 10.0
-"""How long a master may take to answer. Spark itself tries for a minute, Spark Connect for ten,
-both in silence.
+"""How long a master may take to answer. Spark itself tries for a minute, Spark Connect
+for ten, both in silence.
 """
 
 _PORTS = {"sc": 15002, "spark": 7077}
 
-# What the scheduler warns of is why nothing seems to happen: no worker with room, an executor lost.
+# What the scheduler warns of is why nothing seems to happen: no worker with room, an
+# executor lost.
 _LOGGING = """\
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
@@ -71,7 +72,8 @@ _NOISE = (
     b"Picked up JAVA_TOOL_OPTIONS",
     b"spark: WARN DAGScheduler: Failed to cancel job group",
 )
-"""What Java and Spark say whenever they start, or end a stream: nothing that anyone could act on.
+"""What Java and Spark say whenever they start, or end a stream: nothing that anyone
+could act on.
 """
 
 HUGE_METHOD = "spark.sql.codegen.hugeMethodLimit"
@@ -90,7 +92,8 @@ _UNSEEN = (
     "FILE_NOT_EXIST",
     "java.io.FileNotFoundException",
 )
-"""How Spark says that the file this program has just seen, or Spark has just written, is not there.
+"""How Spark says that the file this program has just seen, or Spark has just written,
+is not there.
 """
 
 
@@ -126,8 +129,8 @@ def check_java() -> None:
 
 
 def check_reachable(url: str) -> None:
-    """Make sure that a server listens where *url* (`sc://` or `spark://`, the latter with several
-    hosts) points.
+    """Make sure that a server listens where *url* (`sc://` or `spark://`, the latter
+    with several hosts) points.
 
     Raises:
         NoSpark: none does, or it is not a URL.
@@ -159,18 +162,19 @@ def open_session(
 ) -> Iterator[SparkSession]:
     """Open the session of one command, and stop it on the way out.
 
-    In a program that has a Spark session already, as a notebook has, and without *master*, it is a
-    new session of that Spark: its settings, views and frames are apart, nothing of the program's
-    own session is changed, and nothing is stopped.
+    In a program that has a Spark session already, as a notebook has, and without
+    *master*, it is a new session of that Spark: its settings, views and frames are
+    apart, nothing of the program's own session is changed, and nothing is stopped.
 
     Args:
         name: Shown by Spark.
-        master: A Spark master URL, or `sc://...` for Spark Connect; None: whatever the environment
-            says, else embedded.
-        connect: Whether Spark Connect will do: not where Spark calls Python back, for it would do
-            so at the server.
+        master: A Spark master URL, or `sc://...` for Spark Connect; None: whatever the
+            environment says, else embedded.
+        connect: Whether Spark Connect will do: not where Spark calls Python back, for
+            it would do so at the server.
     Raises:
-        NoSpark: Spark cannot start here, or does not see the files that this program sees.
+        NoSpark: Spark cannot start here, or does not see the files that this program
+            sees.
     """
     if master is not None and not re.match(
         r"sc://|spark://|k8s://|yarn$|local(-cluster)?(\[.*\])?$", master
@@ -219,7 +223,9 @@ def open_session(
 
 
 def _open_already() -> SparkSession | None:
-    """The session that this program has opened by itself; None: it has none, or stopped it."""
+    """The session that this program has opened by itself; None: it has none, or stopped
+    it.
+    """
     if "pyspark" not in sys.modules:
         return None
     from pyspark.sql import SparkSession
@@ -230,7 +236,9 @@ def _open_already() -> SparkSession | None:
 
 @contextmanager
 def _without_noise() -> Iterator[None]:
-    """Keep `_NOISE` off standard error as long as a Java lives that is started within."""
+    """Keep `_NOISE` off standard error as long as a Java lives that is started
+    within.
+    """
     sys.stderr.flush()
     ours = os.dup(2)
     read, write = os.pipe()
@@ -298,10 +306,12 @@ def read_lines(session: SparkSession, paths: Sequence[Place]) -> DataFrame:
 
 
 def write_back(frame: DataFrame, target: Place) -> DataFrame:
-    """Write *frame* to Parquet at *target*, over what is there. Returns it as it reads back.
+    """Write *frame* to Parquet at *target*, over what is there. Returns it as it reads
+    back.
 
     Raises:
-        NoSpark: some of it did not come back: executors wrote it where the driver does not look.
+        NoSpark: some of it did not come back: executors wrote it where the driver does
+            not look.
     """
     from pyspark.sql import Observation
     from pyspark.sql.functions import count, lit
@@ -325,8 +335,8 @@ def write_back(frame: DataFrame, target: Place) -> DataFrame:
 
 
 def together(*questions: Callable[[], Any]) -> list[Any]:
-    """Ask all *questions* at once, and return their answers in order. While one runs, Spark plans
-    the next.
+    """Ask all *questions* at once, and return their answers in order. While one runs,
+    Spark plans the next.
 
     Raises:
         Exception: what the first of them that failed raised, once all have ended.
@@ -338,16 +348,17 @@ def together(*questions: Callable[[], Any]) -> list[Any]:
 def compile_what_runs(session: SparkSession) -> None:
     """Let Spark write no method that is longer than Java compiles.
 
-    A question of many columns becomes one method, which Java would interpret: tens of times slower.
-    Beyond the limit Spark takes a step at a time, in short methods. What the user has set stays.
+    A question of many columns becomes one method, which Java would interpret: tens of
+    times slower. Beyond the limit Spark takes a step at a time, in short methods. What
+    the user has set stays.
     """
     if HUGE_METHOD not in session.conf.getAll:
         session.conf.set(HUGE_METHOD, str(COMPILED_BYTES))
 
 
 def expect(session: SparkSession, rows: int) -> None:
-    """Settle the number of shuffle partitions for about *rows* rows. Adaptive execution can only
-    make it smaller.
+    """Settle the number of shuffle partitions for about *rows* rows. Adaptive execution
+    can only make it smaller.
 
     Asked once per session; what the user has set stays.
     """
@@ -357,8 +368,8 @@ def expect(session: SparkSession, rows: int) -> None:
 
 
 def _of_driver(scratch: Path, master: str | None) -> dict[str, str]:
-    """Properties for a driver that is started here, but for those that the user's own configuration
-    names.
+    """Properties for a driver that is started here, but for those that the user's own
+    configuration names.
     """
     import pyspark
 
@@ -397,8 +408,8 @@ def memory_mb() -> int:
 
 
 def line_of(error: Exception) -> str:
-    """The one line of *error* that says what happened: that of the Java exception, where there is
-    one.
+    """The one line of *error* that says what happened: that of the Java exception,
+    where there is one.
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [
         type(error).__name__

@@ -1,8 +1,9 @@
 """PySpark's columns and functions as SQL of DuckDB, as far as the pipeline uses them.
 
-The rule of this module: *the answer is Spark's, or an error*. Where the two differ (the type of a
-sum, the place of nulls, the index of a lambda), what is written here gives Spark's; what is missing
-is an AttributeError and no guess. `tests/pipeline/test_engines.py` asks both.
+The rule of this module: *the answer is Spark's, or an error*. Where the two differ (the
+type of a sum, the place of nulls, the index of a lambda), what is written here gives
+Spark's; what is missing is an AttributeError and no guess.
+`tests/pipeline/test_engines.py` asks both.
 """
 
 from __future__ import annotations
@@ -106,8 +107,8 @@ def _operator(sql: str) -> Callable[[Column, Any], Column]:
 
 
 class Column:
-    """An expression. *label*: what it is called in a frame; *members*: of a struct, or of what is
-    unnested.
+    """An expression. *label*: what it is called in a frame; *members*: of a struct, or
+    of what is unnested.
     """
 
     __slots__ = ("_cases", "label", "members", "sql")
@@ -207,7 +208,9 @@ class Window:
 
 
 def ordered(columns: Iterable[Any]) -> str:
-    """*columns* for an ORDER BY: nulls come first, as in Spark, and last where it descends."""
+    """*columns* for an ORDER BY: nulls come first, as in Spark, and last where it
+    descends.
+    """
     return ", ".join(
         sql if sql.endswith(" NULLS LAST") else f"{sql} NULLS FIRST" for sql in sqls(columns)
     )
@@ -231,8 +234,8 @@ def lit(value: Any) -> Column:
 
 
 def expr(sql: str) -> Column:
-    """An expression of Spark's SQL, of which a few words are other ones here, and a filtered sum
-    another type.
+    """An expression of Spark's SQL, of which a few words are other ones here, and a
+    filtered sum another type.
     """
     translated = re.sub(r"\bdiv\b", "//", re.sub(r"\bat\b", '"at"', sql)).replace(
         "max_by(", "arg_max_null("
@@ -283,8 +286,8 @@ def try_to_timestamp(column: Any, pattern: Column | None = None) -> Column:
 
 
 def xxhash64(*columns: Any) -> Column:
-    """A hash of text. It is another number than Spark's, as good for telling values apart: no
-    answer may hold one.
+    """A hash of text. It is another number than Spark's, as good for telling values
+    apart: no answer may hold one.
     """
     return Column(f"CAST(hash({', '.join(sqls(columns))}) >> 1 AS BIGINT)")
 

@@ -1,11 +1,11 @@
-"""The feed: what the stream reads. A file of a journal enters it whole, once, after its check, and
-in a fixed order.
+"""The feed: what the stream reads. A file of a journal enters it whole, once, after its
+check, and in a fixed order.
 
-Spark's file source would stop for ever at one bad file, forget files older than a week, stumble
-when retention deletes what it has listed, and drop what its watermark calls late, uncounted. So it
-reads a directory made for it: each step puts the rows of some checked files into that, and is
-written down in the ledger before the stream sees it. A kill at any instant leaves a step either
-done or not begun.
+Spark's file source would stop for ever at one bad file, forget files older than a week,
+stumble when retention deletes what it has listed, and drop what its watermark calls
+late, uncounted. So it reads a directory made for it: each step puts the rows of some
+checked files into that, and is written down in the ledger before the stream sees it. A
+kill at any instant leaves a step either done or not begun.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from ..read.runs import Facts
 from .ledger import Ledger, ServerRead, open_ledger
 
 MARKER = "marker"
-"""Kind of the row that lets the last windows and sessions out: far ahead, so that nothing waits
-behind it.
+"""Kind of the row that lets the last windows and sessions out: far ahead, so that
+nothing waits behind it.
 """
 
 CHANGE = KINDS[CONFIG]
-"""Kind of a row that reports a change of a connection's timeout, and nothing else: it is at the
-latest activity.
+"""Kind of a row that reports a change of a connection's timeout, and nothing else: it
+is at the latest activity.
 """
 
 COUNTS = ("opened", "reaped", "closed", "averted", "overdue")
@@ -70,8 +70,8 @@ _READ = (
 )
 
 STEP_ROWS = 1_000_000
-"""Rows of a step, about, and of a file of it: bounds the memory of a catch-up. No step is smaller
-than one file.
+"""Rows of a step, about, and of a file of it: bounds the memory of a catch-up. No step
+is smaller than one file.
 """
 
 NEVER = 1 << 63
@@ -88,16 +88,17 @@ class _Found(NamedTuple):
 
 
 class Feed:
-    """The feed of one output directory. One process at a time: the caller holds the lock.
+    """The feed of one output directory. One process at a time: the caller holds the
+    lock.
 
     Args:
         out: Holds `feed/` and the ledger; made if missing.
-        directories: Journals, searched recursively at each step, but for hidden names and *out*
-            itself.
+        directories: Journals, searched recursively at each step, but for hidden names
+            and *out* itself.
         delay_ns: How far behind the newest row of earlier steps a row may be.
     Raises:
-        Fault: *out* was begun with other *settings*, or cannot be gone on from. Nothing was
-            changed.
+        Fault: *out* was begun with other *settings*, or cannot be gone on from. Nothing
+            was changed.
     """
 
     def __init__(
@@ -115,7 +116,8 @@ class Feed:
         self._delay_us = delay_ns // 1000
         self._now_ns = now_ns
         self._looked_at: dict[str, tuple[int, int, int]] = {}
-        """path -> size, mtime, until (Unix ns): not looked at again before, unless it has changed.
+        """path -> size, mtime, until (Unix ns): not looked at again before, unless it
+        has changed.
         """
         self.quarantined: dict[str, str] = {}
         """path -> why it was put aside when it was looked at."""
@@ -133,11 +135,12 @@ class Feed:
         return None if self.ledger.horizon is None else self.ledger.horizon - self._delay_us
 
     def admit(self) -> int:
-        """Take the next files, the oldest first, about `STEP_ROWS` rows. Returns how many files; 0:
-        nothing is new.
+        """Take the next files, the oldest first, about `STEP_ROWS` rows. Returns how
+        many files; 0: nothing is new.
 
-        A file that the watermark of this step would make late is taken with it, however many rows
-        that are. Files that fail the check are put aside with a reason; their rows enter nothing.
+        A file that the watermark of this step would make late is taken with it, however
+        many rows that are. Files that fail the check are put aside with a reason; their
+        rows enter nothing.
         """
         waiting = sorted(self._fresh(), key=lambda found: found.last)
         count = max(
@@ -183,7 +186,9 @@ class Feed:
         return len(chosen)
 
     def mark(self) -> None:
-        """Let everything out: no server writes any more. Rows that come all the same are late."""
+        """Let everything out: no server writes any more. Rows that come all the same
+        are late.
+        """
         ledger = self.ledger
         if ledger.newest is None or ledger.horizon != ledger.newest:
             return
@@ -240,8 +245,8 @@ class Feed:
         return fresh
 
     def _check_ahead(self, found: _Found, newest: int) -> None:
-        """Refuse *found* for now, if its *newest* row (Unix us) would make the rows of all others
-        late.
+        """Refuse *found* for now, if its *newest* row (Unix us) would make the rows of
+        all others late.
         """
         ahead_us = newest - self._now_ns() // 1000 - self._delay_us
         if ahead_us > 0:
@@ -259,7 +264,9 @@ class Feed:
     def _take(
         self, found: _Found, table: pa.Table, newest: int | None, watermark: int | None
     ) -> pa.Table:
-        """Note in the ledger that *found* was read. The rows of *table* that are not late."""
+        """Note in the ledger that *found* was read. The rows of *table* that are not
+        late.
+        """
         facts, ledger = found.facts, self.ledger
         ledger.note(found.facts.run, found.facts.serial, facts.dropped)
         if facts.server:
@@ -303,8 +310,8 @@ class Feed:
         tables.clear()
 
     def _commit(self, tables: list[pa.Table]) -> None:
-        """Put the step in place: the rest of its rows under a hidden name, then the ledger, then
-        the name that the stream sees.
+        """Put the step in place: the rest of its rows under a hidden name, then the
+        ledger, then the name that the stream sees.
         """
         if any(table.num_rows for table in tables):
             self._write(tables)
@@ -313,8 +320,8 @@ class Feed:
         self._settle()
 
     def _settle(self) -> None:
-        """Make feed and ledger agree after a kill: show what the ledger has and the stream does not
-        see yet, delete what it has not.
+        """Make feed and ledger agree after a kill: show what the ledger has and the
+        stream does not see yet, delete what it has not.
         """
         for path in self.directory.glob(".[0-9]*"):
             if int(path.name[1:]) <= self.ledger.step:
@@ -326,8 +333,8 @@ class Feed:
 
 
 def rows_of(facts: Facts, run: int) -> pa.Table:
-    """The rows of connections in one good file, as `FEED` has them: on the wall clock, and with
-    what its metadata says.
+    """The rows of connections in one good file, as `FEED` has them: on the wall clock,
+    and with what its metadata says.
 
     Raises:
         Refused: they have no wall-clock time.
@@ -364,8 +371,8 @@ def rows_of(facts: Facts, run: int) -> pa.Table:
         "full": pa.repeat(pa.scalar(facts.mode == "full"), count),
         "tick_ns": pa.repeat(pa.scalar(facts.tick_ns, pa.int64()), count),
     }
-    # Of a writer's own rows two are a connection's: a change of its timeout, which is an event, and
-    # that it is still open, which is none.
+    # Of a writer's own rows two are a connection's: a change of its timeout, which is
+    # an event, and that it is still open, which is none.
     changed = pc.and_(pc.is_valid(table["timeout_ms"]), pc.is_null(table["idle_sum_ns"]))
     mine = pc.or_(pc.invert(own), changed)
     return pa.table(columns, schema=FEED).filter(mine)

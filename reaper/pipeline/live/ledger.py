@@ -1,9 +1,9 @@
-"""What has entered the feed: one JSON file, put in place whole by each step. The caller has locked
-the directory.
+"""What has entered the feed: one JSON file, put in place whole by each step. The caller
+has locked the directory.
 
-One rule: *memory is what the last commit says, or ahead of it by one step*. A kill at any instant
-leaves the step whole or not begun. Files are known by their run and number, so that it does not
-grow with their count.
+One rule: *memory is what the last commit says, or ahead of it by one step*. A kill at
+any instant leaves the step whole or not begun. Files are known by their run and number,
+so that it does not grow with their count.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ class ServerRead:
 
 @dataclass
 class Ledger:
-    """The ledger of one output. Instants are Unix time in us unless they say otherwise."""
+    """The ledger of one output. Instants are Unix time in us unless they say
+    otherwise.
+    """
 
     settings: dict[str, int]
     """The settings of this output, which never change."""
@@ -61,7 +63,9 @@ class Ledger:
     late: dict[str, int] = field(default_factory=dict)
     """listener -> rows that came later than the delay allows."""
     names: dict[str, int] = field(default_factory=dict)
-    """name of a server, as its files have it -> newest, Unix ns: of its own rows too."""
+    """name of a server, as its files have it -> newest, Unix ns: of its own rows
+    too.
+    """
 
     @property
     def rows(self) -> int:
@@ -70,8 +74,8 @@ class Ledger:
 
     @property
     def missing_files(self) -> int:
-        """How many files were gone before they were read, or have yet to come: holes among the
-        serials of a run.
+        """How many files were gone before they were read, or have yet to come: holes
+        among the serials of a run.
         """
         return sum(
             after[0] - before[1] - 1
@@ -91,8 +95,8 @@ class Ledger:
         )
 
     def note(self, run: str, serial: int, dropped: int) -> None:
-        """Note that file *serial* of *run* was read now, and not before; by then its writer had
-        *dropped* rows.
+        """Note that file *serial* of *run* was read now, and not before; by then its
+        writer had *dropped* rows.
         """
         read = self.runs.setdefault(run, RunRead())
         read.dropped = max(read.dropped, dropped)
@@ -105,8 +109,8 @@ class Ledger:
         read.serials = merged
 
     def commit(self, out: Path) -> None:
-        """Put the ledger in place below *out*. When this returns all of it is on the disk, or
-        nothing.
+        """Put the ledger in place below *out*. When this returns all of it is on the
+        disk, or nothing.
         """
         write_text(out / NAME, json.dumps(asdict(self)))
         sync(out)
@@ -116,8 +120,8 @@ def open_ledger(out: Path, settings: dict[str, int]) -> Ledger:
     """The ledger in *out*, or a new one if there is none.
 
     Raises:
-        Fault: it was begun with other *settings*, is damaged, or of another release. Nothing was
-            changed.
+        Fault: it was begun with other *settings*, is damaged, or of another release.
+            Nothing was changed.
     """
     path = out / NAME
     if not path.exists():

@@ -1,8 +1,9 @@
-"""The page of `live`: one HTML file that asks for itself again every few seconds, and loads nothing
-else.
+"""The page of `live`: one HTML file that asks for itself again every few seconds, and
+loads nothing else.
 
-It is drawn from the tables as they lie there, so it is the same after a restart. A reader should
-see at a glance what is open, what has gone silent, and whether what he sees is whole and fresh.
+It is drawn from the tables as they lie there, so it is the same after a restart. A
+reader should see at a glance what is open, what has gone silent, and whether what he
+sees is whole and fresh.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ REFRESH_LEAST = 2
 
 
 def render(summary: dict[str, Any], out: Path, every_ns: int) -> str:
-    """The page as HTML. *every_ns*: how often a step is made; the browser asks no more often than
-    that.
+    """The page as HTML. *every_ns*: how often a step is made; the browser asks no more
+    often than that.
     """
     refresh = max(REFRESH_LEAST, round(every_ns / 1e9))
     width_us = round(summary["window_s"] * 1e6)
@@ -192,8 +193,8 @@ def _charts(
 
 
 def _level(now: int, opened: list[float], reaped: list[float], closed: list[float]) -> list[float]:
-    """How many connections were open at the end of each window, counted back from *now*; never
-    below zero.
+    """How many connections were open at the end of each window, counted back from
+    *now*; never below zero.
     """
     level = float(now)
     result = []

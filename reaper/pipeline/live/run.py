@@ -1,10 +1,10 @@
-"""A growing journal followed with Structured Streaming: figures per window, and who has gone
-silent.
+"""A growing journal followed with Structured Streaming: figures per window, and who has
+gone silent.
 
-A row carries the timeout in force, so a connection's session ends, by `session_window` with a gap
-per row, when that has passed and no row of its came: what a reaper far away decided locally is
-decided again here, across all servers, on event time. One loop: admit files to the feed, let both
-queries finish, keep the tables, draw the page.
+A row carries the timeout in force, so a connection's session ends, by `session_window`
+with a gap per row, when that has passed and no row of its came: what a reaper far away
+decided locally is decided again here, across all servers, on event time. One loop:
+admit files to the feed, let both queries finish, keep the tables, draw the page.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ from .status import status
 from .tables import FEED, idle, keep_sessions, keep_windows, windows
 
 POLL = "200 milliseconds"
-"""How often a query looks for a new feed file: a listing of a directory that is mostly empty."""
+"""How often a query looks for a new feed file: a listing of a directory that is mostly
+empty.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +51,14 @@ class Settings:
     for_ns: int | None = 0
     """How long; 0: once through what is there; None: until it is stopped."""
     drain: bool = False
-    """At the end: no server writes any more, so let the last windows and sessions out."""
+    """At the end: no server writes any more, so let the last windows and sessions
+    out.
+    """
     expected: tuple[str, ...] = ()
     """Names of servers that ought to write."""
     within_ns: int = WITHIN_NS
-    """How long one of them may be silent: behind this machine's clock, or, once through, behind the
-    newest of all.
+    """How long one of them may be silent: behind this machine's clock, or, once
+    through, behind the newest of all.
     """
 
 
@@ -66,21 +70,22 @@ def follow(
     stop: Event | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Process what is there and what comes; go on later from where *out* stopped, whatever stopped
-    it.
+    """Process what is there and what comes; go on later from where *out* stopped,
+    whatever stopped it.
 
-    Below *out*: `windows/` and `idle/` (Parquet, plain files: what is visible counts, each row
-    once), `live.html`, `live.json` (the summary, after each step); its own: `feed/`, `checkpoint/`,
-    `ledger.json`, `.lock`.
+    Below *out*: `windows/` and `idle/` (Parquet, plain files: what is visible counts,
+    each row once), `live.html`, `live.json` (the summary, after each step); its own:
+    `feed/`, `checkpoint/`, `ledger.json`, `.lock`.
 
     Args:
         stop: Set it to end after the step that is being done.
     Returns:
         The summary, see `status.status`.
     Raises:
-        Fault: another process works on *out*, it was begun with another window or delay, or its
-            ledger is no good. Nothing was changed.
-        StreamFailed: Spark gave up; what was committed stays, and the next run goes on from there.
+        Fault: another process works on *out*, it was begun with another window or
+            delay, or its ledger is no good. Nothing was changed.
+        StreamFailed: Spark gave up; what was committed stays, and the next run goes on
+            from there.
     """
     out = out.resolve()
     out.mkdir(parents=True, exist_ok=True)
@@ -134,8 +139,8 @@ class StreamFailed(Exception):
 
 @contextmanager
 def _writing() -> Iterator[None]:
-    """Turn a failure to write into one line that ends the run. The step is then in the ledger
-    whole, or not begun.
+    """Turn a failure to write into one line that ends the run. The step is then in the
+    ledger whole, or not begun.
     """
     try:
         yield
@@ -147,8 +152,8 @@ def _writing() -> Iterator[None]:
 
 @contextmanager
 def _queries(spark: SparkSession, out: Path, settings: Settings) -> Iterator[list[StreamingQuery]]:
-    """Start both queries. They run through: one that was started anew for each step would load its
-    whole state each time.
+    """Start both queries. They run through: one that was started anew for each step
+    would load its whole state each time.
     """
     events = (
         spark.readStream.schema(FEED)
@@ -184,7 +189,9 @@ def _queries(spark: SparkSession, out: Path, settings: Settings) -> Iterator[lis
 
 
 def _finish(queries: list[StreamingQuery], feed: Feed) -> None:
-    """Wait until every query has committed all of the feed, then delete the feed's files."""
+    """Wait until every query has committed all of the feed, then delete the feed's
+    files.
+    """
     for query in queries:
         query.processAllAvailable()
     feed.forget()

@@ -1,5 +1,5 @@
-"""What the page and the summary say, counted from the tables as they lie there: nothing that a
-restart could forget.
+"""What the page and the summary say, counted from the tables as they lie there: nothing
+that a restart could forget.
 """
 
 from __future__ import annotations
@@ -49,13 +49,15 @@ def _asked(directory: Path, question: str) -> list[dict[str, Any]]:
 
 
 def windows(out: Path, window_us: int) -> list[dict[str, Any]]:
-    """The rows of the newest `SHOWN` windows by start, then listener; `start` in Unix us."""
+    """The rows of the newest `SHOWN` windows by start, then listener; `start` in Unix
+    us.
+    """
     return _asked(out / "windows", _WINDOWS.format(span_us=SHOWN * window_us))
 
 
 def gone_silent(out: Path, window_us: int) -> list[dict[str, Any]]:
-    """Idle sessions per listener and the window (`start`, Unix us) in which their timeout had
-    passed.
+    """Idle sessions per listener and the window (`start`, Unix us) in which their
+    timeout had passed.
     """
     return _asked(out / "idle", _SILENT.format(window_us=window_us))
 
@@ -69,10 +71,10 @@ def status(
 ) -> dict[str, Any]:
     """The summary: what was read, what was kept apart, what came of it.
 
-    `complete` is false where rows are missing from the tables: they came too late, their file was
-    put aside or gone, their writer dropped them, or an expected server is *silent*. Instants are
-    Unix seconds, null before the first row. Windows that end at or before `final_until` no longer
-    change; sessions are written once they cannot.
+    `complete` is false where rows are missing from the tables: they came too late,
+    their file was put aside or gone, their writer dropped them, or an expected server
+    is *silent*. Instants are Unix seconds, null before the first row. Windows that end
+    at or before `final_until` no longer change; sessions are written once they cannot.
     """
     ledger = feed.ledger
     totals = {row.pop("listener"): row for row in _asked(out / "windows", _TOTALS)}

@@ -1,8 +1,8 @@
-"""What the stream computes, and how it is kept: the same functions for a stream and for a frame
-that stands still.
+"""What the stream computes, and how it is kept: the same functions for a stream and for
+a frame that stands still.
 
-`windows` and `idle` are pure: of a frame that holds all of the feed they are the answer that the
-stream must come to. The sinks may be given a batch twice; it counts once.
+`windows` and `idle` are pure: of a frame that holds all of the feed they are the answer
+that the stream must come to. The sinks may be given a batch twice; it counts once.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from .feed import CHANGE, COUNTS, MARKER
 from .feed import FEED as _FEED
 
 PART_ROWS = 250_000
-"""Rows after which the sessions go on in a new file: few files, and no batch rewrites more than
-this.
+"""Rows after which the sessions go on in a new file: few files, and no batch rewrites
+more than this.
 """
 
 BATCH = b"reaper.batch"
@@ -33,24 +33,24 @@ FEED: StructType = from_arrow_schema(_FEED)
 """`feed.FEED`, as Spark says it."""
 
 IN_USE_GAP = "1 minute"
-"""How long a session waits after a row without a timeout: whatever it is, silence is no idleness
-then.
+"""How long a session waits after a row without a timeout: whatever it is, silence is no
+idleness then.
 """
 
 ENDED, IDLE, IN_USE = "ended", "idle", "in_use"
-"""How a session of activity ended: closed within it; no row for its timeout; no timeout in force at
-its last row.
+"""How a session of activity ended: closed within it; no row for its timeout; no timeout
+in force at its last row.
 """
 
 
 def windows(events: DataFrame, window_ns: int, delay_ns: int) -> DataFrame:
-    """Figures per window and listener. Grain: one row per (start, listener); event time; for
-    `update` or static frames.
+    """Figures per window and listener. Grain: one row per (start, listener); event
+    time; for `update` or static frames.
 
-    Columns: start, end, listener, opened, reaped, closed, averted, overdue (rows that end a silence
-    which outlasted its timeout by more than a tick, other than reaps: missed by the reaper, or
-    averted; exact in both modes of a journal, for timeouts above its threshold), max_lateness_ns
-    (null: nothing was reaped).
+    Columns: start, end, listener, opened, reaped, closed, averted, overdue (rows that
+    end a silence which outlasted its timeout by more than a tick, other than reaps:
+    missed by the reaper, or averted; exact in both modes of a journal, for timeouts
+    above its threshold), max_lateness_ns (null: nothing was reaped).
     """
     kind = F.col("kind")
     silence = F.col("idle_ns") > ns(F.col("timeout_ms")) + F.col("tick_ns")
@@ -73,18 +73,18 @@ def windows(events: DataFrame, window_ns: int, delay_ns: int) -> DataFrame:
 
 
 def idle(events: DataFrame, delay_ns: int) -> DataFrame:
-    """Sessions of activity, each ended by a silence of the timeout in force. Grain: one row per
-    session; append.
+    """Sessions of activity, each ended by a silence of the timeout in force. Grain: one
+    row per session; append.
 
-    Key: run, conn, started. Columns: listener, last (its last row), outcome (see `ENDED`),
-    idle_from (its last row + the timeout; null unless idle), rows, certain (written in `full` mode;
-    in `gaps` mode brief pauses leave no row, and an idle connection may only be one that never
-    paused for long).
+    Key: run, conn, started. Columns: listener, last (its last row), outcome (see
+    `ENDED`), idle_from (its last row + the timeout; null unless idle), rows, certain
+    (written in `full` mode; in `gaps` mode brief pauses leave no row, and an idle
+    connection may only be one that never paused for long).
 
-    A row reports the timeout in force before it; what is in force after it only the next row tells:
-    in `full` mode the row of a change, which makes the session longer, never shorter. Reaps end a
-    session that still lasts, and open none: who has gone silent is decided here. What was averted
-    is decided by the next row.
+    A row reports the timeout in force before it; what is in force after it only the
+    next row tells: in `full` mode the row of a change, which makes the session longer,
+    never shorter. Reaps end a session that still lasts, and open none: who has gone
+    silent is decided here. What was averted is decided by the next row.
     """
     kind, timeout = F.col("kind"), F.col("timeout_ms")
     over = kind.isin("reap", "close_peer", "close_app")
@@ -104,9 +104,9 @@ def idle(events: DataFrame, delay_ns: int) -> DataFrame:
             F.count(F.when(~kind.isin("reap", CHANGE), 1)).alias("rows"),
             F.count(F.when(kind == MARKER, 1)).alias("markers"),
             F.max(F.when(over, 1).otherwise(0)).alias("over"),
-            # Fixed-width, and the same whatever the order of rows: the flag rides in the lowest
-            # bits of the instant. A change is at the instant of the activity before it, and later;
-            # of several, that to no timeout counts.
+            # Fixed-width, and the same whatever the order of rows: the flag rides in
+            # the lowest bits of the instant. A change is at the instant of the activity
+            # before it, and later; of several, that to no timeout counts.
             F.max(
                 F.unix_micros("at") * 4
                 + F.when(kind == CHANGE, 2).otherwise(0)
@@ -136,8 +136,8 @@ def idle(events: DataFrame, delay_ns: int) -> DataFrame:
 
 
 def keep_windows(directory: Path, batch: DataFrame, _: int = 0) -> None:
-    """Write the windows of *batch* over those that *directory* has: one file per day, each window
-    once.
+    """Write the windows of *batch* over those that *directory* has: one file per day,
+    each window once.
     """
     changed = batch.toArrow()  # always: it is this that makes Spark commit its state
     days = pc.floor_temporal(changed["start"], unit="day").cast(pa.date32())
@@ -163,8 +163,8 @@ def _keys(windows: pa.Table) -> list[tuple[int, str | None]]:
 
 
 def keep_sessions(directory: Path, batch: DataFrame, number: int) -> None:
-    """Append the sessions of batch *number* to the newest file in *directory*, or to a new one. A
-    batch given twice counts once.
+    """Append the sessions of batch *number* to the newest file in *directory*, or to a
+    new one. A batch given twice counts once.
     """
     rows = batch.toArrow()  # always, as above
     parts = sorted(directory.glob("[0-9]*.parquet"))
@@ -187,7 +187,9 @@ def keep_sessions(directory: Path, batch: DataFrame, number: int) -> None:
 
 
 def write_atomically(table: pa.Table, path: Path) -> None:
-    """Put *table* in place as one Parquet file: a reader sees the old file or the new one."""
+    """Put *table* in place as one Parquet file: a reader sees the old file or the new
+    one.
+    """
     hidden = path.with_name(f".{path.name}")
     pq.write_table(table, hidden, compression="zstd")
     sync(hidden)

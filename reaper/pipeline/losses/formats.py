@@ -1,7 +1,9 @@
-"""What each proxy logs of a request whose connection the server closed before it answered.
+"""What each proxy logs of a request whose connection the server closed before it
+answered.
 
-The rule of this module: *a pattern names what the proxy knows*. A connection that was refused, a
-timeout, or half an answer are failures of other kinds, wherever the log has a word for it.
+The rule of this module: *a pattern names what the proxy knows*. A connection that was
+refused, a timeout, or half an answer are failures of other kinds, wherever the log has
+a word for it.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ NS = 10**9
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """How one kind of proxy logs its requests. Fields are those of `access_logs.Format`."""
+    """How one kind of proxy logs its requests. Fields are those of
+    `access_logs.Format`.
+    """
 
     blind: str
     """What it cannot show."""
@@ -38,7 +42,9 @@ class Losses:
     """How long the last server was asked, s; empty: as long as the request took."""
     request: str = ""
     saved: str = ""
-    """A pattern of lines of requests that were lost once, and answered at another try."""
+    """A pattern of lines of requests that were lost once, and answered at another
+    try.
+    """
     own: str | None = None
     """A line of the same file that is no request; None: there are none."""
     closes: str = ""

@@ -1,9 +1,10 @@
-"""The requests of a proxy's log, the silence before each on its connection to the server, and those
-that were lost to an idle close.
+"""The requests of a proxy's log, the silence before each on its connection to the
+server, and those that were lost to an idle close.
 
-A proxy that keeps connections takes the one that was used last. So its pool is a stack: the answer
-that put a connection back, and the request that took it, are a pair of brackets. Counting brackets
-tells the pairs, and a pair tells the silence; no log names the connection.
+A proxy that keeps connections takes the one that was used last. So its pool is a stack:
+the answer that put a connection back, and the request that took it, are a pair of
+brackets. Counting brackets tells the pairs, and a pair tells the silence; no log names
+the connection.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ ANSWERED, LOST, FAILED = "answered", "lost", "failed"
 """Outcomes: `lost` is one whose server closed at once, instead of answering."""
 
 AT_ONCE_S = 0.5
-"""A close and a request that crossed meet within a round trip. A server that closes later had begun
-to work."""
+"""A close and a request that crossed meet within a round trip. A server that closes
+later had begun to work.
+"""
 
 BAND = 0.1
 BAND_S = 0.5
@@ -53,13 +55,15 @@ REQUESTS: pa.Schema = pa.schema(
         ("outcome", pa.string()),
     ]
 )
-"""What `losses` gives. Grain: one row per request that went to a server. Unix ns; silence_ns: before
-it on its connection, null on a new one."""
+"""What `losses` gives. Grain: one row per request that went to a server. Unix ns;
+silence_ns: before it on its connection, null on a new one.
+"""
 
 
 def parsed(lines: DataFrame, name: str) -> DataFrame:
-    """*lines* (`value`) of format *name*: upstream, start_ns, end_ns, outcome, saved, and `kind`: 0
-    a request that went to a server, 1 another line of such a log, 2 none of it.
+    """*lines* (`value`) of format *name*: upstream, start_ns, end_ns, outcome, saved,
+    and `kind`: 0 a request that went to a server, 1 another line of such a log, 2 none
+    of it.
     """
     known, line = KNOWN[name], F.col("value")
 
@@ -113,7 +117,8 @@ def parsed(lines: DataFrame, name: str) -> DataFrame:
 def with_silence(requests: DataFrame) -> DataFrame:
     """*requests* (upstream, start_ns, end_ns, outcome) as `REQUESTS`.
 
-    A request takes the connection that was put back last; one that was lost puts none back.
+    A request takes the connection that was put back last; one that was lost puts none
+    back.
     """
     taken = requests.select(
         "upstream",
@@ -156,7 +161,8 @@ def losses(
     """Ask the logs *paths* of format *name*; returns what goes to JSON.
 
     Args:
-        idle_s: How long the proxy keeps an idle connection to a server; None: its default.
+        idle_s: How long the proxy keeps an idle connection to a server; None: its
+            default.
     """
     known = KNOWN[name]
     lines = here().read_lines(spark, paths).where(F.trim("value") != "")
@@ -234,8 +240,8 @@ def losses(
 
 
 def idle_band(silences: Sequence[float | None]) -> list[float]:
-    """Those of *silences* that lie in the band with the most of them: a server closes after the
-    same silence each time. A new connection (None) cannot have been idle.
+    """Those of *silences* that lie in the band with the most of them: a server closes
+    after the same silence each time. A new connection (None) cannot have been idle.
     """
     known = sorted(each for each in silences if each is not None)
     best = (0, 0)

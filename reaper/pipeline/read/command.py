@@ -1,5 +1,5 @@
-"""What most commands ask: the flags `--events` and `--client`, the request that a command makes of
-its arguments, and how what it names is read.
+"""What most commands ask: the flags `--events` and `--client`, the request that a
+command makes of its arguments, and how what it names is read.
 """
 
 from __future__ import annotations
@@ -86,7 +86,8 @@ class Request:
 
     @classmethod
     def of(cls, name: str, arguments: argparse.Namespace) -> Request:
-        """The request of the command *name*, whose parser has the flags of `add_inputs`.
+        """The request of the command *name*, whose parser has the flags of
+        `add_inputs`.
 
         Raises:
             Fault: nothing lies between `--from` and `--to`.
@@ -111,11 +112,14 @@ class Request:
 
     @property
     def elsewhere(self) -> list[Remote]:
-        """What is not on this machine, the output last. Only a Spark driver here can reach it."""
+        """What is not on this machine, the output last. Only a Spark driver here can
+        reach it.
+        """
         return [where for where in (*self.inputs, self.out) if isinstance(where, Remote)]
 
     def reach(self) -> None:
-        """Make sure that every file system answers that is named. Asked once Spark has started.
+        """Make sure that every file system answers that is named. Asked once Spark has
+        started.
 
         Raises:
             Fault: nothing is where input is to be.
@@ -130,12 +134,12 @@ class Request:
 def asking(
     request: Request, progress: Progress
 ) -> Iterator[tuple[SparkSession, Inputs, Inputs | None]]:
-    """A session for *request*, and what `read_inputs` reads. The output's directory is made; where
-    the command fails, nothing new is left in it.
+    """A session for *request*, and what `read_inputs` reads. The output's directory is
+    made; where the command fails, nothing new is left in it.
 
     Raises:
-        Fault, OSError: an input is not there, or nothing can be written to the output. No engine
-            was started for it.
+        Fault, OSError: an input is not there, or nothing can be written to the output.
+            No engine was started for it.
         NoSpark: see `choose` and `open_session`.
     """
     require(request.inputs, request.out)
@@ -185,7 +189,9 @@ def read_inputs(
 
 
 def _of_two_writers(server: Inputs, client: Inputs) -> None:
-    """Refuse a journal as its own witness: copied, or below a directory that holds both sides."""
+    """Refuse a journal as its own witness: copied, or below a directory that holds both
+    sides.
+    """
     known = {facts.identity: facts.path for facts in server.files}
     for facts in client.files:
         if (other := known.get(facts.identity)) is not None:

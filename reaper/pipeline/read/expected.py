@@ -1,7 +1,9 @@
-"""Servers that ought to be there: a journal that never arrived has no file that could be put aside.
+"""Servers that ought to be there: a journal that never arrived has no file that could
+be put aside.
 
-One rule: *what is expected is missed by name*. A server with nothing to say leaves a row every five
-minutes all the same, so a long silence of all its files is none of its connections'.
+One rule: *what is expected is missed by name*. A server with nothing to say leaves a
+row every five minutes all the same, so a long silence of all its files is none of its
+connections'.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from .runs import Facts
 from .span import ALWAYS, Span
 
 WITHIN_NS = 900 * 10**9
-"""How long a server may be silent: three times what its writer lets pass, and what rotation adds.
+"""How long a server may be silent: three times what its writer lets pass, and what
+rotation adds.
 """
 
 
@@ -36,8 +39,8 @@ def add_expected(parser: Parser) -> None:
 
 
 def server_names(text: str) -> tuple[str, ...]:
-    """The names in the file *text*, one per line, `#` begins a remark; or in *text* itself, between
-    commas.
+    """The names in the file *text*, one per line, `#` begins a remark; or in *text*
+    itself, between commas.
 
     For argparse.
 
@@ -73,9 +76,10 @@ def silent(
     """Which of the *expected* servers are `missing` from *files*.
 
     Args:
-        files: Of all servers. One whose instants are not known speaks for its server at any time.
-        span: The time that is asked about; without bounds, from each server's first row up to the
-            newest row of all.
+        files: Of all servers. One whose instants are not known speaks for its server at
+            any time.
+        span: The time that is asked about; without bounds, from each server's first row
+            up to the newest row of all.
     """
     spans: dict[str, list[tuple[int, int]]] = {}
     newest = 0
@@ -95,7 +99,8 @@ def missing(
     until_ns: int,
     since_ns: int | None = None,
 ) -> Missing:
-    """Which of the *expected* servers are missing, or were silent for more than *within_ns*.
+    """Which of the *expected* servers are missing, or were silent for more than
+    *within_ns*.
 
     Args:
         spans: name -> first and last rows of its files, Unix ns.
@@ -122,7 +127,9 @@ def line(entry: Mapping[str, str]) -> str:
 def _hole(
     spans: list[tuple[int, int]], within_ns: int, since_ns: int | None, until_ns: int
 ) -> str | None:
-    """The first silence in *spans* beyond *within_ns*, in words; None: there is none."""
+    """The first silence in *spans* beyond *within_ns*, in words; None: there is
+    none.
+    """
     at = spans[0][0] if since_ns is None else since_ns
     for first, last in [*spans, (until_ns, until_ns)]:
         first = min(first, until_ns)

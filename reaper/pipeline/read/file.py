@@ -1,10 +1,12 @@
-"""One journal file: what its footer says, and what its rows say together, before it is believed.
+"""One journal file: what its footer says, and what its rows say together, before it is
+believed.
 
-The rule of this module: *a file is good as a whole, or refused with the reason*. A row that no rule
-could judge, a value that cannot be true, a row of another writer: each refuses its file. *Rules are
-asked of counts, never of rows*: a file is counted by kind and listener, where it lies, by Spark's
-executors, or in this process. The few rows in which a writer reports a stall are groups of their
-own, so that no question has to look for them again.
+The rule of this module: *a file is good as a whole, or refused with the reason*. A row
+that no rule could judge, a value that cannot be true, a row of another writer: each
+refuses its file. *Rules are asked of counts, never of rows*: a file is counted by kind
+and listener, where it lies, by Spark's executors, or in this process. The few rows in
+which a writer reports a stall are groups of their own, so that no question has to look
+for them again.
 """
 
 from __future__ import annotations
@@ -55,13 +57,13 @@ _TYPES = {"int64": pa.int64(), "int32": pa.int32(), "dictionary": pa.string()}
 EVENTS: pa.Schema = pa.schema(
     [pa.field(column.name, _TYPES[column.type], nullable=not column.required) for column in COLUMNS]
 )
-"""The journal's columns as the pipeline reads them. Grain: one row per event. What an older file
-lacks is null.
+"""The journal's columns as the pipeline reads them. Grain: one row per event. What an
+older file lacks is null.
 """
 
 MOST_NS = 1 << 60
-"""36 years: no instant since a boot and no silence is as long, and sums and differences of less fit
-64 bits.
+"""36 years: no instant since a boot and no silence is as long, and sums and differences
+of less fit 64 bits.
 """
 MOST_UNIX_NS = 1 << 62
 """The year 2116."""
@@ -69,8 +71,8 @@ MOST_UNIX_NS = 1 << 62
 COUNTED = ("t", "conn", "idle_ns", "timeout_ms", "due_ns", "n", "idle_sum_ns", "wall_offset_ns")
 """Columns of which values, the least and the greatest are counted."""
 MARKS = ("mark_t", "mark_idle", "mark_lost")
-"""Null but in the row of a stall, and (`mark_lost`) in one in which a writer says that it lost
-rows.
+"""Null but in the row of a stall, and (`mark_lost`) in one in which a writer says that
+it lost rows.
 """
 BY = ("kind", "listener", *MARKS)
 """What the rows of a file are counted by."""
@@ -81,17 +83,21 @@ _SILENT = (KINDS[ACTIVITY], KINDS[AVERTED], *ENDS)
 _NEEDED = (("idle_ns", _SILENT), ("n", ENDS), ("idle_sum_ns", ENDS))
 
 CODECS = frozenset({"UNCOMPRESSED", "SNAPPY", "GZIP", "ZSTD", "LZ4"})
-"""What both engines decompress as they come. Spark reads no brotli without a library of its own."""
+"""What both engines decompress as they come. Spark reads no brotli without a library of
+its own.
+"""
 
 NAMES = ("kind", "listener")
-"""Columns of text by which rows are counted. They travel as bytes, because a writer may have put in
-what is no UTF-8; see `_with_texts`."""
+"""Columns of text by which rows are counted. They travel as bytes, because a writer may
+have put in what is no UTF-8; see `_with_texts`.
+"""
 
 Count = Mapping[str, Any]
-"""Some rows of one file that are alike in `BY`, which it names; count_all: how many. Of each column
-of `COUNTED`: `_count` that are not null, `_min` and `_max`. ended_max: Unix time in ns of the
-latest; overdue_max: how long the worst outlasted its timeout, or came after it was due. Null: no
-row knows it."""
+"""Some rows of one file that are alike in `BY`, which it names; count_all: how many. Of
+each column of `COUNTED`: `_count` that are not null, `_min` and `_max`. ended_max: Unix
+time in ns of the latest; overdue_max: how long the worst outlasted its timeout, or came
+after it was due. Null: no row knows it.
+"""
 
 
 class Refused(Exception):
@@ -99,7 +105,8 @@ class Refused(Exception):
 
 
 def footer_of(path: Place, size: int) -> Facts:
-    """What the file at *path*, of *size* bytes, says without its rows. Reads its footer alone.
+    """What the file at *path*, of *size* bytes, says without its rows. Reads its footer
+    alone.
 
     Raises:
         Refused: it cannot be used.
@@ -159,8 +166,8 @@ def footer_of(path: Place, size: int) -> Facts:
 
 
 def count_here(facts: Facts) -> tuple[Facts, list[Count]]:
-    """*facts*, and the rows of their file, counted in this process, once, a row group at a time:
-    every column, so that every page is compared with its checksum.
+    """*facts*, and the rows of their file, counted in this process, once, a row group
+    at a time: every column, so that every page is compared with its checksum.
 
     Raises:
         Refused: they cannot be read.
@@ -261,12 +268,12 @@ def _anchors(metadata: dict[str, str]) -> list[list[int]]:
 
 
 def believe(facts: Facts, counts: Iterable[Count], now: int) -> None:
-    """Complete *facts*, those of the footer, with what all *counts* of the file say together.
-    *now*: Unix time, ns.
+    """Complete *facts*, those of the footer, with what all *counts* of the file say
+    together. *now*: Unix time, ns.
 
     Raises:
-        Refused: a row cannot be judged, or is impossible, or cannot be read; or the file is not of
-            this time.
+        Refused: a row cannot be judged, or is impossible, or cannot be read; or the
+            file is not of this time.
     """
     found = list(counts)
     if (read := sum(count["count_all"] for count in found)) != facts.rows:
@@ -327,8 +334,8 @@ def believe(facts: Facts, counts: Iterable[Count], now: int) -> None:
     if least_conn < facts.first_conn:
         known = f"its run begins with connection {facts.first_conn}, it holds rows of {least_conn}"
         raise Refused(f"rows of another run: {known}")
-    # Unix time of its last row. One that does not know the wall clock is as far ahead as those say
-    # that do; now: none knows it.
+    # Unix time of its last row. One that does not know the wall clock is as far ahead
+    # as those say that do; now: none knows it.
     offsets = [ranges["wall_offset_ns"][1]] if ranges["wall_offset_ns"] else []
     offsets += [anchor[1] - anchor[0] for anchor in facts.anchors]
     ended = max(
@@ -357,7 +364,9 @@ def _check_texts(found: Iterable[Count]) -> None:
 
 
 def _with_texts(count: dict[str, Any]) -> dict[str, Any]:
-    """*count* with its `NAMES` decoded; bytes that are no UTF-8 become lone surrogates."""
+    """*count* with its `NAMES` decoded; bytes that are no UTF-8 become lone
+    surrogates.
+    """
     for column in NAMES:
         if count[column] is not None:
             count[column] = count[column].decode("utf-8", "surrogateescape")
@@ -375,8 +384,9 @@ def _range(found: list[Count], name: str) -> tuple[int, int] | None:
 
 
 def overdue(table: pa.Table) -> pa.ChunkedArray:
-    """By how much the silence that each row ends outlasted its timeout, or the row came after it
-    was due; ns. A row of a connection that is not over has its due instant alone.
+    """By how much the silence that each row ends outlasted its timeout, or the row came
+    after it was due; ns. A row of a connection that is not over has its due instant
+    alone.
     """
     # What does not fit 64 bits wraps: a value in it is beyond what `believe` lets pass.
     timeout = pc.multiply(table["timeout_ms"].cast(pa.int64()), 1_000_000)
@@ -426,9 +436,9 @@ def _count(table: pa.Table) -> pa.Table:
 def counts(spark: SparkSession, rows: Mapping[Place, int]) -> dict[Place, list[Count]]:
     """The counts of each file in *rows*, which says how many rows its footer promises.
 
-    What cannot be read is counted as missing: `believe` compares with the footer. A file of which
-    less can be read is looked at a second time: what was a failure of the network is not held
-    against the file.
+    What cannot be read is counted as missing: `believe` compares with the footer. A
+    file of which less can be read is looked at a second time: what was a failure of the
+    network is not held against the file.
     """
     known = {_name(uri(where)): where for where in rows}
     found = _counted(spark, known)

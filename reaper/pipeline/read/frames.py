@@ -1,8 +1,9 @@
-"""Events as a DataFrame, and one row per connection: one GROUP BY, no window, no sort, no string in
-a buffer.
+"""Events as a DataFrame, and one row per connection: one GROUP BY, no window, no sort,
+no string in a buffer.
 
-Strings stay out of the aggregation because Spark aggregates them by sorting; listeners travel as
-hashes, each engine's own, and get their names back from a frame of a few rows.
+Strings stay out of the aggregation because Spark aggregates them by sorting; listeners
+travel as hashes, each engine's own, and get their names back from a frame of a few
+rows.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ RUNS: pa.Schema = pa.schema(
 def small_frame(
     spark: SparkSession, rows: Sequence[tuple[Any, ...]], schema: pa.Schema
 ) -> DataFrame:
-    """*rows* as a frame that travels within the plan. By way of Arrow: from a list, Spark runs
-    Python on executors.
+    """*rows* as a frame that travels within the plan. By way of Arrow: from a list,
+    Spark runs Python on executors.
     """
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
     arrays = [pa.array(column, kind) for column, kind in zip(columns, schema.types, strict=True)]
@@ -66,8 +67,8 @@ def small_frame(
 def read_events(spark: SparkSession, inputs: Inputs) -> DataFrame:
     """Every row of the files that passed the check. Grain: one row per event.
 
-    Columns: those of `EVENTS`, and `code`: the kind as a number, its place in `KINDS`; an unknown
-    one is the next.
+    Columns: those of `EVENTS`, and `code`: the kind as a number, its place in `KINDS`;
+    an unknown one is the next.
     """
     paths = [facts.path for facts in inputs.files]
     return with_code(
@@ -76,8 +77,8 @@ def read_events(spark: SparkSession, inputs: Inputs) -> DataFrame:
 
 
 def with_code(events: DataFrame) -> DataFrame:
-    """*events* with `code`. The commonest kind is asked for first, so that most rows cost one
-    comparison.
+    """*events* with `code`. The commonest kind is asked for first, so that most rows
+    cost one comparison.
     """
     kind = F.col("kind")
     order = sorted(range(len(KINDS)), key=lambda code: code != ACTIVITY)
@@ -111,13 +112,15 @@ def runs_frame(spark: SparkSession, runs: Iterable[Run], timeline: Timeline) -> 
 
 
 def ns(milliseconds: Column) -> Column:
-    """Milliseconds as ns. The column is made long, because 32 bits of ns are two seconds."""
+    """Milliseconds as ns. The column is made long, because 32 bits of ns are two
+    seconds.
+    """
     return milliseconds.cast("long") * F.lit(1_000_000)
 
 
 def with_run(frame: DataFrame, runs: DataFrame) -> DataFrame:
-    """*frame* (which has `conn`) with the columns of its run. Each row once; rows of no run are
-    dropped.
+    """*frame* (which has `conn`) with the columns of its run. Each row once; rows of no
+    run are dropped.
     """
     conn = F.col("conn")
     own = (F.shiftright(conn, SEQUENCE_BITS) == F.col("writer")) & conn.between(
@@ -127,7 +130,9 @@ def with_run(frame: DataFrame, runs: DataFrame) -> DataFrame:
 
 
 CLAIMS = (ACTIVITY, AVERTED, *(KINDS.index(kind) for kind in ENDS if KINDS.index(kind) != REAP))
-"""Kinds of rows that end a silence without a reap, and state the timeout it was under."""
+"""Kinds of rows that end a silence without a reap, and state the timeout it was
+under.
+"""
 
 IS_END = f"code IN ({', '.join(str(KINDS.index(kind)) for kind in ENDS)})"
 OVERDUE = (
@@ -135,18 +140,19 @@ OVERDUE = (
     "THEN idle_ns - CAST(timeout_ms AS BIGINT) * 1000000 END"
 )
 IS_CHANGE = f"code = {CONFIG} AND idle_sum_ns IS NULL"
-"""A change of a connection's timeout, among the rows of connections. One during a silence has
-`idle_ns`.
+"""A change of a connection's timeout, among the rows of connections. One during a
+silence has `idle_ns`.
 """
 IS_TOLD = f"code = {CONFIG} AND idle_sum_ns IS NOT NULL"
 """That a connection is still open."""
 
 
 def filtered(aggregate: str, condition: str) -> Column:
-    """*aggregate*, one function of one expression, over the rows where *condition* holds.
+    """*aggregate*, one function of one expression, over the rows where *condition*
+    holds.
 
-    A FILTER, not a CASE within: rows of other kinds, nine in ten, then neither read nor write its
-    buffer.
+    A FILTER, not a CASE within: rows of other kinds, nine in ten, then neither read nor
+    write its buffer.
     """
     return F.expr(f"{aggregate} FILTER (WHERE {condition})")
 
@@ -157,18 +163,19 @@ def of_connections(events: DataFrame) -> DataFrame:
 
 
 def lifetimes(events: DataFrame) -> DataFrame:
-    """One row per connection: everything that a verdict needs. No order among the rows of a
-    connection is assumed.
+    """One row per connection: everything that a verdict needs. No order among the rows
+    of a connection is assumed.
 
-    Key: conn. Times in ns on the writer's clock. Null where no row of that kind was found;
-    activity_idle_ns also where the sum does not fit. last_timeout_ms: in force before its end, as
-    its latest activity or a change after that says; rows that only report such a change, or that
-    it is still open, count among their writer's. changes: those that have no instant of their own.
-    changed: the latest that has. untimed_ns, timeout_unknown_ns: of activity_idle_ns, without a
-    timeout in force, and with none stated. claimed_..., stated_...: the least and the greatest
-    timeout by which silences are said to have been judged, and that openings and changes state.
-    told_...: of the latest row by which it is still open. first_trace: of its first row but the
-    opening.
+    Key: conn. Times in ns on the writer's clock. Null where no row of that kind was
+    found; activity_idle_ns also where the sum does not fit. last_timeout_ms: in force
+    before its end, as its latest activity or a change after that says; rows that only
+    report such a change, or that it is still open, count among their writer's. changes:
+    those that have no instant of their own. changed: the latest that has. untimed_ns,
+    timeout_unknown_ns: of activity_idle_ns, without a timeout in force, and with none
+    stated. claimed_..., stated_...: the least and the greatest timeout by which
+    silences are said to have been judged, and that openings and changes state.
+    told_...: of the latest row by which it is still open. first_trace: of its first row
+    but the opening.
     """
     is_open, is_activity, is_reap = f"code = {OPEN}", f"code = {ACTIVITY}", f"code = {REAP}"
     is_claim = f"code IN ({', '.join(map(str, CLAIMS))})"
@@ -184,7 +191,8 @@ def lifetimes(events: DataFrame) -> DataFrame:
         "first_trace": filtered("min(t)", f"code NOT IN ({OPEN}, {CONFIG})"),
         "opened": filtered("min(t)", is_open),
         "open_timeout_ms": filtered("max(timeout_ms)", is_open),
-        # Which of two is the greater hash is each engine's own: of an opening the earliest counts.
+        # Which of two is the greater hash is each engine's own: of an opening the
+        # earliest counts.
         "listener_hash": filtered(
             "max_by(xxhash64(listener), -t)", f"{is_open} AND listener IS NOT NULL"
         ),
@@ -194,8 +202,8 @@ def lifetimes(events: DataFrame) -> DataFrame:
         ),
         "peer": filtered("max(peer)", is_open),
         "last_t": F.max("t"),
-        # Of one instant's rows the change is the last; it follows the latest activity, whatever was
-        # averted since.
+        # Of one instant's rows the change is the last; it follows the latest activity,
+        # whatever was averted since.
         "last_timeout_ms": filtered(
             "max_by(timeout_ms, t * 8 + code)",
             f"timeout_ms IS NOT NULL AND code IN ({OPEN}, {ACTIVITY}, {CONFIG}) "

@@ -1,8 +1,8 @@
-"""Every file is checked before Spark sees it: it is taken whole, or put aside with a reason and
-counted.
+"""Every file is checked before Spark sees it: it is taken whole, or put aside with a
+reason and counted.
 
-Spark's own choices are to fail on a bad file without naming what to do, or (`ignoreCorruptFiles`)
-to drop it silently. An audit can afford neither.
+Spark's own choices are to fail on a bad file without naming what to do, or
+(`ignoreCorruptFiles`) to drop it silently. An audit can afford neither.
 """
 
 from __future__ import annotations
@@ -38,15 +38,16 @@ class Inputs:
     quarantined: list[dict[str, str]] = field(default_factory=list)
     """path, reason; in order of path."""
     growing: int = 0
-    """Streams that are no Parquet yet: their writer lives, or crashed and nothing has started there
-    since.
+    """Streams that are no Parquet yet: their writer lives, or crashed and nothing has
+    started there since.
     """
     runs: list[Run] = field(default_factory=list)
     dropped_rows: int = 0
     """Rows that writers say they dropped."""
     outside: int = 0
-    """Files that were left out because no row of theirs lies in the time that is asked about; hours
-    left out as a whole are not counted."""
+    """Files that were left out because no row of theirs lies in the time that is asked
+    about; hours left out as a whole are not counted.
+    """
     silent: Missing = field(default_factory=list)
     """Expected servers that are missing, or were silent."""
     passed_over: dict[Place, str] = field(default_factory=dict)
@@ -54,8 +55,8 @@ class Inputs:
     nothing: list[str] = field(default_factory=list)
     """Directories in which no journal was found, of any time."""
     holes: list[dict[str, Any]] = field(default_factory=list)
-    """Files that are missing between others of their run, and were not put aside: run, writer,
-    server, serials.
+    """Files that are missing between others of their run, and were not put aside: run,
+    writer, server, serials.
     """
 
     @property
@@ -69,7 +70,9 @@ class Inputs:
         return sum(facts.own_rows for facts in self.files)
 
     def lacking(self) -> dict[str, Any]:
-        """What the files lack, for a summary: anything in it makes an answer incomplete."""
+        """What the files lack, for a summary: anything in it makes an answer
+        incomplete.
+        """
         return {
             "quarantined": list(self.quarantined),
             "dropped_rows": self.dropped_rows,
@@ -90,8 +93,8 @@ def check(
 
     Args:
         directories: Searched recursively; a file may be named too.
-        spark: Its executors count the rows where they lie; this process reads footers alone. None:
-            it counts them.
+        spark: Its executors count the rows where they lie; this process reads footers
+            alone. None: it counts them.
         now_ns: Unix time; None: this machine's.
         span: The time that is asked about: what has no row in it is left out.
         progress: Called with what is being done.
@@ -149,8 +152,8 @@ def check(
 
 
 def _holes(found: Inputs, aside: Iterable[Facts], span: Span) -> list[dict[str, Any]]:
-    """See `Inputs.holes`. With a span, only holes between files of that time count: some of the
-    others are not opened.
+    """See `Inputs.holes`. With a span, only holes between files of that time count:
+    some of the others are not opened.
     """
     runs: dict[tuple[int, str, int], list[Facts]] = {}
     for facts in found.files:
@@ -194,8 +197,8 @@ def hole_line(hole: dict[str, Any]) -> str:
 def _each(
     work: Callable[..., T], items: Sequence[tuple[Any, ...]], threads: int | None = None
 ) -> tuple[list[T], dict[Place, str]]:
-    """Do *work* on each of *items*, several at once. Returns what came of them, in order, and which
-    were refused and why.
+    """Do *work* on each of *items*, several at once. Returns what came of them, in
+    order, and which were refused and why.
     """
     done: list[T] = []
     refused: dict[Place, str] = {}
@@ -216,7 +219,9 @@ def _each(
 
 
 def _once(paths: Iterable[tuple[Place, int]]) -> list[tuple[Place, int]]:
-    """*paths* without those that name a file once more: by the same name, or by a link to it."""
+    """*paths* without those that name a file once more: by the same name, or by a link
+    to it.
+    """
     known: dict[Place | str, tuple[Place, int]] = {}
     for path, size in paths:
         known.setdefault(path if isinstance(path, Remote) else os.path.realpath(path), (path, size))

@@ -1,8 +1,8 @@
-"""What files and writers say of themselves, the runs that files make up, and the timeline that runs
-are put on.
+"""What files and writers say of themselves, the runs that files make up, and the
+timeline that runs are put on.
 
-The rule of this module: *no instants of two writers are compared before a `Timeline` was chosen for
-all of them*. What compares them asks for one.
+The rule of this module: *no instants of two writers are compared before a `Timeline`
+was chosen for all of them*. What compares them asks for one.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ TICK_NS = 1_000_000_000
 """The tick of a file that does not state it."""
 
 SPARE_IDS = 1_000_000
-"""By how much the numbers of connections may run ahead of the rows of a whole run: numbers whose
-rows were lost.
+"""By how much the numbers of connections may run ahead of the rows of a whole run:
+numbers whose rows were lost.
 """
 
 
 @dataclass(slots=True)
 class Facts:
-    """What one file says about itself. Times are ns on its writer's clock unless they say
-    otherwise.
+    """What one file says about itself. Times are ns on its writer's clock unless they
+    say otherwise.
     """
 
     path: Place
@@ -56,9 +56,13 @@ class Facts:
     server: str
     """The machine of its writer; empty where the file does not say."""
     numbered: bool = True
-    """Whether it says with which number its run began; else `first_conn` is its writer's least."""
+    """Whether it says with which number its run began; else `first_conn` is its
+    writer's least.
+    """
     bounds: tuple[int, int] | None = None
-    """Between which instants its rows lie, Unix ns, both inclusive; None: it does not say."""
+    """Between which instants its rows lie, Unix ns, both inclusive; None: it does not
+    say.
+    """
 
     # What its rows say together, see `file.believe`.
     t_min: int = 0
@@ -73,14 +77,17 @@ class Facts:
     own_rows: int = 0
     """Rows that its writer logged of itself, not of a connection."""
     stalls: list[tuple[int, int]] = field(default_factory=list)
-    """(t, idle_ns) of each stall of its loop: it lasted idle_ns, up to t. Ascending, each once."""
+    """(t, idle_ns) of each stall of its loop: it lasted idle_ns, up to t. Ascending,
+    each once.
+    """
     drained: bool = False
     """Its writer said that no connection of its is left."""
     averted: int = 0
     """Rows of final checks that spared."""
     overdue_ns: int | None = None
-    """By how much the worst silence outlasted its timeout, or the worst reap came after it was due,
-    whichever is more; None: there is none of either."""
+    """By how much the worst silence outlasted its timeout, or the worst reap came after
+    it was due, whichever is more; None: there is none of either.
+    """
 
     @property
     def identity(self) -> tuple[int, str, int, int]:
@@ -109,20 +116,25 @@ class Run:
     log_begin_ns: int
     log_end_ns: int
     first_opened: int | None
-    """Connections with a number below it may have been opened before this log; None: all."""
+    """Connections with a number below it may have been opened before this log; None:
+    all.
+    """
     numbered: bool
     """See `Facts.numbered`."""
     whole: bool
-    """Every file since its start is here and nothing was dropped: a number without a row is then a
-    loss.
+    """Every file since its start is here and nothing was dropped: a number without a
+    row is then a loss.
     """
     holed: bool
-    """A file between others of it is missing or put aside, or its writer dropped rows: what is not
-    in the log may have happened all the same."""
+    """A file between others of it is missing or put aside, or its writer dropped rows:
+    what is not in the log may have happened all the same.
+    """
     drained: bool
     """It said that no connection of its is left."""
     stalls: Intervals
-    """(from, to) of each stall of its loop, on its clock: sorted, none touching another."""
+    """(from, to) of each stall of its loop, on its clock: sorted, none touching
+    another.
+    """
     boot: str
     anchors: list[list[int]]
     dropped: int
@@ -130,23 +142,26 @@ class Run:
     dropped_earlier: int
     """Of them, those lost before its first file."""
     beside_ns: int = 0
-    """Of a run without anchors, among others that have them: its clock + this puts its last row at
-    the end of theirs. An assumption, for figures over time; no instant of it is compared with
-    another run's."""
+    """Of a run without anchors, among others that have them: its clock + this puts its
+    last row at the end of theirs. An assumption, for figures over time; no instant of
+    it is compared with another run's.
+    """
 
 
 class Timeline(Enum):
     """What the clocks of several runs have in common. The value says it in words."""
 
     ONE_CLOCK = "the machine's monotonic clock"
-    """All ran within one boot: CLOCK_MONOTONIC, which no step of the wall clock moves."""
+    """All ran within one boot: CLOCK_MONOTONIC, which no step of the wall clock
+    moves.
+    """
     UNIX = "Unix time"
     UNRELATED = "each writer's own clock, taken to be one: no anchors in the files"
 
     @classmethod
     def of(cls, runs: Iterable[Run]) -> Timeline:
-        """The best that all of *runs* with anchors share. One without them changes no other run's
-        clock.
+        """The best that all of *runs* with anchors share. One without them changes no
+        other run's clock.
         """
         runs = list(runs)
         related = [run for run in runs if run.anchors]
@@ -185,8 +200,8 @@ class Timeline(Enum):
 
 
 def missing_serials(serials: Iterable[int]) -> list[int]:
-    """The numbers between those of one run's files that are not among *serials*: retention takes
-    none of these.
+    """The numbers between those of one run's files that are not among *serials*:
+    retention takes none of these.
     """
     present = {serial for serial in serials if serial > 0}
     return sorted(set(range(min(present), max(present))) - present) if present else []
@@ -256,8 +271,8 @@ def merge(intervals: Iterable[tuple[int, int]]) -> Intervals:
 
 
 def overdue_files(files: Sequence[Facts], least_ns: int) -> list[Facts]:
-    """Those of *files* with a silence overdue by more than *least_ns*, or a final check by a writer
-    that has one: the silence that it ended may be in a later file.
+    """Those of *files* with a silence overdue by more than *least_ns*, or a final check
+    by a writer that has one: the silence that it ended may be in a later file.
     """
 
     def overdue(facts: Facts) -> bool:
@@ -272,9 +287,9 @@ def overdue_files(files: Sequence[Facts], least_ns: int) -> list[Facts]:
 def strangers(files: Iterable[Facts]) -> dict[Place, str]:
     """Good files that cannot be believed beside the others: path -> reason.
 
-    Two runs of one writer id whose connection numbers overlap are two writers: their rows cannot be
-    told apart, so the files of the later run are named. In a run of which every file is here no
-    number can lie far beyond the rows.
+    Two runs of one writer id whose connection numbers overlap are two writers: their
+    rows cannot be told apart, so the files of the later run are named. In a run of
+    which every file is here no number can lie far beyond the rows.
     """
     found: dict[Place, str] = {}
     runs: dict[tuple[int, int, str], list[Facts]] = {}
@@ -316,10 +331,11 @@ def strangers(files: Iterable[Facts]) -> dict[Place, str]:
 
 
 def _unlike(members: list[Facts]) -> dict[Place, str]:
-    """Those of one run's files whose settings are not those of most of its rows: path -> reason.
+    """Those of one run's files whose settings are not those of most of its rows: path
+    -> reason.
 
-    A run has one tick, one mode and one threshold. A file with a greater tick would excuse what the
-    others hold to be late.
+    A run has one tick, one mode and one threshold. A file with a greater tick would
+    excuse what the others hold to be late.
     """
     weights: Counter[tuple[int, str, int]] = Counter()
     for facts in members:

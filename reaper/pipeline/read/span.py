@@ -1,8 +1,9 @@
-"""The time that is asked about: `--from` and `--to`, and which files it takes to answer.
+"""The time that is asked about: `--from` and `--to`, and which files it takes to
+answer.
 
-One rule: *no file is left out that may hold a row of that time*. Directories of the layout are
-ruled out by their names, files by their footers; what says nothing of its time is read. Files are
-taken whole, so what they hold before and after comes along.
+One rule: *no file is left out that may hold a row of that time*. Directories of the
+layout are ruled out by their names, files by their footers; what says nothing of its
+time is read. Files are taken whole, so what they hold before and after comes along.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ class Span:
         return not self or may_hold(parts, self.since, self.until)
 
     def meets(self, bounds: tuple[int, int] | None) -> bool:
-        """Whether a file whose rows lie between *bounds*, both inclusive, may; None: they are not
-        known.
+        """Whether a file whose rows lie between *bounds*, both inclusive, may; None:
+        they are not known.
         """
         if bounds is None:
             return True
@@ -73,8 +74,8 @@ def span_of(arguments: argparse.Namespace) -> Span:
 
 
 def instant_ns(text: str) -> int:
-    """Read an instant of ISO 8601, UTC where it does not say, or a duration: so long ago. Unix ns;
-    for argparse.
+    """Read an instant of ISO 8601, UTC where it does not say, or a duration: so long
+    ago. Unix ns; for argparse.
     """
     try:
         return time.time_ns() - round(parse_duration(text) * 1e9)

@@ -1,5 +1,5 @@
 """Audit and advice as one page.
 
-One rule: *the verdict in ten seconds, the evidence by scrolling*. Read `run` (the figures and the
-page), `command`.
+One rule: *the verdict in ten seconds, the evidence by scrolling*. Read `run` (the
+figures and the page), `command`.
 """

@@ -1,5 +1,5 @@
-"""The report: one HTML file that opens offline. What its charts show is counted by the engine, from
-one row per connection into small frames; the rest only lays out.
+"""The report: one HTML file that opens offline. What its charts show is counted by the
+engine, from one row per connection into small frames; the rest only lays out.
 
 The verdict is read in ten seconds, the evidence by scrolling.
 """
@@ -42,9 +42,10 @@ class Charted:
 
     tick: float
     lateness: list[tuple[float, int]]
-    """Reaps per slice of lateness: as the client saw it where it did, else as the server logged it.
-    The first is of all that were early by two slices or more, the last of all that were late by
-    `LATENESS_TICKS` or more."""
+    """Reaps per slice of lateness: as the client saw it where it did, else as the
+    server logged it. The first is of all that were early by two slices or more, the
+    last of all that were late by `LATENESS_TICKS` or more.
+    """
     slice: float
     """A round tenth of a tick, or so."""
     seen: bool
@@ -54,7 +55,9 @@ class Charted:
     reaped: dict[int, int]
     closed: dict[int, int]
     mass: list[tuple[float, int, int]]
-    """(when, reaps in one tick, openings in the five ticks after it), most reaps first."""
+    """(when, reaps in one tick, openings in the five ticks after it), most reaps
+    first.
+    """
     suspects: list[dict[str, Any]]
 
 
@@ -104,8 +107,8 @@ def gather(audited: Audit, server: Inputs) -> Charted:
 
 
 def _counts(frame: DataFrame, series: list[Column]) -> list[dict[int, int]]:
-    """For each column of *series*: value -> rows that have it. Nulls are left out. *frame* is read
-    once.
+    """For each column of *series*: value -> rows that have it. Nulls are left out.
+    *frame* is read once.
     """
     many = len(series)
     keys = F.array(*(column * F.lit(many) + F.lit(i) for i, column in enumerate(series)))
@@ -137,7 +140,9 @@ def mass_reaps(
 
 
 def _suspects(frame: Any) -> list[dict[str, Any]]:
-    """Connections that stay open by a few bytes just before each timeout: slow drips."""
+    """Connections that stay open by a few bytes just before each timeout: slow
+    drips.
+    """
     timeout = F.coalesce("end_timeout_ms", "open_timeout_ms").cast("long") * 1_000_000
     mean_idle = F.col("activity_idle_ns") / F.col("activities")
     mean_bytes = F.col("nbytes") / F.col("activities")
@@ -159,8 +164,8 @@ def _suspects(frame: Any) -> list[dict[str, Any]]:
 
 
 def folded(rows: list[list[str]], name: int) -> list[list[str]]:
-    """*rows*, with those that differ only in their figures folded into the first of them, which
-    says how many more there are.
+    """*rows*, with those that differ only in their figures folded into the first of
+    them, which says how many more there are.
 
     What is in the column *name* is not compared.
     """

@@ -1,14 +1,15 @@
-"""The replay in Spark: every silence judged under every setting, with no order among them.
+"""The replay in Spark: every silence judged under every setting, with no order among
+them.
 
-The rule of this module: *a silence is judged by itself*. A client that was cut and comes back
-connects again at that activity, so a silence that begins with it is the same under any setting;
-only what is due, and when, differs. A client that does not come back has no further silence: of
-each connection the first cut is marked. Epochs lie on one grid per run, from its first opening on,
-as they do when the loop never stalls.
+The rule of this module: *a silence is judged by itself*. A client that was cut and
+comes back connects again at that activity, so a silence that begins with it is the same
+under any setting; only what is due, and when, differs. A client that does not come back
+has no further silence: of each connection the first cut is marked. Epochs lie on one
+grid per run, from its first opening on, as they do when the loop never stalls.
 
-Grains: `silences` one row per silence; `hits` one row per silence and setting that it may be cut
-under; `lives` one row per connection. Instants in ns on the writer's clock, + offset_ns on the
-timeline that all share.
+Grains: `silences` one row per silence; `hits` one row per silence and setting that it
+may be cut under; `lives` one row per connection. Instants in ns on the writer's
+clock, + offset_ns on the timeline that all share.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 RETURNED, CLOSED, CUT = 0, 1, 2
-"""How a silence ended: bytes came; the connection was closed; never, as far as the log shows."""
+"""How a silence ended: bytes came; the connection was closed; never, as far as the log
+shows.
+"""
 
 BINS = 8192
 """Bins of time within which changes are put in order, each by itself."""
@@ -36,9 +39,10 @@ AS_LOGGED = -1
 """In place of a setting: nothing is replayed."""
 
 LOW, HIGH = 0, 1
-"""The two ends of what is possible. High: a client that was cut comes back when the log shows it,
-and one that the log's reaper cut stays silent until this timeout. Low: it never comes back, and
-leaves as in the log."""
+"""The two ends of what is possible. High: a client that was cut comes back when the log
+shows it, and one that the log's reaper cut stays silent until this timeout. Low: it
+never comes back, and leaves as in the log.
+"""
 
 TELLING = 20
 """Reaps from which on their distances tell how activity was logged."""
@@ -54,12 +58,14 @@ PLAN: pa.Schema = pa.schema(
         ),
     ]
 )
-"""Grain: one row per setting and (run, listener, timeout in force): what it means there."""
+"""Grain: one row per setting and (run, listener, timeout in force): what it means
+there.
+"""
 
 
 def silences(events: DataFrame, runs: DataFrame) -> DataFrame:
-    """The silences that an idle timeout was watching; deadlines are not among them. `how`:
-    RETURNED, CLOSED or CUT.
+    """The silences that an idle timeout was watching; deadlines are not among them.
+    `how`: RETURNED, CLOSED or CUT.
     """
     kind = F.col("kind")
     how = (
@@ -83,8 +89,8 @@ def silences(events: DataFrame, runs: DataFrame) -> DataFrame:
 
 
 def groups(events: DataFrame, runs: DataFrame) -> list[Any]:
-    """What the runs did, and under which timeouts. Grain: one row per run, listener_hash and
-    timeout_ms.
+    """What the runs did, and under which timeouts. Grain: one row per run,
+    listener_hash and timeout_ms.
     """
     kind, watched = F.col("kind"), (F.col("timeout_ms") > 0) & F.col("idle_ns").isNotNull()
     slack = F.col("due_ns") - ns(F.col("timeout_ms")) - (F.col("t") - F.col("idle_ns"))
@@ -104,12 +110,13 @@ def groups(events: DataFrame, runs: DataFrame) -> list[Any]:
 
 
 def facts_of_runs(found: list[Any], ticks: Mapping[int, int]) -> dict[int, dict[str, int]]:
-    """run -> origin_ns (its first opening), epochs (in a tick), blur_ns (the epoch to which its
-    activity is known; 0: exactly).
+    """run -> origin_ns (its first opening), epochs (in a tick), blur_ns (the epoch to
+    which its activity is known; 0: exactly).
 
-    Leases that log themselves know activity to an epoch: all their reaps then lie equally far from
-    the last activity plus timeout. Where activity is logged with a clock reading those distances
-    are spread evenly over an epoch. Too few reaps to tell: two epochs, as reaper.trio has it.
+    Leases that log themselves know activity to an epoch: all their reaps then lie
+    equally far from the last activity plus timeout. Where activity is logged with a
+    clock reading those distances are spread evenly over an epoch. Too few reaps to
+    tell: two epochs, as reaper.trio has it.
     """
     facts: dict[int, dict[str, int]] = {}
     for run in {row.run for row in found}:
@@ -131,8 +138,8 @@ def facts_of_runs(found: list[Any], ticks: Mapping[int, int]) -> dict[int, dict[
 
 
 def lives(events: DataFrame, runs: DataFrame) -> DataFrame:
-    """Every connection, a row each. `ended` is null where the log ends first; without an opening
-    row `opened` is its first trace.
+    """Every connection, a row each. `ended` is null where the log ends first; without
+    an opening row `opened` is its first trace.
     """
     reaped = F.col("reaps") > 0
     return with_run(lifetimes(events), runs).select(
@@ -148,10 +155,11 @@ def lives(events: DataFrame, runs: DataFrame) -> DataFrame:
 def judged(rows: DataFrame, plan: DataFrame) -> DataFrame:
     """Every silence under every setting that may cut it, a row each.
 
-    Columns beside those of `silences`: setting, timeout_ns, due (counted from the end of the epoch
-    it began in); cut: it is; censored: the log cannot tell, because its reaper ended it before this
-    timeout would have; certain: cut wherever the epochs lie; first, first_certain: the first of its
-    connection that is cut, that is certainly cut.
+    Columns beside those of `silences`: setting, timeout_ns, due (counted from the end
+    of the epoch it began in); cut: it is; censored: the log cannot tell, because its
+    reaper ended it before this timeout would have; certain: cut wherever the epochs
+    lie; first, first_certain: the first of its connection that is cut, that is
+    certainly cut.
     """
     both = rows.join(F.broadcast(plan), ["run", "listener_hash", "timeout_ms"])
     half = F.expr("blur_ns div 2")
@@ -194,8 +202,8 @@ def judged(rows: DataFrame, plan: DataFrame) -> DataFrame:
 
 
 def sums(hits: DataFrame) -> dict[int, dict[str, int]]:
-    """What each setting comes to: setting -> counts, held times in ns. `never_...`: as if a client
-    that was cut never came back.
+    """What each setting comes to: setting -> counts, held times in ns. `never_...`: as
+    if a client that was cut never came back.
     """
     cut, how, censored, due = F.col("cut"), F.col("how"), F.col("censored"), F.col("due")
     cut_before, came = how == CUT, how == RETURNED
@@ -224,8 +232,9 @@ def sums(hits: DataFrame) -> dict[int, dict[str, int]]:
 
 
 def ended_early(hits: DataFrame, found: DataFrame) -> DataFrame:
-    """The connections that each setting cuts. Grain: one row per setting and connection; due: of
-    its first cut; ended: in the log (null: never). *hits*: see `judged`; *found*: see `lives`.
+    """The connections that each setting cuts. Grain: one row per setting and
+    connection; due: of its first cut; ended: in the log (null: never). *hits*: see
+    `judged`; *found*: see `lives`.
     """
     ends = found.select(F.col("conn").alias("of_conn"), "ended")
     cut = hits.where("first").select("setting", "conn", "due", "log_end_ns", "offset_ns")
@@ -233,9 +242,9 @@ def ended_early(hits: DataFrame, found: DataFrame) -> DataFrame:
 
 
 def tails(found: DataFrame, plan: DataFrame) -> DataFrame:
-    """Connections that may have fallen due unseen: open at the end of the log, which goes on for
-    longer than their timeout after their last row. Grain: one row per setting and connection. `at`:
-    the earliest instant.
+    """Connections that may have fallen due unseen: open at the end of the log, which
+    goes on for longer than their timeout after their last row. Grain: one row per
+    setting and connection. `at`: the earliest instant.
     """
     open_still = found.where(F.col("ended").isNull() & (F.col("timeout_ms") > 0))
     at = F.col("last_t") + F.col("timeout_ns")
@@ -251,8 +260,8 @@ def peaks(
 ) -> dict[tuple[int, int], int]:
     """(setting, `LOW` or `HIGH`) -> the most connections open at once, exactly.
 
-    Of `lives`, `judged` and `tails`, under *settings* and `AS_LOGGED`, of which there is one world;
-    *span*: begin and end of the log on the shared timeline, ns.
+    Of `lives`, `judged` and `tails`, under *settings* and `AS_LOGGED`, of which there
+    is one world; *span*: begin and end of the log on the shared timeline, ns.
     """
     asked = [(AS_LOGGED, LOW), *((setting, world) for setting in settings for world in (LOW, HIGH))]
     worlds = small_frame(found.sparkSession, asked, WORLDS)
@@ -295,8 +304,8 @@ def peaks(
 
 
 def _steps(frame: DataFrame, *steps: tuple[str, Column | int, Column | int]) -> DataFrame:
-    """The openings and ends as changes of a level. Grain: one row per change; setting, world, at
-    (shared timeline), up, down.
+    """The openings and ends as changes of a level. Grain: one row per change; setting,
+    world, at (shared timeline), up, down.
     """
 
     def step(instant: str, up: Column | int, down: Column | int) -> Column:

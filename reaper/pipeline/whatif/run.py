@@ -1,8 +1,9 @@
-"""What if: a journal replayed under other settings, and for every figure how well it can be known.
+"""What if: a journal replayed under other settings, and for every figure how well it
+can be known.
 
-The rule of this module: *exact, bounded, estimated or refused, and it says which*. A client that is
-cut may come back or not, and a silence that the log's reaper cut may have ended a moment later or
-never: what follows is a range.
+The rule of this module: *exact, bounded, estimated or refused, and it says which*. A
+client that is cut may come back or not, and a silence that the log's reaper cut may
+have ended a moment later or never: what follows is a range.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 SCHEMA = "reaper-what-if/1"
 HOUR_NS = 3600e9
 CANNOT_KNOW = 0.01
-"""Share of the silences that reach a timeout which the log may have cut before, for the answer
-still to be known.
+"""Share of the silences that reach a timeout which the log may have cut before, for the
+answer still to be known.
 """
 
 LEGEND = (
@@ -39,7 +40,9 @@ LEGEND = (
 )
 
 MEASURES = {"reaps": 0, "false_cuts": 0, "peak_open": 0, "descriptor_hours": 2}
-"""Keys of a row that are shown as bounds and in each of the two worlds, and their digits."""
+"""Keys of a row that are shown as bounds and in each of the two worlds, and their
+digits.
+"""
 
 HEAD = (
     "setting",
@@ -71,7 +74,9 @@ class Log:
         return max((facts["blur_ns"] for facts in self.facts.values()), default=0)
 
     def plan(self, spark: SparkSession, settings: Iterable[tuple[int, Setting]]) -> DataFrame:
-        """Each setting, spelt out for each timeout that was in force; see `replay.PLAN`."""
+        """Each setting, spelt out for each timeout that was in force; see
+        `replay.PLAN`.
+        """
         found = []
         for number, setting in settings:
             for entry in self.in_force:
@@ -98,8 +103,8 @@ def what_if(
     sets: Sequence[Sequence[str]],
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Replay the journals of *inputs* under the settings in force, then under each of *sets*, the
-    words of a `--set`; returns what goes to JSON.
+    """Replay the journals of *inputs* under the settings in force, then under each of
+    *sets*, the words of a `--set`; returns what goes to JSON.
 
     Raises:
         Fault: a word of *sets* makes no sense.
@@ -235,8 +240,9 @@ def _count(
 ) -> dict[int, dict[str, int]]:
     """What each setting of *todo* would have done, by its number; see `replay.sums`.
 
-    And: never_freed_ns, descriptor time that is free where a client that was cut does not come
-    back; unseen and unseen_ns, connections that may have fallen due unseen, and for how long.
+    And: never_freed_ns, descriptor time that is free where a client that was cut does
+    not come back; unseen and unseen_ns, connections that may have fallen due unseen,
+    and for how long.
     """
     found: dict[int, dict[str, int]] = {i: defaultdict(int) for i in todo}
     for setting, sums in replay.sums(hits).items():
@@ -257,8 +263,8 @@ def _figures(log: Log, seen: dict[str, int], low_peak: int, high_peak: int) -> d
     known = "exact" if log.complete and not log.blur_ns else "estimated"
 
     def ranged(low: float, high: float) -> dict[str, Any]:
-        """A figure and how it is known: exact, estimated or bounded (value null); low and high
-        inclusive.
+        """A figure and how it is known: exact, estimated or bounded (value null); low
+        and high inclusive.
         """
         alike = low == high
         return {
@@ -302,8 +308,8 @@ def _figures(log: Log, seen: dict[str, int], low_peak: int, high_peak: int) -> d
 
 
 def _cannot_know(seen: dict[str, int], log: Log) -> str | None:
-    """Why nothing is known under a timeout longer than the log's. None: it is known, of nearly all
-    silences.
+    """Why nothing is known under a timeout longer than the log's. None: it is known, of
+    nearly all silences.
     """
     if seen["censored"] <= CANNOT_KNOW * (seen["censored"] + seen["reaps"]):
         return None
@@ -316,7 +322,9 @@ def _cannot_know(seen: dict[str, int], log: Log) -> str | None:
 
 
 def say(figure: dict[str, Any], digits: int = 0) -> str:
-    """A figure as a reader sees it: `12`, `~12` for an estimate, `10..14` for bounds."""
+    """A figure as a reader sees it: `12`, `~12` for an estimate, `10..14` for
+    bounds.
+    """
     low, high = (f"{figure[end]:,.{digits}f}" for end in ("low", "high"))
     if figure["kind"] == "bounded":
         return low if low == high else f"{low}..{high}"

@@ -1,8 +1,9 @@
-"""What is asked: settings to replay a journal under, and what each means for a silence. No Spark
-here.
+"""What is asked: settings to replay a journal under, and what each means for a silence.
+No Spark here.
 
-The rule of this module: *a setting says everything about a replay, the log nothing but what
-happened*. Whether the log can answer is decided here too, before anything is counted.
+The rule of this module: *a setting says everything about a replay, the log nothing but
+what happened*. Whether the log can answer is decided here too, before anything is
+counted.
 """
 
 from __future__ import annotations
@@ -23,11 +24,15 @@ class Setting:
 
     name: str
     timeouts: dict[tuple[str, int], int] = field(default_factory=dict)
-    """(listener, ms that were in force) -> ns; an empty listener: any; 0 ms: wherever any was."""
+    """(listener, ms that were in force) -> ns; an empty listener: any; 0 ms: wherever
+    any was.
+    """
     tick_ns: int | None = None
 
     def timeout_ns(self, listener: str, timeout_ms: int) -> int:
-        """The timeout of silences for which *timeout_ms* > 0 was in force. The narrowest wins."""
+        """The timeout of silences for which *timeout_ms* > 0 was in force. The
+        narrowest wins.
+        """
         keys = (listener, timeout_ms), ("", timeout_ms), (listener, 0), ("", 0)
         return next((self.timeouts[key] for key in keys if key in self.timeouts), timeout_ms * MS)
 
@@ -45,8 +50,8 @@ class InForce:
 def refusal(
     setting: Setting, in_force: Iterable[InForce], thresholds_ns: Mapping[int, int]
 ) -> str | None:
-    """Why the log cannot tell what *setting* would do; None: it can. *thresholds_ns*: of each run,
-    the silence up to which none was written.
+    """Why the log cannot tell what *setting* would do; None: it can. *thresholds_ns*:
+    of each run, the silence up to which none was written.
     """
     for entry in in_force:
         timeout = setting.timeout_ns(entry.listener, entry.timeout_ms)
@@ -61,8 +66,8 @@ def refusal(
 
 
 def parse(words: Iterable[str], listeners: Iterable[str] | None = None) -> Setting:
-    """Read one `--set`: `timeout=20s`, `timeout.LISTENER=20s`, `timeout.LISTENER@75s=60s`,
-    `tick=100ms`.
+    """Read one `--set`: `timeout=20s`, `timeout.LISTENER=20s`,
+    `timeout.LISTENER@75s=60s`, `tick=100ms`.
 
     Args:
         listeners: Names that exist; None: any.

@@ -1,16 +1,16 @@
 """Python imports this at its start, because `reaper run` put its folder on PYTHONPATH.
 
-It costs what it imports, in every Python that COMMAND starts. So it imports nothing of reaper: it
-puts a finder before the others, which holds the names of the modules that `servers.py` lists.
-The rest is imported when the program imports one of them.
+It costs what it imports, in every Python that COMMAND starts. So it imports nothing of
+reaper: it puts a finder before the others, which holds the names of the modules that
+`servers.py` lists. The rest is imported when the program imports one of them.
 
 What a guest may change here:
 
 - `sys.meta_path` gets that finder. The folder of this file leaves `sys.path`.
-- reaper gets a name of its own, `_idle_reaper`: a module `reaper` of the program, whether it is
-  this library or something else, is the program's.
-- This module makes way for the `sitecustomize` that the program would have had without us, in
-  whatever form: a file, a `.pyc`, in a zip. If there is none, none was imported.
+- reaper gets a name of its own, `_idle_reaper`: a module `reaper` of the program,
+  whether it is this library or something else, is the program's.
+- This module makes way for the `sitecustomize` that the program would have had without
+  us, in whatever form: a file, a `.pyc`, in a zip. If there is none, none was imported.
 
 Nothing in here may end the program that it was put into.
 """
@@ -70,7 +70,9 @@ class Door:
         return None if finder is None else finder.find_spec(name, path, target)
 
     def begin(self) -> "Any":
-        """Import the rest, and return the finder that now waits; None if that failed."""
+        """Import the rest, and return the finder that now waits; None if that
+        failed.
+        """
         self.waited_for = frozenset()
         try:
             from _idle_reaper.run.hooks import begin  # type: ignore[import-not-found]
@@ -105,7 +107,9 @@ def guard() -> None:
 
 
 def make_way() -> None:
-    """Import the next `sitecustomize` of the path, as if this one had not been there."""
+    """Import the next `sitecustomize` of the path, as if this one had not been
+    there.
+    """
     sys.path[:] = [place for place in sys.path if place != HERE]
     ours = sys.modules.pop("sitecustomize", None)
     try:

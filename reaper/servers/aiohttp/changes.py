@@ -18,14 +18,17 @@ NEVER = 10**8
 
 
 DEFAULTS = (75.0, 3630.0)
-"""Seconds: the keep-alive of `run_app` and that of `AppRunner`, where the program names none."""
+"""Seconds: the keep-alive of `run_app` and that of `AppRunner`, where the program names
+none.
+"""
 
 
 def own_keep_alive(server: Any) -> float | None:
-    """The keep-alive that the program has named for *server*, a `Server`, in seconds; None: none.
+    """The keep-alive that the program has named for *server*, a `Server`, in seconds;
+    None: none.
 
-    aiohttp's own timer is switched off: it counts the time for which the process stood still, and
-    ours is in force.
+    aiohttp's own timer is switched off: it counts the time for which the process stood
+    still, and ours is in force.
     """
     if not hasattr(server, OWN):
         named = server._kwargs.get("keepalive_timeout")
@@ -36,8 +39,8 @@ def own_keep_alive(server: Any) -> float | None:
 
 
 def change(module: ModuleType, visit: Visit) -> None:
-    """Guard the connections of every `Server`, and have the streams of every application told when
-    its server stops.
+    """Guard the connections of every `Server`, and have the streams of every
+    application told when its server stops.
     """
 
     def guard(factory: Any) -> Any:

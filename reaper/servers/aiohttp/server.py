@@ -1,7 +1,8 @@
-"""aiohttp's server, guarded: `reaper.aiohttp.run_app(app)` instead of aiohttp's `web.run_app(app)`.
+"""aiohttp's server, guarded: `reaper.aiohttp.run_app(app)` instead of aiohttp's
+`web.run_app(app)`.
 
-The rule of this module: *aiohttp is asked, not told*. When a connection is due, the fields of its
-`RequestHandler` say what it waits for.
+The rule of this module: *aiohttp is asked, not told*. When a connection is due, the
+fields of its `RequestHandler` say what it waits for.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ OWN_GRACE = 60.0
 
 
 def announce_ends(app: web.Application) -> None:
-    """Have the answers of *app* say that they are the last, where their connections are too old.
+    """Have the answers of *app* say that they are the last, where their connections are
+    too old.
 
     Raises:
         RuntimeError: *app* is frozen; its server runs.
@@ -93,7 +95,7 @@ class Handling:
         return not begun and request.version == HttpVersion11
 
     def may_be_cancelled(self) -> bool:
-        """Whether the handler has not set `request["reaper"] = {"abandoned": False}`."""
+        """Whether `request["reaper"]` does not say `{"abandoned": False}`."""
         said = self._request.get(EXTENSION)
         return not isinstance(said, dict) or said.get("abandoned") is not False
 
@@ -148,7 +150,9 @@ class Handlings:
             self._abandoned.lost(handling)
 
     def hung_up(self, protocol: Any) -> bool:
-        """The client of *protocol* sends no more. Returns whether its connection stays open."""
+        """The client of *protocol* sends no more. Returns whether its connection stays
+        open.
+        """
         handling, waiting = self._of(protocol), protocol._messages
         if transports.is_tls(protocol.transport):
             return False
@@ -167,7 +171,9 @@ class Handlings:
         return None if _is_sent(request) else self._underway.get(id(request))
 
     def factory(self, server: Callable[[], Any]) -> Callable[[], Any]:
-        """Return a factory like *server* whose protocols tell this object that their clients have gone."""
+        """Return a factory like *server* whose protocols tell this object that their
+        clients have gone.
+        """
         kind = web.RequestHandler
         handlings = self
 
@@ -198,7 +204,9 @@ def _begins(protocol: Any) -> bool:
 
 
 def _is_sent(request: Any) -> bool:
-    """Whether all of the response to *request* has been written; its handler goes on."""
+    """Whether all of the response to *request* has been written; its handler goes
+    on.
+    """
     return bool(getattr(getattr(request, "_payload_writer", None), "_eof", False))
 
 
@@ -208,8 +216,8 @@ def guard(server: Callable[[], Any], *, reaper: AsyncioReaper | None = None) -> 
 
     Args:
         server: The attribute, which exists after `await runner.setup()`.
-        reaper: Watches the connections, by its config's `timeouts`; None: the loop's own, without
-            `timeouts.abandoned`.
+        reaper: Watches the connections, by its config's `timeouts`; None: the loop's
+            own, without `timeouts.abandoned`.
     """
     handler = getattr(server, "request_handler", None)
     if reaper is None or handler is None or not reaper.config.timeouts.abandoned:
@@ -224,18 +232,19 @@ def run_app(app: Any, *, config: ReaperConfig | None = None, **options: Any) -> 
 
     Args:
         app: As in `aiohttp.web.run_app`.
-        config: The settings in force; None: those of the file that REAPER_CONFIG names and of the
-            variables REAPER_*.
-        options: As in `aiohttp.web.run_app`, except `loop`. A `keepalive_timeout` holds where
-            *config* leaves `keep_alive` at its default; `shutdown_timeout` is `drain` unless given.
+        config: The settings in force; None: those of the file that REAPER_CONFIG names
+            and of the variables REAPER_*.
+        options: As in `aiohttp.web.run_app`, except `loop`. A `keepalive_timeout` holds
+            where *config* leaves `keep_alive` at its default; `shutdown_timeout` is
+            `drain` unless given.
     Raises:
         ConfigError: there is no *config*, and the file or a variable cannot be used.
     """
     settings = ReaperConfig.load(os.environ.get("REAPER_CONFIG")) if config is None else config
     settings = kept_alive(settings, options.get("keepalive_timeout"))
     warn(settings, "aiohttp", server_logger)
-    # aiohttp's own timer counts the seconds in which the process stood still, and fires before the
-    # bytes are read that came meanwhile.
+    # aiohttp's own timer counts the seconds in which the process stood still, and fires
+    # before the bytes are read that came meanwhile.
     options["keepalive_timeout"] = NEVER
 
     def guarded(server: Callable[[], Any]) -> Callable[[], Any]:

@@ -1,8 +1,9 @@
-"""aiohttp's streams and WebSockets: they are pinged, and told to end, as `servers.streams` does it at
-the boundary of ASGI.
+"""aiohttp's streams and WebSockets: they are pinged, and told to end, as
+`servers.streams` does it at the boundary of ASGI.
 
-The rule of this module: *a response is met when it is prepared, and followed by its own methods*.
-aiohttp has no message that tells a handler anything: `reaper.stopping()` does.
+The rule of this module: *a response is met when it is prepared, and followed by its own
+methods*. aiohttp has no message that tells a handler anything: `reaper.stopping()`
+does.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ STOP = "end_streams_of"
 
 
 class Stream:
-    """A response that is a stream, from its beginning on. It does not keep the response alive.
+    """A response that is a stream, from its beginning on. It does not keep the response
+    alive.
 
     Args:
         response: aiohttp's.
@@ -75,9 +77,9 @@ class AppStreams:
     """The streams and the WebSockets of one application.
 
     When its server is told to stop, a stream is told when its turn has come in
-    `timeouts.drain_window`, completed `timeouts.drain_streams` later, and its handler cancelled; a
-    WebSocket is closed with 1012 in its turn. A stream that is too old ends likewise, and a quiet
-    one is pinged.
+    `timeouts.drain_window`, completed `timeouts.drain_streams` later, and its handler
+    cancelled; a WebSocket is closed with 1012 in its turn. A stream that is too old
+    ends likewise, and a quiet one is pinged.
 
     Args:
         config: The settings in force.
@@ -204,7 +206,9 @@ class AppStreams:
     # ---- their ends
 
     async def end_streams_of(self, app: web.Application) -> None:
-        """The server is told to stop. This does not wait: aiohttp waits for what is open next."""
+        """The server is told to stop. This does not wait: aiohttp waits for what is
+        open next.
+        """
         begin_stopping()
         if not self._seconds:
             return
@@ -255,8 +259,8 @@ class AppStreams:
 
 
 def set_method(response: Any, name: str, instead: Callable[..., Awaitable[None]]) -> None:
-    """Have *instead* called in the place of the method *name* of *response*: with that method, and
-    the arguments. The response is in no circle afterwards.
+    """Have *instead* called in the place of the method *name* of *response*: with that
+    method, and the arguments. The response is in no circle afterwards.
     """
     method = weakref.WeakMethod(getattr(response, name))
 
@@ -267,8 +271,8 @@ def set_method(response: Any, name: str, instead: Callable[..., Awaitable[None]]
 
 
 def end_streams(app: web.Application, config: ReaperConfig) -> None:
-    """Have the streams and WebSockets of *app* looked after, unless nothing asks for that, or that
-    was done before. Its sub-applications are covered.
+    """Have the streams and WebSockets of *app* looked after, unless nothing asks for
+    that, or that was done before. Its sub-applications are covered.
 
     Raises:
         RuntimeError: *app* is frozen; its server runs.

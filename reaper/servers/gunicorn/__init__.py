@@ -1,1 +1,3 @@
-"""gunicorn's workers, guarded: `gunicorn -k reaper.gunicorn.ASGIWorker`, `ThreadWorker`, `UvicornWorker`."""
+"""gunicorn's workers, guarded: `gunicorn -k reaper.gunicorn.ASGIWorker`,
+`ThreadWorker`, `UvicornWorker`.
+"""

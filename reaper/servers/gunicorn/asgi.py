@@ -1,8 +1,8 @@
 """gunicorn's worker for ASGI, guarded: `gunicorn -k reaper.gunicorn.ASGIWorker`.
 
-The rule of this module: *gunicorn's loop is replaced by one that guards, and nothing else of it*.
-When a connection is due, the fields of its protocol say whose turn it is. Tried with gunicorn
-27.0.1.
+The rule of this module: *gunicorn's loop is replaced by one that guards, and nothing
+else of it*. When a connection is due, the fields of its protocol say whose turn it is.
+Tried with gunicorn 27.0.1.
 """
 
 from __future__ import annotations
@@ -31,25 +31,27 @@ from ..streams import Streams, are_wanted
 from .http2 import guard, guard_stream
 
 NEVER = 10**8
-"""Seconds; the keep-alive that gunicorn is given where ours is in force. Its own timer would fire
-before the bytes are read that came while the process stood still.
+"""Seconds; the keep-alive that gunicorn is given where ours is in force. Its own timer
+would fire before the bytes are read that came while the process stood still.
 """
 
 
 LIFESPAN = 2.0
-"""Seconds of `--graceful-timeout` that are left for what follows the drain: the application's
-lifespan ends then.
+"""Seconds of `--graceful-timeout` that are left for what follows the drain: the
+application's lifespan ends then.
 """
 
 
 QUICK = 1.0
-"""Seconds that the application has to end in a quick stop, at SIGINT or SIGQUIT; gunicorn's master
-kills the worker 2 s after it.
+"""Seconds that the application has to end in a quick stop, at SIGINT or SIGQUIT;
+gunicorn's master kills the worker 2 s after it.
 """
 
 
 def phase_of(transport: Any) -> Phase:
-    """What the connection of *transport* waits for. One that speaks uwsgi counts as in use."""
+    """What the connection of *transport* waits for. One that speaks uwsgi counts as in
+    use.
+    """
     protocol = transport.get_protocol()
     http2 = getattr(protocol, "_h2_conn", None)  # over HTTP/1 it has none
     if http2 is not None:
@@ -72,18 +74,22 @@ def invited(transport: Any) -> bool:
 
 
 def _receiver(receive: Any, _: Any) -> Any:
-    """gunicorn's `BodyReceiver` whose method *receive* is; None: over HTTP/2, where it is none."""
+    """gunicorn's `BodyReceiver` whose method *receive* is; None: over HTTP/2, where it
+    is none.
+    """
     return getattr(receive, "__self__", None)
 
 
 def _closed_over(function: Any, name: str) -> Any:
-    """What *function* closes over by that *name*; what it answers over HTTP/2 is known by that alone."""
+    """What *function* closes over by that *name*; what it answers over HTTP/2 is known
+    by that alone.
+    """
     return function.__closure__[function.__code__.co_freevars.index(name)].cell_contents
 
 
 def is_blocked(receive: Any, send: Any) -> bool:
-    """Whether the client of the request that is answered by *send* has yet to take something. What
-    cannot be seen counts as such.
+    """Whether the client of the request that is answered by *send* has yet to take
+    something. What cannot be seen counts as such.
     """
     try:
         receiver = _receiver(receive, send)
@@ -104,7 +110,9 @@ def _not_now() -> None:
 
 
 def farewell(transport: Any) -> bytes:
-    """GOAWAY for a client that speaks HTTP/2, once, as gunicorn sends it when its own timer fires."""
+    """GOAWAY for a client that speaks HTTP/2, once, as gunicorn sends it when its own
+    timer fires.
+    """
     http2 = getattr(transport.get_protocol(), "_h2_conn", None)
     if http2 is None or http2.h2_conn.state_machine.state.name == "CLOSED":
         return b""
@@ -113,22 +121,26 @@ def farewell(transport: Any) -> bytes:
 
 
 def be_last(transport: Any) -> None:
-    """Have the next answer say that it is the last. Over HTTP/2 it says nothing: `farewell` does."""
+    """Have the next answer say that it is the last. Over HTTP/2 it says nothing:
+    `farewell` does.
+    """
     protocol = transport.get_protocol()
     if getattr(protocol, "_h2_conn", None) is None:
         protocol._keepalive = 0
 
 
 class _Protocol(gasgi.ASGIProtocol):  # type: ignore[misc]
-    """gunicorn's protocol, whose connection and streams of HTTP/2 are guarded. gunicorn's own
-    keep-alive is switched off there: the engine's is in force.
+    """gunicorn's protocol, whose connection and streams of HTTP/2 are guarded.
+    gunicorn's own keep-alive is switched off there: the engine's is in force.
     """
 
     worker: ASGIWorker
 
     @property
     def _h2_conn(self) -> Any:
-        """gunicorn's connection of HTTP/2, which it sets before the first byte is read."""
+        """gunicorn's connection of HTTP/2, which it sets before the first byte is
+        read.
+        """
         try:
             return self.__dict__["_h2_conn"]
         except KeyError:
@@ -153,8 +165,8 @@ class _Protocol(gasgi.ASGIProtocol):  # type: ignore[misc]
             http2.leaving = True
 
     def _close_transport(self) -> None:
-        """As gunicorn's. Of a transport with TLS that is closed twice asyncio lets go: nothing would
-        bound its goodbye.
+        """As gunicorn's. Of a transport with TLS that is closed twice asyncio lets go:
+        nothing would bound its goodbye.
         """
         if getattr(self, "_h2_conn", None) is None or not self.transport.is_closing():
             super()._close_transport()
@@ -162,16 +174,18 @@ class _Protocol(gasgi.ASGIProtocol):  # type: ignore[misc]
 
     @classmethod
     def _check_h1c_protocol_available(cls) -> bool:
-        """gunicorn notes the fast parser on the class that is asked, and looks for it on its own."""
+        """gunicorn notes the fast parser on the class that is asked, and looks for it
+        on its own.
+        """
         return bool(gasgi.ASGIProtocol._check_h1c_protocol_available())
 
 
 class ASGIWorker(gasgi.ASGIWorker):  # type: ignore[misc]
     """gunicorn's worker with guarded connections and TLS handshakes.
 
-    Its `--keep-alive` holds where reaper.toml and REAPER_* leave `timeouts.keep_alive` at its
-    default. A stop takes no longer than `--graceful-timeout`, whatever `timeouts.drain_delay` and
-    `timeouts.drain` say.
+    Its `--keep-alive` holds where reaper.toml and REAPER_* leave `timeouts.keep_alive`
+    at its default. A stop takes no longer than `--graceful-timeout`, whatever
+    `timeouts.drain_delay` and `timeouts.drain` say.
     """
 
     loop: Any
@@ -222,13 +236,16 @@ class ASGIWorker(gasgi.ASGIWorker):  # type: ignore[misc]
         )
 
     def _close(self, transport: Any) -> None:
-        """Close *transport*. Its goodbye of TLS has `timeouts.linger`, not asyncio's 30 s."""
+        """Close *transport*. Its goodbye of TLS has `timeouts.linger`, not asyncio's 30
+        s.
+        """
         transport.close()
         bound(self._reaper(), transport)
 
     def _stand_around(self) -> None:
-        """Stand around the application: its streams are told when the worker stops, and requests
-        are cancelled whose clients are gone. To be called within the running loop.
+        """Stand around the application: its streams are told when the worker stops, and
+        requests are cancelled whose clients are gone. To be called within the running
+        loop.
         """
         if self._streams is None:
             config = self._settings
@@ -249,8 +266,8 @@ class ASGIWorker(gasgi.ASGIWorker):  # type: ignore[misc]
                 self.asgi: Any = self._streams
 
     def _made(self, factory: Any) -> Any:
-        """A protocol of gunicorn's. If `timeouts.abandoned` is set, it keeps the connection open at a
-        FIN while an answer is owed.
+        """A protocol of gunicorn's. If `timeouts.abandoned` is set, it keeps the
+        connection open at a FIN while an answer is owed.
         """
         protocol = factory()
         protocol.__class__ = _Protocol
@@ -259,7 +276,9 @@ class ASGIWorker(gasgi.ASGIWorker):  # type: ignore[misc]
         return protocol
 
     def _hung_up(self, protocol: Any) -> bool:
-        """The client of *protocol* sends no more. Returns whether its connection stays open."""
+        """The client of *protocol* sends no more. Returns whether its connection stays
+        open.
+        """
         receiver = protocol._body_receiver
         transport = protocol.transport
         if (
@@ -275,8 +294,8 @@ class ASGIWorker(gasgi.ASGIWorker):  # type: ignore[misc]
         return True
 
     def _gone(self, protocol: Any) -> None:
-        """The connection of *protocol* is about to be lost. gunicorn would cancel its handler by
-        `asgi_disconnect_grace_period`; where we do that, gunicorn does not.
+        """The connection of *protocol* is about to be lost. gunicorn would cancel its
+        handler by `asgi_disconnect_grace_period`; where we do that, gunicorn does not.
         """
         if isinstance(self._streams, Requests) and self._streams.lost(protocol._body_receiver):
             protocol._cancel_task_if_pending = _not_now
@@ -297,11 +316,13 @@ class ASGIWorker(gasgi.ASGIWorker):  # type: ignore[misc]
                 server.close()
             # What was on its way when the client learnt of the stop is answered.
             await asyncio.sleep(timeouts.drain_idle)
-            # gunicorn kills the worker when its time is over: before, the lifespan has to end.
+            # gunicorn kills the worker when its time is over: before, the lifespan has
+            # to end.
             left = max(stops_at - self.loop.time() - LIFESPAN, reaper.core.tick)
             await reaper.drain(min(timeouts.drain, left), min(timeouts.drain_window, left))
         await super()._shutdown()
         if self._quick_shutdown and self.lifespan:
-            # gunicorn leaves it out of a quick stop, and what the application holds stays open.
+            # gunicorn leaves it out of a quick stop, and what the application holds
+            # stays open.
             with suppress(Exception):
                 await asyncio.wait_for(self.lifespan.shutdown(), QUICK)

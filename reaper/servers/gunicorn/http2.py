@@ -1,8 +1,8 @@
 """HTTP/2 under gunicorn's ASGI worker: its connection and its streams are told apart.
 
-The rule of this module: *gunicorn's objects stay, and get another class*. What it has noted on a
-stream is read when something has moved. Its own limit of a wait, `--timeout`, stays in force. Tried
-with gunicorn 27.0.1 and h2 4.4.1.
+The rule of this module: *gunicorn's objects stay, and get another class*. What it has
+noted on a stream is read when something has moved. Its own limit of a wait,
+`--timeout`, stays in force. Tried with gunicorn 27.0.1 and h2 4.4.1.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class Session(Engine):
         watch: Who watches it.
     Attributes:
         stalled: The streams whose answer waits for the client's window.
-        unread: Bytes that were taken from the reader, and that h2 has not been given yet.
+        unread: Bytes that were taken from the reader, and that h2 has not been given
+            yet.
         turns: How often something was taken from there.
     """
 
@@ -85,7 +86,9 @@ class Session(Engine):
 
 
 class _Reader:
-    """Stands before gunicorn's reader, and notes what is on its way from there to h2."""
+    """Stands before gunicorn's reader, and notes what is on its way from there to
+    h2.
+    """
 
     def __init__(self, reader: Any, session: Session) -> None:
         self._reader = reader
@@ -141,7 +144,8 @@ class _AsyncConnection(AsyncHTTP2Connection):  # type: ignore[misc]
 
     Attributes:
         session: What they wait for.
-        leaving: Whether the client is waited for at the end, which takes the rest of an answer.
+        leaving: Whether the client is waited for at the end, which takes the rest of an
+            answer.
     """
 
     session: Session
@@ -149,8 +153,8 @@ class _AsyncConnection(AsyncHTTP2Connection):  # type: ignore[misc]
     _closed: bool
 
     async def close(self, error_code: int = 0, last_stream_id: int | None = None) -> None:
-        """As gunicorn's. Where the end of an answer is on its way, or has just come, the socket is
-        kept, and read, until the client has gone.
+        """As gunicorn's. Where the end of an answer is on its way, or has just come,
+        the socket is kept, and read, until the client has gone.
         """
         session = self.session
         transport = self.writer.transport
@@ -218,8 +222,8 @@ class _AsyncConnection(AsyncHTTP2Connection):  # type: ignore[misc]
 
 
 def guard(serving: Any, watch: Watch) -> None:
-    """Guard *serving*, gunicorn's `AsyncHTTP2Connection`, which has just begun; *watch*: who watches
-    it.
+    """Guard *serving*, gunicorn's `AsyncHTTP2Connection`, which has just begun;
+    *watch*: who watches it.
     """
     if type(serving) is AsyncHTTP2Connection:
         serving.__class__ = _AsyncConnection

@@ -1,11 +1,13 @@
-"""HTTP/2 under gunicorn's worker with threads: one thread serves a connection, a stream at a time.
+"""HTTP/2 under gunicorn's worker with threads: one thread serves a connection, a stream
+at a time.
 
-The rule of this module: *the thread notes what it reads and what it waits for, and ends what is due
-itself*. The thread of ours that judges looks at the notes several times a tick, and leaves another
-when a stream is due; the thread that waits looks for that one as often. Neither waits for the other.
-Streams whose turn has not come wait for the server. A connection that is due is closed by its thread,
-too, by GOAWAY. gunicorn's own limits of a wait, `--timeout` and `--keep-alive`, stay in force. Tried
-with gunicorn 27.0.1 and h2 4.4.1.
+The rule of this module: *the thread notes what it reads and what it waits for, and ends
+what is due itself*. The thread of ours that judges looks at the notes several times a
+tick, and leaves another when a stream is due; the thread that waits looks for that one
+as often. Neither waits for the other. Streams whose turn has not come wait for the
+server. A connection that is due is closed by its thread, too, by GOAWAY. gunicorn's own
+limits of a wait, `--timeout` and `--keep-alive`, stay in force. Tried with gunicorn
+27.0.1 and h2 4.4.1.
 """
 
 from __future__ import annotations
@@ -43,8 +45,8 @@ class Wait(NamedTuple):
 
 
 class Rest(NamedTuple):
-    """What a connection waits for, but for its streams. It is another one once a stream has ended
-    meanwhile, or another block of headers has begun.
+    """What a connection waits for, but for its streams. It is another one once a stream
+    has ended meanwhile, or another block of headers has begun.
     """
 
     phase: Phase
@@ -192,7 +194,9 @@ class Judge(Engine):
         return 0
 
     def rest(self) -> Rest:
-        """What the connection waits for by the notes of its thread, but for its streams."""
+        """What the connection waits for by the notes of its thread, but for its
+        streams.
+        """
         serving = self._serving
         if serving.streams or serving.pending_requests or serving._deferred_events:
             phase = Phase.HEADERS if self.frames.in_block else Phase.IN_FLIGHT
@@ -251,7 +255,8 @@ class _Connection(HTTP2ServerConnection):  # type: ignore[misc]
         due: The wait that has lasted for too long.
         step: Seconds between two looks whether it has.
         served: How many streams have ended.
-        leaving: Whether the client is waited for at the end, which takes the rest of an answer.
+        leaving: Whether the client is waited for at the end, which takes the rest of an
+            answer.
         told_to_end: Whether the thread that judges has this one say GOAWAY, and close.
         code: The code of that.
     """
@@ -273,8 +278,9 @@ class _Connection(HTTP2ServerConnection):  # type: ignore[misc]
         super().close(error_code, last_stream_id)
 
     def receive_data(self, data: bytes | None = None) -> Any:
-        """As gunicorn's. A worker that stops asks with no bytes for what has been read already;
-        gunicorn itself would take that for the client's end, and send no GOAWAY.
+        """As gunicorn's. A worker that stops asks with no bytes for what has been read
+        already; gunicorn itself would take that for the client's end, and send no
+        GOAWAY.
         """
         if data == b"":
             if not self.pending_requests and not self._deferred_events:
@@ -294,9 +300,9 @@ class _Connection(HTTP2ServerConnection):  # type: ignore[misc]
         return self.told_to_end
 
     def _comes(self, own: float | None, is_over: Callable[[], bool]) -> bool:
-        """Wait until there is something to read; several looks a tick whether *is_over* says that it
-        is no longer waited for. A socket of TLS must not be shut to wake its thread: OpenSSL would
-        answer by an alert, and send nothing more.
+        """Wait until there is something to read; several looks a tick whether *is_over*
+        says that it is no longer waited for. A socket of TLS must not be shut to wake
+        its thread: OpenSSL would answer by an alert, and send nothing more.
 
         Args:
             own: gunicorn's own limit of that, seconds; None: there is none.
@@ -382,8 +388,8 @@ def _readable(sock: Any, seconds: float) -> bool:
 
 
 def until_it_has_gone(serving: Any, end: float) -> None:
-    """Read what the client of *serving* sends until it closes, or the judge says that it is waited
-    for no longer; not beyond the instant *end*, by `time.monotonic`.
+    """Read what the client of *serving* sends until it closes, or the judge says that
+    it is waited for no longer; not beyond the instant *end*, by `time.monotonic`.
     """
     sock = serving.sock
     with suppress(OSError, ValueError):  # it is gone, or closed
@@ -402,7 +408,8 @@ def guard(
     tick: float,
     come: bytes,
 ) -> None:
-    """Guard *serving*, which the calling thread is about to serve; does nothing if it is guarded.
+    """Guard *serving*, which the calling thread is about to serve; does nothing if it
+    is guarded.
 
     Args:
         serving: gunicorn's `HTTP2ServerConnection`.
@@ -423,8 +430,8 @@ def guard(
 
 
 def over(serving: Any) -> None:
-    """The connection of *serving* is over: nothing of it is watched any more. Call it in the thread
-    of the driver, once; does nothing if *serving* is not guarded.
+    """The connection of *serving* is over: nothing of it is watched any more. Call it
+    in the thread of the driver, once; does nothing if *serving* is not guarded.
     """
     if isinstance(serving, _Connection):
         serving.judge.over()
@@ -432,6 +439,8 @@ def over(serving: Any) -> None:
 
 
 def guard_stream(stream: Any) -> None:
-    """Guard *stream*, of a guarded connection, which the calling thread is about to serve."""
+    """Guard *stream*, of a guarded connection, which the calling thread is about to
+    serve.
+    """
     if stream.state is not StreamState.CLOSED:
         stream.__class__ = _Stream

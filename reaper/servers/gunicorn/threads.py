@@ -1,11 +1,13 @@
-"""gunicorn's worker with threads, guarded: a thread of ours judges each connection when it is due.
+"""gunicorn's worker with threads, guarded: a thread of ours judges each connection when
+it is due.
 
-The rule of this module: *the worker's threads are told nothing, and wait for nothing of ours*. They
-leave two flags on the connection, which say what they do; the kernel says when bytes moved. A
-connection that is due is shut down, so that the thread of gunicorn's that reads or polls it sees
-its end and closes it. A stream of HTTP/2 is reset by the thread that serves it: see `http2_threads`.
-gunicorn's own timers of idle connections do nothing here: when the process has stood still they
-would fire before the bytes are read that came meanwhile. Tried with gunicorn 27.0.1.
+The rule of this module: *the worker's threads are told nothing, and wait for nothing of
+ours*. They leave two flags on the connection, which say what they do; the kernel says
+when bytes moved. A connection that is due is shut down, so that the thread of
+gunicorn's that reads or polls it sees its end and closes it. A stream of HTTP/2 is
+reset by the thread that serves it: see `http2_threads`. gunicorn's own timers of idle
+connections do nothing here: when the process has stood still they would fire before the
+bytes are read that came meanwhile. Tried with gunicorn 27.0.1.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ from ..http2.waiting import Watch
 from .http2_threads import guard, guard_stream, over, until_it_has_gone
 
 FULL_PAUSE = 0.05
-"""Seconds for which gunicorn's main thread waits when there is no descriptor for a newcomer."""
+"""Seconds for which gunicorn's main thread waits when there is no descriptor for a
+newcomer.
+"""
 
 
 class Face(polled.Face):
@@ -50,14 +54,16 @@ class Face(polled.Face):
 
     Args:
         conn: gunicorn's `TConn`.
-        over: Called with this, in a thread of gunicorn's, once the connection is closed.
+        over: Called with this, in a thread of gunicorn's, once the connection is
+            closed.
     Attributes:
         answering: Whether a thread answers a request of the connection.
         receiving: Whether that thread waits for bytes of the request.
         ends: Whether the next answer has to say that it is the last.
-        come: What gunicorn reads of HTTP/2 before that is guarded: in clear text, the preface.
-        waited: Whether the client waits for `100 Continue`, which gunicorn says before the
-            application is called.
+        come: What gunicorn reads of HTTP/2 before that is guarded: in clear text, the
+            preface.
+        waited: Whether the client waits for `100 Continue`, which gunicorn says before
+            the application is called.
         hung_up: Whether the client had ended the connection before gunicorn closed it.
         guard: The guard that is shown this; None: there is none yet, or none any more.
     """
@@ -67,8 +73,8 @@ class Face(polled.Face):
     def __init__(self, conn: Any, over: Callable[[Face], object]) -> None:
         self._conn = conn
         self._over = over
-        # While we shut a descriptor down no thread of gunicorn's may close it: its number could be
-        # that of another connection a moment later.
+        # While we shut a descriptor down no thread of gunicorn's may close it: its
+        # number could be that of another connection a moment later.
         self._lock = threading.Lock()
         self._closes = False
         self.answering: bool = False
@@ -80,8 +86,8 @@ class Face(polled.Face):
         conn.close = self.close_for_gunicorn
 
     def close_for_gunicorn(self, *arguments: Any, **options: Any) -> None:
-        """Stands in the place of the connection's own `close`: waits until no other thread shuts it
-        down, closes it, and says that it is over.
+        """Stands in the place of the connection's own `close`: waits until no other
+        thread shuts it down, closes it, and says that it is over.
 
         Every connection of gunicorn's ends here, and here only.
         """
@@ -96,15 +102,15 @@ class Face(polled.Face):
             self._over(self)
 
     def part(self) -> Any:
-        """Let go of the connection, which is over, and return it. Does so in our thread, which
-        alone asks what this knows.
+        """Let go of the connection, which is over, and return it. Does so in our
+        thread, which alone asks what this knows.
         """
         conn, self._conn = self._conn, None
         return conn
 
     def known(self) -> dict[str, Any]:
-        """The socket and the client's address. They are read each time, because TLS puts another
-        socket in the place of the first.
+        """The socket and the client's address. They are read each time, because TLS
+        puts another socket in the place of the first.
         """
         conn = self._conn
         return {} if conn is None else {"socket": conn.sock, "peername": conn.client}
@@ -114,8 +120,8 @@ class Face(polled.Face):
         return bool(self._closes or self._conn.sock.fileno() < 0)
 
     def close(self) -> None:
-        """Let gunicorn see the end of the connection, unless its thread has yet to say GOAWAY, and
-        then closes it.
+        """Let gunicorn see the end of the connection, unless its thread has yet to say
+        GOAWAY, and then closes it.
         """
         if not self._has_to_part():
             self._end(socket.SHUT_RDWR)
@@ -140,7 +146,9 @@ class Face(polled.Face):
 
     # ---- GOAWAY: the thread that reads says it when it looks next
     def farewell(self) -> bytes:
-        """What a connection of HTTP/2 without a stream is sent before it is closed; see `write`."""
+        """What a connection of HTTP/2 without a stream is sent before it is closed; see
+        `write`.
+        """
         rests = self._conn.is_http2 and self._phase_of_http2() is Phase.IDLE
         return b"GOAWAY" if rests else b""
 
@@ -152,12 +160,14 @@ class Face(polled.Face):
         return getattr(self._conn.parser, "told_to_end", False)
 
     def get_write_buffer_size(self) -> int:
-        """Whether its thread has yet to say GOAWAY: until then nobody else may end what is sent."""
+        """Whether its thread has yet to say GOAWAY: until then nobody else may end what
+        is sent.
+        """
         return int(not self.is_closing() and self._has_to_part())
 
     def phase(self) -> Phase:
-        """What the connection waits for. KEEP_ALIVE also stands for its first byte and for the
-        rest of its headers: the kernel tells them apart.
+        """What the connection waits for. KEEP_ALIVE also stands for its first byte and
+        for the rest of its headers: the kernel tells them apart.
         """
         if self._conn.is_http2:
             return self._phase_of_http2()
@@ -166,8 +176,9 @@ class Face(polled.Face):
         return Phase.BODY if self.receiving else Phase.IN_FLIGHT
 
     def _phase_of_http2(self) -> Phase:
-        """As `phase`: one thread serves a whole connection of HTTP/2, and its parser knows which
-        streams are open. Where the parser does not say, the connection is in use.
+        """As `phase`: one thread serves a whole connection of HTTP/2, and its parser
+        knows which streams are open. Where the parser does not say, the connection is
+        in use.
         """
         parser = self._conn.parser
         streams = getattr(parser, "streams", None)
@@ -179,8 +190,8 @@ class Face(polled.Face):
 class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
     """gunicorn's worker with guarded connections.
 
-    Its `--keep-alive` holds where reaper.toml and REAPER_* leave `timeouts.keep_alive` at its
-    default.
+    Its `--keep-alive` holds where reaper.toml and REAPER_* leave `timeouts.keep_alive`
+    at its default.
     """
 
     nr_conns: int  # gunicorn's own number of connections
@@ -219,8 +230,8 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
         return made
 
     def accept(self, listener: Any) -> None:
-        """Accept a connection. gunicorn's worker dies where no descriptor is left; under
-        `reaper.pressure` it waits instead until the longest idle have gone.
+        """Accept a connection. gunicorn's worker dies where no descriptor is left;
+        under `reaper.pressure` it waits instead until the longest idle have gone.
         """
         try:
             super().accept(listener)
@@ -230,12 +241,12 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
             time.sleep(FULL_PAUSE)
 
     def enqueue_req(self, conn: Any) -> None:
-        """A connection is new, or bytes have come on it again. The first time guard it, or refuse
-        it if it is one too many.
+        """A connection is new, or bytes have come on it again. The first time guard it,
+        or refuse it if it is one too many.
         """
         if not hasattr(conn, "face"):
-            # gunicorn's own number is exact in this thread, and counts this one. Our books are
-            # another thread's.
+            # gunicorn's own number is exact in this thread, and counts this one. Our
+            # books are another thread's.
             if not self._welcomed():
                 self.nr_conns -= 1
                 asyncio.run_coroutine_threadsafe(self._refuse(conn.sock), self._loop)
@@ -247,10 +258,12 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
         super().enqueue_req(conn)
 
     def _until_it_speaks(self, conn: Any) -> None:
-        """Let *conn*, which is new, wait among those of which gunicorn's main thread polls all.
+        """Let *conn*, which is new, wait among those of which gunicorn's main thread
+        polls all.
 
-        gunicorn itself has a thread wait for its first byte, for up to 5 s: a few silent clients then
-        hold up all others, and each such wait needs a descriptor of its own.
+        gunicorn itself has a thread wait for its first byte, for up to 5 s: a few
+        silent clients then hold up all others, and each such wait needs a descriptor of
+        its own.
         """
         conn.timeout = time.monotonic() + self.cfg.keepalive
         self.pending_conns.append(conn)
@@ -269,7 +282,9 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
             self._reaper.reading()
 
     async def _refuse(self, connection: socket.socket) -> None:
-        """Answer *connection* in our thread, so that none of gunicorn's waits for its client."""
+        """Answer *connection* in our thread, so that none of gunicorn's waits for its
+        client.
+        """
         reaper = self._reaper
         reaper.refused += 1
         if reaper.refusing >= REFUSALS:
@@ -292,11 +307,15 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
             face.guard = watch(self._reaper, face, self._rules)
 
     def _over(self, face: Face) -> None:
-        """The connection of *face* is closed. Our thread has been told to watch it before."""
+        """The connection of *face* is closed. Our thread has been told to watch it
+        before.
+        """
         self._soon(functools.partial(_forget, face))
 
     def handle_request(self, req: Any, conn: Any) -> Any:
-        """Answer the request, and note meanwhile whether the client has to send more for that."""
+        """Answer the request, and note meanwhile whether the client has to send more
+        for that.
+        """
         face: Face = conn.face
         _note(conn, face)
         face.answering = True
@@ -316,8 +335,8 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
             http2.leaving = True
 
     def handle_http2(self, conn: Any) -> Any:
-        """Serve the connection. gunicorn's main thread, which closes it, waits 2 s for its client; a
-        thread may wait as long as that one waits for threads.
+        """Serve the connection. gunicorn's main thread, which closes it, waits 2 s for
+        its client; a thread may wait as long as that one waits for threads.
         """
         self._guard_http2(conn)
         kept = super().handle_http2(conn)
@@ -344,8 +363,8 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
         return Watch(reaper.driver, reaper.config, reaper.sweep, lambda: conn.sock.fileno(), close)
 
     def handle_h2c_upgrade(self, conn: Any, *arguments: Any) -> Any:
-        """Read the body of the request that asks for HTTP/2, then serve the connection. Until its
-        parser speaks HTTP/2 the request is being answered.
+        """Read the body of the request that asks for HTTP/2, then serve the connection.
+        Until its parser speaks HTTP/2 the request is being answered.
         """
         _note(conn, conn.face)
         conn.face.answering = True
@@ -355,7 +374,9 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
             conn.face.answering = False
 
     def murder_keepalived(self, force: bool = False) -> None:
-        """Close nothing while the worker runs: our limits do. While it stops, gunicorn's holds."""
+        """Close nothing while the worker runs: our limits do. While it stops,
+        gunicorn's holds.
+        """
         if force or not self.alive:
             super().murder_keepalived(force)
 
@@ -365,15 +386,17 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
             super().murder_pending()
 
     def _cap_keepalive(self, deadline: float) -> None:
-        """The worker stops. Those that have said nothing yet are waited for until *deadline*, as
-        gunicorn waits for those that rest between two requests.
+        """The worker stops. Those that have said nothing yet are waited for until
+        *deadline*, as gunicorn waits for those that rest between two requests.
         """
         super()._cap_keepalive(deadline)
         for conn in self.pending_conns:
             conn.timeout = min(conn.timeout, deadline)
 
     def handle_exit(self, sig: int, frame: Any) -> None:
-        """On SIGTERM serve for `timeouts.drain_delay`, one answer per connection; then stop."""
+        """On SIGTERM serve for `timeouts.drain_delay`, one answer per connection; then
+        stop.
+        """
         delay = self._settings.timeouts.drain_delay
         if not delay or not self.alive:
             super().handle_exit(sig, frame)
@@ -393,8 +416,8 @@ def _note(conn: Any, face: Face) -> None:
 
 
 class _Unreader(SocketUnreader):  # type: ignore[misc]
-    """A reader of gunicorn's that notes on its `face` that it waits for bytes of the client, while
-    it does, and what it gives to HTTP/2.
+    """A reader of gunicorn's that notes on its `face` that it waits for bytes of the
+    client, while it does, and what it gives to HTTP/2.
     """
 
     face: Face

@@ -1,10 +1,11 @@
-"""One connection of HTTP/2 under a guard, whichever server speaks it: its frames, its streams, what
-it waits for, and its end.
+"""One connection of HTTP/2 under a guard, whichever server speaks it: its frames, its
+streams, what it waits for, and its end.
 
-The rule of this module: *a stream costs nothing until its client is waited for*. The engine is given
-every byte that comes and reads the heads of frames in it. An adapter, one for each server, derives
-from it and says four things: where bytes come in (`came`, then `worked`), what a stream waits for
-(`phase_of`), how a stream is reset, and how the connection is closed (both in `end`).
+The rule of this module: *a stream costs nothing until its client is waited for*. The
+engine is given every byte that comes and reads the heads of frames in it. An adapter,
+one for each server, derives from it and says four things: where bytes come in (`came`,
+then `worked`), what a stream waits for (`phase_of`), how a stream is reset, and how the
+connection is closed (both in `end`).
 """
 
 from __future__ import annotations
@@ -36,12 +37,13 @@ class Engine:
         frames: The heads of what its client sends.
         budget: What its client may send that moves nothing.
         openings: How many WINDOW_UPDATE frames it may send.
-        streams: The open streams, by number, each with what it waits for; None: its client has not
-            been waited for yet.
-        itself: What the connection waits for, but for its streams; None: the engine does not time
-            that, see `open`.
+        streams: The open streams, by number, each with what it waits for; None: its
+            client has not been waited for yet.
+        itself: What the connection waits for, but for its streams; None: the engine
+            does not time that, see `open`.
         highest: The number of the last stream that was taken; 0: none was.
-        ended: Whether the connection has ended, or is being closed: what comes is not looked at.
+        ended: Whether the connection has ended, or is being closed: what comes is not
+            looked at.
         leaving: Whether GOAWAY was sent: no further stream is taken.
     """
 
@@ -61,8 +63,9 @@ class Engine:
 
     # ---- what each server says
     def works(self) -> int:
-        """If the server has yet to work off what has come: how often it has read, which is the same
-        as long as it does not go on; -1 where that is not known. 0: all is worked off.
+        """If the server has yet to work off what has come: how often it has read, which
+        is the same as long as it does not go on; -1 where that is not known. 0: all is
+        worked off.
         """
         raise NotImplementedError
 
@@ -71,7 +74,9 @@ class Engine:
         raise NotImplementedError
 
     def window_of(self, number: int) -> int:
-        """How many bytes the client takes on stream *number*, whatever the connection's window is."""
+        """How many bytes the client takes on stream *number*, whatever the connection's
+        window is.
+        """
         raise NotImplementedError
 
     def owes(self) -> bool:
@@ -83,19 +88,21 @@ class Engine:
         raise NotImplementedError
 
     def end(self, number: int | None, goaway: bytes) -> None:
-        """Reset stream *number*, unless it is None, and let the server forget it. Then send *goaway*
-        and close the connection, unless it is empty.
+        """Reset stream *number*, unless it is None, and let the server forget it. Then
+        send *goaway* and close the connection, unless it is empty.
         """
         raise NotImplementedError
 
     # ---- what comes
     def open(self) -> None:
-        """The connection has begun: time from now on what it waits for between its streams."""
+        """The connection has begun: time from now on what it waits for between its
+        streams.
+        """
         self.itself = self._waiting(Phase.FIRST_BYTE, "", self._rested)
 
     def came(self, data: bytes) -> bool:
-        """*data* came. Returns whether it may be worked off: not if it is a flood, which ends the
-        connection.
+        """*data* came. Returns whether it may be worked off: not if it is a flood,
+        which ends the connection.
 
         Cost: a step for each frame.
         """
@@ -195,9 +202,9 @@ class Engine:
             waiting.over()
 
     def sent(self, number: int, count: int, frames: int = 1) -> None:
-        """*count* bytes of stream *number* were sent in so many DATA *frames*, because the client has
-        made room for them. Those that wait for the same window, the connection's, have a client that
-        reads.
+        """*count* bytes of stream *number* were sent in so many DATA *frames*, because
+        the client has made room for them. Those that wait for the same window, the
+        connection's, have a client that reads.
         """
         if not count:
             return
@@ -210,7 +217,9 @@ class Engine:
                 waiting.moved(sent=count)
 
     def answered(self, number: int) -> None:
-        """All of the answer on stream *number* has been given, unless the stream was reset."""
+        """All of the answer on stream *number* has been given, unless the stream was
+        reset.
+        """
         if number in self.streams:
             self.budget.earn()
 
@@ -225,7 +234,9 @@ class Engine:
             itself.over()
 
     def flooded(self) -> None:
-        """The client sends too many frames that move nothing: end the connection at once."""
+        """The client sends too many frames that move nothing: end the connection at
+        once.
+        """
         itself = self.itself
         if itself is not None and itself.policy is not None:
             self.watch.driver.books.reaped(itself.lease, self._named(""), FLOOD, None)
@@ -233,17 +244,20 @@ class Engine:
             self.end(None, self.goaway(ENHANCE_YOUR_CALM))
 
     def leave(self) -> None:
-        """Tell the client by GOAWAY that no further stream is taken. What is open is answered."""
+        """Tell the client by GOAWAY that no further stream is taken. What is open is
+        answered.
+        """
         if not self.leaving:
             self.leaving = True
             self.send(self.goaway(NO_ERROR))
 
     def see_off(self, until: float = math.inf) -> None:
-        """Close the connection, whose client was told GOAWAY, as `Leaving` says: what its client
-        sends meanwhile is to be read.
+        """Close the connection, whose client was told GOAWAY, as `Leaving` says: what
+        its client sends meanwhile is to be read.
 
         Args:
-            until: The instant by which it is closed at the latest, by the driver's clock.
+            until: The instant by which it is closed at the latest, by the driver's
+                clock.
         """
         if self._goodbye is None:
             self._goodbye = Leaving(self.watch.config.timeouts.drain_idle, until)
@@ -265,8 +279,8 @@ class Engine:
             self.watch.close()
 
     def goaway(self, code: int) -> bytes:
-        """The frame that says which stream was the last, written by hand: after its own GOAWAY, h2
-        would send no answer to what is open.
+        """The frame that says which stream was the last, written by hand: after its own
+        GOAWAY, h2 would send no answer to what is open.
         """
         payload = self.highest.to_bytes(4, "big") + code.to_bytes(4, "big")
         return len(payload).to_bytes(3, "big") + bytes((7, 0)) + bytes(4) + payload
@@ -277,7 +291,9 @@ class Engine:
         self.end(None, self.goaway(NO_ERROR))
 
     def _reset(self, number: int, _reason: str) -> None:
-        """The time of stream *number* is over; with the last one the connection goes as well."""
+        """The time of stream *number* is over; with the last one the connection goes as
+        well.
+        """
         self._forget(number)
         last = not self.streams
         if last:
@@ -294,15 +310,17 @@ def tolerant(call: Callable[..., object], *arguments: object) -> None:
 
 
 def window_of(connection: object, number: int) -> int:
-    """How many bytes the client takes on stream *number* of h2's *connection*, whatever the window of
-    that is; 0: it has ended.
+    """How many bytes the client takes on stream *number* of h2's *connection*, whatever
+    the window of that is; 0: it has ended.
     """
     stream = connection.streams.get(number)  # type: ignore[attr-defined]
     return int(stream.outbound_flow_control_window) if stream is not None else 0
 
 
 def is_shut(connection: object, number: int) -> bool:
-    """Whether the client lets nothing more be sent on stream *number* of h2's *connection*."""
+    """Whether the client lets nothing more be sent on stream *number* of h2's
+    *connection*.
+    """
     from h2.exceptions import ProtocolError
 
     try:

@@ -1,18 +1,20 @@
-"""How many frames a client may send that move nothing, and cost the server more than the client.
+"""How many frames a client may send that move nothing, and cost the server more than
+the client.
 
-The rule of this module: *who moves bytes is never near the bound*. A frame is bounded unless
-its type is one of `frames.MOVING`, and if it is an empty DATA frame: resets (rapid reset,
-CVE-2023-44487), PING, PRIORITY and SETTINGS (CVE-2019-9512, -9513, -9515), their acknowledgements, and
-what nobody knows. A client needs a few of them per connection, or one per some seconds. A stream that
-was answered pays for one of them: a client that asks thousands of times a second may cancel as many
-requests as it lets be answered. A DATA frame with bytes pays for one too, in either direction: gRPC
-measures its link by a PING a round trip, for as long as DATA comes.
+The rule of this module: *who moves bytes is never near the bound*. A frame is bounded
+unless its type is one of `frames.MOVING`, and if it is an empty DATA frame: resets
+(rapid reset, CVE-2023-44487), PING, PRIORITY and SETTINGS (CVE-2019-9512, -9513,
+-9515), their acknowledgements, and what nobody knows. A client needs a few of them per
+connection, or one per some seconds. A stream that was answered pays for one of them: a
+client that asks thousands of times a second may cancel as many requests as it lets be
+answered. A DATA frame with bytes pays for one too, in either direction: gRPC measures
+its link by a PING a round trip, for as long as DATA comes.
 
-WINDOW_UPDATE has a budget of its own, `WINDOWS`, which bytes that are sent pay for: a client that opens
-its window by one byte a frame costs more than it takes.
+WINDOW_UPDATE has a budget of its own, `WINDOWS`, which bytes that are sent pay for: a
+client that opens its window by one byte a frame costs more than it takes.
 
-A request that is reset by the same bytes that bring it is paid for, and not begun: nobody waits for
-its answer, and the server would spend most on it.
+A request that is reset by the same bytes that bring it is paid for, and not begun:
+nobody waits for its answer, and the server would spend most on it.
 """
 
 from __future__ import annotations
@@ -20,25 +22,33 @@ from __future__ import annotations
 from collections.abc import Callable
 
 BURST = 200
-"""Frames at once: twice the streams that a server commonly lets a client open, all of them reset.
-nghttp2 takes 1000 (nghttp2_option_set_stream_reset_rate_limit); a request costs Python far more."""
+"""Frames at once: twice the streams that a server commonly lets a client open, all of
+them reset. nghttp2 takes 1000 (nghttp2_option_set_stream_reset_rate_limit); a request
+costs Python far more.
+"""
 
 PER_SECOND = 33.0
 """Frames per second after that. Precedent: nghttp2's own."""
 
 WINDOWS = 1000
-"""WINDOW_UPDATE frames at once, of which each DATA frame that is sent pays for some more."""
+"""WINDOW_UPDATE frames at once, of which each DATA frame that is sent pays for some
+more.
+"""
 
 WINDOWS_PER_FRAME = 3
-"""WINDOW_UPDATE frames for which a DATA frame pays that is sent: clients send one for its stream and
-one for the connection."""
+"""WINDOW_UPDATE frames for which a DATA frame pays that is sent: clients send one for
+its stream and one for the connection.
+"""
 
 BYTES_PER_WINDOW = 512
-"""Bytes sent that pay for another: Go's client opens both windows again after each 4 KiB."""
+"""Bytes sent that pay for another: Go's client opens both windows again after each 4
+KiB.
+"""
 
 SAVED = 1000
-"""Frames that DATA frames may have paid for in advance. A client that was held up answers all that has
-come meanwhile at once."""
+"""Frames that DATA frames may have paid for in advance. A client that was held up
+answers all that has come meanwhile at once.
+"""
 
 
 class Budget:
@@ -46,7 +56,8 @@ class Budget:
 
     Args:
         burst: Frames at once.
-        now: Returns seconds of the driver's clock, in which nobody is charged for a stall.
+        now: Returns seconds of the driver's clock, in which nobody is charged for a
+            stall.
     """
 
     __slots__ = ("_at", "_burst", "_left", "_moved", "_now")

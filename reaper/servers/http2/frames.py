@@ -1,7 +1,8 @@
-"""Follows the frames that a client sends: where a block of headers begins and ends, what each brings.
+"""Follows the frames that a client sends: where a block of headers begins and ends,
+what each brings.
 
-The rule of this module: *heads are read, and nothing else*. Whether frames may come in this order,
-and what they mean, the library of the server judges.
+The rule of this module: *heads are read, and nothing else*. Whether frames may come in
+this order, and what they mean, the library of the server judges.
 """
 
 from __future__ import annotations
@@ -32,14 +33,15 @@ class Frames:
 
     Attributes:
         heard: Whether the whole preface has come.
-        brought: By stream, how many bytes of a body the last call of `came` had, padding excluded;
-            0: a part of a header block, or an empty frame.
-        moved: How many DATA frames with bytes of a body have begun in the last call of `came`.
+        brought: By stream, how many bytes of a body the last call of `came` had,
+            padding excluded; 0: a part of a header block, or an empty frame.
+        moved: How many DATA frames with bytes of a body have begun in the last call of
+            `came`.
         windows: How many WINDOW_UPDATE frames have begun in the last call of `came`.
         blocks: How many blocks of headers have begun.
         unended: The streams on which the client has yet to send something.
-        cancelled: The streams that the last call of `came` began and reset, and that brought no byte
-            of a body: those of a body have to be acknowledged.
+        cancelled: The streams that the last call of `came` began and reset, and that
+            brought no byte of a body: those of a body have to be acknowledged.
     """
 
     __slots__ = (
@@ -84,13 +86,16 @@ class Frames:
 
     @property
     def in_block(self) -> bool:
-        """Whether a header block, or the preface, has begun to come and is not complete."""
+        """Whether a header block, or the preface, has begun to come and is not
+        complete.
+        """
         if self.heard:
             return self._block or self._kind in HEADER_FRAMES
         return self._left < len(PREFACE)
 
     def came(self, data: bytes) -> int:
-        """*data* has come. Returns how many frames began in it that move nothing, and are bounded.
+        """*data* has come. Returns how many frames began in it that move nothing, and
+        are bounded.
 
         Cost: a step for each frame.
         """
@@ -124,7 +129,9 @@ class Frames:
         return useless
 
     def _begin(self, data: bytes, at: int) -> bool:
-        """A head has come, the bytes of *data* from *at* on. Returns whether its frame moves nothing."""
+        """A head has come, the bytes of *data* from *at* on. Returns whether its frame
+        moves nothing.
+        """
         self._left = length = int.from_bytes(data[at : at + 3], "big")
         self._kind, self._flags = kind, flags = data[at + 3], data[at + 4]
         self._stream = number = int.from_bytes(data[at + 5 : at + FRAME_HEAD], "big") & 0x7FFFFFFF
@@ -146,7 +153,9 @@ class Frames:
         return kind not in MOVING
 
     def _body(self, first: int, taken: int) -> bool:
-        """*taken* bytes of a DATA frame have come. Returns whether they show that it moves nothing."""
+        """*taken* bytes of a DATA frame have come. Returns whether they show that it
+        moves nothing.
+        """
         empty = False
         if self._padded:
             self._padded = False

@@ -1,7 +1,8 @@
-"""One thing that may be idle, which is no connection of the driver's: a stream, for instance.
+"""One thing that may be idle, which is no connection of the driver's: a stream, for
+instance.
 
-The rule of this module: *it ends once, and then nothing refers to it*. To the core it is a lease;
-the policy says which timeout is in force.
+The rule of this module: *it ends once, and then nothing refers to it*. To the core it
+is a lease; the policy says which timeout is in force.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ class Watch(NamedTuple):
 
 
 def _uncounted() -> int:
-    """The bytes that the client has taken since the last call: they are counted as they go out."""
+    """The bytes that the client has taken since the last call: they are counted as they
+    go out.
+    """
     return 0
 
 
@@ -41,7 +44,8 @@ class Waiting(Reapable):
         watch: Who watches it.
         phase: What it waits for to begin with.
         name: What the log calls it.
-        works: See `Connection.works`. Nothing is due while it says that the server works.
+        works: See `Connection.works`. Nothing is due while it says that the server
+            works.
         end: Called with the reason when it is due.
     Attributes:
         policy: Knows what it waits for; None once it has ended.
@@ -84,12 +88,16 @@ class Waiting(Reapable):
 
     # ---- what moves it
     def enter(self, phase: Phase) -> None:
-        """It waits for *phase* from now on. Does nothing if it does so already, or has ended."""
+        """It waits for *phase* from now on. Does nothing if it does so already, or has
+        ended.
+        """
         if self.policy is not None:
             self.policy.enter(phase, self._watch.driver.now())
 
     def moved(self, received: int = 0, sent: int = 0) -> None:
-        """So many bytes came, or could be sent because the client made room for them."""
+        """So many bytes came, or could be sent because the client made room for
+        them.
+        """
         if self.policy is not None:
             now = self._watch.driver.now()
             self.policy.bytes_in(received, now)
@@ -113,7 +121,9 @@ class Waiting(Reapable):
         return self._watch.driver.retime(self.lease, idle, reason)
 
     def deadline(self, seconds: float, reason: str) -> Lease:
-        """End it *seconds* from now, whatever bytes come, unless the lease is released."""
+        """End it *seconds* from now, whatever bytes come, unless the lease is
+        released.
+        """
         made = self._watch.driver.deadline(self, seconds, reason)
         self._deadlines = [*(other for other in self._deadlines if other.alive), made]
         return made
@@ -121,13 +131,16 @@ class Waiting(Reapable):
     # ---- what the driver asks
     @property
     def descriptor(self) -> int:
-        """The descriptor of the connection: the bytes unread there may be what is waited for."""
+        """The descriptor of the connection: the bytes unread there may be what is
+        waited for.
+        """
         return self._watch.descriptor()
 
     @property
     def stays_due(self) -> bool:
-        """See the base class: the unread bytes may be PING, or of another stream. If the server
-        has read nothing since the last check, the server is the slow one; do not charge the client.
+        """See the base class: the unread bytes may be PING, or of another stream. If
+        the server has read nothing since the last check, the server is the slow one; do
+        not charge the client.
         """
         return not self._is_held
 
@@ -142,7 +155,9 @@ class Waiting(Reapable):
         return self.policy is not None and self.policy.phase is Phase.IN_FLIGHT
 
     def pardon(self, lease: Lease) -> bool:
-        """Whether the server works off something that has come: it may be what is waited for."""
+        """Whether the server works off something that has come: it may be what is
+        waited for.
+        """
         turn = self._works()
         self._is_held = 0 < turn == self._turn
         self._turn = turn
@@ -157,7 +172,9 @@ class Waiting(Reapable):
             end(reason)
 
     def over(self) -> None:
-        """It has ended. The lease is released, and the circle with the policy opened."""
+        """It has ended. The lease is released, and the circle with the policy
+        opened.
+        """
         if self.policy is not None:
             self.policy.close()
             self.policy = None

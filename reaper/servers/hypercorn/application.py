@@ -1,10 +1,10 @@
-"""hypercorn: its streams and WebSockets are told when it stops, and requests are cancelled whose
-clients are gone.
+"""hypercorn: its streams and WebSockets are told when it stops, and requests are
+cancelled whose clients are gone.
 
-hypercorn tells nobody that it stops; it waits for `graceful_timeout`, 3 s unless it is set, and cuts
-what is left. That a client has gone, it tells each of its `HTTPStream`s by `StreamClosed`: one per
-request, of HTTP/1 and of HTTP/2. After a FIN it still sends the answer, except with TLS and over
-HTTP/2. Tried with hypercorn 0.18.0.
+hypercorn tells nobody that it stops; it waits for `graceful_timeout`, 3 s unless it is
+set, and cuts what is left. That a client has gone, it tells each of its `HTTPStream`s
+by `StreamClosed`: one per request, of HTTP/1 and of HTTP/2. After a FIN it still sends
+the answer, except with TLS and over HTTP/2. Tried with hypercorn 0.18.0.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from ..streams import Streams, are_wanted
 from .http2 import STOPPED
 
 LINK = "_reaper_link"
-"""The attribute of a hypercorn `TCPServer` that is its `Link`; missing: with TLS, or not guarded."""
+"""The attribute of a hypercorn `TCPServer` that is its `Link`; missing: with TLS, or
+not guarded.
+"""
 
 OWN_GRACE = 3.0
 """Seconds; hypercorn's default of `graceful_timeout`."""
@@ -34,13 +36,15 @@ OWN_KEEP_ALIVE = 5.0
 """Seconds; hypercorn's default of `keep_alive_timeout`."""
 
 KNOWN: weakref.WeakKeyDictionary[Any, asyncio.Task[None]] = weakref.WeakKeyDictionary()
-"""The `WorkerContext`s whose applications were met on asyncio, each with what waits for its end."""
+"""The `WorkerContext`s whose applications were met on asyncio, each with what waits for
+its end.
+"""
 
 
 def stand_around(server: Any, reaper: AsyncioReaper) -> None:
-    """Stand around the application of *server*; to be called for the first connection of a
-    `WorkerContext`, all of which share it. Its streams are told when it stops, and its requests
-    cancelled when their clients are gone.
+    """Stand around the application of *server*; to be called for the first connection
+    of a `WorkerContext`, all of which share it. Its streams are told when it stops, and
+    its requests cancelled when their clients are gone.
 
     Args:
         server: hypercorn's `TCPServer`, which is about to serve a connection.
@@ -62,12 +66,14 @@ def streams_of(
     *,
     never: float | None,
 ) -> Streams | None:
-    """Put streams around the application of *server*, hypercorn's `TCPServer` on asyncio or on
-    trio, and let its stop wait for `timeouts.drain`. None: its streams are not told.
+    """Put streams around the application of *server*, hypercorn's `TCPServer` on
+    asyncio or on trio, and let its stop wait for `timeouts.drain`. None: its streams
+    are not told.
 
     Args:
         plain, cancelling: Which kind, without and with `timeouts.abandoned`.
-        never: The keep-alive that hypercorn is given where ours is set, which makes no timer.
+        never: The keep-alive that hypercorn is given where ours is set, which makes no
+            timer.
     """
     is_set = config.origin("timeouts.keep_alive") != DEFAULT
     if is_set and server.config.keep_alive_timeout == OWN_KEEP_ALIVE:
@@ -101,7 +107,9 @@ def streams_of(
 
 
 async def stop(context: Any, streams: Streams | None, driver: Driver) -> None:
-    """Wait until the server of *context*, hypercorn's `WorkerContext`, stops; then tell *streams*."""
+    """Wait until the server of *context*, hypercorn's `WorkerContext`, stops; then tell
+    *streams*.
+    """
     await context.terminated.wait()
     setattr(context, STOPPED, driver.now())
     begin_stopping()
@@ -115,8 +123,8 @@ def stream_of(_: Any, send: Any) -> Any:
 
 
 def is_blocked(receive: Any, send: Any) -> bool:
-    """Whether the client of the request that is answered by *send* has yet to take something. What
-    cannot be seen counts as such.
+    """Whether the client of the request that is answered by *send* has yet to take
+    something. What cannot be seen counts as such.
     """
     stream = stream_of(receive, send)
     try:
@@ -141,7 +149,9 @@ def is_blocked(receive: Any, send: Any) -> bool:
 
 
 def hear(around: Around) -> None:
-    """Have the `Requests` around the application told when the client of a request has gone."""
+    """Have the `Requests` around the application told when the client of a request has
+    gone.
+    """
     from hypercorn.protocol.events import StreamClosed
     from hypercorn.protocol.http_stream import HTTPStream
 

@@ -1,8 +1,9 @@
 """When the tasks of a connection of hypercorn's end.
 
-One rule: *a connection that has been read to its end rests for nobody*. hypercorn has a task for
-each connection that sleeps for its keep-alive, also when the client is gone, and holds all of the
-connection by it. It sleeps for 5 s, and for ever where the guard has the keep-alive.
+One rule: *a connection that has been read to its end rests for nobody*. hypercorn has a
+task for each connection that sleeps for its keep-alive, also when the client is gone,
+and holds all of the connection by it. It sleeps for 5 s, and for ever where the guard
+has the keep-alive.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ READ = "_reaper_read"
 
 
 async def read(method: Callable[[Any], Awaitable[None]], server: Any) -> None:
-    """Read all that the client of *server*, a `TCPServer`, sends; then end the task that sleeps.
+    """Read all that the client of *server*, a `TCPServer`, sends; then end the task
+    that sleeps.
 
-    What is still answered has tasks of its own, which hypercorn waits for before it closes.
+    What is still answered has tasks of its own, which hypercorn waits for before it
+    closes.
     """
     await method(server)
     setattr(server, READ, True)
@@ -25,7 +28,8 @@ async def read(method: Callable[[Any], Awaitable[None]], server: Any) -> None:
 
 
 async def rest(method: Callable[[Any], Awaitable[None]], server: Any) -> None:
-    """Wait for the next request of *server*, unless none can come: hypercorn then closes.
+    """Wait for the next request of *server*, unless none can come: hypercorn then
+    closes.
 
     An answer that ends after the client's end of file comes here last.
     """

@@ -1,9 +1,10 @@
-"""HTTP/2 under hypercorn, on asyncio and on trio: its `H2Protocol` is told apart by stream.
+"""HTTP/2 under hypercorn, on asyncio and on trio: its `H2Protocol` is told apart by
+stream.
 
-The rule of this module: *what hypercorn knows is read from it when something has moved*. Its
-methods are wrapped by `guard`; each calls the method itself, and then looks what the stream waits
-for now. Its private fields are read by `Session` and by the wrappers alone. Tried with hypercorn
-0.18.0 and h2 4.4.1.
+The rule of this module: *what hypercorn knows is read from it when something has
+moved*. Its methods are wrapped by `guard`; each calls the method itself, and then looks
+what the stream waits for now. Its private fields are read by `Session` and by the
+wrappers alone. Tried with hypercorn 0.18.0 and h2 4.4.1.
 """
 
 from __future__ import annotations
@@ -22,10 +23,14 @@ SESSION = "_reaper_session"
 """The attribute of an `H2Protocol` that is its `Session`."""
 
 WATCH = "_reaper_watch"
-"""The attribute of a hypercorn `TCPServer` that says who watches its connection: a `Watch`."""
+"""The attribute of a hypercorn `TCPServer` that says who watches its connection: a
+`Watch`.
+"""
 
 STOPPED = "_reaper_stopped"
-"""The attribute of a hypercorn `WorkerContext` that is the instant of its stop, by the driver's clock."""
+"""The attribute of a hypercorn `WorkerContext` that is the instant of its stop, by the
+driver's clock.
+"""
 
 
 def session_of(protocol: Any) -> Session | None:
@@ -103,10 +108,11 @@ class Session(Engine):
         await self._protocol.send(RawData(data=data))
 
     async def _end(self, number: int | None, goaway: bytes) -> None:
-        """Send what h2 has made, let hypercorn forget stream *number*, and close after a *goaway*.
+        """Send what h2 has made, let hypercorn forget stream *number*, and close after
+        a *goaway*.
 
-        hypercorn's own way to close, `Closed`, is not taken: on trio it fails where another task is
-        sending, and takes the whole server with it.
+        hypercorn's own way to close, `Closed`, is not taken: on trio it fails where
+        another task is sending, and takes the whole server with it.
         """
         protocol = self._protocol
         await protocol._flush()
@@ -121,8 +127,9 @@ class Session(Engine):
 
 
 async def close(method: Any, server: Any) -> None:
-    """Close the connection of *server*, a `TCPServer`, which is idle. During a stop a client that has
-    yet to take something is told so by GOAWAY, and waited for; not beyond the end of the stop.
+    """Close the connection of *server*, a `TCPServer`, which is idle. During a stop a
+    client that has yet to take something is told so by GOAWAY, and waited for; not
+    beyond the end of the stop.
 
     Args:
         method: hypercorn's `_initiate_server_close`, which this one replaces.
@@ -142,7 +149,9 @@ async def close(method: Any, server: Any) -> None:
 
 
 def guard(around: Around) -> None:
-    """Wrap hypercorn's `H2Protocol`. Connections whose `TCPServer` has no `WATCH` stay."""
+    """Wrap hypercorn's `H2Protocol`. Connections whose `TCPServer` has no `WATCH`
+    stay.
+    """
     from hypercorn.events import Closed, RawData, Updated
     from hypercorn.protocol.h2 import H2Protocol, StreamBuffer
 
@@ -209,8 +218,8 @@ def guard(around: Around) -> None:
         kind = type(event).__name__
         stops = kind == "StreamClosed" and self.context.terminated.is_set()
         if session is not None and not session.ended and stops:
-            # As hypercorn does it, but for h2's own GOAWAY, after which the end of an answer is
-            # not sent, nor any frame of the client's understood.
+            # As hypercorn does it, but for h2's own GOAWAY, after which the end of an
+            # answer is not sent, nor any frame of the client's understood.
             await self._close_stream(event.stream_id)
             if idle := self.idle:
                 session.leave()

@@ -1,8 +1,8 @@
 """What a connection waits for, read from hypercorn, on asyncio and on trio.
 
-The rule of this module: *what the server knows is read when a connection comes due, never kept
-beside it*. Where its private attributes do not say, the connection counts as in use, and is not
-closed.
+The rule of this module: *what the server knows is read when a connection comes due,
+never kept beside it*. Where its private attributes do not say, the connection counts as
+in use, and is not closed.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from .http2 import WATCH, session_of
 
 
 async def guarded_run(run: Any, self: Any) -> None:
-    """Serve the connection of *self*, hypercorn's `TCPServer` on asyncio, guarded. A writer that is
-    in memory, as in a test, is left alone: there is no connection.
+    """Serve the connection of *self*, hypercorn's `TCPServer` on asyncio, guarded. A
+    writer that is in memory, as in a test, is left alone: there is no connection.
 
     Args:
         run: The method of hypercorn's that this one replaces.
@@ -51,7 +51,9 @@ async def guarded_run(run: Any, self: Any) -> None:
 
 
 def watch(server: Any, reaper: AsyncioReaper) -> None:
-    """Guard the connection that *server*, a `TCPServer` on asyncio, is about to serve."""
+    """Guard the connection that *server*, a `TCPServer` on asyncio, is about to
+    serve.
+    """
     known = weakref.ref(server)
     transport = server.writer.transport
 
@@ -76,8 +78,8 @@ def watch(server: Any, reaper: AsyncioReaper) -> None:
 
 
 def be_last(server: Any) -> None:
-    """Have the next answer of *server*, a `TCPServer`, say that it is the last, over HTTP/1: what
-    hypercorn counts is as many requests as it answers on one connection.
+    """Have the next answer of *server*, a `TCPServer`, say that it is the last, over
+    HTTP/1: what hypercorn counts is as many requests as it answers on one connection.
     """
     inner: Any = getattr(getattr(server, "protocol", None), "protocol", None)
     if hasattr(inner, "keep_alive_requests") and not hasattr(inner, "streams"):
@@ -85,22 +87,26 @@ def be_last(server: Any) -> None:
 
 
 def leave(server: Any) -> None:
-    """Tell the client of *server*, a `TCPServer`, by GOAWAY that its connection is too old."""
+    """Tell the client of *server*, a `TCPServer`, by GOAWAY that its connection is too
+    old.
+    """
     session = session_of(getattr(getattr(server, "protocol", None), "protocol", None))
     if session is not None:
         session.leave()
 
 
 def forget(server: Any) -> None:
-    """The connection of *server*, a `TCPServer`, has ended: nothing of it is watched any more."""
+    """The connection of *server*, a `TCPServer`, has ended: nothing of it is watched
+    any more.
+    """
     session = session_of(getattr(getattr(server, "protocol", None), "protocol", None))
     if session is not None:
         session.over()
 
 
 def reads(server: Any) -> bool:
-    """Whether *server*, a `TCPServer`, waits for bytes. It does not while the application has yet to
-    take as many pieces of a body as hypercorn keeps for it.
+    """Whether *server*, a `TCPServer`, waits for bytes. It does not while the
+    application has yet to take as many pieces of a body as hypercorn keeps for it.
     """
     reader = getattr(server, "reader", None)
     found = server.stream.reading if reader is None else reader._waiter is not None

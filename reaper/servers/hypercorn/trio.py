@@ -1,9 +1,9 @@
-"""hypercorn on trio: the method that serves a connection is wrapped, and its stream is replaced by
-one that notes when a phase begins.
+"""hypercorn on trio: the method that serves a connection is wrapped, and its stream is
+replaced by one that notes when a phase begins.
 
-One rule: *a connection is ended by closing its socket*. hypercorn shields its sending from
-cancellation, so a cancelled task would not end a connection whose client takes nothing. Its tasks
-then meet `trio.ClosedResourceError`, which hypercorn handles.
+One rule: *a connection is ended by closing its socket*. hypercorn shields its sending
+from cancellation, so a cancelled task would not end a connection whose client takes
+nothing. Its tasks then meet `trio.ClosedResourceError`, which hypercorn handles.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ _OF_RUN: trio.lowlevel.RunVar[TrioReaper] = trio.lowlevel.RunVar("reaper.run")
 
 
 async def running_reaper() -> TrioReaper:
-    """The reaper of this trio run. The first call starts it; it runs until the trio run ends."""
+    """The reaper of this trio run. The first call starts it; it runs until the trio run
+    ends.
+    """
     try:
         reaper = _OF_RUN.get()
     except LookupError:
@@ -58,7 +60,9 @@ async def running_reaper() -> TrioReaper:
 
 
 def _uncounted() -> int:
-    """The bytes that the client has accepted since this was last called: `Stream` counts them."""
+    """The bytes that the client has accepted since this was last called: `Stream`
+    counts them.
+    """
     return 0
 
 
@@ -105,8 +109,9 @@ class Served(Watched):
         self.enter(phase)
 
     def pardon(self, lease: Lease) -> bool:
-        """At the final check: whether hypercorn works for the client after all. Nothing says so while
-        requests wait in it behind one that takes long, or a body that the application reads late.
+        """At the final check: whether hypercorn works for the client after all. Nothing
+        says so while requests wait in it behind one that takes long, or a body that the
+        application reads late.
         """
         if lease is not self.lease or self.policy.phase is Phase.WRITE:
             return False
@@ -117,7 +122,9 @@ class Served(Watched):
         return True
 
     def enter(self, phase: Phase) -> None:
-        """Let the timeout of *phase* begin now; does nothing once the connection is closed."""
+        """Let the timeout of *phase* begin now; does nothing once the connection is
+        closed.
+        """
         if self.lease.alive:
             self.policy.enter(phase, self._driver.now())
 
@@ -154,7 +161,9 @@ class Stream:
         return data
 
     async def send_all(self, data: Any) -> None:
-        """Send *data* in pieces, so that a client that takes some of it counts as alive."""
+        """Send *data* in pieces, so that a client that takes some of it counts as
+        alive.
+        """
         connection = self._connection
         view = memoryview(data)
         for start in range(0, len(view), PIECE):
@@ -168,8 +177,8 @@ class Stream:
 
 
 async def guarded_run(run: Any, self: Any) -> None:
-    """Serve the connection of *self*, hypercorn's `TCPServer` on trio, guarded. A stream that is in
-    memory, as in a test, is left alone: there is no connection.
+    """Serve the connection of *self*, hypercorn's `TCPServer` on trio, guarded. A
+    stream that is in memory, as in a test, is left alone: there is no connection.
 
     Args:
         run: The method of hypercorn's that this one replaces.

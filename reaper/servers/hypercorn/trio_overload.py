@@ -1,5 +1,5 @@
-"""What a connection hears on trio that is one too many; on asyncio that is `asyncio.overload`, whose
-rule and words hold here as well.
+"""What a connection hears on trio that is one too many; on asyncio that is
+`asyncio.overload`, whose rule and words hold here as well.
 """
 
 from __future__ import annotations

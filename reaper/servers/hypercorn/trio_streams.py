@@ -1,8 +1,9 @@
-"""hypercorn on trio: its streams and WebSockets are told when it stops, as `servers.streams` tells
-those on asyncio, and requests are cancelled whose clients are gone, as `servers.abandoned` does.
+"""hypercorn on trio: its streams and WebSockets are told when it stops, as
+`servers.streams` tells those on asyncio, and requests are cancelled whose clients are
+gone, as `servers.abandoned` does.
 
-One rule: *nothing that is done here for a connection may end the run*. trio ends the whole run
-when a task fails that no nursery of the program has started.
+One rule: *nothing that is done here for a connection may end the run*. trio ends the
+whole run when a task fails that no nursery of the program has started.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ _WAITING: weakref.WeakSet[Any] = weakref.WeakSet()
 """The contexts of hypercorn's whose end is waited for."""
 
 ENDS = 1.0
-"""Seconds that hypercorn has to end a response once it has said that the client is gone. It waits
-for nobody then, and needs a few passes of the loop.
+"""Seconds that hypercorn has to end a response once it has said that the client is
+gone. It waits for nobody then, and needs a few passes of the loop.
 """
 
 
@@ -56,7 +57,9 @@ class TrioStreams(Streams):
 
 
 class TrioPings(Pings):
-    """As `Pings`, in a run of trio: there what is sent always waits, in a task of its own."""
+    """As `Pings`, in a run of trio: there what is sent always waits, in a task of its
+    own.
+    """
 
     async def _driver_rests(self) -> None:
         await trio.lowlevel.checkpoint()
@@ -89,7 +92,9 @@ class TrioExchange(Exchange):
     __slots__ = ()
 
     async def run(self) -> Any:
-        """Call the application. When it returns, a stream that was told is completed."""
+        """Call the application. When it returns, a stream that was told is
+        completed.
+        """
         running: Any = trio.CancelScope()
         self._task = running
         self._ending = None
@@ -106,9 +111,10 @@ class TrioExchange(Exchange):
     async def receive(self) -> Any:
         """What the server gives; `http.disconnect` once a stream was told to end.
 
-        hypercorn says so of its own accord, too, in the midst of the end of a response that the
-        application sends. Starlette then cancels the task that sends, and the connection would stay
-        open, with nobody left to close it. So from then on that end has `ENDS` without being cut.
+        hypercorn says so of its own accord, too, in the midst of the end of a response
+        that the application sends. Starlette then cancels the task that sends, and the
+        connection would stay open, with nobody left to close it. So from then on that
+        end has `ENDS` without being cut.
         """
         message: Any = self.GONE
         if self._state < TOLD:

@@ -1,5 +1,5 @@
-"""The names of Sanic that are used here although nobody has promised them, and the versions that
-the tests ran.
+"""The names of Sanic that are used here although nobody has promised them, and the
+versions that the tests ran.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What a connection waits for, read from Sanic.
 
-The rule of this module: *what the server knows is read when a connection comes due, never kept
-beside it*. Where its private attributes do not say, the connection counts as in use, and is not
-closed.
+The rule of this module: *what the server knows is read when a connection comes due,
+never kept beside it*. Where its private attributes do not say, the connection counts as
+in use, and is not closed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from ...policy import Phase
 
 
 def phase_of(transport: Any) -> Phase:
-    """The phase of the connection of *transport*, which serves Sanic's `HttpProtocol`."""
+    """The phase of the connection of *transport*, which serves Sanic's
+    `HttpProtocol`.
+    """
     protocol = transport.get_protocol()
     if getattr(protocol, "websocket", None) is not None:  # one of HTTP alone has no such attribute
         return Phase.TUNNEL
@@ -36,8 +38,9 @@ def be_last(transport: Any) -> None:
 
 @functools.lru_cache(maxsize=8)
 def _ending(kind: Any) -> Any:
-    """A subclass of *kind*, Sanic's `Http`, whose answers say that they are the last. What the
-    request says of that is read anew each time, so it is said when the answer begins.
+    """A subclass of *kind*, Sanic's `Http`, whose answers say that they are the last.
+    What the request says of that is read anew each time, so it is said when the answer
+    begins.
     """
 
     async def http1_response_header(self: Any, data: bytes, end_stream: bool) -> None:

@@ -1,4 +1,6 @@
-"""What `reaper run` changes in tornado: each request tells its stream which one it is."""
+"""What `reaper run` changes in tornado: each request tells its stream which one it
+is.
+"""
 
 from __future__ import annotations
 

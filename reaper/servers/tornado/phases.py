@@ -1,8 +1,8 @@
 """What a connection waits for, read from tornado.
 
-The rule of this module: *what the server knows is read when a connection comes due, never kept
-beside it*. Where its private attributes do not say, the connection counts as in use, and is not
-closed.
+The rule of this module: *what the server knows is read when a connection comes due,
+never kept beside it*. Where its private attributes do not say, the connection counts as
+in use, and is not closed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ def note(conn: Any, stream: Any) -> None:
     """Guard *stream*, a tornado `IOStream`, from its first request on.
 
     Args:
-        conn: The `HTTP1Connection` that serves the next request; tornado makes one per request.
+        conn: The `HTTP1Connection` that serves the next request; tornado makes one per
+            request.
     """
     stream._reaper_conn = conn
     if hasattr(stream, "_reaper_face"):
@@ -65,8 +66,8 @@ def be_last(face: Any) -> None:
 
 
 def _ends(conn: Any) -> None:
-    """Have *conn*, an `HTTP1Connection`, end the connection with its answer, if that has not begun.
-    Its parameters are those of the whole server.
+    """Have *conn*, an `HTTP1Connection`, end the connection with its answer, if that
+    has not begun. Its parameters are those of the whole server.
     """
     conn.params = copy.copy(conn.params)
     conn.params.no_keep_alive = True

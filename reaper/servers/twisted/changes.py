@@ -14,7 +14,9 @@ def change(module: ModuleType, visit: Visit) -> None:
     from .phases import watch
 
     def on_asyncio(which: Any) -> bool:
-        """Whether the reactor of *which* is a loop of asyncio; the default one has no clock of ours."""
+        """Whether the reactor of *which* is a loop of asyncio; the default one has no
+        clock of ours.
+        """
         return hasattr(which.reactor, "_asyncioEventloop")
 
     @after(module.Server, "__init__")

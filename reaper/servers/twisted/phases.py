@@ -1,8 +1,8 @@
 """What a connection waits for, read from Twisted.
 
-The rule of this module: *what the server knows is read when a connection comes due, never kept
-beside it*. Where its private attributes do not say, the connection counts as in use, and is not
-closed.
+The rule of this module: *what the server knows is read when a connection comes due,
+never kept beside it*. Where its private attributes do not say, the connection counts as
+in use, and is not closed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ class TwistedFace(SocketFace):
 
 
 def watch(transport: Any) -> None:
-    """Guard the connection of *transport*, a `twisted.internet.tcp.Server` on an asyncio loop."""
+    """Guard the connection of *transport*, a `twisted.internet.tcp.Server` on an
+    asyncio loop.
+    """
     transport._reaper_face = TwistedFace(transport, transport.getHandle())
     polled.watch(reaper_of(config=settings), transport._reaper_face, phase_of, be_last)
 
@@ -50,13 +52,17 @@ def be_last(face: Any) -> None:
 
 
 def _ends(request: Any, _version: bytes) -> bool:
-    """Stands for `HTTPChannel.checkPersistence`: the connection ends with the answer to *request*."""
+    """Stands for `HTTPChannel.checkPersistence`: the connection ends with the answer to
+    *request*.
+    """
     request.responseHeaders.setRawHeaders(b"Connection", [b"close"])
     return False
 
 
 def phase_of(face: Any) -> Phase:
-    """The phase of the connection of *face*, a `TwistedFace`; in use if it does not speak HTTP."""
+    """The phase of the connection of *face*, a `TwistedFace`; in use if it does not
+    speak HTTP.
+    """
     protocol = getattr(face.whose, "protocol", None)
     channel = getattr(protocol, "_channel", None)  # HTTP's; other protocols have none
     if channel is None:

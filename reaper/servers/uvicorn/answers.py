@@ -1,12 +1,15 @@
-"""What stands between uvicorn and the application: it looks at the beginning of each response.
+"""What stands between uvicorn and the application: it looks at the beginning of each
+response.
 
-The rule of this module: *an ordinary request pays for one look, and nothing is wrapped that is not
-looked at*. The theory of streams is that of `servers.streams`; but there each request of a server has
-an `Exchange` around it. Here uvicorn has an object for each request already, its cycle. The headers
-of the response are kept on it, and what is open is found among uvicorn's tasks when the server stops.
-Only then a cycle whose response is a stream is given an exchange, `Told`.
+The rule of this module: *an ordinary request pays for one look, and nothing is wrapped
+that is not looked at*. The theory of streams is that of `servers.streams`; but there
+each request of a server has an `Exchange` around it. Here uvicorn has an object for
+each request already, its cycle. The headers of the response are kept on it, and what is
+open is found among uvicorn's tasks when the server stops. Only then a cycle whose
+response is a stream is given an exchange, `Told`.
 
-The same look finds out whether the response may say for how long its connection is kept.
+The same look finds out whether the response may say for how long its connection is
+kept.
 """
 
 from __future__ import annotations
@@ -29,16 +32,18 @@ from .kinds import cycles
 Header = tuple[bytes, bytes]
 
 QUIET = "_reaper_quiet"
-"""The attribute of a cycle whose response is a stream into which something may be written: where in
-an event that stands.
+"""The attribute of a cycle whose response is a stream into which something may be
+written: where in an event that stands.
 """
 
 TURN = "_reaper_turn"
-"""The attribute of a cycle that hears of its end at an instant of its own, if it is a stream."""
+"""The attribute of a cycle that hears of its end at an instant of its own, if it is a
+stream.
+"""
 
 KEPT = "_reaper_headers"
-"""The attribute of a cycle that has the headers which the application gave its response; missing:
-the response has not begun.
+"""The attribute of a cycle that has the headers which the application gave its
+response; missing: the response has not begun.
 """
 
 CONNECTION = len(b"connection")
@@ -49,7 +54,8 @@ def _closes(value: bytes) -> bool:
 
 
 class Promises:
-    """Has each response name the time for which its connection is kept, unless it is the last one.
+    """Has each response name the time for which its connection is kept, unless it is
+    the last one.
 
     Attributes:
         promise: What such a response says, as a list of headers; empty: nothing.
@@ -59,7 +65,8 @@ class Promises:
         self.promise: list[Header] = []
 
     def look(self, cycle: Any, message: Any) -> Any:
-        """Look at *message*, with which the response of *cycle* begins; return what is to be sent.
+        """Look at *message*, with which the response of *cycle* begins; return what is
+        to be sent.
 
         uvicorn puts `cycle.default_headers` before those of the application.
         """
@@ -93,8 +100,8 @@ def promising(app: App, promises: Promises) -> App:
 
 
 def is_blocked(receive: Any, send: Any) -> bool:
-    """Whether the client of the request that is read by *receive*, a method of a cycle, has yet to
-    take something. What cannot be seen counts as such.
+    """Whether the client of the request that is read by *receive*, a method of a cycle,
+    has yet to take something. What cannot be seen counts as such.
     """
     try:
         cycle = receive.__self__
@@ -139,7 +146,9 @@ class Answers(Streams):
         self._told: weakref.WeakKeyDictionary[Any, Told] = weakref.WeakKeyDictionary()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> Any:
-        """Call the application for one request of uvicorn's: *send* is a method of its cycle."""
+        """Call the application for one request of uvicorn's: *send* is a method of its
+        cycle.
+        """
         cycle = send.__self__
         given = scope.get("extensions")
         said: dict[str, Any] = {}
@@ -230,8 +239,8 @@ class Answers(Streams):
         super().stop(seconds)
 
     def _if_stream(self, cycle: Any) -> Told | None:
-        """Let the response of *cycle* be told that the server stops, if it is a stream; otherwise
-        None.
+        """Let the response of *cycle* be told that the server stops, if it is a stream;
+        otherwise None.
         """
         said = (cycle.scope.get("extensions") or {}).get(EXTENSION) or {}
         if not self.is_stream(said.get("stream"), getattr(cycle, KEPT)):
@@ -245,8 +254,8 @@ class Answers(Streams):
 class Told(Exchange):
     """A stream of uvicorn's, once the server stops.
 
-    It is told by what uvicorn notes when a client has gone, and that is taken back for as long as
-    something is sent.
+    It is told by what uvicorn notes when a client has gone, and that is taken back for
+    as long as something is sent.
 
     Args:
         streams: Of the server.

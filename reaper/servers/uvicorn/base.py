@@ -1,11 +1,12 @@
-"""What uvicorn's guarded connections have in common, whichever protocol is in force: their phases,
-and how they end.
+"""What uvicorn's guarded connections have in common, whichever protocol is in force:
+their phases, and how they end.
 
-The rule of this module: *the phase is derived from what uvicorn knows, and never kept beside it;
-only waiting costs*. So the phase cannot be wrong about a request that an eager task has answered
-already, about a body that the application does not read, or about a response that waits behind
-another. A connection whose requests come whole has one lease and no policy: the lease is touched
-when a response is complete, and a request in flight is found at the final check.
+The rule of this module: *the phase is derived from what uvicorn knows, and never kept
+beside it; only waiting costs*. So the phase cannot be wrong about a request that an
+eager task has answered already, about a body that the application does not read, or
+about a response that waits behind another. A connection whose requests come whole has
+one lease and no policy: the lease is touched when a response is complete, and a request
+in flight is found at the final check.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from ...policy.reasons import DRAIN, DRAIN_DEADLINE, MAX_AGE
 from .shared import Shared
 
 QUEUED_BYTES = 65536
-"""With more bytes than this unacknowledged, a response still counts as being written when the next
-request is waited for.
+"""With more bytes than this unacknowledged, a response still counts as being written
+when the next request is waited for.
 """
 
 NO_SWEEP = NoSweep()
 
 
 class Age:
-    """The time until a connection has reached its maximum age. It passes from one protocol of the
-    connection to the next.
+    """The time until a connection has reached its maximum age. It passes from one
+    protocol of the connection to the next.
 
     Attributes:
         whose: The protocol that is in force now.
@@ -48,16 +49,16 @@ class Age:
         self.whose.grew_old()
 
     def release(self) -> None:
-        """The connection has ended before. The age lets go of its lease, which calls it back: the
-        two would be a circle.
+        """The connection has ended before. The age lets go of its lease, which calls it
+        back: the two would be a circle.
         """
         self.lease.release()
         del self.lease
 
 
 def age_of(connection: Guarded) -> Age | None:
-    """Have *connection*, which has just been made, told when it has reached its `max_age`; None: it
-    has none.
+    """Have *connection*, which has just been made, told when it has reached its
+    `max_age`; None: it has none.
     """
     shared = connection.shared
     seconds = shared.lifespan()
@@ -108,8 +109,8 @@ class Waiting:
         self.close()
 
     def close(self) -> None:
-        """The waiting is over, or the connection is. This lets go of the policy, which holds it as
-        its watch: the two would be a circle.
+        """The waiting is over, or the connection is. This lets go of the policy, which
+        holds it as its watch: the two would be a circle.
         """
         self._shared.sweep.discard(self)
         for deadline in self._deadlines:
@@ -118,7 +119,9 @@ class Waiting:
         del self.policy
 
     def _taken(self) -> int:
-        """Bytes that the client has taken since this was last asked; 0 the first time."""
+        """Bytes that the client has taken since this was last asked; 0 the first
+        time.
+        """
         if self._progress is None:
             self._progress = transports.Progress(self._connection.transport)
             return 0
@@ -127,7 +130,9 @@ class Waiting:
     # ---- as a member of the sweep
 
     def charge(self, now: float) -> None:
-        """Look whether the client is still waited for, and whether it keeps the least rate."""
+        """Look whether the client is still waited for, and whether it keeps the least
+        rate.
+        """
         policy = self.policy  # `look` may find that the waiting is over, and drop it
         self._connection.look()
         policy.charge(now)
@@ -162,9 +167,9 @@ class Waiting:
 
 
 class Guarded(Reapable):
-    """What every protocol of a guarded connection has: idle, HTTP or WebSocket. Its fields are
-    slots: CPython shares the keys of instance dicts only up to 30 of them, and uvicorn's protocols
-    have nearly as many.
+    """What every protocol of a guarded connection has: idle, HTTP or WebSocket. Its
+    fields are slots: CPython shares the keys of instance dicts only up to 30 of them,
+    and uvicorn's protocols have nearly as many.
 
     Attributes:
         shared: Of the server.
@@ -187,8 +192,8 @@ class Guarded(Reapable):
         """Watch the connection from now on with *timeout* seconds.
 
         Args:
-            before: The protocol whose place this one takes. Its silence goes on; the caller has it
-                `hand_over` afterwards.
+            before: The protocol whose place this one takes. Its silence goes on; the
+                caller has it `hand_over` afterwards.
         """
         shared = self.shared
         self._over = False
@@ -205,12 +210,16 @@ class Guarded(Reapable):
 
     @property
     def descriptor(self) -> int:
-        """The socket's descriptor; -1 if there is none, or if unread bytes are no sign of life."""
+        """The socket's descriptor; -1 if there is none, or if unread bytes are no sign
+        of life.
+        """
         return -1 if self._deaf() else transports.descriptor_of(self.transport)
 
     @property
     def link(self) -> int:
-        """The socket's descriptor, whatever the connection waits for; -1 if it is closed."""
+        """The socket's descriptor, whatever the connection waits for; -1 if it is
+        closed.
+        """
         return transports.descriptor_of(self.transport)
 
     @property
@@ -222,11 +231,15 @@ class Guarded(Reapable):
         raise NotImplementedError
 
     def _deaf(self) -> bool:
-        """Whether bytes that come would not be read, because the client has to take some first."""
+        """Whether bytes that come would not be read, because the client has to take
+        some first.
+        """
         return self.waiting is not None and self._believed() in (Phase.WRITE, Phase.HALF_CLOSED)
 
     def look(self) -> None:
-        """Find out what the connection waits for, and put the right timeout in force."""
+        """Find out what the connection waits for, and put the right timeout in
+        force.
+        """
         if self._over:
             return
         phase, waiting = self.phase(), self.waiting
@@ -242,19 +255,20 @@ class Guarded(Reapable):
             self.waiting = Waiting(self.shared, self, phase)
 
     def _rest(self) -> None:
-        """The connection, which never had a policy, rests from now on: have the lease say so. Does
-        nothing where a connection always begins with the timeout of `RESTS`.
+        """The connection, which never had a policy, rests from now on: have the lease
+        say so. Does nothing where a connection always begins with the timeout of
+        `RESTS`.
         """
 
     def _rests_in(self, phase: Phase) -> bool:
-        """Whether no policy is needed in *phase*: the lease alone does, or the final check finds
-        the connection in use.
+        """Whether no policy is needed in *phase*: the lease alone does, or the final
+        check finds the connection in use.
         """
         raise NotImplementedError
 
     def pardon(self, lease: Lease) -> bool:
-        """At the final check: whether the connection waits for something else than its lease says,
-        so that it is not due.
+        """At the final check: whether the connection waits for something else than its
+        lease says, so that it is not due.
         """
         if lease is not self.lease or self.phase() is self._believed():
             return False
@@ -268,10 +282,11 @@ class Guarded(Reapable):
         return Phase.FIRST_BYTE if self.lease.reason == Phase.FIRST_BYTE.value else self.RESTS
 
     def leave(self, reason: str) -> None:
-        """Let the connection go: soon if nothing has been asked for, otherwise after the response.
+        """Let the connection go: soon if nothing has been asked for, otherwise after
+        the response.
 
-        A drain also has an end, and may come to a connection that is leaving for another reason;
-        the reason of its close remains the first.
+        A drain also has an end, and may come to a connection that is leaving for
+        another reason; the reason of its close remains the first.
         """
         if self._over or self._leaving in (reason, DRAIN):
             return
@@ -285,8 +300,9 @@ class Guarded(Reapable):
             waiting.cut(self.shared.left_to_drain(), DRAIN_DEADLINE)
 
     def stop_in_turn(self) -> None:
-        """The server stops: the connection is told at once if it is in use, and otherwise when its
-        turn has come in `timeouts.drain_window`. Until then it is served.
+        """The server stops: the connection is told at once if it is in use, and
+        otherwise when its turn has come in `timeouts.drain_window`. Until then it is
+        served.
         """
         self.shared.left_to_drain()  # which begins the drain
         seconds = self.shared.goes_in()
@@ -300,8 +316,8 @@ class Guarded(Reapable):
         raise NotImplementedError
 
     def shut(self) -> None:
-        """Between two requests: tell the client at once that nothing more is read, for it may send
-        the next request at any moment.
+        """Between two requests: tell the client at once that nothing more is read, for
+        it may send the next request at any moment.
         """
         if not self._over and self._believed() is Phase.KEEP_ALIVE:
             closing.shut(self.transport)

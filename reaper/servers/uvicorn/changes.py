@@ -1,5 +1,5 @@
-"""What `reaper run` changes in uvicorn. It is told by `Config.http`, as its command line is by
-`--http`.
+"""What `reaper run` changes in uvicorn. It is told by `Config.http`, as its command
+line is by `--http`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ KINDS = {"auto": "Auto", "httptools": "HttpTools", "h11": "H11"}
 
 
 def change(module: ModuleType, visit: Visit) -> None:
-    """Have each `Config` name a guarded protocol, and each `Server` say on which sockets it listens."""
+    """Have each `Config` name a guarded protocol, and each `Server` say on which
+    sockets it listens.
+    """
 
     @after(module.Config, "__init__")
     def told(_result: None, config: Any, *_others: Any, **_options: Any) -> None:

@@ -1,8 +1,8 @@
 """uvicorn's two HTTP protocols, guarded: `HttpTools` and `H11`.
 
-The rule of this module: *uvicorn says what happened, by its own fields and calls*. `GuardedHttp`
-derives the phase of a connection from them; the two classes at the end know where the parsers keep
-them.
+The rule of this module: *uvicorn says what happened, by its own fields and calls*.
+`GuardedHttp` derives the phase of a connection from them; the two classes at the end
+know where the parsers keep them.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class GuardedHttp(Guarded):
     """What both HTTP protocols add to uvicorn's.
 
     Attributes:
-        settings: The settings in force; None: those of the file that REAPER_CONFIG names and of the
-            variables REAPER_*.
+        settings: The settings in force; None: those of the file that REAPER_CONFIG
+            names and of the variables REAPER_*.
         journal: Where the life of every connection is written; None: nowhere.
     """
 
@@ -72,8 +72,8 @@ class GuardedHttp(Guarded):
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> IdleProtocol:
-        """Make what the loop is given for a new connection: an `IdleProtocol`. It makes one of this
-        class at the first byte.
+        """Make what the loop is given for a new connection: an `IdleProtocol`. It makes
+        one of this class at the first byte.
         """
         if not config.loaded:  # a program that makes protocols itself, as uvicorn's own would do
             config.load()
@@ -121,8 +121,8 @@ class GuardedHttp(Guarded):
             self.look()
 
     def rests(self) -> bool:
-        """Put an `IdleProtocol` in the place of this one if the connection has been silent for
-        `REST_AFTER`. False: ask again later.
+        """Put an `IdleProtocol` in the place of this one if the connection has been
+        silent for `REST_AFTER`. False: ask again later.
         """
         self._noted = False
         if (
@@ -149,8 +149,8 @@ class GuardedHttp(Guarded):
         return True
 
     def _is_idle(self) -> None:
-        """Nothing is under way. What the last request holds is freed at once; the rest, when the
-        connection has been idle for a while.
+        """Nothing is under way. What the last request holds is freed at once; the rest,
+        when the connection has been idle for a while.
         """
         self.cycle = self.scope = None
         if not self._noted:
@@ -158,14 +158,14 @@ class GuardedHttp(Guarded):
             self.shared.note_idle(self)
 
     def _is_between(self) -> bool:
-        """Whether nothing of uvicorn's has to be kept: there is no request, no part of one, and
-        reading is not paused.
+        """Whether nothing of uvicorn's has to be kept: there is no request, no part of
+        one, and reading is not paused.
         """
         raise NotImplementedError
 
     def _drop(self) -> None:
-        """Break the circles that would leave this object to the garbage collector. There is none
-        here; a parser may make one.
+        """Break the circles that would leave this object to the garbage collector.
+        There is none here; a parser may make one.
         """
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -175,9 +175,9 @@ class GuardedHttp(Guarded):
             requests.lost(self.transport)
 
     def eof_received(self) -> bool:
-        """The client sends no more; uvicorn lets the loop close the connection when all has been
-        sent. With `timeouts.abandoned` the connection stays open for an answer that is owed: only
-        so can a client that waits be told from one that has left.
+        """The client sends no more; uvicorn lets the loop close the connection when all
+        has been sent. With `timeouts.abandoned` the connection stays open for an answer
+        that is owed: only so can a client that waits be told from one that has left.
         """
         self._half_closed = True
         super().eof_received()  # type: ignore[misc]
@@ -192,8 +192,8 @@ class GuardedHttp(Guarded):
         return True
 
     def _may_wait(self) -> bool:
-        """Whether the client, which sends no more, has sent whole requests, of which the last is
-        not answered yet.
+        """Whether the client, which sends no more, has sent whole requests, of which
+        the last is not answered yet.
         """
         cycle = self.cycle
         return (
@@ -208,8 +208,8 @@ class GuardedHttp(Guarded):
         self.look()
 
     def on_response_complete(self) -> None:
-        """A response is complete. If it was the last, uvicorn has closed the transport, and what is
-        left has yet to go out.
+        """A response is complete. If it was the last, uvicorn has closed the transport,
+        and what is left has yet to go out.
         """
         self._completes()  # once per response, where `super()` costs as much as the call
         if self.transport.is_closing():
@@ -222,15 +222,15 @@ class GuardedHttp(Guarded):
         self.stop_in_turn()
 
     def told(self) -> None:
-        """The server stops. An idle connection is closed soon, another after its response, and each
-        before the drain is over.
+        """The server stops. An idle connection is closed soon, another after its
+        response, and each before the drain is over.
         """
         self.leave(DRAIN)
         self._announce()
 
     def handle_websocket_upgrade(self, *event: Any) -> None:
-        """The client asks for a WebSocket: uvicorn makes the protocol that takes over, from a class
-        that is guarded.
+        """The client asks for a WebSocket: uvicorn makes the protocol that takes over,
+        from a class that is guarded.
         """
         base = self.ws_protocol_class
         made: Any = tunnel(base)
@@ -247,7 +247,9 @@ class GuardedHttp(Guarded):
     # ---- phases
 
     def phase(self) -> Phase:
-        """What the connection waits for, by uvicorn's own fields and what the kernel holds."""
+        """What the connection waits for, by uvicorn's own fields and what the kernel
+        holds.
+        """
         if self.flow.write_paused:
             return self._writing()
         phase = self._reading()
@@ -294,8 +296,8 @@ class GuardedHttp(Guarded):
         self._announce()
 
     def _announce(self) -> None:
-        """Have the connection closed after the response in flight, which says `Connection: close`
-        unless it has begun already.
+        """Have the connection closed after the response in flight, which says
+        `Connection: close` unless it has begun already.
         """
         cycle = self.cycle
         if self._leaving is None or cycle is None or cycle.response_complete:
@@ -305,8 +307,8 @@ class GuardedHttp(Guarded):
             cycle.default_headers = [*cycle.default_headers, CLOSE]
 
     def _owes_an_answer(self) -> bool:
-        """Whether no part of a response has been sent to the request that is waited for, or whose
-        headers are.
+        """Whether no part of a response has been sent to the request that is waited
+        for, or whose headers are.
         """
         cycle = self.cycle
         return (
@@ -346,7 +348,9 @@ class H11(GuardedHttp, H11Protocol):  # type: ignore[misc]  # uvicorn says that 
             self.cycle.keep_alive = False
 
     def went_idle(self) -> None:
-        """A response is complete. After this call uvicorn may go on with the next request."""
+        """A response is complete. After this call uvicorn may go on with the next
+        request.
+        """
         self.lease.touch()
         if (
             self.waiting is None
@@ -415,8 +419,8 @@ else:
                 self._announce()
 
         def on_message_complete(self) -> None:
-            """The parser has seen the end of a request. uvicorn notes it only while the response is
-            not complete; we need it afterwards, too.
+            """The parser has seen the end of a request. uvicorn notes it only while the
+            response is not complete; we need it afterwards, too.
             """
             HttpToolsProtocol.on_message_complete(self)
             cycle = self.cycle

@@ -1,18 +1,19 @@
 """uvicorn's HTTP/2, guarded: `Http2`. It is zttp's, which uvicorn calls experimental.
 
-The rule of this module: *HTTP/2 is zttp's, HTTP/1 stays where it is guarded already*. What a client
-speaks is decided as uvicorn decides it: over TLS by ALPN, in clear text by the preface. A client of
-HTTP/1 gets `Auto`, not uvicorn's protocol of zttp.
+The rule of this module: *HTTP/2 is zttp's, HTTP/1 stays where it is guarded already*.
+What a client speaks is decided as uvicorn decides it: over TLS by ALPN, in clear text
+by the preface. A client of HTTP/1 gets `Auto`, not uvicorn's protocol of zttp.
 
-What each stream waits for, and how it ends, `servers.http2` says. The connection has the lease of
-every guarded connection of uvicorn's: HEADERS while a header block comes, IN_FLIGHT while it has
-streams, and otherwise KEEP_ALIVE, from the end of the last stream on. uvicorn forgets a stream once
-its answer is given to zttp; here it is open until the client has taken that: so neither a stop nor
-the keep-alive cuts a client that reads slowly.
+What each stream waits for, and how it ends, `servers.http2` says. The connection has
+the lease of every guarded connection of uvicorn's: HEADERS while a header block comes,
+IN_FLIGHT while it has streams, and otherwise KEEP_ALIVE, from the end of the last
+stream on. uvicorn forgets a stream once its answer is given to zttp; here it is open
+until the client has taken that: so neither a stop nor the keep-alive cuts a client that
+reads slowly.
 
-After GOAWAY, which a drain and `max_age` send, further streams are refused. When the last is answered
-and taken, the client closes the connection; one that does not is closed after `drain_idle`. Tried
-with uvicorn 0.54.0 and zttp 0.0.35.
+After GOAWAY, which a drain and `max_age` send, further streams are refused. When the
+last is answered and taken, the client closes the connection; one that does not is
+closed after `drain_idle`. Tried with uvicorn 0.54.0 and zttp 0.0.35.
 """
 
 from __future__ import annotations
@@ -36,11 +37,14 @@ FRAME_SIZE = 16_384
 """Bytes that zttp puts into a DATA frame at most, unless the client lets it do more."""
 
 TOLD_APART = 3
-"""Bytes after which the preface is told from every method of HTTP/1: PRI from PROPFIND."""
+"""Bytes after which the preface is told from every method of HTTP/1: PRI from
+PROPFIND.
+"""
 
 
 class Undecided(IdleProtocol):
-    """Stands in the place of the protocol until it is known which one the client speaks.
+    """Stands in the place of the protocol until it is known which one the client
+    speaks.
 
     Half a preface is kept here, because zttp takes it whole only. It restarts
     `timeouts.first_byte` once.
@@ -88,8 +92,8 @@ class Undecided(IdleProtocol):
 
 
 class Session(Engine):
-    """One connection of HTTP/2 under uvicorn. Its connection is timed as every guarded one of
-    uvicorn's is, not by the engine.
+    """One connection of HTTP/2 under uvicorn. Its connection is timed as every guarded
+    one of uvicorn's is, not by the engine.
 
     Args:
         protocol: Its `Http2`.
@@ -112,8 +116,8 @@ class Session(Engine):
         return 0
 
     def phase_of(self, number: int) -> Phase:
-        """See the base class. While uvicorn reads nothing, because an application does not, nobody
-        can be waited for.
+        """See the base class. While uvicorn reads nothing, because an application does
+        not, nobody can be waited for.
         """
         protocol = self._protocol
         if protocol.flow.read_paused:
@@ -152,7 +156,9 @@ class Session(Engine):
     # ---- what moves
 
     def given(self, stream: Any, count: int) -> None:
-        """*count* bytes of an answer were given to zttp's *stream*, or its client may have made room."""
+        """*count* bytes of an answer were given to zttp's *stream*, or its client may
+        have made room.
+        """
         left, number = stream.pending_bytes or 0, stream.stream_id
         if left or number in self.parked:
             sent = self.parked.get(number, 0) + count - left
@@ -179,8 +185,8 @@ class Session(Engine):
                 self._protocol.has_answered_all()
 
     def let_go(self) -> None:
-        """The connection is lost: nothing is asked here any more. It and the protocol would be a
-        circle otherwise.
+        """The connection is lost: nothing is asked here any more. It and the protocol
+        would be a circle otherwise.
         """
         del self._protocol, self.watch
 
@@ -287,8 +293,9 @@ class Http2(GuardedHttp, ZttpH2Protocol):
             self.look()
 
     def _hold_back(self, closed: set[int]) -> None:
-        """Frames of the streams *closed* have come, of which zttp answers each by RST_STREAM. Read
-        nothing until the client has taken what is written, or these would fill the memory.
+        """Frames of the streams *closed* have come, of which zttp answers each by
+        RST_STREAM. Read nothing until the client has taken what is written, or these
+        would fill the memory.
         """
         if closed:
             self._unread = True
@@ -308,8 +315,8 @@ class Http2(GuardedHttp, ZttpH2Protocol):
             cycle.resume_reading = partial(self._reads, number)
             self.session.look_at(number)
         elif cycle.more_body:
-            # uvicorn waits for an `EndOfMessage` as well, which zttp does not send then: its
-            # application would wait for a body for ever.
+            # uvicorn waits for an `EndOfMessage` as well, which zttp does not send
+            # then: its application would wait for a body for ever.
             cycle.more_body = False
             cycle.message_event.set()
 
@@ -326,7 +333,9 @@ class Http2(GuardedHttp, ZttpH2Protocol):
             session.given(session.connection.stream(number), 0)
 
     def eof_received(self) -> None:  # type: ignore[override]
-        """The client sends no more: the loop closes the connection when all has been sent."""
+        """The client sends no more: the loop closes the connection when all has been
+        sent.
+        """
         self._half_closed = True
         if transports.buffered(self.transport):
             self.look()
@@ -339,8 +348,8 @@ class Http2(GuardedHttp, ZttpH2Protocol):
         self.session.let_go()
 
     def went_idle(self) -> None:
-        """uvicorn would set its keep-alive timer. It does so after each PING, too: which streams
-        have ended, the session knows.
+        """uvicorn would set its keep-alive timer. It does so after each PING, too:
+        which streams have ended, the session knows.
         """
 
     # ---- what the session says
@@ -395,8 +404,9 @@ class Http2(GuardedHttp, ZttpH2Protocol):
 
     @property
     def stays_due(self) -> bool:
-        """See the base class: PING does not move what waits for a request, or for the rest of its
-        head. A request in flight is found at the final check, once in each `keep_alive`.
+        """See the base class: PING does not move what waits for a request, or for the
+        rest of its head. A request in flight is found at the final check, once in each
+        `keep_alive`.
         """
         return self.phase() is self._believed()
 
@@ -415,8 +425,8 @@ class Http2(GuardedHttp, ZttpH2Protocol):
 
     def _much_is_queued(self) -> bool:
         """See the base class; anything, if the connection is to end. Its client sends
-        WINDOW_UPDATE as it takes the end of an answer, and that would have the kernel reset a
-        closed connection.
+        WINDOW_UPDATE as it takes the end of an answer, and that would have the kernel
+        reset a closed connection.
         """
         if self._leaving is None:
             return super()._much_is_queued()
@@ -440,7 +450,9 @@ class Http2(GuardedHttp, ZttpH2Protocol):
         return bytes(self.conn.data_to_send())
 
     def shut(self) -> None:
-        """Nothing: GOAWAY has yet to be sent, which tells the client what is not read."""
+        """Nothing: GOAWAY has yet to be sent, which tells the client what is not
+        read.
+        """
 
     def end(self, goaway: bytes) -> None:
         """Close the connection, whose last stream was reset."""

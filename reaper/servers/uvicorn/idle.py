@@ -1,8 +1,9 @@
-"""The protocol of a silent connection: before its first byte, and when it has rested between two
-requests.
+"""The protocol of a silent connection: before its first byte, and when it has rested
+between two requests.
 
-The rule of this module: *silence costs a transport, a lease, and nothing of uvicorn's*. Protocol,
-parser and flow control are made when bytes come, and dropped when none have come for a while.
+The rule of this module: *silence costs a transport, a lease, and nothing of uvicorn's*.
+Protocol, parser and flow control are made when bytes come, and dropped when none have
+come for a while.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from .base import Guarded, age_of
 from .shared import Origin, Shared
 
 UNSENT_BYTES = 131072
-"""Bytes that the kernel may hold and not have sent yet; the rest waits in the transport, where it
-is seen.
+"""Bytes that the kernel may hold and not have sent yet; the rest waits in the
+transport, where it is seen.
 """
 
 
@@ -66,8 +67,8 @@ class IdleProtocol(Guarded, asyncio.Protocol):
             self.told()
 
     def rest(self, before: Guarded) -> None:
-        """Take the place of *before*, a protocol of uvicorn's between two requests. The silence of
-        the client goes on.
+        """Take the place of *before*, a protocol of uvicorn's between two requests. The
+        silence of the client goes on.
         """
         self.transport: Any = before.transport
         self._begin(self.shared.keep_alive, Phase.KEEP_ALIVE.value, before)
@@ -122,8 +123,8 @@ class IdleProtocol(Guarded, asyncio.Protocol):
 
     @property
     def client(self) -> Any:
-        """The client's address, as uvicorn knows it; None where the socket is a Unix socket, whose
-        name is not the client's.
+        """The client's address, as uvicorn knows it; None where the socket is a Unix
+        socket, whose name is not the client's.
         """
         found = self.transport.get_extra_info("peername")
         return found if isinstance(found, tuple) else None

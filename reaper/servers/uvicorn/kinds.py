@@ -20,8 +20,8 @@ else:
 CYCLES: tuple[Any, ...] = tuple(
     vars(sys.modules[protocol.__module__])["RequestResponseCycle"] for protocol in PROTOCOLS
 )
-"""uvicorn's object for one request and its response, of each of them. Within its method `run_asgi`,
-which is the coroutine of a task, it is `self`.
+"""uvicorn's object for one request and its response, of each of them. Within its method
+`run_asgi`, which is the coroutine of a task, it is `self`.
 """
 
 

@@ -1,5 +1,5 @@
-"""The names of uvicorn that are used here although nobody has promised them, and the versions that
-the tests ran.
+"""The names of uvicorn that are used here although nobody has promised them, and the
+versions that the tests ran.
 
 CI holds them against the lowest and the latest supported version.
 """
@@ -9,12 +9,14 @@ from __future__ import annotations
 from ...foreign import Foreign
 
 TESTED = ("0.36.0", "0.54.0")
-"""The lowest version of uvicorn that is supported (the first whose --http takes any class), and the
-latest tried.
+"""The lowest version of uvicorn that is supported (the first whose --http takes any
+class), and the latest tried.
 """
 
 HTTP2_MODULE = "uvicorn.protocols.http.zttp_h2_impl"
-"""uvicorn's module of HTTP/2. It is imported by who takes HTTP/2 alone: it needs zttp."""
+"""uvicorn's module of HTTP/2. It is imported by who takes HTTP/2 alone: it needs
+zttp.
+"""
 
 _PROTOCOL = """
 app client config connection_lost connection_made cycle data_received eof_received flow

@@ -1,5 +1,6 @@
-"""What the guarded connections of one uvicorn server share: the settings, the reaper, the loop
-without uvicorn's timer, and what is done once per server when it begins and when it stops.
+"""What the guarded connections of one uvicorn server share: the settings, the reaper,
+the loop without uvicorn's timer, and what is done once per server when it begins and
+when it stops.
 """
 
 from __future__ import annotations
@@ -37,16 +38,16 @@ CLOSE = (b"connection", b"close")
 """The header of a response that is the last of its connection."""
 
 REST_AFTER = 1.0
-"""Seconds of silence between two requests after which uvicorn's protocol is dropped; at most twice
-that pass.
+"""Seconds of silence between two requests after which uvicorn's protocol is dropped; at
+most twice that pass.
 """
 
 log: logging.Logger = logging.getLogger("uvicorn.error")
 
 
 class Timerless:
-    """The event loop as uvicorn's HTTP protocols use it, except that their keep-alive timer is not
-    set.
+    """The event loop as uvicorn's HTTP protocols use it, except that their keep-alive
+    timer is not set.
 
     Args:
         loop: The event loop.
@@ -57,8 +58,9 @@ class Timerless:
         self.create_task: Callable[..., asyncio.Task[Any]] = loop.create_task
 
     def call_later(self, delay: float, callback: Callable[[], object]) -> None:
-        """Tell the connection that it is idle from now on. uvicorn's HTTP protocols set one timer
-        only, so *callback* is always the `timeout_keep_alive_handler` of the connection.
+        """Tell the connection that it is idle from now on. uvicorn's HTTP protocols set
+        one timer only, so *callback* is always the `timeout_keep_alive_handler` of the
+        connection.
         """
         callback.__self__.went_idle()  # type: ignore[attr-defined]
 
@@ -67,7 +69,9 @@ class Timerless:
 
 
 class Origin(NamedTuple):
-    """What uvicorn gives to each of its protocols; one tuple for all connections of a server."""
+    """What uvicorn gives to each of its protocols; one tuple for all connections of a
+    server.
+    """
 
     kind: type[Any]
     config: Any
@@ -80,17 +84,19 @@ class MayRest(Protocol):
     """A connection that has gone idle: `http.GuardedHttp`."""
 
     def rests(self) -> bool:
-        """Drop uvicorn's protocol if the connection was silent long enough. False: ask again."""
+        """Drop uvicorn's protocol if the connection was silent long enough. False: ask
+        again.
+        """
 
 
 class Shared:
     """What the guarded connections of one uvicorn server share.
 
     Args:
-        uvicorn: The server's own settings; its keep-alive holds where *settings* leave the default
-            `keep_alive`.
-        settings: The settings in force; None: those of the file that REAPER_CONFIG names and of the
-            variables REAPER_*.
+        uvicorn: The server's own settings; its keep-alive holds where *settings* leave
+            the default `keep_alive`.
+        settings: The settings in force; None: those of the file that REAPER_CONFIG
+            names and of the variables REAPER_*.
         journal: Where the life of every connection is written; None: nowhere.
         tasks: Those in which uvicorn runs the application.
     Attributes:
@@ -103,10 +109,13 @@ class Shared:
         app: The application that uvicorn's protocols are given.
         sweep: Judges the least rates of the connections that are waited for.
         loop: What uvicorn's protocols are given as their loop.
-        leave_by: Set once the server stops: the instant at which connections in use are cut.
-        greeting: Stands for the connections that shake hands; None: the server has no TLS.
+        leave_by: Set once the server stops: the instant at which connections in use are
+            cut.
+        greeting: Stands for the connections that shake hands; None: the server has no
+            TLS.
         rest_after: `REST_AFTER`.
-        lifespan: Draws the maximum age of a new connection, in seconds; 0: there is none.
+        lifespan: Draws the maximum age of a new connection, in seconds; 0: there is
+            none.
     """
 
     def __init__(
@@ -160,7 +169,9 @@ class Shared:
         self._idlers: list[MayRest] = []
 
     def left_to_drain(self) -> float:
-        """Seconds left until connections in use are cut. The first call starts the drain."""
+        """Seconds left until connections in use are cut. The first call starts the
+        drain.
+        """
         now, tick = self.driver.now(), self.driver.core.tick
         if self.leave_by is None:
             self.leave_by = now + self.config.timeouts.drain
@@ -169,15 +180,16 @@ class Shared:
         return max(self.leave_by - now, tick)
 
     def goes_in(self) -> float:
-        """Seconds until an idle connection, or a WebSocket, is told that the server stops: they are
-        spread over `timeouts.drain_window`, so that their clients do not come back all at once.
+        """Seconds until an idle connection, or a WebSocket, is told that the server
+        stops: they are spread over `timeouts.drain_window`, so that their clients do
+        not come back all at once.
         """
         window = self.config.timeouts.drain_window
         return random.random() * window if window else 0.0
 
     def begin(self, server_state: ServerState) -> None:
-        """The first connection is made. From now on all responses name the keep-alive, and SIGTERM
-        waits for `timeouts.drain_delay`.
+        """The first connection is made. From now on all responses name the keep-alive,
+        and SIGTERM waits for `timeouts.drain_delay`.
         """
         seconds = advertised(self.config)
         if seconds and not self._says(b"keep-alive"):
@@ -208,11 +220,15 @@ class Shared:
         self.reaper.loop.call_later(delay, stop)
 
     def _says(self, wanted: bytes) -> bool:
-        """Whether every response has a header of that name already, which the operator set."""
+        """Whether every response has a header of that name already, which the operator
+        set.
+        """
         return wanted in {name.lower() for name, _ in self._uvicorn.encoded_headers}
 
     def origin(self, *given: Any) -> Origin:
-        """The `Origin` of these arguments; the same object as last time if they are the same."""
+        """The `Origin` of these arguments; the same object as last time if they are the
+        same.
+        """
         known = self._origin
         if known is None or any(new is not old for new, old in zip(given, known, strict=True)):
             known = self._origin = Origin(*given)
@@ -232,11 +248,11 @@ class Shared:
 
 
 class Greeting:
-    """Stands in the server's list of connections while any of them shakes hands: so a stop waits
-    for those, too, and they are told of it.
+    """Stands in the server's list of connections while any of them shakes hands: so a
+    stop waits for those, too, and they are told of it.
 
-    Nobody is told when a handshake has failed. Then the protocol that was made for the connection
-    is freed, and the weak reference to it says so.
+    Nobody is told when a handshake has failed. Then the protocol that was made for the
+    connection is freed, and the weak reference to it says so.
 
     Args:
         shared: Of the server.
@@ -263,7 +279,9 @@ class Greeting:
             self._connections.discard(self)
 
     def shutdown(self) -> None:
-        """The server stops. It waits for a handshake no longer than for anything else."""
+        """The server stops. It waits for a handshake no longer than for anything
+        else.
+        """
         driver = self._shared.driver
         key = ("greeting", driver.next_number())
         driver.register(
@@ -272,8 +290,8 @@ class Greeting:
 
 
 def _known_by(receive: Any, _: Any) -> Any:
-    """What the request is known by that is received by *receive*, a method of uvicorn's cycle: its
-    transport, or over HTTP/2, where that has many, the cycle.
+    """What the request is known by that is received by *receive*, a method of uvicorn's
+    cycle: its transport, or over HTTP/2, where that has many, the cycle.
     """
     cycle = receive.__self__
     return cycle if cycle.scope["http_version"] == "2" else cycle.transport
@@ -285,8 +303,8 @@ def _has_lost(key: Any) -> bool:
 
 
 def _opened(shared: Shared, connections: set[Any]) -> int:
-    """How many *connections* are open: those that shake hands are not, and what stands for them is
-    in that list.
+    """How many *connections* are open: those that shake hands are not, and what stands
+    for them is in that list.
     """
     return len(connections) - (shared.greeting in connections)
 
@@ -300,7 +318,9 @@ def shared_by(
     journal: Journal | None = None,
     server_state: ServerState | None = None,
 ) -> Shared:
-    """What the connections of the server of *config* share; it is made for the first of them."""
+    """What the connections of the server of *config* share; it is made for the first of
+    them.
+    """
     found = _SHARED.get(config)
     if found is None or found.reaper.loop is not asyncio.get_running_loop():
         tasks = () if server_state is None else server_state.tasks
@@ -314,8 +334,8 @@ def shared_by(
 
 
 def loop() -> asyncio.AbstractEventLoop:
-    """For `--loop reaper.uvicorn:loop`: TLS handshakes are bounded by `timeouts.handshake`, not by
-    asyncio's 60 s.
+    """For `--loop reaper.uvicorn:loop`: TLS handshakes are bounded by
+    `timeouts.handshake`, not by asyncio's 60 s.
     """
     return loop_factory(config=ReaperConfig.load(os.environ.get("REAPER_CONFIG")))()
 
@@ -327,10 +347,12 @@ def _running() -> list[AsyncioReaper]:
 
 REPORTS = Reports(_running)
 metrics: Application = REPORTS.metrics
-"""An ASGI application to mount, `app.mount("/metrics", reaper.uvicorn.metrics)`: the metrics of all
-workers of the server.
+"""An ASGI application to mount, `app.mount("/metrics", reaper.uvicorn.metrics)`: the
+metrics of all workers of the server.
 """
 status: Application = REPORTS.status
 """An ASGI application to mount: what all workers know of their connections, in JSON."""
 ready: Application = metrics_of.ready
-"""An ASGI application for a readiness probe: 200, and 503 once this process is to stop."""
+"""An ASGI application for a readiness probe: 200, and 503 once this process is to
+stop.
+"""

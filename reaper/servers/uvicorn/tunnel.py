@@ -1,7 +1,8 @@
 """A WebSocket that uvicorn has taken over from HTTP, guarded.
 
-The rule of this module: *bytes in either direction are a sign of life*. Bytes that come are noted.
-What the client took is asked of the kernel, which stamps it, when the connection is due.
+The rule of this module: *bytes in either direction are a sign of life*. Bytes that come
+are noted. What the client took is asked of the kernel, which stamps it, when the
+connection is due.
 """
 
 from __future__ import annotations
@@ -20,15 +21,17 @@ from .base import Guarded
 from .shared import Shared
 
 RESTARTS = b"\x88\x02\x03\xf4"
-"""A closing frame with the code 1012: the server restarts, and the client may come back."""
+"""A closing frame with the code 1012: the server restarts, and the client may come
+back.
+"""
 
 
 class Counted:
-    """A transport whose kernel does not say how many bytes the client has taken in all: what is
-    written to it is counted.
+    """A transport whose kernel does not say how many bytes the client has taken in all:
+    what is written to it is counted.
 
-    The kernel tells the queue of a Unix socket by the memory it takes, so small messages look
-    larger than they are. When the queue is empty, all has been taken.
+    The kernel tells the queue of a Unix socket by the memory it takes, so small
+    messages look larger than they are. When the queue is empty, all has been taken.
 
     Attributes:
         written: Bytes that were written.
@@ -63,8 +66,8 @@ def tunnel(base: type[asyncio.Protocol]) -> type[asyncio.Protocol]:
 
 
 class GuardedTunnel(Guarded):
-    """What a guarded WebSocket adds to uvicorn's protocol. uvicorn sends the pings; an answer to
-    one counts as activity.
+    """What a guarded WebSocket adds to uvicorn's protocol. uvicorn sends the pings; an
+    answer to one counts as activity.
     """
 
     __slots__ = ("_before", "_old", "_paused", "_stalled", "_taken")
@@ -116,7 +119,9 @@ class GuardedTunnel(Guarded):
         return Phase.WRITE if self._paused or closing else Phase.TUNNEL
 
     def pardon(self, lease: Any) -> bool:
-        """Bytes that the client has taken are no silence either; the kernel knows when that was."""
+        """Bytes that the client has taken are no silence either; the kernel knows when
+        that was.
+        """
         if super().pardon(lease):
             return True
         if lease is not self.lease or self.waiting is not None:
@@ -124,11 +129,12 @@ class GuardedTunnel(Guarded):
         return self._takes()
 
     def _takes(self) -> bool:
-        """Whether the client takes what it is sent: it has taken something since this was last
-        asked, or everything, and not too long ago.
+        """Whether the client takes what it is sent: it has taken something since this
+        was last asked, or everything, and not too long ago.
         """
         clock, limit = self.shared.driver.clock, self.shared.tunnel or math.inf
-        # Seconds in which this process stood still; the kernel counts them, and nobody is charged.
+        # Seconds in which this process stood still; the kernel counts them, and nobody
+        # is charged.
         stalled, self._stalled = clock.stalled - self._stalled, clock.stalled
         info, queued, before = (
             transports.tcp_info(self.transport),
@@ -147,8 +153,8 @@ class GuardedTunnel(Guarded):
         return self._taken > before and info.acked_ago - stalled < limit
 
     def shutdown(self) -> None:
-        """The server stops: uvicorn sends the closing frame, with 1012, within `drain_window`, and
-        the drain has an end.
+        """The server stops: uvicorn sends the closing frame, with 1012, within
+        `drain_window`, and the drain has an end.
         """
         self.leave(DRAIN)
         if seconds := self.shared.goes_in():
@@ -165,7 +171,9 @@ class GuardedTunnel(Guarded):
         self.reap(MAX_AGE)
 
     def _farewell(self, reason: str) -> bytes:
-        """See the base class: a client that has to go only because of its age may come back."""
+        """See the base class: a client that has to go only because of its age may come
+        back.
+        """
         return RESTARTS if reason in (MAX_AGE, TUNNEL_AGE) else b""
 
     def _let_go(self) -> None:

@@ -11,8 +11,11 @@ from .names import ALL
 
 
 def change(module: ModuleType, visit: Visit) -> None:
-    """Have `serve` make guarded connections, and each server say on which sockets it listens."""
-    # Until version 16 `serve` is a class, whose objects are awaited; then it is a function.
+    """Have `serve` make guarded connections, and each server say on which sockets it
+    listens.
+    """
+    # Until version 16 `serve` is a class, whose objects are awaited; then it is a
+    # function.
     kind, name = (module.serve, "__init__") if isinstance(module.serve, type) else (module, "serve")
 
     @around(kind, name)
@@ -21,7 +24,8 @@ def change(module: ModuleType, visit: Visit) -> None:
             options["create_connection"] = _configured()
         return method(*arguments, **options)
 
-    # The server is met where it gets its sockets: 17 awaits them, 14 to 16 wrap asyncio's server.
+    # The server is met where it gets its sockets: 17 awaits them, 14 to 16 wrap
+    # asyncio's server.
     if hasattr(module.Server, "wrap"):
 
         @after(module.Server, "wrap")
@@ -38,7 +42,9 @@ def change(module: ModuleType, visit: Visit) -> None:
 
 
 def _configured() -> type[Any]:
-    """The guarded connection, by the settings of `reaper run` and not by the defaults."""
+    """The guarded connection, by the settings of `reaper run` and not by the
+    defaults.
+    """
     from ...asyncio.reaper import reaper_of
     from ..configured import settings
     from .connection import connection

@@ -1,10 +1,10 @@
 """The server of websockets, guarded:
 `serve(..., create_connection=reaper.websockets.connection(idle=300))`.
 
-The rule of this module: *messages are activity, pings are not*. Every byte of a message is: a byte
-of an unfinished one that comes, and a byte of a long one that the client takes, at the least rates
-of `limits`. Whether the client is alive is found out by the pings of websockets itself. Tried with
-websockets 14.0 to 17.4.
+The rule of this module: *messages are activity, pings are not*. Every byte of a message
+is: a byte of an unfinished one that comes, and a byte of a long one that the client
+takes, at the least rates of `limits`. Whether the client is alive is found out by the
+pings of websockets itself. Tried with websockets 14.0 to 17.4.
 """
 
 from __future__ import annotations
@@ -32,15 +32,17 @@ MESSAGES: frozenset[Opcode] = frozenset({Opcode.TEXT, Opcode.BINARY, Opcode.CONT
 log: logging.Logger = logging.getLogger("websockets.server")
 
 _WARNED: weakref.WeakSet[AsyncioReaper] = weakref.WeakSet()
-"""The reapers of which the log has said what they are set to and what has no effect here."""
+"""The reapers of which the log has said what they are set to and what has no effect
+here.
+"""
 
 LONG = 16384
 """Bytes; of a longer message it is looked at whether the client takes it."""
 
 
 class _Silent(Connection):
-    """Closes a connection with the closing frame of the protocol. websockets itself bounds how long
-    that may take.
+    """Closes a connection with the closing frame of the protocol. websockets itself
+    bounds how long that may take.
     """
 
     __slots__ = ("_inbound", "_outbound", "_progress", "_reaper", "goodbye", "websocket")
@@ -111,11 +113,12 @@ class _Silent(Connection):
 
 
 class GuardedConnection(ServerConnection):
-    """A connection of a websockets server that is closed when no byte of a message has passed for
-    `idle` seconds.
+    """A connection of a websockets server that is closed when no byte of a message has
+    passed for `idle` seconds.
 
     Attributes:
-        idle: Seconds; 0 switches the timeout off; None takes the config's `timeouts.tunnel`.
+        idle: Seconds; 0 switches the timeout off; None takes the config's
+            `timeouts.tunnel`.
         reaper: Watches the connection; None: the loop's own.
         watch: The connection as the reaper knows it.
     """
@@ -175,8 +178,8 @@ def connection(
     """A class for `websockets.asyncio.server.serve(..., create_connection=...)`.
 
     Args:
-        idle: Seconds in which no byte of a message passes, either way; 0 switches the timeout off;
-            None takes the config's `timeouts.tunnel`.
+        idle: Seconds in which no byte of a message passes, either way; 0 switches the
+            timeout off; None takes the config's `timeouts.tunnel`.
         reaper: Watches the connections; None: the loop's own.
     Raises:
         InvalidArgument: by name and value.

@@ -1,8 +1,9 @@
 """An ASGI application with what the kinds of clients ask for; on asyncio and on trio.
 
-`/` says hello, `/slow?S` after S seconds, `/some?N` N bytes, `/echo` what it was sent, `/late?S`
-the same S seconds later, `/early` hello before it reads, `/pause?S` halfway waits, `/events?N` N
-events, `/drops?N` N small pieces. A WebSocket answers with what it was sent, and `big` with a million bytes.
+`/` says hello, `/slow?S` after S seconds, `/some?N` N bytes, `/echo` what it was sent,
+`/late?S` the same S seconds later, `/early` hello before it reads, `/pause?S` halfway
+waits, `/events?N` N events, `/drops?N` N small pieces. A WebSocket answers with what it
+was sent, and `big` with a million bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ EVERY = 0.4
 
 
 def pieces_of(path: str, number: float) -> tuple[list[bytes], float]:
-    """What `/events`, `/drops` and `/pause` send, and the seconds between two pieces."""
+    """What `/events`, `/drops` and `/pause` send, and the seconds between two
+    pieces.
+    """
     if path == "/events":
         return [b"data: tick\n\n"] * int(number), EVERY
     if path == "/drops":

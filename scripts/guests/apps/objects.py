@@ -11,7 +11,9 @@ from collections import Counter
 
 
 def objects() -> bytes:
-    """As JSON: the number of objects of each type that the collector knows, after it ran."""
+    """As JSON: the number of objects of each type that the collector knows, after it
+    ran.
+    """
     _sweep_trio()
     for _ in range(3):
         gc.collect()
@@ -23,8 +25,9 @@ def objects() -> bytes:
 
 
 def _sweep_trio() -> None:
-    """Have trio forget the deadlines that hold no more. It does so by itself, a thousand at a time:
-    hypercorn gives each connection one of 60 s, for TLS, also where there is none.
+    """Have trio forget the deadlines that hold no more. It does so by itself, a
+    thousand at a time: hypercorn gives each connection one of 60 s, for TLS, also where
+    there is none.
     """
     run = sys.modules.get("trio._core._run")
     runner = None if run is None else getattr(run.GLOBAL_RUN_CONTEXT, "runner", None)
@@ -33,7 +36,9 @@ def _sweep_trio() -> None:
 
 
 def fork(seconds: float) -> bytes:
-    """Have a child for so long, which holds every descriptor that this process has now."""
+    """Have a child for so long, which holds every descriptor that this process has
+    now.
+    """
     if os.fork() == 0:
         time.sleep(seconds)
         os._exit(0)

@@ -1,8 +1,8 @@
-"""The same as `asgi`, of servers that are programs: `python -m scripts.guests.apps.programs NAME
-PORT [--guarded]`.
+"""The same as `asgi`, of servers that are programs: `python -m
+scripts.guests.apps.programs NAME PORT [--guarded]`.
 
-With `--guarded` a program guards itself as its users do it by hand; without it, it imports nothing
-of reaper.
+With `--guarded` a program guards itself as its users do it by hand; without it, it
+imports nothing of reaper.
 """
 
 from __future__ import annotations
@@ -184,7 +184,8 @@ def start_server(port: int, guarded: bool, *, hands_over: bool = False) -> None:
     """`asyncio.start_server`, or ours, with a server of lines.
 
     Args:
-        hands_over: Whether its handler gives the connection to a task, and returns at once.
+        hands_over: Whether its handler gives the connection to a task, and returns at
+            once.
     """
     start: Any = asyncio.start_server
     options: dict[str, Any] = {}
@@ -253,8 +254,8 @@ def serve_tcp(port: int, guarded: bool) -> None:
 
 
 def serve_parked(port: int, guarded: bool) -> None:
-    """`trio.serve_tcp`, or our `serve_parked`, whose handler keeps no half of a line: it sends
-    back bytes as they come.
+    """`trio.serve_tcp`, or our `serve_parked`, whose handler keeps no half of a line:
+    it sends back bytes as they come.
     """
     import trio
 

@@ -1,5 +1,5 @@
-"""The reference server with the routes that the kinds of clients ask for:
-`python -m scripts.guests.apps.reference http --port PORT ...`, otherwise as `server_example`.
+"""The reference server with the routes that the kinds of clients ask for: `python -m
+scripts.guests.apps.reference http --port PORT ...`, otherwise as `server_example`.
 """
 
 from __future__ import annotations

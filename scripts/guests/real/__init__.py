@@ -1,1 +1,3 @@
-"""Real clients: what each loses near the keep-alive edge, of a stock server and of a guarded one."""
+"""Real clients: what each loses near the keep-alive edge, of a stock server and of a
+guarded one.
+"""

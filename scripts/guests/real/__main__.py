@@ -1,9 +1,9 @@
-"""`python -m scripts.guests.real [--only COLUMN] [--posts 20] [--document]`: real clients that post
-near the keep-alive edge, 20 ms from the server, stock and guarded.
+"""`python -m scripts.guests.real [--only COLUMN] [--posts 20] [--document]`: real
+clients that post near the keep-alive edge, 20 ms from the server, stock and guarded.
 
-One rule: *both servers close after two seconds*, so that a client meets the same edge. Each client
-posts, rests between 1.7 and 3.2 seconds, and posts again; the rests of both are the same. What it
-lost it could not have sent twice.
+One rule: *both servers close after two seconds*, so that a client meets the same edge.
+Each client posts, rests between 1.7 and 3.2 seconds, and posts again; the rests of both
+are the same. What it lost it could not have sent twice.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ HONOURS = ("Node, http.Agent", "Node, fetch")
 
 
 def main() -> int:
-    """Measure. Exit status: 0 no client lost more of the guarded servers in all than of the stock
-    ones, 1 one did, 2 bad arguments or a server that does not start.
+    """Measure. Exit status: 0 no client lost more of the guarded servers in all than of
+    the stock ones, 1 one did, 2 bad arguments or a server that does not start.
     """
     parser = Parser(prog="python -m scripts.guests.real", description=__doc__.splitlines()[0])
     parser.add_argument("--only", metavar="COLUMN", choices=tuple(OWN), help="this guest alone")
@@ -155,7 +155,9 @@ async def _played(
 
 @asynccontextmanager
 async def distant(port: int) -> AsyncIterator[int]:
-    """A port at which the server of *port* is `DISTANCE` seconds away in each direction."""
+    """A port at which the server of *port* is `DISTANCE` seconds away in each
+    direction.
+    """
     tasks: set[asyncio.Task[None]] = set()
     writers: list[asyncio.StreamWriter] = []
 
@@ -197,7 +199,9 @@ def summed(report: dict[str, Any]) -> tuple[int, int]:
 
 
 def table(report: dict[str, Any]) -> str:
-    """What the page shows of *report*: lost of the stock server, and of the guarded one."""
+    """What the page shows of *report*: lost of the stock server, and of the guarded
+    one.
+    """
     about, lost = report["about"], report["lost"]
     lines = [
         f"Commit {about['commit'][:12]}, {about['date']}, {about['cpus']} cores, {about['python']},"
@@ -214,7 +218,9 @@ def table(report: dict[str, Any]) -> str:
 
 
 def document(report: dict[str, Any]) -> None:
-    """Write the table between the marks of the page. Raises SystemExit: it lacks one."""
+    """Write the table between the marks of the page. Raises SystemExit: it lacks
+    one.
+    """
     marked.write(PAGE, BEGIN, END, table(report))
 
 

@@ -1,7 +1,8 @@
 """One real client: `python -m scripts.guests.real.clients NAME PORT REST,REST,...`.
 
-It posts, rests, and posts again on the connection that it keeps, and prints a line of JSON: how
-many it `asked`, and how many it `lost`. Whatever a library does by itself it may do.
+It posts, rests, and posts again on the connection that it keeps, and prints a line of
+JSON: how many it `asked`, and how many it `lost`. Whatever a library does by itself it
+may do.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""An ASGI application for any server: /slow answers late, an answer to /pause stops halfway,
-everything else is answered at once.
+"""An ASGI application for any server: /slow answers late, an answer to /pause stops
+halfway, everything else is answered at once.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""A gRPC server of grpc.aio: /answers.Answers/slow answers late, /answers.Answers/pause stops
-halfway through its stream.
+"""A gRPC server of grpc.aio: /answers.Answers/slow answers late, /answers.Answers/pause
+stops halfway through its stream.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Programs that start a server of their own, as people write them: `python programs.py NAME PORT`.
+"""Programs that start a server of their own, as people write them: `python programs.py
+NAME PORT`.
 
 None of them knows of reaper.
 """

@@ -1,7 +1,8 @@
-"""A plugin of pytest for gunicorn's own tests, which runs in their process, below `reaper run`.
+"""A plugin of pytest for gunicorn's own tests, which runs in their process, below
+`reaper run`.
 
-`reaper run` guards a worker that gunicorn is told by name. The tests import the class and call its
-methods, so the classes are replaced before a test imports them.
+`reaper run` guards a worker that gunicorn is told by name. The tests import the class
+and call its methods, so the classes are replaced before a test imports them.
 """
 
 from __future__ import annotations

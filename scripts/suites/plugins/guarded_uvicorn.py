@@ -1,9 +1,11 @@
-"""A plugin of pytest for uvicorn's own tests, which runs in their process, below `reaper run`.
+"""A plugin of pytest for uvicorn's own tests, which runs in their process, below
+`reaper run`.
 
-uvicorn's tests seldom start a server that is told its protocol by name. Most import the class and
-make one connection of it, on a transport and a loop of their own. So the classes in uvicorn's
-modules are replaced before a test imports them, and what a test holds is a `Facing`: ours changes
-the protocol of a connection as it goes on, and the test looks at the first one only.
+uvicorn's tests seldom start a server that is told its protocol by name. Most import the
+class and make one connection of it, on a transport and a loop of their own. So the
+classes in uvicorn's modules are replaced before a test imports them, and what a test
+holds is a `Facing`: ours changes the protocol of a connection as it goes on, and the
+test looks at the first one only.
 """
 
 from __future__ import annotations
@@ -33,8 +35,8 @@ class Facing:
         object.__setattr__(self, "now", made)
 
     def connection_made(self, transport: Any) -> None:
-        """Begin the connection. The tests' transport does not hold a protocol, and has nothing to
-        say of what is queued.
+        """Begin the connection. The tests' transport does not hold a protocol, and has
+        nothing to say of what is queued.
         """
         transport.set_protocol = lambda protocol: object.__setattr__(self, "now", protocol)
         transport.get_write_buffer_size = lambda: 0

@@ -1,7 +1,8 @@
-"""A plugin of pytest that counts the leases that a guard takes in the process of the tests.
+"""A plugin of pytest that counts the leases that a guard takes in the process of the
+tests.
 
-A run in which nothing was guarded would agree with every other. The count goes to a file that
-`SUITES_LEASES` names, a line per process.
+A run in which nothing was guarded would agree with every other. The count goes to a
+file that `SUITES_LEASES` names, a line per process.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ COUNTED = count()
 
 
 def pytest_configure() -> None:
-    """Count each registration with the core: a connection, or a limit of one that has its own timer."""
+    """Count each registration with the core: a connection, or a limit of one that has
+    its own timer.
+    """
     core = import_module("_idle_reaper.core.reaper").IdleReaper
     register = core.register
 

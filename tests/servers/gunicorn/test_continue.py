@@ -1,5 +1,5 @@
-"""A client of gunicorn's that waits for `100 Continue` owes no byte of its body before it is told to
-send one, however long gunicorn takes for that.
+"""A client of gunicorn's that waits for `100 Continue` owes no byte of its body before
+it is told to send one, however long gunicorn takes for that.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""gunicorn's workers, guarded, when the client speaks HTTP/2 or the fast parser is installed."""
+"""gunicorn's workers, guarded, when the client speaks HTTP/2 or the fast parser is
+installed.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ class Http2:
         self._flush()
 
     def asks_in_two(self, path: str, pause: float) -> None:
-        """Ask for *path*; *pause* seconds after the first bytes of the header block come the others."""
+        """Ask for *path*; *pause* seconds after the first bytes of the header block
+        come the others.
+        """
         self._flush()
         time.sleep(0.1)  # the kernel's stamps tell who spoke last
         names = {":method": "GET", ":path": path, ":scheme": "http", ":authority": "h"}
@@ -80,8 +84,8 @@ class Http2:
         self._flush()
 
     def hears(self, *kinds: type) -> list[type]:
-        """Wait until events of one of *kinds* come, and return the kinds of all that came with them;
-        an end of the connection is an error.
+        """Wait until events of one of *kinds* come, and return the kinds of all that
+        came with them; an end of the connection is an error.
         """
         while True:
             data = self.client.recv(65536)
@@ -94,7 +98,9 @@ class Http2:
 
 @pytest.fixture(params=["ASGIWorker", "ThreadWorker"])
 def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
-    """A worker that takes HTTP/2 in clear text, with every timeout 1 s; gunicorn's own are an hour."""
+    """A worker that takes HTTP/2 in clear text, with every timeout 1 s; gunicorn's own
+    are an hour.
+    """
     monkeypatch.setenv("REAPER_TICK", "250ms")
     for name in LIMITS:
         monkeypatch.setenv(f"REAPER_TIMEOUTS_{name}", "1s")
@@ -173,7 +179,9 @@ def test_a_header_block_that_drips_ends_its_connection_by_goaway(server: Worker)
 
 @contextmanager
 def limited(name: str, monkeypatch: pytest.MonkeyPatch, **limits: str) -> Iterator[Http2]:
-    """A client of the worker *name* with the timeouts *limits*; gunicorn's own are an hour."""
+    """A client of the worker *name* with the timeouts *limits*; gunicorn's own are an
+    hour.
+    """
     for key, value in limits.items():
         monkeypatch.setenv(f"REAPER_TIMEOUTS_{key}", value)
     monkeypatch.setenv("REAPER_TICK", "100ms")

@@ -1,4 +1,6 @@
-"""Streams of HTTP/2 under gunicorn's guarded workers: clients that hold them, and one that lives."""
+"""Streams of HTTP/2 under gunicorn's guarded workers: clients that hold them, and one
+that lives.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ pytestmark = pytest.mark.slow
 LIMIT = 2.0
 """Seconds: every timeout of the server."""
 LATE = 3.0
-"""Seconds after its timeout by which a stream is ended at the latest, on a machine that is busy."""
+"""Seconds after its timeout by which a stream is ended at the latest, on a machine that
+is busy.
+"""
 SPEECH = Speech("http2", Paths("/", post="/echo", much="/big"))
 STREAM_RESET = b"RST_STREAM 8"
 

@@ -1,4 +1,6 @@
-"""gunicorn's worker with threads, guarded: what is left of a connection once it is over."""
+"""gunicorn's worker with threads, guarded: what is left of a connection once it is
+over.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ def there_are() -> Counter[str]:
 
 
 def ask(server: Worker, protocol: str, closes: str) -> None:
-    """Ask once on a connection of *protocol*, until it is over: *closes* says who ends it."""
+    """Ask once on a connection of *protocol*, until it is over: *closes* says who ends
+    it.
+    """
     with connect(server) as client:
         if protocol == "HTTP/2":
             Http2(client).is_answered("/")

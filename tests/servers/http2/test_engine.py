@@ -1,4 +1,6 @@
-"""One connection of HTTP/2 and its streams, by the bytes that its client sends, in virtual time."""
+"""One connection of HTTP/2 and its streams, by the bytes that its client sends, in
+virtual time.
+"""
 
 from __future__ import annotations
 
@@ -47,8 +49,8 @@ class Trial(Engine):
     Attributes:
         windows: By stream, what the client takes on it; the connection takes nothing.
         owed: Whether the client has yet to take something that was sent.
-        said: What the client was told: the streams that were reset, GOAWAY's last stream and code,
-            and at last that the connection is closed.
+        said: What the client was told: the streams that were reset, GOAWAY's last
+            stream and code, and at last that the connection is closed.
     """
 
     def __init__(self) -> None:

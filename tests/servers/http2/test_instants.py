@@ -1,4 +1,6 @@
-"""A PING that comes in the very instant in which a timeout is over, over real sockets."""
+"""A PING that comes in the very instant in which a timeout is over, over real
+sockets.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ def test_a_ping_in_the_instant_in_which_keep_alive_is_over_does_not_restart_it(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A neighbour that was answered half of the time later says when the time is over once more."""
+    """A neighbour that was answered half of the time later says when the time is over
+    once more.
+    """
     (asked,) = asking("/")
     spared: list[int] = []
     waits = threading.Event()

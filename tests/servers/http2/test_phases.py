@@ -18,7 +18,9 @@ from reaper.servers.hypercorn.http2 import Session
 
 
 def phase(unsent: bytes, window: int | None) -> Phase:
-    """Of a stream with *unsent* bytes, whose client takes *window* more; None: it has ended."""
+    """Of a stream with *unsent* bytes, whose client takes *window* more; None: it has
+    ended.
+    """
 
     def left(number: int) -> int:
         if window is None:
@@ -49,7 +51,9 @@ def test_an_answer_on_a_stream_that_has_ended_waits_for_nobody() -> None:
 
 
 def gunicorn_phase(window: int = 1, unended: bool = True, **known: Any) -> Phase:
-    """Of a stream of gunicorn's whose body has yet to come, but for what is *known* of it."""
+    """Of a stream of gunicorn's whose body has yet to come, but for what is *known* of
+    it.
+    """
     noted = {"state": None, "response_complete": False, "response_headers_sent": False}
     stream = SimpleNamespace(**{**noted, "_body_chunks": [], **known})
     session = gunicorn.Session.__new__(gunicorn.Session)
@@ -87,8 +91,9 @@ def test_a_complete_answer_waits_for_nobody_under_gunicorn() -> None:
 def uvicorn_phase(
     parked: int = 0, window: int = 1, of_all: int = 1, paused: bool = False, **known: Any
 ) -> Phase:
-    """Of a stream of uvicorn's whose body has yet to come, but for what is *known* of it; its answer
-    has *parked* bytes, and the client takes *window* more on it and *of_all* on the connection.
+    """Of a stream of uvicorn's whose body has yet to come, but for what is *known* of
+    it; its answer has *parked* bytes, and the client takes *window* more on it and
+    *of_all* on the connection.
     """
     pytest.importorskip("uvicorn.protocols.http.zttp_h2_impl", exc_type=ImportError)
     from reaper.servers.uvicorn.http2 import Session as OfUvicorn

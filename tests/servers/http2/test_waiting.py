@@ -1,4 +1,6 @@
-"""What is waited for on a connection of HTTP/2, when its time is over as something comes."""
+"""What is waited for on a connection of HTTP/2, when its time is over as something
+comes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""HTTP/2 under a guarded hypercorn, on asyncio and on trio: real attackers, and clients that live."""
+"""HTTP/2 under a guarded hypercorn, on asyncio and on trio: real attackers, and clients
+that live.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ pytestmark = pytest.mark.slow
 LIMIT = 2.0
 """Seconds: every timeout of the server."""
 LATE = 3.0
-"""Seconds after its timeout by which a client is ended at the latest, on a machine that is busy."""
+"""Seconds after its timeout by which a client is ended at the latest, on a machine that
+is busy.
+"""
 PHASES = ("FIRST_BYTE", "HEADERS", "BODY", "KEEP_ALIVE", "WRITE", "TUNNEL")
 SETTINGS = {f"TIMEOUTS_{phase}": f"{LIMIT:g}s" for phase in PHASES} | {"TICK": "250ms"}
 SPEECH = Speech("http2", Paths("/", post="/echo", much="/big"))
@@ -255,7 +259,9 @@ def test_the_time_for_headers_is_not_cut_short_by_the_silence_before_them(
 
 
 SIZES = {"before the end is given": 100_000, "when all is given": 95_000}
-"""Bytes of the answer, by when the stop comes; of the first trio keeps some until others are taken."""
+"""Bytes of the answer, by when the stop comes; of the first trio keeps some until
+others are taken.
+"""
 
 
 @pytest.mark.parametrize("when", SIZES)
@@ -304,7 +310,9 @@ def test_a_stop_waits_for_no_idle_client_of_http2(kind: str, tmp_path: Path) -> 
 def test_a_stop_waits_for_a_client_of_http2_that_does_not_leave_no_longer_than_drain(
     tmp_path: Path,
 ) -> None:
-    """On trio: on asyncio hypercorn itself cancels what is left then, whatever we wait for."""
+    """On trio: on asyncio hypercorn itself cancels what is left then, whatever we wait
+    for.
+    """
     (asked,) = asking("/slow?1")
     kept = {"TIMEOUTS_DRAIN": "2s", "TIMEOUTS_DRAIN_IDLE": "1h"}
     with (

@@ -1,4 +1,6 @@
-"""What `reaper run` does with the connections of hypercorn that are none: a test's, in memory."""
+"""What `reaper run` does with the connections of hypercorn that are none: a test's, in
+memory.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The end of a response under hypercorn on trio: it is neither cut in its midst, nor waited for
-without end.
+"""The end of a response under hypercorn on trio: it is neither cut in its midst, nor
+waited for without end.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ GONE = {"type": "http.disconnect"}
 
 
 class Hypercorn:
-    """Says `http.disconnect` in the midst of the end of a response, as hypercorn does; then its own
-    end takes *seconds* more.
+    """Says `http.disconnect` in the midst of the end of a response, as hypercorn does;
+    then its own end takes *seconds* more.
     """
 
     def __init__(self, seconds: float, *, says: bool = True) -> None:

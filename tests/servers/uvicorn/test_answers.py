@@ -43,8 +43,8 @@ def in_a_wake(frame: FrameType | None) -> bool:
 
 @contextmanager
 def calls() -> Iterator[list[str]]:
-    """The functions of ours that this thread calls within the block, but for a wake of the
-    reaper, which is nobody's request.
+    """The functions of ours that this thread calls within the block, but for a wake of
+    the reaper, which is nobody's request.
     """
     found: list[str] = []
 

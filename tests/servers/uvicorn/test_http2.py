@@ -59,7 +59,9 @@ pytestmark = pytest.mark.slow
 LIMIT = 2.0
 """Seconds: every timeout of the server."""
 LATE = 3.0
-"""Seconds after its timeout by which a client is ended at the latest, on a machine that is busy."""
+"""Seconds after its timeout by which a client is ended at the latest, on a machine that
+is busy.
+"""
 PHASES = ("FIRST_BYTE", "HEADERS", "BODY", "KEEP_ALIVE", "WRITE", "TUNNEL")
 SETTINGS = {f"TIMEOUTS_{phase}": f"{LIMIT:g}s" for phase in PHASES} | {"TICK": "250ms"}
 SPEECH = Speech("http2", Paths("/", post="/echo", much="/big"))
@@ -86,7 +88,9 @@ ENDS = {
 def uvicorn(
     log: Path, settings: dict[str, str], app: Any = application, **given: object
 ) -> AbstractContextManager[Here]:
-    """uvicorn that takes HTTP/2, in a thread; *settings* are REAPER_*, without that prefix."""
+    """uvicorn that takes HTTP/2, in a thread; *settings* are REAPER_*, without that
+    prefix.
+    """
     config = ReaperConfig.load(
         environ={f"REAPER_{name}": value for name, value in settings.items()}
     )

@@ -1,5 +1,5 @@
-"""uvicorn, guarded: real servers, real attacks. Nothing is asserted on how fast a machine is, but
-never early.
+"""uvicorn, guarded: real servers, real attacks. Nothing is asserted on how fast a
+machine is, but never early.
 """
 
 from __future__ import annotations
@@ -134,15 +134,17 @@ UPGRADE = get(
 
 
 def open_at(pid: int | str = "self") -> list[int]:
-    """The local port of each connection that is open in the network of process *pid*, by the
-    kernel's word.
+    """The local port of each connection that is open in the network of process *pid*,
+    by the kernel's word.
     """
     rows = [line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
     return [int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == ESTABLISHED]
 
 
 def a_pause_loses_no_request(server: Server, count: int) -> None:
-    """Of clients that have been served, and ask again while the server's processes stand still."""
+    """Of clients that have been served, and ask again while the server's processes
+    stand still.
+    """
     with contextlib.ExitStack() as stack:
         pids: list[int] = []
         silent = 0.0
@@ -286,8 +288,8 @@ def test_a_response_that_is_taken_slowly_but_taken_arrives_whole(guarded: Runnin
 def test_the_last_response_of_a_connection_is_waited_for_no_longer_than_any_other(
     tmp_path: Path,
 ) -> None:
-    """uvicorn has closed the connection then; the loop keeps it until the client takes what is
-    left.
+    """uvicorn has closed the connection then; the loop keeps it until the client takes
+    what is left.
     """
     patient = {"REAPER_TIMEOUTS_KEEP_ALIVE": "300s", "REAPER_TIMEOUTS_LINGER": "300s"}
     with serving(tmp_path, **patient) as server, socket.socket() as client:

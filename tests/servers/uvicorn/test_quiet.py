@@ -1,6 +1,7 @@
-"""A silent connection of a guarded uvicorn costs nothing of uvicorn's: its protocol comes with the
-first byte, goes when the connection has rested between two requests, and comes back with the
-next."""
+"""A silent connection of a guarded uvicorn costs nothing of uvicorn's: its protocol
+comes with the first byte, goes when the connection has rested between two requests, and
+comes back with the next.
+"""
 
 from __future__ import annotations
 
@@ -97,8 +98,8 @@ async def serving(
     uvicorns: dict[str, Any] | None = None,
     **timeouts: Any,
 ) -> AsyncIterator[Served]:
-    """uvicorn with the guarded *protocol*, until the end of the block; *uvicorns* are its own
-    settings.
+    """uvicorn with the guarded *protocol*, until the end of the block; *uvicorns* are
+    its own settings.
     """
     given = {f"timeouts.{name}": value for name, value in timeouts.items()}
     settings = ReaperConfig.load(environ={}, overrides={"reaper.tick": "100ms", **given})

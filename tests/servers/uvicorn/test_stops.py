@@ -1,5 +1,5 @@
-"""uvicorn, guarded: its stop, in the process of the test. test_turns.py tries it with a process
-of its own.
+"""uvicorn, guarded: its stop, in the process of the test. test_turns.py tries it with a
+process of its own.
 """
 
 from __future__ import annotations

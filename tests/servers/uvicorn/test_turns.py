@@ -1,5 +1,5 @@
-"""uvicorn, guarded: whose turn it is while several things are under way, and that every one of them
-ends.
+"""uvicorn, guarded: whose turn it is while several things are under way, and that every
+one of them ends.
 """
 
 from __future__ import annotations
@@ -72,7 +72,9 @@ def test_a_request_that_waits_behind_a_response_owes_nothing_until_it_is_its_tur
 async def pushed_to(
     tmp_path: Path, ws: str, unix: bool
 ) -> AsyncIterator[tuple[websockets.asyncio.client.ClientConnection, dict[str, int]]]:
-    """A client that is sent 100 messages a second, and the reasons of the server's closes."""
+    """A client that is sent 100 messages a second, and the reasons of the server's
+    closes.
+    """
     where: dict[str, Any] = {"uds": str(tmp_path / "socket")} if unix else {"port": 0}
     settings = ReaperConfig.load(
         environ={},
