@@ -24,7 +24,6 @@ from .arguments import aside_lines
 from .audit.run import Settings
 from .audit.run import audit as audit_of
 from .engine import use
-from .engine.spark import HUGE_METHOD, compile_what_runs
 from .losses.formats import KNOWN
 from .losses.run import parsed, with_silence
 from .places import Place, Remote, place
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _INPUTS, _SUMMARY = "_reaper_inputs", "_reaper_summary"
-_SET = ("spark.sql.shuffle.partitions", HUGE_METHOD)
+_SET = ("spark.sql.shuffle.partitions",)
 """What a question sets in a session of Spark, and `_answered_by` sets back."""
 
 ADVICE: pa.Schema = pa.schema(
@@ -162,8 +161,6 @@ def _answered_by(session: Any) -> Iterator[Any]:
     before = use("embedded" if embedded else "spark")
     theirs = {} if embedded else {name: session.conf.getAll.get(name) for name in _SET}
     try:
-        if not embedded:
-            compile_what_runs(session)
         yield session
     finally:
         use(before)

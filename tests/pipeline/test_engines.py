@@ -26,9 +26,7 @@ from reaper.pipeline.audit.run import Settings, audit
 from reaper.pipeline.engine import F, NoSpark, Window, use
 from reaper.pipeline.engine.choice import bytes_of, choose
 from reaper.pipeline.engine.spark import (
-    COMPILED_BYTES,
     EMBEDDED_HEAP_MB,
-    HUGE_METHOD,
     _of_driver,
     check_reachable,
     open_session,
@@ -389,13 +387,14 @@ def test_every_function_that_spark_has_and_duckdb_has_not_gives_sparks_answer(
 
 @on_spark
 @pytest.mark.parametrize("question", ["audit", "advise"])
-def test_java_compiles_every_method_that_spark_runs_for_a_question(
+def test_java_compiles_every_method_that_spark_runs_over_rows_of_events(
     question: str, real_spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A longer method than this Java only interprets: one of them took as long as all
-    the rest of an advice. Spark gives up a stage that has one, and takes each of its
-    steps by itself, in short methods. That is well for rows of connections; rows of
-    events are too many for it.
+    """A longer method than this Java only interprets: one of them, over rows of events,
+    took as long as all the rest of an advice. Stages over rows of connections have
+    longer ones, of 9,613 to 16,362 bytes. What Spark does without them costs more: with
+    `spark.sql.codegen.hugeMethodLimit` at 8000 an audit of a million rows took 1.3
+    times the processor time, and an advice 1.4 times.
     """
     from pyspark.sql.classic.dataframe import DataFrame
 
@@ -437,8 +436,7 @@ def test_java_compiles_every_method_that_spark_runs_for_a_question(
         if f"{stage.strip().partition(' ')[0]} ColumnarToRow" in stage  # of a file
     ]
     assert len(of_rows) > 1
-    assert max(of_rows) < COMPILED_BYTES
-    assert int(real_spark.conf.get(HUGE_METHOD)) == COMPILED_BYTES == 8000
+    assert max(of_rows) < 8000
 
 
 def scans_of_events(session: Any, ask: Callable[[], object]) -> int:

@@ -76,10 +76,6 @@ _NOISE = (
 could act on.
 """
 
-HUGE_METHOD = "spark.sql.codegen.hugeMethodLimit"
-COMPILED_BYTES = 8000
-"""The longest method that HotSpot compiles (its HugeMethodLimit)."""
-
 _ALSO_SET_BY = {
     "spark.driver.memory": "--driver-memory",
     "spark.driver.extraJavaOptions": "--driver-java-options",
@@ -206,7 +202,6 @@ def open_session(
             session.conf.set(
                 "spark.sql.session.timeZone", "UTC"
             )  # not for choice: it decides what a log line means
-            compile_what_runs(session)
             yield session
         except Exception as error:
             if any(word in str(error) for word in _UNSEEN):
@@ -343,17 +338,6 @@ def together(*questions: Callable[[], Any]) -> list[Any]:
     """
     with ThreadPoolExecutor(len(questions)) as pool:
         return [asked.result() for asked in [pool.submit(question) for question in questions]]
-
-
-def compile_what_runs(session: SparkSession) -> None:
-    """Let Spark write no method that is longer than Java compiles.
-
-    A question of many columns becomes one method, which Java would interpret: tens of
-    times slower. Beyond the limit Spark takes a step at a time, in short methods. What
-    the user has set stays.
-    """
-    if HUGE_METHOD not in session.conf.getAll:
-        session.conf.set(HUGE_METHOD, str(COMPILED_BYTES))
 
 
 def expect(session: SparkSession, rows: int) -> None:
