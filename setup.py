@@ -21,7 +21,7 @@ placed = {"reaper_loadgen": "loadgen", "reaper_deploy": "deploy"}
 # nor show a picture of it.
 readme = (Path(__file__).parent / "README.md").read_text(encoding="utf-8")
 readme = re.sub(r"^!\[.*\]\((?!https?:).*\)\n\n", "", readme, flags=re.MULTILINE)
-readme = re.sub(r" `python -m scripts\.pictures` .*", "", readme)
+readme = re.sub(r"\s`python -m scripts\.pictures` .*", "", readme)
 readme = re.sub(r"^The picture above is .*?:", "`make demo` shows", readme, flags=re.MULTILINE)
 readme = re.sub(r"\[([^\]]+)\]\((?!https?:)([^)]+)\)", r"\1 (`\2`)", readme)
 readme = readme.replace(

@@ -1,6 +1,5 @@
-"""Sessions above sockets (MCP, Streamlit): a client names one in each request, and most
-never end theirs. The core alone forgets those that nobody uses; it needs no framework
-and no task.
+"""Sessions above sockets (MCP, Streamlit), which most clients never end. The core alone
+forgets those that nobody uses; it needs no framework and no task.
 
     sessions = Sessions(idle=1800)  # in the handler; sessions.sweep() every few seconds
 """
@@ -32,9 +31,7 @@ class Sessions(dict[str, Any]):
         return name
 
     def touch(self, name: str) -> bool:
-        """A request names it. False: there is none; answer 404, and the client begins
-        anew.
-        """
+        """A request names it. False: there is none; answer 404, so it begins anew."""
         return self.core.touch(name)
 
     @contextlib.contextmanager

@@ -1,5 +1,4 @@
-"""A timeout around each read, and clients whose bytes arrived while the loop stood
-still.
+"""A timeout around each read, and clients whose bytes came while the loop stood still.
 
 A hundred clients connect. The loop is then blocked for three timeouts; meanwhile each
 client sends.
