@@ -157,12 +157,13 @@ def _mind(watcher: int, pidfd: int, voice: Voice) -> int:
     poll = select.poll()
     for fd in (life, pidfd):
         poll.register(fd, select.POLLIN)
-    if pidfd in (fd for fd, _ in poll.poll()):
+    over = pidfd in (fd for fd, _ in poll.poll())
+    if over:
         poll.unregister(pidfd)
         if not poll.poll(LEAVES * 1e3):
             os.kill(watcher, signal.SIGKILL)
     _, status = os.waitpid(watcher, 0)
-    over = select.select([pidfd], [], [], 0)[0]
+    over = over or pidfd in (fd for fd, _ in poll.poll(0))
     if os.WIFSIGNALED(status) and not over:
         by = signal.Signals(os.WTERMSIG(status)).name
         voice(f"the watcher was ended by {by}: nothing is guarded from outside any more")

@@ -263,7 +263,9 @@ class Watcher:
 
     def _ended(self, within: float = 0.0) -> bool:
         """Whether COMMAND has ended, or does so *within* seconds."""
-        return bool(select.select([self._pidfd], [], [], within)[0])
+        poll = select.poll()  # select(2) refuses a descriptor beyond 1,023
+        poll.register(self._pidfd, select.POLLIN)
+        return bool(poll.poll(within * 1e3))
 
     # ---- what the servers say
 

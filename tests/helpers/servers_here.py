@@ -130,7 +130,29 @@ def worker(kind: Any, application: Any, **options: str) -> Iterator[Worker]:
     finally:
         stop()
         end()
-        made.tmp.close()
+        _let_go(made, listening)
+
+
+def _let_go(made: Any, listening: Any) -> None:
+    """Close what the worker *made* leaves to the end of its process."""
+    made.tmp.close()
+    listening.close()
+    for fd in getattr(made, "PIPE", ()):
+        os.close(fd)
+    judging = getattr(made, "_loop", None)  # the worker with threads judges in one more
+    if judging is not None:
+        asyncio.run_coroutine_threadsafe(_end_tasks(), judging).result()
+        judging.call_soon_threadsafe(judging.stop)
+        made._judging.join()
+        judging.close()
+
+
+async def _end_tasks() -> None:
+    """Cancel every other task of the running loop, and wait until they have ended."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
 
 
 SERVERS_HERE = ["HttpTools", "H11", "ASGIWorker", "hypercorn", "hypercorn on trio", "aiohttp"]
