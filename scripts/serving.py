@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -29,6 +30,8 @@ PATIENCE = 60.0
 thirty.
 """
 LOOK = 0.02
+KEPT = 64
+"""Ports that `free_port` keeps from others at once: a descriptor each."""
 LISTENING = re.compile(r"(?:^|\"message\": \")listening on \[?([^\s\]]+)\]?:(\d+)", re.MULTILINE)
 """What our servers say when they do."""
 
@@ -85,9 +88,18 @@ def load(target: str, flags: str, *more: str) -> list[str]:
     return [sys.executable, "-m", "loadgen", "run", "--target", target, *flags.split(), *more]
 
 
+_kept: deque[socket.socket] = deque()
+
+
+@atexit.register
+def _let_go() -> None:
+    for port in _kept:
+        port.close()
+
+
 def free_port() -> int:
     """A port for a server that cannot choose one by itself; the kernel gives it to
-    nobody else while we run.
+    nobody else until we have asked for `KEPT` more.
 
     It stays bound here, and never listens: with SO_REUSEADDR, which servers set,
     another can still take it by number.
@@ -95,7 +107,9 @@ def free_port() -> int:
     kept = socket.socket()
     kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     kept.bind(("127.0.0.1", 0))
-    atexit.register(kept.close)
+    _kept.append(kept)
+    if len(_kept) > KEPT:
+        _kept.popleft().close()
     port: int = kept.getsockname()[1]
     return port
 
