@@ -30,9 +30,16 @@ def copied(client: socket.socket) -> Iterator[None]:
     """
     copies = []
     for name in os.listdir("/proc/self/fd"):
-        with suppress(OSError), socket.socket(fileno=os.dup(int(name))) as other:
-            if other.getpeername() == client.getsockname():
-                copies.append(os.dup(other.fileno()))
+        with suppress(OSError):  # it is no socket, has no peer, or is closed by now
+            copy = os.dup(int(name))
+            try:
+                found = socket.socket(fileno=copy)
+            except OSError:
+                os.close(copy)
+                raise
+            with found:
+                if found.getpeername() == client.getsockname():
+                    copies.append(os.dup(copy))
     assert copies
     try:
         yield
