@@ -53,6 +53,7 @@ from ..driver.sockets import TcpInfo
 from ..driver.watched import Watched, check_handler, check_idle
 from ..errors import NotInstalled, one_line
 from ..policy import Phase
+from ..policy.phases import ABSOLUTE
 from ..policy.reasons import IDLE, MAX_AGE
 from . import closing, transports
 from .overload import refuse
@@ -153,6 +154,7 @@ class Guard(Watched):
         "_counted",
         "_every",
         "_leave_at",
+        "_over",
         "_phase",
         "_progress",
         "_reaper",
@@ -175,6 +177,7 @@ class Guard(Watched):
         self._counted = 0  # what the peer had acknowledged when its request was seen to have begun
         self._progress: transports.Progress | None = None
         self._leave_at: float | None = None  # once it is too old
+        self._over = False  # whether the last look found the limit of its phase over
         self._stalled = reaper.driver.clock.stalled
 
     def _open(self) -> Any:
@@ -203,6 +206,11 @@ class Guard(Watched):
         """The descriptor of its socket, whatever it waits for; -1 if it is closed."""
         transport = self._open()
         return -1 if transport is None else transports.descriptor_of(transport)
+
+    @property
+    def stays_due(self) -> bool:
+        """See the base class: a byte does not extend what is waited for as a whole."""
+        return self._over and self._phase.value in ABSOLUTE
 
     @property
     def own_socket(self) -> Any:
@@ -308,7 +316,8 @@ class Guard(Watched):
         if lease is not self.lease:
             return self._may_finish(transport)
         left = self._look(transport)
-        if left is not None and left <= 0:
+        self._over = left is not None and left <= 0
+        if self._over:
             return False
         # After this check: being spared counts as activity, which would undo it.
         self._reaper.loop.call_soon(self._look_again_in, left)

@@ -23,17 +23,17 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from types import MappingProxyType
-from typing import Any, Unpack
+from typing import Any, NamedTuple, Unpack
 
 from ..config.settings import ReaperConfig
-from ..core.lease import Hook, Lease
+from ..core.lease import Epoch, Hook, Lease
 from ..core.reaper import IdleReaper
 from ..core.ticks import check_timeout, ms_to_seconds, seconds_to_ms_deadline
 from ..metrics import LoopStatistics
 from ..policy.reasons import DRAIN, DRAIN_DEADLINE, IDLE
 from .ends import Books, log
 from .options import Options, parts, spelled_out
-from .sockets import unread
+from .sockets import tcp_info_of, unread, waiting
 from .stall_clock import StallClock
 from .vanished import Vanished
 from .watched import (
@@ -76,6 +76,15 @@ class Call:
     def cancel(self) -> None:
         """Never call it. Does nothing if it was called or cancelled before."""
         self.function = None
+
+
+class Came(NamedTuple):
+    """What had come on a connection when a limit of it fell due."""
+
+    since: tuple[Epoch, float | None]
+    """The epoch and the timeout of its lease: with others it is another limit."""
+    received: int
+    """Bytes, read or not."""
 
 
 class Driver:
@@ -141,6 +150,7 @@ class Driver:
         self._looked_when = 0.0  # ...and when that was, on the loop's clock
         self._probed: list[Watched] = []
         self._checked = 0  # leases of the latest final check
+        self._came: dict[Lease, Came] = {}  # of limits that were spared and stay due
         self.vanished: Vanished = Vanished(self, self.config.timeouts.vanished)
 
     # ---- time ------------------------------------------------------------------------
@@ -298,7 +308,9 @@ class Driver:
         has yet to be answered.
 
         The value says whether being spared counts as activity; for a limit it does not,
-        nor where its owner says `stays_due`.
+        nor where its owner says `stays_due`. Such a one is spared for the bytes that
+        had come when it fell due, and not for those that came since: a peer that always
+        has some unread would buy time for ever.
         """
         self._checked = len(leases)
         sockets: dict[int, list[Lease]] = {}
@@ -326,18 +338,51 @@ class Driver:
             if descriptor >= 0:
                 sockets.setdefault(descriptor, []).append(lease)
         for descriptor in unread(sockets) if sockets else ():
-            spared += sockets[descriptor]
+            spared += [
+                lease
+                for lease in sockets[descriptor]
+                if not (_is_limit(lease, owners[lease]) and self._was_read(lease, descriptor))
+            ]
         for lease in spared:
             quiet.pop(lease, None)
         self._probed += quiet.values()
         spared += quiet
         # A limit stays due, because being spared must not buy its whole length again.
-        active = {
-            lease: type(lease.uid) is not DeadlineKey and not owners[lease].stays_due
-            for lease in spared
-        }
+        active = {lease: not _is_limit(lease, owners[lease]) for lease in spared}
         self.books.averted(active)
         return active
+
+    def _was_read(self, lease: Lease, descriptor: int) -> bool:
+        """Whether all has been read that had come on the socket *descriptor* when the
+        limit of *lease* was first checked; False at that check.
+        """
+        info = tcp_info_of(descriptor)
+        if info is None:
+            return False  # no TCP: nothing counts what has come
+        before = self._came.get(lease)
+        if before is not None and before.since == (lease._epoch, lease.timeout):
+            return info.received - waiting(descriptor) >= before.received
+        if not self._came:
+            self._forget_in_an_epoch()
+        self._came[lease] = Came((lease._epoch, lease.timeout), info.received)
+        return False
+
+    def _forget_in_an_epoch(self) -> None:
+        """Have `_forget_came` called when the limits in `_came` have been checked
+        again.
+        """
+        due = self.now() + 2 * self.core.epoch_length
+        heappush(self._calls, (due, self.next_number(), Call(self._forget_came)))
+
+    def _forget_came(self) -> None:
+        """Forget the limits that have ended or were moved since they were spared."""
+        self._came = {
+            lease: came
+            for lease, came in self._came.items()
+            if lease.alive and came.since == (lease._epoch, lease.timeout)
+        }
+        if self._came:
+            self._forget_in_an_epoch()
 
     def _send_probes(self) -> None:
         """Probe the connections that the final check found quiet.
@@ -567,6 +612,11 @@ def fair_slice(two_passes: float) -> int:
     slice a busy loop would starve it: more would fall due than it closes.
     """
     return max(REAPS_PER_SLICE, int(min(two_passes / 2, LONGEST_SLICE) / SECONDS_PER_REAP))
+
+
+def _is_limit(lease: Lease, owner: Reapable) -> bool:
+    """Whether bytes that came may move nothing of *lease*, which is *owner*'s."""
+    return type(lease.uid) is DeadlineKey or owner.stays_due
 
 
 def unread_of(connections: Iterable[Reapable]) -> set[int]:

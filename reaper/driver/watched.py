@@ -71,7 +71,8 @@ class Reapable:
 
         They may be a request, so the lease is spared. If they turn out to restart
         nothing once they are read, the lease is checked again when the open epoch ends,
-        half a tick later at most. Only spared leases are asked.
+        half a tick later at most. Bytes that came after the first check delay it no
+        further. Only leases that may be spared are asked.
         """
         return False
 

@@ -117,6 +117,11 @@ it. The reaper still lets the loop read what has arrived first, and spares the
 connection if the kernel holds unread bytes of it.
 """
 
+ABSOLUTE: frozenset[str] = frozenset(
+    phase.value for phase, rule in RULES.items() if rule.timeout and not rule.restarted_by
+)
+"""The phases whose timeout no byte starts again, by their names."""
+
 IDLE_PHASES = frozenset({Phase.FIRST_BYTE, Phase.KEEP_ALIVE})
 """Phases in which the client has asked for nothing: a close loses nothing but a request
 that is on its way.

@@ -43,6 +43,9 @@ Without this limit a peer that takes nothing costs up to some megabytes: for a t
 of them a gigabyte was copied in vain, and the loop stood still for as long.
 """
 
+WAITS = (Phase.HANDSHAKE, Phase.FIRST_BYTE, Phase.HEADERS, Phase.KEEP_ALIVE)
+"""What a connection without a task waits for. No byte starts these limits again."""
+
 _END = re.compile(rb"\n\r?\n")
 """The end of a head, as h11 sees it."""
 
@@ -79,6 +82,11 @@ class Kept(Parked):
         return self.state is not PARKED and (
             connection is None or connection.policy.phase not in IDLE_PHASES
         )
+
+    @property
+    def stays_due(self) -> bool:
+        """See the base class: a byte does not extend what is waited for as a whole."""
+        return any(self.lease.reason == phase.value for phase in WAITS)
 
     @property
     def begun(self) -> bool:
@@ -134,7 +142,7 @@ class Waiting(ParkingLot):
 
         A connection that is being drained keeps the timeout of the drain.
         """
-        for phase in (Phase.HANDSHAKE, Phase.FIRST_BYTE, Phase.HEADERS, Phase.KEEP_ALIVE):
+        for phase in WAITS:
             if kept.lease.reason == phase.value:
                 self.driver.retime(kept.lease, self._limit(phase))
 

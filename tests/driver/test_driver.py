@@ -132,6 +132,80 @@ def test_bytes_that_are_not_read_keep_their_connection_at_one_check_an_epoch(loo
         assert connection.checks - checks == 40  # two epochs a tick
 
 
+@pytest.fixture
+def over_tcp() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Two ends of a TCP connection."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        theirs = socket.create_connection(listener.getsockname())
+        ours, _ = listener.accept()
+    with ours, theirs:
+        yield ours, theirs
+
+
+def flooded_until(
+    loop: Loop, ends: Any, over_tcp: tuple[socket.socket, socket.socket], most: float
+) -> None:
+    """Run until *ends*, with one more byte unread at each wake, and all before it read;
+    no longer than until *most*.
+    """
+    ours, theirs = over_tcp
+    ours.setblocking(False)
+    while not ends() and loop.time < most:
+        theirs.send(b"x")
+        loop.time = max(loop.time, loop.driver.rest())
+        if loop.driver.look():
+            loop.driver.act()
+        assert ours.recv(1000)
+
+
+def test_a_limit_ends_whoever_always_has_a_byte_unread(
+    loop: Loop, over_tcp: tuple[socket.socket, socket.socket]
+) -> None:
+    connection = loop.watch(1000, over_tcp[0].fileno())
+    connection.deadline(50, "headers")
+    flooded_until(loop, lambda: connection.reaped, over_tcp, 60)
+    assert connection.reason == "headers"
+    assert 50 < loop.time <= 51
+
+
+def test_what_bytes_may_not_move_ends_whoever_always_has_one_unread(
+    loop: Loop, over_tcp: tuple[socket.socket, socket.socket]
+) -> None:
+    connection: Any = loop.watch(50, over_tcp[0].fileno(), MayNotMove)
+    flooded_until(loop, lambda: connection.reaped, over_tcp, 60)
+    assert (connection.reason, connection.checks) == ("idle", 2)
+
+
+def test_a_second_limit_is_spared_for_the_bytes_that_had_come_when_it_was_over(
+    loop: Loop, over_tcp: tuple[socket.socket, socket.socket]
+) -> None:
+    connection: Any = loop.watch(50, over_tcp[0].fileno(), MayNotMove)
+    flooded_until(loop, lambda: getattr(connection, "checks", 0) == 1, over_tcp, 60)
+    connection.touch()
+    touched = loop.time
+    flooded_until(loop, lambda: connection.reaped, over_tcp, 120)
+    assert connection.checks == 3
+    assert touched + 50 <= loop.time <= touched + 51.5
+    assert not loop.driver._came or loop.run_until(loop.time + 5)
+    assert not loop.driver._came  # nothing of it is kept
+
+
+def test_bytes_that_came_in_time_and_are_not_read_spare_it_whatever_comes_after_them(
+    loop: Loop, over_tcp: tuple[socket.socket, socket.socket]
+) -> None:
+    ours, theirs = over_tcp
+    connection = loop.watch(50, ours.fileno(), MayNotMove)
+    theirs.send(b"in time")
+    loop.run_until(50.9)
+    theirs.send(b"late")
+    ours.recv(len(b"in tim"))
+    loop.run_until(52)
+    assert not connection.reaped
+    ours.recv(1)
+    loop.run_until(53)
+    assert connection.reaped
+
+
 def test_a_mass_expiry_lets_the_loop_run_between_slices(
     loop: Loop,
 ) -> None:

@@ -8,7 +8,7 @@ import json
 import os
 import re
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -153,6 +153,22 @@ async def test_a_limit_ends_who_drips_never_early_at_most_one_tick_late_and_exac
             assert limit <= trio.current_time() - start <= limit + TICK
             nursery.cancel_scope.cancel()
         assert await server.reaped() == {phase: 1}
+
+
+async def test_a_byte_unread_at_the_end_of_a_limit_does_not_buy_it_again(
+    clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def one_more(descriptors: Iterable[int]) -> list[int]:
+        if trio.current_time() < 30:
+            stream.socket._sock.send(b"x")  # type: ignore[attr-defined]
+        return sockets.unread(descriptors)
+
+    async with running(first_byte=6, headers=7) as server:
+        start = trio.current_time()
+        stream = await server.connect(REQUEST[:-9])
+        monkeypatch.setattr("reaper.driver.driver.unread", one_more)
+        assert (await rest(stream)).startswith(b"HTTP/1.1 408 ")
+        assert 7 <= trio.current_time() - start <= 7 + TICK
 
 
 async def test_a_reload_reaches_them_by_what_they_wait_for(

@@ -21,7 +21,7 @@ from ...driver.sockets import reset_on_close, shut
 from ...driver.watched import Watched
 from ...policy import IdlePolicy, Phase
 from ...policy.min_rate import NoSweep
-from ...policy.phases import NOT_TAKEN
+from ...policy.phases import ABSOLUTE, NOT_TAKEN
 from ...policy.pressure import Pressure, limits_here
 from ...trio.connection import socket_of
 from ...trio.reaper import TrioReaper
@@ -89,6 +89,11 @@ class Served(Watched):
     @property
     def descriptor(self) -> int:
         return int(self._socket.fileno())
+
+    @property
+    def stays_due(self) -> bool:
+        """See the base class: a byte does not extend what is waited for as a whole."""
+        return self.lease.reason in ABSOLUTE and PHASE_OF(self._server) is not Phase.IN_FLIGHT
 
     def _cut(self, reason: str) -> None:
         if reason in NOT_TAKEN:  # the kernel would go on offering it what is queued

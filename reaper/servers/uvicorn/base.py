@@ -18,6 +18,7 @@ from ...core.lease import Expiry, Lease
 from ...driver.watched import Probe, Reapable
 from ...policy import NOT_TAKEN, IdlePolicy, Phase
 from ...policy.min_rate import NoSweep
+from ...policy.phases import ABSOLUTE
 from ...policy.reasons import DRAIN, DRAIN_DEADLINE, MAX_AGE
 from .shared import Shared
 
@@ -225,6 +226,14 @@ class Guarded(Reapable):
     @property
     def busy(self) -> bool:
         return self.phase() not in (Phase.FIRST_BYTE, Phase.KEEP_ALIVE)
+
+    @property
+    def stays_due(self) -> bool:
+        """See the base class: a byte does not extend what is waited for as a whole. A
+        request in flight is found at the final check, once in each `keep_alive`.
+        """
+        believed = self._believed()
+        return believed.value in ABSOLUTE and self.phase() is believed
 
     def phase(self) -> Phase:
         """What the connection waits for now."""
