@@ -43,6 +43,7 @@ PROGRAMS = {
         Program("exchanges", "servers.exchanges", "An exchange in instructions and system calls"),
         Program("servers", "servers.run", "A request, ours and other servers'"),
         Program("idle", "servers.idle", "An idle connection, ours and other servers'"),
+        Program("streams", "servers.streams", "A quiet event stream, pinged"),
         Program("vanished", "vanished", "Looking for clients that have vanished"),
         Program("attach", "attach", "Guarding another process"),
         Program("starts", "starts", "A Python start below `reaper run`"),

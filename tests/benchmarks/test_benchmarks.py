@@ -38,6 +38,7 @@ SMOKED = [
     "memory",
     "mass",
     "journal",
+    "streams",
     "vanished",
     "attach",
     "starts",
