@@ -47,6 +47,8 @@ CLOSES = b"\x88"
 """The first byte of a closing frame; the code is in the third and the fourth."""
 AT_A_TIME = 100
 """Connections that are opened together."""
+LOOK = 0.02
+"""Seconds between two looks at the server."""
 
 
 def command_of(server: str, port: int, *flags: str, guarded: bool) -> list[str]:
@@ -102,6 +104,8 @@ class Seen:
         gone: When the process that served had ended; None: not within the patience.
         back: In a reload: when another process answered; None: not within the patience.
         lifespan: Whether the application was told that the server has stopped.
+        kept: For how many seconds the machine kept the server, or its clients, from
+            running: what is late by no more than that is not the server's doing.
     """
 
     streams: list[Heard] = field(default_factory=list)
@@ -111,6 +115,7 @@ class Seen:
     gone: float | None = None
     back: float | None = None
     lifespan: bool = False
+    kept: float = 0.0
     log: str = ""
 
     def since(self, instant: float | None) -> float | None:
@@ -232,17 +237,33 @@ async def _watch(server: Server, before: list[psutil.Process], how: str, seen: S
     answers.
     """
     clock = asyncio.get_running_loop().time
+    kept = {each.pid: kept_waiting(each.pid) for each in before}
+    ours = 0.0
     while (
         all(each.is_running() for each in before[1:])
         if how == "reload"
         else server.process.poll() is None
     ):
-        await asyncio.sleep(0.02)
+        slept = clock()
+        await asyncio.sleep(LOOK)
+        ours = max(ours, clock() - slept - LOOK)
+        theirs = max(kept_waiting(pid) - waited for pid, waited in kept.items())
+        seen.kept = max(seen.kept, theirs + ours)  # who has ended has waited for nothing
     seen.gone = clock()
     while how == "reload" and seen.back is None:
         if await _answers(server):
             seen.back = clock()
         await asyncio.sleep(0.05)
+
+
+def kept_waiting(pid: int) -> float:
+    """Seconds for which the main thread of that process could have run, and another one
+    did; 0 if it has ended, or the kernel does not count them.
+    """
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return 0.0
 
 
 async def _answers(server: Server) -> bool:

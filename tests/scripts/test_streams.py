@@ -4,15 +4,19 @@ window.
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from scripts.campaign.trouble import BINS, histogram
+from scripts.campaign.trouble import BINS, OFF, histogram, off
 from scripts.serving import free_port, serving
+from scripts.stops.trial import kept_waiting
 from scripts.streams import __main__ as command
 from scripts.streams.leaving import WAYS, Left
 from scripts.streams.proxies import PROXIES, command_of
@@ -69,6 +73,34 @@ def test_ends_are_counted_by_the_part_of_the_window_that_they_lie_in() -> None:
     assert BINS == 5
     assert histogram([100 + each / 10 for each in range(50)], 5.0) == [10] * 5
     assert histogram([100.0] * 49 + [109.0], 5.0) == [49, 0, 0, 0, 1]
+
+
+def test_ends_are_off_by_how_much_one_is_later_than_another_beside_its_turn() -> None:
+    even = [100 + each / 200 for each in range(1000)]
+    late = [max(each, 100.3) for each in even]  # the loop stood still as they began
+    assert (off([], 5.0), off(even, 5.0) < 0.01) == (0.0, True)
+    assert off([each + 7 for each in even], 5.0) < 0.01
+    assert off(late, 5.0) == pytest.approx(0.3, abs=0.01)
+    assert (histogram(late, 5.0)[0], histogram(late, 5.0)[-1]) == (260, 140)
+    for wrong in ([100.0] * 1000, [100 + each / 400 for each in range(1000)]):
+        assert off(wrong, 5.0) > 5 * OFF - 0.1
+
+
+SPIN = "import time; until = time.monotonic() + 1\nwhile time.monotonic() < until: pass"
+
+
+def test_a_process_that_another_one_keeps_from_running_is_seen() -> None:
+    one = {min(os.sched_getaffinity(0))}
+    spinning = [subprocess.Popen([sys.executable, "-c", SPIN]) for _ in range(2)]
+    for each in spinning:
+        os.sched_setaffinity(each.pid, one)
+    waited = 0.0
+    while spinning[0].poll() is None:
+        waited = max(waited, kept_waiting(spinning[0].pid))
+        time.sleep(0.02)
+    spinning[1].wait()
+    assert waited > 0.1  # two for one processor: about half a second
+    assert kept_waiting(spinning[0].pid) == 0.0  # it has ended
 
 
 @pytest.mark.parametrize(
