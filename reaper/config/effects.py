@@ -72,6 +72,7 @@ def _row(servers: str, /, **but: str) -> Effect:
 REFERENCES = "http echo"
 UVICORN = "uvicorn gunicorn-uvicorn"
 ASGI = f"{UVICORN} gunicorn-asgi hypercorn hypercorn-trio aiohttp"
+STREAMING = f"http {ASGI}"
 ASKED = "gunicorn-asgi gunicorn-gthread hypercorn aiohttp sanic tornado twisted"
 INSIDE_HTTP = f"{UVICORN} {ASKED} hypercorn-trio"
 INSIDE = f"{INSIDE_HTTP} websockets"
@@ -171,14 +172,13 @@ EFFECTS: Mapping[str, Effect] = {
         aiohttp=AT_ONCE,
         websockets="it closes all at once, with 1001",
     ),
-    "timeouts.drain_streams": _row(ASGI, http="`drain`; its streams count as requests"),
+    "timeouts.drain_streams": _row(STREAMING),
     "timeouts.stream_ping": _row(
-        ASGI,
+        STREAMING,
         gunicorn_asgi=FIRST_BYTES,
-        http="its routes ping by themselves",
         outside="nothing is written into another process's connections",
     ),
-    "timeouts.stream_age": _row(ASGI, http="`max_age`, after the response in flight"),
+    "timeouts.stream_age": _row(STREAMING),
     "timeouts.abandoned": _row(
         ASGI,
         gunicorn_asgi="over HTTP/2 its own `asgi_disconnect_grace_period`",
@@ -221,9 +221,9 @@ EFFECTS: Mapping[str, Effect] = {
     "server.status": _row(REFERENCES),
     "server.tls_cert": _row(REFERENCES),
     "server.tls_key": _row(REFERENCES),
-    "server.streams": _row(ASGI),
-    "server.stream_retry": _row(ASGI),
-    "server.stream_ping_lines": _row(ASGI),
+    "server.streams": _row(STREAMING),
+    "server.stream_retry": _row(STREAMING),
+    "server.stream_ping_lines": _row(STREAMING),
     "server.behind": _row(""),
     **{path: _row("outside") for path in OPTIONS if path.startswith("attach.")},
 }

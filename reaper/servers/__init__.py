@@ -16,6 +16,8 @@ All rooms share what lies beside them, and none knows another:
     factories       a server that gives asyncio a protocol factory
     http2           streams of HTTP/2
     streams         answers without an end, told when the server stops
+    turns           at which instant each of them is told
+    pings           a comment into those that are quiet
     abandoned       requests whose clients are gone
     configured      what each reads from the settings
     goodbye         `reaper.stopping()` becomes true

@@ -237,13 +237,13 @@ class Pings:
         """Ping those of *due* that stand between two events."""
         for number, quiet in enumerate(due):
             if number % TOGETHER == TOGETHER - 1:
-                await self._driver_rests()
+                await self.rests()
             if self.say(quiet, quiet.kind.ping):
                 self.sent += 1
                 if quiet.stands == NEW:
                     quiet.stands = EARLY
 
-    async def _driver_rests(self) -> None:
+    async def rests(self) -> None:
         """Let the loop run once."""
         await _once()
 
@@ -300,6 +300,24 @@ class Pings:
         """The ping that has waited was sent."""
         quiet.sends = 0
         self._pending.pop(quiet).set()
+
+
+class TaskPings(Pings):
+    """As `Pings`, where what is sent always waits, as in trio: a ping has a task of its
+    own while it is sent.
+    """
+
+    def _send(self, quiet: Quiet, sending: Awaitable[Any]) -> None:
+        self.wait_for(quiet)
+        self._speaker.run(self._sends(quiet, sending))
+
+    async def _sends(self, quiet: Quiet, sending: Awaitable[Any]) -> None:
+        try:
+            await sending
+        except Exception:  # as in the base
+            self.over(quiet)
+        finally:
+            self.was_sent(quiet)
 
 
 def _after(quiet: Quiet, body: Any) -> int:

@@ -38,13 +38,11 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import suppress
 from functools import partial
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
-from ..config.durations import format_duration
 from ..config.settings import ReaperConfig
 from ..core.lease import Expiry, Lease
 from ..driver.driver import Driver
-from ..driver.ends import Books
 from ..errors import printable
 from ..policy import lifespan
 from ..policy.boundaries import INSIDE, NEW, kind_of
@@ -52,6 +50,7 @@ from ..policy.reasons import STREAM_AGE
 from ..stops import Turn
 from .goodbye import program_asks, take_turn
 from .pings import Pings, Quiet
+from .turns import ENDS, PER_SECOND, in_turns, note_age
 
 App = Callable[..., Any]
 
@@ -63,16 +62,6 @@ response is.
 ALONE = 0.75
 """The share of `timeouts.drain_streams` in which the streams of a program that asks
 `reaper.stopping()` can end by themselves before they are told.
-"""
-
-PER_SECOND = 100
-"""Turns in a second of `timeouts.drain_window`; the WebSockets of one turn are told
-together.
-"""
-
-ENDS = 2.0
-"""Seconds in which a stream that is too old has to end where `timeouts.drain_streams`
-is off.
 """
 
 MOST_TYPES = 100
@@ -96,31 +85,6 @@ def route_of(scope: Any) -> str:
     """
     path = getattr(scope.get("route"), "path", None)
     return printable(f"{scope['method']} {path or scope['path']}")
-
-
-Each = TypeVar("Each")
-
-
-def in_turns(streams: list[Each], window: float) -> dict[int, list[Each]]:
-    """*streams* by turn, evenly over *window* seconds. Turn 0 is at once."""
-    if window:
-        random.shuffle(streams)  # the oldest are often those of one client
-    turns: defaultdict[int, list[Each]] = defaultdict(list)
-    for number, stream in enumerate(streams):
-        turns[int(number / len(streams) * window * PER_SECOND)].append(stream)
-    return turns
-
-
-def note_age(books: Books, route: str, expiry: Expiry) -> None:
-    """Enter in *books* that a stream has reached its age. Its connection stays open."""
-    books.reasons[STREAM_AGE] += 1
-    books.log.info(
-        "%s - stream ended: %s, limit %s",
-        route,
-        STREAM_AGE,
-        format_duration(round(expiry.timeout, 3)),
-        extra={"reason": STREAM_AGE, "limit": expiry.timeout},
-    )
 
 
 def are_wanted(config: ReaperConfig) -> bool:

@@ -19,6 +19,7 @@ import trio
 from reaper.policy import IdlePolicy, Phase
 
 from .shared import Shared
+from .streams import Stream
 from .transport import RECEIVE_BYTES, Transport
 
 DISCARD_BYTES = 65536
@@ -96,6 +97,7 @@ class Exchange:
             name, value = raw_name.decode("ascii"), raw_value.decode("latin-1")
             self.headers[name] = f"{self.headers[name]}, {value}" if name in self.headers else value
         self.started = False
+        self._stream: Stream | None = None
         self._version = bytes(request.http_version)
 
     @property
@@ -155,20 +157,39 @@ class Exchange:
         The body is chunked unless *headers* have a content-length.
         """
         self.started = True
-        await self._connection.transport.send_all(self._connection.head(status, headers))
+        headers, connection = list(headers), self._connection
+        head = connection.head(status, headers)
+        self._stream, pinged = self.server.streams.begins(
+            connection, self.method, self.path, status, headers
+        )
+        if self._stream is None:
+            await connection.transport.send_all(head)
+        else:
+            await self._stream.begin(head, pinged)
 
     async def send(self, data: bytes) -> None:
         """Send a piece of the body. Waits while the peer does not take it."""
-        if data and self.method != "HEAD":
-            await self._connection.transport.send_all(
-                self._connection.h11.send(h11.Data(data)) or b""
-            )
+        if not data or self.method == "HEAD":
+            return
+        if self._stream is None:
+            await self._connection.transport.send_all(self._connection.piece(data))
+        else:
+            await self._stream.send(data)
 
     async def finish(self) -> None:
         """End a body that was sent in pieces."""
-        tail = self._connection.h11.send(h11.EndOfMessage())
+        if self._stream is not None:
+            await self._stream.ends()
+            if self._stream.complete:
+                return
+        tail = self._connection.end()
         if tail:
             await self._connection.transport.send_all(tail)
+
+    def over(self) -> None:
+        """Its route has returned, or was cancelled."""
+        if self._stream is not None:
+            self.server.streams.over(self._stream)
 
     async def upgrade(self, protocol: str) -> Tunnel:
         """Answer 101 and leave HTTP. From here on the bytes are the route's."""
@@ -349,7 +370,10 @@ class HttpConnection:
             self._last = True
         route = self._route(exchange.method, exchange.path)
         try:
-            await route(exchange)
+            try:
+                await route(exchange)
+            finally:
+                exchange.over()
         except (HttpError, h11.RemoteProtocolError):
             if not exchange.started:
                 raise
@@ -443,6 +467,14 @@ class HttpConnection:
         self.server.counters.responses[status] += 1
         event = h11.Response(status_code=status, headers=said, reason=HTTPStatus(status).phrase)
         return self.h11.send(event) or b""
+
+    def piece(self, data: bytes) -> bytes:
+        """A piece of a response's body, as it is sent."""
+        return self.h11.send(h11.Data(data)) or b""
+
+    def end(self) -> bytes:
+        """What ends a body that was sent in pieces."""
+        return self.h11.send(h11.EndOfMessage()) or b""
 
     async def answer_error(self, error: HttpError) -> None:
         """Answer a request that cannot be served, unless a response has begun.

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 import trio
 
+import reaper
 from reaper.config.durations import parse_duration
 from reaper.errors import InvalidArgument
 from reaper.status import JSON, Unavailable
@@ -78,7 +79,7 @@ upload.methods = ("POST", "PUT")  # type: ignore[attr-defined]
 
 async def events(exchange: Exchange) -> None:
     """`/events?every=1s&ping=15s&count=0`: server-sent events; a comment whenever
-    nothing was sent for `ping`.
+    nothing was sent for `ping`, 0s: never.
     """
     every = _number(exchange, "every", 1.0, LONGEST)
     ping = _number(exchange, "ping", 15.0, LONGEST)
@@ -89,11 +90,13 @@ async def events(exchange: Exchange) -> None:
     if exchange.method == "HEAD":
         await exchange.finish()
         return
-    start = trio.current_time()
+    start, told = trio.current_time(), reaper.stopping()
     number = 1
-    while not exchange.hung_up and (not count or number <= count):
+    while not exchange.hung_up and not told and (not count or number <= count):
         due, quiet_until = start + number * every, trio.current_time() + (ping or math.inf)
-        await trio.sleep_until(min(due, quiet_until))
+        with trio.move_on_at(min(due, quiet_until)):
+            await told.wait()
+            break
         if due <= quiet_until:
             await exchange.send(f"id: {number}\ndata: {trio.current_time():.3f}\n\n".encode())
             number += 1

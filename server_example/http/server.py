@@ -33,6 +33,7 @@ from ..status import Desk
 from .connection import Exchange, HttpConnection, HttpError, Route
 from .routes import ROUTES
 from .shared import Shared
+from .streams import tell_the_loop
 from .transport import Transport
 from .waiting import Kept, Waiting
 
@@ -258,6 +259,7 @@ class HttpServer(Shared):
         """
         before, self.config = self.config, config
         self.counters.reloads += 1
+        self.streams.reload(config)
         aged = any(
             before.get(path) != config.get(path)
             for path in ("timeouts.max_age", "limits.max_age_jitter")
@@ -307,13 +309,15 @@ class HttpServer(Shared):
 
     async def drain(self) -> None:
         """Let every connection finish its request in flight; idle ones wait briefly for
-        one.
+        one. Streams are told, each at its instant.
 
         Returns when all connections have ended. Those that have not after
         `timeouts.drain` seconds are cut. Stop accepting first.
         """
         self.draining = True
         timeouts = self.config.timeouts
+        tell_the_loop()
+        self.streams.stop()
         # Parked connections get `drain_idle`, too: a request may be on its way to them.
         brief = min(timeouts.drain_idle, timeouts.drain / 2) if len(self.lot) else 0.0
         async with trio.open_nursery() as nursery:

@@ -18,6 +18,7 @@ import reaper.trio
 from reaper.config import ReaperConfig
 
 from ..status import Desk
+from .streams import Streams
 
 
 @dataclass(slots=True)
@@ -46,6 +47,7 @@ class Shared:
         counters: What has happened so far.
         leaving: Whether newcomers are still served, but told to go elsewhere next.
         draining: Whether every response is the last of its connection.
+        streams: The event streams that are open.
         desk: Answers for all workers; until it is replaced this process is the only
             one.
     """
@@ -57,6 +59,7 @@ class Shared:
         self.watcher = watcher
         self.counters = Counters()
         self.leaving = self.draining = False
+        self.streams = Streams(config, watcher.driver)
 
     def date(self) -> str:
         """The Date header."""

@@ -59,11 +59,12 @@ SHARED = {
     "pings",
     "polled",
     "streams",
+    "turns",
     "workers",
 }
 SERVERS: dict[str, Collection[str]] = {
-    **dict.fromkeys(["configured", "goodbye", "guest", "http2", "pings", "workers"], ()),
-    "streams": {"goodbye", "pings"},
+    **dict.fromkeys(["configured", "goodbye", "guest", "http2", "pings", "turns", "workers"], ()),
+    "streams": {"goodbye", "pings", "turns"},
     "abandoned": {"streams"},
     "polled": {"configured"},
     "metrics": {"workers"},

@@ -29,7 +29,8 @@ from ...policy.reasons import STREAM_AGE
 from ...stops import Turn
 from ..goodbye import begin_stopping, take_turn
 from ..pings import Pings, Quiet
-from ..streams import ENDS, EXTENSION, PER_SECOND, are_wanted, in_turns, note_age
+from ..streams import EXTENSION, are_wanted
+from ..turns import ENDS, PER_SECOND, in_turns, note_age
 
 STOP = "end_streams_of"
 """The name of our function among those that aiohttp calls when it stops."""

@@ -20,7 +20,7 @@ from ...config.settings import ReaperConfig
 from ...driver.driver import Driver
 from ...trio.reaper import TrioReaper
 from ..abandoned import Link, Request, Requests
-from ..pings import Pings, Quiet
+from ..pings import Pings, TaskPings
 from ..streams import STREAM, TOLD, Exchange, Streams, Talk
 from .application import LINK, stop, streams_of
 
@@ -56,25 +56,11 @@ class TrioStreams(Streams):
         return TrioPings(self, config, driver)
 
 
-class TrioPings(Pings):
-    """As `Pings`, in a run of trio: there what is sent always waits, in a task of its
-    own.
-    """
+class TrioPings(TaskPings):
+    """As `TaskPings`, in a run of trio."""
 
-    async def _driver_rests(self) -> None:
+    async def rests(self) -> None:
         await trio.lowlevel.checkpoint()
-
-    def _send(self, quiet: Quiet, sending: Awaitable[Any]) -> None:
-        self.wait_for(quiet)
-        self._speaker.run(self._sends(quiet, sending))
-
-    async def _sends(self, quiet: Quiet, sending: Awaitable[Any]) -> None:
-        try:
-            await sending
-        except Exception:  # as in the base
-            self.over(quiet)
-        finally:
-            self.was_sent(quiet)
 
 
 async def _run(work: Coroutine[Any, Any, None]) -> None:
