@@ -256,6 +256,17 @@ def _idle(part: dict[str, Any]) -> list[str]:
     return [f"{each['ours-parked']} bytes", rest]
 
 
+def _ping(part: dict[str, Any]) -> list[str]:
+    def adds(name: str, bare: str) -> str:
+        cpu = {each: part["results"][each]["cpu_us"]["median"] for each in (name, bare)}
+        return figure(cpu[name] - cpu[bare])
+
+    theirs = f"a task for each stream: {adds('own', 'stock')} us"
+    if "sse-starlette" in part["results"]:
+        theirs += f"; sse-starlette {adds('sse-starlette', 'starlette')} us"
+    return [f"{adds('pinged', 'guarded')} us ({short(part['streams'])} streams)", theirs]
+
+
 def _accuracy(part: dict[str, Any]) -> list[str]:
     reaps = [demo["reaps"] for demo in part["results"].values()]
     early, late, total = (
@@ -275,5 +286,6 @@ ROWS = {
     "longest pause, all due at once": ("mass", _pause),
     "an echo: instructions, compared with no timeout": ("exchanges", _exchange),
     "an idle HTTP connection, memory": ("idle", _idle),
+    "a ping every 15 s into an event stream, CPU a second": ("streams", _ping),
     "closes: early, or more than a tick late": ("demos", _accuracy),
 }
