@@ -17,8 +17,9 @@ says that). The limit of that phase is in force, counted from where this table s
                                                            waited for
     TUNNEL, IDLE  either side may speak                    the last byte of either
     FIRST_BYTE    nothing has come yet                     the opening
-    HEADERS       bytes came after what was last sent      the look that found it; more
-                                                           bytes do not extend it
+    HEADERS       bytes came after what was last sent,     the last byte before the look
+                  or the server has a part of a head       that found it; more bytes do
+                                                           not extend it
     KEEP_ALIVE    none of these                            the last byte sent
 
 No event says that a phase begins. So no look is further away than the shortest limit of
@@ -67,7 +68,7 @@ then not idle.
 
 Ask = Callable[[Any], Phase]
 """Whose turn it is on this transport: IN_FLIGHT, BODY, TUNNEL or IDLE; KEEP_ALIVE where
-a request is waited for.
+a request is waited for, or HEADERS if the server knows that a part of one has come.
 """
 
 LEAVING: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -84,6 +85,11 @@ RESTING = frozenset({Phase.IDLE, Phase.FIRST_BYTE, Phase.KEEP_ALIVE})
 
 def no_farewell(transport: Any) -> bytes:
     """Nothing is said before a close."""
+    return b""
+
+
+def no_answer(transport: Any, reason: str) -> bytes:
+    """No client is told why it is closed."""
     return b""
 
 
@@ -133,6 +139,10 @@ class Rules(NamedTuple):
     invited: Callable[[Any], bool] = not_invited
     """Whether the client sends the body of its request once it is told to: `100
     Continue`. It owes nothing before.
+    """
+    answer: Callable[[Any, str], bytes] = no_answer
+    """What the client of a transport is told that is closed for this reason; empty if
+    part of an answer was sent already.
     """
 
     @property
@@ -421,7 +431,9 @@ class Guard(Watched):
         if self._phase is Phase.WRITE:
             closing.reset(transport)
         else:
-            closing.close(self._reaper, transport, self._rules.farewell(transport))
+            rules = self._rules
+            says = rules.farewell(transport) or rules.answer(transport, reason)
+            closing.close(self._reaper, transport, says)
 
     def lost(self, by_peer: object = True) -> None:
         """The connection has ended by itself."""

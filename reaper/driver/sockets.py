@@ -260,6 +260,15 @@ def shut(descriptor: int) -> None:
             connected.shutdown(socket.SHUT_WR)
 
 
+def say(descriptor: int, data: bytes) -> None:
+    """Send *data* on the socket *descriptor* if the kernel takes it at once. Does
+    nothing if it is gone.
+    """
+    if descriptor >= 0:
+        with contextlib.suppress(OSError), borrowed(descriptor, TCP) as connected:
+            connected.send(data, socket.MSG_DONTWAIT)
+
+
 def shut_by_peer(descriptor: int) -> bool:
     """`peer_has_shut` of the socket *descriptor*."""
     try:

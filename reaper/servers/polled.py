@@ -12,6 +12,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
+from http import HTTPStatus
 from typing import Any
 
 from ..asyncio.guards import (
@@ -27,8 +28,9 @@ from ..asyncio.guards import (
 from ..asyncio.guards import watch as watch_by
 from ..asyncio.reaper import AsyncioReaper, reaper_of
 from ..driver.watched import check_idle
-from ..policy import Phase
+from ..policy import ANSWERS, Phase
 from .configured import ages
+from .goodbye import TIMED_OUT
 
 LIMITED = (Phase.FIRST_BYTE, Phase.HEADERS, Phase.KEEP_ALIVE, Phase.BODY, Phase.TUNNEL, Phase.WRITE)
 """Phases whose timeout is in force: `timeouts` of the config by their names."""
@@ -84,6 +86,30 @@ class SocketFace(Face):
         return {} if self.whose is None else self._known
 
 
+def nothing_known(transport: Any) -> bool:
+    """It is not known whether a part of an answer was sent."""
+    return False
+
+
+def timed_out(owes: Callable[[Any], bool]) -> Callable[[Any, str], bytes]:
+    """The `answer` of `Rules`: 408 for a request that does not come in time.
+
+    Args:
+        owes: Whether no part of an answer was sent to the request whose body is waited
+            for. A head has none: all before it was answered.
+    """
+
+    def answer(transport: Any, reason: str) -> bytes:
+        if ANSWERS.get(reason) != HTTPStatus.REQUEST_TIMEOUT:
+            return b""
+        with suppress(Exception):  # what cannot be read may have begun
+            if reason == Phase.HEADERS.value or owes(transport):
+                return TIMED_OUT
+        return b""
+
+    return answer
+
+
 def readable(ask: Ask) -> Ask:
     """As *ask*, and IN_FLIGHT where that meets an attribute that is not there: what
     cannot be read is in use.
@@ -113,9 +139,10 @@ def rules_of(
     farewell: Callable[[Any], bytes] = no_farewell,
     last: Callable[[Any], object] = say_nothing,
     invited: Callable[[Any], bool] = not_invited,
+    owes: Callable[[Any], bool] = nothing_known,
 ) -> Rules:
     """The rules for a server that *ask* asks, by the config of *reaper*; *gone*,
-    *farewell*, *last* and *invited*: see `Rules`.
+    *farewell*, *last* and *invited*: see `Rules`; *owes*: see `timed_out`.
     """
     known = _LIMITS.get(reaper)
     if known is None:
@@ -123,7 +150,8 @@ def rules_of(
         limits = {phase: check_idle(getattr(timeouts, phase.value)) for phase in LIMITED}
         known = _LIMITS[reaper] = limits, ages(reaper.config)
     limits, age = known
-    return Rules(readable(ask), limits, None, True, age, True, gone, farewell, last, invited)
+    said = farewell, last, invited, timed_out(owes)
+    return Rules(readable(ask), limits, None, True, age, True, gone, *said)
 
 
 def watch(
@@ -131,11 +159,13 @@ def watch(
     transport: Any,
     ask: Ask,
     last: Callable[[Any], object] = say_nothing,
+    owes: Callable[[Any], bool] = nothing_known,
 ) -> None:
     """Guard the connection of *transport*, for a server that lets no factory in. That
-    it has ended is known when *transport* is freed. *last*: see `Rules`.
+    it has ended is known when *transport* is freed. *last*: see `Rules`; *owes*: see
+    `timed_out`.
     """
-    watch_by(reaper, transport, rules_of(reaper, ask, last=last))
+    watch_by(reaper, transport, rules_of(reaper, ask, last=last, owes=owes))
 
 
 def transports_of(reaper: AsyncioReaper) -> list[Any]:
@@ -153,6 +183,7 @@ def guard(
     farewell: Callable[[Any], bytes] = no_farewell,
     last: Callable[[Any], object] = say_nothing,
     invited: Callable[[Any], bool] = not_invited,
+    owes: Callable[[Any], bool] = nothing_known,
 ) -> Callable[[], Any]:
     """As `reaper.asyncio.guard`, for the protocols of an HTTP server.
 
@@ -162,11 +193,12 @@ def guard(
         reaper: Watches the connections, by its config's `timeouts`; None: the loop's
             own.
         gone, farewell, last, invited: See `Rules`.
+        owes: See `timed_out`.
     """
     kernel_must_tell()
     watching = reaper_of if reaper is None else lambda: reaper
 
     def rules(watcher: AsyncioReaper) -> Rules:
-        return rules_of(watcher, ask, gone, farewell, last, invited)
+        return rules_of(watcher, ask, gone, farewell, last, invited, owes)
 
     return guarded(protocol_factory, rules, watching)

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from .trial import KINDS, Cell
+from .trial import Cell
 
 HOLDS = "holds no object of a thousand that came and went"
 """The row of the table that is no kind of clients."""
-SAYS = tuple(kind.name for kind in KINDS.values() if kind.says)
-"""The kinds whose end HTTP allows to be told."""
+SECOND_HEAD_AT_ONCE = "sends half of its second head in one segment with the first"
 
 
 @dataclass(frozen=True)
@@ -45,9 +44,7 @@ OUTSIDE = (
     *("hypercorn", "hypercorn, trio", "gunicorn, asgi", "gunicorn, threads"),
     *("aiohttp, `reaper run`", "aiohttp, `run_app`", "sanic", "tornado", "daphne"),
 )
-"""The guests whose guard knows the phases of HTTP, and does not write into the server's
-answers.
-"""
+"""The guests whose guard asks the server which phase of HTTP it is in."""
 
 HYPERCORN_H2 = ("hypercorn, HTTP/2", "hypercorn, trio, HTTP/2")
 GUNICORN_H2 = ("gunicorn, asgi, HTTP/2", "gunicorn, threads, HTTP/2")
@@ -58,10 +55,10 @@ DRIPPED_HEADS = (
 
 NAMED: tuple[Named, ...] = (
     Named(
-        OUTSIDE,
-        SAYS,
-        "closed in time, and not told so: the guard does not know whether the server is about to"
-        " answer, and two answers to one request are worse than none",
+        ("aiohttp, `reaper run`", "aiohttp, `run_app`"),
+        ("sends half of its second head", SECOND_HEAD_AT_ONCE),
+        "closed in time, and not told so: aiohttp's parser, in C, does not show what it has, and the"
+        " kernel cannot tell the end of an answer from a byte that came with it",
         told=True,
     ),
     Named(

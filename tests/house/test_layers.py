@@ -66,7 +66,7 @@ SERVERS: dict[str, Collection[str]] = {
     **dict.fromkeys(["configured", "goodbye", "guest", "http2", "pings", "turns", "workers"], ()),
     "streams": {"goodbye", "pings", "turns"},
     "abandoned": {"streams"},
-    "polled": {"configured"},
+    "polled": {"configured", "goodbye"},
     "metrics": {"workers"},
     "factories": {"guest"},
     **dict.fromkeys(

@@ -46,6 +46,14 @@ def phase_of(transport: Any) -> Phase:
     return Phase.IN_FLIGHT if request.content.is_eof() or not transport.is_reading() else Phase.BODY
 
 
+def owes(transport: Any) -> bool:
+    """Whether no part of an answer was sent to the request whose body aiohttp waits for
+    on *transport*.
+    """
+    writer = transport.get_protocol()._current_request._payload_writer
+    return bool(writer.output_size == 0)
+
+
 OWN_GRACE = 60.0
 """Seconds; aiohttp's default of `shutdown_timeout`."""
 
@@ -221,10 +229,10 @@ def guard(server: Callable[[], Any], *, reaper: AsyncioReaper | None = None) -> 
     """
     handler = getattr(server, "request_handler", None)
     if reaper is None or handler is None or not reaper.config.timeouts.abandoned:
-        return polled.guard(server, phase_of, reaper=reaper)
+        return polled.guard(server, phase_of, reaper=reaper, owes=owes)
     handlings = Handlings(reaper, handler)
     server.request_handler = handlings.handle  # type: ignore[attr-defined]
-    return polled.guard(handlings.factory(server), phase_of, reaper=reaper)
+    return polled.guard(handlings.factory(server), phase_of, reaper=reaper, owes=owes)
 
 
 def run_app(app: Any, *, config: ReaperConfig | None = None, **options: Any) -> None:

@@ -60,7 +60,11 @@ def phase_of(transport: Any) -> Phase:
     if protocol._websocket is not None:
         return Phase.TUNNEL
     if protocol._awaiting_request:
-        return Phase.IN_FLIGHT if protocol._finishing_calls else Phase.KEEP_ALIVE
+        if protocol._finishing_calls:
+            return Phase.IN_FLIGHT
+        # gunicorn's fast parser, in C, does not show what it has.
+        begun = getattr(protocol._callback_parser, "_buffer", b"")
+        return Phase.HEADERS if begun else Phase.KEEP_ALIVE
     receiver = protocol._body_receiver
     waits = receiver is not None and not receiver._complete and transport.is_reading()
     # Until the application asks for the body, nobody has told the client to send it.
@@ -71,6 +75,14 @@ def invited(transport: Any) -> bool:
     """Whether the client of *transport* has waited for `100 Continue`."""
     receiver = getattr(transport.get_protocol(), "_body_receiver", None)
     return getattr(getattr(receiver, "request", None), "_expect_100_continue", False) is True
+
+
+def owes(transport: Any) -> bool:
+    """Whether no part of an answer was sent to the request whose body is waited for on
+    *transport*.
+    """
+    protocol = transport.get_protocol()
+    return bool(protocol.begun != id(protocol._body_receiver.request))
 
 
 def _receiver(receive: Any, _: Any) -> Any:
@@ -135,6 +147,12 @@ class _Protocol(gasgi.ASGIProtocol):  # type: ignore[misc]
     """
 
     worker: ASGIWorker
+    begun = 0
+    """The `id` of the request whose answer has begun."""
+
+    def _send_response_start(self, status: Any, headers: Any, request: Any, **more: Any) -> None:
+        self.begun = id(request)
+        super()._send_response_start(status, headers, request, **more)
 
     @property
     def _h2_conn(self) -> Any:
@@ -219,6 +237,7 @@ class ASGIWorker(gasgi.ASGIWorker):  # type: ignore[misc]
                 farewell=farewell,
                 last=be_last,
                 invited=invited,
+                owes=owes,
             )
 
         self.loop = loop_factory(base=kind, wrap=wrap, config=settings)()

@@ -24,15 +24,16 @@ ASGI = Foreign(
             _quick_shutdown _setup_event_loop _shutdown alive asgi cfg lifespan log loop servers
         """,
         "gunicorn.asgi.protocol:ASGIProtocol": """
-            _awaiting_request _body_receiver _cancel_task_if_pending _check_h1c_protocol_available
+            _awaiting_request _body_receiver _callback_parser _cancel_task_if_pending _check_h1c_protocol_available
             _close_transport _closed _finishing_calls _flow_control _h2_conn _h2_tasks _handle_http2_connection
             _keepalive _maybe_resume_reading _serve_http2_request _start_http2_stream _websocket
-            eof_received transport worker
+            _send_response_start eof_received transport worker
         """,
         "gunicorn.asgi.protocol:BodyReceiver": """
             _closed _complete expect_continue protocol receive request
         """,
         "gunicorn.asgi.protocol:FlowControl": "write_paused",
+        "gunicorn.asgi.parser:PythonProtocol": "_buffer",
         "gunicorn.asgi.parser:CallbackRequest": "_expect_100_continue",
         "gunicorn.http2.async_connection:AsyncHTTP2Connection": """
             READ_BUFFER_SIZE _abort_all_streams _closed _handle_request_received _handle_stream_reset
@@ -51,12 +52,14 @@ THREADS = Foreign(
     {
         "gunicorn.workers.gthread:ThreadWorker": """
             _cap_keepalive _serve_http2_stream accept alive cfg enqueue_req handle_exit
-            handle_h2c_upgrade handle_http2 handle_request init_process log max_keepalived
+            handle_h2c_upgrade handle_http2 handle_request init_process load_wsgi log max_keepalived
             murder_keepalived murder_pending nr_conns on_pending_socket_readable pending_conns poller
+            wsgi
         """,
         "gunicorn.workers.gthread:TConn": "cfg client close is_http2 parser sock timeout",
         "gunicorn.http.unreader:Unreader": "chunk take_buffered",
         "gunicorn.http.message:Message": "_expected_100_continue",
+        "gunicorn.http.wsgi:Response": "headers_sent req start_response",
         "gunicorn.http2.connection:HTTP2ServerConnection": """
             READ_BUFFER_SIZE _closed _deferred_events _read_and_process _reset_quietly
             _wait_for_flow_control_window abort_stream cleanup_stream close h2_conn idle_timeout

@@ -64,6 +64,8 @@ class Face(polled.Face):
             preface.
         waited: Whether the client waits for `100 Continue`, which gunicorn says before
             the application is called.
+        answer: gunicorn's `Response` to the request that is answered; None: there is
+            none yet.
         hung_up: Whether the client had ended the connection before gunicorn closed it.
         guard: The guard that is shown this; None: there is none yet, or none any more.
     """
@@ -82,6 +84,7 @@ class Face(polled.Face):
         self.ends: bool = False
         self.waited: bool = False
         self.hung_up: bool = False
+        self.answer: Any = None
         self.come: bytes = b"" if conn.cfg.is_ssl else PREFACE
         conn.close = self.close_for_gunicorn
 
@@ -152,9 +155,22 @@ class Face(polled.Face):
         rests = self._conn.is_http2 and self._phase_of_http2() is Phase.IDLE
         return b"GOAWAY" if rests else b""
 
-    def write(self, _farewell: bytes) -> None:
-        """Have its thread say the `farewell`."""
-        self._conn.parser.told_to_end = True
+    def write(self, data: bytes) -> None:
+        """Over HTTP/2 have its thread say the `farewell`; otherwise send *data*, if the
+        kernel takes it. With TLS that is for its thread alone, which waits.
+        """
+        if self._conn.is_http2:
+            self._conn.parser.told_to_end = True
+            return
+        with self._lock, contextlib.suppress(OSError):
+            if not self._closes and not self._conn.cfg.is_ssl:
+                self._conn.sock.send(data, socket.MSG_DONTWAIT)
+
+    def owes(self) -> bool:
+        """Whether no part of an answer was sent to the request whose body is waited
+        for.
+        """
+        return self.answer is not None and not self.answer.headers_sent
 
     def _has_to_part(self) -> bool:
         return getattr(self._conn.parser, "told_to_end", False)
@@ -167,12 +183,13 @@ class Face(polled.Face):
 
     def phase(self) -> Phase:
         """What the connection waits for. KEEP_ALIVE also stands for its first byte and
-        for the rest of its headers: the kernel tells them apart.
+        for the rest of its first headers: the kernel tells them apart. A thread that
+        waits for bytes of no request has some of the next one.
         """
         if self._conn.is_http2:
             return self._phase_of_http2()
         if not self.answering:
-            return Phase.KEEP_ALIVE
+            return Phase.HEADERS if self.receiving else Phase.KEEP_ALIVE
         return Phase.BODY if self.receiving else Phase.IN_FLIGHT
 
     def _phase_of_http2(self) -> Phase:
@@ -225,7 +242,7 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
     async def _begun(self) -> AsyncioReaper:
         made = reaper_of(config=self._settings)
         self._rules = polled.rules_of(
-            made, Face.phase, None, Face.farewell, Face.be_last, Face.invited
+            made, Face.phase, None, Face.farewell, Face.be_last, Face.invited, Face.owes
         )
         return made
 
@@ -312,6 +329,11 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
         """
         self._soon(functools.partial(_forget, face))
 
+    def load_wsgi(self) -> None:
+        """Load the application, and note which answer it is about to give."""
+        super().load_wsgi()
+        self.wsgi: Any = functools.partial(_called, self.wsgi)
+
     def handle_request(self, req: Any, conn: Any) -> Any:
         """Answer the request, and note meanwhile whether the client has to send more
         for that.
@@ -320,12 +342,14 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
         _note(conn, face)
         face.answering = True
         face.waited = getattr(req, "_expected_100_continue", False) is True
+        req.face = face
         if face.ends:
             req.force_close()
         try:
             return super().handle_request(req, conn)
         finally:
             face.answering = False
+            face.answer = req.face = None
 
     def _serve_http2_stream(self, request: Any, conn: Any, http2: Any) -> None:
         self._guard_http2(conn)
@@ -405,6 +429,15 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
         ending = threading.Timer(delay, super().handle_exit, (sig, frame))
         ending.daemon = True
         ending.start()
+
+
+def _called(application: Any, environ: Any, start_response: Any) -> Any:
+    """Call the *application*; the face of the connection is told of its answer."""
+    answer = getattr(start_response, "__self__", None)  # of HTTP/2 it is none of HTTP/1
+    face = getattr(getattr(answer, "req", None), "face", None)
+    if face is not None:
+        face.answer = answer
+    return application(environ, start_response)
 
 
 def _note(conn: Any, face: Face) -> None:

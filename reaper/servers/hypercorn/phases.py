@@ -66,7 +66,10 @@ def watch(server: Any, reaper: AsyncioReaper) -> None:
     def last(_: Any) -> None:
         be_last(known())
 
-    polled.watch(reaper, transport, ask, last)
+    def owed(_: Any) -> bool:
+        return owes(known())
+
+    polled.watch(reaper, transport, ask, last, owed)
     streams = Watch(
         reaper.driver,
         reaper.config,
@@ -75,6 +78,14 @@ def watch(server: Any, reaper: AsyncioReaper) -> None:
         partial(close, reaper, transport),
     )
     setattr(server, WATCH, streams)
+
+
+def owes(server: Any) -> bool:
+    """Whether no part of an answer was sent to the request whose body *server*, a
+    `TCPServer`, waits for over HTTP/1.
+    """
+    ours = server.protocol.protocol.connection.our_state
+    return bool(ours.__name__ == "SEND_RESPONSE")
 
 
 def be_last(server: Any) -> None:
@@ -127,7 +138,7 @@ def phase_of(server: Any) -> Phase:
         state = getattr(getattr(inner.stream, "state", None), "name", "")
         return Phase.TUNNEL if state == "CONNECTED" else Phase.IN_FLIGHT
     if theirs.__name__ == "IDLE":
-        return Phase.KEEP_ALIVE
+        return Phase.HEADERS if inner.connection.trailing_data[0] else Phase.KEEP_ALIVE
     if theirs.__name__ == "SEND_BODY":
         return Phase.BODY if reads(server) else Phase.IN_FLIGHT
     ours = inner.connection.our_state.__name__

@@ -17,7 +17,7 @@ import trio
 from ...core.lease import Lease
 from ...driver.driver import Driver
 from ...driver.pressing import relieve
-from ...driver.sockets import reset_on_close, shut
+from ...driver.sockets import reset_on_close, say, shut
 from ...driver.watched import Watched
 from ...policy import IdlePolicy, Phase
 from ...policy.min_rate import NoSweep
@@ -28,9 +28,9 @@ from ...trio.reaper import TrioReaper
 from ..abandoned import Link
 from ..configured import settings
 from ..http2.waiting import Watch
-from ..polled import readable
+from ..polled import readable, timed_out
 from .http2 import WATCH
-from .phases import forget, phase_of
+from .phases import forget, owes, phase_of
 from .trio_overload import refuse
 from .trio_streams import stand_around
 
@@ -38,6 +38,7 @@ PIECE = 65536
 """Bytes sent at a time: a client that has taken one piece is alive."""
 
 PHASE_OF = readable(phase_of)
+ANSWER = timed_out(owes)
 
 _OF_RUN: trio.lowlevel.RunVar[TrioReaper] = trio.lowlevel.RunVar("reaper.run")
 
@@ -76,7 +77,7 @@ class Served(Watched):
         policy: Knows which timeout is in force.
     """
 
-    __slots__ = ("_server", "_socket", "policy")
+    __slots__ = ("_is_plain", "_server", "_socket", "policy")
 
     policy: IdlePolicy
 
@@ -84,6 +85,7 @@ class Served(Watched):
         super().__init__(driver, uid)
         self._server = server
         self._socket = socket_of(stream)
+        self._is_plain = isinstance(stream, trio.SocketStream)
         self.receiving: bool | None = True
 
     @property
@@ -99,6 +101,8 @@ class Served(Watched):
         if reason in NOT_TAKEN:  # the kernel would go on offering it what is queued
             reset_on_close(self._socket)
         else:
+            if self._is_plain:  # with TLS only hypercorn could say it
+                say(self._socket.fileno(), ANSWER(self._server, reason))
             shut(self._socket.fileno())
         self._socket.close()
 
@@ -107,9 +111,7 @@ class Served(Watched):
         phase = PHASE_OF(self._server)
         if phase is Phase.IDLE:
             phase = Phase.IN_FLIGHT  # no stream of HTTP/2 is open: its session knows the limit
-        if phase is Phase.KEEP_ALIVE and hypercorn_waits(self._server):
-            phase = Phase.HEADERS
-        elif phase is Phase.KEEP_ALIVE and self.policy.phase is Phase.FIRST_BYTE:
+        if phase is Phase.KEEP_ALIVE and self.policy.phase is Phase.FIRST_BYTE:
             return
         self.enter(phase)
 
@@ -132,13 +134,6 @@ class Served(Watched):
         """
         if self.lease.alive:
             self.policy.enter(phase, self._driver.now())
-
-
-def hypercorn_waits(server: Any) -> bool:
-    """Whether a part of the headers of a request has come."""
-    inner = getattr(getattr(server, "protocol", None), "protocol", None)
-    found = getattr(getattr(inner, "connection", None), "trailing_data", None)
-    return bool(found and found[0])
 
 
 class Stream:

@@ -21,9 +21,11 @@ def change(module: ModuleType, visit: Visit) -> None:
         from ...asyncio.reaper import reaper_of
         from .. import polled
         from ..configured import settings
-        from .phases import be_last, phase_of
+        from .phases import be_last, owes, phase_of
 
-        return polled.guard(factory, phase_of, reaper=reaper_of(config=settings()), last=be_last)
+        return polled.guard(
+            factory, phase_of, reaper=reaper_of(config=settings()), last=be_last, owes=owes
+        )
 
     on_loops(means, guard, visit)
 

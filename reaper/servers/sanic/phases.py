@@ -23,9 +23,14 @@ def phase_of(transport: Any) -> Phase:
     http = protocol._http
     stage = http.stage.name
     if stage in ("IDLE", "REQUEST"):
-        return Phase.KEEP_ALIVE
+        return Phase.HEADERS if http.recv_buffer else Phase.KEEP_ALIVE
     wanted = stage == "HANDLER" and http.request_body and not http.recv_buffer
     return Phase.BODY if wanted else Phase.IN_FLIGHT
+
+
+def owes(transport: Any) -> bool:
+    """True: Sanic waits for a body only until its answer begins."""
+    return True
 
 
 def be_last(transport: Any) -> None:

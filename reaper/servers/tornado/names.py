@@ -14,7 +14,7 @@ TORNADO = Foreign(
             __init__ _disconnect_on_finish _read_finished _request_start_line _response_start_line
             _write_finished stream
         """,
-        "tornado.iostream:BaseIOStream": "_write_buffer close closed",
+        "tornado.iostream:BaseIOStream": "_read_buffer _write_buffer close closed write",
         "tornado.iostream:IOStream": "socket",
         "tornado.tcpserver:TCPServer": "add_sockets",
     },

@@ -42,6 +42,10 @@ class TornadoFace(SocketFace):
 
     abort = close
 
+    def write(self, data: bytes) -> None:
+        if (whose := self.whose) is not None:
+            whose.write(data)
+
 
 def note(conn: Any, stream: Any) -> None:
     """Guard *stream*, a tornado `IOStream`, from its first request on.
@@ -56,7 +60,14 @@ def note(conn: Any, stream: Any) -> None:
             _ends(conn)
         return
     stream._reaper_face = TornadoFace(stream, stream.socket)
-    polled.watch(reaper_of(config=settings), stream._reaper_face, phase_of, be_last)
+    polled.watch(reaper_of(config=settings), stream._reaper_face, phase_of, be_last, owes)
+
+
+def owes(face: Any) -> bool:
+    """Whether no part of an answer was sent to the request whose body is waited for on
+    the connection of *face*.
+    """
+    return face.whose._reaper_conn._response_start_line is None
 
 
 def be_last(face: Any) -> None:
@@ -80,8 +91,6 @@ def phase_of(face: Any) -> Phase:
     conn = face.whose._reaper_conn
     if conn.stream is None:  # detached: a WebSocket's, or the application's
         return Phase.TUNNEL
-    if conn._request_start_line is None:
-        return Phase.KEEP_ALIVE
-    if not conn._read_finished:
-        return Phase.BODY
-    return Phase.KEEP_ALIVE if conn._write_finished else Phase.IN_FLIGHT
+    if conn._request_start_line is None or (conn._read_finished and conn._write_finished):
+        return Phase.HEADERS if face.whose._read_buffer else Phase.KEEP_ALIVE
+    return Phase.IN_FLIGHT if conn._read_finished else Phase.BODY

@@ -15,7 +15,7 @@ TCP = Foreign(
         "twisted.internet.tcp:Port": "socket startListening",
         "twisted.internet.tcp:Server": """
             __init__ _tempDataLen abortConnection connected dataBuffer disconnecting loseConnection
-            protocol reactor
+            protocol reactor write
         """,
     },
 )
@@ -29,6 +29,7 @@ HTTP = Foreign(
     TESTED,
     {
         "twisted.web.http:_GenericHTTPChannelProtocol": "_channel",
-        "twisted.web.http:HTTPChannel": "_handlingRequest _transferDecoder requests",
+        "twisted.web.http:HTTPChannel": "_buffer _handlingRequest _transferDecoder requests",
+        "twisted.web.http:Request": "startedWriting",
     },
 )

@@ -31,6 +31,10 @@ class TwistedFace(SocketFace):
         if (whose := self.whose) is not None:
             whose.loseConnection()
 
+    def write(self, data: bytes) -> None:
+        if (whose := self.whose) is not None:
+            whose.write(data)
+
     def abort(self) -> None:
         if (whose := self.whose) is not None:
             whose.abortConnection()
@@ -41,7 +45,14 @@ def watch(transport: Any) -> None:
     asyncio loop.
     """
     transport._reaper_face = TwistedFace(transport, transport.getHandle())
-    polled.watch(reaper_of(config=settings), transport._reaper_face, phase_of, be_last)
+    polled.watch(reaper_of(config=settings), transport._reaper_face, phase_of, be_last, owes)
+
+
+def owes(face: Any) -> bool:
+    """Whether no part of an answer was sent to the request whose body is waited for on
+    the connection of *face*.
+    """
+    return not face.whose.protocol._channel.requests[-1].startedWriting
 
 
 def be_last(face: Any) -> None:
@@ -74,8 +85,8 @@ def phase_of(face: Any) -> Phase:
     if requests is None:
         return Phase.IN_FLIGHT  # HTTP/2
     if not requests:
-        return Phase.KEEP_ALIVE
+        return Phase.HEADERS if channel._buffer else Phase.KEEP_ALIVE
     if channel._handlingRequest:
         return Phase.IN_FLIGHT
     # A request has begun: without a decoder its headers are read, with one its body.
-    return Phase.KEEP_ALIVE if channel._transferDecoder is None else Phase.BODY
+    return Phase.HEADERS if channel._transferDecoder is None else Phase.BODY

@@ -23,17 +23,11 @@ from ...journal import Journal
 from ...policy import ANSWERS, Phase
 from ...policy.reasons import DRAIN, MAX_AGE
 from ..abandoned import link_of
+from ..goodbye import TIMED_OUT
 from .base import QUEUED_BYTES, Guarded
 from .idle import IdleProtocol
 from .shared import CLOSE, Greeting, shared_by
 from .tunnel import tunnel
-
-REQUEST_TIMEOUT = b"408 Request Timeout\n"
-ANSWER = (
-    b"HTTP/1.1 408 Request Timeout\r\ncontent-type: text/plain; charset=utf-8\r\n"
-    b"content-length: %d\r\nconnection: close\r\n\r\n%s" % (len(REQUEST_TIMEOUT), REQUEST_TIMEOUT)
-)
-"""What a client is told whose request did not come in time."""
 
 
 class GuardedHttp(Guarded):
@@ -318,7 +312,7 @@ class GuardedHttp(Guarded):
         )
 
     def _farewell(self, reason: str) -> bytes:
-        return ANSWER if ANSWERS.get(reason) and self._owes_an_answer() else b""
+        return TIMED_OUT if ANSWERS.get(reason) and self._owes_an_answer() else b""
 
 
 class H11(GuardedHttp, H11Protocol):  # type: ignore[misc]  # uvicorn says that it returns None
