@@ -38,12 +38,13 @@ def on_loops(means: Callable[[Any], bool], wrap: Wrap, visit: Visit, own: Own = 
     _FACTORIES.append((means, wrap, visit, own))
 
 
-async def _meeting(
-    create_server: Any, loop: Any, protocol_factory: Any, *arguments: Any, **options: Any
-) -> Any:
-    for means, wrap, visit, own in _FACTORIES:
-        if means(protocol_factory):
-            made = await create_server(loop, wrap(protocol_factory), *arguments, **options)
-            visit.listens(made.sockets, keep_alive=own(protocol_factory))
-            return made
-    return await create_server(loop, protocol_factory, *arguments, **options)
+def _meeting(create_server: Any) -> Any:
+    async def instead(loop: Any, protocol_factory: Any, *arguments: Any, **options: Any) -> Any:
+        for means, wrap, visit, own in _FACTORIES:
+            if means(protocol_factory):
+                made = await create_server(loop, wrap(protocol_factory), *arguments, **options)
+                visit.listens(made.sockets, keep_alive=own(protocol_factory))
+                return made
+        return await create_server(loop, protocol_factory, *arguments, **options)
+
+    return instead

@@ -14,7 +14,6 @@ A room of `reaper.servers` has its names in `names.py`, and declares its guests 
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -35,7 +34,7 @@ HTTP = ("first_byte", "headers", "body", "keep_alive", "write", "tunnel", "vanis
 SOCKETS = ("tunnel", "vanished")
 """The timeouts that hold for a server of WebSockets and nothing else."""
 
-Around = Callable[[Any, str], Callable[[Callable[..., Any]], None]]
+Around = Callable[[Any, str], Callable[[Callable[[Any], Any]], None]]
 """As `around`."""
 
 
@@ -185,29 +184,17 @@ class Visit:
         self.host.left_alone(f"{self.guest}{kind}", why)
 
 
-def around(kind: Any, name: str) -> Callable[[Callable[..., Any]], None]:
-    """Replace the method *name* of the class *kind* by the decorated function.
+def around(kind: Any, name: str) -> Callable[[Callable[[Any], Any]], None]:
+    """Replace the method *name* of the class *kind* by what the decorated function
+    returns.
 
-    The function is called with the original method, and then with the arguments of the
-    call. What was a coroutine function stays one.
+    That function is called once, with the original method. So a call costs no frame
+    that only passes it on. For a coroutine function it returns one.
     """
 
-    def decorate(instead: Callable[..., Any]) -> None:
+    def decorate(instead_of: Callable[[Any], Any]) -> None:
         method = getattr(kind, name)
-        if inspect.iscoroutinefunction(method):
-
-            @functools.wraps(method)
-            async def awaited(*arguments: Any, **options: Any) -> Any:
-                return await instead(method, *arguments, **options)
-
-            setattr(kind, name, awaited)
-            return
-
-        @functools.wraps(method)
-        def wrapped(*arguments: Any, **options: Any) -> Any:
-            return instead(method, *arguments, **options)
-
-        setattr(kind, name, wrapped)
+        setattr(kind, name, functools.wraps(method)(instead_of(method)))
 
     return decorate
 
@@ -221,9 +208,12 @@ def after(kind: Any, name: str) -> Callable[[Callable[..., Any]], None]:
 
     def decorate(then: Callable[..., Any]) -> None:
         @around(kind, name)
-        def both(method: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-            result = method(*arguments, **options)
-            then(result, *arguments, **options)
-            return result
+        def both(method: Any) -> Any:
+            def instead(*arguments: Any, **options: Any) -> Any:
+                result = method(*arguments, **options)
+                then(result, *arguments, **options)
+                return result
+
+            return instead
 
     return decorate

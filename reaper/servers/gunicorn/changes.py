@@ -4,7 +4,6 @@ line is by `-k`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -61,13 +60,16 @@ def worker(module: ModuleType, visit: Visit) -> None:
     """Say on which sockets each worker listens."""
 
     @around(module.Worker, "init_process")
-    def init_process(method: Callable[..., Any], self: Any) -> None:
-        kind = type(self)
-        if is_ours(kind) and kind.__name__ in COLUMNS:
-            seconds = getattr(self, "own_keep_alive", self.cfg.keepalive)
-            found = (each.sock for each in self.sockets)
-            visit.listens(found, COLUMNS[kind.__name__], float(seconds) if seconds else None)
-        method(self)  # this returns when the worker has ended
+    def init_process(method: Any) -> Any:
+        def instead(self: Any) -> None:
+            kind = type(self)
+            if is_ours(kind) and kind.__name__ in COLUMNS:
+                seconds = getattr(self, "own_keep_alive", self.cfg.keepalive)
+                found = (each.sock for each in self.sockets)
+                visit.listens(found, COLUMNS[kind.__name__], float(seconds) if seconds else None)
+            method(self)  # this returns when the worker has ended
+
+        return instead
 
 
 KINDS = ("gunicorn-asgi", "gunicorn-gthread", "gunicorn-uvicorn")

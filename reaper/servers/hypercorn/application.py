@@ -159,12 +159,15 @@ def hear(around: Around) -> None:
         return  # the other flavour of hypercorn has wrapped it
 
     @around(HTTPStream, "handle")
-    async def handle(method: Any, self: Any, event: Any) -> None:
-        if isinstance(event, StreamClosed) and not self.closed:
-            requests = getattr(self.app, "app", None)
-            if isinstance(requests, Requests):
-                _gone(self, requests)
-        await method(self, event)
+    def handle(method: Any) -> Any:
+        async def instead(self: Any, event: Any) -> None:
+            if isinstance(event, StreamClosed) and not self.closed:
+                requests = getattr(self.app, "app", None)
+                if isinstance(requests, Requests):
+                    _gone(self, requests)
+            await method(self, event)
+
+        return instead
 
 
 def _gone(stream: Any, requests: Requests) -> None:

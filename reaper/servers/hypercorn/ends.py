@@ -8,30 +8,37 @@ has the keep-alive.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 READ = "_reaper_read"
 """The attribute of a hypercorn `TCPServer` whose client can send no more."""
 
 
-async def read(method: Callable[[Any], Awaitable[None]], server: Any) -> None:
+def read(method: Any) -> Any:
     """Read all that the client of *server*, a `TCPServer`, sends; then end the task
     that sleeps.
 
     What is still answered has tasks of its own, which hypercorn waits for before it
     closes.
     """
-    await method(server)
-    setattr(server, READ, True)
-    await server.idle_task.stop()
+
+    async def instead(server: Any) -> None:
+        await method(server)
+        setattr(server, READ, True)
+        await server.idle_task.stop()
+
+    return instead
 
 
-async def rest(method: Callable[[Any], Awaitable[None]], server: Any) -> None:
+def rest(method: Any) -> Any:
     """Wait for the next request of *server*, unless none can come: hypercorn then
     closes.
 
     An answer that ends after the client's end of file comes here last.
     """
-    if not getattr(server, READ, False):
-        await method(server)
+
+    async def instead(server: Any) -> None:
+        if not getattr(server, READ, False):
+            await method(server)
+
+    return instead

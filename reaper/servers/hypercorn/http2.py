@@ -126,7 +126,7 @@ class Session(Engine):
             self.watch.close()
 
 
-async def close(method: Any, server: Any) -> None:
+def close(method: Any) -> Any:
     """Close the connection of *server*, a `TCPServer`, which is idle. During a stop a
     client that has yet to take something is told so by GOAWAY, and waited for; not
     beyond the end of the stop.
@@ -134,18 +134,22 @@ async def close(method: Any, server: Any) -> None:
     Args:
         method: hypercorn's `_initiate_server_close`, which this one replaces.
     """
-    session = session_of(getattr(server.protocol, "protocol", None))
-    if session is None or not server.context.terminated.is_set():
+
+    async def instead(server: Any) -> None:
+        session = session_of(getattr(server.protocol, "protocol", None))
+        if session is None or not server.context.terminated.is_set():
+            await method(server)
+            return
+        if session.leaving or session.owes():
+            session.leave()
+            grace = server.config.graceful_timeout
+            stopped = getattr(server.context, STOPPED, session.watch.driver.now())
+            session.see_off(math.inf if grace is None else stopped + grace)
+            return
         await method(server)
-        return
-    if session.leaving or session.owes():
-        session.leave()
-        grace = server.config.graceful_timeout
-        stopped = getattr(server.context, STOPPED, session.watch.driver.now())
-        session.see_off(math.inf if grace is None else stopped + grace)
-        return
-    await method(server)
-    session.watch.close()  # with TLS asyncio would wait 30 s for the client's goodbye
+        session.watch.close()  # with TLS asyncio would wait 30 s for the client's goodbye
+
+    return instead
 
 
 def guard(around: Around) -> None:
@@ -159,85 +163,106 @@ def guard(around: Around) -> None:
         return  # the other flavour of hypercorn has wrapped it
 
     @around(H2Protocol, "initiate")
-    async def initiate(method: Any, self: Any, *arguments: Any, **options: Any) -> None:
-        watch = getattr(getattr(self.send, "__self__", None), WATCH, None)
-        if watch is not None:
-            setattr(self, SESSION, Session(self, watch))
-        await method(self, *arguments, **options)
+    def initiate(method: Any) -> Any:
+        async def instead(self: Any, *arguments: Any, **options: Any) -> None:
+            watch = getattr(getattr(self.send, "__self__", None), WATCH, None)
+            if watch is not None:
+                setattr(self, SESSION, Session(self, watch))
+            await method(self, *arguments, **options)
+
+        return instead
 
     @around(H2Protocol, "handle")
-    async def handle(method: Any, self: Any, event: Any) -> None:
-        session = session_of(self)
-        if session is None or not isinstance(event, RawData):
-            if session is not None and isinstance(event, Closed):
-                session.over()
-            await method(self, event)
-            return
-        if session.ended or not session.came(event.data):
-            return
-        session.working += 1
-        session.turns += 1
-        try:
-            await method(self, event)
-        finally:
-            session.working -= 1
-        session.worked()
+    def handle(method: Any) -> Any:
+        async def instead(self: Any, event: Any) -> None:
+            session: Session | None = getattr(self, SESSION, None)
+            if session is None or not isinstance(event, RawData):
+                if session is not None and isinstance(event, Closed):
+                    session.over()
+                await method(self, event)
+                return
+            if session.ended or not session.came(event.data):
+                return
+            session.working += 1
+            session.turns += 1
+            try:
+                await method(self, event)
+            finally:
+                session.working -= 1
+            session.worked()
+
+        return instead
 
     @around(H2Protocol, "_handle_events")
-    async def handle_events(method: Any, self: Any, events: Any) -> None:
-        session = session_of(self)
-        if session is not None and (idle := session.frames.cancelled):
-            events = [event for event in events if getattr(event, "stream_id", 0) not in idle]
-        await method(self, events)
+    def handle_events(method: Any) -> Any:
+        async def instead(self: Any, events: Any) -> None:
+            session: Session | None = getattr(self, SESSION, None)
+            if session is not None and (idle := session.frames.cancelled):
+                events = [event for event in events if getattr(event, "stream_id", 0) not in idle]
+            await method(self, events)
+
+        return instead
 
     @around(H2Protocol, "_create_stream")
-    async def create_stream(method: Any, self: Any, request: Any) -> None:
-        session = session_of(self)
-        number = request.stream_id
-        if session is not None and session.leaving:
-            tolerant(self.connection.reset_stream, number, REFUSED_STREAM)
-            return
-        if session is not None and not session.ended:
-            session.begin(number)  # now: it may be answered before `handle` returns
-        await method(self, request)
-        if session is not None and number in self.stream_buffers:
-            setattr(self.stream_buffers[number], SESSION, (session, number))
-            if number in session.frames.unended:
-                session.look_at(number)
+    def create_stream(method: Any) -> Any:
+        async def instead(self: Any, request: Any) -> None:
+            session: Session | None = getattr(self, SESSION, None)
+            number = request.stream_id
+            if session is not None and session.leaving:
+                tolerant(self.connection.reset_stream, number, REFUSED_STREAM)
+                return
+            if session is not None and not session.ended:
+                session.begin(number)  # now: it may be answered before `handle` returns
+            await method(self, request)
+            if session is not None and number in self.stream_buffers:
+                setattr(self.stream_buffers[number], SESSION, (session, number))
+                if number in session.frames.unended:
+                    session.look_at(number)
+
+        return instead
 
     @around(H2Protocol, "_close_stream")
-    async def close_stream(method: Any, self: Any, number: int) -> None:
-        session = session_of(self)
-        if session is not None and not session.ended:
-            session.finish(number)
-        await method(self, number)
+    def close_stream(method: Any) -> Any:
+        async def instead(self: Any, number: int) -> None:
+            session: Session | None = getattr(self, SESSION, None)
+            if session is not None and not session.ended:
+                session.finish(number)
+            await method(self, number)
+
+        return instead
 
     @around(H2Protocol, "stream_send")
-    async def stream_send(method: Any, self: Any, event: Any) -> None:
-        session = session_of(self)
-        kind = type(event).__name__
-        stops = kind == "StreamClosed" and self.context.terminated.is_set()
-        if session is not None and not session.ended and stops:
-            # As hypercorn does it, but for h2's own GOAWAY, after which the end of an
-            # answer is not sent, nor any frame of the client's understood.
-            await self._close_stream(event.stream_id)
-            if idle := self.idle:
-                session.leave()
-            await self.send(Updated(idle=idle))
-            return
-        await method(self, event)
-        if session is not None:
-            if kind == "EndBody":
-                session.answered(event.stream_id)
-            if event.stream_id in session.frames.unended:
-                session.look_at(event.stream_id)
+    def stream_send(method: Any) -> Any:
+        async def instead(self: Any, event: Any) -> None:
+            session: Session | None = getattr(self, SESSION, None)
+            kind = type(event).__name__
+            stops = kind == "StreamClosed" and self.context.terminated.is_set()
+            if session is not None and not session.ended and stops:
+                # As hypercorn does it, but for h2's own GOAWAY, after which the end of
+                # an answer is not sent, nor any frame of the client's understood.
+                await self._close_stream(event.stream_id)
+                if idle := self.idle:
+                    session.leave()
+                await self.send(Updated(idle=idle))
+                return
+            await method(self, event)
+            if session is not None:
+                if kind == "EndBody":
+                    session.answered(event.stream_id)
+                if event.stream_id in session.frames.unended:
+                    session.look_at(event.stream_id)
+
+        return instead
 
     @around(StreamBuffer, "pop")
-    async def pop(method: Any, self: Any, most: int) -> bytes:
-        data: bytes = await method(self, most)
-        session, number = getattr(self, SESSION, (None, 0))
-        if session is not None and number in session.streams:
-            if self.buffer or session.streams[number] is not None:
-                session.look_at(number)
-            session.sent(number, len(data))
-        return data
+    def pop(method: Any) -> Any:
+        async def instead(self: Any, most: int) -> bytes:
+            data: bytes = await method(self, most)
+            session, number = getattr(self, SESSION, (None, 0))
+            if session is not None and number in session.streams:
+                if self.buffer or session.streams[number] is not None:
+                    session.look_at(number)
+                session.sent(number, len(data))
+            return data
+
+        return instead

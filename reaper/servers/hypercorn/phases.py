@@ -25,29 +25,33 @@ from .application import KNOWN, LINK, stand_around
 from .http2 import WATCH, session_of
 
 
-async def guarded_run(run: Any, self: Any) -> None:
+def guarded_run(run: Any) -> Any:
     """Serve the connection of *self*, hypercorn's `TCPServer` on asyncio, guarded. A
     writer that is in memory, as in a test, is left alone: there is no connection.
 
     Args:
         run: The method of hypercorn's that this one replaces.
     """
-    if not hasattr(self.writer, "transport"):
-        await run(self)
-        return
-    reaper, transport = reaper_of(config=settings), self.writer.transport
-    if not reaper.welcomes():
-        refuse(reaper, transport, http=True, heard=bytes(self.reader._buffer))
-        return
-    watch(self, reaper)
-    if reaper.config.timeouts.abandoned and not is_tls(transport):
-        setattr(self, LINK, link_of(transport))
-    if self.context not in KNOWN:
-        stand_around(self, reaper)
-    try:
-        await run(self)
-    finally:
-        forget(self)
+
+    async def serve(self: Any) -> None:
+        if not hasattr(self.writer, "transport"):
+            await run(self)
+            return
+        reaper, transport = reaper_of(config=settings), self.writer.transport
+        if not reaper.welcomes():
+            refuse(reaper, transport, http=True, heard=bytes(self.reader._buffer))
+            return
+        watch(self, reaper)
+        if reaper.config.timeouts.abandoned and not is_tls(transport):
+            setattr(self, LINK, link_of(transport))
+        if self.context not in KNOWN:
+            stand_around(self, reaper)
+        try:
+            await run(self)
+        finally:
+            forget(self)
+
+    return serve
 
 
 def watch(server: Any, reaper: AsyncioReaper) -> None:

@@ -176,38 +176,42 @@ class Stream:
         return getattr(self._inner, name)
 
 
-async def guarded_run(run: Any, self: Any) -> None:
+def guarded_run(run: Any) -> Any:
     """Serve the connection of *self*, hypercorn's `TCPServer` on trio, guarded. A
     stream that is in memory, as in a test, is left alone: there is no connection.
 
     Args:
         run: The method of hypercorn's that this one replaces.
     """
-    stream = self.stream
-    if not hasattr(socket_of(stream), "fileno"):
-        await run(self)
-        return
-    reaper = await running_reaper()
-    if not reaper.welcomes():
-        await refuse(reaper, stream)
-        return
-    connection: Served = reaper.driver.watch(
-        lambda uid: Served(reaper.driver, uid, self, stream),
-        socket_of(stream),
-        reaper.config.timeouts.first_byte,
-        reason=Phase.FIRST_BYTE.value,
-    )
-    now = reaper.driver.now
-    connection.policy = IdlePolicy(reaper.config, connection, now(), NoSweep(), _uncounted)
-    self.stream = Stream(stream, connection, now)
-    descriptor = partial(getattr, connection, "descriptor")
-    close = socket_of(stream).close
-    setattr(self, WATCH, Watch(reaper.driver, reaper.config, NoSweep(), descriptor, close))
-    link = Link(descriptor, lambda: True, close)
-    stand_around(self, reaper, link if isinstance(stream, trio.SocketStream) else None)
-    try:
-        await run(self)
-    finally:
-        forget(self)
-        connection.leave()
-        del connection.policy  # it refers to the connection: a circle otherwise
+
+    async def serve(self: Any) -> None:
+        stream = self.stream
+        if not hasattr(socket_of(stream), "fileno"):
+            await run(self)
+            return
+        reaper = await running_reaper()
+        if not reaper.welcomes():
+            await refuse(reaper, stream)
+            return
+        connection: Served = reaper.driver.watch(
+            lambda uid: Served(reaper.driver, uid, self, stream),
+            socket_of(stream),
+            reaper.config.timeouts.first_byte,
+            reason=Phase.FIRST_BYTE.value,
+        )
+        now = reaper.driver.now
+        connection.policy = IdlePolicy(reaper.config, connection, now(), NoSweep(), _uncounted)
+        self.stream = Stream(stream, connection, now)
+        descriptor = partial(getattr, connection, "descriptor")
+        close = socket_of(stream).close
+        setattr(self, WATCH, Watch(reaper.driver, reaper.config, NoSweep(), descriptor, close))
+        link = Link(descriptor, lambda: True, close)
+        stand_around(self, reaper, link if isinstance(stream, trio.SocketStream) else None)
+        try:
+            await run(self)
+        finally:
+            forget(self)
+            connection.leave()
+            del connection.policy  # it refers to the connection: a circle otherwise
+
+    return serve

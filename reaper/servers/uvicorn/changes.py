@@ -4,7 +4,6 @@ line is by `--http`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -47,13 +46,16 @@ def change(module: ModuleType, visit: Visit) -> None:
             config.loop = f"{PACKAGE}.uvicorn:loop"
 
     @around(module.Server, "startup")
-    async def startup(method: Callable[..., Any], self: Any, sockets: Any = None) -> None:
-        await method(self, sockets=sockets)
-        if "reaper" in f"{self.config.http_protocol_class.__module__}":
-            found = sockets or [
-                sock for each in getattr(self, "servers", ()) for sock in each.sockets
-            ]
-            visit.listens(found, keep_alive=self.config.timeout_keep_alive)
+    def startup(method: Any) -> Any:
+        async def instead(self: Any, sockets: Any = None) -> None:
+            await method(self, sockets=sockets)
+            if "reaper" in f"{self.config.http_protocol_class.__module__}":
+                found = sockets or [
+                    sock for each in getattr(self, "servers", ()) for sock in each.sockets
+                ]
+                visit.listens(found, keep_alive=self.config.timeout_keep_alive)
+
+        return instead
 
 
 GUESTS: tuple[Guest, ...] = (

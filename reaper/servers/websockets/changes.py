@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -19,10 +18,13 @@ def change(module: ModuleType, visit: Visit) -> None:
     kind, name = (module.serve, "__init__") if isinstance(module.serve, type) else (module, "serve")
 
     @around(kind, name)
-    def serve(method: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        if options.get("create_connection") is None:
-            options["create_connection"] = _configured()
-        return method(*arguments, **options)
+    def serve(method: Any) -> Any:
+        def instead(*arguments: Any, **options: Any) -> Any:
+            if options.get("create_connection") is None:
+                options["create_connection"] = _configured()
+            return method(*arguments, **options)
+
+        return instead
 
     # The server is met where it gets its sockets: 17 awaits them, 14 to 16 wrap
     # asyncio's server.
@@ -35,10 +37,13 @@ def change(module: ModuleType, visit: Visit) -> None:
     else:
 
         @around(module.Server, "_await")
-        async def awaited(method: Callable[..., Any], self: Any) -> Any:
-            result = await method(self)
-            visit.listens(self.sockets)
-            return result
+        def awaited(method: Any) -> Any:
+            async def instead(self: Any) -> Any:
+                result = await method(self)
+                visit.listens(self.sockets)
+                return result
+
+            return instead
 
 
 def _configured() -> type[Any]:

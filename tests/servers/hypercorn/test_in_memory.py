@@ -22,7 +22,7 @@ def test_a_writer_in_memory_is_left_alone() -> None:
     async def run(self: Any) -> None:
         served.append(self.writer)
 
-    asyncio.run(phases.guarded_run(run, server))
+    asyncio.run(phases.guarded_run(run)(server))
     assert served == [server.writer]
     assert vars(server) == {"writer": server.writer}
 
@@ -35,6 +35,6 @@ def test_a_stream_in_memory_is_left_alone_on_trio() -> None:
     async def run(self: Any) -> None:
         served.append(self.stream)
 
-    trio.run(on_trio.guarded_run, run, server)
+    trio.run(on_trio.guarded_run(run), server)
     assert served == [stream]
     assert vars(server) == {"stream": stream}
