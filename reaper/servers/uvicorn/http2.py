@@ -411,14 +411,10 @@ class Http2(GuardedHttp, ZttpH2Protocol):
         return self.phase() is self._believed()
 
     def _reading(self) -> Phase:
-        frames = self.session.frames
         if self.flow.read_paused:
             return Phase.IN_FLIGHT
-        if frames.in_block:
-            return Phase.HEADERS
-        if self.session.streams:
-            return Phase.IN_FLIGHT
-        return self._between() if not frames.heard else Phase.KEEP_ALIVE
+        phase = self.session.phase()
+        return self._between() if phase is Phase.FIRST_BYTE else phase
 
     def _whole(self) -> bool:
         return True
