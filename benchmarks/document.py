@@ -41,6 +41,7 @@ PROGRAMS = {
         Program("mass", "heart.mass", "The longest pause"),
         Program("journal", "heart.journal_cost", "The journal"),
         Program("exchanges", "servers.exchanges", "An exchange in instructions and system calls"),
+        Program("guarded", "servers.guarded", "A request in instructions, stock and guarded"),
         Program("servers", "servers.run", "A request, ours and other servers'"),
         Program("idle", "servers.idle", "An idle connection, ours and other servers'"),
         Program("streams", "servers.streams", "A quiet event stream, pinged"),

@@ -34,6 +34,13 @@ async def asgi(
     await send({"type": "http.response.body", "body": BODY})
 
 
+def wsgi(environ: Mapping[str, Any], start_response: Callable[..., object]) -> list[bytes]:
+    """For gunicorn's threads."""
+    headers = [("content-type", "text/plain"), ("content-length", str(len(BODY)))]
+    start_response("200 OK", headers)
+    return [BODY]
+
+
 def serve_asyncio(port: int, *, echo: bool) -> None:
     """A Protocol with no parser, no timeout and no limit: what asyncio costs by
     itself.

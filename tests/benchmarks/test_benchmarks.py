@@ -23,7 +23,7 @@ from benchmarks.document import PROGRAMS, measured, page
 from benchmarks.peers import jvm
 from benchmarks.peers import python as peers
 from benchmarks.pipeline import run as pipeline
-from benchmarks.servers import idle, process
+from benchmarks.servers import guarded, idle, process
 from benchmarks.servers import run as servers
 from reaper.pipeline.read.inputs import check
 
@@ -263,7 +263,12 @@ def test_without_its_tool_nothing_is_run_and_that_is_said(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("shutil.which", lambda *words, **more: None)
-    for name, program, tool in (("jvm", jvm, "java"), ("servers", servers, "wrk")):
+    needs: tuple[tuple[str, Any, str], ...] = (
+        ("jvm", jvm, "java"),
+        ("servers", servers, "wrk"),
+        ("guarded", guarded, "valgrind"),
+    )
+    for name, program, tool in needs:
         (tmp_path / f"{name}.json").write_text(json.dumps(program.run("tiny", lambda _: None)))
         assert f"Not measured: {tool} is not installed" in page(tmp_path)
     found = idle.run("tiny", lambda _: None, only=["nginx"])
@@ -291,6 +296,16 @@ def test_each_server_has_a_figure_from_every_round_and_is_compared_with_its_kind
     assert all(len(each["cpu_us"]["samples"]) == 2 for each in found["results"].values())
     assert set(found["ratios"]["uvicorn"]) == {"ours-parked", "guarded"}
     assert process.KINDS["uvicorn"].about in servers.table(found)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    shutil.which("valgrind") is None, reason="needs valgrind (Debian: apt-get install valgrind)"
+)
+def test_the_instructions_of_a_request_are_counted_without_the_start() -> None:
+    _, command, http2 = guarded.PAIRS["uvicorn, httptools, asyncio"]
+    # A start of Python takes a billion.
+    assert 5e4 < guarded.instructions(command, 20, http2=http2) < 5e6
 
 
 def test_what_wrk_prints_is_read_with_its_units_and_errors_are_no_result() -> None:

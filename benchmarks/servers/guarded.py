@@ -1,0 +1,239 @@
+"""What a request costs in machine instructions, in servers that others wrote: stock,
+and guarded.
+
+    python -m benchmarks run guarded          needs valgrind
+
+One client on one connection asks for two bytes, again and again, each time when the
+answer before is whole; everything is at its defaults. The server runs under callgrind,
+which counts, in user mode and in all processes of it, from a request of the warmed-up
+server to the last. The client is a process apart. What the kernel does is not counted.
+`stock, again` is the first server once more: how far that is from 1.00 is the error.
+
+What falls between two requests is counted, too: the ticks of the guard, and the timers
+of the server. A program is some fifty times slower under callgrind, so there are more
+of these to a request than in the world.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from scripts import serving
+
+from ..common import Note, Scale, by_scale, markdown
+from .apps import BODY, PATH
+
+AGAIN = "the first, again (control)"
+PATIENCE = 180.0
+"""Seconds; a server starts slowly under callgrind, beside another one."""
+WARM = 200
+APPS = "benchmarks.servers.apps"
+PYTHON = f"{sys.executable} -m"
+RUN = f"{PYTHON} reaper run --"
+
+Pair = tuple[str, str, bool]
+"""The command of the stock server, that of the guarded one, and whether HTTP/2 is
+spoken.
+"""
+
+
+def _uvicorn(stock: str, guarded: str, loop: str, *, http2: bool = False) -> Pair:
+    command = (
+        f"{PYTHON} uvicorn {APPS}:asgi --port {{port}} --no-access-log --log-level warning "
+        f"--loop {loop} --http"
+    )
+    return f"{command} {stock}", f"{command} reaper.uvicorn:{guarded}", http2
+
+
+def _run(command: str, *, http2: bool = False) -> Pair:
+    return f"{PYTHON} {command}", f"{RUN} {PYTHON} {command}", http2
+
+
+def _gunicorn(worker: str, *, http2: bool = False) -> Pair:
+    clear = "--http-protocols h1,h2 --http2-cleartext prior-knowledge" if http2 else ""
+    application = f"{APPS}:{'wsgi' if 'gthread' in worker else 'asgi'}"
+    return _run(
+        f"gunicorn {application} --no-control-socket {clear} -b 127.0.0.1:{{port}} -k {worker}",
+        http2=http2,
+    )
+
+
+_HYPERCORN = f"hypercorn {APPS}:asgi -b 127.0.0.1:{{port}}"
+PAIRS: dict[str, Pair] = {
+    "uvicorn, httptools, uvloop": _uvicorn("httptools", "HttpTools", "uvloop"),
+    "uvicorn, httptools, asyncio": _uvicorn("httptools", "HttpTools", "asyncio"),
+    "uvicorn, h11, asyncio": _uvicorn("h11", "H11", "asyncio"),
+    "hypercorn": _run(_HYPERCORN),
+    "hypercorn, trio": _run(f"{_HYPERCORN} -k trio"),
+    "gunicorn, asgi": _gunicorn("asgi"),
+    "gunicorn, threads": _gunicorn("gthread --threads 4"),
+    "aiohttp": _run(f"{APPS} aiohttp {{port}}"),
+    "uvicorn, HTTP/2": _uvicorn("zttp --http2", "Http2", "asyncio", http2=True),
+    "hypercorn, HTTP/2": _run(_HYPERCORN, http2=True),
+    "hypercorn, trio, HTTP/2": _run(f"{_HYPERCORN} -k trio", http2=True),
+    "gunicorn, asgi, HTTP/2": _gunicorn("asgi", http2=True),
+    "gunicorn, threads, HTTP/2": _gunicorn("gthread --threads 4", http2=True),
+}
+
+
+def run(scale: Scale = "full", note: Note = lambda _: None) -> dict[str, Any]:
+    """`results[server]` = {"stock": n, "guarded": n}, instructions of a request;
+    {"absent": why} where a tool is missing.
+    """
+    for tool in ("valgrind", "callgrind_control"):
+        if shutil.which(tool) is None:
+            return {"absent": f"{tool} is not installed (Debian: apt-get install valgrind)"}
+    exchanges = by_scale(scale, 100, 400, 1000)
+    return {"results": count(list(PAIRS), exchanges, note), "exchanges": exchanges}
+
+
+def count(
+    names: list[str], exchanges: int, note: Note = lambda _: None
+) -> dict[str, dict[str, int]]:
+    """Instructions of a request of each of *names*, and of the first once more.
+
+    Cost: about half a minute for each server, two at a time.
+    """
+    first = names[0]
+    wanted = [(name, PAIRS[name][each], PAIRS[name][2]) for name in names for each in (0, 1)]
+    wanted += [(first, PAIRS[first][0], PAIRS[first][2])]
+
+    def counted(one: tuple[str, str, bool]) -> int:
+        note(f"counting {one[0]}")
+        return instructions(one[1], exchanges, http2=one[2])
+
+    with ThreadPoolExecutor(2) as pool:
+        *found, again = pool.map(counted, wanted)
+    results = {
+        name: {"stock": found[2 * index], "guarded": found[2 * index + 1]}
+        for index, name in enumerate(names)
+    }
+    return {**results, AGAIN: {"stock": results[first]["stock"], "guarded": again}}
+
+
+def instructions(command: str, exchanges: int, *, http2: bool) -> int:
+    """Machine instructions of one request of the server that *command* starts.
+
+    Raises:
+        RuntimeError: nothing was counted; the message has what the server said.
+    """
+    port = serving.free_port()
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder)
+        counting = (
+            "valgrind --tool=callgrind --instr-atstart=no --trace-children=yes "
+            f"--callgrind-out-file={out}/%p.callgrind {command.format(port=port)}"
+        ).split()
+        environment = {**os.environ, "PYTHONHASHSEED": "0"}
+        with (
+            serving.serving(
+                counting, out / "log", patience=PATIENCE, port=port, environment=environment
+            ) as server,
+            closing(_asks_http2(port) if http2 else _asks(port)) as client,
+        ):
+            client.ask(WARM)
+            _instrument(server.pid, "on")
+            client.ask(exchanges)
+            _instrument(server.pid, "off")
+        totals = [
+            int(found[1])
+            for file in out.glob("*.callgrind")
+            if (found := re.search(r"^totals: (\d+)", file.read_text(), re.MULTILINE))
+        ]
+        if not sum(totals):
+            raise RuntimeError(f"{command}: callgrind counted nothing: {server.said()[-2000:]}")
+        return round(sum(totals) / exchanges)
+
+
+def _instrument(pid: int, how: str) -> None:
+    """Have callgrind count, *how* "on", or no longer, in *pid* and its children."""
+    for each in serving.tree(pid):
+        subprocess.run(
+            ["callgrind_control", f"--instr={how}", str(each)],
+            check=True,
+            capture_output=True,
+            timeout=PATIENCE,
+        )
+
+
+class Client:
+    """One connection on which requests are made, one after the other."""
+
+    def __init__(self, port: int, once: Callable[[socket.socket], None]) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), PATIENCE)
+        self._once = once
+
+    def ask(self, times: int) -> None:
+        """Ask, and read the answer whole, so many *times*."""
+        for _ in range(times):
+            self._once(self._socket)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._socket.close()
+
+
+def _asks(port: int) -> Client:
+    request = f"GET {PATH} HTTP/1.1\r\nhost: x\r\n\r\n".encode()
+
+    def once(connection: socket.socket) -> None:
+        connection.sendall(request)
+        heard = b""
+        # gunicorn's threads send an answer of a known length in chunks, or not.
+        while not (b"\r\n\r\n" in heard and heard.endswith((BODY, b"0\r\n\r\n"))):
+            heard += _read(connection)
+
+    return Client(port, once)
+
+
+def _asks_http2(port: int) -> Client:
+    import h2.config
+    import h2.connection
+    import h2.events
+
+    state = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True))
+    state.initiate_connection()
+    head = [(":method", "GET"), (":path", PATH), (":scheme", "http"), (":authority", "x")]
+
+    def once(connection: socket.socket) -> None:
+        number = state.get_next_available_stream_id()
+        state.send_headers(number, head, end_stream=True)
+        connection.sendall(state.data_to_send())
+        open_ = True
+        while open_:
+            for event in state.receive_data(_read(connection)):
+                if isinstance(event, h2.events.StreamEnded) and event.stream_id == number:
+                    open_ = False
+        if said := state.data_to_send():
+            connection.sendall(said)
+
+    return Client(port, once)
+
+
+def _read(connection: socket.socket) -> bytes:
+    heard = connection.recv(65536)
+    if not heard:
+        raise RuntimeError("the server closed the connection of a client that asks")
+    return heard
+
+
+def table(found: dict[str, Any]) -> str:
+    """A row per server: instructions of a request, stock and guarded, and their
+    ratio.
+    """
+    rows = []
+    for name, each in found["results"].items():
+        stock, guarded = each["stock"], each["guarded"]
+        rows.append([name, f"{stock:,}", f"{guarded:,}", f"{guarded / stock:.3f}x"])
+    return markdown(["", "stock", "guarded", "guarded / stock"], rows)
