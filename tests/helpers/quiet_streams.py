@@ -1,6 +1,6 @@
 """Applications whose streams pause, as their request says: for ASGI on either loop, and
-aiohttp. Those of `/gzip` say that they are encoded, and those of `/length` how long
-they are (ASGI only).
+aiohttp. Those of `/gzip` say that they are encoded, those of `/length` how long they
+are, and those of `/trailers` end with a trailer (ASGI only).
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from typing import Any
 import anyio
 from aiohttp import web
 
+TRAILER = (b"checked", b"yes")
+"""What those of `/trailers` end with."""
 PLAN = "plan"
 """The name in the query: a list of pieces in hexadecimal, and of pauses in seconds."""
 
@@ -39,25 +41,37 @@ async def application(scope: Any, receive: Any, send: Any) -> None:
     if scope["path"] == "/gzip":
         headers.append((b"content-encoding", b"gzip"))
     if scope["path"] == "/length":
-        length = sum(len(step) for step in plan if isinstance(step, bytes))
-        headers.append((b"content-length", b"%d" % length))
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
+        headers.append((b"content-length", b"%d" % length_of(plan)))
+    trails = scope["path"] == "/trailers"
+    begin = {"type": "http.response.start", "status": 200, "headers": headers}
+    await send({**begin, "trailers": True} if trails else begin)
     for step in plan:
         if isinstance(step, bytes):
             await send({"type": "http.response.body", "body": step, "more_body": True})
         else:
             await anyio.sleep(step)
     await send({"type": "http.response.body", "body": b"", "more_body": False})
+    if trails:
+        await send({"type": "http.response.trailers", "headers": [TRAILER]})
+
+
+def length_of(plan: list[bytes | float]) -> int:
+    """How many bytes a response to *plan* has."""
+    return sum(len(step) for step in plan if isinstance(step, bytes))
 
 
 async def handler(request: web.Request) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     if request.path == "/gzip":
         response.headers["Content-Encoding"] = "gzip"
+    plan = plan_of(request.query[PLAN])
+    if request.path == "/length":
+        response.content_length = length_of(plan)
     await response.prepare(request)
-    for step in plan_of(request.query[PLAN]):
+    for step in plan:
         if isinstance(step, bytes):
-            await response.write(step)
+            if request.method != "HEAD":  # aiohttp would send it
+                await response.write(step)
         else:
             await anyio.sleep(step)
     return response

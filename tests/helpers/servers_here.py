@@ -159,9 +159,18 @@ SERVERS_HERE = ["HttpTools", "H11", "ASGIWorker", "hypercorn", "hypercorn on tri
 """The servers that run in a thread of the test's process."""
 
 
+CLEAR = {"http_protocols": "h1,h2", "http2_cleartext": "prior-knowledge"}
+"""The settings with which gunicorn speaks HTTP/2 without TLS, too."""
+
+
 @contextmanager
 def server_here(
-    kind: str, log: Path, application: Any, app: web.Application, settings: dict[str, str]
+    kind: str,
+    log: Path,
+    application: Any,
+    app: web.Application,
+    settings: dict[str, str],
+    **options: str,
 ) -> Iterator[Here]:
     """The server *kind*, one of `SERVERS_HERE`, in a thread, until the end of the
     block.
@@ -171,6 +180,7 @@ def server_here(
         application: For all but aiohttp.
         app: For aiohttp.
         settings: The variables REAPER_*, without that prefix.
+        options: Of gunicorn, if it is that.
     """
     config = ReaperConfig.load(
         environ={f"REAPER_{name}": value for name, value in settings.items()}
@@ -186,7 +196,7 @@ def server_here(
             flavour = "trio" if kind.endswith("trio") else "asyncio"
             made = hypercorn_here(flavour, log, application, settings)
         elif kind == "ASGIWorker":
-            made = asgi_worker_here(log, application, settings)
+            made = asgi_worker_here(log, application, settings, **options)
         elif kind == "aiohttp":
             made = aiohttp_here(app, log, config)
         else:
@@ -195,12 +205,14 @@ def server_here(
 
 
 @contextmanager
-def asgi_worker_here(log: Path, application: Any, settings: dict[str, str]) -> Iterator[Here]:
+def asgi_worker_here(
+    log: Path, application: Any, settings: dict[str, str], **options: str
+) -> Iterator[Here]:
     """gunicorn's ASGI worker in a thread, as `server_here` has it."""
     with (
         configured(settings),
         logged(log),
-        worker(reaper.gunicorn.ASGIWorker, application) as running,
+        worker(reaper.gunicorn.ASGIWorker, application, **options) as running,
         pytest.MonkeyPatch.context() as patch,
     ):
         patch.setattr(logging.getLogger("gunicorn.error"), "propagate", True)

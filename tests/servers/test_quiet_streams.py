@@ -9,23 +9,22 @@ import logging
 import os
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from aiohttp import web
 from h2.config import H2Configuration
 from h2.connection import H2Connection
-from h2.events import DataReceived, StreamEnded
+from h2.events import DataReceived, StreamEnded, TrailersReceived
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import reaper
-import reaper.uvicorn
-from reaper.config import ReaperConfig
 from reaper.policy.boundaries import EVENTS, MARK
 from tests.helpers import quiet_streams
 from tests.helpers.event_streams import events, pieces
-from tests.helpers.quiet_streams import query_of
-from tests.helpers.servers_here import SERVERS_HERE, server_here, uvicorn_here
+from tests.helpers.quiet_streams import TRAILER, query_of
+from tests.helpers.servers_here import CLEAR, SERVERS_HERE, server_here
 
 pytestmark = pytest.mark.slow
 
@@ -34,6 +33,8 @@ PING = EVENTS.ping
 PINGS = rb"(:\n\n)+"
 LAZY = ("ASGIWorker",)
 """The servers that send the headers of a response with its first bytes."""
+OVER_HTTP2 = ("hypercorn", "hypercorn on trio")
+"""The servers that speak HTTP/2 on the port of HTTP/1."""
 
 
 async def pieces_of(
@@ -62,30 +63,46 @@ async def heard(address: tuple[str, int], plan: list[bytes | float], path: str =
     return b"".join(await pieces_of(address, plan, path))
 
 
-async def heard_over_http2(address: tuple[str, int], plan: list[bytes | float]) -> bytes:
+class Answer(NamedTuple):
+    """What HTTP/2 has brought."""
+
+    body: bytes
+    trailers: list[tuple[bytes, bytes]]
+
+
+async def heard_over_http2(
+    address: tuple[str, int], plan: list[bytes | float], path: str = "/", method: str = "GET"
+) -> Answer:
     """The same by HTTP/2."""
     reader, writer = await asyncio.open_connection(*address[:2])
-    connection = H2Connection(H2Configuration(client_side=True))
+    connection = H2Connection(H2Configuration(client_side=True, header_encoding=False))
     connection.initiate_connection()
-    path = f"/?{query_of(plan)}"
-    names = {":method": "GET", ":path": path, ":scheme": "http", ":authority": "x"}
+    names = {":method": method, ":path": f"{path}?{query_of(plan)}", ":scheme": "http"}
+    names |= {":authority": "x", "te": "trailers"}
     connection.send_headers(1, list(names.items()), end_stream=True)
     writer.write(connection.data_to_send())
-    body, ended = b"", False
+    body, trailers, ended = b"", [], False
     while not ended and (data := await reader.read(65536)):
         for event in connection.receive_data(data):
             if isinstance(event, DataReceived):
                 body += event.data
+                connection.acknowledge_received_data(event.flow_controlled_length, 1)
+            elif isinstance(event, TrailersReceived):
+                trailers = [(bytes(name), bytes(value)) for name, value in event.headers]
             ended = ended or isinstance(event, StreamEnded)
         writer.write(connection.data_to_send())
     writer.close()
     assert ended
-    return body
+    return Answer(body, trailers)
 
 
 PLAN: list[bytes | float] = [EVENT, 2.2, b"data: ", 2.2, b"2\n\n"]
 PAUSED = re.escape(EVENT) + PINGS + rb"data: 2\n\n"
 GIVEN = {"TIMEOUTS_STREAM_PING": "1s", "TICK": "100ms"}
+
+
+async def body_over_http2(address: tuple[str, int], plan: list[bytes | float]) -> bytes:
+    return (await heard_over_http2(address, plan)).body
 
 
 @pytest.mark.parametrize("kind", SERVERS_HERE)
@@ -96,7 +113,7 @@ def test_each_server_pings_between_two_events_and_nowhere_else(kind: str, tmp_pa
                 heard(address, PLAN),
                 heard(address, [2.2, EVENT]),
                 heard(address, [EVENT, 2.2, EVENT], "/gzip"),
-                *([heard_over_http2(address, PLAN)] if "hypercorn" in kind else []),
+                *([body_over_http2(address, PLAN)] if kind in OVER_HTTP2 else []),
             )
         )
 
@@ -110,11 +127,13 @@ def test_each_server_pings_between_two_events_and_nowhere_else(kind: str, tmp_pa
     assert gzip == EVENT * 2
 
 
-def test_uvicorn_pings_a_stream_of_http2(tmp_path: Path) -> None:
-    config = ReaperConfig.load(environ={f"REAPER_{name}": said for name, said in GIVEN.items()})
-    protocol, app = reaper.uvicorn.Http2, quiet_streams.application
-    with uvicorn_here(protocol, tmp_path / "log", app, config) as here:
-        assert re.fullmatch(PAUSED, asyncio.run(heard_over_http2(here.address, PLAN)))
+@pytest.mark.parametrize("kind", ["Http2", "ASGIWorker"])
+def test_a_stream_of_http2_is_pinged_where_that_is_another_server(
+    kind: str, tmp_path: Path
+) -> None:
+    made, app, log = quiet_streams.for_aiohttp(), quiet_streams.application, tmp_path / "log"
+    with server_here(kind, log, app, made, GIVEN, **CLEAR) as here:
+        assert re.fullmatch(PAUSED, asyncio.run(body_over_http2(here.address, PLAN)))
 
 
 async def goodbye(request: web.Request) -> web.StreamResponse:
@@ -159,16 +178,24 @@ def test_a_stream_of_aiohttp_is_told_at_its_age_and_ended_if_it_goes_on(
 
 DRAWN = st.lists(st.tuples(pieces(), st.integers(0, 1 << 14)), min_size=50, max_size=50)
 CHUNKINGS = int(os.environ.get("CHUNKINGS", "100"))
-"""How many random streams are asked for, rounded up to fifties."""
+"""How many random streams each server is asked for, rounded up to fifties. The first
+fifty are the simplest there are, and nothing pauses in them.
+"""
+KINDS = [
+    *(("HttpTools", 1), ("hypercorn", 1), ("ASGIWorker", 1), ("aiohttp", 1)),
+    *(("Http2", 2), ("hypercorn", 2), ("hypercorn on trio", 2), ("ASGIWorker", 2)),
+]
+"""The servers, and the HTTP that they are asked by."""
+WAYS = ["/", "/gzip", "/length", "HEAD", "/trailers"]
+"""What each fifth of the streams goes to; by HTTP/1 the last is as the first."""
 
 
-@pytest.mark.parametrize("kind", ["HttpTools", "Http2"])
+@pytest.mark.parametrize(("kind", "spoken"), KINDS)
 def test_what_arrives_less_our_comments_is_what_the_application_has_sent(
-    kind: str, tmp_path: Path
+    kind: str, spoken: int, tmp_path: Path
 ) -> None:
-    """Fifty streams at a time; the bits of a number say after which piece one pauses.
-    By HTTP/1, a quarter each goes to a response that is plain, encoded, of a length,
-    and to HEAD.
+    """Fifty streams at a time; the bits of a number say after which piece each
+    pauses.
     """
     made = quiet_streams.for_aiohttp()
     given_here = {"TIMEOUTS_STREAM_PING": "100ms", "TICK": "25ms"}
@@ -179,23 +206,21 @@ def test_what_arrives_less_our_comments_is_what_the_application_has_sent(
         plan: list[bytes | float] = []
         for at, part in enumerate(parts):
             plan += [part, 0.15] if pauses >> at & 1 else [part]
-        whole = b"".join(parts)
-        if kind == "Http2":
-            body = await heard_over_http2(address, plan)
-            assert events(body) == events(whole)
-            pinged += len(body) > len(whole)
-        elif way := number % 4:
-            path, method = ("/gzip", "/length", "/")[way - 1], "HEAD" if way == 3 else "GET"
-            body = b"".join(await pieces_of(address, plan, path, method))
-            assert body == (b"" if way == 3 else whole)
+        whole, way = b"".join(parts), WAYS[number % len(WAYS)]
+        path, method = ("/", "HEAD") if way == "HEAD" else (way, "GET")
+        if spoken == 2:
+            body, trailers = await heard_over_http2(address, plan, path, method)
+            assert trailers == ([TRAILER] if way == "/trailers" else [])
         else:
-            chunks = await pieces_of(address, plan)
-            assert events(b"".join(chunks)) == events(whole)
-            if PING not in parts:
-                early = bool(chunks) and chunks[0] == PING
-                theirs = b"".join(chunk for chunk in chunks if chunk != PING)
-                assert theirs == (whole.removeprefix(MARK) if early else whole)
-                pinged += chunks.count(PING)
+            path = "/" if way == "/trailers" else path
+            body = b"".join(await pieces_of(address, plan, path, method))
+        if way in ("/gzip", "/length", "HEAD"):
+            assert body == (b"" if way == "HEAD" else whole)
+            return
+        assert events(body) == events(whole)
+        theirs = whole.removeprefix(MARK) if body.startswith(PING) else whole
+        assert body.replace(PING, b"") == theirs.replace(PING, b"")
+        pinged += len(body) > len(theirs)
 
     @settings(
         max_examples=-(-CHUNKINGS // 50),
@@ -206,13 +231,17 @@ def test_what_arrives_less_our_comments_is_what_the_application_has_sent(
     @given(DRAWN)
     def asked(drawn: list[tuple[list[bytes], int]]) -> None:
         async def ask() -> None:
+            plans = [([EVENT] * 4, 0b111), *drawn]  # of the others none may be at a boundary
             await asyncio.gather(
-                *(one(here.address, number, *each) for number, each in enumerate(drawn))
+                *(one(here.address, number, *each) for number, each in enumerate(plans))
             )
 
         asyncio.run(ask())
 
     log, app = tmp_path / "log", quiet_streams.application
-    with server_here(kind, log, app, made, given_here) as here:
+    more = CLEAR if spoken == 2 else {}
+    with server_here(kind, log, app, made, given_here, **more) as here:
+        # A server that begins draws random numbers, which Hypothesis takes for ours.
+        asyncio.run(one(here.address, 0, [EVENT], 0))
         asked()
     assert pinged
