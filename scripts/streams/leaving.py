@@ -14,7 +14,7 @@ import struct
 import sys
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -118,6 +118,28 @@ class Readers:
                 if f"{key[0]}-{WAYS.index(key[1])}" in ended:
                     handlers.setdefault(key, now)
         return {key: Left(connections.get(key), handlers.get(key)) for key in ports}
+
+
+def cut_after(folder: Path, proxy: str, patience: float) -> float | None:
+    """Seconds after which *proxy*, with its own read timeout, cuts a stream that is
+    silent; None: not within *patience*. Nothing is guarded.
+    """
+    backend, port = free_port(), free_port()
+    command = [sys.executable, *SERVER.split(), "--port", str(backend)]
+    words = command_of(proxy, folder, port, backend, "", most=10)
+    with (
+        serving(command, folder / "server.log", port=backend),
+        serving(words, folder / "proxy.log", port=port),
+        _come("127.0.0.1", port) as reader,
+    ):
+        _ask(reader, "/quiet/3600")
+        began = time.monotonic()
+        reader.settimeout(patience)
+        with suppress(TimeoutError, ConnectionError):
+            while reader.recv(1000):
+                pass
+        waited = time.monotonic() - began
+        return waited if waited < patience else None
 
 
 def _come(host: str, port: int) -> socket.socket:

@@ -1,14 +1,17 @@
-"""nginx and HAProxy in front of a server, with a read timeout of so many seconds."""
+"""nginx and HAProxy in front of a server, with a read timeout of so many seconds, or
+with their own.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 from ..tools import nginx, tool
 
 NGINX = """
-    proxy_read_timeout {read}; proxy_http_version 1.1; proxy_set_header Connection "";
+    {reads} proxy_http_version 1.1; proxy_set_header Connection "";
     server {{ listen {host}:{port} backlog=4096; location / {{
         proxy_pass http://127.0.0.1:{backend}; }} }}
 """
@@ -17,9 +20,7 @@ global
     maxconn {most}
 defaults
     mode http
-    timeout connect 5s
-    timeout client {read}
-    timeout server {read}
+    {reads}
 frontend f
     bind {host}:{port} backlog 4096
     default_backend b
@@ -28,14 +29,31 @@ backend b
 """
 
 
+SHIPPED = Path("/etc/haproxy/haproxy.cfg")
+"""HAProxy has no read timeout of its own; those that Debian's package comes with are
+here.
+"""
+
+
 def _nginx(folder: Path, most: int, given: dict[str, str | int]) -> list[str]:
-    return nginx(folder, NGINX.format(**given), most=3 * most + 100)
+    reads = f"proxy_read_timeout {given['read']};" if given["read"] else ""
+    return nginx(folder, NGINX.format(**given, reads=reads), most=3 * most + 100)
 
 
 def _haproxy(folder: Path, most: int, given: dict[str, str | int]) -> list[str]:
-    config = folder / "haproxy.cfg"
-    config.write_text(HAPROXY.format(**given, most=2 * most + 50))
-    return [tool("haproxy"), "-f", str(config)]
+    program, config = tool("haproxy"), folder / "haproxy.cfg"
+    reads = ["timeout connect 5s", *(f"timeout {side} {given['read']}" for side in SIDES)]
+    if not given["read"]:
+        shipped = SHIPPED.read_text(encoding="utf-8")
+        reads = re.findall(
+            rf"^[ \t]+(timeout\s+(?:connect|{'|'.join(SIDES)})\s.*)$", shipped, re.MULTILINE
+        )
+    text = HAPROXY.format(**given, reads="\n    ".join(reads), most=2 * most + 50)
+    config.write_text(text)
+    return [program, "-f", str(config)]
+
+
+SIDES = ("client", "server")
 
 
 _COMMANDS: dict[str, Callable[[Path, int, dict[str, str | int]], list[str]]] = {
@@ -60,7 +78,8 @@ def command_of(
 
     Args:
         folder: Its files are written there.
-        read: Its read timeout, in its own words, which are the same for both: `3s`.
+        read: Its read timeout, in its own words, which are the same for both: `3s`;
+            empty: as it comes.
         most: The most clients it has at a time.
     Raises:
         Missing: it is not installed.

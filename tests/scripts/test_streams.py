@@ -125,18 +125,22 @@ def test_the_table_stands_between_the_marks_of_the_page(
     monkeypatch.setattr(command, "PAGE", page)
     cells = {(proxy, way): Left(1.0, 1.0) for proxy in PROXIES for way in WAYS}
     about = {"date": "today", "cpus": 2, "python": "3.11", "commit": "0123456789abcdef"}
-    command.document(about, {"stock": cells})
+    command.document(about, {"stock": cells}, {"nginx": 60.04, "HAProxy": None})
     said = page.read_text()
     assert "| HAProxy | vanishes | 1.0 s |" in said
+    assert "after: nginx 60.0 s, HAProxy not within 120.0 s." in said
     assert (said[:7], "old" in said, said[-6:]) == ("before\n", False, "after\n")
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("read", ["3s", ""])
 @pytest.mark.parametrize("proxy", PROXIES)
-def test_each_proxy_starts_with_what_is_written_for_it(proxy: str, tmp_path: Path) -> None:
+def test_each_proxy_starts_with_what_is_written_for_it(
+    proxy: str, read: str, tmp_path: Path
+) -> None:
     installed(proxy.lower())
     port = free_port()
-    words = command_of(proxy, tmp_path, port, free_port(), "3s", most=10)
+    words = command_of(proxy, tmp_path, port, free_port(), read, most=10)
     with (
         serving(words, tmp_path / "log", port=port) as server,
         socket.create_connection(server.address, timeout=20) as client,
