@@ -12,10 +12,24 @@ def write(page: Path, begin: str, end: str, text: str) -> None:
     Raises:
         SystemExit: the page lacks one of them.
     """
+    before, _, after = _parts(page, begin, end)
+    inner = text.strip("\n")
+    page.write_text(f"{before}{begin}\n\n{inner}\n\n{end}{after}", encoding="utf-8")
+
+
+def read(page: Path, begin: str, end: str) -> str:
+    """What stands between the marks *begin* and *end* of *page*.
+
+    Raises:
+        SystemExit: the page lacks one of them.
+    """
+    return _parts(page, begin, end)[1].strip("\n")
+
+
+def _parts(page: Path, begin: str, end: str) -> tuple[str, str, str]:
     before, begins, rest = page.read_text(encoding="utf-8").partition(begin)
-    _, ends, after = rest.partition(end)
+    inner, ends, after = rest.partition(end)
     for found, mark in ((begins, begin), (ends, end)):
         if not found:
             raise SystemExit(f"{page} lacks the mark {mark}")
-    inner = text.strip("\n")
-    page.write_text(f"{before}{begin}\n\n{inner}\n\n{end}{after}", encoding="utf-8")
+    return before, inner, after

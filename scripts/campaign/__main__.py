@@ -41,7 +41,10 @@ def main() -> int:
     parser.add_argument("--interop", action="store_true", help="those with tools that others wrote")
     parser.add_argument("--out", type=Path, default=ROOT / "out" / "campaign")
     parser.add_argument(
-        "--document", action="store_true", help="write the figures into docs/reliability.md as well"
+        "--document",
+        action="store_true",
+        help="write the figures into docs/reliability.md as well; with --only those of these trials, "
+        "beside what the others have there",
     )
     options = parser.parse_args()
     chosen = [
@@ -57,6 +60,7 @@ def main() -> int:
     hear_interrupts()
     total = sum(trial.share for trial in chosen) or 1.0
     report: dict[str, Any] = {"about": machine(), "minutes": options.minutes, "trials": []}
+    report["only"] = options.only or ""
     options.out.mkdir(parents=True, exist_ok=True)
     try:
         for trial in chosen:
@@ -110,25 +114,38 @@ def tried(trial: Trial, seconds: float, out: Path) -> dict[str, Any]:
 
 
 def document(report: dict[str, Any]) -> None:
-    """Put the figures of *report* between the marks in docs/reliability.md."""
-    known = report["about"]
-    command = f"`python -m scripts.campaign --minutes {report['minutes']:g}`"
+    """Put the figures of *report* between the marks in docs/reliability.md. A report of
+    a few trials replaces their rows, and leaves the others.
+    """
+    known, only = report["about"], report.get("only", "")
+    words = f"--only '{only}' " if only else ""
+    command = f"`python -m scripts.campaign {words}--minutes {report['minutes']:g}`"
     taken = f"{known['date']}, {known['cpus']} cores, {known['python']}"
-    lines = [
-        f"{command}, commit {known['commit'][:12]}, {taken}.",
-        "",
-        "| trial | verdict | what was seen | what it cannot see |",
-        "|---|---|---|---|",
-    ]
-    for trial in report["trials"]:
-        pairs = [
-            (name, f"{value:,}" if type(value) is int else value)
-            for name, value in trial["figures"].items()
-        ]
-        seen = "; ".join(f"{name}: {value}" for name, value in pairs)
-        verdict = "pass" if trial["passed"] else f"**FAIL**: {'; '.join(trial['failures'][:3])}"
-        lines.append(f"| {trial['name']} | {verdict} | {seen} | {trial['unseen']} |")
+    heads = [f"{command}, commit {known['commit'][:12]}, {taken}."]
+    found = {trial["name"]: row_of(trial) for trial in report["trials"]}
+    if only:
+        before = marked.read(PAGE, BEGIN, END).splitlines()
+        same = heads[0].partition("--minutes")[0]
+        heads = [each for each in before if each.startswith("`") and not each.startswith(same)]
+        heads += [f"{command}, commit {known['commit'][:12]}, {taken}: these trials."]
+        rows = [each for each in before if each.startswith("| ")][1:]
+        found = {each.split(" | ")[0].removeprefix("| "): each for each in rows} | found
+    lines = ["  \n".join(heads), "", *TABLE, *found.values()]
     marked.write(PAGE, BEGIN, END, "\n".join(lines))
+
+
+TABLE = ("| trial | verdict | what was seen | what it cannot see |", "|---|---|---|---|")
+
+
+def row_of(trial: dict[str, Any]) -> str:
+    """The row of *trial* in the page."""
+    pairs = [
+        (name, f"{value:,}" if type(value) is int else value)
+        for name, value in trial["figures"].items()
+    ]
+    seen = "; ".join(f"{name}: {value}" for name, value in pairs)
+    verdict = "pass" if trial["passed"] else f"**FAIL**: {'; '.join(trial['failures'][:3])}"
+    return f"| {trial['name']} | {verdict} | {seen} | {trial['unseen']} |"
 
 
 if __name__ == "__main__":

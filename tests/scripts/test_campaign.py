@@ -104,6 +104,31 @@ def test_the_page_has_the_figures_of_the_report(
     assert (said[:7], "old" in said, said[-6:]) == ("before\n", False, "after\n")
 
 
+def test_a_run_of_a_few_trials_leaves_the_rows_of_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = tmp_path / "reliability.md"
+    page.write_text(f"{campaign.BEGIN}\nold\n{campaign.END}\n")
+    monkeypatch.setattr(campaign, "PAGE", page)
+
+    def documented(commit: str, only: str, **asked: int) -> None:
+        trials = [
+            {"name": name, "figures": {"asked": each}, "passed": True, "unseen": "the rest"}
+            for name, each in asked.items()
+        ]
+        about = {"commit": commit, "date": "today", "cpus": 2, "python": "3.11"}
+        campaign.document({"about": about, "minutes": 5.0, "only": only, "trials": trials})
+
+    documented("a" * 40, "", pause=1, reload=1)
+    documented("b" * 40, "reload,quiet", reload=2, quiet=2)
+    documented("c" * 40, "reload,quiet", reload=3, quiet=3)
+    said = page.read_text()
+    rows = re.findall(r"^\| (\w+) \| pass \| asked: (\d)", said, re.MULTILINE)
+    assert rows == [("pause", "1"), ("reload", "3"), ("quiet", "3")]
+    assert re.findall(r"commit (\w)", said) == ["a", "c"]
+    assert said.count("| trial |") == 1
+
+
 def test_a_trial_that_cannot_be_tried_here_is_counted_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

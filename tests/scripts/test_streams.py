@@ -4,6 +4,7 @@ window.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import subprocess
@@ -11,17 +12,21 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from scripts.campaign import trouble
 from scripts.campaign.trouble import BINS, OFF, histogram, off
 from scripts.serving import free_port, serving
+from scripts.stops import trial as stops
 from scripts.stops.trial import kept_waiting
 from scripts.streams import __main__ as command
 from scripts.streams.leaving import WAYS, Left
 from scripts.streams.proxies import PROXIES, command_of
 from scripts.streams.readers import LAST_CHUNK, Reader, come, listen
 from scripts.streams.words import FIRST, LAST, PING
+from scripts.tools import Missing
 from tests.helpers.server_process import installed
 
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -84,6 +89,41 @@ def test_ends_are_off_by_how_much_one_is_later_than_another_beside_its_turn() ->
     assert (histogram(late, 5.0)[0], histogram(late, 5.0)[-1]) == (260, 140)
     for wrong in ([100.0] * 1000, [100 + each / 400 for each in range(1000)]):
         assert off(wrong, 5.0) > 5 * OFF - 0.1
+
+
+@pytest.mark.parametrize(
+    ("late", "kept", "verdict"),
+    [
+        (0.0, 4.0, "even"),  # whatever the machine did
+        (2.0, 0.0, "not even"),
+        (2.0, 1.6, "not judged"),
+    ],
+)
+def test_ends_that_are_off_are_not_judged_if_the_machine_kept_the_server_waiting(
+    late: float, kept: float, verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[str] = []
+
+    def spread(folder: Path, name: str, streams: int, window: float) -> stops.Seen:
+        tried.append(name)
+        ends = [max(number / streams * window, late) for number in range(streams)]
+        whole = stops.LAST_CHUNK
+        return stops.Seen(
+            streams=[stops.Heard(stops.STREAMS, whole, ended=each) for each in ends], kept=kept
+        )
+
+    monkeypatch.setattr(trouble, "_spread", spread)
+    given = trouble.Round(Any, [], tmp_path, time.monotonic() + 1000, trouble.Outcome())  # type: ignore[arg-type]
+    if verdict == "not judged":
+        with pytest.raises(Missing):
+            asyncio.run(trouble.spread(given, 100, 5.0))
+        assert len(tried) == trouble.TRIES * len(stops.COMMANDS)
+    else:
+        asyncio.run(trouble.spread(given, 100, 5.0))
+        assert (sorted(tried), len(given.outcome.failures)) == (
+            sorted(stops.COMMANDS),
+            0 if verdict == "even" else len(stops.COMMANDS),
+        )
 
 
 SPIN = "import time; until = time.monotonic() + 1\nwhile time.monotonic() < until: pass"
