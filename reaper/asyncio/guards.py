@@ -10,7 +10,8 @@ look, from whose turn it is (the server says that) and when bytes last moved (th
 says that). The limit of that phase is in force, counted from where this table says:
 
     phase         what the guard knows                     counted from
-    WRITE         bytes are queued for the peer to take    the last that it took
+    WRITE         bytes are queued for the peer to take    the last that it took, as far
+                                                           back as the kernel is sure
     IN_FLIGHT     the server works on a request            never due
     BODY          the server waits for more of a request   the last byte that came, or
                                                            `100 Continue` if that was
@@ -163,6 +164,7 @@ class Guard(Watched):
     __slots__ = (
         "_counted",
         "_every",
+        "_held_up",
         "_leave_at",
         "_over",
         "_phase",
@@ -185,6 +187,7 @@ class Guard(Watched):
         self._phase = Phase.FIRST_BYTE
         self._since = 0.0  # when HEADERS or WRITE began, or the peer last took something
         self._counted = 0  # what the peer had acknowledged when its request was seen to have begun
+        self._held_up = 0.0  # what `TcpInfo.held_up` was when nothing waited for the peer
         self._progress: transports.Progress | None = None
         self._leave_at: float | None = None  # once it is too old
         self._over = False  # whether the last look found the limit of its phase over
@@ -295,10 +298,15 @@ class Guard(Watched):
             if phase is Phase.HEADERS and info is not None:
                 # The first byte of a head came no later than its last.
                 self._since -= max(info.received_ago - stalled - STAMP, 0.0)
+            elif phase is Phase.WRITE and info is not None:
+                nothing = info.took_nothing_for(self._held_up)
+                self._since -= max(nothing - stalled - STAMP, 0.0)
             self._counted = 0 if info is None else info.acknowledged
             self._progress = transports.Progress(transport) if phase is Phase.WRITE else None
             if phase is Phase.WRITE:
                 self._reaper.sweep.add(self)
+        if phase is not Phase.WRITE and info is not None:
+            self._held_up = info.held_up
         limit = self._rules.limits.get(phase)
         if limit is None or phase is Phase.IN_FLIGHT:
             return None

@@ -113,6 +113,14 @@ class TcpInfo(NamedTuple):
     """How far from that it usually is, seconds."""
     unsent: int = 0
     """Bytes that were written and not sent yet: the peer's window may be full."""
+    patience: float = 0.0
+    """Seconds after which data that is not acknowledged is sent again."""
+    resent: int = 0
+    """Segments that were ever sent again."""
+    held_up: float = 0.0
+    """Seconds, all in all, in which nothing could be sent because the peer made no
+    room.
+    """
 
     @property
     def silence(self) -> float:
@@ -125,6 +133,19 @@ class TcpInfo(NamedTuple):
         one packet was lost.
         """
         return self.unanswered > 1
+
+    def took_nothing_for(self, held_up: float) -> float:
+        """Seconds for which the peer has surely taken nothing of what waits for it.
+
+        Args:
+            held_up: What this field was when nothing waited for the peer.
+        """
+        # What it took last it took when it acknowledged the last that was sent: soon
+        # after that, or it would have been sent again.
+        since_taken = self.acked_ago
+        if not self.resent and not self.on_its_way:
+            since_taken = max(since_taken, self.sent_ago - self.patience)
+        return min(self.held_up - held_up, since_taken)
 
     def gone(self, after: float) -> bool:
         """Whether the peer has owed an answer for *after* seconds, and none can be on
@@ -142,10 +163,10 @@ class TcpInfo(NamedTuple):
         return not self.on_its_way or early <= self.sent_ago <= late or waited >= late - early
 
 
-_TCP_INFO = struct.Struct("=xxBB20xI16xIIII8xII44xQQ8xI")
-"""linux/tcp.h: retransmits, probes, unacked; ms since data was sent, an acknowledgement
-sent, data and one received; rtt and rttvar in us; bytes_acked, bytes_received,
-notsent_bytes.
+_TCP_INFO = struct.Struct("=xxBB4xI12xI16xIIII8xII24xI16xQQ8xI28xQ")
+"""linux/tcp.h: retransmits, probes, rto in us, unacked; ms since data was sent, an
+acknowledgement sent, data and one received; rtt and rttvar in us; total_retrans,
+bytes_acked, bytes_received, notsent_bytes, rwnd_limited in us.
 """
 
 
@@ -157,7 +178,8 @@ def tcp_info(connected: Any) -> TcpInfo | None:
         found = _TCP_INFO.unpack(connected.getsockopt(socket.IPPROTO_TCP, TCP_INFO, _TCP_INFO.size))
     except (OSError, struct.error):
         return None
-    resent, probes, unacked, sent, _, received, acked, trip, varies, taken, came, unsent = found
+    resent, probes, rto, unacked, sent, _, received, acked, trip, varies, *counts = found
+    total, taken, came, unsent, held_up = counts
     return TcpInfo(
         sent / 1e3,
         received / 1e3,
@@ -169,6 +191,9 @@ def tcp_info(connected: Any) -> TcpInfo | None:
         trip / 1e6,
         varies / 1e6,
         unsent,
+        rto / 1e6,
+        total,
+        held_up / 1e6,
     )
 
 

@@ -41,13 +41,12 @@ class Named:
 
 
 OUTSIDE = (
-    *("hypercorn", "hypercorn, trio", "gunicorn, asgi", "gunicorn, threads"),
+    *("hypercorn", "gunicorn, asgi", "gunicorn, threads"),
     *("aiohttp, `reaper run`", "aiohttp, `run_app`", "sanic", "tornado", "daphne"),
 )
 """The guests whose guard asks the server which phase of HTTP it is in."""
 
 HYPERCORN_H2 = ("hypercorn, HTTP/2", "hypercorn, trio, HTTP/2")
-GUNICORN_H2 = ("gunicorn, asgi, HTTP/2", "gunicorn, threads, HTTP/2")
 DRIPPED_HEADS = (
     "drips a head that never ends",
     "drips its second head, which never ends",
@@ -69,24 +68,10 @@ NAMED: tuple[Named, ...] = (
         late=True,
     ),
     Named(
-        (*OUTSIDE, *HYPERCORN_H2, *GUNICORN_H2),
-        ("takes nothing of 7 MB", "HTTP/2: takes nothing from the kernel"),
-        "what the server writes into a full socket counts as activity once: up to one limit late",
-        late=True,
-        sometimes=True,
-    ),
-    Named(
         ("hypercorn", "hypercorn, trio"),
         ("half-closes, and has never asked", "half-closes after an answer"),
         "it can ask for nothing any more, so hypercorn's tasks end at once, and it with them; stock"
         " hypercorn keeps it for its keep-alive",
-        sometimes=True,
-    ),
-    Named(
-        HYPERCORN_H2,
-        ("HTTP/2: sends half a preface",),
-        "its bytes begin a request of HTTP/1 for hypercorn: up to one limit late",
-        late=True,
         sometimes=True,
     ),
     Named(

@@ -479,6 +479,29 @@ async def test_half_a_head_is_counted_from_its_byte_and_not_from_the_look_that_f
         writer.close()
 
 
+async def test_deafness_is_counted_from_its_beginning_and_not_from_the_look_that_finds_it() -> None:
+    given = {"timeouts.first_byte": "800ms", "timeouts.write": "1h"}
+
+    class Answers(Echo):
+        def data_received(self, data: bytes) -> None:
+            self.transport.write(bytes(8_000_000))
+
+    def factory(r: AsyncioReaper) -> Callable[[], Any]:
+        return polled.guard(Answers, lambda transport: Phase.KEEP_ALIVE, reaper=r)
+
+    config = ReaperConfig.load(environ={}, overrides=given)
+    async with serving(factory, config) as (r, address):
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.setblocking(False)
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(client, address)
+            await loop.sock_sendall(client, b"x")
+            asked = r.driver.now()
+            await eventually(lambda: any("write" in one._reason() for one in guards_of(r)))
+            assert asked <= guards_of(r)[0]._since < asked + 0.4
+
+
 async def test_after_an_answer_that_was_taken_slowly_the_keep_alive_is_in_force() -> None:
     """`write`, an hour here, held in its place."""
     given = {"timeouts.keep_alive": "400ms", "timeouts.write": "1h"}

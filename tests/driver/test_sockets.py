@@ -10,10 +10,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from reaper.driver.sockets import (
+    TcpInfo,
     is_over,
     listen_as,
     peer_has_shut,
@@ -91,6 +93,47 @@ def test_the_kernel_says_what_the_peer_has_not_taken() -> None:
         while queued(served.fileno()):
             pass
     assert queued(served.fileno()) == 0
+
+
+KNOWN = TcpInfo(
+    sent_ago=9.0, received_ago=9.0, acked_ago=0.5, acknowledged=1, received=1, on_its_way=0,
+    unanswered=0, patience=0.2, held_up=8.0,
+)  # fmt: skip
+"""Of a peer that took the last byte 8.8 s ago at the latest, and makes no room."""
+
+
+@pytest.mark.parametrize(
+    ("changed", "before", "seconds"),
+    [
+        ({}, 0.0, 8.0),  # since when something waits for it
+        ({}, 5.0, 3.0),  # the rest is older than what waits
+        ({"held_up": 8.9}, 0.0, 8.8),  # after the last byte was sent
+        ({"resent": 1}, 0.0, 0.5),  # the last may have come by a later segment
+        ({"on_its_way": 1}, 0.0, 0.5),  # or be still on its way
+        ({"sent_ago": 0.1}, 0.0, 0.5),
+        ({"held_up": 0.0}, 0.0, 0.0),  # nothing is held up
+    ],
+)
+def test_a_peer_has_taken_nothing_for_no_longer_than_is_sure(
+    changed: dict[str, Any], before: float, seconds: float
+) -> None:
+    assert KNOWN._replace(**changed).took_nothing_for(before) == pytest.approx(seconds)
+
+
+def test_the_kernel_says_for_how_long_a_peer_has_made_no_room() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening, socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(listening.getsockname())
+        served, _ = listening.accept()
+        with served:
+            served.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                while True:
+                    served.send(bytes(65536))
+            time.sleep(0.4)
+            info = tcp_info_of(served.fileno())
+    assert info is not None
+    assert 0.05 < info.took_nothing_for(0.0) <= info.held_up
 
 
 def test_the_silence_of_a_peer_alone_is_what_tcp_info_says_too() -> None:
