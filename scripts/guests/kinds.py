@@ -207,6 +207,8 @@ class Kind:
         quick: Whether `make test` has it.
         world: The settings it is tried with; see `columns`.
         alone: Whether it comes after all others.
+        done: Whether it can ask for nothing any more, and nothing is owed to it: to end
+            it before its limit takes nothing from it.
         first: The first bytes have to come before the limit begins: a busy client is
             late itself.
     """
@@ -225,6 +227,7 @@ class Kind:
     quick: bool = False
     world: str = "limits"
     alone: bool = False
+    done: bool = False
 
     @property
     def lives(self) -> bool:
@@ -668,6 +671,7 @@ HTTP_DIES = (
         name="half-closes, and has never asked",
         acts=(Shut(),),
         limit="first_byte",
+        done=True,
     ),
     Kind(
         name="half-closes in the middle of a head",
@@ -684,6 +688,7 @@ HTTP_DIES = (
         name="half-closes after an answer",
         acts=(*AGAIN, Shut()),
         limit="keep_alive",
+        done=True,
     ),
     Kind(
         name="says nothing after an answer, while a child of the server holds its socket",

@@ -47,6 +47,7 @@ def http2(
     quick: bool = False,
     lag: float = 0.0,
     alone: bool = False,
+    done: bool = False,
 ) -> Kind:
     """A kind that speaks HTTP/2."""
     return Kind(
@@ -59,6 +60,7 @@ def http2(
         quick=quick,
         lag=lag,
         alone=alone,
+        done=done,
     )
 
 
@@ -232,7 +234,7 @@ HTTP2 = (
         quick=True,
     ),
     http2("sends no body", Begin(), POST, limit="body"),
-    http2("half-closes in the middle of a body", Begin(), POST, Shut(), limit="body"),
+    http2("half-closes in the middle of a body", Begin(), POST, Shut(), limit="body", done=True),
     http2(
         "never opens its window",
         Begin(window=1_000, opens=False),

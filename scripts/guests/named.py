@@ -46,7 +46,6 @@ OUTSIDE = (
 )
 """The guests whose guard asks the server which phase of HTTP it is in."""
 
-HYPERCORN_H2 = ("hypercorn, HTTP/2", "hypercorn, trio, HTTP/2")
 DRIPPED_HEADS = (
     "drips a head that never ends",
     "drips its second head, which never ends",
@@ -66,24 +65,6 @@ NAMED: tuple[Named, ...] = (
         "the guard looks when a limit is over, and the kernel says when the last byte came, and not"
         " the first of those that drip: `headers` ends the client up to one limit late",
         late=True,
-    ),
-    Named(
-        ("hypercorn", "hypercorn, trio"),
-        ("half-closes, and has never asked", "half-closes after an answer"),
-        "it can ask for nothing any more, so hypercorn's tasks end at once, and it with them; stock"
-        " hypercorn keeps it for its keep-alive",
-        sometimes=True,
-    ),
-    Named(
-        HYPERCORN_H2,
-        ("HTTP/2: half-closes in the middle of a body",),
-        "hypercorn goes on with a stream whose client has sent its end of file, and so does the guard",
-        sometimes=True,
-    ),
-    Named(
-        ("sanic",),
-        ("never sends the last chunk",),
-        "Sanic has read all chunks so far, and nothing tells that it waits for another",
     ),
 )
 

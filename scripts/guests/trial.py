@@ -101,7 +101,7 @@ class Cell:
             return f"ended after {guarded.after:.2f} s (lag {self.lag:.2f} s)"
         of_stock = stock.early if stock.early is not None else BORNE
         early = guarded.early is not None and guarded.early + self.lag < LIMIT - 0.01
-        if early and of_stock > (guarded.early or 0) + 0.2:
+        if early and not kind.done and of_stock > (guarded.early or 0) + 0.2:
             return f"ended after {guarded.early:.2f} s, early"
         return ""
 

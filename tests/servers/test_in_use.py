@@ -27,3 +27,28 @@ BARE = SimpleNamespace(get_protocol=object, whose=object(), protocol=SimpleNames
 def test_a_connection_whose_state_cannot_be_read_is_in_use(module: Any) -> None:
     ask: Callable[[Any], Phase] = module.phase_of
     assert readable(ask)(BARE) is Phase.IN_FLIGHT
+
+
+@pytest.mark.parametrize(
+    ("came", "left", "phase"),
+    [
+        (b"", 0, Phase.BODY),
+        (b"\r\n", 0, Phase.BODY),  # what ends the chunk before
+        (b"\r\n2;x", 0, Phase.BODY),
+        (b"\r\n2\r\n", 0, Phase.IN_FLIGHT),
+        (b"\r\n0\r\n", 0, Phase.IN_FLIGHT),
+        (b"a", 2, Phase.IN_FLIGHT),
+        (b"", 2, Phase.BODY),
+    ],
+)
+def test_sanic_waits_for_a_chunk_of_which_no_whole_size_has_come(
+    came: bytes, left: int, phase: Phase
+) -> None:
+    http = SimpleNamespace(
+        stage=SimpleNamespace(name="HANDLER"),
+        request_body="chunked",
+        recv_buffer=bytearray(came),
+        request_bytes_left=left,
+    )
+    transport = SimpleNamespace(get_protocol=lambda: SimpleNamespace(_http=http))
+    assert sanic.phase_of(transport) is phase

@@ -177,9 +177,13 @@ def guard(around: Around) -> None:
         async def instead(self: Any, event: Any) -> None:
             session: Session | None = getattr(self, SESSION, None)
             if session is None or not isinstance(event, RawData):
-                if session is not None and isinstance(event, Closed):
+                ends = session is not None and isinstance(event, Closed)
+                if session is not None and ends:
                     session.over()
                 await method(self, event)
+                if ends:  # nothing more is sent: applications would wait for that for ever
+                    for buffer in list(self.stream_buffers.values()):
+                        await buffer.close()
                 return
             if session.ended or not session.came(event.data):
                 return

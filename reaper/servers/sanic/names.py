@@ -13,7 +13,7 @@ HTTP = Foreign(
     TESTED,
     {
         "sanic.http.constants:Stage": "HANDLER IDLE REQUEST",
-        "sanic.http.http1:Http": "recv_buffer request_body stage",
+        "sanic.http.http1:Http": "recv_buffer request_body request_bytes_left stage",
         "sanic.server.protocols.http_protocol:HttpProtocol": "_http",
     },
 )

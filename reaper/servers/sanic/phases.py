@@ -24,8 +24,17 @@ def phase_of(transport: Any) -> Phase:
     stage = http.stage.name
     if stage in ("IDLE", "REQUEST"):
         return Phase.HEADERS if http.recv_buffer else Phase.KEEP_ALIVE
-    wanted = stage == "HANDLER" and http.request_body and not http.recv_buffer
+    wanted = stage == "HANDLER" and http.request_body and _lacks(http)
     return Phase.BODY if wanted else Phase.IN_FLIGHT
+
+
+def _lacks(http: Any) -> bool:
+    """Whether Sanic's *http* has nothing that it could give the application: no byte of
+    a body, or, between two chunks, no whole line that says the size of the next one.
+    """
+    came = http.recv_buffer
+    between = http.request_body == "chunked" and http.request_bytes_left == 0
+    return came.find(b"\r\n", len(b"\r\n0")) < 0 if between else not came
 
 
 def owes(transport: Any) -> bool:

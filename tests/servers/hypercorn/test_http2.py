@@ -40,6 +40,7 @@ from tests.helpers.http2_frames import (
     frames,
     opening,
     pings_for_each_frame,
+    posting,
 )
 from tests.helpers.http2_tools import h2load_has_all, nghttp_has_all
 from tests.helpers.hypercorn_here import Here, hypercorn_here
@@ -164,6 +165,14 @@ def test_a_client_that_sends_a_ping_for_each_frame_it_reads_has_all(server: Here
 
 def test_a_stream_whose_client_reads_slowly_is_kept(server: Here) -> None:
     assert played("slow_reader", server, 3 * LIMIT).how == "left"
+
+
+def test_who_sends_its_end_of_file_in_a_body_is_let_go(server: Here) -> None:
+    """hypercorn sends nothing more, and its application waited for that for ever."""
+    with connect(server) as client:
+        client.sendall(posting("/echo", b"half"))
+        client.shutdown(socket.SHUT_WR)
+        rest(client)
 
 
 def test_a_stream_that_is_due_does_not_end_its_neighbour(server: Here) -> None:
