@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from reaper.pipeline.audit.run import Audit, Settings, audit
 from reaper.pipeline.audit.verdicts import VERDICTS
 from reaper.pipeline.audit.words import as_text
-from reaper.pipeline.read.frames import read_events
+from reaper.pipeline.read.frames import lifetimes, read_events
 from reaper.pipeline.read.inputs import Inputs, check
 from reaper.pipeline.read.span import Span
 from scripts import attach_demo
@@ -688,6 +688,36 @@ def test_an_audit_looks_through_the_files_that_have_overdue_silences_and_no_othe
     }
     (chosen,) = looked_through
     assert [facts.writer for facts in chosen.files] == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("script", "drains", "reads"),
+    [
+        ("open 0 5; touch 2; reap 7.5 7", False, 3),
+        ("open 0 5; averted 5.5; touch 5.6; reap 11 10.6", False, 4),
+        ("open 0 5; touch 2; retime 9; reap 11.5 11", False, 4),
+        ("open 0 5; touch 2", False, 5),
+        ("open 0 5; touch 2", True, 3),
+    ],
+)
+def test_an_audit_looks_for_no_rows_that_no_file_has(
+    spark: Any, tmp_path: Path, script: str, drains: bool, reads: int
+) -> None:
+    """Openings, ends and activities are read one after the other; changes of a timeout
+    and open connections only where there are any, the latter beside the ends.
+    """
+    with journal(tmp_path, 1) as ours:
+        play(script, S, ours)
+        if drains:
+            ours.drain(20 * S)
+    inputs = check([tmp_path], now_ns=WALL)
+    asked: Any = lifetimes(read_events(spark, inputs), inputs.files)
+    query = asked._query
+    assert query.count("read_parquet(") == reads
+    everything = lifetimes(read_events(spark, inputs))
+    ended = everything.drop(*(name for name in everything.columns if name.startswith("told")))
+    columns = [name for name in ended.columns if name != "last_t" or not drains]
+    assert asked.select(*columns).collect() == ended.select(*columns).collect()
 
 
 def test_a_final_check_spares_a_silence_that_ends_in_a_later_file(

@@ -109,7 +109,7 @@ def read(spark: SparkSession, inputs: Inputs, timeline: Timeline) -> Side:
     yet.
     """
     runs = runs_frame(spark, inputs.runs, timeline)
-    lives = with_run(lifetimes(read_events(spark, inputs)), runs)
+    lives = with_run(lifetimes(read_events(spark, inputs), inputs.files), runs)
     return Side(inputs, runs, lives, timeline.stalls(inputs.runs), timeline.apart(inputs.runs))
 
 

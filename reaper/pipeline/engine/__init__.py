@@ -7,11 +7,13 @@ One rule: *what the user has set is never set again*.
 from __future__ import annotations
 
 from .functions import F, Window, answering, here, use
+from .parts import Part
 from .spark import NoSpark, expect, line_of, open_session, together
 
 __all__ = [
     "F",
     "NoSpark",
+    "Part",
     "Window",
     "answering",
     "expect",

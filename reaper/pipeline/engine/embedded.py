@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from ...errors import needs
+from ...journal.schema import ACTIVITY, KINDS
 from ..places import DAMAGED, Place
 from . import sql
 from .functions import use
@@ -30,6 +31,8 @@ from .sql import OVER, Column, Window, column_of, literal, name
 
 if TYPE_CHECKING:
     import duckdb
+
+    from .parts import Part
 
 __all__ = ["DataFrame", "Row", "Session", "Window", "functions", "open_session"]
 
@@ -263,6 +266,40 @@ def read_parquet(session: Session, paths: Sequence[Place], schema: pa.Schema) ->
         for each, kind in kinds.items()
     ]
     return DataFrame(session, f"SELECT {', '.join(columns)} FROM {files}", schema.names)
+
+
+def _of_kinds(events: DataFrame, kinds: Sequence[int]) -> DataFrame:
+    """The rows of *events* of *kinds*: by their text, which is looked for as the files
+    are read. Of a list of texts it is not, so the commonest is left out by itself.
+    """
+    texts = ", ".join(literal(KINDS[code]) for code in kinds)
+    rare = "" if ACTIVITY in kinds else f"kind <> {literal(KINDS[ACTIVITY])} AND "
+    return events.where(f"{rare}kind IN ({texts})")
+
+
+def grouped(events: DataFrame, key: str, parts: Sequence[Part]) -> DataFrame:
+    """*events* grouped by *key*: what each of *parts* adds up of its rows. Null where
+    there are none.
+
+    Each part is a query of its own: an aggregate that takes some of the rows costs all
+    of them a look, and of ten rows nine are of one kind.
+    """
+    found: DataFrame | None = None
+    for part in parts:
+        rows = _of_kinds(events, part.kinds)
+        rows = rows.where(part.where) if part.where else rows
+        if part.unless:
+            others = _of_kinds(events, part.unless).select(key)
+            rows = rows._joined(others, "ANTI", f"USING ({name(key)})", rows.columns)
+        added = rows.groupBy(key).agg(
+            *(
+                sql.expr(f"{aggregate} FILTER (WHERE {of})" if of else aggregate).alias(label)
+                for label, (aggregate, of) in part.columns.items()
+            )
+        )
+        found = added if found is None else found.join(added, key, "full")
+    assert found is not None
+    return found
 
 
 _KINDS = {"int64": "BIGINT", "int32": "INTEGER", "int8": "TINYINT", "string": "VARCHAR"}

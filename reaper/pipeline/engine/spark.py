@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from .parts import Part
+
 JAVA_LEAST = 17
 """Spark 4 asks for it."""
 
@@ -293,6 +295,28 @@ def read_parquet(session: SparkSession, paths: Sequence[Place], schema: pa.Schem
     from pyspark.sql.pandas.types import from_arrow_schema
 
     return session.read.schema(from_arrow_schema(schema)).parquet(*map(pattern, paths))
+
+
+def grouped(events: DataFrame, key: str, parts: Sequence[Part]) -> DataFrame:
+    """*events* grouped by *key*: what each of *parts* adds up of its rows. Null where
+    there are none.
+
+    All parts are one aggregation: to read the rows once more, and to bring two of them
+    together, would cost more.
+    """
+    from pyspark.sql.functions import expr
+
+    wheres = []
+    columns = []
+    for part in parts:
+        kinds = f"code IN ({', '.join(map(str, part.kinds))})"
+        mine = f"{kinds} AND ({part.where})" if part.where else kinds
+        wheres.append(f"({mine})")
+        columns += [
+            expr(f"{aggregate} FILTER (WHERE {of or mine})").alias(label)
+            for label, (aggregate, of) in part.columns.items()
+        ]
+    return events.where(" OR ".join(wheres)).groupBy(key).agg(*columns)
 
 
 def read_lines(session: SparkSession, paths: Sequence[Place]) -> DataFrame:

@@ -234,13 +234,15 @@ def lit(value: Any) -> Column:
 
 
 def expr(sql: str) -> Column:
-    """An expression of Spark's SQL, of which a few words are other ones here, and a
-    filtered sum another type.
+    """An expression of Spark's SQL, of which a few words are other ones here, and a sum
+    another type.
     """
     translated = re.sub(r"\bdiv\b", "//", re.sub(r"\bat\b", '"at"', sql)).replace(
         "max_by(", "arg_max_null("
     )
-    translated = re.sub(r"^(try_)?(sum\([\w *]+\) FILTER .*)$", r"\1CAST(\2 AS BIGINT)", translated)
+    translated = re.sub(
+        r"^(try_)?(sum\([\w *]+\)(?: FILTER .*)?)$", r"\1CAST(\2 AS BIGINT)", translated
+    )
     return Column(f"({translated})")
 
 

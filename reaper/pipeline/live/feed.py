@@ -366,7 +366,7 @@ def rows_of(facts: Facts, run: int) -> pa.Table:
         "kind": kind,
         "idle_ns": table["idle_ns"],
         "timeout_ms": table["timeout_ms"],
-        "lateness_ns": pc.if_else(pc.equal(kind, KINDS[REAP]), overdue(table), None),
+        "lateness_ns": pc.if_else(pc.equal(kind, KINDS[REAP]), overdue(table, own), None),
         "listener": table["listener"].cast(pa.string()),
         "full": pa.repeat(pa.scalar(facts.mode == "full"), count),
         "tick_ns": pa.repeat(pa.scalar(facts.tick_ns, pa.int64()), count),

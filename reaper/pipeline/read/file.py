@@ -94,9 +94,10 @@ have put in what is no UTF-8; see `_with_texts`.
 
 Count = Mapping[str, Any]
 """Some rows of one file that are alike in `BY`, which it names; count_all: how many. Of
-each column of `COUNTED`: `_count` that are not null, `_min` and `_max`. ended_max: Unix
-time in ns of the latest; overdue_max: how long the worst outlasted its timeout, or came
-after it was due. Null: no row knows it.
+each column of `COUNTED`: `_count` that are not null, `_min` and `_max`. changes:
+whether there are changes of a connection's timeout, in these rows or in others of the
+file. ended_max: Unix time in ns of the latest; overdue_max: how long the worst
+outlasted its timeout, or came after it was due. Null: no row knows it.
 """
 
 
@@ -325,6 +326,15 @@ def believe(facts: Facts, counts: Iterable[Count], now: int) -> None:
     facts.first_opened = min(_known(found, "conn_min", (KINDS[OPEN],)), default=None)
     facts.opened_ns = min(_known(found, "t_min", (KINDS[OPEN],)), default=None)
     facts.averted = kinds[KINDS[AVERTED]]
+    reports = [count for count in found if count["kind"] == KINDS[CONFIG]]
+    facts.changes = bool(facts.averted) or any(count["changes"] for count in found)
+    facts.told = any(count["idle_sum_ns_count"] for count in reports)
+    facts.untimed = any(
+        count["timeout_ms_count"] < count["count_all"] or not count["timeout_ms_min"]
+        for count in found
+        if count["kind"] == KINDS[ACTIVITY]
+    )
+    facts.backward = ranges["idle_ns"] is not None and ranges["idle_ns"][0] < 0
     facts.overdue_ns = max(_known(found, "overdue_max", (*_SILENT, KINDS[CONFIG])), default=None)
     facts.listeners = sorted(set(_known(found, "listener")))
     facts.own_rows = sum(kinds[kind] for kind in OWN)
@@ -383,16 +393,14 @@ def _range(found: list[Count], name: str) -> tuple[int, int] | None:
     return (min(least), max(most)) if least else None
 
 
-def overdue(table: pa.Table) -> pa.ChunkedArray:
+def overdue(table: pa.Table, own: pa.ChunkedArray) -> pa.ChunkedArray:
     """By how much the silence that each row ends outlasted its timeout, or the row came
     after it was due; ns. A row of a connection that is not over has its due instant
-    alone.
+    alone: *own*, whether each row is one, or one of the writer itself.
     """
     # What does not fit 64 bits wraps: a value in it is beyond what `believe` lets pass.
     timeout = pc.multiply(table["timeout_ms"].cast(pa.int64()), 1_000_000)
-    ends = pc.and_(
-        pc.greater(timeout, 0), pc.not_equal(table["kind"].cast(pa.string()), KINDS[CONFIG])
-    )
+    ends = pc.and_not(pc.greater(timeout, 0), own)
     over = pc.if_else(ends, pc.subtract(table["idle_ns"], timeout), None)
     return pc.max_element_wise(over, pc.subtract(table["t"], table["due_ns"]))
 
@@ -409,13 +417,15 @@ def _count(table: pa.Table) -> pa.Table:
     own, why = pc.equal(kind, KINDS[CONFIG]), pc.fill_null(reason, "")
     stall = pc.and_(own, pc.equal(why, STALL))
     lost = pc.and_(own, pc.equal(why, DROPPED))
+    changes = pc.and_(own, pc.is_valid(table["timeout_ms"]))
+    changes = pc.and_(changes, pc.is_null(column("idle_sum_ns")))
     counted = pa.table(
         {
             "kind": kind,
             "listener": table["listener"].cast(pa.string()),
             **{name: column(name) for name in COUNTED},
             "ended": pc.add(table["t"], column("wall_offset_ns")),
-            "overdue": overdue(table),
+            "overdue": overdue(table, own),
             "mark_t": pc.if_else(stall, table["t"], None),
             "mark_idle": pc.if_else(stall, table["idle_ns"], None),
             "mark_lost": pc.if_else(lost, True, None),
@@ -424,6 +434,8 @@ def _count(table: pa.Table) -> pa.Table:
     found = counted.group_by([*BY], use_threads=False).aggregate(
         [*_ASKED, ("ended", "max"), ("overdue", "max"), ([], "count_all")]
     )
+    changed = pa.array([pc.any(changes).as_py()] * found.num_rows, pa.bool_())
+    found = found.append_column("changes", changed)
     for name in NAMES:
         place = found.schema.get_field_index(name)
         found = found.set_column(place, name, found[name].cast(pa.binary()))
@@ -465,6 +477,7 @@ def _counted(spark: SparkSession, known: Mapping[str, Place]) -> dict[Place, lis
     by += [mark.alias(name) for mark, name in zip(marks, MARKS, strict=True)]
     ends = (F.col("timeout_ms") > 0) & ~own
     timeout = F.when(ends, F.col("timeout_ms").cast("long") * F.lit(1_000_000))
+    changes = own & F.col("timeout_ms").isNotNull() & F.col("idle_sum_ns").isNull()
     late = F.greatest(F.try_subtract("idle_ns", timeout), F.try_subtract("t", "due_ns"))
     counted = (
         events.parquet(*map(pattern, known.values()))
@@ -474,6 +487,7 @@ def _counted(spark: SparkSession, known: Mapping[str, Place]) -> dict[Place, lis
             *(getattr(F, how)(name).alias(f"{name}_{how}") for name, how in _ASKED),
             F.max(F.try_add("t", "wall_offset_ns")).alias("ended_max"),
             F.max(late).alias("overdue_max"),
+            F.max(changes).alias("changes"),
             # Nobody asks about these two, but what is not read is not verified.
             *(F.count(name).alias(f"{name}_read") for name in ("nbytes", "peer")),
         )

@@ -1,5 +1,5 @@
-"""Events as a DataFrame, and one row per connection: one GROUP BY, no window, no sort,
-no string in a buffer.
+"""Events as a DataFrame, and one row per connection: added up, no window, no sort, no
+string in a buffer.
 
 Strings stay out of the aggregation because Spark aggregates them by sorting; listeners
 travel as hashes, each engine's own, and get their names back from a frame of a few
@@ -25,10 +25,10 @@ from ...journal.schema import (
     REAP,
     SEQUENCE_BITS,
 )
-from ..engine import F, here
+from ..engine import F, Part, here
 from .file import EVENTS
 from .inputs import Inputs
-from .runs import Run, Timeline
+from .runs import Facts, Run, Timeline
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -129,17 +129,12 @@ def with_run(frame: DataFrame, runs: DataFrame) -> DataFrame:
     return frame.join(F.broadcast(runs), own, "inner")
 
 
-CLAIMS = (ACTIVITY, AVERTED, *(KINDS.index(kind) for kind in ENDS if KINDS.index(kind) != REAP))
-"""Kinds of rows that end a silence without a reap, and state the timeout it was
-under.
-"""
-
 IS_END = f"code IN ({', '.join(str(KINDS.index(kind)) for kind in ENDS)})"
 OVERDUE = (
     f"CASE WHEN timeout_ms > 0 AND code <> {CONFIG} "
     "THEN idle_ns - CAST(timeout_ms AS BIGINT) * 1000000 END"
 )
-IS_CHANGE = f"code = {CONFIG} AND idle_sum_ns IS NULL"
+IS_CHANGE = f"code = {CONFIG} AND timeout_ms IS NOT NULL AND idle_sum_ns IS NULL"
 """A change of a connection's timeout, among the rows of connections. One during a
 silence has `idle_ns`.
 """
@@ -162,7 +157,118 @@ def of_connections(events: DataFrame) -> DataFrame:
     return events.where(~F.col("code").isin(*(KINDS.index(kind) for kind in OWN)))
 
 
-def lifetimes(events: DataFrame) -> DataFrame:
+_CLOSES = tuple(KINDS.index(kind) for kind in ENDS)
+_IS_OPEN, _IS_ACTIVITY = f"code = {OPEN}", f"code = {ACTIVITY}"
+_IS_REAP, _IS_CHECK = f"code = {REAP}", f"code = {AVERTED}"
+
+
+def _of_activities(untimed: bool) -> Part:
+    """Nine rows in ten: what can be known by other rows is not asked of them.
+
+    *untimed*: a row states no timeout, or that none is in force.
+    """
+    stated = f"{_IS_ACTIVITY} AND timeout_ms IS NOT NULL" if untimed else ""
+    columns = {
+        "activities": ("count(1)", ""),
+        "first_activity": ("min(t)", ""),
+        "last_activity": ("max(t)", ""),
+        "activity_idle_ns": ("try_sum(idle_ns)", ""),
+        "nbytes": ("sum(nbytes)", ""),
+        "active_timeout_ms": ("max_by(timeout_ms, t)", stated),
+        "active_least_ms": ("min(timeout_ms)", ""),
+        "active_most_ms": ("max(timeout_ms)", ""),
+    }
+    if untimed:
+        columns |= {
+            "active_stated": ("max(t)", stated),
+            "untimed_ns": ("try_sum(idle_ns)", f"{_IS_ACTIVITY} AND timeout_ms = 0"),
+            "timeout_unknown_ns": (
+                "try_sum(idle_ns)",
+                f"{_IS_ACTIVITY} AND timeout_ms IS NULL",
+            ),
+        }
+    return Part((ACTIVITY,), columns)
+
+
+_OF_OPENINGS = Part(
+    (OPEN,),
+    {
+        "opens": ("count(1)", ""),
+        "opened": ("min(t)", ""),
+        "last_opened": ("max(t)", ""),
+        "open_timeout_ms": ("max(timeout_ms)", ""),
+        # Which of two is the greater hash is each engine's own: of an opening the
+        # earliest counts.
+        "listener_of_open": (
+            "max_by(xxhash64(listener), -t)",
+            f"{_IS_OPEN} AND listener IS NOT NULL",
+        ),
+        "peer": ("max(peer)", ""),
+    },
+)
+
+_OF_ENDS = Part(
+    _CLOSES,
+    {
+        "ends": ("count(1)", ""),
+        "reaps": ("count(1)", _IS_REAP),
+        "listener_of_end": ("max_by(xxhash64(listener), t)", f"{IS_END} AND listener IS NOT NULL"),
+        "last_end": ("max(t)", ""),
+        "ended": ("min(t)", ""),
+        "end_idle_ns": ("max(idle_ns)", ""),
+        "end_timeout_ms": ("max(timeout_ms)", ""),
+        "close_least_ms": ("min(timeout_ms)", f"{IS_END} AND NOT {_IS_REAP}"),
+        "close_most_ms": ("max(timeout_ms)", f"{IS_END} AND NOT {_IS_REAP}"),
+        "by_peer": ("max(1)", f"code = {CLOSE_PEER}"),
+        "due_ns": ("max(due_ns)", _IS_REAP),
+        "end_n": ("max(n)", ""),
+        "end_idle_sum_ns": ("max(idle_sum_ns)", ""),
+    },
+)
+
+_OF_CHANGES = Part(
+    (AVERTED, CONFIG),
+    {
+        "averts": ("count(1)", _IS_CHECK),
+        "first_averted": ("min(t)", _IS_CHECK),
+        "last_averted": ("max(t)", _IS_CHECK),
+        "check_least_ms": ("min(timeout_ms)", _IS_CHECK),
+        "check_most_ms": ("max(timeout_ms)", _IS_CHECK),
+        "changes": ("count(1)", f"{IS_CHANGE} AND idle_ns IS NULL"),
+        "changed": ("max(t)", f"{IS_CHANGE} AND idle_ns IS NOT NULL"),
+        "last_change": ("max(t)", IS_CHANGE),
+        "change_timeout_ms": ("max_by(timeout_ms, t)", IS_CHANGE),
+        "change_least_ms": ("min(timeout_ms)", IS_CHANGE),
+        "change_most_ms": ("max(timeout_ms)", IS_CHANGE),
+        "listener_of_change": (
+            "max_by(xxhash64(listener), t)",
+            f"({_IS_CHECK} OR {IS_CHANGE}) AND listener IS NOT NULL",
+        ),
+    },
+    f"{_IS_CHECK} OR {IS_CHANGE}",
+)
+"""Final checks that spared, and changes of a connection's timeout."""
+
+_OF_OPEN = Part(
+    (CONFIG,),
+    {
+        "told": ("max(t)", ""),
+        "told_idle_ns": ("max_by(idle_ns, t)", ""),
+        "told_timeout_ms": ("max_by(timeout_ms, t)", ""),
+        "told_due_ns": ("max_by(due_ns, t)", ""),
+        "told_sum_ns": ("max_by(idle_sum_ns, t)", ""),
+        "listener_told": ("max_by(xxhash64(listener), t)", f"{IS_TOLD} AND listener IS NOT NULL"),
+    },
+    IS_TOLD,
+    unless=_CLOSES,
+)
+"""Rows by which connections are still open. Each file of a journal has one for each
+connection that was open when the file was finished; of those that have ended since
+they are not needed, and there are many.
+"""
+
+
+def lifetimes(events: DataFrame, files: Sequence[Facts] | None = None) -> DataFrame:
     """One row per connection: everything that a verdict needs. No order among the rows
     of a connection is assumed.
 
@@ -174,74 +280,121 @@ def lifetimes(events: DataFrame) -> DataFrame:
     timeout_unknown_ns: of activity_idle_ns, without a timeout in force, and with none
     stated. claimed_..., stated_...: the least and the greatest timeout by which
     silences are said to have been judged, and that openings and changes state.
-    told_...: of the latest row by which it is still open. first_trace: of its first row
-    but the opening.
+    told_...: of the latest row by which it is still open; of a connection that has
+    ended they say nothing. first_trace: of its first row but the opening.
+
+    Args:
+        files: What the check has seen in the files of *events*: no plan looks for what
+            is in none of them. None: nothing is known of them.
     """
-    is_open, is_activity, is_reap = f"code = {OPEN}", f"code = {ACTIVITY}", f"code = {REAP}"
-    is_claim = f"code IN ({', '.join(map(str, CLAIMS))})"
-    columns = {
-        "rows": filtered("count(1)", f"code <> {CONFIG}"),
-        "opens": filtered("count(1)", is_open),
-        "ends": filtered("count(1)", IS_END),
-        "reaps": filtered("count(1)", is_reap),
-        "activities": filtered("count(1)", is_activity),
-        "averts": filtered("count(1)", f"code = {AVERTED}"),
-        "last_averted": filtered("max(t)", f"code = {AVERTED}"),
-        "backward": filtered("count(1)", "idle_ns < 0"),
-        "first_trace": filtered("min(t)", f"code NOT IN ({OPEN}, {CONFIG})"),
-        "opened": filtered("min(t)", is_open),
-        "open_timeout_ms": filtered("max(timeout_ms)", is_open),
-        # Which of two is the greater hash is each engine's own: of an opening the
-        # earliest counts.
-        "listener_hash": filtered(
-            "max_by(xxhash64(listener), -t)", f"{is_open} AND listener IS NOT NULL"
-        ),
-        "other_listener_hash": filtered(
-            "max_by(xxhash64(listener), t)",
-            f"code NOT IN ({OPEN}, {ACTIVITY}) AND listener IS NOT NULL",
-        ),
-        "peer": filtered("max(peer)", is_open),
-        "last_t": F.max("t"),
-        # Of one instant's rows the change is the last; it follows the latest activity,
-        # whatever was averted since.
-        "last_timeout_ms": filtered(
-            "max_by(timeout_ms, t * 8 + code)",
-            f"timeout_ms IS NOT NULL AND code IN ({OPEN}, {ACTIVITY}, {CONFIG}) "
-            f"AND (code <> {CONFIG} OR idle_sum_ns IS NULL)",
-        ),
-        "changes": filtered("count(1)", f"{IS_CHANGE} AND idle_ns IS NULL"),
-        "changed": filtered("max(t)", f"{IS_CHANGE} AND idle_ns IS NOT NULL"),
-        "untimed_ns": filtered("try_sum(idle_ns)", f"{is_activity} AND timeout_ms = 0"),
-        "timeout_unknown_ns": filtered("try_sum(idle_ns)", f"{is_activity} AND timeout_ms IS NULL"),
-        "claimed_least_ms": filtered("min(timeout_ms)", is_claim),
-        "claimed_most_ms": filtered("max(timeout_ms)", is_claim),
-        "stated_least_ms": filtered("min(timeout_ms)", f"{is_open} OR {IS_CHANGE}"),
-        "stated_most_ms": filtered("max(timeout_ms)", f"{is_open} OR {IS_CHANGE}"),
-        "told": filtered("max(t)", IS_TOLD),
-        "told_idle_ns": filtered("max_by(idle_ns, t)", IS_TOLD),
-        "told_timeout_ms": filtered("max_by(timeout_ms, t)", IS_TOLD),
-        "told_due_ns": filtered("max_by(due_ns, t)", IS_TOLD),
-        "told_sum_ns": filtered("max_by(idle_sum_ns, t)", IS_TOLD),
-        "last_activity": filtered("max(t)", is_activity),
-        "activity_idle_ns": filtered("try_sum(idle_ns)", is_activity),
-        "nbytes": filtered("sum(nbytes)", is_activity),
-        "ended": filtered("min(t)", IS_END),
-        "end_idle_ns": filtered("max(idle_ns)", IS_END),
-        "end_timeout_ms": filtered("max(timeout_ms)", IS_END),
-        "by_peer": filtered("max(1)", f"code = {CLOSE_PEER}"),
-        "due_ns": filtered("max(due_ns)", is_reap),
-        "end_n": filtered("max(n)", IS_END),
-        "end_idle_sum_ns": filtered("max(idle_sum_ns)", IS_END),
-    }
-    own = F.col("code").isin(*(KINDS.index(kind) for kind in OWN))
-    about = F.col("timeout_ms").isNotNull() | F.col("idle_sum_ns").isNotNull()
-    return (
-        events.where(~own | ((F.col("code") == CONFIG) & about))
-        .groupBy("conn")
-        .agg(*(column.alias(name) for name, column in columns.items()))
-        .withColumn("listener_hash", F.coalesce("listener_hash", "other_listener_hash"))
-        .drop("other_listener_hash")
+    untimed, backward, changes = (
+        files is None or any(getattr(facts, name) for facts in files)
+        for name in ("untimed", "backward", "changes")
     )
+    told = files is None or _tells_of_open(files)
+    parts = [_OF_OPENINGS, _OF_ENDS, _of_activities(untimed)]
+    absent: dict[str, Column] = {}
+    for part, there in ((_OF_CHANGES, changes), (_OF_OPEN, told)):
+        if there:
+            parts.append(part)
+        else:
+            absent |= _nothing_of(part)
+    if backward:
+        parts = [
+            part._replace(columns=part.columns | {f"backward_{i}": ("count(1)", _backward(part))})
+            for i, part in enumerate(parts)
+        ]
+    counts = {
+        name: F.coalesce(name, F.lit(0).cast("long"))
+        for part in parts
+        for name, (aggregate, _) in part.columns.items()
+        if aggregate == "count(1)"
+    }
+    if not untimed:
+        absent |= {
+            "active_stated": F.col("last_activity"),
+            "untimed_ns": F.lit(None).cast("long"),
+            "timeout_unknown_ns": F.lit(None).cast("long"),
+        }
+    found = here().grouped(events, "conn", parts).withColumns(counts | absent)
+    return _added_up(found, [name for name in counts if name.startswith("backward_")])
+
+
+def _tells_of_open(files: Sequence[Facts]) -> bool:
+    """Whether rows in *files* tell of connections that are still open when their run's
+    log ends. In a run that says that none is left, one without an end is lost.
+    """
+    drained = {facts.of_run for facts in files if facts.drained}
+    return any(facts.told and facts.of_run not in drained for facts in files)
+
+
+def _backward(part: Part) -> str:
+    return f"code IN ({', '.join(map(str, part.kinds))}) AND idle_ns < 0"
+
+
+def _nothing_of(part: Part) -> dict[str, Column]:
+    """The columns of *part* of a connection that has no such row."""
+    return {
+        name: F.lit(0 if aggregate == "count(1)" else None).cast(
+            "int" if name.endswith("_ms") else "long"
+        )
+        for name, (aggregate, _) in part.columns.items()
+    }
+
+
+def _added_up(found: DataFrame, backward: list[str]) -> DataFrame:
+    """*found*, a row per connection, with what several kinds of rows say together."""
+    # Of one instant's rows the change is the last; it follows the latest activity,
+    # whatever was averted since.
+    opened = F.when(F.col("open_timeout_ms").isNotNull(), F.col("opened"))
+    change, active = F.col("last_change"), F.col("active_stated")
+    last_timeout_ms = (
+        F.when(change >= F.coalesce(F.greatest(opened, active), change), F.col("change_timeout_ms"))
+        .when(active >= F.coalesce(opened, active), F.col("active_timeout_ms"))
+        .otherwise(F.col("open_timeout_ms"))
+    )
+    no_end, before = F.col("ends") == 0, F.lit(0).cast("long")
+    for name in backward:
+        before = before + F.col(name)
+    columns = {
+        "rows": F.col("opens") + F.col("ends") + F.col("activities") + F.col("averts"),
+        "backward": before,
+        "first_trace": F.least("first_activity", "ended", "first_averted"),
+        "last_t": F.greatest(
+            "last_activity",
+            "last_end",
+            "last_averted",
+            "last_change",
+            F.when(no_end, F.col("told")),
+        ),
+        "last_timeout_ms": last_timeout_ms,
+        "claimed_least_ms": F.least("active_least_ms", "close_least_ms", "check_least_ms"),
+        "claimed_most_ms": F.greatest("active_most_ms", "close_most_ms", "check_most_ms"),
+        "stated_least_ms": F.least("open_timeout_ms", "change_least_ms"),
+        "stated_most_ms": F.greatest("open_timeout_ms", "change_most_ms"),
+        "listener_hash": F.coalesce(
+            "listener_of_open",
+            "listener_of_end",
+            "listener_of_change",
+            F.when(no_end, F.col("listener_told")),
+        ),
+    }
+    return found.select(
+        *(name for name in _LIFETIME if name not in columns),
+        *(column.alias(name) for name, column in columns.items()),
+    )
+
+
+_LIFETIME = (
+    *("conn", "rows", "opens", "ends", "reaps", "activities", "averts", "last_averted"),
+    *("backward", "first_trace", "opened", "open_timeout_ms", "listener_hash", "peer", "last_t"),
+    *("last_timeout_ms", "changes", "changed", "untimed_ns", "timeout_unknown_ns"),
+    *("claimed_least_ms", "claimed_most_ms", "stated_least_ms", "stated_most_ms"),
+    *("told", "told_idle_ns", "told_timeout_ms", "told_due_ns", "told_sum_ns"),
+    *("last_activity", "activity_idle_ns", "nbytes", "ended", "end_idle_ns", "end_timeout_ms"),
+    *("by_peer", "due_ns", "end_n", "end_idle_sum_ns"),
+)
+"""The columns of `lifetimes`."""
 
 
 def listener_names(spark: SparkSession, inputs: Inputs) -> dict[int, str]:

@@ -84,10 +84,23 @@ class Facts:
     """Its writer said that no connection of its is left."""
     averted: int = 0
     """Rows of final checks that spared."""
+    changes: bool = True
+    """Whether final checks spared, or a connection's timeout was changed."""
+    told: bool = True
+    """Whether rows tell of a connection that is still open."""
+    untimed: bool = True
+    """Whether an activity states no timeout, or that none was in force."""
+    backward: bool = True
+    """Whether a silence has a negative length."""
     overdue_ns: int | None = None
     """By how much the worst silence outlasted its timeout, or the worst reap came after
     it was due, whichever is more; None: there is none of either.
     """
+
+    @property
+    def of_run(self) -> tuple[int, str, int]:
+        """What the files of one run have in common, and no other file has."""
+        return self.writer, self.run, self.first_conn
 
     @property
     def identity(self) -> tuple[int, str, int, int]:
@@ -95,7 +108,7 @@ class Facts:
 
         A writer that kept the name of its run over a restart has other connections.
         """
-        return self.writer, self.run, self.first_conn, self.serial
+        return *self.of_run, self.serial
 
 
 @dataclass(slots=True)
