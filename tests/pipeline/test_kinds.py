@@ -446,11 +446,12 @@ def test_each_kind_gets_the_answer_that_is_right(spark: Any, tmp_path: Path, nam
 def test_the_audit_passes_no_fault_of_a_model_and_fails_no_honest_one(
     spark: Any, chance: random.Random
 ) -> None:
+    way = chance.choice((None, *audit_model.WAYS))
     with tempfile.TemporaryDirectory() as place:
-        faults = audit_model.write_journal(Path(place) / "server", chance)
+        planted = audit_model.write_world(Path(place), chance, way=way, drops=chance.random() < 0.1)
         summary = answer(spark, Path(place))
     why = summary["reasons"]
-    assert audit_model.wrong_answer(faults, summary["result"], why) is None
+    assert audit_model.wrong_answer(planted, summary["result"], why) is None
     assert adds_up(summary)
 
 
@@ -468,7 +469,7 @@ def test_both_engines_judge_all_kinds_alike(spark: Any, real_spark: Any, tmp_pat
         plant(tmp_path / f"{number}")
     writers = range(len(KINDS) + 1, len(KINDS) + MODELS + 1)
     for writer in writers:
-        audit_model.write_journal(tmp_path / f"{writer}", random.Random(writer), writer)
+        audit_model.write_world(tmp_path / f"{writer}", random.Random(writer), writer)
     inputs = check([tmp_path], now_ns=WALL)
     use("embedded")
     embedded, rows = judged(spark, inputs, tmp_path / "embedded")

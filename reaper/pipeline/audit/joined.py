@@ -490,6 +490,18 @@ def measure_skew(paired: DataFrame) -> Skew:
     return Skew(pairs, *(None if each is None else each / 1e9 for each in found))
 
 
+def _due(since: Column) -> Column:
+    """When a connection was due that its client says was silent *since*, on the
+    client's clock. Null: no timeout was in force.
+
+    Where another timeout came into force during that silence, it was due no earlier.
+    """
+    changed = F.col("changed") + F.col("offset_ns") - F.col("skew_ns")
+    last = F.col("ended") - F.col("end_idle_ns")
+    due = since + F.col("idle_timeout_ns")
+    return F.when(due.isNotNull(), F.greatest(due, F.when(F.col("changed") > last, changed)))
+
+
 def seen(frame: DataFrame) -> DataFrame:
     """*frame* (prepared, paired, with its skew) with `seen_lateness_ns`, an idle reap's
     as the client saw it, and its last silence as the client saw it: `from` and `to`
@@ -512,12 +524,8 @@ def seen(frame: DataFrame) -> DataFrame:
     known = no_end & watched & F.col("c_silent_to").isNotNull()
     until = F.when(known, F.least(log_end, F.col("c_silent_to") + skew))
     timeout = F.when(no_end, ns(F.col("last_timeout_ms"))).otherwise(F.col("idle_timeout_ns"))
-    changed = F.col("changed") + F.col("offset_ns") - skew
-    last = F.col("ended") - F.col("end_idle_ns")
-    changed = F.when(F.col("changed") > last, changed)  # it was due no earlier
-    due = F.greatest(since + F.col("idle_timeout_ns"), changed)
     return (
-        frame.withColumn("seen_lateness_ns", F.when(idle_reap, F.col("c_ended") - due))
+        frame.withColumn("seen_lateness_ns", F.when(idle_reap, F.col("c_ended") - _due(since)))
         .withColumn("from", since + skew)
         .withColumn("to", F.coalesce(until, F.col("c_ended") + skew))
         .withColumn("leaking", F.coalesce(known, F.lit(False)))
@@ -558,7 +566,7 @@ def judge_pairs(
         & (F.col("ends") > 0)
         & ~F.coalesce("c_by_server", F.lit(False))
     )
-    overdue = F.col("c_ended") - F.col("c_last") - F.col("idle_timeout_ns")
+    overdue = F.col("c_ended") - _due(F.col("c_last"))
     log_end = F.col("log_end_ns") + F.col("offset_ns")
     forgotten = F.col("c_by_server") & (F.col("c_ended") + F.col("skew_ns") < log_end - limit)
     leaked = F.col("leaking") & (F.col("over") > far)
@@ -577,9 +585,11 @@ def judge_pairs(
         & (F.col("came_back") == 0)
     )
     fine = F.col("verdict").isin("ok_reaped", "ok_closed", "open_at_end", "late", "missing_touch")
+    missed = left_by_itself & (overdue > far)
     verdict = (
         F.when(fine & early, "early")
-        .when(fine & left_by_itself & (overdue > far), "missed")
+        .when(fine & F.col("run_holed") & (missed | late), "unknown")
+        .when(fine & missed, "missed")
         .when(fine & lost, "lost")
         .when(fine & late, "late")
         .when(acquitted_late, "ok_reaped")

@@ -197,13 +197,13 @@ def with_backed(spark: SparkSession, lives: DataFrame, stalls: Stalls, grace_ns:
     longer than that and the limit. `hasty`: it was reaped sooner than that, or than its
     timeout after a final check had spared it. In `gaps` mode short silences leave no
     row, and a change of the timeout only during a long one, or before such a reap:
-    without that nothing is known. There the row that tells of an open connection says
-    how long it was silent, and since when it was due.
+    without that nothing is known, nor where rows of the run are missing. The row that
+    tells of an open connection says how long it was silent, and since when it was due.
     """
     known, opened, reaped = F.col("last_timeout_ms"), F.col("ends") == 0, F.col("reaps") > 0
     apart = F.col("end_timeout_ms").isNull() | (F.col("full") & (F.col("end_timeout_ms") != known))
     full = F.col("full")
-    told = apart & ~opened & (full | (reaped & (F.col("changes") > 0)))
+    told = apart & ~opened & ~F.col("run_holed") & (full | (reaped & (F.col("changes") > 0)))
     last = F.when(opened, F.greatest("opened", "last_activity")).otherwise(
         F.col("ended") - F.col("end_idle_ns")
     )

@@ -26,7 +26,7 @@ VERDICTS = {
     "late": "closed more than one tick, the grace and the stalls of its loop after it was due",
     "lost": "it has no end although it was due long before the log ends, or left no row at all",
     "missing_touch": "the silences written do not add up to what its end row says",
-    "unknown": "its beginning is not in the log, rows of it may be in a file that is missing, its "
+    "unknown": "its beginning is not in the log, rows that would explain it may be missing, its "
     "clock ran backwards, "
     "or its close for silence states neither timeout nor due",
     "open_at_end": "still open, and rightly, when the log ends",
@@ -89,6 +89,14 @@ def judge(frame: DataFrame) -> DataFrame:
     )
     undecidable = reaped & F.col("end_timeout_ms").isNull() & F.col("due_ns").isNull()
     lost = no_end & (outlasted | F.col("run_drained"))
+    missed = (
+        (F.col("missed") > 0)
+        | (reaped & outlasted & timeout.isNull())
+        | (~reaped & ~no_end & outlasted)
+    )
+    late = (F.col("reaped_late") > 0) | (reaped & outlasted)
+    # The row that would excuse it, of a stall or of another timeout, may be lost, too.
+    holed = F.col("run_holed")
     return frame.withColumn(
         "verdict",
         _first(
@@ -102,14 +110,9 @@ def judge(frame: DataFrame) -> DataFrame:
             ),
             ("unknown", undecidable),
             ("early", early),
-            (
-                "missed",
-                (F.col("missed") > 0)
-                | (reaped & outlasted & timeout.isNull())
-                | (~reaped & ~no_end & outlasted),
-            ),
-            ("late", (F.col("reaped_late") > 0) | (reaped & outlasted)),
-            ("unknown", (F.col("opens") == 0) | (F.col("run_holed") & (lost | missing))),
+            ("missed", missed & ~holed),
+            ("late", late & ~holed),
+            ("unknown", (F.col("opens") == 0) | (holed & (lost | missing | missed | late))),
             ("lost", lost),
             ("missing_touch", missing),
             ("open_at_end", no_end),
