@@ -434,16 +434,26 @@ def result_of(
 DROPPED_BY_THE_CLIENT = words.dropped_by_the_client(0).split("0", 1)[1]
 
 
-def trial(seeds: range) -> list[tuple[int, Planted, str, str | None]]:
-    """Judge a world per seed, all at once: (seed, planted, result, what is wrong).
-    Every second batch has clients, all of them as far away.
-    """
+Answer = tuple[int, Planted, str, str | None]
+"""A seed, what was planted in its world, the audit's result, and what is wrong."""
+
+
+def trial(seeds: range) -> list[Answer]:
+    """Judge a world per seed, all at once."""
     use("embedded")
+    with embedded.open_session() as session:
+        return answers(session, seeds)
+
+
+def answers(session: Any, seeds: range) -> list[Answer]:
+    """Judge a world per seed, all at once, in *session*. Every second batch has
+    clients, all of them as far away.
+    """
     batch = random.Random(seeds[0])
     way = batch.choice(WAYS) if batch.random() < 0.5 else None
     drops = batch.random() < 0.2
     found = []
-    with embedded.open_session() as session, tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as place:
         worlds = {writer: Path(place) / f"{writer}" for writer in range(1, len(seeds) + 1)}
         planted = {
             writer: write_world(

@@ -440,12 +440,24 @@ def test_each_kind_gets_the_answer_that_is_right(spark: Any, tmp_path: Path, nam
 
 
 @settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(seed=st.integers(0, 1 << 30))
+def test_the_audit_passes_no_fault_of_a_model_and_fails_no_honest_one(
+    spark: Any, seed: int
+) -> None:
+    """Each example is of 25 worlds that are judged at once: of 18 faults of the audit
+    itself one world in twenty shows one of most.
+    """
+    found = audit_model.answers(spark, range(seed, seed + 25))
+    assert [(number, wrong) for number, _, _, wrong in found if wrong is not None] == []
+
+
+@settings(
+    max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(chance=st.randoms(use_true_random=False))
-def test_the_audit_passes_no_fault_of_a_model_and_fails_no_honest_one(
-    spark: Any, chance: random.Random
-) -> None:
+def test_what_is_said_of_one_world_of_a_model_is_right(spark: Any, chance: random.Random) -> None:
     way = chance.choice((None, *audit_model.WAYS))
     with tempfile.TemporaryDirectory() as place:
         planted = audit_model.write_world(Path(place), chance, way=way, drops=chance.random() < 0.1)
