@@ -89,7 +89,7 @@ PIPELINE = {
     "advise": COMMON | {"read"},
     "live": COMMON | {"read"},
     "losses": COMMON | {"read", "advise"},
-    "report": COMMON | {"read", "audit", "advise"},
+    "report": COMMON | {"read", "audit", "advise", "losses"},
     "whatif": COMMON | {"read", "audit", "advise", "report"},
     "cli": COMMON | {"read", "audit", "advise", "live", "losses", "report", "whatif"},
     "notebook": COMMON | {"read", "audit", "advise", "losses"},

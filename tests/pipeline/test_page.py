@@ -4,6 +4,7 @@ Spark here.
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from collections.abc import Callable
@@ -19,7 +20,9 @@ from reaper.pipeline.advise.run import Policy, advise
 from reaper.pipeline.audit.run import Settings, audit
 from reaper.pipeline.read.inputs import check
 from reaper.pipeline.report.run import Charted, gather, mass_reaps, render
+from tests.conftest import Ran
 from tests.helpers.pipeline_traffic import WALL, S, write
+from tests.pipeline.test_losses import ASKED, written
 
 Browse = Callable[..., subprocess.CompletedProcess[str]]
 Answers = tuple[dict[str, Any], dict[str, Any], Charted]
@@ -84,6 +87,52 @@ def test_a_page_is_red_only_where_something_was_closed_wrongly(
     page = render({**summary, "result": result, "reasons": ["a reason"]}, advice, charted)
     assert f'<header class="{result}">' in page
     assert f"header.{result}{{" in page
+
+
+def test_a_report_of_access_logs_shows_the_advice_and_what_was_lost(
+    pipeline: Ran, tmp_path: Path
+) -> None:
+    log, out = written(tmp_path / "log", "haproxy", ASKED), tmp_path / "out"
+    status, said, _ = pipeline("report", "--logs", log, "--format", "haproxy", "--out", out)
+    page = (out / "report.html").read_text()
+    assert (status, said) == (1, f"{out / 'report.html'}: FAIL\n")
+    assert loaded(page) == []
+    for shown in (
+        *("Requests were lost to", ">app/s1</td>", ">4.99 s</td>", "keep_alive that ends it"),
+        *("<h2>Advice</h2>", "names no close for silence"),
+    ):
+        assert shown in page
+    assert {path.name for path in out.iterdir()} >= {"advice.json", "losses.json", "report.html"}
+
+
+def test_a_report_of_a_log_that_names_no_server_has_the_advice_alone(
+    pipeline: Ran, tmp_path: Path
+) -> None:
+    visits = "".join(f"{WALL // S + 9 * i} {i % 3} {i // 3} 0.01\n" for i in range(300))
+    (tmp_path / "log").write_text(visits)
+    asked = ("--logs", tmp_path / "log", "--format", "columns", "--out", tmp_path / "out")
+    status, said, _ = pipeline("report", *asked, "--json")
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert status == (json.loads(said)["result"] != "pass")
+    assert loaded(page) == []
+    assert "Requests lost" not in page
+    assert "How long silences last" in page
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("--logs", "log", "--format", "nginx", "--client", "."), "is not audited"),
+        (("--logs", "log"), "--logs needs --format"),
+        ((), "one of --events DIR and --logs FILE"),
+        (("--events", ".", "--timeout", "5s"), "--timeout is for --logs"),
+    ],
+)
+def test_a_report_is_of_journals_or_of_access_logs(
+    pipeline: Ran, tmp_path: Path, words: tuple[str, ...], why: str
+) -> None:
+    status, _, error = pipeline("report", *words, "--out", tmp_path / "out")
+    assert (status, why in error) == (2, True), error
 
 
 def test_every_heading_of_the_report_is_another(answers: Answers) -> None:

@@ -39,7 +39,13 @@ def add(command: AddCommand) -> None:
         "Which timeout, tick and wheel size this traffic wants, as a reaper.toml.",
     )
     add_inputs(sub, required=False, client=False)
-    sub.add_argument(
+    add_logs(sub)
+    add_policy(sub)
+
+
+def add_logs(parser: Parser) -> None:
+    """Give *parser* the flags of access logs, which are read instead of journals."""
+    parser.add_argument(
         "--logs",
         type=place,
         nargs="+",
@@ -47,14 +53,36 @@ def add(command: AddCommand) -> None:
         metavar="FILE",
         help="access logs instead of journals",
     )
-    sub.add_argument("--format", choices=sorted(FORMATS), help="their format")
-    sub.add_argument(
+    parser.add_argument("--format", choices=sorted(FORMATS), help="their format")
+    parser.add_argument(
         "--timeout",
         type=positive_ns,
         metavar="DURATION",
         help="timeout in force when they were written; default 75s",
     )
-    add_policy(sub)
+
+
+def logs_of(arguments: argparse.Namespace) -> AccessLogs | None:
+    """What the flags of `add_logs` say; None: journals are asked.
+
+    Raises:
+        Fault: both are named, or neither; or the flags contradict each other.
+    """
+    if bool(arguments.events) == bool(arguments.logs):
+        raise Fault("one of --events DIR and --logs FILE must be given, and not both")
+    if arguments.logs and not arguments.format:
+        raise Fault("--logs needs --format, one of: see --help")
+    if arguments.format and not arguments.logs:
+        raise Fault("--format is for --logs: journals have one format")
+    if arguments.timeout and not arguments.logs:
+        raise Fault("--timeout is for --logs: a journal's rows say which timeout was in force")
+    if arguments.logs and (arguments.since or arguments.until or arguments.expect):
+        raise Fault("--from, --to and --expect are for --events: access logs are read as they are")
+    if not arguments.logs:
+        return None
+    require(arguments.logs, arguments.out)
+    timeout_ns = arguments.timeout or DEFAULT_TIMEOUT_NS
+    return arguments.format, log_files(arguments.logs), timeout_ns
 
 
 def add_policy(parser: Parser) -> None:
@@ -102,21 +130,7 @@ def run_advise(
 
 
 def _advise(arguments: argparse.Namespace, progress: Progress) -> int:
-    if bool(arguments.events) == bool(arguments.logs):
-        raise Fault("one of --events DIR and --logs FILE must be given, and not both")
-    if arguments.logs and not arguments.format:
-        raise Fault("--logs needs --format, one of: see --help")
-    if arguments.format and not arguments.logs:
-        raise Fault("--format is for --logs: journals have one format")
-    if arguments.timeout and not arguments.logs:
-        raise Fault("--timeout is for --logs: a journal's rows say which timeout was in force")
-    if arguments.logs and (arguments.since or arguments.until or arguments.expect):
-        raise Fault("--from, --to and --expect are for --events: access logs are read as they are")
-    logs: AccessLogs | None = None
-    if arguments.logs:
-        require(arguments.logs, arguments.out)
-        timeout_ns = arguments.timeout or DEFAULT_TIMEOUT_NS
-        logs = (arguments.format, log_files(arguments.logs), timeout_ns)
+    logs = logs_of(arguments)
     request = Request.of("advise", arguments)
     with asking(request, progress) as (spark, server, _):
         from .run import as_text

@@ -204,7 +204,7 @@ def render(summary: dict[str, Any], advice: dict[str, Any], charted: Charted) ->
                 ),
             ]
         ),
-        _advice(advice),
+        advice_cards(advice),
         _drips(charted),
         _mass_table(charted),
         _verdict_table(summary),
@@ -334,7 +334,8 @@ def _time_chart(charted: Charted) -> str:
     return chart.svg()
 
 
-def _advice(advice: dict[str, Any]) -> str:
+def advice_cards(advice: dict[str, Any]) -> str:
+    """Curves and sentences of *advice*, as cards."""
     shown = [(name, entry) for name, entry in advice["listeners"].items() if entry["survival"]][
         : len(STYLES)
     ]
