@@ -402,10 +402,10 @@ def wrong_answer(planted: Planted, result: str, why: object) -> str | None:
 
 
 def result_of(
-    writer: int, rows: list[Any], summary: dict[str, Any], server: Inputs
+    writer: int, rows: list[Any], summary: dict[str, Any], server: Inputs, known: Planted
 ) -> tuple[str, list[str]]:
     """What the audit said of the world of *writer*, among others, and why. *rows*: its
-    connections.
+    connections; *known*: what was planted in it.
     """
     violations = sorted({row.verdict for row in rows if row.verdict in VIOLATIONS})
     runs = [run for run in server.runs if run.writer == writer]
@@ -420,10 +420,12 @@ def result_of(
     doubts += ["hole" for each in summary["holes"] if each["writer"] == writer]
     aside = (each["path"] for each in summary["files"]["quarantined"])
     doubts += [f"{path} put aside" for path in aside if f"/{writer}/" in path]
-    # What is said of all worlds together.
+    # What is said of all worlds together. That clocks disagree is by those with faults.
     skew = summary["clock"]["skew_s"]
-    if skew is not None and (
-        not skew["consistent"] or (skew["spread"] or 0.0) > summary["settings_s"]["flight"]
+    if (
+        known.faults
+        and skew is not None
+        and (not skew["consistent"] or (skew["spread"] or 0.0) > summary["settings_s"]["flight"])
     ):
         doubts.append("clocks")
     if any(DROPPED_BY_THE_CLIENT in reason for reason in summary["reasons"]):
@@ -467,8 +469,8 @@ def answers(session: Any, seeds: range) -> list[Answer]:
         for row in answer.connections.select(*columns).collect():
             of[row.conn >> SEQUENCE_BITS].append(row)
         for writer, seed in enumerate(seeds, 1):
-            result, why = result_of(writer, of[writer], answer.summary, server)
             known = planted[writer]
+            result, why = result_of(writer, of[writer], answer.summary, server, known)
             if way is not None and drops:  # whichever client's: it is said of all of them
                 known = Planted(known.faults, [*known.doubts, "rows of a client were dropped"])
             found.append((seed, known, result, wrong_answer(known, result, why)))
