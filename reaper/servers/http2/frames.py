@@ -106,6 +106,10 @@ class Frames:
             self.cancelled.clear()
         useless, at, size = 0, 0, len(data)
         while at < size:
+            if not self._left and not self._begun:
+                at = self._whole_bodies(data, at)
+                if at >= size:
+                    break
             left = self._left
             if left:
                 taken = min(left, size - at)
@@ -127,6 +131,32 @@ class Frames:
             if not self._left:
                 self._complete()
         return useless
+
+    def _whole_bodies(self, data: bytes, at: int) -> int:
+        """Note the DATA frames that lie whole in *data* from *at* on, up to another
+        frame, or one that is padded, empty or not whole. Returns where that begins.
+
+        Cost: a third of what `came` takes for others. A client that sends a byte in
+        each frame has 26,000 of them in one read, and all others wait for that.
+        """
+        brought, new, last = self.brought, self._new, len(data) - FRAME_HEAD
+        begun = at
+        while at < last and data[at + 3] == DATA:
+            length = data[at] << 16 | data[at + 1] << 8 | data[at + 2]
+            flags = data[at + 4]
+            if not length or flags & PADDED or at + length > last:
+                break
+            number = int.from_bytes(data[at + 5 : at + FRAME_HEAD], "big") & 0x7FFFFFFF
+            brought[number] = brought.get(number, 0) + length
+            self.moved += 1
+            if flags & END_STREAM:
+                self.unended.discard(number)
+            if new:
+                new.discard(number)
+            at += FRAME_HEAD + length
+        if at > begun:
+            self._stream = number
+        return at
 
     def _begin(self, data: bytes, at: int) -> bool:
         """A head has come, the bytes of *data* from *at* on. Returns whether its frame

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import NamedTuple
 
 import pytest
@@ -113,3 +114,23 @@ def test_padding_alone_is_no_body() -> None:
     frames.came(PREFACE)
     assert frames.came(data(1, b"", 20, ends=False).sent()) == 1
     assert frames.brought == {1: 0}
+
+
+def test_a_body_in_frames_of_a_byte_costs_no_call_for_each() -> None:
+    """A read has 26,000 of them, and every other client of the loop waits for that."""
+    frames, calls = Frames(), 0
+
+    def count(_frame: object, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    frames.came(PREFACE + Frame(SETTINGS, 0, 0, b"").sent())
+    sent = data(1, b"x", None, ends=False).sent() * 1000 + data(1, b"x", None, ends=True).sent()
+    frames.unended.add(1)
+    sys.setprofile(count)
+    try:
+        frames.came(sent)
+    finally:
+        sys.setprofile(None)
+    assert (frames.brought, frames.moved, frames.unended) == ({1: 1001}, 1001, set())
+    assert calls < 10
