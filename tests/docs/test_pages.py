@@ -32,6 +32,7 @@ from reaper.config import OPTIONS
 from reaper.config.flags import Parser
 from scripts.serving import free_port, serving
 from tests.docs.test_readme import MARKDOWN
+from tests.helpers.server_process import installed, wait_until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGES = {str(path.relative_to(ROOT)): path.read_text() for path in MARKDOWN}
@@ -127,6 +128,32 @@ def test_the_clients_on_the_page_about_nat_ask_before_a_minute_is_over() -> None
         thread.join()
     assert all(0 < seconds <= 60 for seconds in seen)
     assert len(seen) == 3
+
+
+CLIENTS = {
+    "curl": ("curl", "-s", "http://127.0.0.1:{port}/"),
+    "fetch": ("node", "-e", "fetch('http://127.0.0.1:{port}/')"),
+    "setKeepAlive(true, 60000)": (
+        *("node", "-e"),
+        "const s = require('net').connect({port}, '127.0.0.1', () => s.setKeepAlive(true, 60000))",
+    ),
+}
+"""Clients that the page about NAT names, by a word of their row."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CLIENTS)
+def test_other_clients_on_the_page_about_nat_ask_before_a_minute_is_over(name: str) -> None:
+    assert name in PAGES["docs/howto/nat.md"]
+    program, *words = CLIENTS[name]
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        command = [installed(program), *(word.replace("{port}", str(port)) for word in words)]
+        with subprocess.Popen(command) as client:
+            with listening.accept()[0]:
+                wait_until(lambda: keep_alive_timer(port))
+                assert keep_alive_timer(port) <= 60
+            client.kill()
 
 
 def answering(listening: socket.socket, clients: int) -> None:
