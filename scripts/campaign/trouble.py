@@ -17,7 +17,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ import psutil
 
 from loadgen.clients import ATTACKS, Account, Speech, keep_asking
 from loadgen.drive.protocols import Paths
-from loadgen.units import BadArgument, parse_target
+from loadgen.units import BadArgument, parse_duration, parse_target
 from loadgen.vanish import vanish
 
 from ..groups import Group, memory_group
@@ -37,7 +37,7 @@ from ..guests import conversations
 from ..guests.__main__ import measured
 from ..guests.columns import COLUMNS
 from ..guests.named import faults
-from ..serving import ROOT, Server, free_port, load, serving
+from ..serving import ROOT, Server, free_port, load, serving, tree
 from ..stops import trial as stops
 from ..stops.words import LAST
 from ..streams.proxies import command_of
@@ -398,8 +398,44 @@ FEWER = 50
 """In a shorter one, one of so many comes."""
 BRIEF = 4.5
 """Seconds that a stream is quiet in a shorter one."""
+PING_EVERY = 1.0
+"""Seconds; as trials.toml has it."""
 A_PROXY = 5_000
 """Streams that one process of a proxy has: two descriptors each."""
+
+
+class Kept:
+    """For how long the machine kept servers from running: the most of any stretch.
+
+    Args:
+        servers: Each with its processes.
+        stretch: Seconds.
+    Attributes:
+        most: Seconds, for each server.
+        enough: Seconds from which on a server may have been too late for that alone.
+    """
+
+    def __init__(self, servers: list[Server], stretch: float) -> None:
+        self._stretch = stretch
+        self.enough: float = stretch / 2
+        self._seen: dict[Server, deque[tuple[float, float]]] = {each: deque() for each in servers}
+        self.most: dict[Server, float] = dict.fromkeys(servers, 0.0)
+
+    async def watch(self) -> None:
+        """Look at them, until this is cancelled."""
+        while True:
+            for server in self._seen:
+                waited = max(stops.kept_waiting(pid) for pid in tree(server.pid))
+                self.note(server, time.monotonic(), waited)
+            await asyncio.sleep(self._stretch / 8)
+
+    def note(self, server: Server, now: float, waited: float) -> None:
+        """*server* has waited for so many seconds in all."""
+        seen = self._seen[server]
+        seen.append((now, waited))
+        while seen[0][0] < now - self._stretch:
+            seen.popleft()
+        self.most[server] = max(self.most[server], waited - seen[0][1])
 
 
 async def quiet(
@@ -407,7 +443,10 @@ async def quiet(
 ) -> None:
     """Streams that are quiet for *seconds*, behind proxies with the read timeout
     *read*: of the server none is cut, and of the one that *beside* starts, stock, all
-    are.
+    are. A proxy is not judged if the machine kept it, or the server, from running for
+    half of what lies between a ping and that timeout.
+
+    Raises Missing: none could be judged.
     """
     if given.left < FULL:
         streams, seconds = {name: count // FEWER for name, count in streams.items()}, BRIEF
@@ -427,20 +466,31 @@ async def quiet(
         for name, server, count, folder in lanes:
             words = command_of(name, folder, at := free_port(), server.port, read, most=count)
             fronts.append(stack.enter_context(serving(words, folder / "log", port=at)))
+        kept = Kept([given.server, *fronts], parse_duration(read) - PING_EVERY)
+        watching = asyncio.create_task(kept.watch())
         found = await asyncio.gather(
             *(
                 _heard(front, count, seconds)
                 for front, (_, _, count, _) in zip(fronts, lanes, strict=True)
             )
         )
-    for (name, server, count, _), heard in zip(lanes, found, strict=True):
+        watching.cancel()
+    for front, (name, server, count, _), heard in zip(fronts, lanes, found, strict=True):
         guarded = server is given.server
         who, which = ("guarded", "whole") if guarded else ("stock", "cut")
+        waited = max(kept.most[front], kept.most[given.server]) if guarded else 0.0
+        if heard["began"] == count > heard[which] and waited > kept.enough:
+            given.outcome.count("not judged, for the machine kept a proxy waiting", count)
+            continue
         given.outcome.count(f"{name}, {who}: {which}", heard[which])
         if guarded:
             given.outcome.count(f"{name}: pings", heard["pings"])
         if heard[which] != count:
-            failures.append(f"{name}, {who}: {heard[which]} of {count} {which}: {heard}")
+            failures.append(
+                f"{name}, {who}: {heard[which]} of {count} {which}: {heard}, kept for {waited:.1f} s"
+            )
+    if not any("guarded" in name for name in given.outcome.figures):
+        raise Missing("the machine kept every proxy waiting")
 
 
 async def _heard(front: Server, count: int, seconds: float) -> dict[str, int]:

@@ -126,6 +126,14 @@ def test_ends_that_are_off_are_not_judged_if_the_machine_kept_the_server_waiting
         )
 
 
+def test_what_a_proxy_waited_for_is_counted_by_the_stretch() -> None:
+    server: Any = object()
+    kept = trouble.Kept([server], 2.0)
+    for second, waited in enumerate([0.0, 0.5, 1.0, 1.5, 3.5, 3.6, 3.7]):
+        kept.note(server, 100.0 + second, waited)
+    assert (kept.most[server], kept.enough) == (2.5, 1.0)
+
+
 SPIN = "import time; until = time.monotonic() + 1\nwhile time.monotonic() < until: pass"
 
 
