@@ -319,15 +319,30 @@ class ASGIWorker(gasgi.ASGIWorker):  # type: ignore[misc]
         if isinstance(self._streams, Requests) and self._streams.lost(protocol._body_receiver):
             protocol._cancel_task_if_pending = _not_now
 
+    def handle_exit_signal(self) -> None:
+        """SIGTERM. gunicorn looks within a second; who is told is told now."""
+        super().handle_exit_signal()
+        self._tell()
+
+    def _tell(self) -> None:
+        """The worker is to stop: no connection goes on, and streams are told, unless
+        newcomers are served for a while. Any number of times.
+        """
+        reaper = self._reaper()
+        timeouts = reaper.config.timeouts
+        self.cfg.set("keepalive", 0)  # what is answered from now on says that it is the last
+        for transport in polled.transports_of(reaper):
+            be_last(transport)
+        begin_stopping()
+        if self._streams is not None and not timeouts.drain_delay:
+            self._streams.stop(timeouts.drain_streams)
+
     async def _shutdown(self) -> None:
         reaper = self._reaper()
         timeouts = reaper.config.timeouts
         stops_at = self.loop.time() + self.cfg.graceful_timeout
         if not self._quick_shutdown:
-            self.cfg.set("keepalive", 0)  # what is answered from now on says that it is the last
-            for transport in polled.transports_of(reaper):
-                be_last(transport)
-            begin_stopping()
+            self._tell()
             await stopping(timeouts.drain_delay)
             if self._streams is not None:
                 self._streams.stop(timeouts.drain_streams)

@@ -21,7 +21,8 @@ ASGI = Foreign(
     {
         "gunicorn.workers.gasgi:": "ASGIProtocol",
         "gunicorn.workers.gasgi:ASGIWorker": """
-            _quick_shutdown _setup_event_loop _shutdown alive asgi cfg lifespan log loop servers
+            _quick_shutdown _setup_event_loop _shutdown alive asgi cfg handle_exit_signal lifespan log
+            loop servers
         """,
         "gunicorn.asgi.protocol:ASGIProtocol": """
             _awaiting_request _body_receiver _callback_parser _cancel_task_if_pending _check_h1c_protocol_available
