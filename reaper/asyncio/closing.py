@@ -51,12 +51,11 @@ def bound(reaper: AsyncioReaper, transport: Any, *, patient: bool = False) -> No
 
     Args:
         patient: The server has closed it, not the reaper: it may take any time, as long
-            as the peer takes something every `timeouts.write`.
+            as the peer takes something every `timeouts.write`. Once all is taken, the
+            goodbye of TLS has `timeouts.linger`.
     """
-    timeouts = reaper.config.timeouts
     if transports.buffered(transport) or transports.is_tls(transport):
-        seconds = (timeouts.write if patient else timeouts.linger) or reaper.core.tick
-        reaper.sweep.add(_Farewell(reaper, transport, seconds, patient))
+        reaper.sweep.add(_Farewell(reaper, transport, patient))
 
 
 def reset(transport: Any) -> None:
@@ -75,24 +74,32 @@ def reset(transport: Any) -> None:
 class _Farewell:
     """A transport that is closed, and has something left to send."""
 
-    __slots__ = ("_progress", "_reaper", "_seconds", "_transport", "_until")
+    __slots__ = ("_progress", "_reaper", "_transport", "_until")
 
-    def __init__(
-        self, reaper: AsyncioReaper, transport: Any, seconds: float, patient: bool
-    ) -> None:
+    def __init__(self, reaper: AsyncioReaper, transport: Any, patient: bool) -> None:
         self._reaper = reaper
         self._transport = transport
-        self._seconds = seconds
-        self._until = reaper.driver.now() + seconds
         self._progress = transports.Progress(transport) if patient else None
+        self._until = reaper.driver.now() + self._seconds()
+
+    def _seconds(self) -> float:
+        """How long it may still take, if its peer takes nothing."""
+        timeouts = self._reaper.config.timeouts
+        waits = self._progress is not None
+        return (timeouts.write if waits else timeouts.linger) or self._reaper.core.tick
 
     def charge(self, now: float) -> None:
         """The sweep asks: has it ended, and is its time over?"""
         if transports.descriptor_of(self._transport) < 0:
             self._reaper.sweep.discard(self)
             return
-        if self._progress is not None and self._progress.taken():
-            self._until = now + self._seconds
+        if self._progress is not None:
+            taken = self._progress.taken()
+            if not transports.queued(self._transport):
+                self._progress = None  # its goodbye is all that is waited for
+                taken = 1
+            if taken:
+                self._until = now + self._seconds()
         if now >= self._until:
             self._reaper.sweep.discard(self)
             reset(self._transport)

@@ -13,10 +13,12 @@ OWN = {"keep_alive": "keep_alive_timeout, 5s unless given"}
 
 def on_asyncio(module: ModuleType, visit: Visit) -> None:
     """Guard every connection of hypercorn on asyncio."""
-    from .phases import guarded_run
+    from .phases import bounded, bounded_at_a_stop, guarded_run
 
     around(module.TCPServer, "run")(guarded_run)
+    around(module.TCPServer, "_close")(bounded)
     _in_both(module, visit)
+    around(module.TCPServer, "_initiate_server_close")(bounded_at_a_stop)
 
 
 def on_trio(module: ModuleType, visit: Visit) -> None:

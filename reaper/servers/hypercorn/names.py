@@ -10,7 +10,7 @@ from ..http2.names import H2
 TESTED = ("0.18.0", "0.18.0")
 
 _SERVER = """
-    _idle_timeout _initiate_server_close _read_data app config context idle_task protocol run
+    _close _idle_timeout _initiate_server_close _read_data app config context idle_task protocol run
     send_lock
 """
 

@@ -11,7 +11,7 @@ import weakref
 from functools import partial
 from typing import Any
 
-from ...asyncio.closing import close
+from ...asyncio.closing import bound, close
 from ...asyncio.guards import LEAVING
 from ...asyncio.overload import refuse
 from ...asyncio.reaper import AsyncioReaper, reaper_of
@@ -52,6 +52,56 @@ def guarded_run(run: Any) -> Any:
             forget(self)
 
     return serve
+
+
+def bounded(method: Any) -> Any:
+    """Close the connection of *server*, a `TCPServer` on asyncio.
+
+    With TLS asyncio waits 30 s for the client's goodbye, hypercorn for asyncio, and a
+    stop for hypercorn.
+
+    Args:
+        method: hypercorn's `_close`, which this one replaces.
+    """
+
+    async def instead(server: Any) -> None:
+        if _has_tls(server):
+            if not server.writer.transport.is_closing():
+                server.writer.close()
+            _bound(server)
+        await method(server)
+
+    return instead
+
+
+def bounded_at_a_stop(method: Any) -> Any:
+    """The same for `_initiate_server_close`, which may leave the connection open."""
+
+    async def instead(server: Any) -> None:
+        await method(server)
+        if _has_tls(server) and server.writer.transport.is_closing():
+            _bound(server)
+
+    return instead
+
+
+def _has_tls(server: Any) -> bool:
+    """Whether *server* is guarded, and its client speaks TLS."""
+    return hasattr(server, WATCH) and is_tls(server.writer.transport)
+
+
+def _bound(server: Any) -> None:
+    """Bound the goodbye of *server*, whose transport is closed. asyncio lets go of one
+    with TLS that is closed twice, and nothing would bound it then.
+    """
+    writer = server.writer
+    if writer.close is not _done:
+        writer.close = _done
+        bound(reaper_of(config=settings), writer.transport, patient=True)
+
+
+def _done() -> None:
+    """Closes nothing: that is done."""
 
 
 def watch(server: Any, reaper: AsyncioReaper) -> None:

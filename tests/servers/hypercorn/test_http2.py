@@ -45,7 +45,7 @@ from tests.helpers.http2_frames import (
 from tests.helpers.http2_tools import h2load_has_all, nghttp_has_all
 from tests.helpers.hypercorn_here import Here, hypercorn_here
 from tests.helpers.neighbours import all_share_a_window, one_takes_nothing
-from tests.helpers.program_trials import PATIENCE, connect, rest
+from tests.helpers.program_trials import PATIENCE, connect, heard, rest
 from tests.helpers.server_process import installed
 from tests.servers.gunicorn.test_http2 import Http2
 
@@ -333,6 +333,45 @@ def test_a_stop_waits_for_a_client_of_http2_that_does_not_leave_no_longer_than_d
         running.stop()
         running.end()
         assert GOES_AWAY in {frame for frame, _, _ in frames(client)}
+
+
+@pytest.mark.parametrize("kind", ["asyncio", "trio"])
+def test_over_http1_a_stop_does_not_await_the_goodbye_of_tls_either(
+    kind: str, certificate: tuple[str, str], tmp_path: Path
+) -> None:
+    trusting = ssl.create_default_context(cafile=certificate[0])
+    given = (kind, tmp_path / "log", application, {"TIMEOUTS_LINGER": "200ms", "TICK": "100ms"})
+    with (
+        hypercorn_here(*given, certificate=certificate) as running,
+        connect(running) as plain,
+        trusting.wrap_socket(plain, server_hostname="localhost") as client,
+    ):
+        client.sendall(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+        heard(client)
+        running.stop()
+        running.end()
+        assert "SSL shutdown timed out" not in running.said()
+
+
+def test_the_end_of_an_answer_over_tls_is_waited_for_as_long_as_some_is_taken(
+    certificate: tuple[str, str], tmp_path: Path
+) -> None:
+    trusting = ssl.create_default_context(cafile=certificate[0])
+    settings = {"TIMEOUTS_LINGER": "100ms", "TICK": "100ms"}
+    with (
+        hypercorn_here(
+            "asyncio", tmp_path / "log", application, settings, certificate=certificate
+        ) as running,
+        socket.socket() as plain,
+    ):
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        plain.connect(running.address)
+        with trusting.wrap_socket(plain, server_hostname="localhost") as client:
+            client.sendall(b"GET /some?8000000 HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+            read = len(client.recv(1000))
+            time.sleep(0.5)  # longer than `linger`
+            read += len(rest(client))
+        assert read > 8_000_000
 
 
 @pytest.mark.parametrize("kind", ["asyncio", "trio"])
