@@ -144,6 +144,7 @@ class Answers(Streams):
             weakref.WeakKeyDictionary()
         )
         self._told: weakref.WeakKeyDictionary[Any, Told] = weakref.WeakKeyDictionary()
+        self._tells = False  # whether any was told: to ask the dictionary costs 800 instructions
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> Any:
         """Call the application for one request of uvicorn's: *send* is a method of its
@@ -186,7 +187,7 @@ class Answers(Streams):
         finally:
             if quiet is not None and self.pings is not None:
                 self.pings.over(quiet)
-            if self._told and (told := self._told.get(cycle)) is not None:
+            if self._tells and (told := self._told.get(cycle)) is not None:
                 await told.returned()
 
     def _note_task(self, cycle: Any) -> None:
@@ -220,7 +221,7 @@ class Answers(Streams):
         return is_blocked(owner.receive, None)
 
     def speak(self, owner: Any, message: Any) -> Any:
-        told = self._told.get(owner) if self._told else None
+        told = self._told.get(owner) if self._tells else None
         return owner.send(message) if told is None else told.speak(message)
 
     def stop(self, seconds: float) -> None:
@@ -245,6 +246,7 @@ class Answers(Streams):
         said = (cycle.scope.get("extensions") or {}).get(EXTENSION) or {}
         if not self.is_stream(said.get("stream"), getattr(cycle, KEPT)):
             return None
+        self._tells = True
         told = self._told[cycle] = Told(self, cycle, self._running.get(cycle))
         told.take(said)
         self.begun(told)
