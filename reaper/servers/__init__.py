@@ -6,7 +6,8 @@ In a room:
     names           the private names of the server that are used, and its tested
                     versions
     changes         what `reaper run` changes in it; imports nothing of the server
-    phases          what a connection waits for
+    phases          what a connection waits for; where the server is derived from, that
+                    is in the file of what is derived, such as aiohttp's `server`
     http2           the same of each stream of HTTP/2
 
 All rooms share what lies beside them, and none knows another:

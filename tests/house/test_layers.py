@@ -181,7 +181,7 @@ MAY = {
     "servers.hypercorn": {*ASYNCIO, "hypercorn"},
     "servers.hypercorn.trio": {"trio"},
     "servers.hypercorn.trio_overload": {"trio"},
-    "servers.hypercorn.trio_streams": {"trio"},
+    "servers.hypercorn.trio_application": {"trio"},
     "servers.aiohttp": {*ASYNCIO, "aiohttp"},
     "servers.websockets": {*ASYNCIO, "websockets"},
     **{name: {*ASYNCIO, name} for name in ("uvicorn", "gunicorn", "aiohttp", "websockets")},

@@ -14,7 +14,7 @@ import reaper
 from reaper import stops
 from reaper.config import ReaperConfig
 from reaper.servers.goodbye import begin_stopping
-from reaper.servers.hypercorn.trio_streams import TrioStreams
+from reaper.servers.hypercorn.trio_application import TrioStreams
 from reaper.servers.streams import Streams
 from tests.helpers.loops import LOOPS, Asyncio, Trio
 

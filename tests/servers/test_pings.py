@@ -18,7 +18,7 @@ from reaper import stops
 from reaper.config import ReaperConfig
 from reaper.policy.boundaries import EVENTS, MARK, NEW
 from reaper.servers.goodbye import begin_stopping
-from reaper.servers.hypercorn.trio_streams import TrioStreams
+from reaper.servers.hypercorn.trio_application import TrioStreams
 from reaper.servers.pings import Pings, Quiet
 from reaper.servers.streams import Streams
 from tests.helpers.event_streams import events, pieces

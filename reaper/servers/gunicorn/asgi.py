@@ -28,7 +28,7 @@ from ..goodbye import begin_stopping
 from ..http2.waiting import Watch
 from ..metrics import stopping
 from ..streams import Streams, are_wanted
-from .http2 import guard, guard_stream
+from .http2_asgi import guard, guard_stream
 
 NEVER = 10**8
 """Seconds; the keep-alive that gunicorn is given where ours is in force. Its own timer

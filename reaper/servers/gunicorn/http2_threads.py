@@ -184,7 +184,7 @@ class Judge(Engine):
         """See the base class: the thread may have gone on since it was looked at."""
         return -1 if self._serving.wait != self._seen or self.rest() != self._rest else 0
 
-    def phase_of(self, number: int) -> Phase:
+    def phase_of_stream(self, number: int) -> Phase:
         """See the base class."""
         wait = self._seen
         return wait.phase if wait is not None and wait.number == number else Phase.IN_FLIGHT

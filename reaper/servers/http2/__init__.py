@@ -48,10 +48,16 @@ unread bytes of the connection, nothing is due: they may be what is waited for.
 What lies below is not looked at here: a client whose kernel takes no bytes at all is
 found by the guard of the connection, as with HTTP/1.1.
 
-Read `engine`, `frames`, `waiting`, `floods`, `leaving`; then the adapters:
-`servers.hypercorn.http2` and `servers.gunicorn.http2` are told by those servers' own
-methods what moves, in `servers.gunicorn.http2_threads` a thread of gunicorn's says it,
-and in `servers.uvicorn.http2` what stands before zttp's streams.
+Read `engine`, `frames`, `waiting`, `floods`, `leaving`; then the adapters. What a
+stream waits for is `phase_of_stream` in each; a PING and its like are found by
+`frames`, and charged to the budget of `floods`:
+
+    room, file                where bytes come in       where they are charged
+    uvicorn/http2             Http2.data_received       Engine.came
+    hypercorn/http2           H2Protocol.handle         Engine.came
+    gunicorn/http2_asgi       _Reader.read              Engine.came
+    gunicorn/http2_threads    _Fed.receive_data         Judge.charge, in the driver's
+                                                        thread at its next look
 """
 
 from __future__ import annotations

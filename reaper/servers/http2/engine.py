@@ -4,8 +4,9 @@ streams, what it waits for, and its end.
 The rule of this module: *a stream costs nothing until its client is waited for*. The
 engine is given every byte that comes and reads the heads of frames in it. An adapter,
 one for each server, derives from it and says four things: where bytes come in (`came`,
-then `worked`), what a stream waits for (`phase_of`), how a stream is reset, and how the
-connection is closed (both in `end`).
+then `worked`; gunicorn's threads note them for the thread that judges), what a stream
+waits for (`phase_of_stream`), how a stream is reset, and how the connection is closed
+(both in `end`).
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class Engine:
         """
         raise NotImplementedError
 
-    def phase_of(self, number: int) -> Phase:
+    def phase_of_stream(self, number: int) -> Phase:
         """What stream *number* waits for now."""
         raise NotImplementedError
 
@@ -157,7 +158,7 @@ class Engine:
         streams = self.streams
         if number not in streams:
             return
-        phase = self.phase_of(number)
+        phase = self.phase_of_stream(number)
         waiting = streams[number]
         if waiting is not None:
             waiting.enter(phase)

@@ -12,7 +12,7 @@ H2 = Foreign(
     "h2",
     TESTED,
     {
-        "h2.connection:H2Connection": "state_machine streams",
+        "h2.connection:H2Connection": "highest_inbound_stream_id state_machine streams",
         "h2.stream:H2Stream": "outbound_flow_control_window",
     },
     optional=True,  # for gunicorn: without h2 it speaks no HTTP/2

@@ -7,5 +7,7 @@ http2           what each stream of HTTP/2 waits for
 application     streams are told when it stops, and requests cancelled whose clients are
                 gone
 ends            when the tasks of a connection end
-trio, ...       the same on trio, where it differs
+trio,           the same on trio, where it differs
+trio_application,
+trio_overload
 """

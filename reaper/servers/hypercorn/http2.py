@@ -63,7 +63,7 @@ class Session(Engine):
         reader = getattr(self._server, "reader", None)
         return self.turns if self.working > 0 or getattr(reader, "_buffer", None) else 0
 
-    def phase_of(self, number: int) -> Phase:
+    def phase_of_stream(self, number: int) -> Phase:
         """See the base class."""
         protocol = self._protocol
         stream, buffer = protocol.streams.get(number), protocol.stream_buffers.get(number)

@@ -31,8 +31,8 @@ from ..http2.waiting import Watch
 from ..polled import readable, timed_out
 from .http2 import WATCH
 from .phases import forget, owes, phase_of
+from .trio_application import stand_around
 from .trio_overload import refuse
-from .trio_streams import stand_around
 
 PIECE = 65536
 """Bytes sent at a time: a client that has taken one piece is alive."""

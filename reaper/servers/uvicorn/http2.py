@@ -115,7 +115,7 @@ class Session(Engine):
         """See the base class: uvicorn works off what comes at once."""
         return 0
 
-    def phase_of(self, number: int) -> Phase:
+    def phase_of_stream(self, number: int) -> Phase:
         """See the base class. While uvicorn reads nothing, because an application does
         not, nobody can be waited for.
         """

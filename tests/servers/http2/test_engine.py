@@ -73,7 +73,7 @@ class Trial(Engine):
     def works(self) -> int:
         return 0
 
-    def phase_of(self, number: int) -> Phase:
+    def phase_of_stream(self, number: int) -> Phase:
         if number in self.windows:
             return Phase.WRITE
         return Phase.BODY if number in self.frames.unended else Phase.IN_FLIGHT

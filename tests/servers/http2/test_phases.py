@@ -12,7 +12,7 @@ pytest.importorskip("h2")
 from h2.exceptions import StreamClosedError
 
 from reaper.policy import Phase
-from reaper.servers.gunicorn import http2 as gunicorn
+from reaper.servers.gunicorn import http2_asgi as gunicorn
 from reaper.servers.http2.frames import Frames
 from reaper.servers.hypercorn.http2 import Session
 
@@ -34,7 +34,7 @@ def phase(unsent: bytes, window: int | None) -> Phase:
         connection=SimpleNamespace(local_flow_control_window=left),
     )
     session._protocol, session.frames = protocol, Frames()
-    return session.phase_of(1)
+    return session.phase_of_stream(1)
 
 
 def test_an_answer_whose_window_is_shut_waits_for_its_client() -> None:
@@ -63,7 +63,7 @@ def gunicorn_phase(window: int = 1, unended: bool = True, **known: Any) -> Phase
     )
     session.stalled, session.frames = {1}, Frames()
     session.frames.unended = {1} if unended else set()
-    return session.phase_of(1)
+    return session.phase_of_stream(1)
 
 
 def test_a_body_that_is_yet_to_come_is_waited_for_under_gunicorn() -> None:
@@ -107,7 +107,7 @@ def uvicorn_phase(
     session.connection = SimpleNamespace(
         send_window=of_all, stream=lambda number: SimpleNamespace(send_window=window)
     )
-    return session.phase_of(1)
+    return session.phase_of_stream(1)
 
 
 def test_a_body_that_is_yet_to_come_is_waited_for_under_uvicorn() -> None:

@@ -44,7 +44,7 @@ class Session(Engine):
         """See the base class."""
         return self.turns if self.unread > 0 or self._serving.reader.buffered() else 0
 
-    def phase_of(self, number: int) -> Phase:
+    def phase_of_stream(self, number: int) -> Phase:
         """See the base class."""
         stream = self._serving.streams.get(number)
         if stream is None or stream.state is StreamState.CLOSED or stream.response_complete:

@@ -11,7 +11,7 @@ import trio
 from trio.testing import MockClock
 
 from reaper.config.settings import ReaperConfig
-from reaper.servers.hypercorn.trio_streams import ENDS, TrioStreams
+from reaper.servers.hypercorn.trio_application import ENDS, TrioStreams
 
 pytestmark = pytest.mark.trio
 
