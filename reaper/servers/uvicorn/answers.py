@@ -229,7 +229,8 @@ class Answers(Streams):
         if seconds and self.seconds is None:
             kinds = cycles()
             for task in list(self._tasks):
-                coroutine: Any = task.get_coro()
+                # What a loop of another kind makes of a coroutine may not show it.
+                coroutine: Any = getattr(task, "get_coro", _unknown)()
                 cycle: Any = inspect.getcoroutinelocals(coroutine).get("self")
                 if isinstance(cycle, kinds) and not cycle.response_complete:
                     if cycle in self._told:
@@ -251,6 +252,10 @@ class Answers(Streams):
         told.take(said)
         self.begun(told)
         return told
+
+
+def _unknown() -> None:
+    """There is no coroutine that is known."""
 
 
 class Told(Exchange):

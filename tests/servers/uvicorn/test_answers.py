@@ -8,10 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pytest
 
 import reaper.asyncio.reaper
+from reaper.config import ReaperConfig
+from reaper.servers.uvicorn.answers import Answers, Promises
+from tests.helpers.driver_loop import Loop
 from tests.servers.uvicorn.test_quiet import ask, serving
 
 pytestmark = pytest.mark.anyio
@@ -71,3 +75,15 @@ async def test_a_request_that_is_no_stream_calls_these_functions_of_ours_and_no_
         writer.close()
         await asyncio.sleep(0)
     assert sorted(found) == sorted(CALLS[protocol])
+
+
+async def test_a_stop_looks_into_no_task_that_does_not_show_its_coroutine() -> None:
+    """As one of a loop that is not asyncio's; uvicorn's own tests have such."""
+
+    async def application(scope: object, receive: object, send: object) -> None:
+        """Is not called."""
+
+    tasks: Any = [object()]
+    answers = Answers(application, ReaperConfig(), Loop().driver, Promises(), tasks)
+    answers.stop(2.0)
+    assert answers.seconds == 2.0
