@@ -122,9 +122,9 @@ class Streams:
         self._config = config
         self._driver = driver
         self._open: dict[Stream, None] = {}
-        self._types = frozenset(config.server.streams.lower().split())
         self._pings: Pings | None = None
         self._stopped = False
+        self.reload(config)
 
     def __len__(self) -> int:
         """Streams that are open."""
@@ -136,6 +136,7 @@ class Streams:
             self._pings = None
         self._config = config
         self._types = frozenset(config.server.streams.lower().split())
+        self._lines = config.server.stream_ping_lines
 
     def begins(
         self,
@@ -244,7 +245,7 @@ class Streams:
             method,
             status,
             [(name.encode("ascii"), value.encode("latin-1")) for name, value in headers],
-            lines=self._config.server.stream_ping_lines,
+            lines=self._lines,
         )
         if kind is not None:
             if self._pings is None:

@@ -12,6 +12,7 @@ import trio
 from trio.testing import MockClock
 
 import reaper
+from reaper.config import ReaperConfig
 from server_example.http.connection import Exchange
 from server_example.http.routes import ROUTES
 from tests.helpers.http_world import head_of, rest, running, until
@@ -87,6 +88,23 @@ async def test_nothing_is_written_where_nobody_asked_or_the_route_pings(clock: M
         async with running(HERE, **settings) as server, await server.connect(request) as stream:
             await head_of(stream)
             assert COMMENT not in await heard_for(stream, seconds)
+
+
+async def test_lines_are_pinged_where_a_reload_says_so(clock: MockClock) -> None:
+    async def records(exchange: Exchange) -> None:
+        await exchange.start(200, [("content-type", "application/x-ndjson")])
+        await exchange.send(b"{}\n")
+        await trio.sleep(7)
+        await exchange.finish()
+
+    request = b"GET /records HTTP/1.1\r\nHost: x\r\n\r\n"
+    async with running({**HERE, "/records": records}, stream_ping="1m") as server:
+        for lines, pinged in ((False, False), (True, True)):
+            given = {"server.stream_ping_lines": lines, "timeouts.stream_ping": 2.0}
+            await server.reload(ReaperConfig.load(environ={}, overrides=given))
+            async with await server.connect(request) as stream:
+                await head_of(stream)
+                assert (b"1\r\n\n\r\n" in await heard_for(stream, 7.5)) == pinged
 
 
 async def test_a_stream_whose_client_takes_nothing_is_not_pinged(
