@@ -1,0 +1,139 @@
+"""`python -m scripts.guests.mutants [--only COLUMN]`: break each of some guards by one
+line, and see whether the kit is red.
+
+The rule of this module: *a kit that is never red proves nothing*. Each mutant is what a
+maintainer might write by mistake. It is made in a clone of the last commit, and its
+guest is tried there with every kind of client.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from reaper.config.flags import Parser
+
+from ..serving import ROOT
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One line of a guard that is another.
+
+    Attributes:
+        column: The guest that has to be red.
+        path: The file, below `reaper/`.
+        before, after: What stands there once, and what the mutant has instead.
+        why: What is wrong then.
+    """
+
+    column: str
+    path: str
+    before: str
+    after: str
+    why: str
+
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "uvicorn, httptools",
+        "servers/uvicorn/http.py",
+        "return not self.flow.read_paused and not self.cycle.waiting_for_100_continue",
+        "return not self.flow.read_paused",
+        "a client that waits for `100 Continue` is charged for the waiting",
+    ),
+    Mutant(
+        "uvicorn, HTTP/2",
+        "servers/http2/engine.py",
+        "        for other in self._shared:\n",
+        "        for other in ():\n",
+        "bytes taken on one stream are no activity of those that wait for the same window",
+    ),
+    Mutant(
+        "hypercorn",
+        "servers/hypercorn/phases.py",
+        "return Phase.BODY if reads(server) else Phase.IN_FLIGHT",
+        "return Phase.BODY",
+        "a body that the application has yet to take is waited for",
+    ),
+    Mutant(
+        "gunicorn, asgi",
+        "servers/gunicorn/asgi.py",
+        "return Phase.BODY if waits and not receiver.expect_continue else Phase.IN_FLIGHT",
+        "return Phase.BODY if waits else Phase.IN_FLIGHT",
+        "a client that waits for `100 Continue` is charged for the waiting",
+    ),
+    Mutant(
+        "gunicorn, threads",
+        "servers/gunicorn/threads.py",
+        "        face.guard.lost(by_peer=face.hung_up)\n        face.guard = None\n",
+        "        pass\n",
+        "a connection that has ended is kept",
+    ),
+    Mutant(
+        "aiohttp, `run_app`",
+        "servers/aiohttp/server.py",
+        "return Phase.IN_FLIGHT if answering else Phase.KEEP_ALIVE",
+        "return Phase.KEEP_ALIVE",
+        "a request that waits behind another is none",
+    ),
+    Mutant(
+        "sanic",
+        "servers/sanic/phases.py",
+        "return Phase.HEADERS if http.recv_buffer else Phase.KEEP_ALIVE",
+        "return Phase.KEEP_ALIVE",
+        "half a head in one segment with a request is none",
+    ),
+    Mutant(
+        "tornado",
+        "servers/tornado/phases.py",
+        "return Phase.IN_FLIGHT if conn._read_finished else Phase.BODY",
+        "return Phase.IN_FLIGHT",
+        "half a body is waited for without a limit",
+    ),
+)
+"""The mutants, in the order of the table."""
+
+
+def tried(mutant: Mutant, home: Path) -> list[str]:
+    """What the kit finds in the clone *home*, once *mutant* is in it; [] if nothing."""
+    file = home / "reaper" / mutant.path
+    whole = file.read_text()
+    file.write_text(whole.replace(mutant.before, mutant.after))
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "scripts.guests", "--only", mutant.column],
+            cwd=home,
+            capture_output=True,
+            text=True,
+        )
+    finally:
+        file.write_text(whole)
+    found = [line.strip() for line in done.stdout.splitlines() if line.startswith("  ")]
+    return [line for line in found if line] if done.returncode == 1 else []
+
+
+def main() -> int:
+    """Try them. Exit status: 0 all are caught, 1 one is not, 2 bad arguments."""
+    parser = Parser(prog="python -m scripts.guests.mutants", description=__doc__.splitlines()[0])
+    columns = tuple(mutant.column for mutant in MUTANTS)
+    parser.add_argument("--only", metavar="COLUMN", choices=columns, help="this guest alone")
+    options = parser.parse_args()
+    alive = 0
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder) / "clone"
+        subprocess.run(["git", "clone", "-q", "--shared", ROOT, home], check=True)
+        for mutant in MUTANTS:
+            if options.only in (None, mutant.column):
+                found = tried(mutant, home)
+                alive += not found
+                print(f"{mutant.column}: {mutant.why}: {'caught' if found else 'ALIVE'}")
+                print(*(f"  {each}" for each in found[:3]), sep="\n", flush=True)
+    return 1 if alive else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
