@@ -20,6 +20,7 @@ from ...asyncio.reaper import AsyncioReaper, reaper_of
 from ...asyncio.serve import loop_factory
 from ...asyncio.transports import buffered, descriptor_of, is_tls, queued
 from ...config.settings import ReaperConfig
+from ...driver.sockets import readable
 from ...policy import Phase
 from .. import polled
 from ..abandoned import Requests, link_of, streams_of
@@ -34,6 +35,10 @@ NEVER = 10**8
 """Seconds; the keep-alive that gunicorn is given where ours is in force. Its own timer
 would fire before the bytes are read that came while the process stood still.
 """
+
+
+AGAIN = 0.05
+"""Seconds after which it is looked again whether bytes were read that have come."""
 
 
 LIFESPAN = 2.0
@@ -168,6 +173,17 @@ class _Protocol(gasgi.ASGIProtocol):  # type: ignore[misc]
     def _h2_conn(self, http2: Any) -> None:
         guard(http2, self.worker.watch_of(self.transport))
         self.__dict__["_h2_conn"] = http2
+
+    def _h2c_undecided_timeout(self) -> None:
+        """As gunicorn's: a second after a connection was made it closes one that has
+        not said that it speaks HTTP/2. What a loop that stood still has not read may
+        say so.
+        """
+        descriptor = descriptor_of(self.transport)
+        if descriptor >= 0 and readable(descriptor):
+            self._h2c_timer: Any = self.worker.loop.call_later(AGAIN, self._h2c_undecided_timeout)
+        else:
+            super()._h2c_undecided_timeout()
 
     def _handle_http2_connection(self, *given: Any, **named: Any) -> Any:
         self._keepalive: float = 0

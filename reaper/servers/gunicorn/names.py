@@ -27,8 +27,8 @@ ASGI = Foreign(
         "gunicorn.asgi.protocol:ASGIProtocol": """
             _awaiting_request _body_receiver _callback_parser _cancel_task_if_pending _check_h1c_protocol_available
             _close_transport _closed _finishing_calls _flow_control _h2_conn _h2_tasks _handle_http2_connection
-            _keepalive _maybe_resume_reading _serve_http2_request _start_http2_stream _websocket
-            _send_response_start eof_received transport worker
+            _h2c_timer _h2c_undecided_timeout _keepalive _maybe_resume_reading _serve_http2_request
+            _start_http2_stream _websocket _send_response_start eof_received transport worker
         """,
         "gunicorn.asgi.protocol:BodyReceiver": """
             _closed _complete expect_continue protocol receive request

@@ -4,21 +4,24 @@ installed.
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import ssl
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import h2.config
 import h2.connection
 import h2.events
 import pytest
+from gunicorn.config import Config
 
 import reaper.gunicorn
+from reaper.servers.gunicorn import asgi as gunicorn_asgi
 from reaper.servers.gunicorn import threads as gunicorn_threads
 from tests.helpers import asgi, wsgi
 from tests.helpers.program_trials import PATIENCE, connect
@@ -333,6 +336,53 @@ class FastParser:
 
         cls.made += 1
         return PythonProtocol(**options)
+
+
+def test_a_preface_that_a_stall_has_left_unread_is_waited_for() -> None:
+    async def said(*after: str) -> list[str]:
+        """What is heard of a server whose timer fires *after* that was sent."""
+        near, far = socket.socketpair()
+        loop, heard = asyncio.get_running_loop(), list[str]()
+        settings = Config()
+        for name, value in CLEAR.items():
+            settings.set(name, value)
+        worker: Any = SimpleNamespace(loop=loop)
+
+        class Protocol(gunicorn_asgi._Protocol):
+            def __init__(self) -> None:  # of the whole only the timer is looked at
+                self.worker, self.cfg = worker, settings
+                self._h2c_timer: Any = None
+                self._h2c_buffer: Any = b""
+
+            def connection_made(self, transport: Any) -> None:
+                self.transport = transport
+
+            def _send_error_response(self, *words: object) -> None:
+                heard.append("closed")
+
+            def _close_transport(self) -> None:
+                self.transport.close()
+
+            def connection_lost(self, error: Exception | None) -> None:
+                self._h2c_cancel_timer()
+
+            def data_received(self, data: bytes) -> None:
+                heard.append("read")
+                self._h2c_cancel_timer()
+                self._h2c_buffer = None
+
+        transport, protocol = await loop.create_connection(Protocol, sock=near)
+        with far:
+            for words in after:
+                far.sendall(words.encode())
+            protocol._h2c_undecided_timeout()  # in the pass in which it has not read
+            await asyncio.sleep(2 * gunicorn_asgi.AGAIN)
+            transport.close()
+        await asyncio.sleep(0)
+        return heard
+
+    assert asyncio.run(said("PRI")) == ["read"]
+    assert asyncio.run(said()) == ["closed"]
 
 
 @pytest.mark.parametrize("parser", ["fast", "auto"])
