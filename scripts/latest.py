@@ -33,6 +33,7 @@ PLACE = ROOT / "out" / "latest"
 
 PACKAGES = (
     *("uvicorn", "hypercorn", "gunicorn", "aiohttp", "sanic", "tornado", "twisted", "websockets"),
+    "anyio",
     *("h2", "hpack", "hyperframe", "wsproto", "httptools", "h11", "uvloop", "trio", "zttp"),
 )
 """What is installed in its newest release."""

@@ -30,6 +30,7 @@ GUARDED = {
     "tornado": "tornado",
     "twisted": "Twisted (daphne)",
     "websockets": "websockets",
+    "anyio": "anyio's TCP listeners, on asyncio",
 }
 SERVERS: Mapping[str, str] = {
     **GUARDED,
@@ -75,7 +76,7 @@ ASGI = f"{UVICORN} gunicorn-asgi hypercorn hypercorn-trio aiohttp"
 STREAMING = f"http {ASGI}"
 ASKED = "gunicorn-asgi gunicorn-gthread hypercorn aiohttp sanic tornado twisted"
 INSIDE_HTTP = f"{UVICORN} {ASKED} hypercorn-trio"
-INSIDE = f"{INSIDE_HTTP} websockets"
+INSIDE = f"{INSIDE_HTTP} websockets anyio"
 HTTP = f"http {INSIDE_HTTP}"
 
 REFUSING = "gunicorn-asgi gunicorn-gthread hypercorn hypercorn-trio aiohttp sanic"
@@ -97,7 +98,8 @@ EFFECTS: Mapping[str, Effect] = {
     "reaper.jitter": _row(f"{INSIDE} {REFERENCES}", outside="attach.jitter"),
     "reaper.reaps_per_second": _row(f"{INSIDE} {REFERENCES}", outside="attach.reaps_per_second"),
     "reaper.pressure": _row(
-        f"{UVICORN} {ASKED} hypercorn-trio websockets {REFERENCES}",
+        f"{UVICORN} {ASKED} hypercorn-trio websockets anyio {REFERENCES}",
+        anyio="newcomers are not refused",
         tornado="newcomers are not refused",
         twisted="newcomers are not refused",
         websockets="newcomers are not refused",
@@ -109,8 +111,12 @@ EFFECTS: Mapping[str, Effect] = {
     ),
     "reaper.log_format": _row(REFERENCES),
     "reaper.log_level": _row(REFERENCES, outside="the server's own"),
-    "timeouts.idle": _row("echo outside", outside="an hour, or `tunnel`, unless it is set"),
-    "timeouts.first_byte": _row(f"{HTTP} outside", outside=IF_SET),
+    "timeouts.idle": _row(
+        "echo anyio outside",
+        anyio="`tunnel`, unless it is set",
+        outside="an hour, or `tunnel`, unless it is set",
+    ),
+    "timeouts.first_byte": _row(f"{HTTP} outside", anyio="idle", outside=IF_SET),
     "timeouts.handshake": _row(
         f"http {UVICORN} gunicorn-asgi aiohttp",
         echo="idle",
@@ -137,11 +143,12 @@ EFFECTS: Mapping[str, Effect] = {
     "timeouts.keep_alive_margin": _row(
         f"http {UVICORN} aiohttp", aiohttp="by `reaper.aiohttp.run_app`"
     ),
-    "timeouts.write": _row(f"{HTTP} outside"),
+    "timeouts.write": _row(f"{HTTP} anyio outside"),
     "timeouts.request": _row("http"),
     "timeouts.tunnel": _row(
         f"http {UVICORN} gunicorn-asgi gunicorn-gthread hypercorn hypercorn-trio aiohttp sanic "
-        "tornado twisted websockets outside",
+        "tornado twisted websockets anyio outside",
+        anyio="only where `idle` is not set",
         gunicorn_gthread=STREAMS["gunicorn_gthread"],
         outside="only where `idle` is not set",
     ),

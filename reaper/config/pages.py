@@ -21,6 +21,7 @@ PAGES: Mapping[str, tuple[str, ...]] = {
     "tornado": ("tornado",),
     "daphne": ("twisted",),
     "websockets": ("websockets",),
+    "anyio": ("anyio",),
     "outside": ("outside",),
     "reference": ("http", "echo"),
 }
@@ -33,6 +34,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "aiohttp": PAGES["aiohttp"],
     "Sanic, tornado, daphne": (*PAGES["sanic"], *PAGES["tornado"], *PAGES["daphne"]),
     "websockets": PAGES["websockets"],
+    "anyio": PAGES["anyio"],
     "outside": PAGES["outside"],
 }
 """The columns of the table of docs/run.md, and the servers of `EFFECTS` that each

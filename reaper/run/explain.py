@@ -39,6 +39,8 @@ folders, sys.path = sys.path, [place for place in sys.path if place not in here]
 import ast, json, re
 from importlib.metadata import PackageNotFoundError, distribution, distributions
 program, module, script, servers = sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4:]
+libraries = {each[:-1] for each in servers if each[-1] == '?'}
+servers = [each.rstrip('?') for each in servers]
 
 def norm(name): return re.sub('[-_.]+', '-', name).lower()
 
@@ -75,13 +77,15 @@ named, standard = [], getattr(sys, 'stdlib_module_names', ())
 for extras in (False, True):
     reach = set()
     for each in owners: needed(each, reach, extras)
+    reach -= libraries - {norm(each) for each in owners}
     named = named or [name for name in found if norm(name) in reach]
 known = bool(owners) or bool(modules) and all(name in standard for name in modules)
 print(json.dumps([sys.version.split()[0], found, named, known]))
 """
 """What the interpreter of a command is asked: its release, the servers that are
 installed there, those that the command's package requires, and whether such a package
-was found.
+was found. A name that ends in `?` is a library's, which counts only if the command
+belongs to it or imports it: many packages require it that do not serve by it.
 """
 
 _BY_SHELL = re.compile(r"""'''exec' "?([^"]*?python[^\s"/]*)"? "\$0" """)
@@ -123,7 +127,7 @@ def explain(program: str, command: Sequence[str], config: ReaperConfig, *, insid
     python = interpreter_of(program, command)
     if python is None:
         return f"{command[0]} is no Python program\nwhat it listens on is {outside}"
-    names = list(dict.fromkeys(server.name for server in SERVERS))
+    names = list(dict.fromkeys(server.name + "?" * server.library for server in SERVERS))
     try:
         done = subprocess.run(
             [*python, "-c", ASK, *meant(program, command), *names],
@@ -193,7 +197,8 @@ def inside_lines(
         own = {
             key: where for key, where in server.own.items() if not asked(config, f"timeouts.{key}")
         }
-        limits = {key: getattr(config.timeouts, key) for key in server.limits if key not in own}
+        holds = server.in_force(config)
+        limits = {key: value for key, value in holds.items() if key not in own}
         text = report.limits_text(limits) + "".join(
             f", {key} as {name} has it ({where})" for key, where in own.items()
         )

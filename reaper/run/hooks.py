@@ -114,7 +114,7 @@ def refuse_strangers(module: ModuleType) -> None:
     @around(module.socket, "listen")
     def listen(method: Any) -> Any:
         def instead(self: Any, *arguments: Any) -> Any:
-            if self.family in TCP and not any(server.module in sys.modules for server in SERVERS):
+            if self.family in TCP and not any(server.is_there for server in SERVERS):
                 where = report.address(self.getsockname())
                 report.refuse(
                     f"what listens on {where} cannot be guarded from inside: no server that is known"

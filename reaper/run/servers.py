@@ -13,6 +13,7 @@ names that it lists has been found (`servers.guest`).
 from __future__ import annotations
 
 from ..servers.aiohttp import changes as aiohttp
+from ..servers.anyio import changes as anyio
 from ..servers.guest import Guest
 from ..servers.gunicorn import changes as gunicorn
 from ..servers.hypercorn import changes as hypercorn
@@ -31,6 +32,7 @@ SERVERS: tuple[Guest, ...] = (
     *tornado.GUESTS,
     *twisted.GUESTS,
     *websockets.GUESTS,
+    *anyio.GUESTS,
 )
 """Every server, in the order of docs/run.md. A server that is changed in two modules
 stands here twice. `hook/sitecustomize.py` holds the names of the modules once more.

@@ -9,18 +9,23 @@ the program.
 A room of `reaper.servers` has its names in `names.py`, and declares its guests in
 `changes.py`, which imports nothing of the server until the program has.
 `reaper.run.servers` lists them all.
+
+A library is imported by many programs that never serve by it, and those are left in
+peace: no name is looked up, nothing is said and nothing refused before the program has
+it listen.
 """
 
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, NoReturn, Protocol
 
 from ..config.effects import said, without_effect
-from ..config.settings import ReaperConfig
+from ..config.settings import DEFAULT, ReaperConfig
 from ..errors import one_line
 from ..foreign import Foreign, missing, untested
 
@@ -33,9 +38,24 @@ HTTP = ("first_byte", "headers", "body", "keep_alive", "write", "tunnel", "vanis
 """The timeouts that hold for an HTTP server."""
 SOCKETS = ("tunnel", "vanished")
 """The timeouts that hold for a server of WebSockets and nothing else."""
+PLAIN = ("idle", "write", "vanished")
+"""The timeouts that hold for a server of plain bytes, whose protocol nobody knows; for
+`idle` see `silence`.
+"""
+
+SERVING: set[str] = set()
+"""The modules of the libraries that have been asked to listen in this process."""
 
 Around = Callable[[Any, str], Callable[[Callable[[Any], Any]], None]]
 """As `around`."""
+
+
+def silence(config: ReaperConfig) -> str:
+    """The timeout that holds for a silent connection of plain bytes: `idle` if *config*
+    sets it, else `tunnel`. The default of `idle` is too short for a program that has
+    not asked for it.
+    """
+    return "tunnel" if config.origin("timeouts.idle") == DEFAULT else "idle"
 
 
 class Host(Protocol):
@@ -79,6 +99,9 @@ class Guest:
             has them from.
         columns: Its kinds in `config.effects`; empty: its name is the only one.
         note: Which of its kinds are guarded, for people; empty: all.
+        library: Whether programs import its module that do not serve by it. Then
+            `change` is called before a name is looked up, may wrap only what the
+            package has promised, and calls `Visit.serves` and `Visit.fits` there.
     """
 
     needs: tuple[Foreign, ...]
@@ -88,6 +111,7 @@ class Guest:
     own: Mapping[str, str] = field(default_factory=dict)
     columns: tuple[str, ...] = ()
     note: str = ""
+    library: bool = False
 
     def guard(self, module: ModuleType, host: Host, *, strict: bool) -> None:
         """Change *module*, which has just been imported.
@@ -97,7 +121,8 @@ class Guest:
         """
         visit = Visit(self, host, strict)
         try:
-            if visit.fits(self.needs) and self.change is not None:
+            fits = self.library or visit.fits(self.needs)
+            if fits and self.change is not None:
                 self.change(module, visit)
         except Exception as error:  # the program goes on without us
             visit.misfit(f"{type(error).__name__}: {one_line(error)}")
@@ -111,6 +136,18 @@ class Guest:
     def kinds(self) -> tuple[str, ...]:
         """Its names in `config.effects`."""
         return self.columns or (self.name,)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the program serves by it, as far as that is known: it has imported
+        its module, or, of a library, has had it listen.
+        """
+        return self.module in (SERVING if self.library else sys.modules)
+
+    def in_force(self, config: ReaperConfig) -> dict[str, float]:
+        """The timeouts that hold in it by *config*, in seconds; 0: none."""
+        names = (silence(config) if name == "idle" else name for name in self.limits)
+        return {name: getattr(config.timeouts, name) for name in names}
 
     def __str__(self) -> str:
         return str(self.needs[0])
@@ -148,6 +185,10 @@ class Visit:
             self.misfit(why, kind)
         return not why
 
+    def serves(self) -> None:
+        """Note that the program is about to have the library listen."""
+        SERVING.add(self.guest.module)
+
     def misfit(self, why: str, kind: str = "") -> None:
         """Say that the server, or this *kind* of it, does not fit, because of *why*.
 
@@ -171,7 +212,7 @@ class Visit:
                 None: it has none.
         """
         config = self.host.load()
-        limits = {name: getattr(config.timeouts, name) for name in self.guest.limits}
+        limits = self.guest.in_force(config)
         if keep_alive is not None and not self.host.is_set("keep_alive"):
             limits["keep_alive"] = keep_alive
         vain = said(without_effect(config, [column or self.guest.kinds[0]]))

@@ -72,7 +72,7 @@ SERVERS: dict[str, Collection[str]] = {
     **dict.fromkeys(
         [
             *("uvicorn", "gunicorn", "hypercorn", "aiohttp"),
-            *("sanic", "tornado", "twisted", "websockets"),
+            *("sanic", "tornado", "twisted", "websockets", "anyio"),
         ],
         SHARED,
     ),

@@ -146,7 +146,15 @@ def test_explain_names_what_is_set_and_does_nothing_in_each_kind_of_server() -> 
 def test_explain_lists_what_the_commands_own_package_requires() -> None:
     said = explained("--", str(Path(sys.executable).parent / "datasette"), "data.db")
     names = [line.split()[0] for line in said.splitlines() if "guarded from inside" in line]
-    assert names == ["uvicorn"]
+    assert names == ["uvicorn"]  # it requires anyio, too, and does not serve by it
+
+
+@pytest.mark.slow
+def test_explain_lists_a_library_where_a_script_imports_it(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text("import anyio")
+    said = explained("--", sys.executable, str(tmp_path / "app.py"))
+    names = [line.split()[0] for line in said.splitlines() if "guarded from inside" in line]
+    assert names == ["anyio"]
 
 
 @pytest.mark.slow

@@ -40,6 +40,7 @@ FILES = [PYTHON, "-m", "http.server", "--bind", "127.0.0.1"]
 """A server that nothing guards from inside. `reaper run` waits for ten seconds whether
 anything does.
 """
+ANYIO = [PYTHON, "-m", "scripts.guests.apps.programs", "anyio"]
 EXAMPLE = [PYTHON, "-m", "server_example"]
 MOST = 30
 """Connections; one more is refused where that acts."""
@@ -97,6 +98,7 @@ WATCHED = {
     "tornado": Watched([[*PROGRAMS, "tornado"]]),
     "twisted": Watched([[PYTHON, "-m", "daphne", APP, "-p"]]),
     "websockets": Watched([[PYTHON, "-m", "tests.helpers.traced"]]),
+    "anyio": Watched([["env", "REAPER_TIMEOUTS_IDLE=60s", *ANYIO], ANYIO]),
     "outside": Watched(
         [[*RUN, "--", *FILES], [*RUN, "--idle", "60s", "--", *FILES]],
         {"REAPER_LIMITS_MIN_IN_RATE": "1"},
@@ -111,7 +113,7 @@ IN_VAIN: dict[str, tuple[str, str]] = {
         "the reaper's own default, for connections that are watched without a limit of their own",
     ),
     "limits.max_connections": (
-        "tornado twisted websockets echo",
+        "tornado twisted websockets anyio echo",
         "the reaper knows it, and nobody asks the reaper before a connection is served",
     ),
     "limits.max_requests": (UVICORN, "the policy counts, and uvicorn does not ask it"),
@@ -120,7 +122,7 @@ IN_VAIN: dict[str, tuple[str, str]] = {
         ("hypercorn-trio", "the policy makes the allowance, and no sweep charges it"),
     ),
     "reaper.release_buffers": (
-        "gunicorn-gthread tornado twisted",
+        "gunicorn-gthread tornado twisted anyio",
         "the reaper of every server reads it, and their TLS is not asyncio's",
     ),
     "reaper.pressure": (
@@ -128,8 +130,8 @@ IN_VAIN: dict[str, tuple[str, str]] = {
         "reaper run hands it to the servers that are guarded from inside",
     ),
     "timeouts.keep_alive": (
-        "websockets",
-        "the reaper of every server under reaper run reads it, and a WebSocket has no next request",
+        "websockets anyio",
+        "the reaper of every server under reaper run reads it, and neither of these has a next request",
     ),
 }
 """Settings that are read without effect: in which servers, and why."""

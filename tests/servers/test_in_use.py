@@ -12,6 +12,7 @@ import pytest
 
 from reaper.policy import Phase
 from reaper.servers.aiohttp import server as aiohttp
+from reaper.servers.anyio import phases as anyio
 from reaper.servers.gunicorn import asgi as gunicorn
 from reaper.servers.hypercorn import phases as hypercorn
 from reaper.servers.polled import readable
@@ -23,7 +24,7 @@ BARE = SimpleNamespace(get_protocol=object, whose=object(), protocol=SimpleNames
 """Stands for a transport, a face and a server that have nothing of what is read."""
 
 
-@pytest.mark.parametrize("module", [aiohttp, gunicorn, hypercorn, sanic, tornado, twisted])
+@pytest.mark.parametrize("module", [aiohttp, anyio, gunicorn, hypercorn, sanic, tornado, twisted])
 def test_a_connection_whose_state_cannot_be_read_is_in_use(module: Any) -> None:
     ask: Callable[[Any], Phase] = module.phase_of
     assert readable(ask)(BARE) is Phase.IN_FLIGHT

@@ -29,6 +29,7 @@ NAME = "_idle_reaper"
 WAITED_FOR = frozenset(
     [
         "aiohttp.web_runner",
+        "anyio._core._sockets",
         "gunicorn.config",
         "gunicorn.workers.base",
         "hypercorn.asyncio.tcp_server",

@@ -225,6 +225,29 @@ def handed(port: int, guarded: bool) -> None:
     start_server(port, guarded, hands_over=True)
 
 
+def anyio(port: int, guarded: bool) -> None:
+    """anyio's `create_tcp_listener` on asyncio, with a server of lines."""
+    from anyio import BrokenResourceError, create_tcp_listener
+    from anyio.abc import SocketStream
+
+    async def talk(stream: SocketStream) -> None:
+        held = b""
+        async with stream:
+            try:
+                async for data in stream:
+                    *lines, held = (held + data).split(b"\n")
+                    for line in lines:
+                        await stream.send(line_answer(line + b"\n"))
+            except BrokenResourceError:
+                pass
+
+    async def main() -> None:
+        listener = await create_tcp_listener(local_host="127.0.0.1", local_port=port)
+        await listener.serve(talk)
+
+    asyncio.run(main())
+
+
 def _on_trio(port: int, serve: Any, **options: Any) -> None:
     import trio
 

@@ -1,0 +1,3 @@
+"""anyio's TCP listeners on asyncio, guarded by `reaper run`: each says what it
+accepts.
+"""

@@ -1,0 +1,69 @@
+"""What a connection waits for, read from anyio.
+
+The rule of this module: *whoever waits in `receive` waits for the client*. While the
+handler does anything else, the connection is in use. What has a limit is the time since
+the last byte of either side: in a protocol that nobody knows both may speak.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from ...asyncio.guards import Rules
+from ...asyncio.guards import watch as watch_by
+from ...asyncio.reaper import AsyncioReaper, reaper_of
+from ...driver.watched import check_idle
+from ...policy import Phase
+from ..configured import settings
+from ..guest import silence
+from ..polled import readable
+
+_RULES: weakref.WeakKeyDictionary[AsyncioReaper, Rules] = weakref.WeakKeyDictionary()
+"""What was read from the settings of each reaper."""
+
+
+def note(listener: Any) -> None:
+    """Guard each connection that *listener*, a `TCPSocketListener`, accepts from now
+    on.
+    """
+    accept = listener.accept
+
+    async def accept_guarded() -> Any:
+        stream = await accept()
+        watch(stream, reaper_of(config=settings))
+        return stream
+
+    listener.accept = accept_guarded
+
+
+def watch(stream: Any, reaper: AsyncioReaper) -> None:
+    """Guard the connection of *stream*, anyio's `SocketStream` on asyncio."""
+    protocol = stream._protocol
+    # The stream holds the protocol: a reference back would keep both until the
+    # collector comes.
+    protocol._reaper_stream = weakref.ref(stream)
+    rules = _RULES.get(reaper)
+    if rules is None:
+        rules = _RULES[reaper] = rules_of(reaper)
+    watch_by(reaper, stream._transport, rules, protocol)
+
+
+def rules_of(reaper: AsyncioReaper) -> Rules:
+    """The rules for a connection of plain bytes, by the config of *reaper*."""
+    timeouts = reaper.config.timeouts
+    limits = {
+        Phase.IDLE: check_idle(getattr(timeouts, silence(reaper.config))),
+        Phase.WRITE: check_idle(timeouts.write),
+    }
+    return Rules(readable(phase_of), limits, None, told=True)
+
+
+def phase_of(transport: Any) -> Phase:
+    """The phase of the connection of *transport*, which serves anyio's
+    `SocketStream`.
+    """
+    stream = transport.get_protocol()._reaper_stream()
+    if stream is None:  # the handler has forgotten it, unclosed: nobody reads any more
+        return Phase.IDLE
+    return Phase.IDLE if stream._receive_guard._guarded else Phase.IN_FLIGHT
