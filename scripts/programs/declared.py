@@ -210,6 +210,7 @@ PROGRAMS = (
         ("websockets==17.4",),
         asks=WEBSOCKET,
     ),
+    Program("anyio", "python {dir}/programs.py anyio {port}", ("anyio==4.16.0",)),
     Program(
         "jupyter server",
         "jupyter server --allow-root --no-browser --ip 127.0.0.1 --port {port}"

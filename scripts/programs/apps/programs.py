@@ -121,6 +121,33 @@ def websockets(port: int) -> None:
     asyncio.run(main())
 
 
+def anyio(port: int) -> None:
+    from anyio import create_tcp_listener
+    from anyio.abc import SocketStream
+
+    async def answer(stream: SocketStream) -> None:
+        held = b""
+        async with stream:
+            async for data in stream:
+                held += data
+                while b"\r\n\r\n" in held:
+                    head, _, held = held.partition(b"\r\n\r\n")
+                    path = head.split()[1]
+                    await asyncio.sleep(SLOW if path == b"/slow" else 0)
+                    if path == b"/pause":
+                        await stream.send(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nfirst")
+                        await asyncio.sleep(SLOW)
+                        await stream.send(b"last")
+                    else:
+                        await stream.send(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+
+    async def main() -> None:
+        listener = await create_tcp_listener(local_host="127.0.0.1", local_port=port)
+        await listener.serve(answer)
+
+    asyncio.run(main())
+
+
 def quart_trio(port: int) -> None:
     from asgi import app as answers
     from quart_trio import QuartTrio
