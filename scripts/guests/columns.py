@@ -106,6 +106,7 @@ COLUMNS = {
         _run("daphne", f"daphne -b 127.0.0.1 -p {{port}} {_ASGI}"),
         _program("websockets", "websockets", "websocket"),
         _program("websockets, `connection`", "websockets", "websocket", run=False),
+        _program("anyio", "anyio", "lines"),
         _program("start_server", "start_server", "lines", run=False),
         _program("start_server, handed over", "handed", "lines", run=False),
         _program("serve_tcp", "serve_tcp", "lines", run=False),
