@@ -69,16 +69,16 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "gunicorn, threads",
         "servers/gunicorn/threads.py",
-        "        face.guard.lost(by_peer=face.hung_up)\n        face.guard = None\n",
-        "        pass\n",
-        "a connection that has ended is kept",
+        "return Phase.BODY if self.receiving else Phase.IN_FLIGHT",
+        "return Phase.BODY",
+        "a request that is answered is waited for as if more of it had to come",
     ),
     Mutant(
         "aiohttp, `run_app`",
         "servers/aiohttp/server.py",
-        "return Phase.IN_FLIGHT if answering else Phase.KEEP_ALIVE",
-        "return Phase.KEEP_ALIVE",
-        "a request that waits behind another is none",
+        "not transport.is_reading() else Phase.BODY",
+        "not transport.is_reading() else Phase.IN_FLIGHT",
+        "half a body is waited for without a limit",
     ),
     Mutant(
         "sanic",
