@@ -1,0 +1,23 @@
+"""What the page says of the price of HTTP/2 was measured."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from scripts import marked
+from scripts.guests.columns import COLUMNS, H2
+from scripts.guests.price import BEGIN, END, KEPT, PAGE, ratios, said, table
+
+
+def test_the_page_has_what_was_measured_of_each_guest() -> None:
+    report = json.loads(KEPT.read_text())
+    assert marked.read(PAGE, BEGIN, END).strip() == table(report)
+    assert set(report["costs"]) == {each.name for each in COLUMNS.values() if each.speaks == H2}
+
+
+def test_each_round_is_compared_with_the_one_beside_it() -> None:
+    found = {"stock": [10.0, 20.0, 40.0], "guarded": [11.0, 30.0, 40.0]}
+    assert ratios(found) == pytest.approx([1.1, 1.5, 1.0])
+    assert said(found) == "20 us stock, 30 us guarded, 1.10 times (1.00 to 1.50)"
