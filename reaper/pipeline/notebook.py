@@ -23,7 +23,7 @@ from .advise.run import advise as advise_of
 from .arguments import aside_lines
 from .audit.run import Settings
 from .audit.run import audit as audit_of
-from .engine import use
+from .engine import expect, use
 from .losses.formats import KNOWN
 from .losses.run import parsed, with_silence
 from .places import Place, Remote, place
@@ -94,7 +94,7 @@ def audit(
     """
     server, theirs = _inputs(events), None if client is None else _inputs(client)
     kept = place(os.fspath(out)) if out is not None else Path(tempfile.mkdtemp(prefix="reaper-"))
-    with _answered_by(events.sparkSession) as spark:
+    with _answered_by(events.sparkSession, server.rows) as spark:
         kept.mkdir(parents=True, exist_ok=True)
         found = audit_of(spark, server, theirs, kept, settings or Settings())
     vars(found.connections)[_SUMMARY] = found.summary
@@ -106,7 +106,7 @@ def advise(events: DataFrame, *, max_cut: float = 0.001, behind: str | None = No
     `ADVICE`. `summary` has the recommendation and its reasons.
     """
     inputs = _inputs(events)
-    with _answered_by(events.sparkSession) as spark:
+    with _answered_by(events.sparkSession, inputs.rows) as spark:
         found = advise_of(spark, inputs, None, Policy(max_cut=max_cut, behind=behind))
         rows = [
             (
@@ -155,12 +155,18 @@ def _inputs(frame: DataFrame) -> Inputs:
 
 
 @contextmanager
-def _answered_by(session: Any) -> Iterator[Any]:
-    """Let the engine of *session* answer, and leave its settings as they were."""
+def _answered_by(session: Any, rows: int | None = None) -> Iterator[Any]:
+    """Let the engine of *session* answer, and leave its settings as they were.
+
+    *rows*: how many are read, as far as that is known: Spark's own 200 partitions cost
+    a small journal half a minute of empty tasks.
+    """
     embedded = type(session).__module__.startswith("reaper.")
     before = use("embedded" if embedded else "spark")
     theirs = {} if embedded else {name: session.conf.getAll.get(name) for name in _SET}
     try:
+        if rows is not None and not embedded:
+            expect(session, rows)
         yield session
     finally:
         use(before)

@@ -36,10 +36,12 @@ from reaper.pipeline.cli import main
 from reaper.pipeline.engine import NoSpark, open_session
 from reaper.pipeline.engine.spark import write_back
 from scripts.serving import free_port
+from tests.conftest import QUICK_JAVA
 from tests.helpers.attach_servers import accepts
 from tests.helpers.pipeline_traffic import only, write
 from tests.helpers.spark_processes import LONG, configured, environment, started, until
 from tests.house.test_packaging import _build, _not_ours
+from tests.pipeline.test_losses import ASKED, CUT, written
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -239,6 +241,7 @@ def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": str(port),
         "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": "1",
     }
     command = [str(SPARK / "bin" / "spark-submit"), "--master", "local[2]"]
     command += [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
@@ -248,7 +251,8 @@ def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         "spark-internal",
     ]
     log = directory / "log"
-    with started(command, log, env=environment(), cwd=directory) as server:
+    quick = environment(JAVA_TOOL_OPTIONS=QUICK_JAVA)
+    with started(command, log, env=quick, cwd=directory) as server:
         until(lambda: accepts(port), server, log)
         yield f"sc://127.0.0.1:{port}"
 
@@ -279,6 +283,49 @@ def test_spark_connect_needs_no_java_here(
     # The audit finds what was planted; of so few connections the advice is not sure.
     assert done.returncode == (1 if name in ("audit", "advice") else 0), done.stderr
     check_answer(tmp_path, reference, name)
+
+
+NOTEBOOK = """
+import json, sys
+for cell in json.load(open(sys.argv[1]))["cells"]:
+    if cell["cell_type"] == "code":
+        exec("".join(cell["source"]))
+assert "connect" in type(spark).__module__, type(spark)
+rows = connections.groupBy("verdict").count().collect()
+print(json.dumps({
+    "verdicts": {row[0]: row[1] for row in rows},
+    "audit": reaper.pipeline.summary(connections),
+    "advice": reaper.pipeline.summary(advice),
+    "early": rows_of_early.select("conn").distinct().count(),
+    "lost": requests.where("outcome = 'lost'").count(),
+}))
+"""
+
+
+def test_the_example_notebook_gets_the_same_through_spark_connect(
+    connect: str, reference: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip(
+        "grpc", reason="Spark Connect needs the extra: pip install 'idle-reaper[connect]'"
+    )
+    notebook = Path(__file__).parents[2] / "examples" / "journals.ipynb"
+    env = environment(
+        PATH="/nonexistent",
+        JAVA_HOME="/nonexistent",
+        SPARK_REMOTE=connect,
+        JOURNAL=str(reference / "server"),
+        OUT=str(tmp_path / "out"),
+        PROXY_LOG=str(written(tmp_path / "log", "nginx", (*ASKED, CUT))),
+    )
+    command = [sys.executable, "-W", "error", "-c", NOTEBOOK, str(notebook)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=LONG)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    wanted = json.loads((reference / "out" / "audit.json").read_text())
+    assert found["audit"] == wanted
+    assert {name: found["verdicts"][name] for name in FAULTS} == FAULTS
+    assert (found["early"], found["lost"]) == (FAULTS["early"], 2)
+    assert found["advice"]["rows_judged"] == wanted["rows"]
 
 
 def test_what_another_machine_has_kept_for_itself_is_named_in_one_line(
