@@ -655,6 +655,18 @@ def test_rows_that_belong_to_no_known_run_leave_the_audit_inconclusive(
     assert any("2 row(s) were judged by no rule" in reason for reason in summary["reasons"])
 
 
+def test_connections_name_their_run_as_the_files_do(spark: Any, tmp_path: Path) -> None:
+    write(tmp_path / "server", tmp_path / "client", connections=10)
+    named = {
+        side: pq.read_schema(only(tmp_path / side)).metadata[b"reaper.run"].decode()
+        for side in ("server", "client")
+    }
+    server, client = (check([tmp_path / side], now_ns=WALL) for side in named)
+    rows = audit(spark, server, client, tmp_path / "out", Settings()).connections.collect()
+    assert {(row.run, row.run_number) for row in rows} == {(named["server"], 0)}
+    assert {(row.c_run, row.c_run_number) for row in rows} == {(named["client"], 0)}
+
+
 # ---- which files are looked through
 
 

@@ -165,8 +165,11 @@ def join(
     drift, compared = NO_DRIFT, True
     far = min(round((skew.round_trip or 0.0) * 1e9), MOST_ROUND_TRIP_NS) > flight_ns
     if not one_clock and estimate is not None:
-        drift = measure_drift(connections)
-        spread = measure_spread(with_skew(spark, connections, drift))
+        numbered = connections.withColumns(
+            {name: F.col(f"{name}_number") for name in ("run", "c_run")}
+        )
+        drift = measure_drift(numbered)
+        spread = measure_spread(with_skew(spark, numbered, drift))
         skew = replace(skew, spread=spread)
         compared = spread is None or spread * 1e9 <= flight_ns
         if drift.most_ns <= NEGLIGIBLE_SKEW_NS and compared:

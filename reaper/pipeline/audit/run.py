@@ -59,8 +59,13 @@ NOT_KEPT = (
 MOST_CASES = 64
 """Listeners up to which each is a case of one expression."""
 
-LISTENERS = pa.schema([("_number", pa.int64()), ("listener", pa.string())])
-"""Grain: one row per listener. _number: its hash, each engine's own."""
+NAMES = pa.schema([("_number", pa.int64()), ("_name", pa.string())])
+"""Grain: one row per listener or run. _number: its hash, each engine's own, or its
+number in this audit.
+"""
+
+Runs = dict[str, dict[int, str]]
+"""Column of a run -> its number in this audit -> its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +120,11 @@ def audit(
     write = partial(
         written,
         names=listener_names(spark, server),
+        runs={
+            column: {run.index: run.name for run in side.runs}
+            for column, side in (("run", server), ("c_run", client))
+            if side is not None
+        },
         target=out / "connections",
         grace_ns=settings.grace_ns,
     )
@@ -167,22 +177,34 @@ def silences(
     return with_backed(spark, lives, side.stalls, grace_ns)
 
 
-def written(judged: DataFrame, names: dict[int, str], target: Place, grace_ns: int) -> DataFrame:
+def written(
+    judged: DataFrame, names: dict[int, str], runs: Runs, target: Place, grace_ns: int
+) -> DataFrame:
     """*judged*, its time accounted for, as it reads back from *target*: the plan before
     it runs once, however often it is asked. *names*: hash -> listener.
+
+    Runs get the names that their files have; their numbers are this audit's own.
     """
-    kept = account(judged, grace_ns).drop(*NOT_KEPT)
-    number = F.col("listener_hash")
-    if len(names) <= MOST_CASES:  # a join would carry every column through it
-        name = F.when(number.isNull(), None)
-        for known, text in names.items():
-            name = name.when(number == known, text)
-        named = kept.withColumn("listener", name.cast("string"))
-    else:  # so many cases are more than Java compiles
-        table = small_frame(kept.sparkSession, list(names.items()), LISTENERS)
-        named = kept.join(F.broadcast(table), number == F.col("_number"), "left").drop("_number")
-    frame: DataFrame = here().write_back(named.drop("listener_hash"), target)
+    named = account(judged, grace_ns).drop(*NOT_KEPT)
+    named = _named(named, "listener_hash", "listener", names).drop("listener_hash")
+    for column, known in runs.items():
+        if column in named.columns:
+            numbered = named.withColumn(f"{column}_number", F.col(column)).drop(column)
+            named = _named(numbered, f"{column}_number", column, known)
+    frame: DataFrame = here().write_back(named, target)
     return frame
+
+
+def _named(frame: DataFrame, number: str, column: str, names: dict[int, str]) -> DataFrame:
+    """*frame* with *column*: the text that *names* has for each value of *number*."""
+    if len(names) > MOST_CASES:  # so many cases are more than Java compiles
+        table = small_frame(frame.sparkSession, list(names.items()), NAMES)
+        known = F.broadcast(table).withColumn(column, F.col("_name")).drop("_name")
+        return frame.join(known, F.col(number) == F.col("_number"), "left").drop("_number")
+    name = F.when(F.col(number).isNull(), None)  # a join would carry every column through it
+    for value, text in names.items():
+        name = name.when(F.col(number) == value, text)
+    return frame.withColumn(column, name.cast("string"))
 
 
 def conclude(

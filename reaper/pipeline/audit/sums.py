@@ -120,7 +120,7 @@ def _hidden(cells: Sequence[Any], server: Inputs, grace_ns: int) -> list[dict[st
     runs = {run.index: run for run in server.runs}
     least: dict[float, float] = {}
     for cell in cells:
-        run, timeout_ms = runs[cell.run], cell.hidden_timeout_ms
+        run, timeout_ms = runs[cell.run_number], cell.hidden_timeout_ms
         if timeout_ms is None:
             continue
         if timeout_ms * 1_000_000 + run.tick_ns + grace_ns < run.gap_threshold_ns:
@@ -169,7 +169,7 @@ def _cells(connections: DataFrame, joined: bool) -> list[Any]:
             F.count(F.when(F.col("crossed"), 1)).alias("crossed"),
             F.count(F.when(both_left, 1)).alias("closed_by_neither"),
         ]
-    return connections.groupBy("run", "verdict").agg(*aggregates).collect()
+    return connections.groupBy("run_number", "verdict").agg(*aggregates).collect()
 
 
 def _lateness(connections: DataFrame, joined: bool) -> dict[str, Any]:
@@ -224,7 +224,7 @@ def _holes(cells: Sequence[Any], server: Inputs) -> int:
     """
     holes = 0
     for run in server.runs:
-        mine = [cell for cell in cells if cell.run == run.index]
+        mine = [cell for cell in cells if cell.run_number == run.index]
         if run.holed or not mine:
             continue
         last = max(cell.last_conn for cell in mine)
@@ -255,7 +255,7 @@ def _offenders(
                 {
                     "verdict": verdict,
                     "conn": row.conn,
-                    "where": where(row, runs[row.run], machines),
+                    "where": where(row, runs[row.run_number], machines),
                     "story": story(row, joined),
                 }
                 for row in rows
