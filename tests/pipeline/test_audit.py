@@ -9,6 +9,7 @@ import json
 import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -665,6 +666,31 @@ def test_connections_name_their_run_as_the_files_do(spark: Any, tmp_path: Path) 
     rows = audit(spark, server, client, tmp_path / "out", Settings()).connections.collect()
     assert {(row.run, row.run_number) for row in rows} == {(named["server"], 0)}
     assert {(row.c_run, row.c_run_number) for row in rows} == {(named["client"], 0)}
+
+
+def test_a_connection_is_of_the_day_of_its_end(spark: Any, tmp_path: Path) -> None:
+    day = 24 * 3600 * S
+    midnight = day - WALL % day
+    with journal(tmp_path / "server", 1) as ours:
+        play("open 0 5; touch 2; close_peer 3", midnight - 10 * S, ours)
+        play("open 0 5; touch 2; close_peer 3", midnight - 2 * S, ours)
+        play("open 0 5", midnight + S, ours)  # the log ends on this day
+    rows = audited_rows(spark, tmp_path)
+    (with_clock,) = {row.day for row in rows[:1]}
+    assert [(row.day - with_clock).days for row in rows] == [0, 1, 1]
+    assert with_clock == datetime.fromtimestamp(WALL // S, UTC).date()
+    path = only(tmp_path / "server")
+    table = pq.read_table(path)
+    told = {key: v for key, v in table.schema.metadata.items() if key != b"reaper.anchors"}
+    pq.write_table(table.replace_schema_metadata(told), path)
+    assert {row.day for row in audited_rows(spark, tmp_path)} == {None}
+
+
+def audited_rows(spark: Any, place: Path) -> list[Any]:
+    server = check([place / "server"], now_ns=WALL)
+    found = audit(spark, server, None, place / "out", Settings())
+    rows: list[Any] = found.connections.orderBy("conn").collect()
+    return rows
 
 
 # ---- which files are looked through

@@ -84,6 +84,8 @@ def test_the_example_notebook_gets_the_same_on_spark_and_its_session_is_as_it_wa
     given["PROXY_LOG"] = written(tmp_path / "log", "nginx", (*ASKED, CUT))
     for name, value in given.items():
         monkeypatch.setenv(name, str(value))
+    kept = tmp_path / "out" / "days" / "day=2020-01-01"
+    kept.mkdir(parents=True)
     before = dict(real_spark.conf.getAll)
     notebook_of = Path(__file__).parents[2] / "examples" / "journals.ipynb"
     found: dict[str, Any] = {}
@@ -95,6 +97,9 @@ def test_the_example_notebook_gets_the_same_on_spark_and_its_session_is_as_it_wa
     rows = found["rows_of_early"].collect()
     assert len({row.conn for row in rows}) == FAULTS["early"]
     assert {row.verdict for row in rows} == {"early"}
+    days = real_spark.read.parquet(str(kept.parent))
+    assert days.count() == found["connections"].count()
+    assert kept.exists()  # a day that is not of this answer
     assert dict(real_spark.conf.getAll) == before
 
 

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 NOT_KEPT = (
     *("writer", "first_conn", "last_conn", "run_drained", "from", "to", "over", "leaking"),
-    *("gap_threshold_ns", "log_begin_ns", "changed"),
+    *("gap_threshold_ns", "log_begin_ns", "changed", "unix_ns"),
     *("untimed_ns", "timeout_unknown_ns", "claimed_least_ms", "claimed_most_ms"),
     *("stated_least_ms", "stated_most_ms"),
     *("told", "told_idle_ns", "told_timeout_ms", "told_due_ns", "told_sum_ns"),
@@ -56,6 +56,7 @@ NOT_KEPT = (
 """Columns that a verdict needs, and nobody after it."""
 
 
+DAY_NS = 24 * 3600 * 10**9
 MOST_CASES = 64
 """Listeners up to which each is a case of one expression."""
 
@@ -183,9 +184,12 @@ def written(
     """*judged*, its time accounted for, as it reads back from *target*: the plan before
     it runs once, however often it is asked. *names*: hash -> listener.
 
-    Runs get the names that their files have; their numbers are this audit's own.
+    Runs get the names that their files have; their numbers are this audit's own. `day`:
+    of its end, or of its log's, UTC; null where its writer knew no wall clock.
     """
-    named = account(judged, grace_ns).drop(*NOT_KEPT)
+    over = F.coalesce("ended", "log_end_ns") + F.col("unix_ns")
+    day = F.date_from_unix_date(F.floor(over / DAY_NS).cast("int"))
+    named = account(judged, grace_ns).withColumn("day", day).drop(*NOT_KEPT)
     named = _named(named, "listener_hash", "listener", names).drop("listener_hash")
     for column, known in runs.items():
         if column in named.columns:

@@ -29,6 +29,7 @@ _FUNCTIONS = {
     "array_max": "list_max({0})",
     "array_min": "list_min({0})",
     "count": f"count({{0}}){OVER}",
+    "date_from_unix_date": "(DATE '1970-01-01' + CAST({0} AS INTEGER))",
     "desc": "{0} DESC NULLS LAST",
     "explode": "unnest({0})",
     "floor": "CAST(floor({0}) AS BIGINT)",

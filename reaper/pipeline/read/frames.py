@@ -46,11 +46,14 @@ RUNS: pa.Schema = pa.schema(
         ("log_end_ns", pa.int64()),
         ("first_opened", pa.int64()),
         ("offset_ns", pa.int64()),
+        ("unix_ns", pa.int64()),
         ("run_drained", pa.bool_()),
         ("run_holed", pa.bool_()),
     ]
 )
-"""Grain: one row per writer and start of it. run_drained, run_holed: see `Run`."""
+"""Grain: one row per writer and start of it. unix_ns: what to add to its instants for
+Unix time, null where it does not know that. run_drained, run_holed: see `Run`.
+"""
 
 
 def small_frame(
@@ -104,7 +107,9 @@ def runs_frame(spark: SparkSession, runs: Iterable[Run], timeline: Timeline) -> 
                 run.log_end_ns,
                 run.first_opened,
             ),
-            *(timeline.offset_ns(run), run.drained, run.holed),
+            timeline.offset_ns(run),
+            Timeline.UNIX.offset_ns(run) if run.anchors else None,
+            *(run.drained, run.holed),
         )
         for run in runs
     ]
