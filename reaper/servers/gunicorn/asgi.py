@@ -143,7 +143,7 @@ def be_last(transport: Any) -> None:
     """
     protocol = transport.get_protocol()
     if getattr(protocol, "_h2_conn", None) is None:
-        protocol._keepalive = 0
+        protocol.is_last = True
 
 
 class _Protocol(gasgi.ASGIProtocol):  # type: ignore[misc]
@@ -152,12 +152,21 @@ class _Protocol(gasgi.ASGIProtocol):  # type: ignore[misc]
     """
 
     worker: ASGIWorker
+    _keepalive: float
     begun = 0
     """The `id` of the request whose answer has begun."""
+    is_last = False
+    """Whether the next answer that begins is the last. One that has begun has told its
+    client that the connection stays: a request may be on its way.
+    """
 
-    def _send_response_start(self, status: Any, headers: Any, request: Any, **more: Any) -> None:
+    def _send_response_start(
+        self, status: Any, headers: Any, request: Any, close: bool = False
+    ) -> None:
         self.begun = id(request)
-        super()._send_response_start(status, headers, request, **more)
+        if self.is_last:
+            self._keepalive = 0
+        super()._send_response_start(status, headers, request, close=close or self.is_last)
 
     @property
     def _h2_conn(self) -> Any:
@@ -186,7 +195,7 @@ class _Protocol(gasgi.ASGIProtocol):  # type: ignore[misc]
             super()._h2c_undecided_timeout()
 
     def _handle_http2_connection(self, *given: Any, **named: Any) -> Any:
-        self._keepalive: float = 0
+        self._keepalive = 0
         return super()._handle_http2_connection(*given, **named)
 
     def _start_http2_stream(self, request: Any, http2: Any, *names: Any) -> None:
