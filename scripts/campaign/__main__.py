@@ -126,7 +126,8 @@ def document(report: dict[str, Any]) -> None:
     if only:
         before = marked.read(PAGE, BEGIN, END).splitlines()
         same = heads[0].partition("--minutes")[0]
-        heads = [each for each in before if each.startswith("`") and not each.startswith(same)]
+        said = [each.rstrip() for each in before if each.startswith("`")]
+        heads = [each for each in said if not each.startswith(same)]
         heads += [f"{command}, commit {known['commit'][:12]}, {taken}: these trials."]
         rows = [each for each in before if each.startswith("| ")][1:]
         found = {each.split(" | ")[0].removeprefix("| "): each for each in rows} | found
