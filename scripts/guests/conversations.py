@@ -8,6 +8,7 @@ seed alone, and no rest in it is as long as a limit, so the guard has no part in
 from __future__ import annotations
 
 import asyncio
+import socket
 import sys
 import tempfile
 import time
@@ -159,18 +160,39 @@ async def differing(
     return count, found
 
 
+class Died(RuntimeError):
+    """A server has ended while it was asked; the message says which."""
+
+
 def tried(column: Column, seeds: range, until: float = 0) -> tuple[int, list[str]]:
-    """`differing` of the two servers of *column*, started for that."""
+    """`differing` of the two servers of *column*, started for that. Raises Died."""
     with (
         tempfile.TemporaryDirectory() as folder,
         pair(column, Path(folder), LONGER) as (stock, guarded),
     ):
-        return asyncio.run(differing(seeds, stock.address, guarded.address, until))
+        try:
+            return asyncio.run(differing(seeds, stock.address, guarded.address, until))
+        except ConnectionRefusedError as error:
+            which = " and ".join(
+                f"the {how} server"
+                for how, server in (("stock", stock), ("guarded", guarded))
+                if not answers(server.address)
+            )
+            raise Died(f"{which or 'a server'} has ended") from error
+
+
+def answers(address: Address) -> bool:
+    """Whether anybody listens at *address*."""
+    try:
+        socket.create_connection(address, timeout=5).close()
+    except OSError:
+        return False
+    return True
 
 
 def main() -> int:
-    """Compare. Exit status: 0 no conversation differs, 1 one does, 2 bad arguments or a
-    server that does not start.
+    """Compare. Exit status: 0 no conversation differs, 1 one does, 2 bad arguments, or
+    a server that does not start or has ended.
     """
     parser = Parser(
         prog="python -m scripts.guests.conversations", description=__doc__.splitlines()[0]
@@ -185,7 +207,7 @@ def main() -> int:
     for column in [H2[options.only]] if options.only else H2.values():
         try:
             count, found = tried(column, seeds)
-        except DidNotStart as error:
+        except (DidNotStart, Died) as error:
             print(f"{column.name}: {error}", file=sys.stderr)
             return 2
         wrong += len(found)

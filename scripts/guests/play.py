@@ -569,7 +569,11 @@ async def played(kind: Kind, address: Address, patience: float, after: float = 0
     if kind.window:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, kind.window)
     began = loop.time()
-    await loop.sock_connect(sock, address)
+    try:
+        await loop.sock_connect(sock, address)
+    except OSError:
+        sock.close()
+        raise
     client = (Http2 if kind.speaks == "http2" else Client)(kind, sock)
     client.seen.marks.append((began, loop.time()))
     try:
