@@ -29,6 +29,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from scripts import serving
 
 from ..common import Note, Scale, by_scale, markdown
@@ -146,6 +148,9 @@ def instructions(command: str, exchanges: int, *, http2: bool) -> int:
             _instrument(server.pid, "on")
             client.ask(exchanges)
             _instrument(server.pid, "off")
+            processes = [psutil.Process(each) for each in serving.tree(server.pid)]
+        # Each writes its count as it ends, which a worker may do after its parent.
+        psutil.wait_procs(processes, PATIENCE)
         totals = [
             int(found[1])
             for file in out.glob("*.callgrind")
