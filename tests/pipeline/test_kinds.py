@@ -500,8 +500,13 @@ def test_what_is_said_of_one_world_of_a_model_is_right(spark: Any, chance: rando
     with tempfile.TemporaryDirectory() as place:
         planted = audit_model.write_world(Path(place), chance, way=way, drops=chance.random() < 0.1)
         summary = answer(spark, Path(place))
-    why = summary["reasons"]
-    assert audit_model.wrong_answer(planted, summary["result"], why) is None
+    why, result = summary["reasons"], summary["result"]
+    far = way is not None and way * 1e9 > Settings().flight_ns
+    if far and result == "inconclusive":
+        # A few pairs of a client that far away do not tell its way from a drift.
+        assert planted.faults or planted.doubts or "--flight" in why[0]
+    else:
+        assert audit_model.wrong_answer(planted, result, why) is None
     assert adds_up(summary)
 
 
