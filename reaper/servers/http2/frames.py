@@ -106,11 +106,11 @@ class Frames:
             self.cancelled.clear()
         useless, at, size = 0, 0, len(data)
         while at < size:
-            if not self._left and not self._begun:
+            left = self._left
+            if not left and not self._begun and size - at > FRAME_HEAD and data[at + 3] == DATA:
                 at = self._whole_bodies(data, at)
                 if at >= size:
                     break
-            left = self._left
             if left:
                 taken = min(left, size - at)
                 if self._kind == DATA:
