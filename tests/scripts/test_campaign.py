@@ -85,12 +85,16 @@ def test_every_trial_names_trouble_and_clients_that_there_are() -> None:
         assert trial.share or trial.interop
 
 
-def test_the_page_has_the_figures_of_the_report(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A page in the place of docs/reliability.md, with old figures."""
     page = tmp_path / "reliability.md"
     page.write_text(f"before\n{campaign.BEGIN}\nold\n{campaign.END}\nafter\n")
     monkeypatch.setattr(campaign, "PAGE", page)
+    return page
+
+
+def test_the_page_has_the_figures_of_the_report(page: Path) -> None:
     trial = {"name": "pause", "unseen": "the rest", "failures": ["3 x EOF"], "passed": False}
     campaign.document(
         {
@@ -104,13 +108,7 @@ def test_the_page_has_the_figures_of_the_report(
     assert (said[:7], "old" in said, said[-6:]) == ("before\n", False, "after\n")
 
 
-def test_a_run_of_a_few_trials_leaves_the_rows_of_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    page = tmp_path / "reliability.md"
-    page.write_text(f"{campaign.BEGIN}\nold\n{campaign.END}\n")
-    monkeypatch.setattr(campaign, "PAGE", page)
-
+def test_a_run_of_a_few_trials_leaves_the_rows_of_the_others(page: Path) -> None:
     def documented(commit: str, only: str, **asked: int) -> None:
         trials = [
             {"name": name, "figures": {"asked": each}, "passed": True, "unseen": "the rest"}
