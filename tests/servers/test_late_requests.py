@@ -15,6 +15,7 @@ import pytest
 from aiohttp import web
 
 import reaper.gunicorn
+from scripts.lifespan import lifespan
 from tests.helpers.hypercorn_here import configured
 from tests.helpers.servers_here import SERVERS_HERE, server_here, worker
 
@@ -31,11 +32,8 @@ TWO = {"content-length": "2"}
 async def application(scope: Any, receive: Any, send: Any) -> None:
     """`/early` begins its answer before it reads the body."""
     if scope["type"] == "lifespan":
-        while True:
-            message = await receive()
-            await send({"type": f"{message['type']}.complete"})
-            if message["type"] == "lifespan.shutdown":
-                return
+        await lifespan(receive, send)
+        return
     start = {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]}
     if scope["path"] == "/early":
         await send(start)

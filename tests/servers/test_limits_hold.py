@@ -14,6 +14,7 @@ import pytest
 from aiohttp import web
 
 from reaper.driver.sockets import unread
+from scripts.lifespan import lifespan
 from tests.helpers.servers_here import SERVERS_HERE, server_here
 
 pytestmark = pytest.mark.slow
@@ -31,11 +32,7 @@ ends.
 
 async def application(scope: Any, receive: Any, send: Any) -> None:
     assert scope["type"] == "lifespan"
-    while True:
-        message = await receive()
-        await send({"type": f"{message['type']}.complete"})
-        if message["type"] == "lifespan.shutdown":
-            return
+    await lifespan(receive, send)
 
 
 @pytest.mark.parametrize("kind", SERVERS_HERE)

@@ -12,6 +12,8 @@ from typing import Any
 
 import anyio
 
+from scripts.lifespan import lifespan
+
 from .objects import fork, objects
 
 BIG = b"x" * 1_000_000
@@ -33,11 +35,7 @@ def pieces_of(path: str, number: float) -> tuple[list[bytes], float]:
 async def app(scope: Any, receive: Any, send: Any) -> None:
     """The application."""
     if scope["type"] == "lifespan":
-        while True:
-            message = await receive()
-            await send({"type": f"{message['type']}.complete"})
-            if message["type"] == "lifespan.shutdown":
-                return
+        await lifespan(receive, send)
     elif scope["type"] == "websocket":
         await _websocket(receive, send)
     else:
