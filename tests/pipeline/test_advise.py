@@ -134,6 +134,16 @@ def test_peers_that_never_speak_again_leave_the_advice_where_the_others_end() ->
     assert "an access log has no line for a close" in of_requests["because"][-1]
 
 
+def test_an_access_log_that_says_too_little_is_not_said_to_have_shown_closes() -> None:
+    counts = [(t, n, dead) for t, n, dead in sample(20_000, 9, 1e9) if t < 10]
+    curve = kaplan_meier([*counts, (10.0, 0, 20_000)])
+    ended, last = _recommend(curve, Policy(), 0.0, tells_ends=False)["because"]
+    assert "an access log has no line for a close" in ended
+    assert "lasted longer" not in ended
+    assert "say so with --timeout" in last
+    assert "--timeout" not in " ".join(_recommend(curve, Policy(), 0.0)["because"])
+
+
 def test_a_timeout_is_of_hours_where_silences_are() -> None:
     hours = kaplan_meier([(1.0, 100_000, 0), (9000.0, 1000, 0)])
     assert _recommend(hours, Policy(), 0.0)["timeout_s"] == 9000.0

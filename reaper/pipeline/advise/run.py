@@ -312,10 +312,14 @@ def _recommend(
             (
                 f"{outlived:.1%} of the silences lasted longer than the {seen}: how long they "
                 f"would have lasted is not in the log, and {allowed} may be cut"
+                if tells_ends
+                else f"{_no_request(outlived)}, and the timeout in force was taken to be "
+                f"{spoken(curve.followed)}"
             ),
             (
                 f"this log cannot say more: log with a timeout of {longer} for "
                 f"{spoken(hours * 3600.0)} to know"
+                + ("" if tells_ends else "; if the timeout was longer, say so with --timeout")
             ),
         ]
         return _unsure(curve.horizon, because)
@@ -327,8 +331,7 @@ def _recommend(
             "longer than any timeout that was in force; the log cannot tell which, only a longer "
             "timeout on a few servers can"
             if tells_ends
-            else f"after {outlived:.1%} of the silences no request followed: an access log has no "
-            "line for a close, and does not tell how long those lasted"
+            else _no_request(outlived)
         )
     step = 1.0 if chosen <= 60 else 5.0  # whole seconds, and multiples of five beyond a minute
     timeout = max(math.ceil(chosen / step) * step, math.ceil(threshold), 1.0)
@@ -361,6 +364,14 @@ def _unsure(at_least_s: float | None, because: list[str]) -> dict[str, Any]:
     """No recommendation, but what is known, and why it is no more."""
     nothing = {"timeout_s": None, "interval_s": [None, None]}
     return {**nothing, "at_least_s": at_least_s, "because": because}
+
+
+def _no_request(share: float) -> str:
+    """Of the silences of access logs that the log does not end: *share* of them all."""
+    return (
+        f"after {share:.1%} of the silences no request followed: an access log has no line for a "
+        "close, and does not tell how long those lasted"
+    )
 
 
 def _too_few(curve: Curve, policy: Policy) -> list[str]:
