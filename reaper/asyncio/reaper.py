@@ -343,7 +343,7 @@ def open_reaper(
     Raises:
         InvalidArgument, TypeError: at the call, as `AsyncioReaper` does.
     """
-    check_options(config, idle, options)
+    check_options(config, idle, options, own=("tame_gc",))
     check_tame(tame_gc)
     return _opened(tame_gc, config, idle=idle, **options)
 

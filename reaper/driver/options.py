@@ -83,13 +83,16 @@ def spelled_out(door: Door) -> Door:
     return door
 
 
-def check_names(options: Mapping[str, object]) -> None:
+def check_names(options: Mapping[str, object], own: tuple[str, ...] = ()) -> None:
     """Make sure that *options* have the names of `Options`. Raises TypeError: one has
     not, as for any argument.
+
+    Args:
+        own: What the caller takes besides; the message names those too.
     """
     for name in options:
         if name not in Options.__annotations__:
-            known = ", ".join(Options.__annotations__)
+            known = ", ".join(("config", "idle", *own, *Options.__annotations__))
             raise TypeError(f"unexpected keyword argument {name!r}; the options are {known}")
 
 
@@ -161,8 +164,11 @@ def _warn_of_a_coarse_tick(tick: float, idle: float) -> None:
     )
 
 
-def check_options(config: object, idle: object, options: Mapping[str, object]) -> None:
-    """Make sure that a driver can be made of these, which is to be made later. Raises
-    as `parts` does. Cost: about 20 us.
+def check_options(
+    config: object, idle: object, options: Mapping[str, object], own: tuple[str, ...] = ()
+) -> None:
+    """Make sure that a driver can be made of these later. Raises as `parts` does, with
+    *own* as in `check_names`. Cost: about 20 us.
     """
+    check_names(options, own)
     parts(config, idle, options)

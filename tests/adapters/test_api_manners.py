@@ -162,8 +162,11 @@ async def test_an_unknown_option_is_a_type_error_that_names_the_known_ones() -> 
         reaper.trio.TrioReaper,
         lambda **wrong: reaper.asyncio.guard(asyncio.Protocol, **wrong),
     ):
-        with pytest.raises(TypeError, match="'ticks'; the options are tick, "):
+        with pytest.raises(TypeError, match="'ticks'; the options are config, idle, tick, "):
             make(**wrong)
+    for door in (reaper.trio.open_reaper, reaper.asyncio.open_reaper):
+        with pytest.raises(TypeError, match="config, idle, tame_gc, tick, "):
+            door(**wrong)
 
 
 def test_a_server_of_asyncio_with_options_is_watched_by_a_reaper_of_its_own() -> None:
