@@ -304,13 +304,13 @@ class Driver:
         return self.connections.get(uid)
 
     def _final_check(self, leases: Sequence[Lease]) -> Mapping[Lease, bool]:
-        """The *leases* that must not be reaped now, because bytes are unread or a probe
+        """Find the *leases* that must not be reaped now: bytes are unread, or a probe
         has yet to be answered.
 
-        The value says whether being spared counts as activity; for a limit it does not,
-        nor where its owner says `stays_due`. Such a one is spared for the bytes that
-        had come when it fell due, and not for those that came since: a peer that always
-        has some unread would buy time for ever.
+        The value says whether being spared counts as activity. For a limit it does not,
+        nor where its owner says `stays_due`: only bytes that had come when it fell due
+        spare it. With later ones, a client that always has some unread would buy time
+        for ever.
         """
         self._checked = len(leases)
         sockets: dict[int, list[Lease]] = {}
@@ -353,8 +353,8 @@ class Driver:
         return active
 
     def _was_read(self, lease: Lease, descriptor: int) -> bool:
-        """Whether all has been read that had come on the socket *descriptor* when the
-        limit of *lease* was first checked; False at that check.
+        """Whether the server has read all bytes that had come on *descriptor* when the
+        limit of *lease* was first checked. False at that check.
         """
         info = tcp_info_of(descriptor)
         if info is None:
@@ -615,7 +615,7 @@ def fair_slice(two_passes: float) -> int:
 
 
 def _is_limit(lease: Lease, owner: Reapable) -> bool:
-    """Whether bytes that came may move nothing of *lease*, which is *owner*'s."""
+    """Whether *lease* of *owner* is a limit, which no byte extends."""
     return type(lease.uid) is DeadlineKey or owner.stays_due
 
 

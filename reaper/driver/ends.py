@@ -35,9 +35,9 @@ class Books:
             As in `LoopStatistics`.
         log: Where a line per close goes, at INFO.
         names: The peers' addresses of leases that are being closed, for that line.
-        seen: For leases that are closed for what the kernel says, not for their own
-            timeout: the limit that was exceeded and the silence that the kernel saw,
-            both in seconds.
+        seen: By lease, the limit that was exceeded and the silence that the kernel saw,
+            both in seconds. Only for leases that the kernel's word closes, not their
+            own timeout.
     """
 
     def __init__(
@@ -106,9 +106,7 @@ class Books:
             self._say(lease, what, reason, expiry)
 
     def _say(self, lease: Lease, what: Any, reason: str, expiry: Expiry | None) -> None:
-        """One line that answers an operator who is asked why a connection was
-        closed.
-        """
+        """Log one line: which connection was closed, and why."""
         name = what if isinstance(what, str) else self.names.get(lease) or peer_name(what.link)
         peer = name or "a client"
         silence = max(self._clock.now() - lease.active_from, 0.0)
@@ -145,9 +143,9 @@ class Books:
     def expired(self, expired: list[Expiry], now: float) -> None:
         """These connections came due and are closed *now*: count how late that is.
 
-        None of them was due when all was last judged. One whose due instant lies before
-        that had its timeout shortened afterwards (by a reload, or by parking), which is
-        no lateness.
+        None of them was due when all was last judged. If the due instant of one lies
+        before that, its timeout was shortened afterwards, by a reload or by parking:
+        that is no lateness.
         """
         for (epoch, due), alike in itertools.groupby(
             expired, key=_slot_of

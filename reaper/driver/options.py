@@ -1,10 +1,9 @@
-"""The options that every way to a reaper takes, declared once: of both adapters, their
-servers and their guards.
+"""The options that both adapters, their servers and their guards take, declared once.
 
 `Driver` is made of them; everything between it and the user passes them on as
-`**options: Unpack[Options]`. What cannot be used is refused where it is given, by the
-function that `Driver` itself asks: a server would otherwise refuse each of its clients
-instead.
+`**options: Unpack[Options]`. A wrong option is refused where you give it, by the
+function that `Driver` itself calls. Otherwise a server would start, and then refuse
+each client.
 """
 
 from __future__ import annotations
@@ -29,10 +28,9 @@ log: logging.Logger = logging.getLogger("reaper")
 
 class Options(TypedDict, total=False):
     """How precise a reaper is, how many connections it closes at once, and where it
-    writes of them.
+    writes about them.
 
-    You may leave out each of them. None, too, leaves it to the configuration, or to the
-    default.
+    Each may be left out. None, too, leaves it to the configuration, or to the default.
     """
 
     tick: float | None

@@ -1,6 +1,6 @@
-"""Acting on pressure: which connections go when descriptors or memory run short. *None
-with a request in flight*: only one that waits for bytes, has none unread, and whose
-lease says so by its reason, is ever let go.
+"""Acting on pressure: which connections go when descriptors or memory run short. *No
+connection with a request in flight is let go*: only one that waits for bytes and has
+none unread. Its lease says so by its reason.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ def press(
     read: Callable[[int], Resources] = read_here,
     reasons: Collection[str] = IDLE_REASONS,
 ) -> Verdict:
-    """Read and judge once, and act on it: at once on newcomers, and on those that have
-    to go once the loop has read. From then on *watcher* does the same as soon as more
-    have come than this reading holds for.
+    """Read and judge once, and act on it. Newcomers are limited at once; connections
+    that have to go are closed once the loop has read. From then on *watcher* reads anew
+    when more connections have come than this reading holds for.
     """
     count = watcher.count()
     verdict = pressure.judge(read(count))

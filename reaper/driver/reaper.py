@@ -48,8 +48,8 @@ class Reaper:
             newcomers away, or let them wait.
         most: How many connections may be open at once: `limits.max_connections` if it
             was set, as a guarded server has no limit of its own. Infinite otherwise.
-        room: With how many open one more needs a second look: `most`, or fewer while
-            pressure is judged, which is then read anew.
+        room: How many may be open before a newcomer needs a second look: `most`, or
+            fewer while pressure is judged. The second look reads the pressure anew.
         reading: Reads and judges the pressure at once; None: nobody judges it.
         count: Returns how many are open.
         refused: How many connections of a guarded server were one too many.
@@ -57,7 +57,7 @@ class Reaper:
     """
 
     _hints: ClassVar[Mapping[str, str]]
-    """What is wrong with a reaper that does not run, by its state."""
+    """By the state of a reaper that does not run: what is wrong with it."""
 
     def __init__(
         self,
@@ -161,14 +161,14 @@ class Reaper:
         return self.driver.register(uid, timeout, on, reason=reason)
 
     async def drain(self, timeout: float, window: float = 0.0) -> None:
-        """End every connection: those that are idle at once, each of the rest when it
-        goes idle, all after *timeout*.
+        """End every connection: an idle one at once, each of the others when it goes
+        idle, all of them after *timeout*.
 
-        Idle is a connection that is known to be: its handler waits for bytes (its
-        stream tells), or has said with `in_use` when it does not; the kernel holds no
-        bytes of it. Stop accepting first; a connection that is watched after this call
-        is drained too. `reaper.stopping()` is true from here on, and whoever awaits it
-        runs before the first connection is ended.
+        A connection is idle if that is known: its handler waits for bytes, and the
+        kernel holds none of it. The stream tells whether the handler waits; or the
+        handler says with `in_use` when it does not. Stop accepting first; a connection
+        that is watched after this call is drained too. `reaper.stopping()` is true from
+        here on. Tasks that await it run before the first connection is ended.
 
         Args:
             timeout: Seconds, > 0, from now.
@@ -218,9 +218,9 @@ async def send_probe(connection: Any) -> None:
 def log_drain(connections: Iterable[Watched], awake: int = 0) -> None:
     """Log what a drain waits for that has just closed the idle connections.
 
-    It waits for *connections* and for *awake* handlers of parked ones. A connection of
-    which nobody says whose turn it is keeps a drain waiting until its deadline: that is
-    a warning.
+    It waits for *connections* and for *awake* handlers of parked ones. Some connections
+    do not say whose turn it is. They keep a drain waiting until its deadline: that is a
+    warning.
     """
     known = [
         connection.receiving is not None or connection.lease.suspended for connection in connections
@@ -230,8 +230,8 @@ def log_drain(connections: Iterable[Watched], awake: int = 0) -> None:
         log.info("drain: waiting for those in use, %d", in_use, extra={"in_use": in_use})
     if unknown:
         log.warning(
-            "drain: waiting until its deadline for %d of which nobody says whether they are idle: "
-            "have their handlers receive by the stream of the watch, or say `in_use`",
+            "drain: waiting until its deadline for %d connections that do not say whether they "
+            "are idle: have their handlers receive by the stream of the watch, or say `in_use`",
             unknown,
             extra={"unknown": unknown},
         )
@@ -249,8 +249,9 @@ def tamed_collector(tame_gc: bool = True) -> Iterator[None]:
 
     A connection with a task is some forty objects; with its usual thresholds the
     collector visits all of them again and again while connections come. What was there
-    before is set apart for good. What refers to itself in a circle and has grown old is
-    freed later; nothing here does. Of the whole process, so use it in one place.
+    before is never visited again. Old objects that refer to each other in a circle are
+    freed later; nothing here makes such circles. It acts on the whole process, so use
+    it in one place.
 
     Raises:
         InvalidArgument: *tame_gc* is neither True nor False.

@@ -41,7 +41,7 @@ _CLOSE = 7  # the connection is over
 
 
 def unread(descriptors: Iterable[int]) -> list[int]:
-    """Those of *descriptors*, sockets, for which the kernel holds unread bytes, in the
+    """The sockets among *descriptors* for which the kernel holds unread bytes, in the
     same order.
 
     Cost: one poll(2) for all, 0.1 to 0.3 us each. A socket at its end of file can be
@@ -58,7 +58,7 @@ def unread(descriptors: Iterable[int]) -> list[int]:
 
 
 def waiting(descriptor: int) -> int:
-    """How many bytes of the socket *descriptor* were not read yet."""
+    """How many bytes on the socket *descriptor* the server has not read yet."""
     return int.from_bytes(fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
@@ -210,7 +210,9 @@ def tcp_info_of(descriptor: int) -> TcpInfo | None:
 
 
 _SILENCE = struct.Struct("=52xII")
-"""In the same: milliseconds since data was received, and since an acknowledgement."""
+"""Two fields of the same structure: milliseconds since data was received, and since an
+acknowledgement.
+"""
 
 _silence, _SILENCE_SIZE = _SILENCE.unpack, _SILENCE.size
 
@@ -347,8 +349,8 @@ def lent(descriptor: int) -> Any:
 
 @contextlib.contextmanager
 def borrowed(descriptor: int, kind: tuple[int, int, int] = (-1, -1, -1)) -> Iterator[socket.socket]:
-    """A socket object for *descriptor* that does not close it. Of the default *kind*:
-    the kernel is asked of what.
+    """A socket object for *descriptor* that does not close it. With the default *kind*
+    the kernel is asked which kind it is.
     """
     connected = socket.socket(*kind, fileno=descriptor)
     try:
@@ -378,8 +380,8 @@ def same_user(connected: Any) -> bool:
     """Whether the process at the other end of the Unix socket *connected* is of this
     process's user, or root's.
 
-    To be asked of whoever comes to an abstract name: unlike a file, it has no
-    permissions.
+    Ask it about every process that comes to an abstract name: unlike a file, such a
+    name has no permissions.
     """
     return credentials(connected).user in (0, os.getuid())
 
@@ -388,9 +390,9 @@ def listen_as(family: str) -> socket.socket:
     """A non-blocking Unix socket that listens under an abstract name, *family* and what
     nobody can guess. Linux only.
 
-    A name that can be guessed any local user could take first. Whoever looks for it
-    finds it by `names_of`, perhaps among others that begin alike, and asks the kernel
-    whose it is (`credentials`).
+    Any local user could take a name first that can be guessed. Find this one by
+    `names_of`, perhaps among others that begin alike, and ask the kernel whose it is
+    (`credentials`).
     """
     made = socket.socket(socket.AF_UNIX)
     try:

@@ -80,7 +80,7 @@ class StallClock:
         expected = instant + self.stalled
         while (
             expected - self.stalled < instant
-        ):  # the sum was rounded: whoever wakes then would find it is not time
+        ):  # the sum was rounded: who wakes then would find that it is too early
             expected = math.nextafter(expected, math.inf)
         self.expected = expected
 

@@ -1,5 +1,5 @@
-"""What one process reports to a person who watches it: its connections by phase and
-silence, and everything that is counted.
+"""What one process reports to `reaper top`: its connections by phase and by silence,
+and every counter.
 
 The rule of this module: *looking holds the loop no longer than a slice*. It is plain
 data, documented in docs/production.md; `reaper.status` sends it, `python -m reaper top`
@@ -22,10 +22,10 @@ from .reaper import Reaper
 from .sockets import peer_name
 
 IN_FLIGHT = "in_flight"
-"""The phase of a connection that cannot expire now."""
+"""The phase shown for a connection that cannot expire now."""
 
 NEXT = 40
-"""Connections named, of those that are due first."""
+"""How many connections are named: those that are due first."""
 
 
 def pages_of(reaper: Reaper, name: str, pressure: Pressure | None = None) -> Mapping[str, Page]:

@@ -1,8 +1,8 @@
 """Peers that have vanished: their kernel answers nothing any more, and they sent
 neither FIN nor reset.
 
-The rule of this module: *whoever was not asked is not gone*. A silent client may be
-alive and well: it waits for a response, it reads slowly, its process is stopped. Its
+The rule of this module: *a client that was not asked is not gone*. A silent client may
+be alive and well: it waits for a response, it reads slowly, its process is stopped. Its
 kernel answers all the same. So a connection is closed as `vanished` only when its peer
 was asked more than once and nothing has come back for `timeouts.vanished` seconds.
 
@@ -212,9 +212,7 @@ class Vanished:
             self._await_round(self._driver.now())
 
     def pardoned(self, owner: Reapable, lease: Lease) -> None:
-        """The limit of *lease* was over, and the connection of its *owner* is not due
-        after all.
-        """
+        """The limit of *lease* was over, but its *owner*'s connection was spared."""
         if self.after and owner.outlasts(self.after):
             self._pardoned.add(lease)
             if lease not in self._known:
@@ -224,10 +222,9 @@ class Vanished:
     # ---- the rounds ------------------------------------------------------------------
 
     def _next(self, instant: float, seconds: float, call: Callable[[float], object]) -> float:
-        """Call *call* with its instant, *seconds* after *instant*, and return that.
-
-        Where the loop has come late by more than a quarter of them, they are counted
-        from now: what is left of them must do for an answer.
+        """Call *call* with its instant, *seconds* after *instant*, and return that
+        instant. If the loop is late by more than a quarter of *seconds*, count from
+        now: an answer needs the time that is left.
         """
         now = self._driver.now()
         due = (instant if now - instant <= seconds / 4 else now) + seconds
@@ -238,8 +235,8 @@ class Vanished:
         self._next_round = self._next(instant, self._round_length, self._round)
 
     def _round(self, instant: float) -> None:
-        """Begin to work off the list of this round, and now and then to find the
-        silent.
+        """Begin with the list of this round; every few rounds, begin to look for silent
+        connections.
         """
         self._rounds += 1
         chunks: list[Chunk] = []
@@ -274,9 +271,8 @@ class Vanished:
         )
 
     def _chunks(self) -> list[Chunk]:
-        """The chunks of leases that may soon have been silent for half of `vanished`,
-        and that no limit ends before it is over, without those of which each is known.
-        O(chunks).
+        """The chunks of leases to go through: some may soon have been silent for half
+        of `vanished`, no limit ends them earlier, and not all are known yet. O(chunks).
         """
         core = self._driver.core
         until = self._soon()
@@ -308,8 +304,8 @@ class Vanished:
         ) and slot.epoch is not self._driver.core._never
 
     def _soon(self) -> float:
-        """Who has been silent since then is due to be looked at before the slots are
-        gone through again.
+        """The instant: connections silent since then are checked before the next full
+        scan.
         """
         ahead = (ROUNDS_PER_SCAN + 1) * self._round_length
         return self._driver.now() - self._half + ahead
@@ -323,8 +319,8 @@ class Vanished:
         pause: float,
         instant: float,
     ) -> None:
-        """A part of a round, *left* with this: look at *share* leases, and find some
-        that have gone silent.
+        """Do one step of a round: look at *share* leases, and find some that have gone
+        silent. *left* such steps remain, this one included.
         """
         if left > 1:
             self._next(instant, pause, partial(self._step, due, share, chunks, left - 1, pause))
@@ -471,7 +467,7 @@ class Vanished:
         self._note(lease, self._driver.now() + max(self._half - silence, 0.0) + JIFFY)
 
     def _forget(self, lease: Lease) -> None:
-        """Look no more at *lease*, which is not silent, or will end anyway."""
+        """Stop looking at *lease*: its connection is not silent, or will end anyway."""
         ours = self._is_ours(lease)
         self._drop(lease)
         if ours and lease._chunk is not None:
@@ -481,7 +477,7 @@ class Vanished:
         self._pardoned.discard(lease)
 
     def _drop(self, lease: Lease) -> None:
-        """*lease* is known no more: if it lives, the next scan may find it."""
+        """Forget *lease*. If its connection lives, the next scan may find it."""
         self._known.pop(lease, None)
         if lease._chunk is not None:
             self._whole.pop(lease._chunk, None)
@@ -544,8 +540,8 @@ def longest_wait(after: float, seen: sockets.TcpInfo) -> float | None:
 
     A quarter of *after*, but never less than `ROUND_TRIPS` times what an answer may
     take: a kernel that sends everything again before its acknowledgement can come fills
-    a slow link with copies, and gives the connection up in the end. None: nobody has
-    measured how long an answer takes.
+    a slow link with copies, and gives the connection up in the end. None: the kernel
+    has not measured yet how long an answer takes.
     """
     if not seen.round_trip:
         return None

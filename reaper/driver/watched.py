@@ -43,8 +43,8 @@ class DeadlineKey(NamedTuple):
 
 
 class Reapable:
-    """Whatever the driver can judge and reap: a `Watched`, or a parked connection. Its
-    `lease` is the one in force.
+    """What the driver can judge and reap: a `Watched`, or a parked connection. `lease`
+    is the lease in force.
     """
 
     __slots__ = ()
@@ -78,8 +78,8 @@ class Reapable:
 
     @property
     def own_socket(self) -> Any:
-        """The socket object that its owner closes, if that asks the kernel by one
-        system call a question; None: `link` has to do, which takes two.
+        """The socket object that its owner closes, if a question to the kernel then
+        takes one system call. None: use `link`, which takes two.
         """
         return None
 
@@ -89,8 +89,8 @@ class Reapable:
         raise NotImplementedError
 
     def silence(self, explained: Explanation, now: float) -> tuple[float, float | None]:
-        """For how many seconds it has been silent, and for how many it may be; None:
-        for ever.
+        """Seconds for which it has been silent, and for which it may be; None for the
+        second: for ever.
 
         Override where the lease does not tell, because it is not touched by every
         packet.
@@ -120,7 +120,7 @@ class Reapable:
         self.lease.uid = None
 
     def pardon(self, lease: Lease) -> bool:
-        """Override: whether the connection is in use although its *lease* is due. That
+        """Override. True: the connection is in use although its *lease* is due, which
         counts as activity.
 
         The final check calls it. Use it where asking once per timeout is cheaper than
@@ -195,14 +195,13 @@ class Watched(Reapable):
         self.touch = self._first_touch
 
     def gone(self) -> None:
-        """Override: its socket is closed. An adapter that hears of that by itself does
-        nothing.
+        """Override: hear that the socket is closed. An adapter that hears of it by
+        itself does nothing.
         """
 
     def handled(self) -> None:
-        """A stream keeps `receiving` exact from now on.
-
-        The handler has just begun, and does not wait for bytes yet.
+        """Note that a stream keeps `receiving` exact from now on. The handler has just
+        begun, and does not wait for bytes yet.
         """
         self.receiving = False
         self.touch = self.lease.touch
@@ -325,7 +324,9 @@ class Watched(Reapable):
             self.unanswered = None
 
     def _not_answered(self) -> None:
-        """The time for an answer is over: reap, unless one has come or waits unread."""
+        """The time for an answer is over. Reap the connection, unless an answer has
+        come or waits unread.
+        """
         answered = self.answered
         self.forget_probe()
         if not answered and not self.has_unread():

@@ -1,5 +1,5 @@
-"""Servers of other packages, guarded: a room for each. None is imported unless you ask
-for it.
+"""Servers of other packages, guarded: a room for each. A server is imported only if you
+ask for it.
 
 In a room:
 

@@ -14,22 +14,22 @@ nothing less says so*. How that is known:
   (`hung_up`) we ask: HTTP/1.1 allows any number of `100 Continue` before a response,
   and every client drops them. One is sent, only while nothing of the response was sent,
   and the kernel says soon what came back. A client that waits is asked again every
-  `abandoned`, for it may leave later, and a second FIN there is not. Where this
-  question cannot be put (HTTP/1.0, a response that has begun), the next bytes of the
-  response are the question.
-- A connection with TLS cannot stay open, and nobody waits for the rest of a stream of
-  events with half a connection. There a FIN is the end: `lost`.
+  `abandoned`: it may leave later, and sends no second FIN. Where this question cannot
+  be put (HTTP/1.0, a response that has begun), the next bytes of the response are the
+  question.
+- A connection with TLS cannot stay open, and no client that has half-closed waits for
+  the rest of an event stream. There a FIN is the end: `lost`.
 
 A dead connection is dropped as soon as that is known, so that the server tells the
 application of it (`http.disconnect`). The handler has until its time is over to end by
 itself.
 
-What is never cancelled: a handler whose response is complete. What it does afterwards,
-a background task for instance, is not done for the client. And a request whose route
+A handler whose response is complete is never cancelled: what it does afterwards, a
+background task for instance, is not done for the client. Nor is a request whose route
 says so: `scope["extensions"]["reaper"]["abandoned"] = False`, at any time before it
 would be cancelled.
 
-A handler is cancelled once. One that goes on nevertheless is let go on.
+A handler is cancelled once. If it goes on nevertheless, it may.
 """
 
 from __future__ import annotations
@@ -55,16 +55,16 @@ PAUSE = 1.0
 """Seconds after which a client that waits is asked again, at least."""
 
 QUESTION = b"HTTP/1.1 100 Continue\r\n\r\n"
-"""What a client that waits drops, and what the kernel of one that has left answers with
-a reset.
+"""A client that waits drops it. If the client has left, its kernel answers with a
+reset.
 """
 
 MOST_ROUTES = 1000
-"""Routes whose usual time is known; then the one that was met first is forgotten."""
+"""Routes whose usual time is remembered; beyond that the oldest is forgotten."""
 
 Key = Callable[[Any, Any], object]
-"""From an application's `receive` and `send`: what the server knows its request by;
-None: nothing.
+"""Returns what the server knows a request by, from its `receive` and `send`; None: the
+server does not know it.
 """
 
 
@@ -74,9 +74,7 @@ class Link(NamedTuple):
     descriptor: Callable[[], int]
     """Returns the descriptor of its socket; -1: it is closed."""
     silent: Callable[[], bool]
-    """Whether nothing of a response, this one or an earlier one, may still be
-    written.
-    """
+    """Whether all of this response and of earlier ones was written."""
     cut: Callable[[], object]
     """Drops the connection, which is known to be dead."""
 
@@ -86,11 +84,11 @@ class Underway(Protocol):
 
     Attributes:
         began: When, by the driver's clock.
-        settled: Whether its response is complete, or all was done about it that will
-            be.
-        left: Since when its client is known to be gone, by the driver's clock; None: it
-            is not.
-        call: What is arranged, once its client has left; None: nothing is.
+        settled: Whether its response is complete, or nothing more will be done about
+            it.
+        left: Since when its client is known to be gone, by the driver's clock. None if
+            it is there.
+        call: The call that cancels it, or asks again, once its client has left.
     """
 
     began: float
@@ -102,9 +100,7 @@ class Underway(Protocol):
         """Method and path, as the log is to name it."""
 
     def may_be_asked(self) -> bool:
-        """Whether its client knows what `100 Continue` is, and nothing of the response
-        was sent.
-        """
+        """Whether its client knows `100 Continue`, and the response has not begun."""
 
     def may_be_cancelled(self) -> bool:
         """Whether its route allows that."""
@@ -119,8 +115,8 @@ class Abandoned:
     Args:
         driver: Its clock and its books are used; `timeouts.abandoned` of its config is
             the time in seconds.
-        log: Where a line goes for each that is cancelled, at INFO; None: where those of
-            closes go.
+        log: Gets a line at INFO for each request that is cancelled. None: the log of
+            the closes.
     """
 
     def __init__(self, driver: Driver, log: logging.Logger | None = None) -> None:
@@ -187,8 +183,8 @@ class Abandoned:
         request.call = self._driver.after(pause, partial(self._ask, request, link))
 
     def _look(self, request: Underway, link: Link, since: float, waited: float) -> None:
-        """Ask the kernel what came back from a client that was asked at the instant
-        *since*; *waited* seconds have passed since the last look.
+        """Ask the kernel what came back. The client was asked at the instant *since*,
+        and the last look was *waited* seconds ago.
         """
         descriptor = link.descriptor()
         if is_over(descriptor):
@@ -277,9 +273,7 @@ class Request(Exchange):
             self._requests.leave(self._key, self)
 
     def _was_caught(self) -> None:
-        """The application has caught the cancellation: its task is not to be cancelled
-        any more.
-        """
+        """The application has caught the cancellation. Do not cancel its task again."""
         if (task := asyncio.current_task()) is not None:
             task.uncancel()
 
@@ -312,8 +306,8 @@ class Requests(Streams):
     Args:
         driver: Of the reaper that watches the server's connections.
         key: What the server knows a request by, when it says that its client has gone.
-        over: Whether what is known by that key has lost its client already: a request
-            may begin after that.
+        over: Whether the client of that key has left already: a request may begin after
+            that.
         log: As in `Abandoned`.
         app, config, talks, blocked, eager: As in `Streams`.
     Attributes:
@@ -350,7 +344,9 @@ class Requests(Streams):
         return super().__call__(scope, receive, send)
 
     def enter(self, key: object, request: Request) -> None:
-        """*request* begins, known by *key*; by None it is not known."""
+        """*request* begins; the server knows it by *key*, or not at all if that is
+        None.
+        """
         self.abandoned.begin(request)
         if key is None:
             return
@@ -377,13 +373,11 @@ class Requests(Streams):
 
     def hung_up(self, key: object, link: Link, *, stays: bool = False) -> bool:
         """The client of that request sends no more, and the connection can stay open.
-        Returns whether it should: the request has yet to begin, or was not settled yet
-        and is no stream.
+        Returns whether it should: the request has yet to begin, or is not settled and
+        no stream.
 
-        Args:
-            stays: Whether *key* is that of the connection, and a request that is owed
-                an answer waits for its turn, or is in hand. Each that begins is that
-                client's, until `lost`.
+        Args: stays: Whether *key* names the connection, and a request on it still has
+            to be answered. Each request that begins until `lost` is that client's.
         """
         request = self._underway.get(key)
         if request is None or (stays and request.settled):

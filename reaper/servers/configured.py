@@ -37,8 +37,8 @@ def kept_alive(config: ReaperConfig, seconds: float | None) -> ReaperConfig:
     """Return *config* with the keep-alive of *seconds*, which a server's own settings
     name, unless *config* sets one itself.
 
-    A value that was given in code has no origin; it is told from the default by its
-    value.
+    A value that was set in code has no origin. It counts as set if it is not the
+    default.
     """
     unset = (
         config.origin("timeouts.keep_alive") == DEFAULT and config.timeouts.keep_alive == KEEP_ALIVE
@@ -70,8 +70,9 @@ def ages(config: ReaperConfig) -> Callable[[], float]:
 
 
 def warn(config: ReaperConfig, server: str, log: Any) -> None:
-    """Say in one line of *log* what *config* sets and what does nothing in *server*, a
-    name of `config.effects`. Below `reaper run`, which says it itself, nothing is said.
+    """Log one line: what *config* sets, and which settings do nothing in *server*, a
+    name of `config.effects`. `reaper run` says that itself, so below it nothing is
+    logged.
     """
     vain = said(without_effect(config, [server]))
     if vain and not os.environ.get("REAPER_RUN"):

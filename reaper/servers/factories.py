@@ -13,13 +13,13 @@ from .guest import Visit, around
 Wrap = Callable[[Any], Any]
 Own = Callable[[Any], float | None]
 _FACTORIES: list[tuple[Callable[[Any], bool], Wrap, Visit, Own]] = []
-"""For each such server: what recognises its factory, what guards it, the visit, and
-what tells the keep-alive that the program has named, in seconds.
+"""For each such server, functions: one recognises its factory, one guards it; then the
+visit; and one returns the keep-alive that the program has set, in seconds.
 """
 
 
 def names_none(factory: Any) -> float | None:
-    """The program names no keep-alive."""
+    """The program sets no keep-alive."""
     return None
 
 

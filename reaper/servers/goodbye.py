@@ -18,12 +18,12 @@ TIMED_OUT = (
     b"HTTP/1.1 408 Request Timeout\r\ncontent-type: text/plain; charset=utf-8\r\n"
     b"content-length: %d\r\nconnection: close\r\n\r\n%s" % (len(REQUEST_TIMEOUT), REQUEST_TIMEOUT)
 )
-"""What a client is told whose request did not come in time."""
+"""The answer to a client whose request did not come in time."""
 
 
 def begin_stopping() -> None:
-    """The server has been told to stop: tell whoever awaits `reaper.stopping()` in this
-    loop. To be called by a task of the loop, before anything is closed.
+    """The server has been told to stop: wake the tasks of this loop that await
+    `reaper.stopping()`. Call it in a task of the loop, before anything is closed.
     """
     stopping().begin(in_loop=True)
     programs = sys.modules.get("reaper.stops")
@@ -33,8 +33,8 @@ def begin_stopping() -> None:
 
 
 def take_turn(turn: Turn | None) -> None:
-    """Whoever asks `reaper.stopping()` in this task from now on is told by *turn*;
-    None: with the loop.
+    """From now on *turn* answers for `reaper.stopping()` in this task; None: the loop
+    does.
     """
     TURN.set(turn)
     programs = sys.modules.get("reaper.stops")
@@ -44,8 +44,8 @@ def take_turn(turn: Turn | None) -> None:
 
 
 def program_asks() -> bool:
-    """Whether the program has asked `reaper.stopping()`, or awaits it: whoever does
-    says goodbye by itself, and needs time for that. To be called by a task of the loop.
+    """Whether the program has asked `reaper.stopping()`, or awaits it: then it says
+    goodbye by itself, and needs time for that. Call it in a task of the loop.
     """
     programs = sys.modules.get("reaper.stops")
     with suppress(AttributeError):

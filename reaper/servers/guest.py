@@ -1,5 +1,5 @@
-"""A guest in a server that others wrote: what is changed in it, which of its names that
-needs, and which of its versions the tests ran.
+"""A guest in a server that others wrote: what is changed there, which names that needs,
+and which versions were tested.
 
 One rule: *nothing is changed unless every name is there*: of the server, and of what it
 is built on. A server that lacks one of them is left alone, and a line says so;
@@ -10,9 +10,8 @@ A room of `reaper.servers` has its names in `names.py`, and declares its guests 
 `changes.py`, which imports nothing of the server until the program has.
 `reaper.run.servers` lists them all.
 
-A library is imported by many programs that never serve by it, and those are left in
-peace: no name is looked up, nothing is said and nothing refused before the program has
-it listen.
+Many programs import a library and never serve by it. They are left in peace: before the
+program has the library listen, no name is looked up, and nothing is said or refused.
 """
 
 from __future__ import annotations
@@ -59,9 +58,7 @@ def silence(config: ReaperConfig) -> str:
 
 
 class Host(Protocol):
-    """Who lets guests in, and says to people what becomes of a server:
-    `reaper.run.report`.
-    """
+    """Lets guests in, and says what becomes of a server: `reaper.run.report`."""
 
     def load(self) -> ReaperConfig:
         """The settings in force."""
@@ -70,7 +67,7 @@ class Host(Protocol):
         """Whether the timeout *name* was set anywhere."""
 
     def alone(self) -> bool:
-        """Whether nobody watches from outside what is left alone here."""
+        """Whether a server that is left alone here is not watched from outside."""
 
     def guarded(
         self, server: str, sockets: Iterable[Any], limits: Mapping[str, float], vain: str = ""
@@ -95,9 +92,9 @@ class Guest:
         change: Makes the change; called with the module, and with what it may say of
             the server. None: the names are read, and nothing is changed.
         limits: The timeouts that hold afterwards.
-        own: Timeouts that stay the server's own unless they are set here, and where it
-            has them from.
-        columns: Its kinds in `config.effects`; empty: its name is the only one.
+        own: Timeouts that stay the server's own unless the settings have them, and
+            where the server takes them from.
+        columns: Its kinds in `config.effects`; empty: its own name.
         note: Which of its kinds are guarded, for people; empty: all.
         library: Whether programs import its module that do not serve by it. Then
             `change` is called before a name is looked up, may wrap only what the
@@ -139,8 +136,8 @@ class Guest:
 
     @property
     def is_there(self) -> bool:
-        """Whether the program serves by it, as far as that is known: it has imported
-        its module, or, of a library, has had it listen.
+        """Whether the program serves by it, as far as is known: it has imported the
+        module. A library must also have listened.
         """
         return self.module in (SERVING if self.library else sys.modules)
 
@@ -155,7 +152,7 @@ class Guest:
 
 @dataclass(frozen=True)
 class Visit:
-    """A guest in a program: what it may ask, and what it says of its server.
+    """A guest in a program: what it may ask, and what it reports of its server.
 
     Attributes:
         guest: Whose visit it is.
@@ -170,8 +167,8 @@ class Visit:
     _known: dict[tuple[Foreign, ...], str] = field(default_factory=dict)
 
     def fits(self, needs: tuple[Foreign, ...], kind: str = "") -> bool:
-        """Whether all names of *needs* are there. If not, that is said, of this *kind*
-        of the server, whenever this is asked; they are looked up once.
+        """Whether all names of *needs* are there. If not, each call says so, of this
+        *kind* of the server. They are looked up once.
 
         Raises:
             SystemExit: they are not, or a package was not tested, and `strict` is set.
@@ -190,7 +187,7 @@ class Visit:
         SERVING.add(self.guest.module)
 
     def misfit(self, why: str, kind: str = "") -> None:
-        """Say that the server, or this *kind* of it, does not fit, because of *why*.
+        """Report that the server, or this *kind* of it, does not fit, because of *why*.
 
         Raises:
             SystemExit: `strict` is set.

@@ -88,7 +88,7 @@ _STOPPING: list[bool] = []
 
 
 def note_stopping() -> None:
-    """From now on `ready` says no."""
+    """From now on `ready` answers 503."""
     _STOPPING.append(True)
 
 

@@ -6,13 +6,13 @@ nothing and the client has taken all that was sent. Whatever cannot be read coun
 inside of an event.
 
 All streams of a server lie in one ring, as in `reaper.core.ring`: a slot for each tick,
-and whoever writes stores the open tick. So a stream has no task and no timer, and
+and a stream that writes stores the open tick. So a stream has no task and no timer, and
 writing costs it a store. A ping comes no earlier than `timeouts.stream_ping` after the
 last bytes, and at most one tick later, or a quarter of itself if that is less.
 
 The servers of asyncio send without waiting while there is room, so a ping needs no task
-either: its coroutine is run by hand. One that waits nevertheless is finished in a task,
-and until then what the application sends waits for it.
+either: its coroutine is run by hand. If it has to wait nevertheless, a task finishes
+it, and what the application sends meanwhile waits for it.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ PINGING = -1
 
 
 class Speaker(Protocol):
-    """Knows how to send for the owner of a stream."""
+    """Sends for the owner of a stream."""
 
     def is_over(self, owner: Any) -> bool:
-        """Whether nothing can be sent any more."""
+        """Whether it is too late to send."""
 
     def is_blocked(self, owner: Any) -> bool:
         """Whether the client has yet to take something."""
@@ -61,13 +61,11 @@ class Speaker(Protocol):
 class Quiet:
     """An event stream whose bytes are followed.
 
-    Attributes:
-        owner: Whose response it is; None: it is over.
-        kind: What can be written into it.
-        stands: Where in an event it stands.
-        sends: How many messages of the application are being sent, the first one from
+    Attributes: owner: The exchange that it belongs to; None once it is over. kind: The
+        format of its pings. stands: Where in an event its last byte lies. sends: How
+        many messages of the application are being sent, the first one from
             the beginning on; or `PINGING`.
-        tick: In which it has last written something.
+        tick: The tick in which it has last written something.
     """
 
     __slots__ = ("kind", "owner", "sends", "stands", "tick")
@@ -109,8 +107,8 @@ class Pings:
         self.sent: int = 0
 
     def __len__(self) -> int:
-        """Streams in the ring; one that has ended may be among them for the time of one
-        ping.
+        """How many streams are in the ring. One that has ended may stay there for the
+        time of one ping.
         """
         return self._lying
 
@@ -138,7 +136,7 @@ class Pings:
             self._add(quiet)
 
     async def pended(self, quiet: Quiet) -> None:
-        """Wait until the ping of *quiet* that waits was sent."""
+        """Wait until the pending ping of *quiet* was sent."""
         await self._pending[quiet].wait()
 
     async def goes_on(
@@ -167,8 +165,8 @@ class Pings:
             quiet.stands = _after(quiet, body)
 
     def _first(self, quiet: Quiet, body: Any, message: Any) -> tuple[Any, Any]:
-        """The first bytes of the application, after a ping: *body* and *message*
-        without a mark.
+        """The application's first bytes after a ping: *body* and *message* without a
+        byte order mark.
         """
         if not quiet.kind.events:
             return body, message
@@ -292,7 +290,7 @@ class Pings:
             self.was_sent(quiet)
 
     def wait_for(self, quiet: Quiet) -> None:
-        """What the application sends waits until `was_sent`."""
+        """Hold back what the application sends until `was_sent`."""
         quiet.sends = PINGING
         self._pending[quiet] = self._speaker.event()
 
@@ -335,6 +333,6 @@ def _once() -> Generator[None, None, None]:
 
 @types.coroutine
 def _rest(waits: Any, steps: Iterator[Any]) -> Generator[Any, Any, Any]:
-    """What is left of a coroutine that was begun by hand, and waits for *waits*."""
+    """Finish a coroutine that was begun by hand and waits for *waits*."""
     yield waits
     return (yield from steps)

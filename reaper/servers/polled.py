@@ -1,5 +1,5 @@
-"""Guards for HTTP servers that are asked, not told: the phase of a connection is found
-out when it is due.
+"""Guards for HTTP servers that do not report phases: the guard asks for the phase of a
+connection when it is due.
 
 The rule of this module: *the server says whose turn it is, the kernel says since when*.
 While the server works, nothing is due. While the client has to send a request, only
@@ -48,7 +48,7 @@ class Face:
         raise NotImplementedError
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """What is `known` under *name*."""
+        """Return what `known` has under *name*."""
         return self.known().get(name, default)
 
     def is_reading(self) -> bool:
@@ -63,9 +63,8 @@ class Face:
 class SocketFace(Face):
     """Stands for the transport of asyncio's that a server does not have.
 
-    Args:
-        whose: What the server has instead. It holds this object, which holds it weakly.
-        socket: The connection's.
+    Args: whose: The server's own object for the connection. It refers to this one,
+        which refers back weakly. socket: The connection's.
     """
 
     def __init__(self, whose: Any, socket: Any) -> None:
@@ -76,13 +75,11 @@ class SocketFace(Face):
 
     @property
     def whose(self) -> Any:
-        """The server's object; None once it is freed. What stands for it is closing
-        then.
-        """
+        """The server's object; None once it is freed: the connection is closing."""
         return self._whose()
 
     def known(self) -> dict[str, Any]:
-        """The socket and its peer; nothing once the server's object is freed."""
+        """The socket and its peer; empty once the server's object is freed."""
         return {} if self.whose is None else self._known
 
 
@@ -94,9 +91,8 @@ def nothing_known(transport: Any) -> bool:
 def timed_out(owes: Callable[[Any], bool]) -> Callable[[Any, str], bytes]:
     """The `answer` of `Rules`: 408 for a request that does not come in time.
 
-    Args:
-        owes: Whether no part of an answer was sent to the request whose body is waited
-            for. A head has none: all before it was answered.
+    Args: owes: Whether no part of the answer was sent yet while the request's body is
+        awaited. It does not matter for a head: all requests before it were answered.
     """
 
     def answer(transport: Any, reason: str) -> bytes:
@@ -111,8 +107,8 @@ def timed_out(owes: Callable[[Any], bool]) -> Callable[[Any, str], bytes]:
 
 
 def readable(ask: Ask) -> Ask:
-    """As *ask*, and IN_FLIGHT where that meets an attribute that is not there: what
-    cannot be read is in use.
+    """Like *ask*, but IN_FLIGHT where an attribute is missing: what cannot be read is
+    in use.
     """
 
     def asked(transport: Any) -> Phase:
@@ -127,9 +123,7 @@ def readable(ask: Ask) -> Ask:
 _LIMITS: weakref.WeakKeyDictionary[
     AsyncioReaper, tuple[dict[Phase, float | None], Callable[[], float]]
 ] = weakref.WeakKeyDictionary()
-"""What `rules_of` has read from the settings of each reaper: its limits, and the
-age.
-"""
+"""By reaper, what `rules_of` has read from its settings: the limits, and the age."""
 
 
 def rules_of(

@@ -16,8 +16,8 @@ back. What keeps a quiet one alive behind a proxy is in `pings`.
 
 Some frameworks cancel a stream when it receives that, and it cannot speak any more. So
 a program that asks `reaper.stopping()` is left alone first: its streams are told when
-`ALONE` of `drain_streams` is over, and have the rest of it. The rule is for all streams
-of a loop, for nobody knows by which of them the program has asked.
+`ALONE` of `drain_streams` is over, and have the rest of it. The rule holds for all
+streams of a loop, because the guard cannot tell which of them has asked.
 
 A WebSocket is told likewise where the server does not do it: it is closed with 1012,
 its turn lying in `timeouts.drain_window`.
@@ -69,13 +69,13 @@ MOST_TYPES = 100
 
 
 Blocked = Callable[[Any, Any], bool]
-"""From `receive` and `send` of a request: whether its client has yet to take
-something.
+"""Returns whether the client of a request still has to take something, from its
+`receive` and `send`.
 """
 
 
 def is_never_blocked(receive: Any, send: Any) -> bool:
-    """Nobody knows that the client has yet to take something."""
+    """Say that the client is not known to be behind."""
     return False
 
 
@@ -191,7 +191,7 @@ class Streams:
             self._later(turn / PER_SECOND, self._tell, talks, 0.0)
 
     def _let_end(self, streams: list[Exchange], seconds: float) -> None:
-        """Tell *streams*, so that they have ended in *seconds*."""
+        """Tell *streams* to end within *seconds*."""
         streams = [each for each in streams if each in self._open and not each.is_told()]
         for each in streams:
             each.comes()
@@ -234,8 +234,8 @@ class Streams:
     # ---- what is a stream
 
     def is_stream(self, said: object, headers: Any) -> bool:
-        """Whether the response with *headers* is a stream; *said*: what its application
-        says, None: nothing.
+        """Whether the response with *headers* is a stream. *said* is what its
+        application says, or None.
         """
         if said is not None:
             return bool(said)
@@ -281,7 +281,7 @@ class Streams:
         self, owner: Any, said: dict[str, Any], method: str, message: Any
     ) -> tuple[Quiet | None, bool]:
         """Follow the bytes of the stream of *owner*, which begins with *message*, if
-        something may be written into it; and whether it is pinged.
+        pings may be written into it. Returns whether it is pinged.
         """
         wanted = said.get("stream_ping")
         pinged = self._pinged if wanted is None else bool(wanted)
@@ -321,8 +321,8 @@ TRAILERS: dict[str, Any] = {"type": "http.response.trailers", "headers": [], "mo
 """What ends a response whose beginning has announced trailers."""
 
 BEFORE, ORDINARY, STREAM, TOLD, COMPLETE = range(5)
-"""What an exchange is: its response has not begun; is none that ends never; is a
-stream; is a stream that was told to end; is a stream that is complete.
+"""States of an exchange. Its response has not begun; is an ordinary one; is a stream;
+is a stream that was told to end; is a stream that is complete.
 """
 
 
@@ -388,13 +388,11 @@ class Exchange:
                 await self.returned()
 
     def has_cancelled(self) -> bool:
-        """Whether it was this exchange, and nobody else, that cancelled the
-        application.
-        """
+        """Whether this exchange, and nothing else, cancelled the application."""
         return self._cancelled and self._task is not None and not self._task.uncancel()
 
     def take_turn(self) -> None:
-        """Whoever asks `reaper.stopping()` in this task is told at the instant of this
+        """Have `reaper.stopping()` in this task become true at the instant of this
         stream.
         """
         self._turn = Turn()
@@ -427,11 +425,11 @@ class Exchange:
         return self._state == COMPLETE
 
     def may_age(self) -> bool:
-        """Whether it ends when it is too old."""
+        """Whether `stream_age` acts on it."""
         return self._said.get("stream_age") is not False
 
     def comes(self) -> None:
-        """The instant of its end has come: the client learns when to come back, the
+        """Its turn to end has come: tell the client when to come back, and the
         application that the server stops.
         """
         if (pings := self._streams.pings) is not None:
@@ -440,7 +438,7 @@ class Exchange:
             self._turn.come()
 
     async def receive(self) -> Any:
-        """What the server gives; `http.disconnect` once a stream was told to end."""
+        """Receive from the server; `http.disconnect` once the stream is told to end."""
         if self._state >= TOLD:
             return self.GONE
         self._woken = False
@@ -448,8 +446,8 @@ class Exchange:
 
     @types.coroutine
     def _unless_told(self, receiving: Coroutine[Any, Any, Any]) -> Generator[Any, Any, Any]:
-        """The result of *receiving*, which is driven by hand: so `tell` can end the
-        waiting, and no task has to be made for that.
+        """Return the result of *receiving*, driven by hand: so `tell` can end the
+        waiting without a task.
         """
         resume: Callable[[Any], Any] = receiving.send
         given: Any = None

@@ -1,4 +1,4 @@
-"""At which instant each stream hears of its end, and what is said of an age.
+"""At which instant each stream hears of its end, and how a stream's age is logged.
 
 The rule of this module: *ends are even over the window, and the first is at once*. It
 knows no framework: what tells the streams, and when, is the server's.

@@ -2,7 +2,7 @@
 
 The rule of this module: *nothing has to be configured*. Workers that have inherited one
 listening socket belong together, whichever program started them. Each listens under an
-abstract name that has the inode of that socket in it, and asks the others under theirs.
+abstract name that contains the inode of that socket, and asks the others under theirs.
 Where there are no such names (not Linux), a worker knows of itself only.
 """
 

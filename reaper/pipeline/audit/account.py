@@ -2,7 +2,7 @@
 
 The rule of this module: *what no rule names is unjudged*. A connection's lifetime is
 added up from its pieces, each found by itself. What is left over belongs to no piece,
-so that a fault of which nobody has thought is time without a judgement, and no PASS.
+so that an unforeseen fault is time without a judgement, and no PASS.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""What `reaper run` changes for aiohttp: its factory meets asyncio's loop."""
+"""What `reaper run` changes for aiohttp: the factory that it gives asyncio's loop is
+guarded.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +20,17 @@ NEVER = 10**8
 
 
 DEFAULTS = (75.0, 3630.0)
-"""Seconds: the keep-alive of `run_app` and that of `AppRunner`, where the program names
+"""Seconds: the keep-alive of `run_app` and that of `AppRunner`, where the program sets
 none.
 """
 
 
 def own_keep_alive(server: Any) -> float | None:
-    """The keep-alive that the program has named for *server*, a `Server`, in seconds;
-    None: none.
+    """The keep-alive that the program has set for *server*, a `Server`, in seconds;
+    None if it has set none.
 
-    aiohttp's own timer is switched off: it counts the time for which the process stood
-    still, and ours is in force.
+    aiohttp's own timer is switched off, because it also counts the time in which the
+    process stood still. Ours is in force.
     """
     if not hasattr(server, OWN):
         named = server._kwargs.get("keepalive_timeout")

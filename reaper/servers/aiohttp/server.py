@@ -47,8 +47,8 @@ def phase_of(transport: Any) -> Phase:
 
 
 def owes(transport: Any) -> bool:
-    """Whether no part of an answer was sent to the request whose body aiohttp waits for
-    on *transport*.
+    """Whether no part of the answer was sent yet while aiohttp waits for the request's
+    body on *transport*.
     """
     writer = transport.get_protocol()._current_request._payload_writer
     return bool(writer.output_size == 0)
@@ -59,8 +59,7 @@ OWN_GRACE = 60.0
 
 
 def announce_ends(app: web.Application) -> None:
-    """Have the answers of *app* say that they are the last, where their connections are
-    too old.
+    """Have *app* answer with `Connection: close` on connections that are too old.
 
     Raises:
         RuntimeError: *app* is frozen; its server runs.
@@ -75,7 +74,7 @@ def announce_ends(app: web.Application) -> None:
 
 
 class Handling:
-    """One request of aiohttp's that is worked on.
+    """A request that aiohttp is answering.
 
     Args:
         request: The request.
@@ -113,7 +112,7 @@ class Handling:
 
 
 class Handlings:
-    """The requests of one aiohttp server that are worked on.
+    """The requests that one aiohttp server is answering.
 
     Args:
         reaper: Watches the connections of the server.
@@ -174,7 +173,7 @@ class Handlings:
         return True
 
     def _of(self, protocol: Any) -> Handling | None:
-        """The request that is worked on for *protocol*, if it is not answered yet."""
+        """The request that *protocol* is answering; None if its answer is complete."""
         request = protocol._current_request
         return None if _is_sent(request) else self._underway.get(id(request))
 
@@ -212,8 +211,8 @@ def _begins(protocol: Any) -> bool:
 
 
 def _is_sent(request: Any) -> bool:
-    """Whether all of the response to *request* has been written; its handler goes
-    on.
+    """Whether all of the response to *request* has been written, although its handler
+    goes on.
     """
     return bool(getattr(getattr(request, "_payload_writer", None), "_eof", False))
 

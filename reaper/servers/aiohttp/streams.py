@@ -1,9 +1,8 @@
 """aiohttp's streams and WebSockets: they are pinged, and told to end, as
 `servers.streams` does it at the boundary of ASGI.
 
-The rule of this module: *a response is met when it is prepared, and followed by its own
-methods*. aiohttp has no message that tells a handler anything: `reaper.stopping()`
-does.
+The rule of this module: *a response is noticed when it is prepared, and followed by its
+own methods*. aiohttp cannot tell a handler anything: `reaper.stopping()` does.
 """
 
 from __future__ import annotations
@@ -43,11 +42,10 @@ class Stream:
     Args:
         response: aiohttp's.
         request: What it answers.
-        turn: Tells its handler that it is to end; None: the loop does.
-    Attributes:
-        response: Returns it; None: it is freed.
-        quiet: Where in an event it stands; None: nothing can be written into it.
-        lease: Is due when it is too old; None: it never is.
+        turn: Tells its handler to end; None: the loop does.
+    Attributes: response: Returns the response; None once it is freed. quiet: Follows
+        its bytes; None: no ping can be written into it. lease: Is due when the stream
+        is too old; None: `stream_age` is off.
     """
 
     __slots__ = ("__weakref__", "lease", "quiet", "response", "route", "task", "turn")
@@ -178,7 +176,7 @@ class AppStreams:
         return not owner.is_open()
 
     def is_blocked(self, owner: Stream) -> bool:
-        """As `Speaker` says. What cannot be seen counts as such."""
+        """As `Speaker` says. If it cannot be seen, it counts as blocked."""
         response: Any = owner.response()
         try:
             request, writer = response._req, response._payload_writer
@@ -207,8 +205,8 @@ class AppStreams:
     # ---- their ends
 
     async def end_streams_of(self, app: web.Application) -> None:
-        """The server is told to stop. This does not wait: aiohttp waits for what is
-        open next.
+        """The server is told to stop. This does not wait: next, aiohttp itself waits
+        for what is open.
         """
         begin_stopping()
         if not self._seconds:
@@ -260,8 +258,8 @@ class AppStreams:
 
 
 def set_method(response: Any, name: str, instead: Callable[..., Awaitable[None]]) -> None:
-    """Have *instead* called in the place of the method *name* of *response*: with that
-    method, and the arguments. The response is in no circle afterwards.
+    """Replace the method *name* of *response* by *instead*, which is called with that
+    method and the arguments. The response refers to itself by no circle afterwards.
     """
     method = weakref.WeakMethod(getattr(response, name))
 
@@ -272,8 +270,8 @@ def set_method(response: Any, name: str, instead: Callable[..., Awaitable[None]]
 
 
 def end_streams(app: web.Application, config: ReaperConfig) -> None:
-    """Have the streams and WebSockets of *app* looked after, unless nothing asks for
-    that, or that was done before. Its sub-applications are covered.
+    """Ping and end the streams and WebSockets of *app*, if any setting asks for it.
+    Does nothing the second time. Its sub-applications are covered.
 
     Raises:
         RuntimeError: *app* is frozen; its server runs.

@@ -1,3 +1,1 @@
-"""anyio's TCP listeners on asyncio, guarded by `reaper run`: each says what it
-accepts.
-"""
+"""anyio's TCP listeners on asyncio, guarded by `reaper run`."""

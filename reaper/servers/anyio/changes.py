@@ -1,7 +1,8 @@
 """What `reaper run` changes for anyio: the TCP listeners that a program makes.
 
-anyio is a library: most programs that import it never listen by it. So one function is
-wrapped that anyio has promised, and the names are looked up when the program calls it.
+anyio is a library: most programs that import it never listen by it. So one public
+function of anyio is wrapped, and the private names are looked up when the program calls
+it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What a connection waits for, read from anyio.
 
-The rule of this module: *whoever waits in `receive` waits for the client*. While the
-handler does anything else, the connection is in use. What has a limit is the time since
-the last byte of either side: in a protocol that nobody knows both may speak.
+The rule of this module: *a handler that waits in `receive` waits for the client*. While
+the handler does anything else, the connection is in use. The limit counts from the last
+byte of either side: in an unknown protocol both may speak.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..guest import silence
 from ..polled import readable
 
 _RULES: weakref.WeakKeyDictionary[AsyncioReaper, Rules] = weakref.WeakKeyDictionary()
-"""What was read from the settings of each reaper."""
+"""By reaper, the rules that were made from its settings."""
 
 
 def note(listener: Any) -> None:

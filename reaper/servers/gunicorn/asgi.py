@@ -32,18 +32,18 @@ from ..streams import Streams, are_wanted
 from .http2_asgi import guard, guard_stream
 
 NEVER = 10**8
-"""Seconds; the keep-alive that gunicorn is given where ours is in force. Its own timer
-would fire before the bytes are read that came while the process stood still.
+"""Seconds; the keep-alive that gunicorn is given where ours is in force. After a stall
+its own timer would fire before the bytes are read that came meanwhile.
 """
 
 
 AGAIN = 0.05
-"""Seconds after which it is looked again whether bytes were read that have come."""
+"""Seconds between two looks whether gunicorn has read the bytes that have come."""
 
 
 LIFESPAN = 2.0
-"""Seconds of `--graceful-timeout` that are left for what follows the drain: the
-application's lifespan ends then.
+"""Seconds of `--graceful-timeout` that are kept for the end of the application's
+lifespan, after the drain.
 """
 
 
@@ -83,7 +83,7 @@ def invited(transport: Any) -> bool:
 
 
 def owes(transport: Any) -> bool:
-    """Whether no part of an answer was sent to the request whose body is waited for on
+    """Whether no part of the answer was sent yet while the request's body is awaited on
     *transport*.
     """
     protocol = transport.get_protocol()
@@ -91,22 +91,22 @@ def owes(transport: Any) -> bool:
 
 
 def _receiver(receive: Any, _: Any) -> Any:
-    """gunicorn's `BodyReceiver` whose method *receive* is; None: over HTTP/2, where it
-    is none.
+    """gunicorn's `BodyReceiver` that has the method *receive*; None over HTTP/2, which
+    has no such object.
     """
     return getattr(receive, "__self__", None)
 
 
 def _closed_over(function: Any, name: str) -> Any:
-    """What *function* closes over by that *name*; what it answers over HTTP/2 is known
-    by that alone.
+    """The value of *name* in the closure of *function*. Over HTTP/2 nothing else says
+    what it answers.
     """
     return function.__closure__[function.__code__.co_freevars.index(name)].cell_contents
 
 
 def is_blocked(receive: Any, send: Any) -> bool:
-    """Whether the client of the request that is answered by *send* has yet to take
-    something. What cannot be seen counts as such.
+    """Whether the client that *send* answers still has to take something. If that
+    cannot be seen, it has.
     """
     try:
         receiver = _receiver(receive, send)
@@ -138,8 +138,8 @@ def farewell(transport: Any) -> bytes:
 
 
 def be_last(transport: Any) -> None:
-    """Have the next answer say that it is the last. Over HTTP/2 it says nothing:
-    `farewell` does.
+    """Have the next answer say `Connection: close`. Over HTTP/2 `farewell` says so
+    instead.
     """
     protocol = transport.get_protocol()
     if getattr(protocol, "_h2_conn", None) is None:
@@ -156,8 +156,8 @@ class _Protocol(gasgi.ASGIProtocol):  # type: ignore[misc]
     begun = 0
     """The `id` of the request whose answer has begun."""
     is_last = False
-    """Whether the next answer that begins is the last. One that has begun has told its
-    client that the connection stays: a request may be on its way.
+    """Whether the next answer that begins is the last. An answer that has begun has
+    already told its client that the connection stays: a request may be on its way.
     """
 
     def _send_response_start(
@@ -184,9 +184,9 @@ class _Protocol(gasgi.ASGIProtocol):  # type: ignore[misc]
         self.__dict__["_h2_conn"] = http2
 
     def _h2c_undecided_timeout(self) -> None:
-        """As gunicorn's: a second after a connection was made it closes one that has
-        not said that it speaks HTTP/2. What a loop that stood still has not read may
-        say so.
+        """As gunicorn's, which after a second closes a connection that has not said
+        that it speaks HTTP/2. If the loop stood still, unread bytes may say so: then
+        wait.
         """
         descriptor = descriptor_of(self.transport)
         if descriptor >= 0 and readable(descriptor):
@@ -208,8 +208,8 @@ class _Protocol(gasgi.ASGIProtocol):  # type: ignore[misc]
             http2.leaving = True
 
     def _close_transport(self) -> None:
-        """As gunicorn's. Of a transport with TLS that is closed twice asyncio lets go:
-        nothing would bound its goodbye.
+        """As gunicorn's. asyncio forgets a TLS transport that is closed twice: nothing
+        would bound its goodbye.
         """
         if getattr(self, "_h2_conn", None) is None or not self.transport.is_closing():
             super()._close_transport()
@@ -217,8 +217,8 @@ class _Protocol(gasgi.ASGIProtocol):  # type: ignore[misc]
 
     @classmethod
     def _check_h1c_protocol_available(cls) -> bool:
-        """gunicorn notes the fast parser on the class that is asked, and looks for it
-        on its own.
+        """gunicorn stores its fast parser on the class of *self*, but looks for it on
+        its own class.
         """
         return bool(gasgi.ASGIProtocol._check_h1c_protocol_available())
 
@@ -269,7 +269,7 @@ class ASGIWorker(gasgi.ASGIWorker):  # type: ignore[misc]
         asyncio.set_event_loop(self.loop)
 
     def watch_of(self, transport: Any) -> Watch:
-        """Who watches the streams of the connection of *transport*."""
+        """The `Watch` for the streams of the connection of *transport*."""
         reaper = self._reaper()
         return Watch(
             reaper.driver,
@@ -287,9 +287,8 @@ class ASGIWorker(gasgi.ASGIWorker):  # type: ignore[misc]
         bound(self._reaper(), transport)
 
     def _stand_around(self) -> None:
-        """Stand around the application: its streams are told when the worker stops, and
-        requests are cancelled whose clients are gone. To be called within the running
-        loop.
+        """Wrap the application: streams are told when the worker stops, and requests
+        whose clients are gone are cancelled. Call it within the running loop.
         """
         if self._streams is None:
             config = self._settings
@@ -310,7 +309,7 @@ class ASGIWorker(gasgi.ASGIWorker):  # type: ignore[misc]
                 self.asgi: Any = self._streams
 
     def _made(self, factory: Any) -> Any:
-        """A protocol of gunicorn's. If `timeouts.abandoned` is set, it keeps the
+        """Make a protocol of gunicorn's. With `timeouts.abandoned` it keeps the
         connection open at a FIN while an answer is owed.
         """
         protocol = factory()
@@ -339,19 +338,22 @@ class ASGIWorker(gasgi.ASGIWorker):  # type: ignore[misc]
 
     def _gone(self, protocol: Any) -> None:
         """The connection of *protocol* is about to be lost. gunicorn would cancel its
-        handler by `asgi_disconnect_grace_period`; where we do that, gunicorn does not.
+        handler by `asgi_disconnect_grace_period`. Where `abandoned` does that, gunicorn
+        does not.
         """
         if isinstance(self._streams, Requests) and self._streams.lost(protocol._body_receiver):
             protocol._cancel_task_if_pending = _not_now
 
     def handle_exit_signal(self) -> None:
-        """SIGTERM. gunicorn looks within a second; who is told is told now."""
+        """SIGTERM. gunicorn itself looks once a second; streams and `reaper.stopping()`
+        are told at once.
+        """
         super().handle_exit_signal()
         self._tell()
 
     def _tell(self) -> None:
-        """The worker is to stop: no connection goes on, and streams are told, unless
-        newcomers are served for a while. Any number of times.
+        """The worker stops: each connection ends with its next answer, and streams are
+        told, unless `drain_delay` still serves newcomers. May be called again.
         """
         reaper = self._reaper()
         timeouts = reaper.config.timeouts

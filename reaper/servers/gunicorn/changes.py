@@ -1,5 +1,5 @@
-"""What `reaper run` changes in gunicorn. It is told by its worker class, as its command
-line is by `-k`.
+"""What `reaper run` changes in gunicorn. The worker class is replaced, as `-k` would do
+on the command line.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ COLUMNS = {"ASGIWorker": "gunicorn-asgi", "ThreadWorker": "gunicorn-gthread"}
 
 
 def is_ours(kind: Any) -> bool:
-    """Whether *kind* is a class of this library: of this copy, or of the one the
+    """Whether *kind* is a class of this library: of this copy, or of the copy that the
     program imports.
     """
     return kind.__module__.partition(".")[0] in (PACKAGE, "reaper")

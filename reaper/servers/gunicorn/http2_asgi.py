@@ -1,7 +1,7 @@
-"""HTTP/2 under gunicorn's ASGI worker: its connection and its streams are told apart.
+"""HTTP/2 under gunicorn's ASGI worker: the connection and each stream are judged apart.
 
-The rule of this module: *gunicorn's objects stay, and get another class*. What it has
-noted on a stream is read when something has moved. Its own limit of a wait,
+The rule of this module: *gunicorn's objects stay, and get another class*. When
+something has moved, the fields of gunicorn's stream are read. Its own limit of a wait,
 `--timeout`, stays in force. Tried with gunicorn 27.0.1 and h2 4.4.1.
 """
 
@@ -27,9 +27,8 @@ class Session(Engine):
         watch: Who watches it.
     Attributes:
         stalled: The streams whose answer waits for the client's window.
-        unread: Bytes that were taken from the reader, and that h2 has not been given
-            yet.
-        turns: How often something was taken from there.
+        unread: Bytes on their way from the reader to h2.
+        turns: How often bytes were taken from the reader.
     """
 
     def __init__(self, serving: Any, watch: Watch) -> None:
@@ -86,9 +85,7 @@ class Session(Engine):
 
 
 class _Reader:
-    """Stands before gunicorn's reader, and notes what is on its way from there to
-    h2.
-    """
+    """Wraps gunicorn's reader, and notes which bytes are on their way from it to h2."""
 
     def __init__(self, reader: Any, session: Session) -> None:
         self._reader = reader
@@ -99,7 +96,7 @@ class _Reader:
         return len(self._reader._buffer)
 
     async def read(self, most: int) -> bytes:
-        """As the reader's own; after a flood its end."""
+        """As the reader's own; after a flood, the end of file."""
         data: bytes = await self._reader.read(most)
         session = self._session
         if not session.ended and not session.came(data):
@@ -110,7 +107,7 @@ class _Reader:
 
 
 class _Stream(HTTP2Stream):  # type: ignore[misc]
-    """A stream of gunicorn's that says what moves it."""
+    """A stream of gunicorn's that reports what moves it."""
 
     connection: _AsyncConnection
 
@@ -144,8 +141,7 @@ class _AsyncConnection(AsyncHTTP2Connection):  # type: ignore[misc]
 
     Attributes:
         session: What they wait for.
-        leaving: Whether the client is waited for at the end, which takes the rest of an
-            answer.
+        leaving: Whether the server waits for the client to take the rest of an answer.
     """
 
     session: Session
@@ -153,8 +149,8 @@ class _AsyncConnection(AsyncHTTP2Connection):  # type: ignore[misc]
     _closed: bool
 
     async def close(self, error_code: int = 0, last_stream_id: int | None = None) -> None:
-        """As gunicorn's. Where the end of an answer is on its way, or has just come,
-        the socket is kept, and read, until the client has gone.
+        """As gunicorn's. If the end of an answer is on its way, or was just taken, keep
+        the socket and read it until the client has gone.
         """
         session = self.session
         transport = self.writer.transport
@@ -222,8 +218,8 @@ class _AsyncConnection(AsyncHTTP2Connection):  # type: ignore[misc]
 
 
 def guard(serving: Any, watch: Watch) -> None:
-    """Guard *serving*, gunicorn's `AsyncHTTP2Connection`, which has just begun;
-    *watch*: who watches it.
+    """Guard *serving*, gunicorn's `AsyncHTTP2Connection`, which has just begun, by
+    *watch*.
     """
     if type(serving) is AsyncHTTP2Connection:
         serving.__class__ = _AsyncConnection

@@ -2,9 +2,9 @@
 at a time.
 
 The rule of this module: *the thread notes what it reads and what it waits for, and ends
-what is due itself*. The thread of ours that judges looks at the notes several times a
-tick, and leaves another when a stream is due; the thread that waits looks for that one
-as often. Neither waits for the other. Streams whose turn has not come wait for the
+what is due itself*. Our thread, which judges, looks at the notes several times a tick.
+When a stream is due it leaves a note of its own, and the thread that waits looks for
+that as often. Neither waits for the other. Streams whose turn has not come wait for the
 server. A connection that is due is closed by its thread, too, by GOAWAY. gunicorn's own
 limits of a wait, `--timeout` and `--keep-alive`, stay in force. Tried with gunicorn
 27.0.1 and h2 4.4.1.
@@ -45,8 +45,8 @@ class Wait(NamedTuple):
 
 
 class Rest(NamedTuple):
-    """What a connection waits for, but for its streams. It is another one once a stream
-    has ended meanwhile, or another block of headers has begun.
+    """What the connection itself waits for. A new one is made once a stream has ended,
+    or another header block has begun.
     """
 
     phase: Phase
@@ -54,14 +54,14 @@ class Rest(NamedTuple):
 
 
 class Heads:
-    """What a thread has read of the frames of its client. Only that thread writes here.
+    """The frames that a thread has read of its client. Only that thread writes here.
 
     Attributes:
         frames: Their heads.
         useless: How many frames have come that move nothing.
         moved: How many DATA frames with bytes have come, or were sent.
         opened: How many WINDOW_UPDATE frames have come.
-        paid: For how many of those the bytes pay that were sent.
+        paid: How many of those are paid for by bytes that were sent.
         bodies: By stream, how many bytes of its body have come.
     """
 
@@ -90,7 +90,7 @@ class Heads:
 
 
 class _Fed:
-    """h2's connection, which is given all that comes."""
+    """h2's connection. It is given all bytes that come."""
 
     heads: Heads
 
@@ -101,7 +101,7 @@ class _Fed:
 
 @functools.cache
 def _fed(base: Hashable) -> Any:
-    """The class *base* of h2's connection, with notes of what it is given."""
+    """Derive from *base*, h2's connection, a class that notes the bytes it is given."""
     kind: Any = base
     return type(kind.__name__, (_Fed, kind), {})
 
@@ -125,7 +125,7 @@ class Judge(Engine):
         self._useless = self._moved = self._opened = self._paid = 0  # of `heads`, what is charged
 
     def watched(self) -> None:
-        """Look at it from now on."""
+        """Judge the connection from now on."""
         if self.ended:
             return
         self.open()
@@ -133,7 +133,7 @@ class Judge(Engine):
         self.charge(0)
 
     def charge(self, _now: float) -> None:
-        """Look what the thread waits for now. The `Sweep` calls it."""
+        """Look at what the thread waits for now. The `Sweep` calls it."""
         if self._serving.is_closed:
             self.over()  # its thread ends it
             return
@@ -144,7 +144,7 @@ class Judge(Engine):
             self.flooded()
 
     def _affords(self) -> bool:
-        """Whether the client may send as many frames that move nothing as have come."""
+        """Whether the client is within its budget of frames that move nothing."""
         heads = self._heads
         useless, opened = heads.useless - self._useless, heads.opened - self._opened
         moved, paid = heads.moved - self._moved, heads.paid - self._paid
@@ -194,9 +194,7 @@ class Judge(Engine):
         return 0
 
     def rest(self) -> Rest:
-        """What the connection waits for by the notes of its thread, but for its
-        streams.
-        """
+        """What the connection itself waits for, by the notes of its thread."""
         serving = self._serving
         if serving.streams or serving.pending_requests or serving._deferred_events:
             phase = Phase.HEADERS if self.frames.in_block else Phase.IN_FLIGHT
@@ -222,7 +220,7 @@ class Judge(Engine):
             self.watch.close()
 
     def _reset(self, number: int, _reason: str) -> None:
-        """See the base class. Whether it is the last, the thread knows."""
+        """See the base class. The thread knows whether it is the last."""
         self._forget(number)
         self.end(number, b"")
 
@@ -251,9 +249,9 @@ class _Connection(HTTP2ServerConnection):  # type: ignore[misc]
     Attributes:
         judge: Judges it, in another thread.
         heads: What this thread has read.
-        wait: What this thread waits for; None: for nothing.
+        wait: What this thread waits for; None if it works.
         due: The wait that has lasted for too long.
-        step: Seconds between two looks whether it has.
+        step: Seconds between two looks at `due`.
         served: How many streams have ended.
         leaving: Whether the client is waited for at the end, which takes the rest of an
             answer.
@@ -300,12 +298,11 @@ class _Connection(HTTP2ServerConnection):  # type: ignore[misc]
         return self.told_to_end
 
     def _comes(self, own: float | None, is_over: Callable[[], bool]) -> bool:
-        """Wait until there is something to read; several looks a tick whether *is_over*
-        says that it is no longer waited for. A socket of TLS must not be shut to wake
-        its thread: OpenSSL would answer by an alert, and send nothing more.
+        """Wait until there is something to read. Several times a tick, *is_over* says
+        whether to stop waiting. A socket of TLS must not be shut to wake its thread:
+        OpenSSL would answer by an alert, and send nothing more.
 
-        Args:
-            own: gunicorn's own limit of that, seconds; None: there is none.
+        Args: own: gunicorn's own limit of the wait, seconds; None if it has none.
         """
         limit = time.monotonic() + own if own else math.inf
         while not is_over():
@@ -376,7 +373,7 @@ class _Connection(HTTP2ServerConnection):  # type: ignore[misc]
 
 
 def _readable(sock: Any, seconds: float) -> bool:
-    """Whether there is something to read, an end included, within *seconds*."""
+    """Whether there are bytes or an end to read within *seconds*."""
     if hasattr(sock, "pending") and sock.pending():  # bytes that TLS has decrypted
         return True
     poll = select.poll()
@@ -388,8 +385,8 @@ def _readable(sock: Any, seconds: float) -> bool:
 
 
 def until_it_has_gone(serving: Any, end: float) -> None:
-    """Read what the client of *serving* sends until it closes, or the judge says that
-    it is waited for no longer; not beyond the instant *end*, by `time.monotonic`.
+    """Read what the client of *serving* sends until it closes or the judge stops
+    waiting for it; until the instant *end* of `time.monotonic` at the latest.
     """
     sock = serving.sock
     with suppress(OSError, ValueError):  # it is gone, or closed
@@ -413,10 +410,10 @@ def guard(
 
     Args:
         serving: gunicorn's `HTTP2ServerConnection`.
-        watch: Returns who watches it. Called once for each connection.
-        soon: Has its argument called in the thread of the driver.
+        watch: Returns its `Watch`. Called once for each connection.
+        soon: Calls its argument in the thread of the driver, soon.
         tick: Seconds; this thread looks `LOOKS_PER_TICK` times as often while it waits.
-        come: What h2 has been given already.
+        come: The bytes that h2 has already been given.
     """
     if type(serving) is HTTP2ServerConnection:
         serving.__class__ = _Connection
@@ -430,8 +427,8 @@ def guard(
 
 
 def over(serving: Any) -> None:
-    """The connection of *serving* is over: nothing of it is watched any more. Call it
-    in the thread of the driver, once; does nothing if *serving* is not guarded.
+    """The connection of *serving* is over: stop watching it. Call it in the thread of
+    the driver, once; does nothing if *serving* is not guarded.
     """
     if isinstance(serving, _Connection):
         serving.judge.over()

@@ -2,12 +2,12 @@
 it is due.
 
 The rule of this module: *the worker's threads are told nothing, and wait for nothing of
-ours*. They leave two flags on the connection, which say what they do; the kernel says
-when bytes moved. A connection that is due is shut down, so that the thread of
-gunicorn's that reads or polls it sees its end and closes it. A stream of HTTP/2 is
-reset by the thread that serves it: see `http2_threads`. gunicorn's own timers of idle
-connections do nothing here: when the process has stood still they would fire before the
-bytes are read that came meanwhile. Tried with gunicorn 27.0.1.
+ours*. They leave two flags on the connection that say what they do; the kernel says
+when bytes moved. A connection that is due is shut down: gunicorn's thread that reads or
+polls it sees the end, and closes it. A stream of HTTP/2 is reset by the thread that
+serves it: see `http2_threads`. gunicorn's own timers of idle connections do nothing
+here: after a stall they would fire before the bytes are read that came meanwhile. Tried
+with gunicorn 27.0.1.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from ..http2.waiting import Watch
 from .http2_threads import guard, guard_stream, over, until_it_has_gone
 
 FULL_PAUSE = 0.05
-"""Seconds for which gunicorn's main thread waits when there is no descriptor for a
+"""Seconds for which gunicorn's main thread pauses when no descriptor is left for a
 newcomer.
 """
 
@@ -60,14 +60,13 @@ class Face(polled.Face):
         answering: Whether a thread answers a request of the connection.
         receiving: Whether that thread waits for bytes of the request.
         ends: Whether the next answer has to say that it is the last.
-        come: What gunicorn reads of HTTP/2 before that is guarded: in clear text, the
-            preface.
-        waited: Whether the client waits for `100 Continue`, which gunicorn says before
-            the application is called.
-        answer: gunicorn's `Response` to the request that is answered; None: there is
-            none yet.
+        come: Bytes of HTTP/2 that gunicorn reads before the guard begins: in clear
+            text, the preface.
+        waited: Whether the client waits for `100 Continue`. gunicorn sends that before
+            it calls the application.
+        answer: gunicorn's `Response` to the request in hand; None until there is one.
         hung_up: Whether the client had ended the connection before gunicorn closed it.
-        guard: The guard that is shown this; None: there is none yet, or none any more.
+        guard: The guard of the connection; None before it is guarded, and at its end.
     """
 
     guard: Guard | None = None
@@ -105,8 +104,8 @@ class Face(polled.Face):
             self._over(self)
 
     def part(self) -> Any:
-        """Let go of the connection, which is over, and return it. Does so in our
-        thread, which alone asks what this knows.
+        """Let go of the connection, which is over, and return it. Call it in our
+        thread: no other reads this object.
         """
         conn, self._conn = self._conn, None
         return conn
@@ -130,7 +129,7 @@ class Face(polled.Face):
             self._end(socket.SHUT_RDWR)
 
     def abort(self) -> None:
-        """The same, and nothing more is sent."""
+        """As `close`, but send nothing more."""
         self._end(socket.SHUT_RDWR)
 
     def _end(self, how: int) -> None:
@@ -140,7 +139,7 @@ class Face(polled.Face):
                 socket.socket.shutdown(self._conn.sock, how)
 
     def be_last(self) -> None:
-        """Have the next answer say that it is the last."""
+        """Have the next answer say `Connection: close`."""
         self.ends = True
 
     def invited(self) -> bool:
@@ -149,8 +148,8 @@ class Face(polled.Face):
 
     # ---- GOAWAY: the thread that reads says it when it looks next
     def farewell(self) -> bytes:
-        """What a connection of HTTP/2 without a stream is sent before it is closed; see
-        `write`.
+        """The GOAWAY for an HTTP/2 connection without a stream, sent before the close;
+        see `write`.
         """
         rests = self._conn.is_http2 and self._phase_of_http2() is Phase.IDLE
         return b"GOAWAY" if rests else b""
@@ -167,8 +166,8 @@ class Face(polled.Face):
                 self._conn.sock.send(data, socket.MSG_DONTWAIT)
 
     def owes(self) -> bool:
-        """Whether no part of an answer was sent to the request whose body is waited
-        for.
+        """Whether no part of the answer was sent yet while the request's body is
+        awaited.
         """
         return self.answer is not None and not self.answer.headers_sent
 
@@ -176,15 +175,15 @@ class Face(polled.Face):
         return getattr(self._conn.parser, "told_to_end", False)
 
     def get_write_buffer_size(self) -> int:
-        """Whether its thread has yet to say GOAWAY: until then nobody else may end what
-        is sent.
+        """Above 0 while its thread has yet to send GOAWAY: until then nobody else may
+        end the connection.
         """
         return int(not self.is_closing() and self._has_to_part())
 
     def phase(self) -> Phase:
         """What the connection waits for. KEEP_ALIVE also stands for its first byte and
-        for the rest of its first headers: the kernel tells them apart. A thread that
-        waits for bytes of no request has some of the next one.
+        for the rest of its first headers: the kernel tells them apart. If a thread
+        waits for bytes outside of a request, some of the next request have come.
         """
         if self._conn.is_http2:
             return self._phase_of_http2()
@@ -217,7 +216,9 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
 
     @property
     def alive(self) -> bool:
-        """gunicorn's own: whether it serves. Whoever stops it sets this."""
+        """gunicorn's own flag: whether the worker serves. Setting it to False stops the
+        worker.
+        """
         return self._serves
 
     @alive.setter
@@ -258,7 +259,7 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
             time.sleep(FULL_PAUSE)
 
     def enqueue_req(self, conn: Any) -> None:
-        """A connection is new, or bytes have come on it again. The first time guard it,
+        """A connection is new, or more bytes have come on it. Guard it the first time,
         or refuse it if it is one too many.
         """
         if not hasattr(conn, "face"):
@@ -275,8 +276,8 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
         super().enqueue_req(conn)
 
     def _until_it_speaks(self, conn: Any) -> None:
-        """Let *conn*, which is new, wait among those of which gunicorn's main thread
-        polls all.
+        """Let *conn*, which is new, wait among the connections that gunicorn's main
+        thread polls.
 
         gunicorn itself has a thread wait for its first byte, for up to 5 s: a few
         silent clients then hold up all others, and each such wait needs a descriptor of
@@ -288,7 +289,7 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
         self.poller.register(conn.sock, selectors.EVENT_READ, speaks)
 
     def _welcomed(self) -> bool:
-        """Whether the connection that is accepted now may stay."""
+        """Whether there is room for the connection that was just accepted."""
         reaper = self._reaper
         if reaper.reading is not None and reaper.accepting and self.nr_conns > reaper.room:
             asyncio.run_coroutine_threadsafe(self._read_pressure(), self._loop).result()
@@ -324,20 +325,18 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
             face.guard = watch(self._reaper, face, self._rules)
 
     def _over(self, face: Face) -> None:
-        """The connection of *face* is closed. Our thread has been told to watch it
-        before.
+        """The connection of *face* is closed. Our thread heard of it before, when it
+        was guarded.
         """
         self._soon(functools.partial(_forget, face))
 
     def load_wsgi(self) -> None:
-        """Load the application, and note which answer it is about to give."""
+        """Load the application, wrapped so that each of its answers is noted."""
         super().load_wsgi()
         self.wsgi: Any = functools.partial(_called, self.wsgi)
 
     def handle_request(self, req: Any, conn: Any) -> Any:
-        """Answer the request, and note meanwhile whether the client has to send more
-        for that.
-        """
+        """Answer the request, and note whether some of it is still to come."""
         face: Face = conn.face
         _note(conn, face)
         face.answering = True
@@ -381,7 +380,7 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
             self._loop.call_soon_threadsafe(call)
 
     def _watch_of(self, conn: Any) -> Watch:
-        """Who watches the streams of *conn*."""
+        """The `Watch` for the streams of *conn*."""
         reaper = self._reaper
         close = functools.partial(conn.face.write, b"")
         return Watch(reaper.driver, reaper.config, reaper.sweep, lambda: conn.sock.fileno(), close)
@@ -410,8 +409,8 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
             super().murder_pending()
 
     def _cap_keepalive(self, deadline: float) -> None:
-        """The worker stops. Those that have said nothing yet are waited for until
-        *deadline*, as gunicorn waits for those that rest between two requests.
+        """The worker stops. Wait until *deadline* for connections that have said
+        nothing yet, as gunicorn does for idle ones.
         """
         super()._cap_keepalive(deadline)
         for conn in self.pending_conns:
@@ -449,8 +448,8 @@ def _note(conn: Any, face: Face) -> None:
 
 
 class _Unreader(SocketUnreader):  # type: ignore[misc]
-    """A reader of gunicorn's that notes on its `face` that it waits for bytes of the
-    client, while it does, and what it gives to HTTP/2.
+    """A reader of gunicorn's. It notes on its `face` while it waits for bytes of the
+    client, and which bytes it gives to HTTP/2.
     """
 
     face: Face
@@ -468,9 +467,9 @@ class _Unreader(SocketUnreader):  # type: ignore[misc]
 
 
 def _forget(face: Face) -> None:
-    """The connection of *face* is over: let go of all that knew it, in our thread.
+    """The connection of *face* is over: our thread lets go of all that knew it.
 
-    What would go on to refer to each other waited for the garbage collector.
+    Otherwise a circle of references would wait for the garbage collector.
     """
     if face.guard is not None:
         face.guard.lost(by_peer=face.hung_up)

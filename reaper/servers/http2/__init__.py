@@ -1,5 +1,5 @@
-"""HTTP/2 under a guard: many streams on one connection, each of which waits for
-something else.
+"""HTTP/2 under a guard: many streams on one connection, and each waits for something
+else.
 
 The rule of this package: *a stream is one more thing that is idle by `RULES`*. A stream
 whose client is waited for, and the connection between its streams, each have a lease

@@ -31,21 +31,20 @@ NO_ERROR, REFUSED_STREAM, CANCEL, ENHANCE_YOUR_CALM = 0, 7, 8, 11
 class Engine:
     """One connection of HTTP/2, and its streams.
 
-    Args:
-        watch: Who watches it.
+    Args: watch: What the engine needs of the driver and the settings.
     Attributes:
         watch: As given.
         frames: The heads of what its client sends.
         budget: What its client may send that moves nothing.
-        openings: How many WINDOW_UPDATE frames it may send.
+        openings: How many WINDOW_UPDATE frames the client may send.
         streams: The open streams, by number, each with what it waits for; None: its
             client has not been waited for yet.
-        itself: What the connection waits for, but for its streams; None: the engine
-            does not time that, see `open`.
-        highest: The number of the last stream that was taken; 0: none was.
+        itself: What the connection waits for between its streams; None: the engine does
+            not time that, see `open`.
+        highest: The number of the last stream that was accepted; 0 before the first.
         ended: Whether the connection has ended, or is being closed: what comes is not
             looked at.
-        leaving: Whether GOAWAY was sent: no further stream is taken.
+        leaving: Whether GOAWAY was sent: no further stream is accepted.
     """
 
     def __init__(self, watch: Watch) -> None:
@@ -64,9 +63,8 @@ class Engine:
 
     # ---- what each server says
     def works(self) -> int:
-        """If the server has yet to work off what has come: how often it has read, which
-        is the same as long as it does not go on; -1 where that is not known. 0: all is
-        worked off.
+        """0: the server has processed all that came. Otherwise a count of its reads,
+        which stays the same while the server makes no progress; -1 if that is unknown.
         """
         raise NotImplementedError
 
@@ -75,17 +73,17 @@ class Engine:
         raise NotImplementedError
 
     def window_of(self, number: int) -> int:
-        """How many bytes the client takes on stream *number*, whatever the connection's
-        window is.
+        """How many bytes the window of stream *number* has room for, whatever the
+        connection's window is.
         """
         raise NotImplementedError
 
     def owes(self) -> bool:
-        """Whether something that was answered has yet to be taken."""
+        """Whether the client still has to take some of an answer."""
         return queued(self.watch.descriptor()) > 0
 
     def send(self, data: bytes) -> None:
-        """Send *data*, a frame that the server's library does not know of."""
+        """Send *data*, a frame that the server's library does not know about."""
         raise NotImplementedError
 
     def end(self, number: int | None, goaway: bytes) -> None:
@@ -96,13 +94,13 @@ class Engine:
 
     # ---- what comes
     def open(self) -> None:
-        """The connection has begun: time from now on what it waits for between its
+        """The connection has begun. From now on the engine times it between its
         streams.
         """
         self.itself = self._waiting(Phase.FIRST_BYTE, "", self._rested)
 
     def came(self, data: bytes) -> bool:
-        """*data* came. Returns whether it may be worked off: not if it is a flood,
+        """*data* came. Returns whether the server may process it: not if it is a flood,
         which ends the connection.
 
         Cost: a step for each frame.
@@ -120,7 +118,7 @@ class Engine:
         return False
 
     def worked(self) -> None:
-        """The server has worked off what came last."""
+        """The server has processed what came last."""
         if self.ended:
             return
         streams, unended = self.streams, self.frames.unended
@@ -138,13 +136,13 @@ class Engine:
 
     # ---- what is waited for
     def look(self) -> None:
-        """Note what the connection waits for now, but for its streams."""
+        """Note what the connection itself waits for now."""
         itself = self.itself
         if itself is not None:
             itself.enter(self.phase())
 
     def phase(self) -> Phase:
-        """What the connection waits for now, but for its streams."""
+        """What the connection itself waits for now."""
         if self._goodbye is not None:
             return Phase.IN_FLIGHT  # that has limits of its own
         if self.frames.in_block:
@@ -245,19 +243,18 @@ class Engine:
             self.end(None, self.goaway(ENHANCE_YOUR_CALM))
 
     def leave(self) -> None:
-        """Tell the client by GOAWAY that no further stream is taken. What is open is
-        answered.
+        """Tell the client by GOAWAY that no further stream is accepted. Open streams
+        are answered.
         """
         if not self.leaving:
             self.leaving = True
             self.send(self.goaway(NO_ERROR))
 
     def see_off(self, until: float = math.inf) -> None:
-        """Close the connection, whose client was told GOAWAY, as `Leaving` says: what
-        its client sends meanwhile is to be read.
+        """Close the connection, whose client was told GOAWAY, when `Leaving` says so.
+        The server has to read what the client sends meanwhile.
 
-        Args:
-            until: The instant by which it is closed at the latest, by the driver's
+        Args: until: The instant by which it is closed at the latest, by the driver's
                 clock.
         """
         if self._goodbye is None:
@@ -266,7 +263,7 @@ class Engine:
             self._seen_off()
 
     def _seen_off(self) -> None:
-        """Look whether the client is waited for any longer."""
+        """Check whether to wait for the client any longer."""
         driver = self.watch.driver
         goodbye = self._goodbye
         if goodbye is None or self.watch.descriptor() < 0:
@@ -280,8 +277,8 @@ class Engine:
             self.watch.close()
 
     def goaway(self, code: int) -> bytes:
-        """The frame that says which stream was the last, written by hand: after its own
-        GOAWAY, h2 would send no answer to what is open.
+        """The GOAWAY frame, written by hand: after its own GOAWAY, h2 would send no
+        answer on open streams.
         """
         payload = self.highest.to_bytes(4, "big") + code.to_bytes(4, "big")
         return len(payload).to_bytes(3, "big") + bytes((7, 0)) + bytes(4) + payload
@@ -303,7 +300,7 @@ class Engine:
 
 
 def tolerant(call: Callable[..., object], *arguments: object) -> None:
-    """Call what h2 refuses if the stream or the connection has ended meanwhile."""
+    """Make a call that h2 refuses if the stream or the connection has ended."""
     from h2.exceptions import ProtocolError
 
     with suppress(ProtocolError):
@@ -311,17 +308,15 @@ def tolerant(call: Callable[..., object], *arguments: object) -> None:
 
 
 def window_of(connection: object, number: int) -> int:
-    """How many bytes the client takes on stream *number* of h2's *connection*, whatever
-    the window of that is; 0: it has ended.
+    """How many bytes the window of stream *number* of h2's *connection* has room for; 0
+    if the stream has ended.
     """
     stream = connection.streams.get(number)  # type: ignore[attr-defined]
     return int(stream.outbound_flow_control_window) if stream is not None else 0
 
 
 def is_shut(connection: object, number: int) -> bool:
-    """Whether the client lets nothing more be sent on stream *number* of h2's
-    *connection*.
-    """
+    """Whether stream *number* of h2's *connection* has no window left."""
     from h2.exceptions import ProtocolError
 
     try:

@@ -1,10 +1,10 @@
-"""How many frames a client may send that move nothing, and cost the server more than
-the client.
+"""How many frames a client may send that move nothing and cost the server more than the
+client.
 
-The rule of this module: *who moves bytes is never near the bound*. A frame is bounded
-unless its type is one of `frames.MOVING`, and if it is an empty DATA frame: resets
-(rapid reset, CVE-2023-44487), PING, PRIORITY and SETTINGS (CVE-2019-9512, -9513,
--9515), their acknowledgements, and what nobody knows. A client needs a few of them per
+The rule of this module: *a client that moves bytes is never near the bound*. A frame is
+bounded unless its type is one of `frames.MOVING`, and if it is an empty DATA frame:
+resets (rapid reset, CVE-2023-44487), PING, PRIORITY and SETTINGS (CVE-2019-9512, -9513,
+-9515), their acknowledgements, and unknown types. A client needs a few of them per
 connection, or one per some seconds. A stream that was answered pays for one of them: a
 client that asks thousands of times a second may cancel as many requests as it lets be
 answered. A DATA frame with bytes pays for one too, in either direction: gRPC measures
@@ -13,8 +13,8 @@ its link by a PING a round trip, for as long as DATA comes.
 WINDOW_UPDATE has a budget of its own, `WINDOWS`, which bytes that are sent pay for: a
 client that opens its window by one byte a frame costs more than it takes.
 
-A request that is reset by the same bytes that bring it is paid for, and not begun:
-nobody waits for its answer, and the server would spend most on it.
+If the same bytes bring a request and reset it, it is charged and not begun: nobody
+waits for its answer, and beginning it would cost the server most.
 """
 
 from __future__ import annotations
@@ -31,23 +31,21 @@ PER_SECOND = 33.0
 """Frames per second after that. Precedent: nghttp2's own."""
 
 WINDOWS = 1000
-"""WINDOW_UPDATE frames at once, of which each DATA frame that is sent pays for some
-more.
-"""
+"""WINDOW_UPDATE frames at once. Each DATA frame that is sent pays for some more."""
 
 WINDOWS_PER_FRAME = 3
-"""WINDOW_UPDATE frames for which a DATA frame pays that is sent: clients send one for
-its stream and one for the connection.
+"""WINDOW_UPDATE frames that each DATA frame sent pays for: clients send one for the
+stream and one for the connection.
 """
 
 BYTES_PER_WINDOW = 512
-"""Bytes sent that pay for another: Go's client opens both windows again after each 4
+"""Bytes sent that pay for one more: Go's client opens both windows again after each 4
 KiB.
 """
 
 SAVED = 1000
-"""Frames that DATA frames may have paid for in advance. A client that was held up
-answers all that has come meanwhile at once.
+"""Frames that DATA frames may pay for in advance. A client that was held up answers all
+that came meanwhile at once.
 """
 
 
@@ -78,7 +76,7 @@ class Budget:
         self._left += 1  # `spend` bounds it
 
     def spend(self, frames: int) -> bool:
-        """Take *frames* from it; returns whether there were as many."""
+        """Take *frames* from it. Returns whether it had as many."""
         free = min(frames, self._moved)
         self._moved = min(self._moved - free, SAVED)
         if free == frames:

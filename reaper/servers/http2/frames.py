@@ -8,7 +8,7 @@ this order, and what they mean, the library of the server judges.
 from __future__ import annotations
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-"""What a client sends before its first frame (RFC 9113, section 3.4)."""
+"""The bytes that a client sends before its first frame (RFC 9113, section 3.4)."""
 
 FRAME_HEAD = 9
 """Bytes before the payload of a frame."""
@@ -39,7 +39,7 @@ class Frames:
             `came`.
         windows: How many WINDOW_UPDATE frames have begun in the last call of `came`.
         blocks: How many blocks of headers have begun.
-        unended: The streams on which the client has yet to send something.
+        unended: The streams that the client has not ended yet.
         cancelled: The streams that the last call of `came` began and reset, and that
             brought no byte of a body: those of a body have to be acknowledged.
     """
@@ -86,16 +86,14 @@ class Frames:
 
     @property
     def in_block(self) -> bool:
-        """Whether a header block, or the preface, has begun to come and is not
-        complete.
-        """
+        """Whether the preface or a header block has begun and is not complete."""
         if self.heard:
             return self._block or self._kind in HEADER_FRAMES
         return self._left < len(PREFACE)
 
     def came(self, data: bytes) -> int:
-        """*data* has come. Returns how many frames began in it that move nothing, and
-        are bounded.
+        """*data* has come. Returns how many frames began in it that are bounded because
+        they move nothing.
 
         Cost: a step for each frame.
         """

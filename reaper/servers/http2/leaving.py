@@ -1,11 +1,11 @@
-"""How long a client that was told GOAWAY is waited for: until it closes, within two
-limits.
+"""How long the server waits for a client that was told GOAWAY: until it closes, within
+two limits.
 
-The rule of this module: *it says how long, and somebody else waits*. What such a client
-sends as it takes the end of an answer, WINDOW_UPDATE, would have the kernel reset a
-closed connection. So the connection stays until the client has everything and closes;
-one that does not close is given `drain_idle` after it has everything, and nobody is
-waited for beyond the end of the stop.
+The rule of this module: *it says how long, and somebody else waits*. While it takes the
+end of an answer, such a client sends WINDOW_UPDATE; on a closed connection the kernel
+would answer that with a reset. So the connection stays until the client has everything
+and closes. A client that does not close has `drain_idle` after that, and none is waited
+for beyond the end of the stop.
 
 The engine asks it, several times a tick. Under uvicorn the policy of the connection has
 the same two limits.
@@ -16,16 +16,15 @@ from __future__ import annotations
 import math
 
 LOOKS_PER_TICK = 4
-"""How often the engine looks whether a client that is to leave has taken everything."""
+"""How often the engine checks whether a client that is to leave has taken everything.
+"""
 
 
 class Leaving:
     """One client that is to close its connection.
 
-    Args:
-        idle: Seconds for which it is waited for once it has taken everything.
-        end: The instant beyond which it is not waited for, by the clock of those who
-            ask.
+    Args: idle: Seconds to wait once it has taken everything. end: The instant at which
+        waiting ends, by the caller's clock.
     """
 
     __slots__ = ("_end", "_idle", "_until")
@@ -36,14 +35,12 @@ class Leaving:
         self._until = math.inf
 
     def seconds(self, owed: bool, now: float) -> float:
-        """Return for how many seconds from *now* it is waited for; 0: it is over,
-        close.
+        """Return for how many seconds from *now* to wait; 0: close now.
 
-        Look again before they have passed: whether something is owed is known by
-        looking alone.
+        Look again before they have passed: only looking shows whether something is
+        owed.
 
-        Args:
-            owed: Whether something that was answered has yet to be taken.
+        Args: owed: Whether the client still has to take some of an answer.
         """
         if owed:
             self._until = math.inf

@@ -1,5 +1,4 @@
-"""One thing that may be idle, which is no connection of the driver's: a stream, for
-instance.
+"""A stream, or another part of a connection, that may be idle by itself.
 
 The rule of this module: *it ends once, and then nothing refers to it*. To the core it
 is a lease; the policy says which timeout is in force.
@@ -19,7 +18,7 @@ from ...policy.min_rate import Sweep
 
 
 class Watch(NamedTuple):
-    """Who watches the streams of a connection, and by which settings."""
+    """What the streams of a connection need: the driver, the settings, the socket."""
 
     driver: Driver
     config: ReaperConfig
@@ -27,13 +26,11 @@ class Watch(NamedTuple):
     descriptor: Callable[[], int]
     """Returns the descriptor of the connection's socket; -1 once that is closed."""
     close: Callable[[], object]
-    """Closes the connection. What the kernel has taken, GOAWAY, still goes out."""
+    """Closes the connection. GOAWAY still goes out if the kernel has taken it."""
 
 
 def _uncounted() -> int:
-    """The bytes that the client has taken since the last call: they are counted as they
-    go out.
-    """
+    """Return 0: bytes that the client takes are counted as they go out."""
     return 0
 
 
@@ -43,10 +40,10 @@ class Waiting(Reapable):
     Args:
         watch: Who watches it.
         phase: What it waits for to begin with.
-        name: What the log calls it.
+        name: Its name in the log.
         works: See `Connection.works`. Nothing is due while it says that the server
             works.
-        end: Called with the reason when it is due.
+        end: Called with the reason when the time is over.
     Attributes:
         policy: Knows what it waits for; None once it has ended.
     """
@@ -88,7 +85,7 @@ class Waiting(Reapable):
 
     # ---- what moves it
     def enter(self, phase: Phase) -> None:
-        """It waits for *phase* from now on. Does nothing if it does so already, or has
+        """Wait for *phase* from now on. Does nothing if that is so already, or it has
         ended.
         """
         if self.policy is not None:
@@ -109,11 +106,11 @@ class Waiting(Reapable):
         self.lease.touch()
 
     def suspend(self) -> bool:
-        """Exempt it from reaping. True if it was not."""
+        """Exempt it from being ended. True if it was not exempt before."""
         return self.lease.suspend()
 
     def resume(self) -> bool:
-        """End the exemption, which counts as activity. True if there was one."""
+        """End the exemption, which counts as activity. True if it was exempt."""
         return self._watch.driver.resume(self.lease)
 
     def retime(self, idle: float, reason: str | None = None) -> bool:
@@ -146,7 +143,7 @@ class Waiting(Reapable):
 
     @property
     def link(self) -> int:
-        """None: the guard of the connection looks whether its peer has vanished."""
+        """None (-1): the guard of the connection looks for peers that have vanished."""
         return -1
 
     @property
@@ -155,8 +152,8 @@ class Waiting(Reapable):
         return self.policy is not None and self.policy.phase is Phase.IN_FLIGHT
 
     def pardon(self, lease: Lease) -> bool:
-        """Whether the server works off something that has come: it may be what is
-        waited for.
+        """Whether the server still processes what has come: that may be what is waited
+        for.
         """
         turn = self._works()
         self._is_held = 0 < turn == self._turn
@@ -172,8 +169,8 @@ class Waiting(Reapable):
             end(reason)
 
     def over(self) -> None:
-        """It has ended. The lease is released, and the circle with the policy
-        opened.
+        """It has ended. Release the lease, and part from the policy, so that no circle
+        is left.
         """
         if self.policy is not None:
             self.policy.close()
