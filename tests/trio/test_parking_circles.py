@@ -82,3 +82,18 @@ async def test_an_http_connection_leaves_no_circle(
             await until(lambda: server.counters.closed == CLIENTS)
             assert len(server.lot) == 0
             await trio.sleep(30)  # the sweep's lease goes by itself
+
+
+class Circle:
+    """One that only the collector frees."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+async def test_a_circle_that_was_made_before_is_not_charged_to_the_block() -> None:
+    before = [Circle()]
+    with no_circles(Circle):
+        before.clear()
+    with pytest.raises(AssertionError, match="Circle"), no_circles(Circle):
+        Circle()
