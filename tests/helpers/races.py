@@ -13,7 +13,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -124,6 +124,21 @@ def asked(port: int, rests: list[float], path: str = "/", *, afresh: bool = Fals
             lost += 1
     client.close()
     return lost
+
+
+def tried(
+    port: int, rests: list[float], wanted: Callable[[int], bool], *, afresh: bool = False
+) -> tuple[int, int]:
+    """`asked`, again until as many of *rests* are lost as is *wanted*: a pause of the
+    machine makes a race, or spoils one. Returns how many were lost and asked in all.
+    """
+    total = 0
+    for times in range(1, 6):
+        lost = asked(port, rests, afresh=afresh)
+        total += lost
+        if wanted(lost):
+            return total, times * len(rests)
+    raise AssertionError(f"five times {rests}: {total} lost")
 
 
 @contextmanager
