@@ -26,7 +26,7 @@ from .. import polled
 from ..abandoned import Requests, link_of, streams_of
 from ..configured import kept_alive, warn
 from ..goodbye import begin_stopping
-from ..http2.waiting import Watch
+from ..http2.waiting import Carrier
 from ..metrics import stopping
 from ..streams import Streams, are_wanted
 from .http2_asgi import guard, guard_stream
@@ -180,7 +180,7 @@ class _Protocol(gasgi.ASGIProtocol):  # type: ignore[misc]
 
     @_h2_conn.setter
     def _h2_conn(self, http2: Any) -> None:
-        guard(http2, self.worker.watch_of(self.transport))
+        guard(http2, self.worker.carrier_of(self.transport))
         self.__dict__["_h2_conn"] = http2
 
     def _h2c_undecided_timeout(self) -> None:
@@ -268,10 +268,10 @@ class ASGIWorker(gasgi.ASGIWorker):  # type: ignore[misc]
         self.loop = loop_factory(base=kind, wrap=wrap, config=settings)()
         asyncio.set_event_loop(self.loop)
 
-    def watch_of(self, transport: Any) -> Watch:
-        """The `Watch` for the streams of the connection of *transport*."""
+    def carrier_of(self, transport: Any) -> Carrier:
+        """The `Carrier` for the streams of the connection of *transport*."""
         reaper = self._reaper()
-        return Watch(
+        return Carrier(
             reaper.driver,
             reaper.config,
             reaper.sweep,

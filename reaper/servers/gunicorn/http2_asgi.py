@@ -16,7 +16,7 @@ from gunicorn.http2.stream import HTTP2Stream, StreamState
 from ...asyncio import transports
 from ...policy import Phase
 from ..http2.engine import CANCEL, Engine, is_shut, tolerant, window_of
-from ..http2.waiting import Watch
+from ..http2.waiting import Carrier
 
 
 class Session(Engine):
@@ -24,15 +24,15 @@ class Session(Engine):
 
     Args:
         serving: gunicorn's connection, guarded.
-        watch: Who watches it.
+        carrier: The connection.
     Attributes:
         stalled: The streams whose answer waits for the client's window.
         unread: Bytes on their way from the reader to h2.
         turns: How often bytes were taken from the reader.
     """
 
-    def __init__(self, serving: Any, watch: Watch) -> None:
-        super().__init__(watch)
+    def __init__(self, serving: Any, carrier: Carrier) -> None:
+        super().__init__(carrier)
         self._serving = serving
         self.stalled: set[int] = set()
         self.unread: int = 0
@@ -79,7 +79,7 @@ class Session(Engine):
         if goaway:
             self.send(goaway)
             serving.abort_streams_nowait()
-            self.watch.close()
+            self.carrier.close()
         else:
             serving._signal_window()  # the application may wait there
 
@@ -171,7 +171,7 @@ class _AsyncConnection(AsyncHTTP2Connection):  # type: ignore[misc]
             transport.get_protocol()._maybe_resume_reading()
             while await self.reader.read(self.READ_BUFFER_SIZE):
                 transport.get_protocol()._maybe_resume_reading()
-        session.watch.close()
+        session.carrier.close()
 
     async def receive_data(self, timeout: float | None = None) -> Any:
         session = self.session
@@ -217,13 +217,13 @@ class _AsyncConnection(AsyncHTTP2Connection):  # type: ignore[misc]
         super()._abort_all_streams()
 
 
-def guard(serving: Any, watch: Watch) -> None:
+def guard(serving: Any, carrier: Carrier) -> None:
     """Guard *serving*, gunicorn's `AsyncHTTP2Connection`, which has just begun, by
-    *watch*.
+    *carrier*.
     """
     if type(serving) is AsyncHTTP2Connection:
         serving.__class__ = _AsyncConnection
-        serving.session = session = Session(serving, watch)
+        serving.session = session = Session(serving, carrier)
         serving.reader = _Reader(serving.reader, session)
 
 

@@ -29,7 +29,7 @@ from ...policy import Phase
 from ..http2.engine import CANCEL, Engine
 from ..http2.floods import BYTES_PER_WINDOW, WINDOWS_PER_FRAME
 from ..http2.frames import Frames
-from ..http2.waiting import Watch
+from ..http2.waiting import Carrier
 
 
 class Wait(NamedTuple):
@@ -111,12 +111,12 @@ class Judge(Engine):
 
     Args:
         serving: gunicorn's connection, guarded.
-        watch: Who watches it.
+        carrier: The connection.
         heads: What its thread has read.
     """
 
-    def __init__(self, serving: Any, watch: Watch, heads: Heads) -> None:
-        super().__init__(watch)
+    def __init__(self, serving: Any, carrier: Carrier, heads: Heads) -> None:
+        super().__init__(carrier)
         self.frames: Frames = heads.frames
         self._heads = heads
         self._serving = serving
@@ -129,7 +129,7 @@ class Judge(Engine):
         if self.ended:
             return
         self.open()
-        self.watch.sweep.add(self)
+        self.carrier.sweep.add(self)
         self.charge(0)
 
     def charge(self, _now: float) -> None:
@@ -178,7 +178,7 @@ class Judge(Engine):
     def over(self) -> None:
         """See the base class."""
         super().over()
-        self.watch.sweep.discard(self)
+        self.carrier.sweep.discard(self)
 
     def works(self) -> int:
         """See the base class: the thread may have gone on since it was looked at."""
@@ -217,7 +217,7 @@ class Judge(Engine):
             self._serving.due = self._seen
         else:
             self._serving.code = int.from_bytes(goaway[-4:], "big")
-            self.watch.close()
+            self.carrier.close()
 
     def _reset(self, number: int, _reason: str) -> None:
         """See the base class. The thread knows whether it is the last."""
@@ -226,7 +226,7 @@ class Judge(Engine):
 
     def see_off_within(self, seconds: float) -> None:
         """As `see_off`, for so long at most."""
-        self.see_off(self.watch.driver.now() + seconds)
+        self.see_off(self.carrier.driver.now() + seconds)
 
 
 class _Stream(HTTP2Stream):  # type: ignore[misc]
@@ -400,7 +400,7 @@ def until_it_has_gone(serving: Any, end: float) -> None:
 
 def guard(
     serving: Any,
-    watch: Callable[[], Watch],
+    carrier: Callable[[], Carrier],
     soon: Callable[[Callable[[], None]], object],
     tick: float,
     come: bytes,
@@ -410,7 +410,7 @@ def guard(
 
     Args:
         serving: gunicorn's `HTTP2ServerConnection`.
-        watch: Returns its `Watch`. Called once for each connection.
+        carrier: Returns its `Carrier`. Called once for each connection.
         soon: Calls its argument in the thread of the driver, soon.
         tick: Seconds; this thread looks `LOOKS_PER_TICK` times as often while it waits.
         come: The bytes that h2 has already been given.
@@ -422,7 +422,7 @@ def guard(
         serving.heads = serving.h2_conn.heads = heads = Heads()
         serving.h2_conn.__class__ = _fed(serving.h2_conn.__class__)
         heads.came(come)
-        serving.judge = judge = Judge(serving, watch(), heads)
+        serving.judge = judge = Judge(serving, carrier(), heads)
         soon(judge.watched)
 
 

@@ -38,7 +38,7 @@ from ...policy import Phase
 from .. import polled
 from ..configured import kept_alive, warn
 from ..http2.frames import PREFACE
-from ..http2.waiting import Watch
+from ..http2.waiting import Carrier
 from .http2_threads import guard, guard_stream, over, until_it_has_gone
 
 FULL_PAUSE = 0.05
@@ -371,19 +371,21 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
         return kept
 
     def _guard_http2(self, conn: Any) -> None:
-        watched_by = functools.partial(self._watch_of, conn)
-        guard(conn.parser, watched_by, self._soon, self._reaper.core.tick, conn.face.come)
+        carrier = functools.partial(self._carrier_of, conn)
+        guard(conn.parser, carrier, self._soon, self._reaper.core.tick, conn.face.come)
 
     def _soon(self, call: Callable[[], None]) -> None:
         """Have *call* called in our thread."""
         with contextlib.suppress(RuntimeError):  # the worker has ended
             self._loop.call_soon_threadsafe(call)
 
-    def _watch_of(self, conn: Any) -> Watch:
-        """The `Watch` for the streams of *conn*."""
+    def _carrier_of(self, conn: Any) -> Carrier:
+        """The `Carrier` for the streams of *conn*."""
         reaper = self._reaper
         close = functools.partial(conn.face.write, b"")
-        return Watch(reaper.driver, reaper.config, reaper.sweep, lambda: conn.sock.fileno(), close)
+        return Carrier(
+            reaper.driver, reaper.config, reaper.sweep, lambda: conn.sock.fileno(), close
+        )
 
     def handle_h2c_upgrade(self, conn: Any, *arguments: Any) -> Any:
         """Read the body of the request that asks for HTTP/2, then serve the connection.

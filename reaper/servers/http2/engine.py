@@ -22,7 +22,7 @@ from ...policy.reasons import FLOOD
 from .floods import BYTES_PER_WINDOW, WINDOWS, WINDOWS_PER_FRAME, Budget
 from .frames import Frames
 from .leaving import LOOKS_PER_TICK, Leaving
-from .waiting import Waiting, Watch
+from .waiting import Carrier, Waiting
 
 NO_ERROR, REFUSED_STREAM, CANCEL, ENHANCE_YOUR_CALM = 0, 7, 8, 11
 """Error codes of RFC 9113, section 7."""
@@ -31,9 +31,9 @@ NO_ERROR, REFUSED_STREAM, CANCEL, ENHANCE_YOUR_CALM = 0, 7, 8, 11
 class Engine:
     """One connection of HTTP/2, and its streams.
 
-    Args: watch: What the engine needs of the driver and the settings.
+    Args: carrier: What the engine needs of the driver and the settings.
     Attributes:
-        watch: As given.
+        carrier: As given.
         frames: The heads of what its client sends.
         budget: What its client may send that moves nothing.
         openings: How many WINDOW_UPDATE frames the client may send.
@@ -47,11 +47,11 @@ class Engine:
         leaving: Whether GOAWAY was sent: no further stream is accepted.
     """
 
-    def __init__(self, watch: Watch) -> None:
-        self.watch = watch
+    def __init__(self, carrier: Carrier) -> None:
+        self.carrier = carrier
         self.frames: Frames = Frames()
-        self.budget: Budget = Budget(watch.driver.now)
-        self.openings: Budget = Budget(watch.driver.now, WINDOWS)
+        self.budget: Budget = Budget(carrier.driver.now)
+        self.openings: Budget = Budget(carrier.driver.now, WINDOWS)
         self.streams: dict[int, Waiting | None] = {}
         self.itself: Waiting | None = None
         self.highest: int = 0
@@ -80,7 +80,7 @@ class Engine:
 
     def owes(self) -> bool:
         """Whether the client still has to take some of an answer."""
-        return queued(self.watch.descriptor()) > 0
+        return queued(self.carrier.descriptor()) > 0
 
     def send(self, data: bytes) -> None:
         """Send *data*, a frame that the server's library does not know about."""
@@ -172,10 +172,10 @@ class Engine:
             self._shared.discard(number)
 
     def _waiting(self, phase: Phase, name: str, end: Callable[[str], object]) -> Waiting:
-        return Waiting(self.watch, phase, partial(self._named, name), self.works, end)
+        return Waiting(self.carrier, phase, partial(self._named, name), self.works, end)
 
     def _named(self, name: str) -> str:
-        return f"{peer_name(self.watch.descriptor()) or 'a client'}{name}"
+        return f"{peer_name(self.carrier.descriptor()) or 'a client'}{name}"
 
     # ---- what moves
     def begin(self, number: int) -> None:
@@ -238,7 +238,7 @@ class Engine:
         """
         itself = self.itself
         if itself is not None and itself.policy is not None:
-            self.watch.driver.books.reaped(itself.lease, self._named(""), FLOOD, None)
+            self.carrier.driver.books.reaped(itself.lease, self._named(""), FLOOD, None)
             self.over()
             self.end(None, self.goaway(ENHANCE_YOUR_CALM))
 
@@ -258,23 +258,23 @@ class Engine:
                 clock.
         """
         if self._goodbye is None:
-            self._goodbye = Leaving(self.watch.config.timeouts.drain_idle, until)
+            self._goodbye = Leaving(self.carrier.config.timeouts.drain_idle, until)
             self.look()
             self._seen_off()
 
     def _seen_off(self) -> None:
         """Check whether to wait for the client any longer."""
-        driver = self.watch.driver
+        driver = self.carrier.driver
         goodbye = self._goodbye
-        if goodbye is None or self.watch.descriptor() < 0:
+        if goodbye is None or self.carrier.descriptor() < 0:
             return
         left = goodbye.seconds(self.owes(), driver.now())
         if left:
-            step = self.watch.config.reaper.tick / LOOKS_PER_TICK
+            step = self.carrier.config.reaper.tick / LOOKS_PER_TICK
             driver.after(min(left, step), self._seen_off)
         else:
             self.over()
-            self.watch.close()
+            self.carrier.close()
 
     def goaway(self, code: int) -> bytes:
         """The GOAWAY frame, written by hand: after its own GOAWAY, h2 would send no

@@ -17,7 +17,7 @@ from ...policy import IdlePolicy, Phase
 from ...policy.min_rate import Sweep
 
 
-class Watch(NamedTuple):
+class Carrier(NamedTuple):
     """What the streams of a connection need: the driver, the settings, the socket."""
 
     driver: Driver
@@ -38,7 +38,7 @@ class Waiting(Reapable):
     """A stream, or anything else on a connection that waits for its client.
 
     Args:
-        watch: Who watches it.
+        carrier: The connection.
         phase: What it waits for to begin with.
         name: Its name in the log.
         works: See `Connection.works`. Nothing is due while it says that the server
@@ -49,12 +49,12 @@ class Waiting(Reapable):
     """
 
     __slots__ = (
+        "_carrier",
         "_deadlines",
         "_end",
         "_is_held",
         "_name",
         "_turn",
-        "_watch",
         "_works",
         "lease",
         "policy",
@@ -63,13 +63,13 @@ class Waiting(Reapable):
 
     def __init__(
         self,
-        watch: Watch,
+        carrier: Carrier,
         phase: Phase,
         name: Callable[[], str],
         works: Callable[[], int],
         end: Callable[[str], object],
     ) -> None:
-        self._watch = watch
+        self._carrier = carrier
         self._name = name
         self._works = works
         self._end = end
@@ -77,10 +77,10 @@ class Waiting(Reapable):
         self._is_held = False  # whether it said so at the check before that, too
         self._deadlines: list[Lease] = []
         self.probe: Probe | None = None
-        driver = watch.driver
+        driver = carrier.driver
         self.lease: Lease = driver.register(self, None, reason=phase.value)
         self.policy: IdlePolicy | None = IdlePolicy(
-            watch.config, self, driver.now(), watch.sweep, _uncounted, phase
+            carrier.config, self, driver.now(), carrier.sweep, _uncounted, phase
         )
 
     # ---- what moves it
@@ -89,14 +89,14 @@ class Waiting(Reapable):
         ended.
         """
         if self.policy is not None:
-            self.policy.enter(phase, self._watch.driver.now())
+            self.policy.enter(phase, self._carrier.driver.now())
 
     def moved(self, received: int = 0, sent: int = 0) -> None:
         """So many bytes came, or could be sent because the client made room for
         them.
         """
         if self.policy is not None:
-            now = self._watch.driver.now()
+            now = self._carrier.driver.now()
             self.policy.bytes_in(received, now)
             self.policy.bytes_out(sent, now)
 
@@ -111,17 +111,17 @@ class Waiting(Reapable):
 
     def resume(self) -> bool:
         """End the exemption, which counts as activity. True if it was exempt."""
-        return self._watch.driver.resume(self.lease)
+        return self._carrier.driver.resume(self.lease)
 
     def retime(self, idle: float, reason: str | None = None) -> bool:
         """Put another timeout in force, in seconds; 0 switches it off."""
-        return self._watch.driver.retime(self.lease, idle, reason)
+        return self._carrier.driver.retime(self.lease, idle, reason)
 
     def deadline(self, seconds: float, reason: str) -> Lease:
         """End it *seconds* from now, whatever bytes come, unless the lease is
         released.
         """
-        made = self._watch.driver.deadline(self, seconds, reason)
+        made = self._carrier.driver.deadline(self, seconds, reason)
         self._deadlines = [*(other for other in self._deadlines if other.alive), made]
         return made
 
@@ -131,7 +131,7 @@ class Waiting(Reapable):
         """The descriptor of the connection: the bytes unread there may be what is
         waited for.
         """
-        return self._watch.descriptor()
+        return self._carrier.descriptor()
 
     @property
     def stays_due(self) -> bool:
@@ -163,7 +163,7 @@ class Waiting(Reapable):
     def reap(self, reason: str, expiry: Expiry | None = None) -> None:
         """End it for *reason*. Does nothing if it has ended."""
         if self.policy is not None:
-            self._watch.driver.books.reaped(self.lease, self._name(), reason, expiry)
+            self._carrier.driver.books.reaped(self.lease, self._name(), reason, expiry)
             end = self._end
             self.over()
             end(reason)

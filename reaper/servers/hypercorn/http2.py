@@ -17,14 +17,14 @@ from typing import Any
 from ...policy import Phase
 from ..guest import Around
 from ..http2.engine import CANCEL, REFUSED_STREAM, Engine, is_shut, tolerant, window_of
-from ..http2.waiting import Watch
+from ..http2.waiting import Carrier
 
 SESSION = "_reaper_session"
 """The attribute of an `H2Protocol` that is its `Session`."""
 
-WATCH = "_reaper_watch"
-"""The attribute of a hypercorn `TCPServer` that says who watches its connection: a
-`Watch`.
+CARRIER = "_reaper_carrier"
+"""The attribute of a hypercorn `TCPServer` that names its connection to its streams: a
+`Carrier`.
 """
 
 STOPPED = "_reaper_stopped"
@@ -44,14 +44,14 @@ class Session(Engine):
 
     Args:
         protocol: Its `H2Protocol`.
-        watch: Who watches it.
+        carrier: The connection.
     Attributes:
         working: Calls of `handle` that have not returned.
         turns: Calls of `handle` that have begun.
     """
 
-    def __init__(self, protocol: Any, watch: Watch) -> None:
-        super().__init__(watch)
+    def __init__(self, protocol: Any, carrier: Carrier) -> None:
+        super().__init__(carrier)
         self._protocol = protocol
         self._server = protocol.send.__self__
         self.working: int = 0
@@ -123,7 +123,7 @@ class Session(Engine):
             await protocol._window_updated(number)  # the sending task then forgets the stream
         if goaway:
             await self._sent(goaway)
-            self.watch.close()
+            self.carrier.close()
 
 
 def close(method: Any) -> Any:
@@ -143,17 +143,17 @@ def close(method: Any) -> Any:
         if session.leaving or session.owes():
             session.leave()
             grace = server.config.graceful_timeout
-            stopped = getattr(server.context, STOPPED, session.watch.driver.now())
+            stopped = getattr(server.context, STOPPED, session.carrier.driver.now())
             session.see_off(math.inf if grace is None else stopped + grace)
             return
         await method(server)
-        session.watch.close()  # with TLS asyncio would wait 30 s for the client's goodbye
+        session.carrier.close()  # with TLS asyncio would wait 30 s for the client's goodbye
 
     return instead
 
 
 def guard(around: Around) -> None:
-    """Wrap hypercorn's `H2Protocol`. Connections whose `TCPServer` has no `WATCH`
+    """Wrap hypercorn's `H2Protocol`. Connections whose `TCPServer` has no `CARRIER`
     stay.
     """
     from hypercorn.events import Closed, RawData, Updated
@@ -165,9 +165,9 @@ def guard(around: Around) -> None:
     @around(H2Protocol, "initiate")
     def initiate(method: Any) -> Any:
         async def instead(self: Any, *arguments: Any, **options: Any) -> None:
-            watch = getattr(getattr(self.send, "__self__", None), WATCH, None)
-            if watch is not None:
-                setattr(self, SESSION, Session(self, watch))
+            carrier = getattr(getattr(self.send, "__self__", None), CARRIER, None)
+            if carrier is not None:
+                setattr(self, SESSION, Session(self, carrier))
             await method(self, *arguments, **options)
 
         return instead

@@ -20,9 +20,9 @@ from ...policy import Phase
 from .. import polled
 from ..abandoned import link_of
 from ..configured import settings
-from ..http2.waiting import Watch
+from ..http2.waiting import Carrier
 from .application import KNOWN, LINK, stand_around
-from .http2 import WATCH, session_of
+from .http2 import CARRIER, session_of
 
 
 def guarded_run(run: Any) -> Any:
@@ -87,7 +87,7 @@ def bounded_at_a_stop(method: Any) -> Any:
 
 def _has_tls(server: Any) -> bool:
     """Whether *server* is guarded, and its client speaks TLS."""
-    return hasattr(server, WATCH) and is_tls(server.writer.transport)
+    return hasattr(server, CARRIER) and is_tls(server.writer.transport)
 
 
 def _bound(server: Any) -> None:
@@ -124,14 +124,14 @@ def watch(server: Any, reaper: AsyncioReaper) -> None:
         return owes(known())
 
     polled.watch(reaper, transport, ask, last, owed)
-    streams = Watch(
+    streams = Carrier(
         reaper.driver,
         reaper.config,
         reaper.sweep,
         partial(descriptor_of, transport),
         partial(close, reaper, transport),
     )
-    setattr(server, WATCH, streams)
+    setattr(server, CARRIER, streams)
 
 
 def owes(server: Any) -> bool:

@@ -27,9 +27,9 @@ from ...trio.connection import socket_of
 from ...trio.reaper import TrioReaper
 from ..abandoned import Link
 from ..configured import settings
-from ..http2.waiting import Watch
+from ..http2.waiting import Carrier
 from ..polled import readable, timed_out
-from .http2 import WATCH
+from .http2 import CARRIER
 from .phases import forget, owes, phase_of
 from .trio_application import stand_around
 from .trio_overload import refuse
@@ -204,7 +204,7 @@ def guarded_run(run: Any) -> Any:
         self.stream = Stream(stream, connection, now)
         descriptor = partial(getattr, connection, "descriptor")
         close = socket_of(stream).close
-        setattr(self, WATCH, Watch(reaper.driver, reaper.config, NoSweep(), descriptor, close))
+        setattr(self, CARRIER, Carrier(reaper.driver, reaper.config, NoSweep(), descriptor, close))
         link = Link(descriptor, lambda: True, close)
         stand_around(self, reaper, link if isinstance(stream, trio.SocketStream) else None)
         try:

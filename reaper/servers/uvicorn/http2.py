@@ -28,7 +28,7 @@ from ...policy import Phase
 from ...policy.reasons import FLOOD
 from ..http2.engine import CANCEL, ENHANCE_YOUR_CALM, NO_ERROR, REFUSED_STREAM, Engine
 from ..http2.frames import PREFACE
-from ..http2.waiting import Watch
+from ..http2.waiting import Carrier
 from .http import Auto, GuardedHttp
 from .idle import IdleProtocol
 from .shared import Origin, Shared
@@ -98,13 +98,13 @@ class Session(Engine):
     Args:
         protocol: Its `Http2`.
         connection: zttp's.
-        watch: Who watches it.
+        carrier: The connection.
     Attributes:
         parked: By stream, how many bytes of its answer wait for the client's window.
     """
 
-    def __init__(self, protocol: Http2, connection: Any, watch: Watch) -> None:
-        super().__init__(watch)
+    def __init__(self, protocol: Http2, connection: Any, carrier: Carrier) -> None:
+        super().__init__(carrier)
         self._protocol = protocol
         self.connection = connection
         self.parked: dict[int, int] = {}
@@ -188,7 +188,7 @@ class Session(Engine):
         """The connection is lost: nothing is asked here any more. It and the protocol
         would be a circle otherwise.
         """
-        del self._protocol, self.watch
+        del self._protocol, self.carrier
 
 
 def _run(app: Any, scope: Any, receive: Any, send: Any) -> Any:
@@ -260,7 +260,7 @@ class Http2(GuardedHttp, ZttpH2Protocol):
 
     def take_over(self, before: IdleProtocol) -> None:
         shared = before.shared
-        watch = Watch(
+        carrier = Carrier(
             shared.driver,
             shared.config,
             shared.sweep,
@@ -268,7 +268,7 @@ class Http2(GuardedHttp, ZttpH2Protocol):
             before.transport.close,
         )
         self._unread = False  # nothing is read until the client has taken what zttp has answered
-        self.session: Session = Session(self, self.conn, watch)
+        self.session: Session = Session(self, self.conn, carrier)
         self.conn = _Connection(self.conn, self.session)
         super().take_over(before)
         self.app: Any = partial(_run, shared.app)

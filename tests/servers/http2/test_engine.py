@@ -30,7 +30,7 @@ from reaper.policy.min_rate import NoSweep
 from reaper.servers.http2.engine import Engine
 from reaper.servers.http2.floods import BURST, WINDOWS
 from reaper.servers.http2.frames import PREFACE
-from reaper.servers.http2.waiting import Watch
+from reaper.servers.http2.waiting import Carrier
 from tests.helpers.driver_loop import Loop
 
 LIMIT = 50.0
@@ -62,7 +62,7 @@ class Trial(Engine):
         self.said: list[Any] = []
         self.windows: dict[int, int] = {}
         self.owed = False
-        super().__init__(Watch(self.loop.driver, config, NoSweep(), self.ours.fileno, self.close))
+        super().__init__(Carrier(self.loop.driver, config, NoSweep(), self.ours.fileno, self.close))
         self.open()
 
     def close(self) -> None:
@@ -213,9 +213,9 @@ def test_a_frame_that_comes_apart_at_any_byte_is_the_same_frame(begun: Trial) ->
 
 
 def test_a_request_in_flight_is_never_due_and_costs_no_lease(begun: Trial) -> None:
-    leases = len(begun.watch.driver.core)
+    leases = len(begun.carrier.driver.core)
     begun.hears(*(asks(number) for number in range(1, 200, 2)))
-    assert len(begun.watch.driver.core) == leases
+    assert len(begun.carrier.driver.core) == leases
     assert begun.until(9 * LIMIT) == []
 
 
@@ -430,4 +430,4 @@ def test_a_client_that_has_closed_is_waited_for_no_longer(begun: Trial) -> None:
 def test_a_connection_that_has_ended_leaves_no_lease(begun: Trial) -> None:
     begun.hears(posts(1), asks(3))
     begun.over()
-    assert len(begun.watch.driver.core) == 0
+    assert len(begun.carrier.driver.core) == 0

@@ -13,7 +13,7 @@ import pytest
 from reaper.config import ReaperConfig
 from reaper.policy import Phase
 from reaper.policy.min_rate import NoSweep
-from reaper.servers.http2.waiting import Waiting, Watch
+from reaper.servers.http2.waiting import Carrier, Waiting
 from tests.helpers.driver_loop import Loop
 
 LIMIT = 50.0
@@ -30,8 +30,8 @@ class Trial:
         self.ended: list[str] = []
         limits = {"REAPER_TIMEOUTS_BODY": "50s", "REAPER_TIMEOUTS_KEEP_ALIVE": "50s"}
         config = ReaperConfig.load(environ=limits)
-        watch = Watch(self.loop.driver, config, NoSweep(), self.ours.fileno, lambda: None)
-        self.waiting = Waiting(watch, phase, lambda: "it", self.works, self.ended.append)
+        carrier = Carrier(self.loop.driver, config, NoSweep(), self.ours.fileno, lambda: None)
+        self.waiting = Waiting(carrier, phase, lambda: "it", self.works, self.ended.append)
 
     def works(self) -> int:
         self.turn += self.more
