@@ -107,7 +107,7 @@ class Lease:
     @property
     def suspended(self) -> bool:
         """Whether it is alive and cannot be reaped until `resume`."""
-        return self._chunk is not None and self._slot.epoch is self._core._never
+        return self._chunk is not None and self._chunk.slot.epoch is self._core._never
 
     @property
     def timeout(self) -> float | None:

@@ -140,7 +140,7 @@ from .lease import (
     bind,
     call_hooks,
 )
-from .slots import CHUNK, Chunk, remove, tidy
+from .slots import CHUNK, Chunk, tidy
 from .sweep import sweep
 from .ticks import check_count, check_limit, check_now, check_timeout, seconds_to_tick
 from .wheel import TimingWheel
@@ -428,61 +428,81 @@ class IdleReaper:
         lease = self._leases.get(uid)
         return lease is not None and lease.release()
 
+    # The server moves the lease of a connection several times per request: what these
+    # three do in the ordinary case is written out.
     def _suspend(self, lease: Lease) -> bool:
-        if lease._chunk is None or lease.suspended:
+        chunk, never = lease._chunk, self._never
+        if chunk is None or chunk.slot.epoch is never:
             return False
-        self._slot_of(self._never, self._leave(lease)).add(lease)
+        self._move(lease, never, chunk.slot.key)
         self._suspended += 1
         self._changed(lease)
         return True
 
     def _resume(self, lease: Lease, now: float) -> bool:
-        now = check_now(now, self._latest)
-        if not lease.suspended:
+        if type(now) is not float or not self._latest <= now < OPEN:
+            now = check_now(now, self._latest)
+        chunk = lease._chunk
+        if chunk is None or chunk.slot.epoch is not self._never:
             return False
         self._latest = now
-        if not self._armed:
-            self._close(now)  # while nothing was, nothing kept the epochs going
-        self._arm(lease, self._open, self._leave(lease))
+        if len(self._leases) == self._suspended:
+            self._close(now)  # while nothing was armed, nothing kept the epochs going
+        lease._epoch = self._open
+        self._move(lease, self._open, chunk.slot.key)
         self._changed(lease)
         return True
 
     def _retime(self, lease: Lease, timeout: float | None, now: float, reason: str | None) -> bool:
-        if timeout is not None:
+        if timeout is not None and (type(timeout) is not float or not 0.0 < timeout < OPEN):
             timeout = check_timeout("timeout", timeout)
-        now = check_now(now, self._latest)
-        if lease._chunk is None:
+        if type(now) is not float or not self._latest <= now < OPEN:
+            now = check_now(now, self._latest)
+        chunk = lease._chunk
+        if chunk is None:
             return False
         self._latest = now
-        suspended = lease.suspended
-        old = self._leave(lease)
-        key = (timeout, old[1] if reason is None else reason)
-        if suspended:
-            self._slot_of(self._never, key).add(lease)
+        slot = chunk.slot
+        key = (timeout, slot.key[1] if reason is None else reason)
+        if slot.epoch is self._never:
+            self._move(lease, slot.epoch, key)
             self._suspended += 1
         else:
-            self._arm(lease, lease._epoch, key)
+            self._move(lease, lease._epoch, key)
         self._changed(lease)
         return True
 
-    def _arm(self, lease: Lease, epoch: Epoch, key: Key) -> None:
-        lease._epoch = epoch
-        self._slot_of(epoch, key).add(lease)
-
-    def _leave(self, lease: Lease) -> Key:
-        """Take *lease*, which stays registered, out of its slot."""
+    def _move(self, lease: Lease, epoch: Epoch, key: Key) -> None:
+        """Take *lease*, which stays registered, out of its slot, and put it into that
+        of *epoch* and *key*.
+        """
+        # `slots.remove` and `Slot.add`, written out.
         chunk = lease._chunk
-        slot: IdleSlot = chunk.slot
-        remove(lease)
-        self._left(chunk)
-        return slot.key
+        items = chunk.items
+        items[lease._pos] = None
+        chunk.dead = dead = chunk.dead + 1
+        if dead + dead > len(items) or chunk.slot.epoch is self._never:
+            self._left(chunk)
+        slot = epoch.slots.get(key)
+        if slot is None:
+            slot = self._slot_of(epoch, key)
+        chunks = slot.chunks
+        chunk = chunks[-1] if chunks else slot.room()
+        items = chunk.items
+        lease._pos = position = len(items)
+        if position >= CHUNK:
+            chunk = slot.room()
+            items = chunk.items
+            lease._pos = 0
+        lease._chunk = chunk
+        items.append(lease)
 
     def _left(self, chunk: Chunk) -> None:
         """A lease has left *chunk*: make room, and if that emptied the slot and it lay
         far away, take it out of the books. *chunk* is more than half empty, or one of
         those suspended.
         """
-        if chunk.dead * 2 > len(chunk.items):
+        if chunk.dead + chunk.dead > len(chunk.items):
             tidy(chunk)
         slot: Any = chunk.slot
         if slot.epoch is self._never:
@@ -490,8 +510,8 @@ class IdleReaper:
             if not slot.chunks:
                 del self._never.slots[slot.key]
         elif not slot.chunks:
-            if self._armed <= 1:
-                self._last = None  # this was the last one
+            if len(self._leases) - self._suspended <= 1:
+                self._last = None  # this was the last one that can come due
             if slot.timer is not None:
                 # In the ring an empty slot may wait for its turn: that is soon. In the
                 # wheel it could be a month.
@@ -647,8 +667,11 @@ class IdleReaper:
             return None
         if self._behind:
             return self._latest
-        end = self.epoch_ends
-        due = self._next_due()
+        end = self._open.opened + self.epoch_length
+        heap = self._heap
+        if not heap:
+            return end
+        due = heap[0][0] if heap[0][2].chunks else self._next_due()
         return end if due is None or end < due else due
 
     def advance(self, now: float, limit: int | None = None) -> list[Expiry]:

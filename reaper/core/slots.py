@@ -163,17 +163,25 @@ def tidy(chunk: Chunk) -> None:
     """Rewrite *chunk* without its removed entries, keeping the order. Cost:
     O(CHUNK).
     """
-    chunk.items = [entry for entry in chunk.items if entry is not None]
-    chunk.dead = 0
-    for pos, entry in enumerate(chunk.items):
-        entry._pos = pos
-    if not chunk.items:
+    if chunk.dead < len(chunk.items):
+        chunk.items = [entry for entry in chunk.items if entry is not None]
+        chunk.dead = 0
+        for pos, entry in enumerate(chunk.items):
+            entry._pos = pos
+    else:
+        chunk.items.clear()
+        chunk.dead = 0
         # Finding one chunk among those of a million entries would cost too much,
         # leaving it would let a long-lived slot grow with all that ever passed through
         # it: sweep when half of them may be empty, which is O(1) a removal. With the
         # last entry all of them are.
         slot = chunk.slot
+        chunks = slot.chunks
+        if len(chunks) == 1:
+            chunks.clear()
+            slot.emptied = 0
+            return
         slot.emptied += 1
-        if slot.emptied * 2 > len(slot.chunks):
-            slot.chunks[:] = [chunk for chunk in slot.chunks if chunk.items]
+        if slot.emptied * 2 > len(chunks):
+            chunks[:] = [chunk for chunk in chunks if chunk.items]
             slot.emptied = 0

@@ -86,7 +86,8 @@ def sweep(
             there.append(lease)
         moved += count - (len(taken) - before) - len(stay)
         if stay:
-            chunk.items = stay  # holds no None; `tidy` gives each its new position
+            chunk.items = stay
+            chunk.dead = 0  # it holds no None; `tidy` gives each its new position
             tidy(chunk)
             break
         done += 1

@@ -13,7 +13,7 @@ from functools import partial
 from inspect import isbuiltin, iscoroutinefunction, isfunction, ismethod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..core.lease import Epoch, Expiry, Explanation, Lease
+from ..core.lease import OPEN, Epoch, Expiry, Explanation, Lease
 from ..core.ticks import check_timeout
 from ..errors import InvalidArgument, shown
 from ..policy.reasons import UNANSWERED
@@ -390,6 +390,8 @@ def check_idle(idle: float | None, name: str = "idle") -> float | None:
     Raises:
         InvalidArgument: by *name* and value.
     """
+    if type(idle) is float and 0.0 < idle < OPEN:
+        return idle  # as nearly always; a server calls this several times per request
     return None if idle is None or is_off(idle) else check_timeout(name, idle, ", or 0 for none")
 
 

@@ -43,6 +43,9 @@ class Phase(Enum):
     HALF_CLOSED = reasons.HALF_CLOSED
     LINGER = reasons.LINGER
 
+    # Not Enum's own, which is a function in Python, called for each look into `RULES`.
+    __hash__ = object.__hash__
+
 
 @dataclass(frozen=True, slots=True)
 class Rule:
@@ -395,25 +398,20 @@ class IdlePolicy:
                 self._sweep.add(self)
 
     def _leave(self, now: float) -> None:
-        if self._doomed is None:
+        if self._doomed is None and self._ending is not None:
             self._spare()
-        if self._is_swept():
-            self._sweep.discard(self)
         rate = RULES[self.phase].rate
-        allowance = self._inbound if rate == "in" else self._outbound
-        if rate is not None and allowance is not None:
-            allowance.pause(now)
+        if rate is not None or (self._cut is not None and self.phase is Phase.IN_FLIGHT):
+            self._sweep.discard(self)
+        if rate is not None:
+            allowance = self._inbound if rate == "in" else self._outbound
+            if allowance is not None:
+                allowance.pause(now)
 
     def close(self) -> None:
         """The connection is gone: the sweep no longer calls this policy."""
-        if self._is_swept():
+        if RULES[self.phase].rate is not None or self.phase is Phase.IN_FLIGHT:
             self._sweep.discard(self)
-
-    def _is_swept(self) -> bool:
-        """Whether the sweep may call this policy in the phase that holds."""
-        if self.phase is Phase.IN_FLIGHT:
-            return self._cut is not None
-        return RULES[self.phase].rate is not None
 
     def _allowance(self, direction: Direction) -> Allowance | None:
         """The allowance of this request in *direction*, which is made when it is first
