@@ -7,6 +7,10 @@ pauses between them, in a thread of its own, and gives up after `MOST_READ`. The
 that closes connections never waits for it: it reads the processes that are known, and
 asks `searching` whether more may become known soon.
 
+Whoever is likely to hold a socket is read first: the processes of the user that made
+it, which the kernel says, and of them those with the fewest descriptors. So strangers
+with many are read last, and a holder is known as soon as it is found.
+
 Only the very first search is made at once, since there is nothing yet that it could
 delay; it stops as soon as every socket has a holder.
 """
@@ -16,7 +20,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack, suppress
 
 import psutil
@@ -58,6 +62,18 @@ def socket_inodes(pid: int) -> Iterator[tuple[int, int]]:
     return (found for found in descriptors(pid) if found[0])
 
 
+def size_of(pid: int) -> tuple[int, int]:
+    """The user id of *pid*, and how many descriptors it has open; -1: it has ended.
+
+    Cost: about 5 us. Linux counts descriptors since 6.2; before, they are 0 here.
+    """
+    try:
+        owner = os.stat(f"/proc/{pid}").st_uid
+        return owner, os.stat(f"/proc/{pid}/fd").st_size
+    except OSError:
+        return -1, 0
+
+
 class Holders:
     """The processes that hold sockets, as of the latest search.
 
@@ -66,6 +82,7 @@ class Holders:
         read: Lists (inode, descriptor) of all that a process has open, see
             `descriptors`.
         pause: Sleeps so many seconds; called between two slices.
+        size: The user of a process, and how many descriptors it has, see `size_of`.
     Attributes:
         count: How many descriptors all searches have read so far.
     """
@@ -75,43 +92,58 @@ class Holders:
         pids: Callable[[], Iterable[int]] = psutil.pids,
         read: Callable[[int], Iterator[tuple[int, int]]] = descriptors,
         pause: Callable[[float], object] = time.sleep,
+        size: Callable[[int], tuple[int, int]] = size_of,
     ) -> None:
         self._pids = pids
         self._read = read
         self._pause = pause
+        self._size = size
         self._found: tuple[int, ...] | None = None
-        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+        self._asked: tuple[frozenset[int], Collection[int]] | None = None
+        """What the thread searches for; None: there is no thread."""
         self.count: int = 0
 
     @property
     def searching(self) -> bool:
         """Whether a search is under way, so that `known` may soon be more."""
-        return self._thread is not None and self._thread.is_alive()
+        return self._asked is not None
 
     def known(self) -> tuple[int, ...]:
-        """The processes that held one of the sockets at the latest search, in its
-        order.
+        """The processes that hold one of the sockets, as far as the latest search has
+        come; those that an earlier one has found count until it is over.
         """
         return self._found or ()
 
-    def search(self, inodes: frozenset[int]) -> None:
+    def search(self, inodes: frozenset[int], owners: Collection[int] = ()) -> None:
         """Search all processes for holders of *inodes*: the first time at once, later
         in a thread.
 
-        Does nothing while a search is under way.
+        A search that is under way ends if it is for other sockets: what it still had to
+        read tells nothing of these.
+
+        Args:
+            owners: The users that made these sockets; their processes are read first.
         """
         if self._found is None:
-            for _ in self.steps(inodes, until_each_is_found=True):
+            for _ in self.steps(inodes, owners, until_each_is_found=True):
                 pass
-        elif not self.searching:
-            self._thread = threading.Thread(
-                target=self._run, args=(inodes,), name="reaper.attach.holders", daemon=True
-            )
-            self._thread.start()
+            return
+        with self._lock:
+            before, self._asked = self._asked, (inodes, owners)
+            if before is not None and before[0] == inodes:
+                self._asked = before
+        if before is None:
+            threading.Thread(target=self._run, name="reaper.attach.holders", daemon=True).start()
 
-    def steps(self, inodes: frozenset[int], until_each_is_found: bool = False) -> Iterator[None]:
-        """One search; each step reads at most `SLICE` descriptors, and the last sets
-        what is known.
+    def steps(
+        self,
+        inodes: frozenset[int],
+        owners: Collection[int] = (),
+        until_each_is_found: bool = False,
+    ) -> Iterator[None]:
+        """One search; each step reads at most `SLICE` descriptors. Whoever holds one is
+        known at once, and with the last step nobody else is.
 
         The processes that are known come first, so that whatever ends the search early,
         they stay.
@@ -120,7 +152,7 @@ class Holders:
         missing = set(inodes)
         read = 0
         known = self.known()
-        for pid in dict.fromkeys((*known, *self._pids())):
+        for pid in dict.fromkeys((*known, *self._likely_first(owners))):
             if pid == os.getpid():
                 continue
             holds = False
@@ -138,10 +170,26 @@ class Holders:
                         break
             if holds:
                 found.append(pid)
+                self._found = tuple(dict.fromkeys((*found, *known)))
             if read >= MOST_READ or (until_each_is_found and not missing):
                 break
         self._found = tuple(found)
 
-    def _run(self, inodes: frozenset[int]) -> None:
-        for _ in self.steps(inodes):
-            self._pause(PAUSE)
+    def _likely_first(self, owners: Collection[int]) -> list[int]:
+        def unlikely(pid: int) -> tuple[bool, int]:
+            owner, count = self._size(pid)
+            return owner not in owners, count
+
+        return sorted(self._pids(), key=unlikely)
+
+    def _run(self) -> None:
+        while (asked := self._asked) is not None:
+            try:
+                for _ in self.steps(*asked):
+                    self._pause(PAUSE)
+                    if self._asked is not asked:
+                        break
+            finally:
+                with self._lock:
+                    if self._asked is asked:
+                        self._asked = None

@@ -63,6 +63,8 @@ class Listener(NamedTuple):
     """Connections that wait to be accepted, when it was listed."""
     room: int = 0
     """How many may wait."""
+    owner: int = 0
+    """The user id that made it: most often that of the processes that hold it."""
 
     @property
     def host(self) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
@@ -153,6 +155,7 @@ class Linux:
                 answer.inode,
                 answer.unread,
                 answer.queued,
+                answer.owner,
             )
             for family in (socket.AF_INET, socket.AF_INET6)
             # On the socket of the looks: on the other a `dump` may be half read.

@@ -86,6 +86,8 @@ class Answer(NamedTuple):
     """0: no process has accepted the connection yet, or none holds it any more."""
     info: bytes = b""
     """A `struct tcp_info`; empty: it was not asked for."""
+    owner: int = 0
+    """The user id that made the socket."""
 
 
 def dump_request(
@@ -257,7 +259,7 @@ def _parse_one(body: memoryview, kind: int, sequence: int) -> Answer:
         raise BadAnswer(
             f"an inet_diag message of {len(body)} bytes: expected at least {_MESSAGE.size}"
         )
-    family, state, _, _, ident, _, unread, queued, _, inode = _MESSAGE.unpack_from(body)
+    family, state, _, _, ident, _, unread, queued, owner, inode = _MESSAGE.unpack_from(body)
     if family not in (AF_INET, AF_INET6):
         raise BadAnswer(f"an inet_diag message of address family {family}")
     at, end, info = _MESSAGE.size, len(body), b""
@@ -269,7 +271,7 @@ def _parse_one(body: memoryview, kind: int, sequence: int) -> Answer:
             info = bytes(body[at + 4 : at + length])
             break
         at += (length + 3) & ~3
-    return Answer(sequence, 0, False, family, state, ident, unread, queued, inode, info)
+    return Answer(sequence, 0, False, family, state, ident, unread, queued, inode, info, owner)
 
 
 def cookie_of(ident: bytes | memoryview) -> int:

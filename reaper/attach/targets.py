@@ -259,13 +259,14 @@ class ByListen(Target):
         If the server has restarted, and after `READ_EVERY` seconds, others are looked
         for: see `searching`, and ask again.
 
-        Cost: the first call reads the descriptors of all processes, until it has found
-        a holder of each listening socket.
+        Cost: the first call reads the descriptors of processes, those of the sockets'
+        owner first, until it has found a holder of each listening socket.
         """
-        listeners = self.listeners()
-        if not self.searching and self._news(listeners, self._searched_at):
+        listeners, before = self.listeners(), self._known
+        news = self._news(listeners, self._searched_at)
+        if news and (self._known - before or not self.searching):
             self._searched_at = self._clock()
-            self._holders.search(self._known)
+            self._holders.search(self._known, {listener.owner for listener in listeners})
         return descendants(self._holders.known())
 
     @property
