@@ -2,7 +2,7 @@
 of them.
 
 The rule of this room: *the data path is not touched*. `python -m reaper attach` watches
-other processes; `Guard` watches sockets of this one. Nobody calls us per packet: the
+other processes; `Guard` watches sockets of this one. Nothing is called per packet: the
 kernel is asked.
 
 In the order of reading: `tcpinfo` (what the kernel says of a connection), `judge` (what

@@ -2,9 +2,9 @@
 
 You give the sockets, and the kernel says which peers are silent.
 
-One rule: *the data path is not touched*. Nothing is called per packet, whoever reads
-the sockets: threads, gevent, asyncio, C. When a connection is due it is shut down; its
-owner reads an end of file, and closes the socket as if the peer had hung up.
+One rule: *the data path is not touched*. Nothing is called per packet, and anything may
+read the sockets: threads, gevent, asyncio, C. When a connection is due it is shut down;
+its owner reads an end of file, and closes the socket as if the peer had hung up.
 """
 
 from __future__ import annotations

@@ -37,8 +37,7 @@ PATIENCE = 10
 MOST_BYTES = 65536
 """The most that one datagram of the kernel's can have."""
 ONE_ANSWER = 4096
-"""Enough bytes for the answer to one look, of which the kernel sends each in its own
-datagram.
+"""Enough bytes for the answer to one look: the kernel sends each in its own datagram.
 """
 CLONE_NEWNET = 0x40000000
 CLOCK_MONOTONIC_COARSE = 6
@@ -177,8 +176,8 @@ class Linux:
         and then.
 
         Each connection is shown to *sighted* first, which makes no object of it; only
-        one that it does not know becomes a `Found`. None is given after each datagram
-        of the kernel's, so that whoever iterates may do something else.
+        one that it does not know becomes a `Found`. None comes after each datagram of
+        the kernel's, so that the caller may do something else.
 
         Cost: 2 us per connection that is known.
         """

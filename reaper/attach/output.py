@@ -1,4 +1,4 @@
-"""The standard output of a watch, which must not wait for whoever reads it.
+"""The standard output of a watch, which must not wait for its reader.
 
 One rule: *a line is written whole, later, or counted as dropped*. A thread writes; the
 loop only puts lines where the thread finds them, so a full pipe or a stopped terminal
@@ -91,9 +91,8 @@ class Output:
     def close(self, patience: float = PATIENCE) -> int:
         """Wait until every line has been written, at most *patience* seconds.
 
-        Returns:
-            How many lines will never be seen and were not reported in the output
-            itself; 0 if whoever read them has gone.
+        Returns: How many lines will never be seen and were not reported in the output
+            itself; 0 if their reader has gone.
         """
         with suppress(Full):
             self._waiting.put(None, timeout=patience)

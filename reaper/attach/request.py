@@ -1,8 +1,8 @@
 """What one run of `python -m reaper attach` was asked to do, as a value.
 
-One rule: *argparse ends at the command*. Whoever works for the command is given a
-`Request`, whose fields are typed, checked and documented; nobody else sees the
-namespace that the flags were in.
+One rule: *argparse ends at the command*. All code behind the command is given a
+`Request`, whose fields are typed, checked and documented. The namespace of the flags
+stays in the command.
 """
 
 from __future__ import annotations

@@ -137,8 +137,8 @@ class JournalBook:
     def began(self, now: float) -> None:
         """Write that the first discovery is complete, at *now*, seconds.
 
-        Everything before is one stall: whoever was late by then could not be closed in
-        time.
+        Everything before is one stall: a connection that was late by then could not be
+        closed in time.
         """
         earliest = min((log.last_ns for log in self._logs.values()), default=to_ns(now))
         self._journal.stall(to_ns(now), max(to_ns(now) - earliest, 0))

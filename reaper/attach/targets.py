@@ -149,8 +149,8 @@ class Target(ABC):
         return False
 
     def find(self, inode: int) -> tuple[int, int] | None:
-        """(pid, descriptor) of the first holder of the socket, by the last scan; None:
-        nobody.
+        """(pid, descriptor) of the first holder of the socket, by the last scan; None
+        if none is known.
         """
         return self._places.get(inode)
 

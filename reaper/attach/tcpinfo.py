@@ -6,8 +6,8 @@ One rule: *the kernel's grain is counted against us*. The kernel stamps in jiffi
 "48 ms ago" means more than 44 ms ago. `Snapshot.silent` and `Snapshot.since` take off
 the grain, and so nothing that is built on them can be early.
 
-Who opened a connection is not stored anywhere, but follows from its counters: the SYN
-of whoever opened it was acknowledged, and counts as a byte that was never sent. The
+Which side opened a connection is not stored anywhere, but follows from its counters:
+the opening side's SYN was acknowledged, and counts as a byte that was never sent. The
 kernel fills `tcp_info` at one instant, but reads the length of the queue at another,
 and a byte that moved in between looks like that SYN, or hides it. So only a quiet look
 tells: nothing is on its way, or nothing has moved for `QUIET`. Any other look says

@@ -176,7 +176,7 @@ class Watch:
         end: Closes a connection, see `Hands.end`; None: a look has to do for a final
             check.
         ask: Has the kernel ask a silent peer for `Limits.vanished`, see `Hands.ask`;
-            None: nobody has it ask.
+            None: peers are not asked.
         closes: Whether connections are closed. If not, a due one is reported, once per
             silence; the final check is made all the same.
         jitter: 0..1: the most by which a timeout of silence is lengthened, differently
@@ -301,8 +301,7 @@ class Watch:
         return True
 
     def _worth_while(self, kept: Kept, at: float, heard: float, asked: bool) -> int:
-        """The step before which no look at *kept* is worth while; 0: this does not
-        tell.
+        """The earliest step at which looking at *kept* can find anything; 0 if unknown.
 
         Args:
             kept: A row without `write` and `min_in_rate`, whose peer has sent

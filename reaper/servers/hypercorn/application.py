@@ -1,10 +1,10 @@
 """hypercorn: its streams and WebSockets are told when it stops, and requests are
 cancelled whose clients are gone.
 
-hypercorn tells nobody that it stops; it waits for `graceful_timeout`, 3 s unless it is
-set, and cuts what is left. That a client has gone, it tells each of its `HTTPStream`s
-by `StreamClosed`: one per request, of HTTP/1 and of HTTP/2. After a FIN it still sends
-the answer, except with TLS and over HTTP/2. Tried with hypercorn 0.18.0.
+hypercorn does not say that it stops: it waits for `graceful_timeout`, 3 s by default,
+and cuts what is left. When a client has gone, it tells each of its `HTTPStream`s by
+`StreamClosed`. There is one per request, over HTTP/1 and HTTP/2. After a FIN it still
+sends the answer, except with TLS and over HTTP/2. Tried with hypercorn 0.18.0.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from ..streams import Streams, are_wanted
 from .http2 import STOPPED
 
 LINK = "_reaper_link"
-"""The attribute of a hypercorn `TCPServer` that is its `Link`; missing: with TLS, or
-not guarded.
+"""The attribute of a hypercorn `TCPServer` with its `Link`. It is missing with TLS, and
+where nothing is guarded.
 """
 
 OWN_GRACE = 3.0
@@ -36,15 +36,15 @@ OWN_KEEP_ALIVE = 5.0
 """Seconds; hypercorn's default of `keep_alive_timeout`."""
 
 KNOWN: weakref.WeakKeyDictionary[Any, asyncio.Task[None]] = weakref.WeakKeyDictionary()
-"""The `WorkerContext`s whose applications were met on asyncio, each with what waits for
-its end.
+"""The `WorkerContext`s whose applications are wrapped on asyncio, each with the task
+that waits for its end.
 """
 
 
 def stand_around(server: Any, reaper: AsyncioReaper) -> None:
-    """Stand around the application of *server*; to be called for the first connection
-    of a `WorkerContext`, all of which share it. Its streams are told when it stops, and
-    its requests cancelled when their clients are gone.
+    """Wrap the application of *server*. Call it for the first connection of a
+    `WorkerContext`; the others share it. Streams are told when the server stops, and
+    requests whose clients are gone are cancelled.
 
     Args:
         server: hypercorn's `TCPServer`, which is about to serve a connection.
@@ -67,12 +67,12 @@ def streams_of(
     never: float | None,
 ) -> Streams | None:
     """Put streams around the application of *server*, hypercorn's `TCPServer` on
-    asyncio or on trio, and let its stop wait for `timeouts.drain`. None: its streams
-    are not told.
+    asyncio or on trio, and let its stop wait for `timeouts.drain`. Returns None if its
+    streams are not told.
 
     Args:
         plain, cancelling: Which kind, without and with `timeouts.abandoned`.
-        never: The keep-alive that hypercorn is given where ours is set, which makes no
+        never: The keep-alive that hypercorn is given where ours is set: it makes no
             timer.
     """
     is_set = config.origin("timeouts.keep_alive") != DEFAULT
@@ -118,13 +118,13 @@ async def stop(context: Any, streams: Streams | None, driver: Driver) -> None:
 
 
 def stream_of(_: Any, send: Any) -> Any:
-    """The `HTTPStream` whose method *send* is."""
+    """The `HTTPStream` that has the method *send*."""
     return getattr(send, "__self__", None)
 
 
 def is_blocked(receive: Any, send: Any) -> bool:
-    """Whether the client of the request that is answered by *send* has yet to take
-    something. What cannot be seen counts as such.
+    """Whether the client that *send* answers still has to take something. If that
+    cannot be seen, it has.
     """
     stream = stream_of(receive, send)
     try:

@@ -1,4 +1,4 @@
-"""What `reaper run` changes in hypercorn: the method that meets every connection."""
+"""What `reaper run` changes in hypercorn: the method that serves each connection."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def on_trio(module: ModuleType, visit: Visit) -> None:
 
 
 def _in_both(module: ModuleType, visit: Visit) -> None:
-    """What is changed in both flavours alike."""
+    """Make the changes that asyncio and trio need alike."""
     from hypercorn.config import Config
 
     from .application import hear

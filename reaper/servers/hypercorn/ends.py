@@ -1,8 +1,8 @@
 """When the tasks of a connection of hypercorn's end.
 
-One rule: *a connection that has been read to its end rests for nobody*. hypercorn has a
-task for each connection that sleeps for its keep-alive, also when the client is gone,
-and holds all of the connection by it. It sleeps for 5 s, and for ever where the guard
+One rule: *a connection that has been read to its end is not kept alive*. hypercorn has
+a task for each connection that sleeps for its keep-alive, also when the client is gone.
+That task holds all of the connection. It sleeps for 5 s, and for ever where the guard
 has the keep-alive.
 """
 
@@ -18,8 +18,8 @@ def read(method: Any) -> Any:
     """Read all that the client of *server*, a `TCPServer`, sends; then end the task
     that sleeps.
 
-    What is still answered has tasks of its own, which hypercorn waits for before it
-    closes.
+    Requests that are being answered have tasks of their own. hypercorn waits for those
+    before it closes.
     """
 
     async def instead(server: Any) -> None:

@@ -1,10 +1,10 @@
-"""HTTP/2 under hypercorn, on asyncio and on trio: its `H2Protocol` is told apart by
-stream.
+"""HTTP/2 under hypercorn, on asyncio and on trio: each stream of an `H2Protocol` is
+judged by itself.
 
-The rule of this module: *what hypercorn knows is read from it when something has
-moved*. Its methods are wrapped by `guard`; each calls the method itself, and then looks
-what the stream waits for now. Its private fields are read by `Session` and by the
-wrappers alone. Tried with hypercorn 0.18.0 and h2 4.4.1.
+The rule of this module: *hypercorn's fields are read when something has moved*. `guard`
+wraps its methods: each calls the method itself, and then looks what the stream waits
+for now. Its private fields are read by `Session` and by the wrappers alone. Tried with
+hypercorn 0.18.0 and h2 4.4.1.
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ SESSION = "_reaper_session"
 """The attribute of an `H2Protocol` that is its `Session`."""
 
 CARRIER = "_reaper_carrier"
-"""The attribute of a hypercorn `TCPServer` that names its connection to its streams: a
-`Carrier`.
-"""
+"""The attribute of a hypercorn `TCPServer` with the `Carrier` of its connection."""
 
 STOPPED = "_reaper_stopped"
 """The attribute of a hypercorn `WorkerContext` that is the instant of its stop, by the
@@ -108,8 +106,8 @@ class Session(Engine):
         await self._protocol.send(RawData(data=data))
 
     async def _end(self, number: int | None, goaway: bytes) -> None:
-        """Send what h2 has made, let hypercorn forget stream *number*, and close after
-        a *goaway*.
+        """Send the bytes that h2 has queued, let hypercorn forget stream *number*, and
+        close after a *goaway*.
 
         hypercorn's own way to close, `Closed`, is not taken: on trio it fails where
         another task is sending, and takes the whole server with it.
@@ -127,9 +125,9 @@ class Session(Engine):
 
 
 def close(method: Any) -> Any:
-    """Close the connection of *server*, a `TCPServer`, which is idle. During a stop a
-    client that has yet to take something is told so by GOAWAY, and waited for; not
-    beyond the end of the stop.
+    """Close the connection of *server*, a `TCPServer`, which is idle. During a stop, a
+    client that still has to take something is sent GOAWAY and waited for, until the end
+    of the stop at the latest.
 
     Args:
         method: hypercorn's `_initiate_server_close`, which this one replaces.

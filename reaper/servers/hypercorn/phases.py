@@ -57,8 +57,8 @@ def guarded_run(run: Any) -> Any:
 def bounded(method: Any) -> Any:
     """Close the connection of *server*, a `TCPServer` on asyncio.
 
-    With TLS asyncio waits 30 s for the client's goodbye, hypercorn for asyncio, and a
-    stop for hypercorn.
+    With TLS asyncio waits 30 s for the client's goodbye. hypercorn waits for asyncio,
+    and a stop for hypercorn.
 
     Args:
         method: hypercorn's `_close`, which this one replaces.
@@ -75,7 +75,7 @@ def bounded(method: Any) -> Any:
 
 
 def bounded_at_a_stop(method: Any) -> Any:
-    """The same for `_initiate_server_close`, which may leave the connection open."""
+    """As `bounded`, for `_initiate_server_close`, which may leave it open."""
 
     async def instead(server: Any) -> None:
         await method(server)
@@ -91,8 +91,8 @@ def _has_tls(server: Any) -> bool:
 
 
 def _bound(server: Any) -> None:
-    """Bound the goodbye of *server*, whose transport is closed. asyncio lets go of one
-    with TLS that is closed twice, and nothing would bound it then.
+    """Bound the goodbye of *server*, whose transport is closed. asyncio forgets a TLS
+    transport that is closed twice: nothing would bound its goodbye.
     """
     writer = server.writer
     if writer.close is not _done:
@@ -101,7 +101,7 @@ def _bound(server: Any) -> None:
 
 
 def _done() -> None:
-    """Closes nothing: that is done."""
+    """Does nothing: the transport is closed already."""
 
 
 def watch(server: Any, reaper: AsyncioReaper) -> None:
@@ -135,16 +135,17 @@ def watch(server: Any, reaper: AsyncioReaper) -> None:
 
 
 def owes(server: Any) -> bool:
-    """Whether no part of an answer was sent to the request whose body *server*, a
-    `TCPServer`, waits for over HTTP/1.
+    """Whether no part of the answer was sent yet while *server*, a `TCPServer`, waits
+    for the request's body over HTTP/1.
     """
     ours = server.protocol.protocol.connection.our_state
     return bool(ours.__name__ == "SEND_RESPONSE")
 
 
 def be_last(server: Any) -> None:
-    """Have the next answer of *server*, a `TCPServer`, say that it is the last, over
-    HTTP/1: what hypercorn counts is as many requests as it answers on one connection.
+    """Over HTTP/1, have the next answer of *server*, a `TCPServer`, say `Connection:
+    close`: set hypercorn's count of requests to the most that it answers on one
+    connection.
     """
     inner: Any = getattr(getattr(server, "protocol", None), "protocol", None)
     if hasattr(inner, "keep_alive_requests") and not hasattr(inner, "streams"):
@@ -161,17 +162,15 @@ def leave(server: Any) -> None:
 
 
 def forget(server: Any) -> None:
-    """The connection of *server*, a `TCPServer`, has ended: nothing of it is watched
-    any more.
-    """
+    """The connection of *server*, a `TCPServer`, has ended: stop watching it."""
     session = session_of(getattr(getattr(server, "protocol", None), "protocol", None))
     if session is not None:
         session.over()
 
 
 def reads(server: Any) -> bool:
-    """Whether *server*, a `TCPServer`, waits for bytes. It does not while the
-    application has yet to take as many pieces of a body as hypercorn keeps for it.
+    """Whether *server*, a `TCPServer`, waits for bytes. It does not while its queue of
+    body pieces for the application is full.
     """
     reader = getattr(server, "reader", None)
     found = server.stream.reading if reader is None else reader._waiter is not None

@@ -61,9 +61,7 @@ async def running_reaper() -> TrioReaper:
 
 
 def _uncounted() -> int:
-    """The bytes that the client has accepted since this was last called: `Stream`
-    counts them.
-    """
+    """Return 0: `Stream` counts the bytes that the client accepts."""
     return 0
 
 
@@ -94,7 +92,7 @@ class Served(Watched):
 
     @property
     def stays_due(self) -> bool:
-        """See the base class: a byte does not extend what is waited for as a whole."""
+        """See the base class: a byte does not extend a limit for the whole."""
         return self.lease.reason in ABSOLUTE and PHASE_OF(self._server) is not Phase.IN_FLIGHT
 
     def _cut(self, reason: str) -> None:
@@ -116,9 +114,9 @@ class Served(Watched):
         self.enter(phase)
 
     def pardon(self, lease: Lease) -> bool:
-        """At the final check: whether hypercorn works for the client after all. Nothing
-        says so while requests wait in it behind one that takes long, or a body that the
-        application reads late.
+        """At the final check: whether hypercorn works for the client after all. No
+        event says so while requests wait behind a slow one, or while the application
+        reads a body late.
         """
         if lease is not self.lease or self.policy.phase is Phase.WRITE:
             return False
@@ -137,7 +135,7 @@ class Served(Watched):
 
 
 class Stream:
-    """Passes bytes to and from the *inner* stream, and tells *connection* about them.
+    """Passes bytes to and from the stream *inner*, and tells *connection* about them.
 
     Attributes:
         reading: Whether hypercorn waits for bytes.

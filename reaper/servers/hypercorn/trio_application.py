@@ -2,8 +2,8 @@
 `servers.streams` tells those on asyncio, and requests are cancelled whose clients are
 gone, as `servers.abandoned` does.
 
-One rule: *nothing that is done here for a connection may end the run*. trio ends the
-whole run when a task fails that no nursery of the program has started.
+One rule: *no failure in here may end the run*. trio ends the whole run when a task
+fails that no nursery of the program has started.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from ..streams import STREAM, TOLD, Exchange, Streams, Talk
 from .application import LINK, stop, streams_of
 
 _WAITING: weakref.WeakSet[Any] = weakref.WeakSet()
-"""The contexts of hypercorn's whose end is waited for."""
+"""hypercorn's contexts that have a task waiting for their end."""
 
 ENDS = 1.0
 """Seconds that hypercorn has to end a response once it has said that the client is
-gone. It waits for nobody then, and needs a few passes of the loop.
+gone. It does not wait for the client then, and needs a few passes of the loop.
 """
 
 
@@ -73,7 +73,7 @@ async def _after(seconds: float, call: Callable[..., None], *arguments: Any) -> 
 
 
 class TrioExchange(Exchange):
-    """As `Exchange`: what waits and what runs is in a cancel scope."""
+    """As `Exchange`, with cancel scopes around the application and its waiting."""
 
     __slots__ = ()
 
@@ -95,12 +95,12 @@ class TrioExchange(Exchange):
                 await self.returned()
 
     async def receive(self) -> Any:
-        """What the server gives; `http.disconnect` once a stream was told to end.
+        """Receive from the server; `http.disconnect` once a stream was told to end.
 
-        hypercorn says so of its own accord, too, in the midst of the end of a response
-        that the application sends. Starlette then cancels the task that sends, and the
-        connection would stay open, with nobody left to close it. So from then on that
-        end has `ENDS` without being cut.
+        hypercorn also sends that by itself while the application is sending the end of
+        its response. Starlette then cancels the task that sends. The connection would
+        stay open, with nobody left to close it. So from then on the end may take `ENDS`
+        without being cut.
         """
         message: Any = self.GONE
         if self._state < TOLD:

@@ -1,5 +1,5 @@
-"""What a connection hears on trio that is one too many; on asyncio that is
-`asyncio.overload`, whose rule and words hold here as well.
+"""The answer to one connection too many, on trio. On asyncio that is
+`asyncio.overload`: its rule and its words hold here as well.
 """
 
 from __future__ import annotations

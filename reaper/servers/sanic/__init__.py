@@ -1,1 +1,3 @@
-"""Sanic, guarded by `reaper run`: its protocol factory meets asyncio's loop."""
+"""Sanic, guarded by `reaper run`: the protocol factory that it gives asyncio is
+wrapped.
+"""

@@ -1,4 +1,4 @@
-"""What `reaper run` changes for Sanic: its factory meets asyncio's loop."""
+"""What `reaper run` changes for Sanic: the factory that it gives asyncio."""
 
 from __future__ import annotations
 

@@ -29,8 +29,8 @@ def phase_of(transport: Any) -> Phase:
 
 
 def _lacks(http: Any) -> bool:
-    """Whether Sanic's *http* has nothing that it could give the application: no byte of
-    a body, or, between two chunks, no whole line that says the size of the next one.
+    """Whether Sanic's *http* has nothing for the application: no byte of a body, or,
+    between two chunks, no whole line with the size of the next.
     """
     came = http.recv_buffer
     between = http.request_body == "chunked" and http.request_bytes_left == 0
@@ -43,7 +43,7 @@ def owes(transport: Any) -> bool:
 
 
 def be_last(transport: Any) -> None:
-    """Have the next answer on *transport* say that it is the last."""
+    """Have the next answer on *transport* say `Connection: close`."""
     http: Any = getattr(transport.get_protocol(), "_http", None)
     if hasattr(http, "http1_response_header") and hasattr(http, "keep_alive"):
         kind: Any = type(http)
@@ -52,9 +52,9 @@ def be_last(transport: Any) -> None:
 
 @functools.lru_cache(maxsize=8)
 def _ending(kind: Any) -> Any:
-    """A subclass of *kind*, Sanic's `Http`, whose answers say that they are the last.
-    What the request says of that is read anew each time, so it is said when the answer
-    begins.
+    """Derive from *kind*, Sanic's `Http`, a class whose answers say `Connection:
+    close`. Sanic reads the request's wish anew each time, so this is set when the
+    answer begins.
     """
 
     async def http1_response_header(self: Any, data: bytes, end_stream: bool) -> None:

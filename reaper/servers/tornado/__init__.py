@@ -1,1 +1,1 @@
-"""tornado, guarded by `reaper run`: each request tells its stream which one it is."""
+"""tornado, guarded by `reaper run`: each stream learns which request it serves."""

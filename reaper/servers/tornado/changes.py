@@ -1,6 +1,4 @@
-"""What `reaper run` changes in tornado: each request tells its stream which one it
-is.
-"""
+"""What `reaper run` changes in tornado: each stream learns which request it serves."""
 
 from __future__ import annotations
 

@@ -64,21 +64,22 @@ def note(conn: Any, stream: Any) -> None:
 
 
 def owes(face: Any) -> bool:
-    """Whether no part of an answer was sent to the request whose body is waited for on
+    """Whether no part of the answer was sent yet while the request's body is awaited on
     the connection of *face*.
     """
     return face.whose._reaper_conn._response_start_line is None
 
 
 def be_last(face: Any) -> None:
-    """Have the next answer on the connection of *face* say that it is the last."""
+    """Have the next answer on the connection of *face* say `Connection: close`."""
     face.ends = True
     _ends(face.whose._reaper_conn)
 
 
 def _ends(conn: Any) -> None:
     """Have *conn*, an `HTTP1Connection`, end the connection with its answer, if that
-    has not begun. Its parameters are those of the whole server.
+    has not begun. It gets parameters of its own, because the whole server shares one
+    set.
     """
     conn.params = copy.copy(conn.params)
     conn.params.no_keep_alive = True

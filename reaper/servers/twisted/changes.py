@@ -1,4 +1,4 @@
-"""What `reaper run` changes in Twisted: the object that is each connection."""
+"""What `reaper run` changes in Twisted: the class of its connections."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def change(module: ModuleType, visit: Visit) -> None:
     from .phases import watch
 
     def on_asyncio(which: Any) -> bool:
-        """Whether the reactor of *which* is a loop of asyncio; the default one has no
-        clock of ours.
+        """Whether the reactor of *which* runs on asyncio; Twisted's default reactor has
+        no loop to guard by.
         """
         return hasattr(which.reactor, "_asyncioEventloop")
 

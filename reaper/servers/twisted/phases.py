@@ -49,14 +49,14 @@ def watch(transport: Any) -> None:
 
 
 def owes(face: Any) -> bool:
-    """Whether no part of an answer was sent to the request whose body is waited for on
+    """Whether no part of the answer was sent yet while the request's body is awaited on
     the connection of *face*.
     """
     return not face.whose.protocol._channel.requests[-1].startedWriting
 
 
 def be_last(face: Any) -> None:
-    """Have the next answer on the connection of *face* say that it is the last."""
+    """Have the next answer on the connection of *face* say `Connection: close`."""
     channel: Any = getattr(getattr(face.whose, "protocol", None), "_channel", None)
     if hasattr(channel, "checkPersistence"):
         channel.checkPersistence = _ends

@@ -4,7 +4,7 @@
 The rule of this room: *uvicorn is not patched, and asked as little as possible*. The
 names of uvicorn's that are used here are listed in `names.py`; a version without one of
 them is refused in one line. Nothing in this room keeps a copy of what uvicorn knows:
-the phase of a connection is derived from uvicorn's own fields whenever somebody asks.
+the phase of a connection is derived from uvicorn's own fields whenever it is needed.
 
 Which object is the protocol now
 --------------------------------
@@ -21,11 +21,11 @@ transport changes like this:
                   rests(), when nothing has moved
                   for REST_AFTER (1 s) since the last answer
 
-`transport.get_protocol()` is always the one that is in force, and uvicorn's list of
-connections (`ServerState.connections`) has it, and no other. So a stop reaches it:
-`shutdown()` of an `IdleProtocol` wakes uvicorn's protocol first. While a TLS handshake
-goes on no connection is made yet; `Greeting` (`shared.py`) stands in the list for all
-of those.
+`transport.get_protocol()` is always the protocol in force. uvicorn's list of
+connections (`ServerState.connections`) has that one, and no other. So a stop reaches
+it: `shutdown()` of an `IdleProtocol` wakes uvicorn's protocol first. While a TLS
+handshake goes on no connection is made yet; `Greeting` (`shared.py`) stands in the list
+for all of those.
 
 So what the class returns is no `HttpTools` or `H11` before the first byte, and need not
 be the protocol a second later. A program that makes a protocol itself and sets a field
@@ -73,7 +73,7 @@ protocol is an `IdleProtocol`; it is still an `HttpTools` or `H11` only if the t
 is shorter than the one to two seconds after which a connection rests. uvicorn's own
 keep-alive timer is never set.
 
-What speaks HTTP/2, and how, `http2.py` says.
+HTTP/2 is in `http2.py`.
 
 To read it: `base.py` (what all three have in common), `idle.py`, `http.py`,
 `tunnel.py`; `shared.py` is what the connections of one server share, and `answers.py`

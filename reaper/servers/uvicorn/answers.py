@@ -1,5 +1,4 @@
-"""What stands between uvicorn and the application: it looks at the beginning of each
-response.
+"""Wraps the application, and looks at the beginning of each response.
 
 The rule of this module: *an ordinary request pays for one look, and nothing is wrapped
 that is not looked at*. The theory of streams is that of `servers.streams`; but there
@@ -32,18 +31,18 @@ from .kinds import cycles
 Header = tuple[bytes, bytes]
 
 QUIET = "_reaper_quiet"
-"""The attribute of a cycle whose response is a stream into which something may be
-written: where in an event that stands.
+"""The attribute of a cycle whose response can be pinged: a `Quiet`, which follows its
+bytes.
 """
 
 TURN = "_reaper_turn"
-"""The attribute of a cycle that hears of its end at an instant of its own, if it is a
-stream.
+"""The attribute of a cycle that, as a stream, has its own instant at which it is told
+to end.
 """
 
 KEPT = "_reaper_headers"
-"""The attribute of a cycle that has the headers which the application gave its
-response; missing: the response has not begun.
+"""The attribute of a cycle with the headers of its response; missing before the
+response begins.
 """
 
 CONNECTION = len(b"connection")
@@ -54,11 +53,9 @@ def _closes(value: bytes) -> bool:
 
 
 class Promises:
-    """Has each response name the time for which its connection is kept, unless it is
-    the last one.
+    """Has each response but the last name the time for which its connection is kept.
 
-    Attributes:
-        promise: What such a response says, as a list of headers; empty: nothing.
+    Attributes: promise: The headers that say so; empty if there are none.
     """
 
     def __init__(self) -> None:
@@ -100,8 +97,8 @@ def promising(app: App, promises: Promises) -> App:
 
 
 def is_blocked(receive: Any, send: Any) -> bool:
-    """Whether the client of the request that is read by *receive*, a method of a cycle,
-    has yet to take something. What cannot be seen counts as such.
+    """Whether the client of the cycle that has the method *receive* still has to take
+    something. If that cannot be seen, it has.
     """
     try:
         cycle = receive.__self__
@@ -200,7 +197,7 @@ class Answers(Streams):
         take_turn(turn)
 
     def _follow(self, cycle: Any, said: dict[str, Any], message: Any) -> tuple[Quiet | None, bool]:
-        """As `follow`; None, too, if the response of *cycle* is no stream."""
+        """As `follow`; returns None, too, if the response of *cycle* is no stream."""
         headers = getattr(cycle, KEPT)
         begins = message["type"] == "http.response.start"
         if not begins or not self.is_stream(said.get("stream"), headers):
@@ -241,9 +238,7 @@ class Answers(Streams):
         super().stop(seconds)
 
     def _if_stream(self, cycle: Any) -> Told | None:
-        """Let the response of *cycle* be told that the server stops, if it is a stream;
-        otherwise None.
-        """
+        """Return a `Told` for *cycle* if its response is a stream; otherwise None."""
         said = (cycle.scope.get("extensions") or {}).get(EXTENSION) or {}
         if not self.is_stream(said.get("stream"), getattr(cycle, KEPT)):
             return None
@@ -255,19 +250,19 @@ class Answers(Streams):
 
 
 def _unknown() -> None:
-    """There is no coroutine that is known."""
+    """Return None: no coroutine is known."""
 
 
 class Told(Exchange):
     """A stream of uvicorn's, once the server stops.
 
-    It is told by what uvicorn notes when a client has gone, and that is taken back for
-    as long as something is sent.
+    It is told by the flag that uvicorn sets when a client has gone; while something is
+    sent, the flag is taken back.
 
     Args:
         streams: Of the server.
         cycle: uvicorn's.
-        task: In which the application runs; None: it cannot be cancelled.
+        task: The task of the application; None: it cannot be cancelled.
     """
 
     __slots__ = ("__weakref__", "_cycle", "_speaks")
@@ -284,7 +279,7 @@ class Told(Exchange):
         cycle.send = self.send
 
     def take(self, said: dict[str, Any]) -> None:
-        """The application has *said* this of its response."""
+        """The application has *said* whether its response ends by age."""
         self._said = said
 
     def route(self) -> str:

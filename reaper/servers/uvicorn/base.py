@@ -23,16 +23,16 @@ from ...policy.reasons import DRAIN, DRAIN_DEADLINE, MAX_AGE
 from .shared import Shared
 
 QUEUED_BYTES = 65536
-"""With more bytes than this unacknowledged, a response still counts as being written
-when the next request is waited for.
+"""While more bytes than this are unacknowledged, a response still counts as being
+written, also between two requests.
 """
 
 NO_SWEEP = NoSweep()
 
 
 class Age:
-    """The time until a connection has reached its maximum age. It passes from one
-    protocol of the connection to the next.
+    """The time until a connection has reached its maximum age. One protocol of the
+    connection hands it to the next.
 
     Attributes:
         whose: The protocol that is in force now.
@@ -50,8 +50,8 @@ class Age:
         self.whose.grew_old()
 
     def release(self) -> None:
-        """The connection has ended before. The age lets go of its lease, which calls it
-        back: the two would be a circle.
+        """The connection has ended earlier. Release the lease, which refers back: the
+        two would be a circle.
         """
         self.lease.release()
         del self.lease
@@ -71,7 +71,7 @@ def age_of(connection: Guarded) -> Age | None:
 
 
 class Waiting:
-    """The stretch of time in which the client of one connection is waited for.
+    """The time in which the server waits for the client of one connection.
 
     Args:
         shared: Of the server.
@@ -110,8 +110,8 @@ class Waiting:
         self.close()
 
     def close(self) -> None:
-        """The waiting is over, or the connection is. This lets go of the policy, which
-        holds it as its watch: the two would be a circle.
+        """The waiting or the connection is over. Let go of the policy, which refers
+        back: the two would be a circle.
         """
         self._shared.sweep.discard(self)
         for deadline in self._deadlines:
@@ -175,7 +175,7 @@ class Guarded(Reapable):
     Attributes:
         shared: Of the server.
         lease: The lease in force.
-        waiting: While the client has to be waited for; otherwise None.
+        waiting: A `Waiting` while the server waits for the client; otherwise None.
     """
 
     __slots__ = ("_age", "_leaving", "_over", "lease", "shared", "waiting")
@@ -192,9 +192,8 @@ class Guarded(Reapable):
     def _begin(self, timeout: float | None, reason: str, before: Guarded | None = None) -> None:
         """Watch the connection from now on with *timeout* seconds.
 
-        Args:
-            before: The protocol whose place this one takes. Its silence goes on; the
-                caller has it `hand_over` afterwards.
+        Args: before: The protocol whose place this one takes. Its silence goes on. The
+            caller then calls its `hand_over`.
         """
         shared = self.shared
         self._over = False
@@ -240,9 +239,7 @@ class Guarded(Reapable):
         raise NotImplementedError
 
     def _deaf(self) -> bool:
-        """Whether bytes that come would not be read, because the client has to take
-        some first.
-        """
+        """Whether bytes that come would stay unread until the client has taken some."""
         return self.waiting is not None and self._believed() in (Phase.WRITE, Phase.HALF_CLOSED)
 
     def look(self) -> None:
@@ -264,20 +261,20 @@ class Guarded(Reapable):
             self.waiting = Waiting(self.shared, self, phase)
 
     def _rest(self) -> None:
-        """The connection, which never had a policy, rests from now on: have the lease
+        """The connection is idle from now on, and never had a policy: have the lease
         say so. Does nothing where a connection always begins with the timeout of
         `RESTS`.
         """
 
     def _rests_in(self, phase: Phase) -> bool:
-        """Whether no policy is needed in *phase*: the lease alone does, or the final
-        check finds the connection in use.
+        """Whether *phase* needs no policy: the lease is enough, or the final check
+        finds the connection in use.
         """
         raise NotImplementedError
 
     def pardon(self, lease: Lease) -> bool:
         """At the final check: whether the connection waits for something else than its
-        lease says, so that it is not due.
+        lease says. Then it is not due.
         """
         if lease is not self.lease or self.phase() is self._believed():
             return False
@@ -291,11 +288,11 @@ class Guarded(Reapable):
         return Phase.FIRST_BYTE if self.lease.reason == Phase.FIRST_BYTE.value else self.RESTS
 
     def leave(self, reason: str) -> None:
-        """Let the connection go: soon if nothing has been asked for, otherwise after
-        the response.
+        """Let the connection go: soon if no request is in flight, otherwise after the
+        response.
 
-        A drain also has an end, and may come to a connection that is leaving for
-        another reason; the reason of its close remains the first.
+        A drain also has a deadline. If it finds a connection that is leaving already,
+        the first reason stays.
         """
         if self._over or self._leaving in (reason, DRAIN):
             return
@@ -309,9 +306,8 @@ class Guarded(Reapable):
             waiting.cut(self.shared.left_to_drain(), DRAIN_DEADLINE)
 
     def stop_in_turn(self) -> None:
-        """The server stops: the connection is told at once if it is in use, and
-        otherwise when its turn has come in `timeouts.drain_window`. Until then it is
-        served.
+        """The server stops. Tell the connection at once if it is in use, otherwise when
+        its turn has come in `timeouts.drain_window`. Until then it is served.
         """
         self.shared.left_to_drain()  # which begins the drain
         seconds = self.shared.goes_in()
@@ -346,7 +342,7 @@ class Guarded(Reapable):
             closing.close(self.shared.reaper, self.transport, self._farewell(reason))
 
     def _farewell(self, reason: str) -> bytes:
-        """What is sent before the close."""
+        """The bytes to send before the close."""
         return b""
 
     def hand_over(self, to: Guarded) -> None:

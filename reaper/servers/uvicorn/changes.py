@@ -1,5 +1,5 @@
-"""What `reaper run` changes in uvicorn. It is told by `Config.http`, as its command
-line is by `--http`.
+"""What `reaper run` changes in uvicorn. The protocol is chosen by `Config.http`, as
+`--http` does on the command line.
 """
 
 from __future__ import annotations

@@ -143,8 +143,8 @@ class GuardedHttp(Guarded):
         return True
 
     def _is_idle(self) -> None:
-        """Nothing is under way. What the last request holds is freed at once; the rest,
-        when the connection has been idle for a while.
+        """No request is in flight. Free what the last request holds at once, and the
+        rest when the connection has been idle for a while.
         """
         self.cycle = self.scope = None
         if not self._noted:
@@ -152,7 +152,7 @@ class GuardedHttp(Guarded):
             self.shared.note_idle(self)
 
     def _is_between(self) -> bool:
-        """Whether nothing of uvicorn's has to be kept: there is no request, no part of
+        """Whether uvicorn's protocol can be dropped: there is no request, no part of
         one, and reading is not paused.
         """
         raise NotImplementedError
@@ -170,8 +170,9 @@ class GuardedHttp(Guarded):
 
     def eof_received(self) -> bool:
         """The client sends no more; uvicorn lets the loop close the connection when all
-        has been sent. With `timeouts.abandoned` the connection stays open for an answer
-        that is owed: only so can a client that waits be told from one that has left.
+        has been sent. With `timeouts.abandoned` the connection stays open while an
+        answer is owed: only then a client that waits can be told from one that has
+        left.
         """
         self._half_closed = True
         super().eof_received()  # type: ignore[misc]
@@ -186,8 +187,8 @@ class GuardedHttp(Guarded):
         return True
 
     def _may_wait(self) -> bool:
-        """Whether the client, which sends no more, has sent whole requests, of which
-        the last is not answered yet.
+        """Whether the client, which sends no more, waits for the answer to a whole
+        request.
         """
         cycle = self.cycle
         return (
@@ -202,8 +203,8 @@ class GuardedHttp(Guarded):
         self.look()
 
     def on_response_complete(self) -> None:
-        """A response is complete. If it was the last, uvicorn has closed the transport,
-        and what is left has yet to go out.
+        """A response is complete. If it was the last, uvicorn has closed the transport;
+        bytes may still wait to go out.
         """
         self._completes()  # once per response, where `super()` costs as much as the call
         if self.transport.is_closing():
@@ -263,11 +264,11 @@ class GuardedHttp(Guarded):
         raise NotImplementedError
 
     def _between(self) -> Phase:
-        """The phase of a connection on which nothing has been asked for."""
+        """The phase of a connection without a request."""
         return Phase.FIRST_BYTE if self._believed() is Phase.FIRST_BYTE else Phase.KEEP_ALIVE
 
     def _wants_body(self) -> bool:
-        """Whether the client, which has more of a body to send, could send it now."""
+        """Whether the client still has to send a body, and could send it now."""
         return not self.flow.read_paused and not self.cycle.waiting_for_100_continue
 
     def _rests_in(self, phase: Phase) -> bool:
@@ -301,8 +302,8 @@ class GuardedHttp(Guarded):
             cycle.default_headers = [*cycle.default_headers, CLOSE]
 
     def _owes_an_answer(self) -> bool:
-        """Whether no part of a response has been sent to the request that is waited
-        for, or whose headers are.
+        """Whether no part of the response was sent yet while the request's head or body
+        is awaited.
         """
         cycle = self.cycle
         return (
@@ -413,8 +414,8 @@ else:
                 self._announce()
 
         def on_message_complete(self) -> None:
-            """The parser has seen the end of a request. uvicorn notes it only while the
-            response is not complete; we need it afterwards, too.
+            """The parser has seen the end of a request. uvicorn notes it only until the
+            response is complete; we need it afterwards, too.
             """
             HttpToolsProtocol.on_message_complete(self)
             cycle = self.cycle

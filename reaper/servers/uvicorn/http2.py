@@ -4,16 +4,16 @@ The rule of this module: *HTTP/2 is zttp's, HTTP/1 stays where it is guarded alr
 What a client speaks is decided as uvicorn decides it: over TLS by ALPN, in clear text
 by the preface. A client of HTTP/1 gets `Auto`, not uvicorn's protocol of zttp.
 
-What each stream waits for, and how it ends, `servers.http2` says. The connection has
-the lease of every guarded connection of uvicorn's: HEADERS while a header block comes,
+`servers.http2` says what each stream waits for, and how it ends. The connection has the
+lease of every guarded connection of uvicorn's: HEADERS while a header block comes,
 IN_FLIGHT while it has streams, and otherwise KEEP_ALIVE, from the end of the last
-stream on. uvicorn forgets a stream once its answer is given to zttp; here it is open
-until the client has taken that: so neither a stop nor the keep-alive cuts a client that
-reads slowly.
+stream on. uvicorn forgets a stream once zttp has its answer. Here the stream is open
+until the client has taken the answer, so neither a stop nor the keep-alive cuts a
+client that reads slowly.
 
 After GOAWAY, which a drain and `max_age` send, further streams are refused. When the
-last is answered and taken, the client closes the connection; one that does not is
-closed after `drain_idle`. Tried with uvicorn 0.54.0 and zttp 0.0.35.
+client has taken the last answer, it closes the connection. If it does not, the server
+closes after `drain_idle`. Tried with uvicorn 0.54.0 and zttp 0.0.35.
 """
 
 from __future__ import annotations
@@ -37,16 +37,13 @@ FRAME_SIZE = 16_384
 """Bytes that zttp puts into a DATA frame at most, unless the client lets it do more."""
 
 TOLD_APART = 3
-"""Bytes after which the preface is told from every method of HTTP/1: PRI from
-PROPFIND.
-"""
+"""Bytes that tell the preface from every method of HTTP/1: PRI from PROPFIND."""
 
 
 class Undecided(IdleProtocol):
-    """Stands in the place of the protocol until it is known which one the client
-    speaks.
+    """Takes the place of the protocol until the client has shown which one it speaks.
 
-    Half a preface is kept here, because zttp takes it whole only. It restarts
+    Half a preface is kept here, because zttp accepts only a whole one. It restarts
     `timeouts.first_byte` once.
     """
 
@@ -116,8 +113,8 @@ class Session(Engine):
         return 0
 
     def phase_of_stream(self, number: int) -> Phase:
-        """See the base class. While uvicorn reads nothing, because an application does
-        not, nobody can be waited for.
+        """See the base class. While uvicorn does not read, because an application does
+        not, no client is awaited.
         """
         protocol = self._protocol
         if protocol.flow.read_paused:
@@ -130,7 +127,7 @@ class Session(Engine):
         return Phase.TUNNEL if cycle.response_started else Phase.BODY
 
     def is_shut(self, number: int) -> bool:
-        """Whether the client lets nothing more be sent on stream *number*."""
+        """Whether stream *number* has no window left."""
         room = self.connection.stream(number).send_window
         return room is not None and (room <= 0 or self.connection.send_window <= 0)
 
@@ -185,9 +182,7 @@ class Session(Engine):
                 self._protocol.has_answered_all()
 
     def let_go(self) -> None:
-        """The connection is lost: nothing is asked here any more. It and the protocol
-        would be a circle otherwise.
-        """
+        """The connection is lost. Let go of the protocol: the two would be a circle."""
         del self._protocol, self.carrier
 
 
@@ -198,7 +193,7 @@ def _run(app: Any, scope: Any, receive: Any, send: Any) -> Any:
 
 
 class _Stream:
-    """A stream of zttp's, that says what is given to it."""
+    """A stream of zttp's that reports what is given to it."""
 
     __slots__ = ("_session", "_stream", "end_message", "stream_id")
 
@@ -224,7 +219,7 @@ class _Stream:
 
 
 class _Connection:
-    """A connection of zttp's, whose streams say what is given to them."""
+    """A connection of zttp's whose streams report what is given to them."""
 
     def __init__(self, connection: Any, session: Session) -> None:
         self._connection = connection
@@ -293,9 +288,9 @@ class Http2(GuardedHttp, ZttpH2Protocol):
             self.look()
 
     def _hold_back(self, closed: set[int]) -> None:
-        """Frames of the streams *closed* have come, of which zttp answers each by
-        RST_STREAM. Read nothing until the client has taken what is written, or these
-        would fill the memory.
+        """Frames of the streams *closed* have come, and zttp answers each by
+        RST_STREAM. Read nothing until the client has taken what is written: otherwise
+        these answers would fill the memory.
         """
         if closed:
             self._unread = True
@@ -348,8 +343,8 @@ class Http2(GuardedHttp, ZttpH2Protocol):
         self.session.let_go()
 
     def went_idle(self) -> None:
-        """uvicorn would set its keep-alive timer. It does so after each PING, too:
-        which streams have ended, the session knows.
+        """uvicorn would set its keep-alive timer. It does so after each PING, too: the
+        session knows which streams have ended.
         """
 
     # ---- what the session says
@@ -431,7 +426,7 @@ class Http2(GuardedHttp, ZttpH2Protocol):
     # ---- the end
 
     def _announce(self) -> None:
-        """Say that no further stream is taken. What is open is answered."""
+        """Say that no further stream is accepted. Open streams are answered."""
         if self._leaving is None or self.transport.is_closing():
             return
         self._part(NO_ERROR)
@@ -446,7 +441,7 @@ class Http2(GuardedHttp, ZttpH2Protocol):
         return bytes(self.conn.data_to_send())
 
     def shut(self) -> None:
-        """Nothing: GOAWAY has yet to be sent, which tells the client what is not
+        """Does nothing: GOAWAY is still to be sent, and tells the client what was not
         read.
         """
 

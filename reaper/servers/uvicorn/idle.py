@@ -21,17 +21,17 @@ from .base import Guarded, age_of
 from .shared import Origin, Shared
 
 UNSENT_BYTES = 131072
-"""Bytes that the kernel may hold and not have sent yet; the rest waits in the
-transport, where it is seen.
+"""Bytes that may wait unsent in the kernel; the rest waits in the transport, where it
+is seen.
 """
 
 
 class IdleProtocol(Guarded, asyncio.Protocol):
-    """Stands in the place of uvicorn's protocol while a connection is silent.
+    """Takes the place of uvicorn's protocol while a connection is silent.
 
     Args:
         shared: Of the server.
-        origin: What uvicorn's protocol is made of.
+        origin: The arguments of uvicorn's protocol.
     Attributes:
         half_closed: Whether the client sends no more.
     """

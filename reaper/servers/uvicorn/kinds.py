@@ -1,4 +1,4 @@
-"""The classes of uvicorn's that are guarded, as far as they are installed."""
+"""Those of uvicorn's classes that are guarded and installed."""
 
 from __future__ import annotations
 
@@ -26,6 +26,6 @@ CYCLES: tuple[Any, ...] = tuple(
 
 
 def cycles() -> tuple[Any, ...]:
-    """`CYCLES`, and that of HTTP/2 where it is imported."""
+    """`CYCLES`, and the class of HTTP/2 if it is imported."""
     module = sys.modules.get(HTTP2_MODULE)
     return CYCLES if module is None else (*CYCLES, vars(module)["RequestResponseCycle"])

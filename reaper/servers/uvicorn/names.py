@@ -14,9 +14,7 @@ class), and the latest tried.
 """
 
 HTTP2_MODULE = "uvicorn.protocols.http.zttp_h2_impl"
-"""uvicorn's module of HTTP/2. It is imported by who takes HTTP/2 alone: it needs
-zttp.
-"""
+"""uvicorn's module of HTTP/2. Only HTTP/2 imports it: it needs zttp."""
 
 _PROTOCOL = """
 app client config connection_lost connection_made cycle data_received eof_received flow

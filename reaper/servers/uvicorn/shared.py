@@ -38,8 +38,8 @@ CLOSE = (b"connection", b"close")
 """The header of a response that is the last of its connection."""
 
 REST_AFTER = 1.0
-"""Seconds of silence between two requests after which uvicorn's protocol is dropped; at
-most twice that pass.
+"""Seconds of silence between two requests after which uvicorn's protocol is dropped; it
+may take twice as long.
 """
 
 log: logging.Logger = logging.getLogger("uvicorn.error")
@@ -98,7 +98,7 @@ class Shared:
         settings: The settings in force; None: those of the file that REAPER_CONFIG
             names and of the variables REAPER_*.
         journal: Where the life of every connection is written; None: nowhere.
-        tasks: Those in which uvicorn runs the application.
+        tasks: uvicorn's tasks that run the application.
     Attributes:
         config: The settings, with the keep-alive that is in force.
         reaper: Watches the connections; it is running.
@@ -248,10 +248,10 @@ class Shared:
 
 
 class Greeting:
-    """Stands in the server's list of connections while any of them shakes hands: so a
-    stop waits for those, too, and they are told of it.
+    """Stands in the server's list of connections while any of them shakes hands. So a
+    stop waits for those, too, and tells them.
 
-    Nobody is told when a handshake has failed. Then the protocol that was made for the
+    No event says that a handshake has failed. Then the protocol that was made for the
     connection is freed, and the weak reference to it says so.
 
     Args:
@@ -279,9 +279,7 @@ class Greeting:
             self._connections.discard(self)
 
     def shutdown(self) -> None:
-        """The server stops. It waits for a handshake no longer than for anything
-        else.
-        """
+        """The server stops. A handshake has as long as everything else."""
         driver = self._shared.driver
         key = ("greeting", driver.next_number())
         driver.register(
@@ -290,21 +288,21 @@ class Greeting:
 
 
 def _known_by(receive: Any, _: Any) -> Any:
-    """What the request is known by that is received by *receive*, a method of uvicorn's
-    cycle: its transport, or over HTTP/2, where that has many, the cycle.
+    """The key of the request that *receive*, a method of uvicorn's cycle, reads: its
+    transport, or over HTTP/2 the cycle, because many share a transport.
     """
     cycle = receive.__self__
     return cycle if cycle.scope["http_version"] == "2" else cycle.transport
 
 
 def _has_lost(key: Any) -> bool:
-    """Whether what is `_known_by` *key* has lost its client."""
+    """Whether the request that has *key*, see `_known_by`, has lost its client."""
     return bool(getattr(key, "disconnected", False) or getattr(key, "transport", key).is_closing())
 
 
 def _opened(shared: Shared, connections: set[Any]) -> int:
-    """How many *connections* are open: those that shake hands are not, and what stands
-    for them is in that list.
+    """How many *connections* are open. Those that still shake hands do not count: a
+    `Greeting` stands for them in the list.
     """
     return len(connections) - (shared.greeting in connections)
 
@@ -318,8 +316,8 @@ def shared_by(
     journal: Journal | None = None,
     server_state: ServerState | None = None,
 ) -> Shared:
-    """What the connections of the server of *config* share; it is made for the first of
-    them.
+    """What the connections of the server of *config* share. The first connection makes
+    it.
     """
     found = _SHARED.get(config)
     if found is None or found.reaper.loop is not asyncio.get_running_loop():

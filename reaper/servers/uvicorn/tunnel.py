@@ -27,8 +27,8 @@ back.
 
 
 class Counted:
-    """A transport whose kernel does not say how many bytes the client has taken in all:
-    what is written to it is counted.
+    """Counts what is written to a transport, because the kernel does not say how many
+    bytes its client has taken in all.
 
     The kernel tells the queue of a Unix socket by the memory it takes, so small
     messages look larger than they are. When the queue is empty, all has been taken.
@@ -119,7 +119,7 @@ class GuardedTunnel(Guarded):
         return Phase.WRITE if self._paused or closing else Phase.TUNNEL
 
     def pardon(self, lease: Any) -> bool:
-        """Bytes that the client has taken are no silence either; the kernel knows when
+        """Bytes that the client has taken count as activity, too; the kernel knows when
         that was.
         """
         if super().pardon(lease):
@@ -153,8 +153,8 @@ class GuardedTunnel(Guarded):
         return self._taken > before and info.acked_ago - stalled < limit
 
     def shutdown(self) -> None:
-        """The server stops: uvicorn sends the closing frame, with 1012, within
-        `drain_window`, and the drain has an end.
+        """The server stops. uvicorn sends the closing frame, with 1012, within
+        `drain_window`, and the drain has a deadline.
         """
         self.leave(DRAIN)
         if seconds := self.shared.goes_in():
@@ -171,8 +171,8 @@ class GuardedTunnel(Guarded):
         self.reap(MAX_AGE)
 
     def _farewell(self, reason: str) -> bytes:
-        """See the base class: a client that has to go only because of its age may come
-        back.
+        """See the base class. A client that goes because of its connection's age is
+        told that it may come back.
         """
         return RESTARTS if reason in (MAX_AGE, TUNNEL_AGE) else b""
 

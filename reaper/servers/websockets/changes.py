@@ -1,4 +1,6 @@
-"""What `reaper run` changes in websockets. It is told by `create_connection=`."""
+"""What `reaper run` changes in websockets. Each server gets the guarded class by
+`create_connection=`.
+"""
 
 from __future__ import annotations
 
@@ -47,9 +49,7 @@ def change(module: ModuleType, visit: Visit) -> None:
 
 
 def _configured() -> type[Any]:
-    """The guarded connection, by the settings of `reaper run` and not by the
-    defaults.
-    """
+    """The guarded class, by the settings of `reaper run` and not by the defaults."""
     from ...asyncio.reaper import reaper_of
     from ..configured import settings
     from .connection import connection

@@ -2,9 +2,9 @@
 `serve(..., create_connection=reaper.websockets.connection(idle=300))`.
 
 The rule of this module: *messages are activity, pings are not*. Every byte of a message
-is: a byte of an unfinished one that comes, and a byte of a long one that the client
-takes, at the least rates of `limits`. Whether the client is alive is found out by the
-pings of websockets itself. Tried with websockets 14.0 to 17.4.
+counts: one of an unfinished message that comes, and one of a long message that the
+client takes, at the least rates of `limits`. The pings of websockets itself find out
+whether the client is alive. Tried with websockets 14.0 to 17.4.
 """
 
 from __future__ import annotations
@@ -32,12 +32,11 @@ MESSAGES: frozenset[Opcode] = frozenset({Opcode.TEXT, Opcode.BINARY, Opcode.CONT
 log: logging.Logger = logging.getLogger("websockets.server")
 
 _WARNED: weakref.WeakSet[AsyncioReaper] = weakref.WeakSet()
-"""The reapers of which the log has said what they are set to and what has no effect
-here.
+"""The reapers whose settings the log has named, and which of them have no effect here.
 """
 
 LONG = 16384
-"""Bytes; of a longer message it is looked at whether the client takes it."""
+"""Bytes; whether the client takes a longer message is checked while it does."""
 
 
 class _Silent(Connection):
@@ -81,7 +80,7 @@ class _Silent(Connection):
         self._inbound = None
 
     def long_one_sent(self) -> None:
-        """A message was written that the client needs time to take."""
+        """A long message was written: the client needs time to take it."""
         if self._progress is None:
             limits = self._reaper.config.limits
             self._progress = transports.Progress(self.transport)
