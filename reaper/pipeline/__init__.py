@@ -37,7 +37,7 @@ __all__ = ["advise", "audit", "events", "losses", "summary"]
 
 
 def __getattr__(name: str) -> Any:
-    """Nothing is imported before it is asked for."""
+    """Import a name of this package when it is first used."""
     if name in ("events", "summary"):
         from . import notebook
 

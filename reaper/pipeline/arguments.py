@@ -112,8 +112,8 @@ def aside_lines(quarantined: Sequence[Mapping[str, str]]) -> list[str]:
 
 @contextmanager
 def whole(out: Place) -> Iterator[None]:
-    """Leave nothing new in *out* if the command fails, and no *out* where there was
-    none.
+    """If the command fails, leave nothing new in *out*, and remove *out* if it was made
+    here.
     """
     before = set(map(str, out.iterdir())) if out.exists() else None
     try:
@@ -131,7 +131,7 @@ def whole(out: Place) -> Iterator[None]:
 
 def require(wanted: Sequence[Place], out: Place) -> None:
     """Make sure, before an engine starts, that each of *wanted* exists, and that *out*
-    is a directory or can be made. What is not on this machine is looked for later.
+    is a directory or can be made. Paths that are not on this machine are checked later.
 
     Raises:
         Fault: it is not so.

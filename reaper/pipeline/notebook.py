@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _INPUTS, _SUMMARY = "_reaper_inputs", "_reaper_summary"
 _SET = ("spark.sql.shuffle.partitions",)
-"""What a question sets in a session of Spark, and `_answered_by` sets back."""
+"""Settings of a Spark session that a question changes; `_answered_by` restores them."""
 
 ADVICE: pa.Schema = pa.schema(
     [
@@ -51,7 +51,7 @@ ADVICE: pa.Schema = pa.schema(
         ("at_least_s", pa.float64()),
     ]
 )
-"""What `advise` gives. Grain: one row per listener and timeout."""
+"""The columns of `advise`. Grain: one row per listener and timeout."""
 
 
 def events(spark: SparkSession, paths: str | os.PathLike[str] | Sequence[Any]) -> DataFrame:
@@ -135,8 +135,8 @@ def losses(lines: DataFrame, log_format: str) -> DataFrame:
 
 
 def summary(frame: DataFrame) -> dict[str, Any]:
-    """What the command would have printed with `--json`, of what `audit` or `advise`
-    gave.
+    """What the command would have printed with `--json`, for a frame that `audit` or
+    `advise` returned.
     """
     found: dict[str, Any] | None = vars(frame).get(_SUMMARY)
     if found is None:

@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 from ..errors import one_line
 
 DAMAGED = "it is damaged or cut"
-"""What both engines say of a compressed file that cannot be read to its end."""
+"""What both engines say of a compressed file that ends too early."""
 
 T = TypeVar("T")
 
@@ -173,7 +173,7 @@ class Remote:
             raise Unreachable(f"{self} cannot be replaced")
 
     def _ask(self, question: Callable[[Any, Any], T]) -> T:
-        """What *question* is answered, asked of (the file system, this path)."""
+        """The answer to *question*, a function of (the file system, this path)."""
         java, settings = _java()
         try:
             path = java.org.apache.hadoop.fs.Path(self.uri)
@@ -233,8 +233,8 @@ def pattern(where: Place) -> str:
 
 
 def files_below(where: Place) -> Iterator[tuple[Place, tuple[str, ...], int]]:
-    """Every file below *where*, hidden ones too: where, the names that lead to it, its
-    size. In no order. A file is the only one below itself.
+    """Every file below *where*, hidden ones too: its place, the names that lead to it,
+    its size. In no order. If *where* is a file, that file alone.
 
     Raises:
         OSError: a directory cannot be read: what is in it would be missing without a

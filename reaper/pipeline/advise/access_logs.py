@@ -43,7 +43,7 @@ OBJECT = r"^\s*\{.*\}\s*$"
 """
 
 HTTP = "http"
-"""The listener of what names none."""
+"""The listener of a request that names none."""
 
 UNIX, ISO, EITHER = "unix", "iso", "either"
 """Clocks of a log beside those that a pattern describes: seconds since 1970, and
@@ -58,22 +58,24 @@ class Format:
     """
 
     blind: str
-    """What it cannot show."""
+    """What such a log cannot show."""
     example: str
-    """A line of it."""
+    """An example of a line."""
     how: str
-    """What has the server write such lines."""
+    """How to have the server write such lines."""
     key: tuple[str, ...]
-    """Fields that tell the connection; without the first there is none."""
+    """Fields that identify the connection. If the first is missing, the request has
+    none.
+    """
     clock: str
     """How start and end are written: `UNIX`, `ISO`, or a pattern of Java's."""
     start: str = ""
-    """Field of the instant at which the request began. Of start, end and length two are
-    there; or one: both are it.
+    """Field of the instant at which the request began. A format has two of start, end
+    and length; if it has one, start and end are the same.
     """
     end: str = ""
     length: str = ""
-    """How long it took."""
+    """Field of how long the request took."""
     unit_ns: int = 1
     """The unit of the length."""
     serial: str = ""
@@ -84,8 +86,8 @@ class Format:
     own: str | None = None
     """A report of the server about itself, in the same file; None: there are none."""
     local: bool = False
-    """Whether its clock is the local one, and says no offset: an hour of the year is
-    there twice.
+    """Whether it logs local time without an offset: one hour of the year is there
+    twice.
     """
 
 
@@ -221,16 +223,16 @@ _ISO = r"^(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d{1,6})?)\d*(Z|[+-]\d\d:?\d\d)
 
 
 def scaled(text: Column, by: int) -> Column:
-    """A decimal number in *text*, times *by*, as a whole number; null where it is
-    none.
+    """The decimal number in *text*, times *by*, as a whole number; null if *text* is no
+    number.
     """
     # By way of decimal: a double would cost a microsecond at today's Unix time.
     return (text.try_cast("decimal(27,9)") * F.lit(by)).try_cast("long")
 
 
 def instant(text: Column, clock: str) -> Column:
-    """The instant in *text*, Unix ns, by a *clock* of `Format`; null where it is
-    none.
+    """The instant in *text*, Unix ns, by a *clock* of `Format`; null if *text* is no
+    instant.
     """
     if clock == UNIX:
         return scaled(text, 10**9)
@@ -259,7 +261,7 @@ def field_of(request: str, line: Column, name: str) -> Column:
 
 
 def _columns(known: Format, line: Column) -> dict[str, Column]:
-    """The columns of a request in *line*, as *known* says where they are."""
+    """The columns of the request in *line*. *known* says where they are."""
 
     def field(name: str) -> Column:
         return field_of(known.request, line, name)
@@ -286,7 +288,7 @@ def _columns(known: Format, line: Column) -> dict[str, Column]:
 
 @dataclass(slots=True)
 class Requests:
-    """What access logs hold."""
+    """The requests in access logs."""
 
     frame: DataFrame
     """Grain: one row per request; key long, start_ns and end_ns in Unix ns, serial long
@@ -301,15 +303,14 @@ class Requests:
     examples: list[str] = field(default_factory=list)
     """How some of the bad ones begin."""
     others: list[str] = field(default_factory=list)
-    """Formats that those are in."""
+    """Formats that the bad lines seem to be in."""
 
 
 def log_files(paths: Iterable[Place]) -> list[Place]:
     """The files that *paths* name, each once: files, and directories of them.
 
-    Raises:
-        Fault: a directory has no file, or a file is named `.gz` and is none. Of what is
-            not on this machine nothing is known: it is taken as it is.
+    Raises: Fault: a directory has no file, or a file is named `.gz` and is none. Files
+        that are not on this machine are not checked here.
     """
     found: dict[Place, None] = {}
     for where in paths:
@@ -337,7 +338,9 @@ def _is_gzip(file: Path) -> bool:
 
 
 def other_formats(name: str, lines: Sequence[str]) -> list[str]:
-    """The formats but *name* that each of *lines* might be in, the plainest first."""
+    """The formats other than *name* that all of *lines* might be in, the plainest
+    first.
+    """
     found = []
     for other, known in FORMATS.items():
         if other != name and lines and all(_may_be(known, line) for line in lines):
@@ -374,14 +377,14 @@ back.
 """
 
 BACK_S = 1800.0
-"""A log whose requests end so much earlier than the one before was written while the
-clock was put back.
+"""If a request ends so many seconds before the one in the line above, the clock was put
+back between the two.
 """
 
 
 def put_back(name: str, paths: Sequence[Place]) -> list[dict[str, str]]:
-    """The files of *paths* in which the local clock was put back: path, reason. Of what
-    is not on this machine nothing is known.
+    """The files of *paths* in which the local clock was put back: path, reason. Files
+    that are not on this machine are not looked at.
     """
     found = []
     for path in paths if FORMATS[name].local else ():
@@ -454,9 +457,9 @@ def silences(requests: DataFrame, timeout_ns: int) -> DataFrame:
     """The silences between *requests*: key (of one connection), listener, at_ns (when
     it began), idle_ns, returned.
 
-    Grain: one row per silence. The one window of the pipeline: these logs do not carry
-    the silence in the row. One beyond *timeout_ns*, which was in force when they were
-    written, was cut there.
+    Grain: one row per silence. This is the only window of the pipeline, because these
+    logs do not carry the silence in the row. A silence longer than *timeout_ns*, the
+    timeout in force when they were written, was cut there.
     """
     order = Window.partitionBy("key").orderBy("end_ns", "start_ns")
     log_end = requests.agg(F.max("end_ns").alias("log_end_ns"))

@@ -1,6 +1,4 @@
-"""The command `advise`, and the flags of the policy for those that advise on their
-way.
-"""
+"""The command `advise`, and its flags for other commands that also advise."""
 
 from __future__ import annotations
 
@@ -44,7 +42,7 @@ def add(command: AddCommand) -> None:
 
 
 def add_logs(parser: Parser) -> None:
-    """Give *parser* the flags of access logs, which are read instead of journals."""
+    """Give *parser* the flags of access logs, which replace journals."""
     parser.add_argument(
         "--logs",
         type=place,

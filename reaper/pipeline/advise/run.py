@@ -41,38 +41,38 @@ if TYPE_CHECKING:
 
 SCHEMA = "reaper-advice/1"
 FAR_MORE, MANY = 100, 0.5
-"""Where so many times more silences than may be cut, or this share of all, outlasted
-what was seen, the log does not show what they are: dead peers, or heartbeats a little
-slower than the timeout.
+"""If so many times more silences than may be cut, or this share of all, outlasted the
+log, it does not show what they are: dead peers, or heartbeats a little slower than the
+timeout.
 """
 
 TIMES = 4
-"""Unless they were followed for so many times the answer, and none ended: then they are
-dead peers.
+"""If they were followed for so many times the answer, and none ended, they are dead
+peers after all.
 """
 
 NEAR = 0.1
-"""An answer within this share of the longest silence that was followed may be longer:
-what ended it was the timeout.
+"""If the answer is this close to the longest silence that was followed, the true one
+may be longer: the timeout cut it.
 """
 
 POINTS = 300
-"""Points of a curve that are kept, the first and the last among them."""
+"""How many points of a curve are kept; the first and the last always are."""
 
 ENOUGH = 10
-"""Silences beyond a timeout that say well enough how many there are."""
+"""So many silences beyond a timeout are enough to estimate their share."""
 
 ALIKE = 2.0
-"""Where silences tell less than independent ones by this factor, their connections are
-spoken of.
+"""If silences tell less than independent ones by this factor, the answer says how they
+lie among connections.
 """
 
 BUSY = 0.1
-"""A connection with so great a share of the silences is spoken of."""
+"""If one connection has this share of the silences, the answer says so."""
 
 WHEEL_SIZE: int = ReaperConfig().reaper.wheel_size
-"""Not to be advised on: it costs a little processor time for long timeouts, never
-accuracy.
+"""Always the default: another size changes the processor time of long timeouts a
+little, and never the accuracy.
 """
 
 BESIDE = shortest_timeout(ReaperConfig())[1]
@@ -91,7 +91,7 @@ class Policy:
     """What a user asks of a timeout."""
 
     max_cut: float = 0.001
-    """The share of silences that end in sight which may be cut."""
+    """The share of the silences that ended in the log which may be cut."""
     behind: str | None = None
     """A load balancer, one of `BALANCERS`."""
 
@@ -215,9 +215,7 @@ def advise(
 
 
 def notes_of_inputs(inputs: Inputs) -> list[str]:
-    """What a reader must know of the files that were read, for any question but the
-    audit's.
-    """
+    """Notes on the files that were read, for every question but the audit's."""
     notes = [*map(nothing_line, inputs.nothing), *map(hole_line, inputs.holes)]
     if inputs.dropped_rows:
         notes.append(
@@ -361,13 +359,13 @@ def _recommend(
 
 
 def _unsure(at_least_s: float | None, because: list[str]) -> dict[str, Any]:
-    """No recommendation, but what is known, and why it is no more."""
+    """Make an answer without a recommendation: what is known, and why not more."""
     nothing = {"timeout_s": None, "interval_s": [None, None]}
     return {**nothing, "at_least_s": at_least_s, "because": because}
 
 
 def _no_request(share: float) -> str:
-    """Of the silences of access logs that the log does not end: *share* of them all."""
+    """Say that an access log does not show how *share* of its silences ended."""
     return (
         f"after {share:.1%} of the silences no request followed: an access log has no line for a "
         "close, and does not tell how long those lasted"
@@ -375,7 +373,7 @@ def _no_request(share: float) -> str:
 
 
 def _too_few(curve: Curve, policy: Policy) -> list[str]:
-    """Why the log is not sure of an answer that it seems to hold."""
+    """Why the log has too few silences to be sure of its answer."""
     effect, freedom = curve.spread.effect(curve.horizon)
     allowed, wanted = f"{policy.max_cut:.2%}", Z * Z / policy.max_cut
     most = math.ceil(wanted * max(effect, 1.0))
@@ -395,7 +393,7 @@ def _too_few(curve: Curve, policy: Policy) -> list[str]:
 
 def _config(listeners: dict[str, Any], *, http: bool) -> dict[str, Any]:
     """One timeout for each key of reaper.toml: the longest that any of its listeners
-    wants. Empty where one wants more than its log can say.
+    wants. Empty if the log cannot say what one of them wants.
     """
     if any(entry["recommendation"]["at_least_s"] is not None for entry in listeners.values()):
         return {}
@@ -469,7 +467,7 @@ def _busiest(entry: dict[str, Any]) -> str:
 
 
 def as_toml(summary: dict[str, Any]) -> str:
-    """The advice as a `reaper.toml`. Only where there is a `config`."""
+    """The advice as a `reaper.toml`. Call it only if there is a `config`."""
     config = summary["config"]
     traffic, allowed = (
         f"{summary['source']}, {spoken(summary['observed_s'])} of traffic",

@@ -18,19 +18,19 @@ Z = 1.959964
 """Two-sided 95 %."""
 
 FOLLOWED = 10
-"""Where fewer silences are still followed, and some of them were cut, the curve's last
-steps say more of chance than of silences. Without one that was cut it is a plain share,
-and good to its end.
+"""If fewer silences are still followed, and some of them were cut, the last steps of
+the curve are mostly chance. If none was cut, the curve is a plain share, and good to
+its end.
 """
 
 COUNTED = 10
-"""Silences beyond a threshold that say how they lie among connections."""
+"""How many silences beyond a threshold show how they lie among connections."""
 
 LEAST_FREEDOM = 2.0
-"""With fewer degrees of freedom nothing is sure: one connection or two have decided."""
+"""With fewer degrees of freedom nothing is sure: one or two connections decide."""
 
 LEAST_NS = 1_000_000
-"""Shorter silences are counted together: no timeout comes near."""
+"""Shorter silences are counted together: no timeout is that short."""
 
 _WIDTHS: list[tuple[int, int]] = [
     (most * 10**e, width * 10**e)
@@ -55,8 +55,8 @@ def width_sql(column: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Beyond:
-    """The silences that ended after more than *seconds*: a is how many a connection has
-    of them, m how many ended on it at all.
+    """The silences that ended after more than *seconds*. Of one connection, a is how
+    many of these it has, and m how many of its silences ended at all.
     """
 
     seconds: float
@@ -155,7 +155,7 @@ class Curve:
     it.
     """
     horizon: float
-    """Up to where the share that lasts longer is well known, seconds; see
+    """The longest silence, seconds, up to which the curve is well known; see
     `FOLLOWED`.
     """
     spread: Spread = field(default_factory=Spread)
@@ -275,8 +275,8 @@ def kaplan_meier(counts: Iterable[tuple[float, int, int]], spread: Spread | None
 
 
 def _horizon(rows: Sequence[tuple[float, int, int]], left: int) -> float:
-    """See `Curve.horizon`: of *rows* as `kaplan_meier` has them, of *left* silences in
-    all.
+    """`Curve.horizon` of *rows*, as `kaplan_meier` has them; *left* is how many
+    silences there are.
     """
     last_cut = max((time for time, _, censored in rows if censored), default=0.0)
     known = 0.0

@@ -49,8 +49,7 @@ CANDIDATES = tuple(
         ),
     )
 )
-"""Seconds. Those that people configure; the recommendation itself is not bound to
-them.
+"""Timeouts that people configure, seconds. The recommendation need not be one of them.
 """
 
 THRESHOLDS = (2.0, 5.0, 10.0, 20.0, 45.0, 90.0, 350.0, 1800.0)
@@ -62,11 +61,11 @@ BINS = 600
 """Bins of time for open connections."""
 
 SLACK_NS = 250_000_000
-"""What a close may come later than by its tick, as the audit grants it."""
+"""How much later than its tick a close may come, as in the audit."""
 
 
 def silences_of_journal(events: DataFrame) -> DataFrame:
-    """The silences of connections that have ended, without those in which a server
+    """The silences of connections that have ended, except those in which the server
     works. Grain: one row per silence; listener_hash, idle_ns, returned.
     """
     return (
@@ -111,7 +110,7 @@ def histogram(rows: DataFrame) -> dict[int, dict[float, tuple[int, int]]]:
 
 @dataclass(frozen=True, slots=True)
 class Lives:
-    """Connections, and the time that they lie in."""
+    """Connections, and the span of their log."""
 
     frame: DataFrame
     """Grain: one row per connection; listener_hash, opened (null: before the log),
@@ -123,8 +122,8 @@ class Lives:
     `THRESHOLDS[i]`.
     """
     span: tuple[int, int] | None
-    """From the first opening to the end of the last log, on the shared timeline; None:
-    not known.
+    """From the first opening to the end of the last log, on the shared timeline; None
+    if unknown.
     """
 
 
@@ -252,7 +251,7 @@ def lives_of_requests(gaps: DataFrame) -> Lives:
 
 @dataclass(slots=True)
 class Traffic:
-    """What was counted of all connections."""
+    """The counts over all connections."""
 
     listeners: dict[int, dict[str, Any]]
     """listener_hash -> connections, uncounted short silences; per candidate: those cut,
@@ -268,7 +267,7 @@ class Traffic:
     rows: int = 0
     """Rows of all connections."""
     headless: int = 0
-    """Connections that began before the log: in none of the figures."""
+    """Connections that began before the log. No other figure counts them."""
 
 
 def connections(lives: Lives) -> Traffic:

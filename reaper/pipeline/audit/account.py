@@ -21,7 +21,7 @@ ALLOWED = {
     "open_at_end": "still open, and not due, when the log ends",
     "before_log": "opened before the log begins",
 }
-"""Time that cannot be judged and need not be: an audit may pass with it."""
+"""Reasons for time that cannot be judged and need not be: an audit may pass with it."""
 
 REASONS = {
     "rows_lost": "rows of it are missing",
@@ -35,8 +35,8 @@ REASONS = {
     "not_told": "open when the log ends, and no row says for how long it was silent",
     "unaccounted": "its rows do not add up to its lifetime",
 }
-"""Time that ought to have been judged. Of a connection the first that applies
-counts.
+"""Reasons for time that ought to have been judged. The first that applies to a
+connection counts.
 """
 
 PIECES = ("judged_ns", *(f"{name}_ns" for name in ALLOWED), "unjudged_ns")
@@ -65,7 +65,7 @@ def _nothing() -> Column:
 
 
 def _is(condition: Column) -> Column:
-    """*condition*, and no where it is null."""
+    """*condition*, and False where it is null."""
     return F.coalesce(condition, F.lit(False))
 
 

@@ -1,4 +1,4 @@
-"""The command `audit`, and the flags of the law for those that audit on their way."""
+"""The command `audit`, and its flags for other commands that also audit."""
 
 from __future__ import annotations
 

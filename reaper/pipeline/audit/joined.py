@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 CONSISTENT_S = 0.05
-"""By how much the two bounds may cross before the clocks are called irreconcilable:
-delays are not that regular.
+"""Seconds by which the two bounds may cross before the clocks count as irreconcilable:
+delays vary.
 """
 
 SLACK_NS = 1_000_000_000
@@ -37,17 +37,17 @@ connection not yet accepted.
 """
 
 BRIEF_NS = 60_000_000_000
-"""A connection that lasted no longer tells at both ends of the same skew."""
+"""For a connection that lasted no longer, both ends have the same skew."""
 
 FAR_NS = 1 << 62
 """Beyond every instant."""
 
 NEGLIGIBLE_SKEW_NS = 5_000_000
-"""A skew up to here changes no verdict: the tolerance is wider."""
+"""A skew of at most this changes no verdict: the tolerance is wider."""
 
 KNOT_PAIRS = 16
-"""Pairs of rows that tell the skew of one stretch of time: their median bears some that
-were seen late.
+"""Pairs of rows that give the skew of one stretch of time: enough for a median that
+ignores the few seen late.
 """
 
 BINS = 256
@@ -88,7 +88,7 @@ class Side:
     """One row per connection, with the columns of its run."""
     stalls: Stalls
     apart: list[int]
-    """The runs that have no place on the timeline: their connections find no pair."""
+    """The runs without a place on the timeline. Their connections find no pair."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +99,9 @@ class Joined:
     """One row per connection of the server, judged by both sides, as it was written."""
     skew: Skew
     client_seen: int
-    """Connections of the client that it opened."""
+    """How many connections the client opened."""
     client_only: int
-    """Of them, those that are no connection of the server."""
+    """How many of them are not among the server's."""
 
 
 def read(spark: SparkSession, inputs: Inputs, timeline: Timeline) -> Side:
@@ -204,8 +204,8 @@ class Skew:
     above this (median pair).
     """
     round_trip: float | None = None
-    """How long bytes are under way to the other side and back, in one of ten pairs at
-    most: what both ends of a connection say together, whatever the clocks say. None: no
+    """Seconds for the way to the other side and back; one pair in ten is slower at
+    most. Both ends of a connection say it together, whatever the clocks say. None: no
     evidence.
     """
     spread: float | None = None
@@ -254,7 +254,7 @@ class Drift:
         return max((abs(skew) for knots in self.knots.values() for _, skew in knots), default=0)
 
     def at(self, run: int, c_run: int, t: int) -> int:
-        """The skew of a pair of runs at *t*; 0: nothing is known of it."""
+        """The skew of a pair of runs at *t*; 0 if nothing is known."""
         knots = self.knots.get((run, c_run), [])
         if len(knots) < 2:
             return knots[0][1] if knots else 0
@@ -354,9 +354,9 @@ def pair(server: DataFrame, client: DataFrame) -> DataFrame:
 
 
 def differences(frame: DataFrame) -> dict[str, Column]:
-    """What single pairs say of the skew: it is not below `end`, and not above `begin`;
-    and `at`, the instant of which a pair tells. Where a connection lasted long its
-    beginning tells of another time: it is left out. Null: no evidence.
+    """What single pairs say of the skew: it is not below `end`, and not above `begin`,
+    at the instant `at`. The beginning of a long connection belongs to another time, and
+    is left out. Null: no evidence.
     """
     reaped_and_seen = (F.col("reaps") == 1) & F.col("c_by_server")
     brief = F.coalesce(F.col("ended") - F.col("opened"), F.lit(0)) < BRIEF_NS

@@ -53,7 +53,7 @@ NOT_KEPT = (
     *("stated_least_ms", "stated_most_ms"),
     *("told", "told_idle_ns", "told_timeout_ms", "told_due_ns", "told_sum_ns"),
 )
-"""Columns that a verdict needs, and nobody after it."""
+"""Columns that only the verdict needs."""
 
 
 DAY_NS = 24 * 3600 * 10**9
@@ -74,11 +74,10 @@ class Settings:
     """What the auditor may choose. Nanoseconds."""
 
     grace_ns: int = GRACE_NS
-    """Lateness beyond one tick, and beyond the stalls that were logged, that is not yet
-    held against the reaper.
+    """Lateness that is still excused, beyond one tick and the stalls that were logged.
     """
     flight_ns: int = FLIGHT_NS
-    """Bytes sent within so short a time before a reap may have crossed with it."""
+    """Bytes sent so shortly before a reap may have crossed with it."""
     unmatched: float = UNMATCHED
     """Share of either side's connections that may lack a counterpart in a joined audit,
     before it proves nothing.
@@ -99,7 +98,7 @@ class Audit:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing was violated and everything could be judged."""
+        """Whether the law was kept and everything could be judged."""
         return bool(self.summary["result"] == "pass")
 
 
@@ -159,8 +158,8 @@ def audit(
 def silences(
     spark: SparkSession, side: Side, grace_ns: int, progress: Callable[[str], None]
 ) -> DataFrame:
-    """The second step: *side*'s connections, with what is known of silences beyond
-    their timeout.
+    """The second step: the connections of *side*, with their silences beyond the
+    timeout.
 
     The check of the files has seen how overdue the worst silence of each is, so that a
     journal that kept the law costs nothing here.
@@ -228,7 +227,7 @@ def conclude(
 
 
 def _broken(summary: dict[str, Any]) -> list[str]:
-    """What is proven to be wrong."""
+    """The proven violations, in words."""
     verdicts = summary["verdicts"]
     reasons = [words.violated(name, verdicts[name]) for name in VIOLATIONS if verdicts[name]]
     if rows := summary["clock"]["backward_rows"]:
@@ -237,7 +236,7 @@ def _broken(summary: dict[str, Any]) -> list[str]:
 
 
 def _doubts(summary: dict[str, Any], server: Inputs, client: Inputs | None) -> list[str]:
-    """What was asked for and could not be judged."""
+    """What was asked for and could not be judged, in words."""
     reasons = []
     if quarantined := summary["files"]["quarantined"]:
         reasons.append(words.put_aside(quarantined))
@@ -279,7 +278,7 @@ def _doubts(summary: dict[str, Any], server: Inputs, client: Inputs | None) -> l
 def _unjoined(
     summary: dict[str, Any], server: Inputs, client: Inputs, joined: Joined, allowed: float
 ) -> list[str]:
-    """Why the client's log does not confirm the server's, where it does not."""
+    """Why the client's log does not confirm the server's; empty if it does."""
     if not client.files:
         return [words.CLIENT_UNREAD]
     counts, connections = summary["joined"], summary["connections"]

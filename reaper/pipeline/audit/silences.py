@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 NO_RUN = -1
 
 RARE = ("conn", "code", "t", "idle_ns", "timeout_ms", "due_ns", "idle_sum_ns")
-"""Columns of rows of which there are few: one per final check that spared, and per
-silence beyond its timeout.
+"""Columns of rows that are rare: one per final check that spared, and one per silence
+beyond its timeout.
 """
 
 _STALL = pa.struct([("s_from", pa.int64()), ("s_to", pa.int64())])
@@ -48,7 +48,7 @@ SILENCES = {
     "spared_lateness_ns": None,
     "doubted": 0,
 }
-"""What is known of a connection without such a silence. missed: silences that ought to
+"""The values for a connection without such a silence. missed: silences that ought to
 have been reaped and were not; came_back: those of them that bytes ended; missed_ns,
 missed_t: of the worst, how long it was overdue and when that ended; reaped_late: reaps
 too late; spared_lateness_ns: lateness of a reap that counts from a final check (null:
@@ -75,9 +75,9 @@ def unproven_stalls(spark: SparkSession, inputs: Inputs, stalls: Stalls, runs: D
     """Those of *stalls*, longer than a tick, during which rows of the same run were
     written.
 
-    A loop that stands still writes no row. One that was busy with others may: then the
-    stall is true, and yet it proves nothing. Cost: one pass over the rows, of three
-    columns.
+    A loop that stands still writes no row. A loop that was busy with other connections
+    may: then the stall is real, but proves nothing. Cost: one pass over the rows, of
+    three columns.
     """
     ticks = {run.index: run.tick_ns for run in inputs.runs}
     rows = [
@@ -177,7 +177,7 @@ def with_silences(
     runs: DataFrame,
     grace_ns: int,
 ) -> DataFrame:
-    """*lives* with what `judge_silences` finds of them. Each row once."""
+    """*lives* with the columns of `judge_silences`. Each row once."""
     if rare is None:  # as in a journal that kept the law: no plan for what is not there
         return lives.withColumns(
             {name: F.lit(none).cast("long") for name, none in SILENCES.items()}
@@ -245,7 +245,7 @@ def with_backed(spark: SparkSession, lives: DataFrame, stalls: Stalls, grace_ns:
 
 
 def no_skew(run: int, c_run: int, t: int) -> int:
-    """The skew of two runs that have one clock."""
+    """Return 0, the skew of two runs with one clock."""
     return 0
 
 

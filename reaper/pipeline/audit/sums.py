@@ -35,7 +35,7 @@ def sum_up(
     joined: Joined | None,
     excused_ns: tuple[int, int],
 ) -> dict[str, Any]:
-    """The summary of *connections*: everything but the result and its reasons.
+    """Sum up *connections*: everything but the result and its reasons.
 
     Args:
         connections: As `run.written` returns them: one row per connection of the
@@ -218,9 +218,8 @@ def _lateness(connections: DataFrame, joined: bool) -> dict[str, Any]:
 def _holes(cells: Sequence[Any], server: Inputs) -> int:
     """How many connections left no row although their number was assigned.
 
-    In a run with a hole nothing tells. Of one that does not say with which number it
-    began, or of which the oldest files are gone, the first that was opened in it is the
-    first that is known.
+    A run with a hole does not tell. If a run does not say with which number it began,
+    or its oldest files are gone, it counts from the first connection opened in it.
     """
     holes = 0
     for run in server.runs:

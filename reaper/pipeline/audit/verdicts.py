@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 GRACE_NS, FLIGHT_NS, UNMATCHED = 250_000_000, 50_000_000, 0.01
-"""What an auditor may choose, where he does not: see `run.Settings`."""
+"""The defaults of `run.Settings`."""
 
 VERDICTS = {
     "activity_after_end": "something happened on it after it had ended",

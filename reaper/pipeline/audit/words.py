@@ -132,8 +132,8 @@ def closed_by_neither(pairs: int, all_pairs: int) -> str:
 
 
 def clockless(runs: int) -> str:
-    """So many runs have no place on the shared timeline; "" for none. A clause of other
-    reasons.
+    """So many runs have no place on the shared timeline; empty for none. Other reasons
+    contain this clause.
     """
     return f"; {runs} run(s) have no anchors, so their instants cannot be compared" if runs else ""
 
@@ -165,9 +165,7 @@ def too_few_paired(
 
 
 def where(row: Any, run: Run, machines: Mapping[int, str]) -> str:
-    """Which server, and when: the journal has a hash of the addresses, and no
-    address.
-    """
+    """Which server, and when: the journal has only a hash of the addresses."""
     began = row.opened if row.opened is not None else row.last_t
     at = f", {instant(began + Timeline.UNIX.offset_ns(run))}" if run.anchors else ""
     return f"server {machines.get(run.writer) or 'without a name'}{at}"
@@ -221,8 +219,8 @@ def story(row: Any, joined: bool) -> str:
 
 
 def as_text(summary: dict[str, Any]) -> str:
-    """The audit as a table to read. Whatever a writer named its listeners or files, a
-    line is a line: what does not print is escaped.
+    """The audit as a table to read. In names of listeners and files, what does not
+    print is escaped: a line stays a line.
     """
     total = summary["connections"] + summary["lost_without_a_row"]
     rows = (

@@ -1,7 +1,7 @@
 """The engines that answer: Spark, started here or wherever the user says, and DuckDB in
 this process.
 
-One rule: *what the user has set is never set again*.
+One rule: *a setting that the user has made is never overwritten*.
 """
 
 from __future__ import annotations

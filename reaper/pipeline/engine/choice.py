@@ -1,6 +1,6 @@
 """Which engine a command asks: DuckDB in this process, or Spark.
 
-The rule of this module: *what is chosen is said, and why, in one line*.
+The rule of this module: *one line says which engine was chosen, and why*.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from .spark import NoJava, NoSpark, check_java, open_session
 CHOICES = ("auto", "spark", "embedded")
 
 WORKED_ON = 4
-"""How much memory a byte of a journal may take while it is judged: 50M rows, 0.9 GB of
-files, stay below 4 GiB.
+"""Bytes of memory that a byte of a journal may take while it is judged: 50M rows, 0.9
+GB of files, stay below 4 GiB.
 """
 
 ENVIRONMENT = (
@@ -30,7 +30,7 @@ ENVIRONMENT = (
     "PYSPARK_SUBMIT_ARGS",
     "PYSPARK_GATEWAY_PORT",
 )
-"""Who sets one of these has said where Spark is to run."""
+"""If one of these is set, it says where Spark is to run."""
 
 
 def choose(
@@ -45,7 +45,7 @@ def choose(
 
     Args:
         asked: One of `CHOICES`.
-        only_spark: Why nothing but Spark will do; None: both will.
+        only_spark: Why the question needs Spark; None if both engines will do.
     Raises:
         NoSpark: the embedded engine is asked for what it cannot. The message is one
             line.
@@ -91,8 +91,8 @@ def no_spark() -> str | None:
 
 
 def bytes_of(inputs: Sequence[Place], enough: int) -> int:
-    """The bytes of all files at and below *inputs*. Once there are more than *enough*,
-    it stops looking.
+    """The bytes of all files at and below *inputs*. Stops looking once there are more
+    than *enough*.
     """
     total = 0
     for where in inputs:

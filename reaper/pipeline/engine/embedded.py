@@ -270,7 +270,8 @@ def read_parquet(session: Session, paths: Sequence[Place], schema: pa.Schema) ->
 
 def _of_kinds(events: DataFrame, kinds: Sequence[int]) -> DataFrame:
     """The rows of *events* of *kinds*: by their text, which is looked for as the files
-    are read. Of a list of texts it is not, so the commonest is left out by itself.
+    are read. DuckDB does not do that for a list of texts, so the commonest kind is left
+    out by itself.
     """
     texts = ", ".join(literal(KINDS[code]) for code in kinds)
     rare = "" if ACTIVITY in kinds else f"kind <> {literal(KINDS[ACTIVITY])} AND "
@@ -278,11 +279,11 @@ def _of_kinds(events: DataFrame, kinds: Sequence[int]) -> DataFrame:
 
 
 def grouped(events: DataFrame, key: str, parts: Sequence[Part]) -> DataFrame:
-    """*events* grouped by *key*: what each of *parts* adds up of its rows. Null where
-    there are none.
+    """*events* grouped by *key*: for each of *parts*, the sums over its rows; null
+    where there are none.
 
-    Each part is a query of its own: an aggregate that takes some of the rows costs all
-    of them a look, and of ten rows nine are of one kind.
+    Each part is a query of its own: an aggregate over some of the rows has to look at
+    all of them, and nine rows in ten are of one kind.
     """
     found: DataFrame | None = None
     for part in parts:
@@ -314,8 +315,8 @@ def read_lines(session: Session, paths: Sequence[Place]) -> DataFrame:
     """The lines of the files *paths*, `.gz` or plain, as `value`. They are read once,
     and kept.
 
-    As Spark has it, a line ends with a line feed, a carriage return or both, and a byte
-    order mark at the beginning of a file is none of it.
+    As in Spark, a line ends with a line feed, a carriage return or both, and a byte
+    order mark at the beginning of a file is no part of it.
     """
     schema = pa.schema([pa.field("value", pa.string())])
 

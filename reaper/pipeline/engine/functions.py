@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING, Any
 __all__ = ["F", "Window", "answering", "here", "use"]
 
 ENGINES = {"spark": f"{__package__}.spark", "embedded": f"{__package__}.embedded"}
-"""The modules that do for their engine what PySpark has no word for; both have the same
-functions.
-"""
+"""The modules with what PySpark has no function for; both have the same functions."""
 WORDS = {"spark": "pyspark.sql", "embedded": ENGINES["embedded"]}
 """The modules that have `functions` and `Window`."""
 
@@ -24,7 +22,7 @@ _answering = "spark"
 
 def use(name: str) -> str:
     """Let the engine *name*, one of `ENGINES`, answer in this process from now on.
-    Returns the one that did before.
+    Returns the name of the one before.
     """
     global _answering
     before, _answering = _answering, name

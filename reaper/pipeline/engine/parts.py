@@ -1,6 +1,6 @@
-"""What an engine adds up of a connection's rows, kind by kind.
+"""What an engine adds up over a connection's rows, kind by kind.
 
-How that is cheapest is for each engine to say, see `grouped` of both.
+`grouped` of each engine does it in its cheapest way.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ class Part(NamedTuple):
 
     kinds: tuple[int, ...]
     columns: dict[str, tuple[str, str]]
-    """name -> one aggregate of one expression, and of which of these rows: a condition
-    that no row of another part meets; "": of all.
+    """name -> (one aggregate of one expression, a condition that chooses rows). No row
+    of another part meets the condition; "" chooses all.
     """
     where: str = ""
     """Which rows of these kinds; "": all."""
     unless: tuple[int, ...] = ()
-    """Of a connection that has a row of these kinds nobody asks: an engine may leave
-    the columns null.
+    """If a connection has a row of these kinds, the columns are not used: an engine may
+    leave them null.
     """

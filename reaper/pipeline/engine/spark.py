@@ -1,5 +1,5 @@
-"""One Spark session a command: embedded by default, anywhere the user says; what the
-user has set is never set again.
+"""One Spark session a command: in this process by default, or wherever the user says. A
+setting that the user has made is never overwritten.
 
 Nothing else here or in the rest of the pipeline knows where Spark runs: no RDD, no
 `sparkContext`, no `_jvm`, no Python on executors, so that Spark Connect and any cluster
@@ -41,8 +41,8 @@ LEAST_PARTITIONS = 4
 """Spark's own 200 partitions cost a small log half a minute of empty tasks."""
 
 EMBEDDED_HEAP_MB = 3072
-"""Driver and executor in one; with what a JVM takes beside its heap it stays below 4
-GiB. Spark's own 1 GiB spills.
+"""Driver and executor in one. With what a JVM takes beside its heap, the process stays
+below 4 GiB. Spark's own 1 GiB spills.
 """
 
 PATIENCE_S = 10.0
@@ -90,8 +90,8 @@ _UNSEEN = (
     "FILE_NOT_EXIST",
     "java.io.FileNotFoundException",
 )
-"""How Spark says that the file this program has just seen, or Spark has just written,
-is not there.
+"""How Spark says that a file is missing which this program has just seen, or Spark has
+just written.
 """
 
 
@@ -168,8 +168,8 @@ def open_session(
         name: Shown by Spark.
         master: A Spark master URL, or `sc://...` for Spark Connect; None: whatever the
             environment says, else embedded.
-        connect: Whether Spark Connect will do: not where Spark calls Python back, for
-            it would do so at the server.
+        connect: Whether Spark Connect will do. It will not where Spark calls Python
+            back, for it would do so at the server.
     Raises:
         NoSpark: Spark cannot start here, or does not see the files that this program
             sees.
@@ -220,8 +220,8 @@ def open_session(
 
 
 def _open_already() -> SparkSession | None:
-    """The session that this program has opened by itself; None: it has none, or stopped
-    it.
+    """The session that this program has opened by itself; None if it has none, or has
+    stopped it.
     """
     if "pyspark" not in sys.modules:
         return None
@@ -233,9 +233,7 @@ def _open_already() -> SparkSession | None:
 
 @contextmanager
 def _without_noise() -> Iterator[None]:
-    """Keep `_NOISE` off standard error as long as a Java lives that is started
-    within.
-    """
+    """Keep `_NOISE` of a Java that is started within off standard error."""
     sys.stderr.flush()
     ours = os.dup(2)
     read, write = os.pipe()
@@ -298,11 +296,11 @@ def read_parquet(session: SparkSession, paths: Sequence[Place], schema: pa.Schem
 
 
 def grouped(events: DataFrame, key: str, parts: Sequence[Part]) -> DataFrame:
-    """*events* grouped by *key*: what each of *parts* adds up of its rows. Null where
-    there are none.
+    """*events* grouped by *key*: for each of *parts*, the sums over its rows; null
+    where there are none.
 
-    All parts are one aggregation: to read the rows once more, and to bring two of them
-    together, would cost more.
+    All parts are one aggregation: reading the rows again, and joining the results,
+    would cost more.
     """
     from pyspark.sql.functions import expr
 

@@ -1,8 +1,8 @@
 """PySpark's columns and functions as SQL of DuckDB, as far as the pipeline uses them.
 
 The rule of this module: *the answer is Spark's, or an error*. Where the two differ (the
-type of a sum, the place of nulls, the index of a lambda), what is written here gives
-Spark's; what is missing is an AttributeError and no guess.
+type of a sum, the place of nulls, the index of a lambda), this module gives Spark's
+answer. A function that is missing is an AttributeError, and no guess.
 `tests/pipeline/test_engines.py` asks both.
 """
 
@@ -15,7 +15,9 @@ from itertools import count as counter
 from typing import Any, ClassVar
 
 OVER = "\0"
-"""Stands behind an aggregate, where OVER goes. Gone when the SQL is used."""
+"""Marks the place behind an aggregate where OVER goes. It is removed before the SQL is
+used.
+"""
 
 _TYPES = {"long": "BIGINT", "int": "INTEGER", "string": "VARCHAR", "binary": "BLOB"}
 _TIMES = {
@@ -235,8 +237,8 @@ def lit(value: Any) -> Column:
 
 
 def expr(sql: str) -> Column:
-    """An expression of Spark's SQL, of which a few words are other ones here, and a sum
-    another type.
+    """Translate an expression of Spark's SQL: a few functions have other names here,
+    and a sum has another type.
     """
     translated = re.sub(r"\bdiv\b", "//", re.sub(r"\bat\b", '"at"', sql)).replace(
         "max_by(", "arg_max_null("
@@ -289,8 +291,8 @@ def try_to_timestamp(column: Any, pattern: Column | None = None) -> Column:
 
 
 def xxhash64(*columns: Any) -> Column:
-    """A hash of text. It is another number than Spark's, as good for telling values
-    apart: no answer may hold one.
+    """A hash of text. It is not the number that Spark gives, so no answer may contain
+    one; it tells values apart as well.
     """
     return Column(f"CAST(hash({', '.join(sqls(columns))}) >> 1 AS BIGINT)")
 

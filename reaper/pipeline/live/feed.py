@@ -186,8 +186,8 @@ class Feed:
         return len(chosen)
 
     def mark(self) -> None:
-        """Let everything out: no server writes any more. Rows that come all the same
-        are late.
+        """Let the last windows and sessions out, because no server writes any more.
+        Rows that still come are late.
         """
         ledger = self.ledger
         if ledger.newest is None or ledger.horizon != ledger.newest:
@@ -245,8 +245,8 @@ class Feed:
         return fresh
 
     def _check_ahead(self, found: _Found, newest: int) -> None:
-        """Refuse *found* for now, if its *newest* row (Unix us) would make the rows of
-        all others late.
+        """Refuse *found* for now if its *newest* row (Unix us) would make the rows of
+        all other files late.
         """
         ahead_us = newest - self._now_ns() // 1000 - self._delay_us
         if ahead_us > 0:
@@ -310,8 +310,8 @@ class Feed:
         tables.clear()
 
     def _commit(self, tables: list[pa.Table]) -> None:
-        """Put the step in place: the rest of its rows under a hidden name, then the
-        ledger, then the name that the stream sees.
+        """Put the step in place: write the rest of its rows under a hidden name, then
+        the ledger, then rename it for the stream.
         """
         if any(table.num_rows for table in tables):
             self._write(tables)

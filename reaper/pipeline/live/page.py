@@ -179,7 +179,7 @@ def _charts(
         chart("What happened", "Per window, all servers together.", counted),
         chart(
             "Gone silent",
-            "Connections of which no row came for their timeout, by listener, beside what was "
+            "Connections without a row for their whole timeout, by listener, beside what was "
             "reaped. Known once the delay is over.",
             {"reaped, all listeners": counted["reaped"], **silent},
         ),

@@ -2,7 +2,7 @@
 gone silent.
 
 A row carries the timeout in force, so a connection's session ends, by `session_window`
-with a gap per row, when that has passed and no row of its came: what a reaper far away
+with a gap per row, when that has passed and no row of its came: what each reaper
 decided locally is decided again here, across all servers, on event time. One loop:
 admit files to the feed, let both queries finish, keep the tables, draw the page.
 """
@@ -152,7 +152,7 @@ def _writing() -> Iterator[None]:
 
 @contextmanager
 def _queries(spark: SparkSession, out: Path, settings: Settings) -> Iterator[list[StreamingQuery]]:
-    """Start both queries. They run through: one that was started anew for each step
+    """Start both queries. They run on: a query that was started anew for each step
     would load its whole state each time.
     """
     events = (

@@ -33,7 +33,7 @@ FEED: StructType = from_arrow_schema(_FEED)
 """`feed.FEED`, as Spark says it."""
 
 IN_USE_GAP = "1 minute"
-"""How long a session waits after a row without a timeout: whatever it is, silence is no
+"""How long a session waits after a row without a timeout in force: silence is no
 idleness then.
 """
 

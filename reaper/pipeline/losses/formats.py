@@ -22,13 +22,13 @@ class Losses:
     """
 
     blind: str
-    """What it cannot show."""
+    """What such a log cannot show."""
     example: str
     how: str
     clock: str
     length: str
     upstream: tuple[str, ...]
-    """Fields that tell the server that was asked."""
+    """Fields that identify the server that was asked."""
     lost: tuple[tuple[str, str], ...]
     """(field, pattern): all match where the server closed instead of answering."""
     failed: tuple[tuple[str, str], ...]
@@ -42,15 +42,16 @@ class Losses:
     """How long the last server was asked, s; empty: as long as the request took."""
     request: str = ""
     saved: str = ""
-    """A pattern of lines of requests that were lost once, and answered at another
-    try.
+    """A pattern of lines for requests that were lost once, and answered at another try.
     """
     own: str | None = None
-    """A line of the same file that is no request; None: there are none."""
+    """A pattern of lines that are no requests; None if the format has none."""
     closes: str = ""
-    """A line of its own that tells of a close without an answer."""
+    """A pattern of extra lines, each for a close without an answer."""
     twice: str | None = None
-    """A request of which another line says more; None: there are none."""
+    """A pattern of requests that another line describes better; None if the format has
+    none.
+    """
 
 
 _LAST = r'"(?:[^"]*[, ])?([^", ]+)"'

@@ -33,12 +33,12 @@ ANSWERED, LOST, FAILED = "answered", "lost", "failed"
 
 AT_ONCE_S = 0.5
 """A close and a request that crossed meet within a round trip. A server that closes
-later had begun to work.
+later had begun to work on it.
 """
 
 BAND = 0.1
 BAND_S = 0.5
-"""An idle close comes after the same silence each time, but for so much."""
+"""An idle close comes after the same silence each time, give or take this."""
 
 MARGIN_S = 5.0
 """By how much the server's keep-alive must outlast the proxy's."""
@@ -55,7 +55,7 @@ REQUESTS: pa.Schema = pa.schema(
         ("outcome", pa.string()),
     ]
 )
-"""What `losses` gives. Grain: one row per request that went to a server. Unix ns;
+"""The columns of `losses`. Grain: one row per request that went to a server. Unix ns;
 silence_ns: before it on its connection, null on a new one.
 """
 

@@ -112,8 +112,8 @@ class Request:
 
     @property
     def elsewhere(self) -> list[Remote]:
-        """What is not on this machine, the output last. Only a Spark driver here can
-        reach it.
+        """The places that are not on this machine, the output last. Only a Spark driver
+        in this process can reach them.
         """
         return [where for where in (*self.inputs, self.out) if isinstance(where, Remote)]
 

@@ -1,9 +1,9 @@
 """Servers that ought to be there: a journal that never arrived has no file that could
 be put aside.
 
-One rule: *what is expected is missed by name*. A server with nothing to say leaves a
-row every five minutes all the same, so a long silence of all its files is none of its
-connections'.
+One rule: *an expected server that is missing is named*. An idle server still leaves a
+row every five minutes. So if all its files are silent for long, the server is, and not
+only its connections.
 """
 
 from __future__ import annotations

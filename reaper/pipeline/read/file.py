@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 FUTURE_NS = 24 * 3600 * 10**9
 """How far ahead of this machine's clock a file may lie before it is not believed."""
 PAST_NS = 3650 * 24 * 3600 * 10**9
-"""And how far behind."""
+"""How far behind it a file may lie."""
 
 _TYPES = {"int64": pa.int64(), "int32": pa.int32(), "dictionary": pa.string()}
 
@@ -69,13 +69,13 @@ MOST_UNIX_NS = 1 << 62
 """The year 2116."""
 
 COUNTED = ("t", "conn", "idle_ns", "timeout_ms", "due_ns", "n", "idle_sum_ns", "wall_offset_ns")
-"""Columns of which values, the least and the greatest are counted."""
+"""Columns for which a count, the least and the greatest value are kept."""
 MARKS = ("mark_t", "mark_idle", "mark_lost")
 """Null but in the row of a stall, and (`mark_lost`) in one in which a writer says that
 it lost rows.
 """
 BY = ("kind", "listener", *MARKS)
-"""What the rows of a file are counted by."""
+"""The columns that group the rows of a file."""
 _ASKED = [(name, how) for name in COUNTED for how in ("count", "min", "max")]
 _NANOSECONDS = ("t", "idle_ns", "due_ns", "idle_sum_ns")
 _SILENT = (KINDS[ACTIVITY], KINDS[AVERTED], *ENDS)
@@ -83,9 +83,7 @@ _SILENT = (KINDS[ACTIVITY], KINDS[AVERTED], *ENDS)
 _NEEDED = (("idle_ns", _SILENT), ("n", ENDS), ("idle_sum_ns", ENDS))
 
 CODECS = frozenset({"UNCOMPRESSED", "SNAPPY", "GZIP", "ZSTD", "LZ4"})
-"""What both engines decompress as they come. Spark reads no brotli without a library of
-its own.
-"""
+"""The codecs that both engines have. Spark needs another library for brotli."""
 
 NAMES = ("kind", "listener")
 """Columns of text by which rows are counted. They travel as bytes, because a writer may
@@ -269,8 +267,8 @@ def _anchors(metadata: dict[str, str]) -> list[list[int]]:
 
 
 def believe(facts: Facts, counts: Iterable[Count], now: int) -> None:
-    """Complete *facts*, those of the footer, with what all *counts* of the file say
-    together. *now*: Unix time, ns.
+    """Complete *facts*, which the footer gave, with all *counts* of the file. *now*:
+    Unix time, ns.
 
     Raises:
         Refused: a row cannot be judged, or is impossible, or cannot be read; or the
@@ -448,9 +446,9 @@ def _count(table: pa.Table) -> pa.Table:
 def counts(spark: SparkSession, rows: Mapping[Place, int]) -> dict[Place, list[Count]]:
     """The counts of each file in *rows*, which says how many rows its footer promises.
 
-    What cannot be read is counted as missing: `believe` compares with the footer. A
-    file of which less can be read is looked at a second time: what was a failure of the
-    network is not held against the file.
+    What cannot be read is counted as missing: `believe` compares with the footer. If
+    less of a file can be read, it is read a second time: a failure of the network is
+    not the file's.
     """
     known = {_name(uri(where)): where for where in rows}
     found = _counted(spark, known)
@@ -499,7 +497,7 @@ def _counted(spark: SparkSession, known: Mapping[str, Place]) -> dict[Place, lis
 
 
 def _name(path: str) -> str:
-    """One name for one file, whether its URI has an empty host or none at all."""
+    """The same name for a file, whether its URI has an empty host or none at all."""
     scheme, _, rest = path.partition(":")
     host, slash, below = (
         rest[2:].partition("/") if rest.startswith("//") else ("", "/", rest.lstrip("/"))

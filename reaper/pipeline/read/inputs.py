@@ -51,7 +51,7 @@ class Inputs:
     silent: Missing = field(default_factory=list)
     """Expected servers that are missing, or were silent."""
     passed_over: dict[Place, str] = field(default_factory=dict)
-    """What looks like a file of a journal and was not read: path -> reason."""
+    """Files that look like a journal's and were not read: path -> reason."""
     nothing: list[str] = field(default_factory=list)
     """Directories in which no journal was found, of any time."""
     holes: list[dict[str, Any]] = field(default_factory=list)
@@ -70,9 +70,7 @@ class Inputs:
         return sum(facts.own_rows for facts in self.files)
 
     def lacking(self) -> dict[str, Any]:
-        """What the files lack, for a summary: anything in it makes an answer
-        incomplete.
-        """
+        """What the files lack, for a summary. Any entry makes an answer incomplete."""
         return {
             "quarantined": list(self.quarantined),
             "dropped_rows": self.dropped_rows,
@@ -219,9 +217,7 @@ def _each(
 
 
 def _once(paths: Iterable[tuple[Place, int]]) -> list[tuple[Place, int]]:
-    """*paths* without those that name a file once more: by the same name, or by a link
-    to it.
-    """
+    """*paths* without repetitions: by the same name, or by a link to the same file."""
     known: dict[Place | str, tuple[Place, int]] = {}
     for path, size in paths:
         known.setdefault(path if isinstance(path, Remote) else os.path.realpath(path), (path, size))

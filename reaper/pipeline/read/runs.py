@@ -1,5 +1,5 @@
-"""What files and writers say of themselves, the runs that files make up, and the
-timeline that runs are put on.
+"""What files and writers say about themselves, the runs that files make up, and the
+timeline of all runs.
 
 The rule of this module: *no instants of two writers are compared before a `Timeline`
 was chosen for all of them*. What compares them asks for one.
@@ -25,8 +25,8 @@ TICK_NS = 1_000_000_000
 """The tick of a file that does not state it."""
 
 SPARE_IDS = 1_000_000
-"""By how much the numbers of connections may run ahead of the rows of a whole run:
-numbers whose rows were lost.
+"""How far the numbers of connections may run ahead of the rows of a whole run; numbers
+without a row count as lost.
 """
 
 
@@ -99,7 +99,7 @@ class Facts:
 
     @property
     def of_run(self) -> tuple[int, str, int]:
-        """What the files of one run have in common, and no other file has."""
+        """What all files of one run have in common, and no other file has."""
         return self.writer, self.run, self.first_conn
 
     @property
@@ -162,7 +162,7 @@ class Run:
 
 
 class Timeline(Enum):
-    """What the clocks of several runs have in common. The value says it in words."""
+    """The timeline that several runs share. The value names it in words."""
 
     ONE_CLOCK = "the machine's monotonic clock"
     """All ran within one boot: CLOCK_MONOTONIC, which no step of the wall clock
@@ -173,8 +173,8 @@ class Timeline(Enum):
 
     @classmethod
     def of(cls, runs: Iterable[Run]) -> Timeline:
-        """The best that all of *runs* with anchors share. One without them changes no
-        other run's clock.
+        """The best timeline that all of *runs* with anchors share. A run without
+        anchors changes nothing for the others.
         """
         runs = list(runs)
         related = [run for run in runs if run.anchors]
@@ -200,7 +200,7 @@ class Timeline(Enum):
         return round(median(anchor[shared] - anchor[0] for anchor in run.anchors))
 
     def stalls(self, runs: Iterable[Run]) -> Stalls:
-        """Of each of *runs*, also of those without any."""
+        """The stalls of each of *runs*; empty for a run without any."""
         return {
             run.index: [(a + by, b + by) for a, b in run.stalls]
             for run in runs

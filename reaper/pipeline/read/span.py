@@ -1,9 +1,9 @@
 """The time that is asked about: `--from` and `--to`, and which files it takes to
 answer.
 
-One rule: *no file is left out that may hold a row of that time*. Directories of the
-layout are ruled out by their names, files by their footers; what says nothing of its
-time is read. Files are taken whole, so what they hold before and after comes along.
+One rule: *no file is left out that may hold a row of that time*. Names rule out
+directories of the layout, footers rule out files; a file that does not state its time
+is read. Files are taken whole, with their rows before and after that time.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Span:
         return not self or may_hold(parts, self.since, self.until)
 
     def meets(self, bounds: tuple[int, int] | None) -> bool:
-        """Whether a file whose rows lie between *bounds*, both inclusive, may; None:
-        they are not known.
+        """Whether a file whose rows lie between *bounds*, both inclusive, may hold one.
+        None: unknown.
         """
         if bounds is None:
             return True

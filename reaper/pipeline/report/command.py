@@ -1,5 +1,5 @@
-"""The command `report`: an audit and an advice, and the page of both. Of access logs:
-an advice, the requests that were lost, and their page.
+"""The command `report`: an audit and an advice, and the page of both. For access logs:
+an advice, the requests that were lost, and the page of both.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The report of access logs: what is advised, and which requests a proxy lost to an
-idle close. One HTML file that opens offline.
+"""The report on access logs: the advice, and which requests a proxy lost to an idle
+close. One HTML file that opens offline.
 
-An access log says nothing of single closes, so nothing in it is audited.
+An access log does not show single closes, so nothing in it is audited.
 """
 
 from __future__ import annotations

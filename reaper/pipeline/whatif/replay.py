@@ -36,7 +36,7 @@ BINS = 8192
 """Bins of time within which changes are put in order, each by itself."""
 
 AS_LOGGED = -1
-"""In place of a setting: nothing is replayed."""
+"""Stands for the log as it is: nothing is replayed."""
 
 LOW, HIGH = 0, 1
 """The two ends of what is possible. High: a client that was cut comes back when the log
@@ -45,7 +45,7 @@ never comes back, and leaves as in the log.
 """
 
 TELLING = 20
-"""Reaps from which on their distances tell how activity was logged."""
+"""So many reaps are enough to tell from their distances how activity was logged."""
 
 WORLDS: pa.Schema = pa.schema([("setting", pa.int32()), ("world", pa.int32())])
 
@@ -64,8 +64,8 @@ there.
 
 
 def silences(events: DataFrame, runs: DataFrame) -> DataFrame:
-    """The silences that an idle timeout was watching; deadlines are not among them.
-    `how`: RETURNED, CLOSED or CUT.
+    """The silences that an idle timeout watched, without those of deadlines. `how`:
+    RETURNED, CLOSED or CUT.
     """
     kind = F.col("kind")
     how = (
@@ -260,8 +260,9 @@ def peaks(
 ) -> dict[tuple[int, int], int]:
     """(setting, `LOW` or `HIGH`) -> the most connections open at once, exactly.
 
-    Of `lives`, `judged` and `tails`, under *settings* and `AS_LOGGED`, of which there
-    is one world; *span*: begin and end of the log on the shared timeline, ns.
+    They are counted from `lives`, `judged` and `tails`, under *settings* and
+    `AS_LOGGED`, which has one world. *span*: begin and end of the log on the shared
+    timeline, ns.
     """
     asked = [(AS_LOGGED, LOW), *((setting, world) for setting in settings for world in (LOW, HIGH))]
     worlds = small_frame(found.sparkSession, asked, WORLDS)

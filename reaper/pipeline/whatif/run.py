@@ -211,7 +211,7 @@ def _connections(lives: DataFrame) -> dict[str, Any]:
 
 
 def _notes(log: Log, facts: dict[str, Any], inputs: Inputs) -> list[str]:
-    """Sentences that a reader of this log must know."""
+    """Notes that a reader of the answer needs."""
     notes = notes_of_inputs(inputs)
     if inputs.quarantined:
         notes.append(
@@ -308,8 +308,8 @@ def _figures(log: Log, seen: dict[str, int], low_peak: int, high_peak: int) -> d
 
 
 def _cannot_know(seen: dict[str, int], log: Log) -> str | None:
-    """Why nothing is known under a timeout longer than the log's. None: it is known, of
-    nearly all silences.
+    """Why nothing is known under a timeout longer than the log's. None if nearly all
+    silences are known.
     """
     if seen["censored"] <= CANNOT_KNOW * (seen["censored"] + seen["reaps"]):
         return None

@@ -20,7 +20,7 @@ MS = 1_000_000
 
 @dataclass(slots=True)
 class Setting:
-    """One row of the answer. It keeps what it does not name as the log has it."""
+    """One row of the answer. What it does not name stays as in the log."""
 
     name: str
     timeouts: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class InForce:
 def refusal(
     setting: Setting, in_force: Iterable[InForce], thresholds_ns: Mapping[int, int]
 ) -> str | None:
-    """Why the log cannot tell what *setting* would do; None: it can. *thresholds_ns*:
+    """Why the log cannot tell what *setting* would do; None if it can. *thresholds_ns*:
     of each run, the silence up to which none was written.
     """
     for entry in in_force:
