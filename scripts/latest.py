@@ -33,7 +33,7 @@ PLACE = ROOT / "out" / "latest"
 
 PACKAGES = (
     *("uvicorn", "hypercorn", "gunicorn", "aiohttp", "sanic", "tornado", "twisted", "websockets"),
-    "anyio",
+    *("anyio", "daphne"),
     *("h2", "hpack", "hyperframe", "wsproto", "httptools", "h11", "uvloop", "trio", "zttp"),
 )
 """What is installed in its newest release."""
@@ -63,6 +63,8 @@ def make_environment(place: Path, packages: Sequence[str]) -> Path:
     # What they need is in the environment below, unless they need a newer one.
     install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*install, "--upgrade", "--pre", *packages], check=True)
+    # Also what is not newer than below: its command has to be one of this environment.
+    subprocess.run([*install, "--ignore-installed", "--no-deps", "--pre", *packages], check=True)
     return python
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from importlib.metadata import entry_points
+
 import pytest
 
 from reaper.foreign import Foreign
 from reaper.servers.hypercorn import names as hypercorn
 from scripts import latest
+from tests.run.test_programs import INSIDE
 
 
 def said(package: str) -> list[str]:
@@ -19,6 +22,17 @@ def test_every_package_with_a_tested_range_is_tried_in_its_newest_release() -> N
     rows = [row.split()[1] for row in latest.rows()]
     assert "h2" in rows
     assert set(rows) <= set(latest.PACKAGES)
+
+
+def test_every_program_that_is_tried_is_installed_there_with_its_command() -> None:
+    commands = {program.command.split()[0] for program in INSIDE}
+    packages = {
+        entry.dist.name.lower()
+        for entry in entry_points(group="console_scripts")
+        if entry.dist and entry.name in commands
+    }
+    assert "uvicorn" in packages
+    assert packages <= set(latest.PACKAGES)
 
 
 def test_a_version_within_the_range_is_as_tested() -> None:
