@@ -91,7 +91,8 @@ class Output:
     def close(self, patience: float = PATIENCE) -> int:
         """Wait until every line has been written, at most *patience* seconds.
 
-        Returns: How many lines will never be seen and were not reported in the output
+        Returns:
+            How many lines will never be seen and were not reported in the output
             itself; 0 if their reader has gone.
         """
         with suppress(Full):

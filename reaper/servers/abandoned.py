@@ -376,8 +376,9 @@ class Requests(Streams):
         Returns whether it should: the request has yet to begin, or is not settled and
         no stream.
 
-        Args: stays: Whether *key* names the connection, and a request on it still has
-            to be answered. Each request that begins until `lost` is that client's.
+        Args:
+            stays: Whether *key* names the connection, and a request on it still has to
+                be answered. Each request that begins until `lost` is that client's.
         """
         request = self._underway.get(key)
         if request is None or (stays and request.settled):

@@ -61,9 +61,11 @@ class Speaker(Protocol):
 class Quiet:
     """An event stream whose bytes are followed.
 
-    Attributes: owner: The exchange that it belongs to; None once it is over. kind: The
-        format of its pings. stands: Where in an event its last byte lies. sends: How
-        many messages of the application are being sent, the first one from
+    Attributes:
+        owner: The exchange that it belongs to; None once it is over.
+        kind: The format of its pings.
+        stands: Where in an event its last byte lies.
+        sends: How many messages of the application are being sent, the first one from
             the beginning on; or `PINGING`.
         tick: The tick in which it has last written something.
     """

@@ -63,8 +63,10 @@ class Face:
 class SocketFace(Face):
     """Stands for the transport of asyncio's that a server does not have.
 
-    Args: whose: The server's own object for the connection. It refers to this one,
-        which refers back weakly. socket: The connection's.
+    Args:
+        whose: The server's own object for the connection. It refers to this one, which
+            refers back weakly.
+        socket: The connection's.
     """
 
     def __init__(self, whose: Any, socket: Any) -> None:
@@ -91,8 +93,10 @@ def nothing_known(transport: Any) -> bool:
 def timed_out(owes: Callable[[Any], bool]) -> Callable[[Any, str], bytes]:
     """The `answer` of `Rules`: 408 for a request that does not come in time.
 
-    Args: owes: Whether no part of the answer was sent yet while the request's body is
-        awaited. It does not matter for a head: all requests before it were answered.
+    Args:
+        owes: Whether no part of the answer was sent yet while the request's body is
+            awaited. It does not matter for a head: all requests before it were
+            answered.
     """
 
     def answer(transport: Any, reason: str) -> bytes:

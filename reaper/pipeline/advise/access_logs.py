@@ -309,8 +309,9 @@ class Requests:
 def log_files(paths: Iterable[Place]) -> list[Place]:
     """The files that *paths* name, each once: files, and directories of them.
 
-    Raises: Fault: a directory has no file, or a file is named `.gz` and is none. Files
-        that are not on this machine are not checked here.
+    Raises:
+        Fault: a directory has no file, or a file is named `.gz` and is none. Files that
+            are not on this machine are not checked here.
     """
     found: dict[Place, None] = {}
     for where in paths:

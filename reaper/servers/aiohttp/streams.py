@@ -43,9 +43,10 @@ class Stream:
         response: aiohttp's.
         request: What it answers.
         turn: Tells its handler to end; None: the loop does.
-    Attributes: response: Returns the response; None once it is freed. quiet: Follows
-        its bytes; None: no ping can be written into it. lease: Is due when the stream
-        is too old; None: `stream_age` is off.
+    Attributes:
+        response: Returns the response; None once it is freed.
+        quiet: Follows its bytes; None: no ping can be written into it.
+        lease: Is due when the stream is too old; None: `stream_age` is off.
     """
 
     __slots__ = ("__weakref__", "lease", "quiet", "response", "route", "task", "turn")

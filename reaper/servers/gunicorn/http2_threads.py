@@ -302,7 +302,8 @@ class _Connection(HTTP2ServerConnection):  # type: ignore[misc]
         whether to stop waiting. A socket of TLS must not be shut to wake its thread:
         OpenSSL would answer by an alert, and send nothing more.
 
-        Args: own: gunicorn's own limit of the wait, seconds; None if it has none.
+        Args:
+            own: gunicorn's own limit of the wait, seconds; None if it has none.
         """
         limit = time.monotonic() + own if own else math.inf
         while not is_over():

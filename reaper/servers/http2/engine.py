@@ -31,7 +31,8 @@ NO_ERROR, REFUSED_STREAM, CANCEL, ENHANCE_YOUR_CALM = 0, 7, 8, 11
 class Engine:
     """One connection of HTTP/2, and its streams.
 
-    Args: carrier: What the engine needs of the driver and the settings.
+    Args:
+        carrier: What the engine needs of the driver and the settings.
     Attributes:
         carrier: As given.
         frames: The heads of what its client sends.
@@ -254,7 +255,8 @@ class Engine:
         """Close the connection, whose client was told GOAWAY, when `Leaving` says so.
         The server has to read what the client sends meanwhile.
 
-        Args: until: The instant by which it is closed at the latest, by the driver's
+        Args:
+            until: The instant by which it is closed at the latest, by the driver's
                 clock.
         """
         if self._goodbye is None:

@@ -23,8 +23,9 @@ LOOKS_PER_TICK = 4
 class Leaving:
     """One client that is to close its connection.
 
-    Args: idle: Seconds to wait once it has taken everything. end: The instant at which
-        waiting ends, by the caller's clock.
+    Args:
+        idle: Seconds to wait once it has taken everything.
+        end: The instant at which waiting ends, by the caller's clock.
     """
 
     __slots__ = ("_end", "_idle", "_until")
@@ -40,7 +41,8 @@ class Leaving:
         Look again before they have passed: only looking shows whether something is
         owed.
 
-        Args: owed: Whether the client still has to take some of an answer.
+        Args:
+            owed: Whether the client still has to take some of an answer.
         """
         if owed:
             self._until = math.inf

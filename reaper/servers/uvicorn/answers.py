@@ -55,7 +55,8 @@ def _closes(value: bytes) -> bool:
 class Promises:
     """Has each response but the last name the time for which its connection is kept.
 
-    Attributes: promise: The headers that say so; empty if there are none.
+    Attributes:
+        promise: The headers that say so; empty if there are none.
     """
 
     def __init__(self) -> None:

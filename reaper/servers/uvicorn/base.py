@@ -192,8 +192,9 @@ class Guarded(Reapable):
     def _begin(self, timeout: float | None, reason: str, before: Guarded | None = None) -> None:
         """Watch the connection from now on with *timeout* seconds.
 
-        Args: before: The protocol whose place this one takes. Its silence goes on. The
-            caller then calls its `hand_over`.
+        Args:
+            before: The protocol whose place this one takes. Its silence goes on. The
+                caller then calls its `hand_over`.
         """
         shared = self.shared
         self._over = False
