@@ -1,0 +1,39 @@
+"""Claims about `news/`: what a reader of the changelog is told, and in which form."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent.parent
+FRAGMENTS = sorted(path for path in (ROOT / "news").iterdir() if path.name != "README.md")
+KINDS = {
+    kind["directory"]
+    for kind in tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["towncrier"]["type"]
+}
+MOST = 25
+"""Words of a fragment, without the page in brackets at its end."""
+LINK = re.compile(r"\[[^]]*\]\(([^)#]+)(?:#[^)]*)?\)")
+
+
+def test_a_fragment_is_one_short_sentence_that_links_a_page() -> None:
+    wrong = {path.name: why for path in FRAGMENTS if (why := _wrong_with(path))}
+    assert not wrong
+
+
+def _wrong_with(path: Path) -> str:
+    """What is wrong with the fragment at *path*; empty if nothing is."""
+    text = path.read_text().strip()
+    pages = LINK.findall(text)
+    said = re.sub(r" \(\[[^]]*\]\([^)]*\)\)\.$", ".", text)
+    words = len(re.sub(r"\]\([^)]*\)", "]", said).split())
+    if not re.fullmatch(rf"[a-z0-9]+(-[a-z0-9]+)*\.({'|'.join(KINDS)})\.md", path.name):
+        return "its name is not NAME.KIND.md"
+    if "\n" in text or not text.endswith("."):
+        return "it is not one sentence, in one line"
+    if missing := [page for page in pages if not (ROOT / page).is_file()]:
+        return f"there is no {', '.join(missing)}"
+    if not pages:
+        return "it links no page"
+    return f"it has {words} words" if words > MOST else ""
