@@ -21,10 +21,10 @@ from reaper.run.servers import SERVERS
 from reaper.servers.hypercorn.names import ON_ASYNCIO
 from scripts.programs.trial import APPS
 from scripts.serving import ROOT
+from tests.helpers.http2_clients import Http2
 from tests.helpers.hypercorn_here import CHANGED
 from tests.helpers.program_trials import connect
 from tests.helpers.reaper_run import GET, ends, guarded, run
-from tests.servers.gunicorn.test_http2 import Http2
 
 HYPERCORN = [sys.executable, "-m", "hypercorn", "asgi:app", "-b", "127.0.0.1:{port}"]
 

@@ -24,6 +24,7 @@ import reaper.gunicorn
 from reaper.servers.gunicorn import asgi as gunicorn_asgi
 from reaper.servers.gunicorn import threads as gunicorn_threads
 from tests.helpers import asgi, wsgi
+from tests.helpers.http2_clients import Http2
 from tests.helpers.program_trials import PATIENCE, connect
 from tests.helpers.program_trials import heard as until
 from tests.helpers.servers_here import Worker, worker
@@ -36,67 +37,6 @@ APPLICATIONS: dict[str, Any] = {"ASGIWorker": asgi.application, "ThreadWorker": 
 
 CLEAR = {"http_protocols": "h1,h2", "http2_cleartext": "prior-knowledge"}
 """What has gunicorn speak HTTP/2 in clear text."""
-
-
-class Http2:
-    """A client with prior knowledge, whose settings are exchanged before it asks."""
-
-    def __init__(self, client: socket.socket) -> None:
-        self.client = client
-        self.state = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
-        self.state.initiate_connection()
-        self._flush()
-        self.hears(h2.events.SettingsAcknowledged)
-
-    def _flush(self) -> None:
-        self.client.sendall(self.state.data_to_send())
-
-    def asks(self, path: str, method: str = "GET") -> None:
-        """Ask for *path*; with another method a body is yet to come."""
-        names = {":method": method, ":path": path, ":scheme": "http", ":authority": "h"}
-        stream = self.state.get_next_available_stream_id()
-        self.state.send_headers(stream, list(names.items()), end_stream=method == "GET")
-        self._flush()
-
-    def asks_in_two(self, path: str, pause: float) -> None:
-        """Ask for *path*; *pause* seconds after the first bytes of the header block
-        come the others.
-        """
-        self._flush()
-        time.sleep(0.1)  # the kernel's stamps tell who spoke last
-        names = {":method": "GET", ":path": path, ":scheme": "http", ":authority": "h"}
-        self.state.send_headers(1, list(names.items()), end_stream=True)
-        frame = self.state.data_to_send()
-        self.client.sendall(frame[:12])
-        time.sleep(pause)
-        self.client.sendall(frame[12:])
-
-    def is_answered(self, path: str) -> None:
-        """Ask for *path*, and wait for the whole answer."""
-        self.asks(path)
-        self.hears(h2.events.StreamEnded)
-
-    def opens(self, count: int) -> None:
-        """Open the window, and that of stream 1, by *count* bytes."""
-        for stream in (None, 1):
-            self.state.increment_flow_control_window(count, stream)
-        self._flush()
-
-    def pings(self) -> None:
-        self.state.ping(b"are you?")
-        self._flush()
-
-    def hears(self, *kinds: type) -> list[type]:
-        """Wait until events of one of *kinds* come, and return the kinds of all that
-        came with them; an end of the connection is an error.
-        """
-        while True:
-            data = self.client.recv(65536)
-            assert data, f"closed before {kinds}"
-            events = self.state.receive_data(data)
-            if any(isinstance(event, kinds) for event in events):
-                return [type(event) for event in events]
-            self._flush()
 
 
 @pytest.fixture(params=["ASGIWorker", "ThreadWorker"])

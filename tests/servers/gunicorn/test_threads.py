@@ -21,10 +21,11 @@ from reaper.driver.ends import Books
 from reaper.servers.gunicorn.http2_threads import Judge
 from reaper.servers.gunicorn.threads import Face
 from tests.helpers import wsgi
+from tests.helpers.http2_clients import Http2
 from tests.helpers.program_trials import connect, heard, rest
 from tests.helpers.server_process import wait_until
 from tests.helpers.servers_here import Worker, worker
-from tests.servers.gunicorn.test_http2 import CLEAR, Http2
+from tests.servers.gunicorn.test_http2 import CLEAR
 from tests.servers.uvicorn.test_limits import get
 
 pytestmark = pytest.mark.slow

@@ -4,7 +4,6 @@ that live.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 import ssl
@@ -15,7 +14,6 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
@@ -24,14 +22,22 @@ pytest.importorskip("hypercorn")
 
 from h2.events import StreamEnded
 
-from loadgen.clients import Ended, Speech
-from loadgen.drive.protocols import Paths
 from loadgen.drive.wire import Tls
-from loadgen.http2 import play
 from loadgen.units import parse_target
 from reaper.servers.http2.floods import BURST
 from scripts.serving import Server, free_port, serving
 from tests.helpers.asgi import application
+from tests.helpers.http2_clients import (
+    CALM,
+    ENDS,
+    LATE,
+    LIMIT,
+    MUCH,
+    SETTINGS,
+    SPEECH,
+    Http2,
+    played,
+)
 from tests.helpers.http2_frames import (
     DATA,
     GOES_AWAY,
@@ -47,22 +53,8 @@ from tests.helpers.hypercorn_here import Here, hypercorn_here
 from tests.helpers.neighbours import all_share_a_window, one_takes_nothing
 from tests.helpers.program_trials import PATIENCE, connect, heard, rest
 from tests.helpers.server_process import installed
-from tests.servers.gunicorn.test_http2 import Http2
 
 pytestmark = pytest.mark.slow
-
-LIMIT = 2.0
-"""Seconds: every timeout of the server."""
-LATE = 3.0
-"""Seconds after its timeout by which a client is ended at the latest, on a machine that
-is busy.
-"""
-PHASES = ("FIRST_BYTE", "HEADERS", "BODY", "KEEP_ALIVE", "WRITE", "TUNNEL")
-SETTINGS = {f"TIMEOUTS_{phase}": f"{LIMIT:g}s" for phase in PHASES} | {"TICK": "250ms"}
-SPEECH = Speech("http2", Paths("/", post="/echo", much="/big"))
-MUCH = 10_000_000
-"""Bytes of an answer in three times as many DATA frames as a burst has."""
-STREAM_RESET, GOAWAY, CALM = b"RST_STREAM 8", b"GOAWAY 0", b"GOAWAY 11"
 
 
 def hypercorn(kind: str, log: Path, *flags: str) -> AbstractContextManager[Server]:
@@ -88,37 +80,11 @@ def server(
         yield running
 
 
-def played(kind: str, server: Here, patience: float = LIMIT + LATE) -> Ended:
-    return asyncio.run(play(kind, parse_target(server.target), SPEECH, patience))
-
-
-class Hold(NamedTuple):
-    """What a client that gives nothing does, and how it is ended."""
-
-    kind: str
-    said: bytes
-
-
-HOLDS = [
-    Hold("mute", b""),  # no GOAWAY before a preface has come, where none is agreed by ALPN
-    Hold("no_stream", GOAWAY),
-    Hold("half_headers", GOAWAY),
-    Hold("dripped_headers", GOAWAY),
-    Hold("half_body", STREAM_RESET),
-    Hold("empty_body", STREAM_RESET),
-    Hold("unopened", STREAM_RESET),
-    Hold("unopened_pings", STREAM_RESET),
-    Hold("silent", GOAWAY),
-    Hold("pings", GOAWAY),
-]
-
-
-@pytest.mark.parametrize("hold", HOLDS, ids=lambda hold: hold.kind)
-def test_a_client_that_gives_nothing_is_ended_by_its_timeout(hold: Hold, server: Here) -> None:
-    ended = played(hold.kind, server)
-    assert (ended.how, hold.said in ended.said) == ("closed", True), ended
-    assert ended.borne is not None
-    assert LIMIT <= ended.borne <= LIMIT + LATE
+def test_a_client_that_gives_nothing_is_ended_by_its_timeout(server: Here) -> None:
+    for ended in played(server.target, *ENDS):
+        assert (ended.how, ENDS[ended.kind] in ended.said) == ("closed", True), ended
+        assert ended.borne is not None
+        assert LIMIT <= ended.borne <= LIMIT + LATE, ended
 
 
 def test_keep_alive_counts_from_the_last_answer(server: Here) -> None:
@@ -135,7 +101,7 @@ def test_keep_alive_counts_from_the_last_answer(server: Here) -> None:
 
 @pytest.mark.parametrize("kind", ["rapid_reset", "ping_flood", "settings_flood"])
 def test_a_flood_of_frames_that_move_nothing_ends_its_connection(kind: str, server: Here) -> None:
-    ended = played(kind, server, 20.0)
+    (ended,) = played(server.target, kind, patience=20.0)
     assert ended.how in ("closed", "reset")
     assert ended.said in (b"", CALM)  # a client that goes on sending may be reset before it reads
 
@@ -164,7 +130,8 @@ def test_a_client_that_sends_a_ping_for_each_frame_it_reads_has_all(server: Here
 
 
 def test_a_stream_whose_client_reads_slowly_is_kept(server: Here) -> None:
-    assert played("slow_reader", server, 3 * LIMIT).how == "left"
+    (ended,) = played(server.target, "slow_reader", patience=3 * LIMIT)
+    assert ended.how == "left"
 
 
 def test_who_sends_its_end_of_file_in_a_body_is_let_go(server: Here) -> None:
@@ -200,17 +167,11 @@ def test_over_tls_they_are_ended_likewise_and_nothing_fails(
     kind: str, certificate: tuple[str, str], tmp_path: Path
 ) -> None:
     speech = replace(SPEECH, tls=Tls("localhost", certificate[0]))
-    held = [hold for hold in HOLDS if hold.kind in ("no_stream", "half_body", "unopened_pings")]
-
-    async def all_of(running: Server) -> list[Ended]:
-        target = parse_target(running.target)
-        plays = (play(hold.kind, target, speech, LIMIT + LATE) for hold in held)
-        return await asyncio.gather(*plays)
-
+    held = ("no_stream", "half_body", "unopened_pings")
     flags = ("--certfile", certificate[0], "--keyfile", certificate[1])
     with hypercorn(kind, tmp_path / "log", *flags) as running:
-        ends = asyncio.run(all_of(running))
-        assert [ended.said for ended in ends] == [hold.said for hold in held]
+        ends = played(running.target, *held, speech=speech)
+        assert [ended.said for ended in ends] == [ENDS[kind] for kind in held]
         assert "Traceback" not in running.said()
 
 

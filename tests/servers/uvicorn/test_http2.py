@@ -28,14 +28,22 @@ from h2.connection import H2Connection
 from h2.settings import SettingCodes
 
 import reaper.uvicorn
-from loadgen.clients import Ended, Speech
-from loadgen.drive.protocols import Paths
 from loadgen.drive.wire import Tls
-from loadgen.http2 import play
 from loadgen.units import parse_target
 from reaper.config import ReaperConfig
 from scripts.serving import free_port, serving
 from tests.helpers.asgi import application
+from tests.helpers.http2_clients import (
+    CALM,
+    ENDS,
+    LATE,
+    LIMIT,
+    MUCH,
+    SETTINGS,
+    SPEECH,
+    STREAM_RESET,
+    played,
+)
 from tests.helpers.http2_frames import (
     DATA,
     GOES_AWAY,
@@ -56,34 +64,6 @@ from tests.helpers.servers_here import uvicorn_here
 
 pytestmark = pytest.mark.slow
 
-LIMIT = 2.0
-"""Seconds: every timeout of the server."""
-LATE = 3.0
-"""Seconds after its timeout by which a client is ended at the latest, on a machine that
-is busy.
-"""
-PHASES = ("FIRST_BYTE", "HEADERS", "BODY", "KEEP_ALIVE", "WRITE", "TUNNEL")
-SETTINGS = {f"TIMEOUTS_{phase}": f"{LIMIT:g}s" for phase in PHASES} | {"TICK": "250ms"}
-SPEECH = Speech("http2", Paths("/", post="/echo", much="/big"))
-STREAM_RESET, GOAWAY, CALM = b"RST_STREAM 8", b"GOAWAY 0", b"GOAWAY 11"
-
-MUCH = 10_000_000
-"""Bytes of an answer in three times as many DATA frames as a burst has."""
-
-ENDS = {
-    "mute": b"",  # no GOAWAY before a preface has come
-    "no_stream": GOAWAY,
-    "half_headers": GOAWAY,
-    "dripped_headers": GOAWAY,
-    "half_body": STREAM_RESET,
-    "empty_body": STREAM_RESET,
-    "unopened": STREAM_RESET,
-    "unopened_pings": STREAM_RESET,
-    "silent": GOAWAY,
-    "pings": GOAWAY,
-}
-"""What a client hears at its end that gives nothing, by what it does."""
-
 
 def uvicorn(
     log: Path, settings: dict[str, str], app: Any = application, **given: object
@@ -103,23 +83,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Here]:
         yield running
 
 
-def played(
-    server: Here, *kinds: str, patience: float = LIMIT + LATE, speech: Speech = SPEECH
-) -> list[Ended]:
-    """What became of a client of each of *kinds*, all at the same time."""
-
-    return asyncio.run(_all(server.target, *kinds, patience=patience, speech=speech))
-
-
-async def _all(
-    address: str, *kinds: str, patience: float = LIMIT + LATE, speech: Speech = SPEECH
-) -> list[Ended]:
-    target = parse_target(address)
-    return await asyncio.gather(*(play(kind, target, speech, patience) for kind in kinds))
-
-
 def test_a_client_that_gives_nothing_is_ended_by_its_timeout(server: Here) -> None:
-    for ended in played(server, *ENDS):
+    for ended in played(server.target, *ENDS):
         assert (ended.how, ended.said) == ("closed", ENDS[ended.kind]), ended
         assert ended.borne is not None
         assert LIMIT <= ended.borne <= LIMIT + LATE, ended
@@ -130,13 +95,15 @@ def test_over_tls_they_are_ended_likewise(certificate: tuple[str, str], tmp_path
     speech = replace(SPEECH, tls=Tls("localhost", certificate[0]))
     given = {"ssl_certfile": certificate[0], "ssl_keyfile": certificate[1]}
     with uvicorn(tmp_path / "log", SETTINGS, **given) as running:
-        ends = played(running, *held, speech=speech)
+        ends = played(running.target, *held, speech=speech)
         assert [ended.said for ended in ends] == [ENDS[kind] for kind in held]
         assert "Traceback" not in running.said()
 
 
 def test_a_flood_of_frames_that_move_nothing_ends_its_connection(server: Here) -> None:
-    for ended in played(server, "rapid_reset", "ping_flood", "settings_flood", patience=20.0):
+    for ended in played(
+        server.target, "rapid_reset", "ping_flood", "settings_flood", patience=20.0
+    ):
         assert ended.how in ("closed", "reset")
         assert ended.said in (b"", CALM)  # a client that goes on sending may be reset before
 
@@ -175,12 +142,12 @@ def test_a_body_that_its_application_reads_late_is_taken_whole(tmp_path: Path) -
 
 
 def test_a_stream_whose_body_drips_is_reset_by_the_least_rate(server: Here) -> None:
-    (ended,) = played(server, "dripped_body", patience=5 + LIMIT + LATE)
+    (ended,) = played(server.target, "dripped_body", patience=5 + LIMIT + LATE)
     assert (ended.how, ended.said) == ("closed", STREAM_RESET)
 
 
 def test_a_stream_whose_client_reads_slowly_is_kept(server: Here) -> None:
-    (ended,) = played(server, "slow_reader", patience=3 * LIMIT)
+    (ended,) = played(server.target, "slow_reader", patience=3 * LIMIT)
     assert ended.how == "left"
 
 
@@ -433,7 +400,7 @@ def test_reaper_run_guards_the_http_2_of_an_unchanged_command(tmp_path: Path) ->
     served = f"-m uvicorn --http zttp --http2 --port {port} tests.helpers.asgi:application"
     command = [sys.executable, "-m", "reaper", "run", "--", sys.executable, *served.split()]
     with serving(command, tmp_path / "log", port=port, environment=environment) as running:
-        (ended,) = asyncio.run(_all(running.target, "unopened_pings"))
+        (ended,) = played(running.target, "unopened_pings")
         assert (ended.how, ended.said) == ("closed", STREAM_RESET)
         assert "is guarded from inside" in running.said()
 
