@@ -33,12 +33,11 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "hypercorn": PAGES["hypercorn"],
     "aiohttp": PAGES["aiohttp"],
     "Sanic, tornado, daphne": (*PAGES["sanic"], *PAGES["tornado"], *PAGES["daphne"]),
-    "websockets": PAGES["websockets"],
-    "anyio": PAGES["anyio"],
+    "websockets, anyio": (*PAGES["websockets"], *PAGES["anyio"]),
     "outside": PAGES["outside"],
 }
 """The columns of the table of docs/run.md, and the servers of `EFFECTS` that each
-speaks of.
+describes. Seven at most: with the setting that is as much as a reader takes in.
 """
 
 HTTP_ONLY = "it is a phase of HTTP, and this server is not asked for HTTP's phases"

@@ -12,16 +12,16 @@ LATE = 2.0
 """Seconds that a close may take on a busy machine, beyond limit and tick."""
 SAME = 1.5
 """Seconds by which two measurements of the same thing may differ there."""
-COLUMNS = {
+CLIENTS = {
     "silent": "silent",
     "dripping": "drips a head",
     "idle": "idle after an answer",
     "slow": "5 s answer",
     "pauses": "an answer that pauses",
-    "SIGTERM": "SIGTERM",
-    "SIGINT": "SIGINT",
-    "reload": "reload",
 }
+ENDS = {"SIGTERM": "SIGTERM", "SIGINT": "SIGINT", "reload": "reload"}
+COLUMNS = {**CLIENTS, **ENDS}
+"""What was tried, by its name in the results: with clients, and at an end."""
 Seen = Mapping[str, Any]
 
 
@@ -129,17 +129,25 @@ def cell(name: str, found: Mapping[str, Any]) -> str:
     return f"{word(stock)} → {word(guarded)}"
 
 
-def markdown(results: Mapping[str, Any]) -> str:
-    """The table of all programs that were tried, and a line for each that was not."""
-    tried = {name: found for name, found in results.items() if "stock" in found}
-    lines = [
-        "| program | guarded from | " + " | ".join(COLUMNS.values()) + " |",
-        "|---" * (2 + len(COLUMNS)) + "|",
-    ]
+def _rows(
+    tried: Mapping[str, Any], columns: Mapping[str, str], *, how: bool = False
+) -> Iterator[str]:
+    """The table of *columns*; *how*: with how each program is guarded."""
+    heads = ["program", *(["guarded from"] if how else []), *columns.values()]
+    yield f"| {' | '.join(heads)} |"
+    yield "|---" * len(heads) + "|"
     for name, found in tried.items():
-        cells = [cell(column, found) for column in COLUMNS]
-        first = f"{name} {found['version']}"
-        lines.append(f"| {first} | {found['guarded']['how']} | {' | '.join(cells)} |")
+        first = [f"{name} {found['version']}", *([found["guarded"]["how"]] if how else [])]
+        yield f"| {' | '.join([*first, *(cell(each, found) for each in columns)])} |"
+
+
+def markdown(results: Mapping[str, Any]) -> str:
+    """The two tables of all programs that were tried, and a line for each that was
+    not.
+    """
+    tried = {name: found for name, found in results.items() if "stock" in found}
+    lines = ["With clients:", "", *_rows(tried, CLIENTS, how=True)]
+    lines += ["", "At a stop and a reload:", "", *_rows(tried, ENDS)]
     days = sorted({found["date"][:10] for found in results.values()})
     loads = [found["load"] for found in tried.values()]
     when = " to ".join(dict.fromkeys([days[0], days[-1]]))
