@@ -24,6 +24,8 @@ from reaper.config.pages import PAGES as SETTINGS  # noqa: E402
 project = "reaper"
 author = "the authors of reaper"
 version = release = reaper.__version__
+# A fragment is news since the last release: then the pages say what no release has yet.
+unreleased = any(path.name != "README.md" for path in (ROOT / "news").iterdir())
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 root_doc = "README"
@@ -92,7 +94,7 @@ myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4  # the anchors that a repository's own view gives to headings
 
 html_theme = "furo"
-html_title = "reaper"
+html_title = f"reaper, after {release}" if unreleased else f"reaper {release}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_theme_options = {  # the colours of all pictures and pages, see reaper/html/parts.py
