@@ -163,6 +163,7 @@ def _answered_by(session: Any, rows: int | None = None) -> Iterator[Any]:
     """
     embedded = type(session).__module__.startswith("reaper.")
     before = use("embedded" if embedded else "spark")
+    # Not `conf.get`: for a setting that nobody made it returns Spark's default.
     theirs = {} if embedded else {name: session.conf.getAll.get(name) for name in _SET}
     try:
         if rows is not None and not embedded:

@@ -160,6 +160,7 @@ def lives_of_journal(spark: SparkSession, events: DataFrame, inputs: Inputs) -> 
             filtered("max(t - idle_ns)", f"code = {CONFIG}").alias("last_reported"),
             filtered("max(t)", f"code = {CONFIG} AND idle_ns IS NOT NULL").alias("reported"),
             filtered(
+                # The kind decides between rows of one instant: codes are below 8.
                 "max_by(timeout_ms, t * 8 + code)",
                 f"timeout_ms IS NOT NULL AND code IN ({OPEN}, {ACTIVITY}, {CONFIG})",
             ).alias("timeout_ms"),
@@ -179,6 +180,8 @@ def lives_of_journal(spark: SparkSession, events: DataFrame, inputs: Inputs) -> 
     )
     ends = [
         F.coalesce(
+            # From the beginning of the silence that the candidate, or the log's reaper,
+            # cut.
             F.coalesce(f"cut_{i}", "reaped_after") + F.lit(_ns(c)),
             F.when(F.col("running") > _ns(c), F.col("since") + F.lit(_ns(c))),
             "ended",
@@ -302,6 +305,8 @@ def connections(lives: Lives) -> Traffic:
             ended = bins.get((listener, i), {})
             level = peak = area = 0
             for at in range(last + 1):
+                # Openings of a bin before its ends: a peak within the bin is not
+                # missed.
                 level += opened.get(at, 0)
                 peak = max(peak, level)
                 area += level

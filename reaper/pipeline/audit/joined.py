@@ -347,6 +347,8 @@ def pair(server: DataFrame, client: DataFrame) -> DataFrame:
         .select("conn", "peer", "opened", "ended", "offset_ns")
         .join(client, (F.col("peer") == F.col("peer_key")) & together, "inner")
         .groupBy(F.col("conn").alias("paired_conn"))
+        # The least struct is that of the least distance: it comes first, and the rest
+        # rides along.
         .agg(F.min(F.struct(distance.alias("distance"), *columns)).alias("match"))
         .select("paired_conn", *(f"match.{name}" for name in columns))
     )
@@ -376,6 +378,7 @@ def measure_drift(connections: DataFrame) -> Drift:
     )
     bounds = pairs.agg(F.min("at"), F.max("at")).collect()[0]
     first = bounds[0] or 0
+    # No narrower than a second: drift is slow, and a bin needs pairs.
     width = max(((bounds[1] or 0) - first) // BINS, 1_000_000_000)
     place = F.floor((F.col("at") - first) / width)
     rows = (
@@ -407,6 +410,7 @@ def knots_of(bins: Sequence[Bin]) -> list[Knot]:
         if sum(pairs for _, pairs, *_ in stretches[-1]) >= KNOT_PAIRS:
             stretches.append([])
         stretches[-1].append(each)
+    # A last stretch with too few pairs for a median joins the one before.
     if len(stretches) > 1 and sum(pairs for _, pairs, *_ in stretches[-1]) < KNOT_PAIRS:
         last = stretches.pop()
         stretches[-1] += last
@@ -443,6 +447,7 @@ def measure_spread(skewed: DataFrame) -> float | None:
     row = (
         skewed.where(F.col("c_conn").isNotNull())
         .agg(
+            # Only in the direction that no delay explains: delays spread the other one.
             F.percentile_approx(rest["end"], [0.5, 0.9], 10_000),
             F.percentile_approx(rest["begin"], [0.1, 0.5], 10_000),
         )

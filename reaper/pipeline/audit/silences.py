@@ -116,6 +116,8 @@ def judge_silences(
     t, reaped, averted = F.col("t"), F.col("code") == REAP, F.col("code") == AVERTED
     told = F.col("code") == CONFIG
     changes = told & F.col("idle_sum_ns").isNull()
+    # Rows of one instant: the check that spared, then a change of the timeout, then the
+    # row that ends the silence and has to see both.
     order = F.when(averted, 0).when(told, 1).otherwise(2)
     before = Window.partitionBy("conn").orderBy("t", order)
     before = before.rowsBetween(Window.unboundedPreceding, -1)
@@ -126,6 +128,8 @@ def judge_silences(
     )
     silent = (
         with_run(silent, runs)
+        # `greatest` passes over null: without a check the silence begins at the last
+        # byte.
         .withColumn("since", F.greatest(t - F.col("idle_ns"), "last_check"))
         .withColumn("spared", reaped & (F.col("last_check") > t - F.col("idle_ns")))
         .withColumn(
@@ -145,6 +149,7 @@ def judge_silences(
     )
     silent = silent.withColumn("over", over)
     limit = F.col("tick_ns") + F.lit(grace_ns)
+    # Doubted: excused by all stalls, and not by those that are proven.
     doubted = F.lit(False)
     if unproven:
         proven = {
@@ -276,6 +281,7 @@ def excuse(
     rows = [
         (run, c_run, [{"s_from": since, "s_to": to} for since, to in merged])
         for run in sorted(server)
+        # NO_RUN: a connection without a client is excused by the server's stalls alone.
         for c_run, theirs in sorted({NO_RUN: [], **client}.items())
         if (
             merged := merge(
@@ -293,6 +299,7 @@ def excuse(
 
     def shared(stalls: Column, since: Column) -> Column:
         def add(sum_ns: Column, stall: Column) -> Column:
+            # Where a stall and the silence do not meet, the difference is negative.
             return sum_ns + F.greatest(
                 F.least(F.col("to"), stall["s_to"]) - F.greatest(since, stall["s_from"]), nothing
             )

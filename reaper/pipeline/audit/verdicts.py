@@ -68,6 +68,7 @@ def judge(frame: DataFrame) -> DataFrame:
     ended, opened = F.col("ended"), F.col("opened")
     reaped = F.col("reaps") > 0
     no_end = F.col("ends") == 0
+    # A sum over no row is null; null here is left for a sum that does not fit 64 bits.
     rows_idle = F.when(F.col("activities") == 0, F.lit(0)).otherwise(F.col("activity_idle_ns"))
     timeout = F.col("idle_timeout_ns")
     early = reaped & (
@@ -75,19 +76,25 @@ def judge(frame: DataFrame) -> DataFrame:
         | (ended < F.col("due_ns"))
         | (ended - F.col("last_activity") < timeout)
         | F.col("hasty")
+        # 0: no timeout was in force, so nothing was due.
         | (F.col("end_timeout_ms") == 0)
     )
     outlasted = F.col("outlasted")
     unread = (
         ended - F.col("end_idle_ns") - opened - F.col("end_idle_sum_ns")
     )  # silences that were not written
+    # The end row sums up all silences: more of them in rows means that rows are there
+    # twice.
     doubled = (rows_idle > F.col("end_idle_sum_ns")) | (F.col("activities") > F.col("end_n"))
+    # In `full` mode each silence has a row. In `gaps` mode short ones have none, so
+    # fewer rows than the end row says are right.
     missing = (
         (rows_idle < F.col("end_idle_sum_ns"))
         | (unread < 0)
         | (F.col("full") & ((unread != 0) | (F.col("activities") < F.col("end_n"))))
     )
     undecidable = reaped & F.col("end_timeout_ms").isNull() & F.col("due_ns").isNull()
+    # A writer that has drained has said that none of its connections is left.
     lost = no_end & (outlasted | F.col("run_drained"))
     missed = (
         (F.col("missed") > 0)

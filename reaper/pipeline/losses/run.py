@@ -95,6 +95,7 @@ def parsed(lines: DataFrame, name: str) -> DataFrame:
     twice = line.rlike(known.twice) if known.twice else F.lit(False)
     upstream = F.concat_ws("/", *map(field, known.upstream))
     named = field(known.upstream[0])
+    # "-" (nginx) and "<NOSRV>" (HAProxy): the proxy answered by itself.
     no_server = named.isNull() | named.isin("-", "<NOSRV>")
     at_once = F.coalesce(asked <= round(AT_ONCE_S * 1e9), F.lit(False))
     outcome = (
@@ -140,11 +141,14 @@ def with_silence(requests: DataFrame) -> DataFrame:
     order = Window.partitionBy("upstream").orderBy("t", F.desc("up"), "start_ns", "end_ns")
     sofar = order.rowsBetween(Window.unboundedPreceding, 0)
     placed = taken.unionByName(back).withColumn("depth", F.sum("up").over(sofar))
+    # Brackets: an answer opens one at its depth after itself, and the request that
+    # closes it finds the depth one lower.
     level = F.when(F.col("up") == 1, F.col("depth")).otherwise(F.col("depth") + 1)
     pair = Window.partitionBy("upstream", "level").orderBy("t", F.desc("up"), "start_ns", "end_ns")
     paired = placed.withColumn("level", level).withColumns(
         {"before": F.lag("t").over(pair), "before_up": F.lag("up").over(pair)}
     )
+    # Where no answer put a connection back at this level, the request opened a new one.
     silence = F.when(F.col("before_up") == 1, F.col("t") - F.col("before"))
     return paired.where("up = -1").select(
         "upstream", "start_ns", "end_ns", silence.alias("silence_ns"), "outcome"
@@ -245,6 +249,7 @@ def idle_band(silences: Sequence[float | None]) -> list[float]:
     """
     known = sorted(each for each in silences if each is not None)
     best = (0, 0)
+    # Each value in turn as the least of a band; the band with the most values wins.
     for at, low in enumerate(known):
         to = bisect_right(known, low + max(BAND_S, BAND * low))
         if to - at > best[1] - best[0]:

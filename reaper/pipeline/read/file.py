@@ -327,6 +327,7 @@ def believe(facts: Facts, counts: Iterable[Count], now: int) -> None:
     reports = [count for count in found if count["kind"] == KINDS[CONFIG]]
     facts.changes = bool(facts.averted) or any(count["changes"] for count in found)
     facts.told = any(count["idle_sum_ns_count"] for count in reports)
+    # 0 is no timeout in force, as a missing one is: `not` catches both.
     facts.untimed = any(
         count["timeout_ms_count"] < count["count_all"] or not count["timeout_ms_min"]
         for count in found
@@ -429,6 +430,7 @@ def _count(table: pa.Table) -> pa.Table:
             "mark_lost": pc.if_else(lost, True, None),
         }
     )
+    # One thread: the process counts several files at once already.
     found = counted.group_by([*BY], use_threads=False).aggregate(
         [*_ASKED, ("ended", "max"), ("overdue", "max"), ([], "count_all")]
     )

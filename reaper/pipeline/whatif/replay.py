@@ -127,6 +127,7 @@ def facts_of_runs(found: list[Any], ticks: Mapping[int, int]) -> dict[int, dict[
         opened = [row.opened for row in mine if row.opened is not None] or [
             row.first for row in mine
         ]
+        # The 0.9 quantile of distances that are spread evenly from 0 to an epoch.
         epoch = middle if blurred else high / 0.9
         epochs = max(1, round(ticks[run] / epoch)) if telling.reaps >= TELLING and epoch > 0 else 2
         facts[run] = {
@@ -181,7 +182,11 @@ def judged(rows: DataFrame, plan: DataFrame) -> DataFrame:
     )
     timeout = F.col("timeout_ns")
     least = timeout - F.col("blur_ns")
+    # The length of a silence that the log's reaper cut excludes nothing: it may have
+    # gone on.
     both = both.where((F.col("how") == CUT) | (F.col("idle") > least))
+    # The end of the epoch in which it began. An instant on the grid ends the epoch
+    # before; the origin, which has none, belongs to the first.
     closed = F.expr(
         "origin_ns + greatest(1, (since - origin_ns + epoch_ns - 1) div epoch_ns) * epoch_ns"
     )
