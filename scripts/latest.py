@@ -33,7 +33,7 @@ PLACE = ROOT / "out" / "latest"
 
 PACKAGES = (
     *("uvicorn", "hypercorn", "gunicorn", "aiohttp", "sanic", "tornado", "twisted", "websockets"),
-    *("anyio", "daphne"),
+    "anyio",
     *("h2", "hpack", "hyperframe", "wsproto", "httptools", "h11", "uvloop", "trio", "zttp"),
 )
 """What is installed in its newest release."""
@@ -63,9 +63,22 @@ def make_environment(place: Path, packages: Sequence[str]) -> Path:
     # What they need is in the environment below, unless they need a newer one.
     install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*install, "--upgrade", "--pre", *packages], check=True)
-    # Also what is not newer than below: its command has to be one of this environment.
-    subprocess.run([*install, "--ignore-installed", "--no-deps", "--pre", *packages], check=True)
+    take_commands(Path(sys.executable).parent, python)
     return python
+
+
+def take_commands(below: Path, python: Path) -> None:
+    """Have *python* run the commands in the folder *below* that its own environment
+    lacks: those of packages that had no newer release.
+    """
+    for command in below.iterdir():
+        own = python.parent / command.name
+        if own.exists() or not command.is_file():
+            continue
+        first, _, rest = command.read_bytes().partition(b"\n")
+        if first.startswith(f"#!{below}/python".encode()):
+            own.write_bytes(f"#!{python}\n".encode() + rest)
+            own.chmod(0o755)
 
 
 def run_tests(python: Path, arguments: Sequence[str]) -> int:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from reaper.foreign import Foreign
 from reaper.servers.hypercorn import names as hypercorn
 from scripts import latest
-from tests.run.test_programs import INSIDE
 
 
 def said(package: str) -> list[str]:
@@ -24,15 +25,20 @@ def test_every_package_with_a_tested_range_is_tried_in_its_newest_release() -> N
     assert set(rows) <= set(latest.PACKAGES)
 
 
-def test_every_program_that_is_tried_is_installed_there_with_its_command() -> None:
-    commands = {program.command.split()[0] for program in INSIDE}
-    packages = {
-        entry.dist.name.lower()
-        for entry in entry_points(group="console_scripts")
-        if entry.dist and entry.name in commands
-    }
-    assert "uvicorn" in packages
-    assert packages <= set(latest.PACKAGES)
+def test_a_command_that_has_no_newer_release_is_run_by_the_newer_environment(
+    tmp_path: Path,
+) -> None:
+    python = tmp_path / "latest" / "python"
+    python.parent.mkdir()
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    own = python.parent / "pip"
+    own.write_text("its own")
+    latest.take_commands(Path(sys.executable).parent, python)
+    assert own.read_text() == "its own"
+    assert (python.parent / "uvicorn").read_text().startswith(f"#!{python}\n")
+    done = subprocess.run([python.parent / "uvicorn", "--version"], capture_output=True, text=True)
+    assert done.stdout.startswith("Running uvicorn")
 
 
 def test_a_version_within_the_range_is_as_tested() -> None:
