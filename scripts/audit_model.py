@@ -162,7 +162,8 @@ class Connection:
         """The server is at work: no timeout is in force."""
         self.speak()
         self.log.timeout_ms = 0
-        self.touch(self.now + self.between(0.1, 300))
+        self.last = self.loop.awake(self.now + self.between(0.1, 300))
+        self.log.touch(at(self.last))  # it has answered: of that its client sends nothing
         self.log.timeout_ms = self.timeout * 1000
 
     def park(self) -> None:

@@ -504,10 +504,18 @@ def _due(since: Column) -> Column:
 
     Where another timeout came into force during that silence, it was due no earlier.
     """
+    since = _timed_since(since)
     changed = F.col("changed") + F.col("offset_ns") - F.col("skew_ns")
     last = F.col("ended") - F.col("end_idle_ns")
     due = since + F.col("idle_timeout_ns")
     return F.when(due.isNotNull(), F.greatest(due, F.when(F.col("changed") > last, changed)))
+
+
+def _timed_since(silent: Column) -> Column:
+    """Since when a timeout ran for a connection that was *silent* since then, on the
+    client's clock: not before the server was done with its work.
+    """
+    return F.greatest(silent, F.col("last_untimed") + F.col("offset_ns") - F.col("skew_ns"))
 
 
 def seen(frame: DataFrame) -> DataFrame:
@@ -523,7 +531,7 @@ def seen(frame: DataFrame) -> DataFrame:
     """
     skew = F.col("skew_ns")
     idle_reap = (F.col("reaps") > 0) & F.col("idle_timeout_ns").isNotNull() & F.col("c_by_server")
-    since = F.greatest("c_last", "c_opened")
+    since = _timed_since(F.greatest("c_last", "c_opened"))
     no_end, watched = (
         F.col("ends") == 0,
         (F.col("c_timeout_ms") > 0) & (F.col("last_timeout_ms") > 0),
@@ -544,7 +552,9 @@ def seen(frame: DataFrame) -> DataFrame:
 def judge_pairs(
     judged: DataFrame, *, flight_ns: int, tolerance_ns: int, compared: bool, round_trip_ns: int
 ) -> DataFrame:
-    """*judged* (seen, excused) with the client's evidence in `verdict`, and `crossed`.
+    """*judged* (seen, excused) with the client's evidence in `verdict`, `crossed`, and
+    `unheard`: its client was silent for longer than its timeout when the server's
+    program ended it, so that nobody else says that it was active.
 
     Args:
         judged: One row per server connection, with its own verdict.
@@ -591,9 +601,15 @@ def judge_pairs(
         & left_by_itself
         & (overdue <= limit)
         & (F.col("came_back") == 0)
+        # Of its end alone the client knows better.
+        & (F.col("missed") <= 1)
+        & F.coalesce(F.col("missed_t") == F.col("ended"), F.lit(True))
     )
     fine = F.col("verdict").isin("ok_reaped", "ok_closed", "open_at_end", "late", "missing_touch")
     missed = left_by_itself & (overdue > far)
+    ended_by_program = paired & (F.col("reaps") == 0) & (F.col("ends") > 0) & F.col("c_by_server")
+    # Bytes that a handler reads late, or bytes that never came: the rows do not tell.
+    unheard = F.coalesce(fine & ended_by_program & (overdue > far), F.lit(False))
     verdict = (
         F.when(fine & early, "early")
         .when(fine & F.col("run_holed") & (missed | late), "unknown")
@@ -607,5 +623,6 @@ def judge_pairs(
     return (
         judged.withColumn("seen_lateness_ns", F.when(~crossed, F.col("seen_lateness_ns")))
         .withColumn("crossed", crossed)
+        .withColumn("unheard", unheard)
         .withColumn("verdict", verdict)
     )

@@ -49,7 +49,8 @@ if TYPE_CHECKING:
 NOT_KEPT = (
     *("writer", "first_conn", "last_conn", "run_drained", "from", "to", "over", "leaking"),
     *("gap_threshold_ns", "log_begin_ns", "changed", "unix_ns"),
-    *("untimed_ns", "timeout_unknown_ns", "claimed_least_ms", "claimed_most_ms"),
+    *("last_untimed", "untimed_ns", "timeout_unknown_ns", "claimed_least_ms", "claimed_most_ms"),
+    "unheard",
     *("stated_least_ms", "stated_most_ms"),
     *("told", "told_idle_ns", "told_timeout_ms", "told_due_ns", "told_sum_ns"),
 )
