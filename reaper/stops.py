@@ -121,7 +121,8 @@ class Turn:
 
 
 TURN: ContextVar[Turn | None] = ContextVar("reaper-turn", default=None)
-"""That of the response that is being made; None: it hears of the end with its loop."""
+"""The turn of the response that is being made. None: it hears of the end with its loop.
+"""
 
 
 class _Process(Stopping):

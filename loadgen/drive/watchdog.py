@@ -28,7 +28,7 @@ class Watchdog:
         self.asked_since = 0.0
 
     def look(self, now: float, counters: Sequence[Counters]) -> str | None:
-        """Why the run should end at *now*; None: it should go on."""
+        """Why the run should end at *now*; None if it should go on."""
         foreign = next((each.foreign for each in counters if each.foreign), b"")
         if foreign and (what := recognise(self.protocol, foreign)):
             return f"{self.target} {what}"

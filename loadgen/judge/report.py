@@ -64,7 +64,7 @@ class Judged:
     peak: int
 
     def per_second(self, amount: float) -> float | None:
-        """*amount* by the length of the run; None: it had none."""
+        """*amount* by the length of the run; None if it had no length."""
         return amount / self.elapsed if self.elapsed > 0 else None
 
 

@@ -158,7 +158,7 @@ class Guard(Watched):
     """A connection whose protocol knows nothing of it.
 
     Attributes:
-        transport: Returns it; None: it is freed.
+        transport: Returns it; None once it is freed.
     """
 
     __slots__ = (

@@ -53,8 +53,7 @@ class AsyncioReaper(Reaper):
         options: See `reaper.driver.Options`: tick, wheel_size, journal, listener,
             jitter, reaps_per_second, seed.
     Attributes:
-        pressure: What `reaper.pressure` is judged by; None: it is off, or nothing runs
-            yet.
+        pressure: Judges `reaper.pressure`; None if that is off, or nothing runs yet.
     Raises:
         InvalidArgument: by name and value.
         RuntimeError: *loop* is None and none runs.
@@ -152,9 +151,9 @@ class AsyncioReaper(Reaper):
     def _makes_room(self) -> bool:
         """The second look of `welcomes`.
 
-        Of a server that lets no protocol in, the end of a connection is heard only when
-        its transport is freed. So before anyone is refused, those that have ended are
-        forgotten; once per tick at most, because it looks at every connection.
+        If a server lets no protocol in, the end of a connection is heard only when its
+        transport is freed. So connections that have ended are forgotten before a client
+        is refused; once per tick at most, because this looks at every connection.
         """
         now = self._clock()
         if self.count() >= self.most and now >= self._forgot + self.core.tick:

@@ -65,8 +65,8 @@ def peer_has_shut(transport: Any) -> bool:
 
 
 def tcp_info(transport: Any) -> TcpInfo | None:
-    """What TCP knows of *transport*; None: it is no TCP, it is gone, or the kernel does
-    not say.
+    """What TCP knows of *transport*; None if it is no TCP, it is gone, or the kernel
+    does not say.
     """
     found = socket_of(transport)
     return None if found is None else sockets.tcp_info(found)

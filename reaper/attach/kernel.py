@@ -95,7 +95,7 @@ class Found(NamedTuple):
     """0: the server has not accepted it yet."""
     queued: int
     snapshot: Snapshot | None
-    """None: it was not asked for."""
+    """None if it was not asked for."""
 
 
 Sighted = Callable[[bytes, float, float, int, int], bool]

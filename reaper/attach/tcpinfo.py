@@ -111,7 +111,7 @@ class Snapshot(NamedTuple):
     sent: int = -1
     """Bytes sent, where retransmitted ones are counted again; -1: not known."""
     outgoing: bool | None = False
-    """Whether this side opened the connection; None: it is too busy to tell by this
+    """Whether this side opened the connection; None if it is too busy to tell by this
     look.
     """
     in_vain: float = 0.0

@@ -25,8 +25,8 @@ class Balancer:
             connection silently, and so we must be first.
         source: Where that is said.
         reads: Seconds of silence in the midst of a response after which it gives that
-            up, by default; None: it does not, or bytes do not help, or there is no
-            default.
+            up, by default. None if it never does, if bytes do not help, or if there is
+            no default.
         cuts: What that is called there.
     """
 

@@ -42,7 +42,7 @@ class Connection(NamedTuple):
     inode: int
     """The kernel's number for its socket."""
     incoming: bool | None
-    """Whether a client opened it; None: it is too busy to tell."""
+    """Whether a client opened it; None if it is too busy to tell."""
     loopback: bool
     """Whether the other side is on this machine."""
     half_closed: bool

@@ -153,17 +153,17 @@ class Watched(Reapable):
         "uid": "Its key in the core, a number that is never used again.",
         "reaped": "Whether the reaper ended it: for silence, for a limit, or in a drain.",
         "reason": "Why the reaper ended it (`idle`, `unanswered`, `vanished`, `drain`, ...); "
-        "None: it did not.",
+        "None if it did not.",
         "expiry": "The core's record of the reap: when it was due, and how late it was; "
         "None where it was not due.",
-        "probe": "What is sent when it has been silent for its timeout; None: it is closed then.",
+        "probe": "What is sent when it has been silent for its timeout; None: close it then.",
         "grace": "Seconds that the peer has for its answer to the probe.",
-        "receiving": "Whether nothing but more bytes can wake the handler; None: not known. "
+        "receiving": "Whether nothing but more bytes can wake the handler; None if unknown. "
         "Then it counts as in use from the first sign of life on.",
         "hung_up": "Whether the peer has said that it will send no more, or is gone.",
         "awaited": "Whether an operation waits for it to go idle; see `went_idle`.",
         "unanswered": "What ends it unless the probe is answered, and the epoch of the probe; "
-        "None: it was not probed.",
+        "None if it was not probed.",
         "_born": "",
         "_deadlines": "",
         "_driver": "",

@@ -100,7 +100,7 @@ class LeaseLog:
 
     def _settled(self, lease: Lease) -> ConnectionLog | None:
         """The log of *lease*, brought up to the latest activity, which only the lease
-        knows. None: it has no log, or has ended.
+        knows. None if it has no log, or has ended.
         """
         log: ConnectionLog | None = getattr(lease, "log", None)
         if log is None or log.ended:
@@ -188,8 +188,8 @@ class LeaseLog:
 
 
 def peer_of(socket: Any) -> int | None:
-    """`peer_key` of an accepted socket (trio's or the standard library's). None: it is
-    no TCP socket, or is closed already.
+    """`peer_key` of an accepted socket (trio's or the standard library's). None if it
+    is no TCP socket, or closed already.
     """
     try:
         return None if socket is None else peer_key(socket.getpeername(), socket.getsockname())

@@ -114,7 +114,7 @@ class Place:
 
     @property
     def local(self) -> Path | None:
-        """The directory as a path. None: it is not on this machine."""
+        """The directory as a path; None if it is not on this machine."""
         return Path(self._root) if isinstance(self.files, fs.LocalFileSystem) else None
 
     def size(self, name: str) -> int | None:

@@ -27,8 +27,8 @@ class Reason:
         settings: What decides about it, as `section.key`; empty: the program or nothing
             does.
         answer: The status that an HTTP server answers before it closes the connection;
-            None: it answers nothing, for there is no request to answer, or nobody to
-            read the answer.
+            None if it answers nothing: there is no request to answer, or no client to
+            read it.
         client: What the client did; the page writes it after "The client".
         mend: What to change if the close was wrong.
     """

@@ -37,8 +37,8 @@ class Voice:
     def __init__(self, pidfd: int) -> None:
         self._pidfd = pidfd
         self.place: int | None = None
-        """A descriptor that stands for stderr and reads and writes nothing; None: it is
-        closed.
+        """A descriptor that stands for stderr and reads and writes nothing; None if it
+        is closed.
         """
         with suppress(OSError):
             found = os.open(f"/proc/self/fd/{STDERR}", os.O_PATH | os.O_CLOEXEC)

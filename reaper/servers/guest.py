@@ -206,7 +206,7 @@ class Visit:
             sockets: Its listening sockets.
             column: Which of its `kinds` it is; empty: the first.
             keep_alive: The server's own, in seconds, which holds unless ours is set;
-                None: it has none.
+                None if it has none.
         """
         config = self.host.load()
         limits = self.guest.in_force(config)

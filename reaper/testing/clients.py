@@ -21,7 +21,7 @@ class Client:
     Attributes:
         sends: Pairs of an instant and what is sent then, earliest first. Instants are
             seconds since the client connected.
-        leaves: The instant at which it closes its connection; None: it never does.
+        leaves: The instant at which it closes its connection; None if it never does.
     Raises:
         InvalidArgument: an instant is not finite, or one comes before its predecessor.
     """
@@ -43,7 +43,7 @@ class Closing:
 
     Attributes:
         at: When the server closed its connection, seconds since the client connected.
-            None: it never did; the client left, or time was over.
+            None if it never did: the client left, or time was over.
         heard: All that the server sent.
     """
 

@@ -41,7 +41,7 @@ class PhaseRow:
 class Picture:
     """One look at a server, with all workers together.
 
-    Lengths of time are seconds; None: it is not known from here.
+    Lengths of time are seconds; None if unknown from here.
     """
 
     server: str

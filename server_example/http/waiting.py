@@ -59,8 +59,8 @@ class Kept(Parked):
         head: The bytes of the next request so far. They begin with an empty line only
             if there were too many of them.
         blank: How many bytes of empty lines have come before the next request.
-        age: The lease of its age limit, over or not; None: it has none.
-        connection: The connection while it has a task; None: it is parked.
+        age: The lease of its age limit, over or not; None if it has none.
+        connection: The connection while it has a task; None while it is parked.
     """
 
     __slots__ = ("age", "blank", "connection", "head", "opened", "requests")

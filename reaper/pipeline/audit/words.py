@@ -124,7 +124,7 @@ def reaps_that_say_nothing(reaps: int) -> str:
 
 
 def closed_by_neither(pairs: int, all_pairs: int) -> str:
-    """Of so many pairs each side says that the other closed."""
+    """Say that in so many pairs each side says that the other closed."""
     return (
         f"{pairs} of {all_pairs} pair(s) were closed by neither side: each says that the other "
         "did, so that something between them did, or a journal is not what it claims to be"

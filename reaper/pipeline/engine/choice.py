@@ -80,7 +80,7 @@ def choose(
 
 
 def no_spark() -> str | None:
-    """Why Spark could not start in this process, in one line; None: it could."""
+    """Why Spark could not start in this process, in one line; None if it could."""
     if find_spec("pyspark") is None:
         return "PySpark is not installed (pip install 'idle-reaper[spark]')"
     try:

@@ -92,7 +92,7 @@ def check(
     Args:
         directories: Searched recursively; a file may be named too.
         spark: Its executors count the rows where they lie; this process reads footers
-            alone. None: it counts them.
+            alone. None: this process counts them.
         now_ns: Unix time; None: this machine's.
         span: The time that is asked about: what has no row in it is left out.
         progress: Called with what is being done.

@@ -60,17 +60,17 @@ class Facts:
     writer's least.
     """
     bounds: tuple[int, int] | None = None
-    """Between which instants its rows lie, Unix ns, both inclusive; None: it does not
-    say.
+    """The instants between which its rows lie, Unix ns, both inclusive; None if it does
+    not say.
     """
 
     # What its rows say together, see `file.believe`.
     t_min: int = 0
     t_max: int = 0
     first_opened: int | None = None
-    """The least connection id with an opening in it; None: it has no opening."""
+    """The least connection id with an opening in it; None without any opening."""
     opened_ns: int | None = None
-    """When the first of its connections was opened; None: it has no opening."""
+    """When the first of its connections was opened; None without any opening."""
     last_conn: int = 0
     """The highest connection id in it."""
     listeners: list[str] = field(default_factory=list)
@@ -153,11 +153,11 @@ class Run:
     dropped: int
     """Rows that its writer says it dropped."""
     dropped_earlier: int
-    """Of them, those lost before its first file."""
+    """How many of them were lost before its first file."""
     beside_ns: int = 0
-    """Of a run without anchors, among others that have them: its clock + this puts its
-    last row at the end of theirs. An assumption, for figures over time; no instant of
-    it is compared with another run's.
+    """For a run without anchors among others that have them: its clock + this puts its
+    last row at the end of theirs. This is an assumption, for figures over time; none of
+    its instants is compared with another run's.
     """
 
 

@@ -173,7 +173,7 @@ def stand_around(server: Any, reaper: TrioReaper, link: Link | None) -> None:
     """As `application.stand_around`, in a run of trio.
 
     Args:
-        link: The connection; None: it has TLS.
+        link: The connection; None if it has TLS.
     """
     config = reaper.config
     streams = streams_of(server, config, reaper.driver, TrioStreams, TrioRequests, never=math.inf)

@@ -59,7 +59,7 @@ class Age:
 
 def age_of(connection: Guarded) -> Age | None:
     """Have *connection*, which has just been made, told when it has reached its
-    `max_age`; None: it has none.
+    `max_age`; None if it has none.
     """
     shared = connection.shared
     seconds = shared.lifespan()
