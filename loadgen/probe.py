@@ -423,7 +423,7 @@ def aligned(table: Sequence[Sequence[str]], markdown: bool = False) -> list[str]
 
 
 def checked(findings: Sequence[Finding], tolerance: float) -> list[str]:
-    """Write a line for each question of which something was expected, for CI."""
+    """Write a line for each question that has an expected answer, for CI."""
     return [
         f"not ok {found.name}: {why}"
         if (why := found.broken(tolerance))

@@ -40,7 +40,7 @@ def warn(name: str, *, stacklevel: int = 2) -> None:
     Args:
         name: The full name, as `reaper.policy.TOO_OLD`.
         stacklevel: Which caller the warning points at, as `warnings.warn` counts: 2 is
-            whoever called the function that calls this.
+            the caller of the function that calls this.
     """
     notice = NOTICES[name]
     warnings.warn(

@@ -35,7 +35,7 @@ def one_line(error: BaseException | str) -> str:
 
 
 def printable(text: str) -> str:
-    """*text*, of which a peer chose a part, for a terminal, a log or a page: what does
+    """*text*, which a peer chose in part, for a terminal, a log or a page: what does
     not print is escaped.
 
     So no peer moves the operator's cursor, forges a line of the log, or turns what

@@ -30,7 +30,7 @@ _NEEDS = {
 
 
 def __getattr__(name: str) -> Any:
-    # Each worker is imported by itself: whoever runs one need not have what the others
+    # Each worker is imported by itself: to run one, you need not have what the others
     # need.
     if name not in __all__:
         raise AttributeError(f"reaper.gunicorn has no {name!r}; it has {', '.join(__all__)}")

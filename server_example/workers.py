@@ -14,12 +14,12 @@ them, and its word reaches the workers through a pipe:
 | SIGHUP | read the configuration anew; nothing during a drain | nothing |
 
 **The last to leave turns newcomers away.** A server that stops closes its listening
-sockets, and the kernel resets whoever is between SYN and accept at that moment. So each
-worker first has the kernel drop SYNs (`listening.turn_away`), but only if nobody else
-accepts from the same sockets: otherwise it would turn clients away from a server that
-goes on. Only the supervisor knows which of the two holds. Where the kernel lets root
-alone filter a TCP socket, and the server is not root, a newcomer of that moment is
-reset all the same.
+sockets, and the kernel resets each client that is between SYN and accept at that
+moment. So each worker first has the kernel drop SYNs (`listening.turn_away`), but only
+if nobody else accepts from the same sockets: otherwise it would turn clients away from
+a server that goes on. Only the supervisor knows which of the two holds. Where the
+kernel lets root alone filter a TCP socket, and the server is not root, a newcomer of
+that moment is reset all the same.
 
 That is why a worker does not drain by itself when it gets SIGTERM. It notes the instant
 in memory that it shares with the supervisor (`told`), goes on serving, and waits for

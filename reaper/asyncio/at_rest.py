@@ -104,7 +104,7 @@ def fits(loop: Any) -> bool:
 
 
 class Resting:
-    """The TLS connections of one loop, of which those at rest hold no buffer.
+    """The TLS connections of one loop. Those at rest hold no buffer.
 
     Args:
         trim: Tells the allocator to give back what is free; None: there is no way.

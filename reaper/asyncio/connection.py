@@ -107,7 +107,8 @@ class Connection(Watched):
         streams.
 
         Args:
-            transport: Its transport now. Whoever hears that it is lost calls `lost`.
+            transport: Its transport now. The caller calls `lost` when it hears of the
+                end.
             cut: Called when it is reaped: closes it.
         """
         self.transport = transport

@@ -450,7 +450,7 @@ class Guard(Watched):
             self.leave()
 
     def tell_gone(self, protocol: Any) -> None:
-        """The connection of *protocol* is lost: tell whoever the rules name."""
+        """The connection of *protocol* is lost: call what the rules name."""
         if self._rules.gone is not None:
             self._rules.gone(protocol)
 

@@ -1,9 +1,9 @@
 """What a connection hears that is one too many: `limits.max_connections` are open, or
 descriptors or memory have run out (`reaper.pressure`).
 
-The rule of this module: *whoever is refused is told so, at a bounded cost*. A refused
-connection gets no protocol of the server's. It has `timeouts.linger` seconds to say
-what it wants, and is answered 503; a WebSocket is opened and closed with 1013, "try
+The rule of this module: *a client that is refused is told so, at a bounded cost*. A
+refused connection gets no protocol of the server's. It has `timeouts.linger` seconds to
+say what it wants, and is answered 503; a WebSocket is opened and closed with 1013, "try
 again later", because a browser shows its script no other refusal. Over HTTP/2 the
 answer is GOAWAY, which names no stream: so the client knows that nothing was done, and
 may ask elsewhere or again. At most `REFUSALS` are answered at the same time; further

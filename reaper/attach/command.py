@@ -65,7 +65,7 @@ def add_commands(commands: Any) -> None:
             metavar="CIDR",
             help=f"{what} of this network; repeatable",
         )
-    attach.add_argument("--config", metavar="FILE", help="a reaper.toml, of which [attach] counts")
+    attach.add_argument("--config", metavar="FILE", help="a reaper.toml; its [attach] counts")
     attach.add_argument(
         "--journal", type=Path, metavar="DIR", help="write what happens as journal files there"
     )

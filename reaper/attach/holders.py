@@ -7,9 +7,9 @@ pauses between them, in a thread of its own, and gives up after `MOST_READ`. The
 that closes connections never waits for it: it reads the processes that are known, and
 asks `searching` whether more may become known soon.
 
-Whoever is likely to hold a socket is read first: the processes of the user that made
-it, which the kernel says, and of them those with the fewest descriptors. So strangers
-with many are read last, and a holder is known as soon as it is found.
+Processes that are likely to hold a socket are read first: the processes of the user
+that made it, which the kernel says, and of them those with the fewest descriptors. So
+strangers with many are read last, and a holder is known as soon as it is found.
 
 Only the very first search is made at once, since there is nothing yet that it could
 delay; it stops as soon as every socket has a holder.
@@ -142,8 +142,8 @@ class Holders:
         owners: Collection[int] = (),
         until_each_is_found: bool = False,
     ) -> Iterator[None]:
-        """One search; each step reads at most `SLICE` descriptors. Whoever holds one is
-        known at once, and with the last step nobody else is.
+        """One search; each step reads at most `SLICE` descriptors. A process that holds
+        one is known at once, and with the last step nobody else is.
 
         The processes that are known come first, so that whatever ends the search early,
         they stay.

@@ -278,7 +278,7 @@ class ByListen(Target):
         asked, found = self._host, listener.host
         if self.address.port != listener.address.port:
             return False
-        if asked == found or asked.is_unspecified:  # Whoever asks for any address asks for each.
+        if asked == found or asked.is_unspecified:  # Any address means each of them.
             return True
         # A wildcard serves each address of the machine; one of IPv6 serves those of
         # IPv4, too.

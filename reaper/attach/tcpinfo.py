@@ -11,8 +11,8 @@ the opening side's SYN was acknowledged, and counts as a byte that was never sen
 kernel fills `tcp_info` at one instant, but reads the length of the queue at another,
 and a byte that moved in between looks like that SYN, or hides it. So only a quiet look
 tells: nothing is on its way, or nothing has moved for `QUIET`. Any other look says
-None, "ask again". And whoever closes asks twice: when it finds the connection, and in
-the final check.
+None, "ask again". And before a close it is asked twice: when it finds the connection,
+and in the final check.
 
 The kernel counts bytes as sent before it knows whether they have left the machine. What
 a full queue or a link that is down has turned away is sent once more and counted once

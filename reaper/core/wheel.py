@@ -84,8 +84,8 @@ class Timer(Generic[T]):
     """A timer of one `TimingWheel`: waiting, then either expired (`advance` returned
     it) or cancelled, for good.
 
-    A dead timer stays dead: whoever holds it may call anything on it at any moment.
-    Made by `TimingWheel.schedule`.
+    A dead timer stays dead: you may call anything on it at any moment. Made by
+    `TimingWheel.schedule`.
     """
 
     __slots__ = ("_chunk", "_deadline", "_order", "_pos", "item")
@@ -171,7 +171,7 @@ class TimingWheel(Generic[T]):
     Args:
         tick: Length of a level-1 slot in the caller's unit (ns, ms, ticks, ...), >= 1.
         wheel_size: Slots in each level, >= 2: one number, or one for each level from
-            the finest up, of which the last serves all further levels too. `tick=1,
+            the finest up, and the last serves all further levels too. `tick=1,
             wheel_size=(60, 60, 12)` in seconds is the face of a clock.
         start: The first instant of the clock, >= 0.
     Raises:

@@ -96,7 +96,7 @@ def run(parsed: argparse.Namespace) -> int:
     except ConfigError as error:
         for line in str(error).splitlines():
             print(line, file=sys.stderr)
-    except BrokenPipeError:  # Whoever read it has gone; `reaper.__main__` ends in silence.
+    except BrokenPipeError:  # The reader has gone; `reaper.__main__` ends in silence.
         raise
     except (ReaperError, ImportError, OSError) as error:
         print(f"doctor: {printable(str(error))}", file=sys.stderr)

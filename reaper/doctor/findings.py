@@ -247,7 +247,7 @@ def _takes_nothing(seen: Examination) -> Seen | None:
         if before.queued and now.queued and before.acked == now.acked
         if now.incoming is not False and seen.seconds >= STUCK
     )
-    what = "with data of which the client's kernel acknowledges nothing"
+    what = "with data that the client's kernel does not acknowledge"
     return _lasted(seen, found, what, _attach(seen, "--stalled-write 1m"))
 
 

@@ -35,8 +35,8 @@ over, and did not close them.
            -> silent, it begins to look bad: ask again, every round, until it is heard
               or is gone
 
-Whoever was asked before, and did not speak since, is asked without a look: the kernel
-sends nothing to a peer that it has heard less than half of `vanished` ago.
+A client that was asked before, and did not speak since, is asked without a look: the
+kernel sends nothing to a peer that it has heard less than half of `vanished` ago.
 
 A healthy peer answers its first question, and no two of those are less than half of
 `vanished` apart: it is asked twice at most within it. One that leaves the first
@@ -50,12 +50,12 @@ slowly, so a wake of the loop costs as much as many questions: the steps of a ro
 a power of two, and the instants are counted from the last ones and not from when the
 loop woke, so that one wake asks some and looks at those asked a round ago.
 
-Cost: O(chunks) for an eighth of `vanished`, since a chunk of which each lease is known
-is passed over until that changes; for each connection that is silent and unlimited 8
-bytes in the ring, an entry in a dict, a look and a question in a little more than half
-of `vanished`: two system calls by the owner's socket object (`Reapable.own_socket`).
-Where there is only a descriptor they are four, because CPython asks each socket that it
-makes an object of for its name.
+Cost: O(chunks) for an eighth of `vanished`, since a chunk whose leases are all known is
+passed over until that changes; for each connection that is silent and unlimited 8 bytes
+in the ring, an entry in a dict, a look and a question in a little more than half of
+`vanished`: two system calls by the owner's socket object (`Reapable.own_socket`). Where
+there is only a descriptor they are four, because CPython asks each socket that it makes
+an object of for its name.
 
 TCP_USER_TIMEOUT would be simpler and is wrong: the kernel counts a window that stays
 full against it although the peer answers every probe, and so it ends a client that
@@ -199,8 +199,8 @@ class Vanished:
         self._known: dict[Lease, Any] = {}
         self._ring: deque[list[Lease]] = deque([] for _ in range(ROUNDS))
         self._pardoned: set[Lease] = set()  # since they were last looked at
-        # The chunks of which each lease is known, each with its list and how long that
-        # was: leases are only appended to it, or overwritten by None; whoever else is
+        # The chunks whose leases are all known, each with its list and how long that
+        # was: leases are only appended to it, or overwritten by None; a lease that is
         # to lie in the chunk gets a new list.
         self._whole: dict[Chunk, tuple[list[Any], int]] = {}
 
@@ -585,8 +585,8 @@ def _ask(link: int, after: float, *, ours: bool) -> bool:
                 # So many that the kernel never ends the connection before we do.
                 connected.setsockopt(socket.IPPROTO_TCP, sockets.TCP_KEEPCNT, 127)
                 connected.setsockopt(socket.SOL_SOCKET, SO_KEEPALIVE, 1)
-        # Whoever has been silent for as long is asked as this is set, the same value or
-        # not.
+        # A client that has been silent for as long is asked as this is set, the same
+        # value or not.
         connected.setsockopt(socket.IPPROTO_TCP, sockets.TCP_KEEPIDLE, min(idle, half))
     except OSError:
         return False

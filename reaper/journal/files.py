@@ -87,7 +87,7 @@ class Stream:
 
         Raises:
             FileNotFoundError: its directory was removed, or renamed: there it is
-                recovered by whoever recovers.
+                recovered at the next start.
         """
         with suppress(OSError, pa.ArrowException):
             self._writer.close()

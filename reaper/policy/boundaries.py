@@ -24,9 +24,9 @@ NEW, EARLY, BOUNDARY, DOUBLE, INSIDE, LINE, RETURN, UNSURE = range(8)
 
 `NEW`: nothing was written. `EARLY`: nothing but pings was. `BOUNDARY`: after an event.
 `DOUBLE`: after CR CR, which ends an event, too. `INSIDE`: within a line. `LINE`: after
-the end of a line. `RETURN`: after CR, which ends a line, and of which an LF may be the
-other half. `UNSURE`: after LF CR. That ends an event, but where lines end with CRLF it
-is half of the end.
+the end of a line. `RETURN`: after CR, which ends a line; an LF may be the other half.
+`UNSURE`: after LF CR. That ends an event, but where lines end with CRLF it is half of
+the end.
 """
 
 _AFTER: Final = {

@@ -139,9 +139,9 @@ def _may_speak() -> bool:
     """Whether this process prints for its group: a name in the abstract namespace has
     one owner.
 
-    Anybody on this machine can guess the name and bind it first. So whoever finds it
-    taken asks the kernel who listens there, and is silent for a process of the same
-    user alone.
+    Anybody on this machine can guess the name and bind it first. So a process that
+    finds it taken asks the kernel who listens there, and is silent for a process of the
+    same user alone.
     """
     if _spokesman:
         return True

@@ -72,8 +72,8 @@ def closings(
         idle, tick: As in `reaper.asyncio.start_server`.
         config: As there. Its `timeouts.vanished` has to be 0s, as it is without a
             config: the kernel, which would be asked, knows nothing of virtual time.
-        until: Seconds of virtual time after which whoever is still connected is left
-            alone.
+        until: Seconds of virtual time after which clients that are still connected are
+            left alone.
 
     Returns:
         What became of each client, in their order.

@@ -42,8 +42,8 @@ def closings(
         handler: Takes a stream; receiving counts as activity.
         clients: They all connect at the beginning.
         idle, tick, config: As in `reaper.trio.serve_tcp`.
-        until: Seconds of virtual time after which whoever is still connected is left
-            alone.
+        until: Seconds of virtual time after which clients that are still connected are
+            left alone.
 
     Returns:
         What became of each client, in their order.

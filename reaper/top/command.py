@@ -86,7 +86,7 @@ def run(parsed: argparse.Namespace) -> int:
             _live(console, source, found, parsed.interval)
     except KeyboardInterrupt:
         pass
-    except BrokenPipeError:  # Whoever read it has gone; `reaper.__main__` ends in silence.
+    except BrokenPipeError:  # The reader has gone; `reaper.__main__` ends in silence.
         raise
     except (ReaperError, OSError) as error:
         print(f"top: {printable(str(error))}", file=sys.stderr)

@@ -99,8 +99,7 @@ def _activity(frame: DataFrame) -> DataFrame:
 
 def _last_silence(frame: DataFrame) -> DataFrame:
     """*frame* with its last silence: _timeout_ms, and _final, its length. And what was
-    before that: _summed, silences that rows sum up, and _short, those of which no row
-    is.
+    before that: _summed, silences that rows sum up, and _short, those without a row.
     """
     no_end, by_told = F.col("ends") == 0, F.col("_by_told")
     active = F.when(by_told, F.col("_heard")).otherwise(F.col("_last"))
@@ -155,7 +154,7 @@ def _rules(frame: DataFrame, limit: Column) -> DataFrame:
         )
         .withColumns(
             {
-                # In `gaps` mode a timeout may be in force since, of which no row tells.
+                # In `gaps` mode a timeout that no row reports may be in force since.
                 "_silent": _is(F.col("_timeout_ms") == 0)
                 & ~F.col("_stated")
                 & (full | ~no_end | F.col("_by_told")),
