@@ -176,7 +176,7 @@ class Verdict(NamedTuple):
     can be due.
     """
     peers_turn: bool | None
-    """Whether silence is the peer's affair; None: nothing tells."""
+    """Whether silence is the peer's affair; None if unknown."""
     since: float
     """Since when, at the latest, the peer has been silent."""
 
@@ -189,7 +189,7 @@ class Verdict(NamedTuple):
 
 
 def peers_turn(seen: Snapshot, known: Memory, limits: Limits) -> bool | None:
-    """Whether silence is the peer's affair now; None: nothing tells."""
+    """Whether silence is the peer's affair now; None if unknown."""
     if seen.unread:
         return False
     if limits.even_unanswered or not seen.received:

@@ -145,7 +145,10 @@ def families(watch: Watch, lines_dropped: int = 0) -> Iterator[Family]:
         ("found", "Connections found."),
         ("gone", "Connections that ended without us."),
         ("averted", "Connections spared by the final check."),
-        ("unsure", "Silent connections that may be waiting for an answer: nothing tells."),
+        (
+            "unsure",
+            "Silent connections that may be waiting for an answer: the kernel does not tell.",
+        ),
         ("unreachable", "Due connections that no process we may touch holds."),
     ):
         yield Family(f"reaper_attach_{kind}", "counter", doc, counts.events[kind])

@@ -227,7 +227,7 @@ def log_drain(connections: Iterable[Watched], awake: int = 0) -> None:
     ]
     unknown, in_use = known.count(False), known.count(True) + awake
     if in_use:
-        log.info("drain: waiting for those in use, %d", in_use, extra={"in_use": in_use})
+        log.info("drain: waiting for %d connections in use", in_use, extra={"in_use": in_use})
     if unknown:
         log.warning(
             "drain: waiting until its deadline for %d connections that do not say whether they "

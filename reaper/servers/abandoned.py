@@ -219,7 +219,7 @@ class Abandoned:
             route,
             now - since,
             ran,
-            "what that saves is not known: none was answered yet"
+            "what that saves is unknown: its route has not answered yet"
             if saved is None
             else f"answers took {total / count:.1f} s ({count} of them): about {saved:.1f} s saved",
             extra={"route": route, "ran": ran, "saved": saved},

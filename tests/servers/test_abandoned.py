@@ -169,7 +169,7 @@ def test_the_log_owns_that_it_does_not_know_what_was_saved(
     caplog.set_level("INFO", "reaper")
     abandoned.lost(begun(loop, abandoned))
     loop.run_until(60.0)
-    assert "what that saves is not known" in caplog.text
+    assert "what that saves is unknown" in caplog.text
 
 
 # ---- whether a client that has sent a FIN is gone: real sockets, virtual time

@@ -96,7 +96,7 @@ def hidden(threshold: float, timeout: float) -> str:
     """Silences were not written that may have been too long. Seconds."""
     return (
         f"silences up to {threshold:g} s were not written (gap_threshold), and a timeout is "
-        f"{timeout:g} s: that none outlasted it cannot be seen; write the journal with a threshold "
+        f"{timeout:g} s: a silence that outlasted it may have no row; write the journal with a threshold "
         "below the timeout, or in full mode"
     )
 
@@ -120,7 +120,7 @@ def excused_by_a_busy_loop(silences: int) -> str:
 
 def reaps_that_say_nothing(reaps: int) -> str:
     """So many reaps can be compared with nothing."""
-    return f"{reaps} reap(s) state neither timeout nor due: nothing tells whether they were right"
+    return f"{reaps} reap(s) state neither timeout nor due: whether they were right is unknown"
 
 
 def closed_by_neither(pairs: int, all_pairs: int) -> str:
