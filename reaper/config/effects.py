@@ -82,15 +82,15 @@ HTTP = f"http {INSIDE_HTTP}"
 REFUSING = "gunicorn-asgi gunicorn-gthread hypercorn hypercorn-trio aiohttp sanic"
 
 ON_ASYNCIO = "on asyncio's own loop, not on uvloop"
-REFUSED = "of newcomers that are refused"
-IF_SET = "only if it is set"
-FIRST_BYTES = "from the first bytes on; it sends the headers with them"
-AT_ONCE = "WebSockets and streams; it closes idle connections at once"
-ALSO = "its own limit holds as well"
-GRACE = "2 s less than `--graceful-timeout` at most"
+REFUSED = "only for newcomers that are refused"
+IF_SET = "only if you set it"
+FIRST_BYTES = "from the first bytes on: the server sends the headers with them"
+AT_ONCE = "for WebSockets and streams; the server closes idle connections at once"
+ALSO = "the server's own limit holds as well"
+GRACE = "at most 2 s less than `--graceful-timeout`"
 SEEN_LATE = "a drip is noticed when the limit before it is over"
 BY_STREAM = "gunicorn-asgi gunicorn-gthread hypercorn"
-STREAMS = dict.fromkeys(map(_name, BY_STREAM.split()), "of streams of HTTP/2")
+STREAMS = dict.fromkeys(map(_name, BY_STREAM.split()), "only for streams of HTTP/2")
 
 EFFECTS: Mapping[str, Effect] = {
     "reaper.tick": _row(f"{INSIDE} outside {REFERENCES}"),
@@ -113,8 +113,8 @@ EFFECTS: Mapping[str, Effect] = {
     "reaper.log_level": _row(REFERENCES, outside="the server's own"),
     "timeouts.idle": _row(
         "echo anyio outside",
-        anyio="`tunnel`, unless it is set",
-        outside="an hour, or `tunnel`, unless it is set",
+        anyio="`tunnel` holds unless you set it",
+        outside="an hour, or `tunnel`, holds unless you set it",
     ),
     "timeouts.first_byte": _row(f"{HTTP} outside", anyio="idle", outside=IF_SET),
     "timeouts.handshake": _row(
@@ -129,12 +129,12 @@ EFFECTS: Mapping[str, Effect] = {
     "timeouts.body": _row(HTTP),
     "timeouts.keep_alive": _row(
         HTTP,
-        uvicorn="its own --timeout-keep-alive unless it is set",
-        gunicorn_uvicorn="its own --keep-alive unless it is set",
-        gunicorn_asgi="its own --keep-alive unless it is set",
-        gunicorn_gthread="its own --keep-alive unless it is set",
-        hypercorn="its own keep_alive_timeout unless it is set",
-        hypercorn_trio="its own keep_alive_timeout unless it is set",
+        uvicorn="uvicorn's --timeout-keep-alive holds unless you set it",
+        gunicorn_uvicorn="gunicorn's --keep-alive holds unless you set it",
+        gunicorn_asgi="gunicorn's --keep-alive holds unless you set it",
+        gunicorn_gthread="gunicorn's --keep-alive holds unless you set it",
+        hypercorn="hypercorn's keep_alive_timeout holds unless you set it",
+        hypercorn_trio="hypercorn's keep_alive_timeout holds unless you set it",
         sanic=ALSO,
         tornado=ALSO,
         twisted=ALSO,
@@ -162,7 +162,7 @@ EFFECTS: Mapping[str, Effect] = {
     "timeouts.drain": _row(
         f"{REFERENCES} {ASGI} gunicorn-gthread sanic tornado twisted",
         gunicorn_asgi=GRACE,
-        gunicorn_uvicorn="`--graceful-timeout` at most",
+        gunicorn_uvicorn="at most `--graceful-timeout`",
         hypercorn="unless its graceful_timeout is set",
         hypercorn_trio="unless its graceful_timeout is set",
         aiohttp="unless its shutdown_timeout is set",
@@ -205,11 +205,11 @@ EFFECTS: Mapping[str, Effect] = {
         f"http {UVICORN} {BY_STREAM} websockets outside",
         **STREAMS,
         outside=IF_SET,
-        websockets="of a message",
+        websockets="for a message",
     ),
     "limits.min_in_grace": _row(f"http {UVICORN} {BY_STREAM} websockets outside", **STREAMS),
     "limits.min_out_rate": _row(
-        f"http {UVICORN} {BY_STREAM} websockets", **STREAMS, websockets="of a long message"
+        f"http {UVICORN} {BY_STREAM} websockets", **STREAMS, websockets="for a long message"
     ),
     "limits.min_out_grace": _row(f"http {UVICORN} {BY_STREAM} websockets", **STREAMS),
     "limits.max_requests": _row("http", uvicorn="its own --limit-max-requests, for a process"),
@@ -219,7 +219,7 @@ EFFECTS: Mapping[str, Effect] = {
     "limits.max_connections": _row(
         f"http {UVICORN} {REFUSING}",
         **dict.fromkeys(map(_name, f"{UVICORN} {REFUSING}".split()), IF_SET)
-        | {"gunicorn_gthread": "only if it is set, and below --worker-connections"},
+        | {"gunicorn_gthread": "only if you set it, and below --worker-connections"},
     ),
     "server.host": _row(REFERENCES),
     "server.port": _row(REFERENCES),
