@@ -85,6 +85,7 @@ NAVIGATION = {
         "docs/upgrade",
         "CHANGELOG",
         "CONTRIBUTING",
+        "docs/coverage",
         "CODE_OF_CONDUCT",
         "SECURITY",
     ],

@@ -20,10 +20,11 @@ PAGE = """<!-- Written by `make coverage`; do not edit. -->
 
 # Which branches the quick tests take
 
-`make coverage` runs the tests of `make test-quick` in one process and counts, by room, how many
-lines were run and how many branches were taken. Much of `reaper` is only reached in a server that a
-test starts as a process of its own, under the clock: those tests are slow ones, and count nothing
-here. So a low share says that a room is tested from outside, not that it is untested.
+`make coverage` runs the tests of `make test-quick` in one process. It counts, by room,
+how many lines were run and how many branches were taken. Much of `reaper` is only
+reached in a server that a test starts as a process of its own, under the clock: those
+tests are slow ones, and count nothing here. So a low share says that a room is tested
+from outside, not that it is untested.
 
 | room | lines | run | branches | taken |
 |---|---:|---:|---:|---:|
