@@ -24,8 +24,9 @@ from scripts.provenance import machine
 
 from . import dearer
 from .common import RESULTS, ROOT, Scale
-from .document import PROGRAMS, SLOW, Program, page, read
+from .document import PROGRAMS, SLOW, TLS_MEMORY, Program, page, read, write_tls_memory
 
+PAGE = ROOT / "docs" / "performance.md"
 SCHEMA = "reaper-benchmarks/1"
 
 
@@ -137,7 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     write = commands.add_parser("document", help="write the page from the JSON files")
     write.add_argument("--results", type=Path, default=RESULTS, metavar="DIR")
-    write.add_argument("--out", type=Path, default=ROOT / "docs" / "performance.md", metavar="FILE")
+    write.add_argument("--out", type=Path, default=PAGE, metavar="FILE")
     commands.add_parser("release", help="keep the figures: the next page is compared with them")
     one = commands.add_parser("measure", help="one program in this process; what `run` starts")
     one.add_argument("name", choices=PROGRAMS)
@@ -154,6 +155,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 write.error(f"--results {options.results}: no results there; measure first")
             options.out.parent.mkdir(parents=True, exist_ok=True)
             options.out.write_text(page(options.results))
+            if options.out == PAGE:
+                write_tls_memory(read(options.results), TLS_MEMORY)
             print(f"wrote {options.out}")
             return explained(options.results)
         if options.command == "release":

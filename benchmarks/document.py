@@ -13,8 +13,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from scripts import marked
+
 from . import dearer
-from .common import figure, markdown, short, times
+from .common import ROOT, figure, markdown, short, times
 
 
 class Program(NamedTuple):
@@ -44,6 +46,7 @@ PROGRAMS = {
         Program("guarded", "servers.guarded", "A request in instructions, stock and guarded"),
         Program("servers", "servers.run", "A request, ours and other servers'"),
         Program("idle", "servers.idle", "An idle connection, ours and other servers'"),
+        Program("tls", "servers.tls", "An idle TLS connection on asyncio, stock and guarded"),
         Program("streams", "servers.streams", "A quiet event stream, pinged"),
         Program("vanished", "vanished", "Looking for clients that have vanished"),
         Program("attach", "attach", "Guarding another process"),
@@ -52,6 +55,11 @@ PROGRAMS = {
     )
 }
 """In the order in which they run, and stand on the page."""
+TLS_MEMORY = ROOT / "docs" / "howto" / "tls-memory.md"
+TLS_MARKS = (
+    "<!-- Written by `python -m benchmarks document` from here -->",
+    "<!-- to here -->",
+)
 SLOW = ("pipeline",)
 """Run only where they are named: half an hour, and gigabytes of disk."""
 
@@ -118,6 +126,19 @@ def page(results: Path) -> str:
                 program.load().table(found[name]) + f"\n\n<sub>{measured(found[name])}</sub>\n"
             )
     return "\n".join(parts)
+
+
+def write_tls_memory(found: dict[str, dict[str, Any]], where: Path) -> None:
+    """Put the table of idle TLS connections into the page *where* that is about them
+    alone.
+
+    Raises:
+        SystemExit: the page lacks the marks.
+    """
+    part = found.get("tls")
+    if part is not None:
+        text = f"{PROGRAMS['tls'].load().table(part)}\n\n<sub>{measured(part)}</sub>"
+        marked.write(where, *TLS_MARKS, text)
 
 
 def measured(part: dict[str, Any]) -> str:

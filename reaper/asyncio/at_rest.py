@@ -8,6 +8,11 @@ says so: the first look writes a byte into it that no TLS record begins with, an
 next read writes over it. At the next read the protocol makes itself another buffer, a
 small one.
 
+The pages of a buffer go back to the system before the buffer is freed: they are ours
+until then. So no allocator has to be told of it, which for thousands of connections
+would hold the loop for a tenth of a second. What the large messages themselves have
+left in the heap, the allocator is told to give back now and then.
+
 Nothing waits, and no connection has a timer or a task: the reaper looks at a share of
 them when it wakes. Where one of the `NAMES` is missing, and on another loop than
 asyncio's own, nothing is done.
@@ -18,6 +23,7 @@ from __future__ import annotations
 import asyncio.selector_events
 import asyncio.sslproto
 import ctypes
+import mmap
 import ssl
 import sys
 import time
@@ -47,7 +53,7 @@ RELEASED_PER_WAKE = 64
 """About a millisecond, too: the system takes back the pages of each."""
 
 WORTH_TRIMMING = 16
-"""Buffers released since the allocator was last told: 4 MiB."""
+"""Connections that have come to rest since the allocator was last told."""
 
 TRIM_PAUSE = 10.0
 """Seconds in which the allocator is told once at the most."""
@@ -63,12 +69,19 @@ one of 256 KiB costs 200 us, for the system has to find a page for each 4 KiB of
 fills this one gets the large one back.
 """
 
+WORTH_SPLITTING = 4096
+"""Bytes that a read of a loop may leave in a variable of it."""
+
+LITTLE = 256
+
 UNFILLED = (0, MARK)
 """What the last byte of a buffer is that has not been filled since it was made, or
 looked at.
 """
 
-_SET_BUF_MEM, _CLOSE = 114, 1  # OpenSSL's BIO_C_SET_BUF_MEM and BIO_CLOSE
+# OpenSSL's BIO_C_SET_BUF_MEM, BIO_C_GET_BUF_MEM_PTR and BIO_CLOSE
+_SET_BUF_MEM, _GET_BUF_MEM, _CLOSE = 114, 115, 1
+_DONTNEED = 4  # Linux: the pages are zeros from now on, and taken anew when written
 
 
 def missing() -> list[str]:
@@ -161,16 +174,24 @@ class Resting:
                 self.released += 1
                 if self.released - before >= RELEASED_PER_WAKE:
                     break
-        self._untrimmed += self.released - before
-        if self._trim is not None and self._untrimmed >= WORTH_TRIMMING and now >= self._next_trim:
+        released = self.released - before
+        self._untrimmed += released
+        if (
+            self._trim is not None
+            and self._untrimmed >= WORTH_TRIMMING
+            and released < RELEASED_PER_WAKE  # or others come to rest in the next wake
+            and now >= self._next_trim
+        ):
             self._untrimmed = 0
-            began = time.perf_counter()
+            began = time.thread_time()
             self._trim()
-            spent = time.perf_counter() - began
+            spent = time.thread_time() - began
             self._next_trim = now + max(TRIM_PAUSE, spent / TRIM_SHARE)
 
 
 def _release(protocol: Any) -> None:
+    buffer = protocol._ssl_buffer
+    _give_back(ctypes.addressof(ctypes.c_char.from_buffer(buffer)), len(buffer))
     protocol._ssl_buffer = empty = bytearray()
     protocol._ssl_buffer_view = memoryview(empty)
     protocol.max_size = min(SMALL, type(protocol).max_size)
@@ -178,6 +199,66 @@ def _release(protocol: Any) -> None:
         for bio in (protocol._incoming, protocol._outgoing):
             if not bio.pending:
                 _shrink(bio)
+
+
+def leave_little(reader: asyncio.StreamReader) -> None:
+    """Have a long read of *reader* that takes all that has come leave the last `LITTLE`
+    bytes to the next read, until `take_all`.
+
+    For servers that read in a loop: what was read last lies in a variable of the loop
+    for as long as the client is silent, and may be 64 KiB.
+    """
+    read = reader.read
+
+    async def in_two(n: int = -1) -> bytes:
+        data = await read(n)
+        if WORTH_SPLITTING < len(data) < n and not reader.at_eof():
+            reader.feed_data(data[-LITTLE:])
+            data = data[:-LITTLE]
+        return data
+
+    reader.read = in_two  # type: ignore[method-assign]
+
+
+def take_all(reader: asyncio.StreamReader) -> None:
+    """End what `leave_little` began, if it did. Reader and function hold each other."""
+    vars(reader).pop("read", None)
+
+
+class _BufMem(ctypes.Structure):
+    """OpenSSL's BUF_MEM: it owns *max* bytes at *data*."""
+
+    _fields_ = (
+        ("length", ctypes.c_size_t),
+        ("data", ctypes.c_void_p),
+        ("max", ctypes.c_size_t),
+        ("flags", ctypes.c_ulong),
+    )
+
+
+def _gives_back() -> Callable[[int, int], object]:
+    """A function that is given an address and a length, and makes the whole pages in
+    between zeros that take no memory; one that does nothing where that is no call of
+    the system.
+    """
+    try:
+        advise = ctypes.PyDLL(None).madvise  # it is short: keep the interpreter's lock
+    except (AttributeError, OSError, TypeError):
+        return lambda address, length: None
+    if not sys.platform.startswith("linux"):
+        return lambda address, length: None
+    advise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    page = mmap.PAGESIZE
+
+    def give_back(address: int, length: int) -> None:
+        begin, end = -(-address // page) * page, (address + length) // page * page
+        if end > begin:
+            advise(begin, end - begin, _DONTNEED)
+
+    return give_back
+
+
+_give_back = _gives_back()
 
 
 def _shrinks() -> Callable[[ssl.MemoryBIO], object]:
@@ -200,8 +281,12 @@ def _shrinks() -> Callable[[ssl.MemoryBIO], object]:
     make.argtypes, make.restype = [], pointer
 
     def shrink(bio: ssl.MemoryBIO) -> None:
+        here = pointer.from_address(id(bio) + place)
         if fresh := make():
-            control(pointer.from_address(id(bio) + place), _SET_BUF_MEM, _CLOSE, fresh)
+            old = ctypes.POINTER(_BufMem)()
+            if control(here, _GET_BUF_MEM, 0, ctypes.byref(old)) > 0 and old:
+                _give_back(old.contents.data or 0, old.contents.max)
+            control(here, _SET_BUF_MEM, _CLOSE, fresh)
 
     return shrink
 

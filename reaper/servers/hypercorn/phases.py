@@ -11,6 +11,7 @@ import weakref
 from functools import partial
 from typing import Any
 
+from ...asyncio.at_rest import leave_little, take_all
 from ...asyncio.closing import bound, close
 from ...asyncio.guards import LEAVING
 from ...asyncio.overload import refuse
@@ -46,9 +47,12 @@ def guarded_run(run: Any) -> Any:
             setattr(self, LINK, link_of(transport))
         if self.context not in KNOWN:
             stand_around(self, reaper)
+        if reaper.resting is not None and is_tls(transport):
+            leave_little(self.reader)
         try:
             await run(self)
         finally:
+            take_all(self.reader)
             forget(self)
 
     return serve

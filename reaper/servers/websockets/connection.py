@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import weakref
+from dataclasses import replace
 from typing import Any
 
 from websockets.asyncio.server import ServerConnection
@@ -34,6 +35,9 @@ log: logging.Logger = logging.getLogger("websockets.server")
 _WARNED: weakref.WeakSet[AsyncioReaper] = weakref.WeakSet()
 """The reapers whose settings the log has named, and which of them have no effect here.
 """
+
+LEAST = 4096
+"""Bytes of a frame that are worth not being held while its client is silent."""
 
 LONG = 16384
 """Bytes; whether the client takes a longer message is checked while it does."""
@@ -138,12 +142,19 @@ class GuardedConnection(ServerConnection):
             idle,
             reason="tunnel",
         )
+        reaper.relieve(transport)
+        self._lean = reaper.resting is not None and transports.is_tls(transport)
         super().connection_made(transport)
 
     def process_event(self, event: Any) -> None:
         """A frame has come, or the request that opens the connection."""
         if not isinstance(event, Frame) or event.opcode in MESSAGES:
             self.watch.touch()
+            if self._lean and len(getattr(event, "data", b"")) > LEAST:
+                # The parser refers to the last frame until the next one comes. It is
+                # through with this one, so what goes on is another with its data.
+                event, parsed = replace(event), event
+                parsed.data = b""
         super().process_event(event)
 
     def data_received(self, data: bytes) -> None:
