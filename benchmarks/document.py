@@ -84,7 +84,8 @@ ADVICE = """## Use something else when
 
 - `watched()` wraps every receive in one more `async` call; `serve_tcp` does not.
 - `core.touch(uid)` looks the lease up first: keep the lease and touch that.
-- Opening a connection costs several times what it costs with a heap.
+- Opening a connection costs several times what it costs with a heap. An object, a dict and a list in Python, with no
+  argument checked and no time kept, are [most of that](#a-touch-in-machine-instructions).
 - The map from uids is a dict, and churn makes it grow.
 - A full garbage collection stops the loop: `open_reaper(tame_gc=True)` keeps it out of a server.
 - The example HTTP server is [not fast](#a-request-ours-and-other-servers).

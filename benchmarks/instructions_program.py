@@ -10,6 +10,8 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable
+from heapq import heappush
+from typing import Any
 
 import reaper
 
@@ -34,6 +36,10 @@ class Empty:
     """As wide as a lease."""
 
     __slots__ = ("a", "b", "c", "d")
+    a: Any
+    b: Any
+    c: Any
+    d: Any
 
     def touch(self) -> None:
         pass
@@ -58,6 +64,52 @@ class Beat:
         self.tick()
 
 
+class Floor:
+    """What must be done in Python to keep an object by its key and in order, and to let
+    it go: one object of four slots, a dict and a list. No argument is checked, no time
+    is kept, nothing can come due.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.kept: dict[object, Empty] = {}
+        self.order: list[Empty | None] = []
+        for key in range(count):
+            self.register(key, 30.0, 0.0)
+
+    def register(self, key: object, timeout: float, now: float) -> Empty:
+        one = Empty()
+        one.a, one.b, one.c = key, now, self
+        one.d = len(self.order)
+        self.kept[key] = one
+        self.order.append(one)
+        return one
+
+    def release(self, one: Empty) -> None:
+        self.order[one.d] = None
+        if one.d == len(self.order) - 1:
+            self.order.pop()
+        del self.kept[one.a]
+
+
+class Heap:
+    """What a server does that keeps deadlines in a heap, and leaves the entry of a
+    connection that has ended until it comes up.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.deadlines: dict[object, float] = {}
+        self.heap: list[tuple[float, object]] = []
+        for key in range(count):
+            self.register(key, 30.0, 0.0)
+
+    def register(self, key: object, timeout: float, now: float) -> None:
+        self.deadlines[key] = due = now + timeout
+        heappush(self.heap, (due, key))
+
+    def release(self, key: object) -> None:
+        del self.deadlines[key]
+
+
 def parts() -> dict[str, Callable[[int], None]]:
     """Each part: given n, it does its thing n times. What it needs is a local name, as
     in a loop that a user writes.
@@ -75,6 +127,12 @@ def parts() -> dict[str, Callable[[int], None]]:
         ("core.touch(uid)", "it.touch(5)", few.core),
         ("ring.touch(uid)", "it.touch(5)", ring),
         ("register and release", "it.register('new', 30.0, 1.0).release()", many.core),
+        (
+            "the same, the least in Python",
+            "it.release(it.register('new', 30.0, 1.0))",
+            Floor(LARGE),
+        ),
+        ("the same, a heap", "it.register(n, 30.0, 1.0); it.release(n)", Heap(LARGE)),
         ("idle tick small", "it.tick()", Beat(SMALL, 1e6)),
         ("idle tick large", "it.tick()", Beat(LARGE, 1e6)),
         ("beat", "it.beat()", Beat(BEATING, 1.0)),

@@ -6,7 +6,10 @@ from __future__ import annotations
 
 import asyncio
 import asyncio.sslproto
+import ctypes
 import gc
+import mmap
+import random
 import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Callable
@@ -16,8 +19,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from websockets.asyncio.client import connect
+from websockets.asyncio.server import serve
 
 import reaper.asyncio
+import reaper.websockets
 from reaper.asyncio import at_rest
 from reaper.asyncio.at_rest import ROUND, SMALL, Resting
 from reaper.asyncio.reaper import AsyncioReaper
@@ -102,12 +108,18 @@ class Client:
         return reference()
 
 
-@asynccontextmanager
-async def client_of(way: Callable[..., Any], certificate: tuple[str, str]) -> AsyncIterator[Client]:
+def contexts_of(certificate: tuple[str, str]) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """Of a server, and of a client that trusts it."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(*certificate)
     trust = ssl.create_default_context(cafile=certificate[0])
     trust.check_hostname = False
+    return context, trust
+
+
+@asynccontextmanager
+async def client_of(way: Callable[..., Any], certificate: tuple[str, str]) -> AsyncIterator[Client]:
+    context, trust = contexts_of(certificate)
     # A tick so long that the looks of these tests are the only ones.
     async with reaper.asyncio.open_reaper(idle=600, tick=300.0) as watcher:
         server = await way(watcher, context)
@@ -208,6 +220,66 @@ def resident() -> int:
 
 def test_an_empty_memory_buffer_shrinks_and_goes_on() -> None:
     assert grown() > 100_000_000  # of 213 MB
+
+
+def test_whole_pages_of_a_buffer_are_given_back_while_it_is_still_ours() -> None:
+    buffer = bytearray(b"x") * 1_000_000
+    address = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
+    begin, end = 5_000, 900_000
+    at_rest._give_back(address + begin, end - begin)
+    assert set(buffer[:begin]) == set(buffer[end:]) == {ord("x")}
+    assert buffer.count(0) >= end - begin - 2 * mmap.PAGESIZE
+    at_rest._give_back(address, 10)  # no page is whole
+    assert buffer[:10] == b"x" * 10
+
+
+async def test_a_long_read_leaves_little_in_the_variable_of_a_loop() -> None:
+    reader = asyncio.StreamReader()
+    data = random.Random(1).randbytes(100_000)
+    at_rest.leave_little(reader)
+    reader.feed_data(data[:1000])
+    assert await reader.read(65536) == data[:1000]
+    reader.feed_data(data)
+    found = [await reader.read(65536) for _ in range(3)]
+    assert b"".join(found) == data
+    assert len(found[-1]) == at_rest.LITTLE
+    reader.feed_data(data[:10_000])
+    reader.feed_eof()
+    assert await reader.read(65536) == data[:10_000]
+    assert reader.at_eof()
+    at_rest.take_all(reader)
+    assert "read" not in vars(reader)
+
+
+async def test_a_connection_of_websockets_at_rest_holds_neither_buffer_nor_message(
+    certificate: tuple[str, str],
+) -> None:
+    theirs: list[Any] = []
+
+    async def back(connection: Any) -> None:
+        theirs.append(connection)
+        while True:
+            await connection.send(await connection.recv())
+
+    context, trust = contexts_of(certificate)
+    message = random.Random(1).randbytes(100_000)
+    async with reaper.asyncio.open_reaper(idle=600, tick=300.0) as watcher:
+        guarded = reaper.websockets.connection(reaper=watcher)
+        async with serve(back, "127.0.0.1", 0, ssl=context, create_connection=guarded) as server:
+            [where] = server.sockets
+            target = f"wss://127.0.0.1:{where.getsockname()[1]}"
+            async with connect(target, ssl=trust) as client:
+                await client.send(message)
+                assert await client.recv() == message
+                [connection] = theirs
+                parser = connection.protocol.parser.gi_yieldfrom  # behind that of the handshake
+                assert parser.gi_frame.f_locals["frame"].data == b""
+                assert watcher.resting is not None
+                watcher.resting.look(ROUND)
+                watcher.resting.look(2 * ROUND)
+                assert watcher.resting.released == 1
+                await client.send(message)
+                assert await client.recv() == message
 
 
 def test_a_connection_that_has_ended_is_forgotten() -> None:

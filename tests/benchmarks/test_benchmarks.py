@@ -23,7 +23,7 @@ from benchmarks.document import PROGRAMS, measured, page
 from benchmarks.peers import jvm
 from benchmarks.peers import python as peers
 from benchmarks.pipeline import run as pipeline
-from benchmarks.servers import guarded, idle, process
+from benchmarks.servers import guarded, idle, process, tls
 from benchmarks.servers import run as servers
 from reaper.pipeline.read.inputs import check
 
@@ -113,6 +113,13 @@ def test_seconds_and_processor_time_of_the_pipeline_are_compared_apart() -> None
     )
     assert lines[2].endswith("| 3.50x (3.00-4.00) | 9.00x (9.00-9.00) | 2.50x (2.00-3.00) | - |")
     assert lines[3] == "| 20k, Spark's floor | 1 | - | - | - | - | - | - |"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["uvicorn", "websockets", "`start_server`"])
+@pytest.mark.parametrize("kind", ["stock", "guarded"])
+def test_idle_clients_of_tls_are_kept_and_answered_again(name: str, kind: str) -> None:
+    assert isinstance(tls.measured(tls.PAIRS[name], kind, 20_000, 4, 0.1), float)
 
 
 # ---- the harness
