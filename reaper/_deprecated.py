@@ -76,5 +76,5 @@ def markdown() -> str:
         for name, notice in NOTICES.items()
     ]
     return "\n".join(
-        ["| name | warns since | goes in | write instead |", "|---|---|---|---|", *rows, ""]
+        ["| name | warns since | removed in | write instead |", "|---|---|---|---|", *rows, ""]
     )
