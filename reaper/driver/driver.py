@@ -406,7 +406,9 @@ class Driver:
         return self.at(self.now() + seconds, call)
 
     def at(self, instant: float, call: Callable[[], object]) -> Call:
-        """`after`, at an *instant* of `now`; as soon as may be if it is past."""
+        """As `after`, but at *instant*, a time as `now` gives it, rounded up to the
+        millisecond. If that is past: at the next opportunity.
+        """
         made = Call(call)
         due = ms_to_seconds(seconds_to_ms_deadline(instant))  # so that many fall due together
         heappush(self._calls, (due, self.next_number(), made))

@@ -31,8 +31,9 @@ class Books:
 
     Attributes:
         journal: Where the life of every connection is written, as *listener*'s; None:
-            nowhere. reasons, lateness, lateness_lower, lateness_upper, late, abandoned:
-            As in `LoopStatistics`.
+            nowhere.
+        reasons, lateness, lateness_lower, lateness_upper, late, abandoned: As in
+            `LoopStatistics`.
         log: Where a line per close goes, at INFO.
         names: The peers' addresses of leases that are being closed, for that line.
         seen: By lease, the limit that was exceeded and the silence that the kernel saw,

@@ -1,5 +1,6 @@
-"""Servers that give asyncio a protocol factory and let nobody change it:
-`create_server` of every loop is wrapped, which recognises the factory and guards it.
+"""Servers that give asyncio a protocol factory and let nobody change it.
+`create_server` of every loop is wrapped; the wrapper recognises such a factory and
+guards it.
 """
 
 from __future__ import annotations

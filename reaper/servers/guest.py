@@ -223,11 +223,11 @@ class Visit:
 
 
 def around(kind: Any, name: str) -> Callable[[Callable[[Any], Any]], None]:
-    """Replace the method *name* of the class *kind* by what the decorated function
-    returns.
+    """Replace *name*, a function or method of *kind* (a class or a module), by what the
+    decorated function returns.
 
-    That function is called once, with the original method. So a call costs no frame
-    that only passes it on. For a coroutine function it returns one.
+    That function is called once, with the original. So a call costs no frame that only
+    passes it on. If the original is a coroutine function, the replacement must be one.
     """
 
     def decorate(instead_of: Callable[[Any], Any]) -> None:

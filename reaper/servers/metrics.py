@@ -93,8 +93,8 @@ def note_stopping() -> None:
 
 
 async def stopping(seconds: float) -> None:
-    """`note_stopping`, and return after *seconds*, `timeouts.drain_delay`: newcomers
-    are served meanwhile.
+    """Call `note_stopping`, then wait *seconds*, that is `timeouts.drain_delay`. New
+    clients are served while it waits.
     """
     note_stopping()
     await asyncio.sleep(seconds)

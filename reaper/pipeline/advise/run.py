@@ -91,7 +91,9 @@ class Policy:
     """What a user asks of a timeout."""
 
     max_cut: float = 0.001
-    """The share of the silences that ended in the log which may be cut."""
+    """Of the silences that the log saw end, the largest share that the advised timeout
+    may cut: 0.001 is one in a thousand.
+    """
     behind: str | None = None
     """A load balancer, one of `BALANCERS`."""
 

@@ -93,7 +93,7 @@ def judged_line(accounted: Mapping[str, Any]) -> str:
 
 
 def hidden(threshold: float, timeout: float) -> str:
-    """Silences were not written that may have been too long. Seconds."""
+    """Say that silences were not written that may have been too long. Seconds."""
     return (
         f"silences up to {threshold:g} s were not written (gap_threshold), and a timeout is "
         f"{timeout:g} s: a silence that outlasted it may have no row; write the journal with a threshold "
@@ -102,7 +102,9 @@ def hidden(threshold: float, timeout: float) -> str:
 
 
 def drifting(spread: float, flight: float) -> str:
-    """The two sides' clocks drift or jump beyond what can be taken off. Seconds."""
+    """Say that the two sides' clocks drift or jump beyond what can be taken off.
+    Seconds.
+    """
     return (
         "the two sides' clocks cannot be compared: pairs of rows contradict their skew by up to "
         f"{spread:.3g} s, more than the {flight:g} s that bytes may be on their way (--flight); no "
@@ -111,7 +113,7 @@ def drifting(spread: float, flight: float) -> str:
 
 
 def excused_by_a_busy_loop(silences: int) -> str:
-    """So many silences are excused by stalls that may be none."""
+    """Say that so many silences are excused by stalls that may be none."""
     return (
         f"{silences} silence(s) beyond their timeout are excused by a stall alone, during which "
         "rows of the same loop were written: that it stood still is not proven"
@@ -119,7 +121,7 @@ def excused_by_a_busy_loop(silences: int) -> str:
 
 
 def reaps_that_say_nothing(reaps: int) -> str:
-    """So many reaps can be compared with nothing."""
+    """Say that so many reaps can be compared with nothing."""
     return f"{reaps} reap(s) state neither timeout nor due: whether they were right is unknown"
 
 
@@ -139,7 +141,9 @@ def clockless(runs: int) -> str:
 
 
 def nobody_paired(servers: int, clients: int, without_clock: int) -> str:
-    """None of the client's connections is among the server's."""
+    """Say that none of the client's connections is among the server's. *servers*,
+    *clients*: how many connections each side's log has.
+    """
     return (
         f"none of the client's {clients} connection(s) is among the server's {servers}: it is "
         "another server's client, or an address translator or balancer lies between them. No two "
@@ -151,7 +155,7 @@ def nobody_paired(servers: int, clients: int, without_clock: int) -> str:
 def too_few_paired(
     joined: Mapping[str, int], servers: int, clients: int, allowed: float, without_clock: int
 ) -> str:
-    """More connections than allowed have no counterpart."""
+    """Say that more connections than *allowed*, a share, have no counterpart."""
     return (
         f"{joined['server_only']} of the server's {servers} connection(s) and "
         f"{joined['client_only']} of the client's "

@@ -62,8 +62,8 @@ silence_ns: before it on its connection, null on a new one.
 
 def parsed(lines: DataFrame, name: str) -> DataFrame:
     """*lines* (`value`) of format *name*: upstream, start_ns, end_ns, outcome, saved,
-    and `kind`: 0 a request that went to a server, 1 another line of such a log, 2 none
-    of it.
+    and `kind`: 0, a request that went to a server; 1, one that went to none or is
+    logged twice, or the server's own line; 2, a line in no known form.
     """
     known, line = KNOWN[name], F.col("value")
 

@@ -267,12 +267,12 @@ def _anchors(metadata: dict[str, str]) -> list[list[int]]:
 
 
 def believe(facts: Facts, counts: Iterable[Count], now: int) -> None:
-    """Complete *facts*, which the footer gave, with all *counts* of the file. *now*:
-    Unix time, ns.
+    """Check all *counts* of the file, and enter what they tell into *facts*, which hold
+    what the footer says. *now*: Unix time, ns.
 
     Raises:
-        Refused: a row cannot be judged, or is impossible, or cannot be read; or the
-            file is not of this time.
+        Refused: rows cannot be read or judged, or are impossible; or the last one is
+            too far before or after *now*.
     """
     found = list(counts)
     if (read := sum(count["count_all"] for count in found)) != facts.rows:

@@ -60,8 +60,8 @@ def rules_of(reaper: AsyncioReaper) -> Rules:
 
 
 def phase_of(transport: Any) -> Phase:
-    """The phase of the connection of *transport*, which serves anyio's
-    `SocketStream`.
+    """IDLE while the handler waits in `receive`, or has dropped the stream; otherwise
+    IN_FLIGHT. *transport*: asyncio's, beneath anyio's `SocketStream`.
     """
     stream = transport.get_protocol()._reaper_stream()
     if stream is None:  # the handler has forgotten it, unclosed: nobody reads any more

@@ -122,8 +122,9 @@ class Face(polled.Face):
         return bool(self._closes or self._conn.sock.fileno() < 0)
 
     def close(self) -> None:
-        """Let gunicorn see the end of the connection, unless its thread has yet to say
-        GOAWAY, and then closes it.
+        """Shut the socket down, so that gunicorn sees the end and closes it. Do nothing
+        while gunicorn's thread still has to send GOAWAY: it closes the connection
+        afterwards.
         """
         if not self._has_to_part():
             self._end(socket.SHUT_RDWR)

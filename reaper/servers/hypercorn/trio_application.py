@@ -145,7 +145,7 @@ class TrioExchange(Exchange):
 
 
 class TrioTalk(TrioExchange, Talk):
-    """One WebSocket."""
+    """As `Talk`, in a run of trio. `end` does not cancel the application."""
 
     __slots__ = ()
 
@@ -170,7 +170,9 @@ class TrioRequests(Requests, TrioStreams):
 
 
 def stand_around(server: Any, reaper: TrioReaper, link: Link | None) -> None:
-    """As `application.stand_around`, in a run of trio.
+    """Wrap the application of *server*, as `application.stand_around` does, in a run of
+    trio. Call it for every connection: the task that waits for the stop begins with the
+    first one of a `WorkerContext`.
 
     Args:
         link: The connection; None if it has TLS.

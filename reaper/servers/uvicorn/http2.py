@@ -182,7 +182,9 @@ class Session(Engine):
                 self._protocol.has_answered_all()
 
     def let_go(self) -> None:
-        """The connection is lost. Let go of the protocol: the two would be a circle."""
+        """Drop the protocol and the carrier once the connection is lost. The session
+        and its protocol would otherwise refer to each other.
+        """
         del self._protocol, self.carrier
 
 
@@ -350,7 +352,7 @@ class Http2(GuardedHttp, ZttpH2Protocol):
     # ---- what the session says
 
     def has_answered_all(self) -> None:
-        """The last stream has ended."""
+        """The last stream has ended: the keep-alive counts from now on."""
         if self._over:
             return
         self.lease.touch()
