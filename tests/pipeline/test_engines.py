@@ -26,6 +26,8 @@ from reaper.pipeline.audit.run import Settings, audit
 from reaper.pipeline.engine import F, NoSpark, Window, use
 from reaper.pipeline.engine.choice import bytes_of, choose
 from reaper.pipeline.engine.spark import (
+    _OPTIONS_OF_JAVA,
+    BRIEF_JAVA,
     EMBEDDED_HEAP_MB,
     _of_driver,
     check_reachable,
@@ -555,6 +557,7 @@ def no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
         "PYSPARK_GATEWAY_PORT",
         "SPARK_DRIVER_MEMORY",
         "MASTER",
+        *_OPTIONS_OF_JAVA,
     ):
         monkeypatch.delenv(name, raising=False)
     conf = tmp_path / "conf"
@@ -592,6 +595,9 @@ def test_settings_of_the_user_are_kept(
     assert set(_of_driver(tmp_path, None)) == OURS
     defaults.unlink()
     (no_settings / "log4j2.properties").write_text("")
+    java = _of_driver(tmp_path, None)["spark.driver.extraJavaOptions"]
+    assert java.split() == list(BRIEF_JAVA)
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:+UseG1GC")  # with a second one it starts not
     assert set(_of_driver(tmp_path, None)) == EMBEDDED - {"spark.driver.extraJavaOptions"}
     monkeypatch.setenv(
         "PYSPARK_SUBMIT_ARGS", "--driver-memory 2g --conf spark.ui.enabled=true pyspark-shell"
