@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,16 @@ import pytest
 pytest.importorskip("pyspark")
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from reaper.pipeline.advise.run import Policy, advise
+from reaper.pipeline.audit.command import run_by_day
 from reaper.pipeline.audit.run import Settings, audit
-from reaper.pipeline.engine import F, NoSpark, Window, use
+from reaper.pipeline.cli import main
+from reaper.pipeline.engine import F, NoSpark, Window, answering, here, use
 from reaper.pipeline.engine.choice import bytes_of, choose
 from reaper.pipeline.engine.spark import (
     _OPTIONS_OF_JAVA,
@@ -40,7 +44,7 @@ from reaper.pipeline.read.frames import small_frame
 from reaper.pipeline.read.inputs import Inputs, check
 from reaper.pipeline.report.run import gather
 from reaper.pipeline.whatif.run import what_if
-from tests.helpers.pipeline_traffic import FAULTS, MS, WALL, S, journal, on_spark, write
+from tests.helpers.pipeline_traffic import FAULTS, MS, WALL, S, journal, on_spark, play, write
 from tests.pipeline.test_access_logs import HOSTILE, LOGS
 from tests.pipeline.test_advise import unfinished
 from tests.pipeline.test_audit import JOINED, PLANTED, TRAPS, write_both, write_traps
@@ -540,6 +544,62 @@ def test_the_embedded_engine_imports_no_spark_and_reads_files_of_any_name(tmp_pa
     assert done.returncode == 0, done.stderr
     assert "engine: embedded (" in done.stderr
     assert len(done.stderr.splitlines()) < 8, done.stderr
+
+
+def test_connections_are_added_day_by_day_each_once(spark: Any, tmp_path: Path) -> None:
+    """Open in the first answer, ended in the second; the third has nothing new."""
+    for name, last in (("before", "touch 9"), ("after", "touch 9; close_peer 12")):
+        with journal(tmp_path / name, 1, sequence=7) as ours:
+            play("open 0 5; close_peer 3", 10 * S, ours)
+            play(f"open 5 5; {last}", 10 * S, ours)
+            ours.config(23 * S, "still here")
+    found = []
+    for name in ("before", "after", "after"):
+        inputs = check([tmp_path / name], now_ns=WALL)
+        run_by_day(spark, inputs, None, tmp_path / "out", Settings(), lambda _: None)
+        table = ds.dataset(tmp_path / "out" / "connections", partitioning="hive").to_table()
+        found.append(table["verdict"].to_pylist())
+    assert found == [["ok_closed"], ["ok_closed"] * 2, ["ok_closed"] * 2]
+    assert not (tmp_path / "out" / ".answer").exists()
+
+
+@on_spark
+def test_both_engines_add_days_and_leave_what_is_there(both: Both, tmp_path: Path) -> None:
+    schema = pa.schema([("conn", pa.int64()), ("day", pa.date32()), ("verdict", pa.string())])
+    first, second = date(2026, 11, 26), date(2026, 11, 27)
+    batches: list[list[tuple[Any, ...]]] = [
+        [(1, first, "a")],
+        [(1, first, "b"), (2, first, "b"), (3, second, "b")],
+    ]
+
+    def kept(session: Any) -> dict[str, list[Any]]:
+        target = tmp_path / answering()
+        for rows in batches:
+            here().append_days(small_frame(session, rows, schema), target, "conn")
+        days = {}
+        for day in sorted(target.glob("day=*")):
+            files = sorted(day.glob("*.parquet"))
+            there = [row for file in files for row in pq.ParquetFile(file).read().to_pylist()]
+            days[day.name] = sorted((row["conn"], row["verdict"]) for row in there)
+        return days
+
+    embedded, on_spark_ = both(kept)
+    assert embedded == on_spark_
+    assert embedded == {"day=2026-11-26": [(1, "a"), (2, "b")], "day=2026-11-27": [(3, "b")]}
+
+
+@pytest.mark.parametrize(("first", "then"), [(["--by-day"], []), ([], ["--by-day"])])
+def test_days_are_not_written_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], first: list[str], then: list[str]
+) -> None:
+    write(tmp_path / "server", connections=5)
+    asked = ["audit", "--events", str(tmp_path / "server"), "--out", str(tmp_path / "out")]
+    asked += ["--engine", "embedded", "--quiet"]
+    assert main([*asked, *first]) == 0
+    kept = sorted((tmp_path / "out").rglob("*.parquet"))
+    assert main([*asked, *then]) == 2
+    assert "give --by-day" in (said := capsys.readouterr().err) or "another --out" in said
+    assert sorted((tmp_path / "out").rglob("*.parquet")) == kept
 
 
 # ---- where a Spark may start, and whose configuration counts: none starts

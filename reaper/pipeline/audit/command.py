@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from ..arguments import AddCommand, Progress, duration_ns, share, show, write_answer
+from ..arguments import AddCommand, Fault, Progress, duration_ns, share, show, write_answer
 from ..places import Place, remove
 from ..read.command import Request, add_inputs, asking
 from ..read.inputs import Inputs
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from .run import Audit, Settings
 
 
+CONNECTIONS = "connections"
+
+
 def add(command: AddCommand) -> None:
     """Declare `audit`."""
     sub = command(
@@ -22,6 +25,12 @@ def add(command: AddCommand) -> None:
     )
     add_inputs(sub)
     add_law(sub)
+    sub.add_argument(
+        "--by-day",
+        action="store_true",
+        help="add to connections/ of earlier answers, a folder a day: each connection once, when "
+        "nothing more is to come of it",
+    )
 
 
 def add_law(parser: argparse.ArgumentParser) -> None:
@@ -59,10 +68,54 @@ def run_audit(
     try:
         result = audit(spark, server, client, out, settings, progress)
     except BaseException:
-        remove(out / "connections")  # half of them, or an earlier answer's
+        remove(out / CONNECTIONS)  # half of them, or an earlier answer's
         raise
     write_answer(out, "audit", result.summary, as_text(result.summary))
     return result
+
+
+def run_by_day(
+    spark: Any,
+    server: Inputs,
+    client: Inputs | None,
+    out: Place,
+    settings: Settings,
+    progress: Progress,
+) -> Audit:
+    """As `run_audit`, but connections/ keeps what earlier answers left there.
+
+    Rows are added for connections that are not there yet; those that are still open
+    come with a later answer.
+    """
+    from ..engine import F, here
+    from .run import audit
+    from .words import as_text
+
+    answer = out / ".answer"
+    try:
+        result = audit(spark, server, client, answer, settings, progress)
+        progress("adding the connections to their days")
+        final = result.connections.where(F.col("verdict") != "open_at_end")
+        here().append_days(final, out / CONNECTIONS, "conn")
+    finally:
+        remove(answer)
+    write_answer(out, "audit", result.summary, as_text(result.summary))
+    return result
+
+
+def _days_agree(out: Place, by_day: bool) -> None:
+    """Make sure that no answer is written over days, and no days beside an answer.
+
+    Raises:
+        Fault: it would be so.
+    """
+    kept = out / CONNECTIONS
+    names = [each.name for each in kept.iterdir()] if kept.exists() else []
+    days = any(name.startswith("day=") for name in names)
+    if days and not by_day:
+        raise Fault(f"{kept} holds days of earlier answers: give --by-day, or another --out")
+    if by_day and not days and any(name.endswith(".parquet") for name in names):
+        raise Fault(f"{kept} holds an answer that is not by day: give another --out")
 
 
 def _audit(arguments: argparse.Namespace, progress: Progress) -> int:
@@ -70,6 +123,8 @@ def _audit(arguments: argparse.Namespace, progress: Progress) -> int:
     with asking(request, progress) as (spark, server, client):
         from .words import as_text
 
-        result = run_audit(spark, server, client, request.out, law_of(arguments), progress)
+        _days_agree(request.out, arguments.by_day)
+        run = run_by_day if arguments.by_day else run_audit
+        result = run(spark, server, client, request.out, law_of(arguments), progress)
     show(arguments.json, result.summary, as_text(result.summary))
     return 0 if result.passed else 1

@@ -356,6 +356,23 @@ def write_back(frame: DataFrame, target: Place) -> DataFrame:
     )
 
 
+def append_days(frame: DataFrame, target: Place, key: str) -> None:
+    """Add the rows of *frame* whose *key* is not there yet to the Parquet files at
+    *target*, a folder for each value of its column `day`. What is there stays.
+    """
+    directory = Path(str(target))
+    directory.mkdir(parents=True, exist_ok=True)
+    rows = f"SELECT * FROM ({frame._query})"
+    if files := sorted(directory.rglob("*.parquet")):
+        listed = ", ".join(literal(_plain(path)) for path in files)
+        known = f"SELECT {name(key)} FROM read_parquet([{listed}], {AS_FILES})"
+        rows += f" ANTI JOIN ({known}) USING ({name(key)})"
+    place = literal(str(directory))
+    frame.sparkSession.rows(
+        f"COPY ({rows}) TO {place} (FORMAT parquet, PARTITION_BY (day), APPEND)"
+    )
+
+
 def memory_bytes() -> int:
     """How much memory queries may take before they write to the disk."""
     from .spark import memory_mb

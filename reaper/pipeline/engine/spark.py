@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import needs
-from ..places import Place, pattern, uri
+from ..places import Place, files_below, pattern, uri
 from .functions import use
 
 if TYPE_CHECKING:
@@ -367,6 +367,16 @@ def write_back(frame: DataFrame, target: Place) -> DataFrame:
             "every executor"
         )
     return back
+
+
+def append_days(frame: DataFrame, target: Place, key: str) -> None:
+    """Add the rows of *frame* whose *key* is not there yet to the Parquet files at
+    *target*, a folder for each value of its column `day`. What is there stays.
+    """
+    if target.exists() and any(files_below(target)):
+        known = frame.sparkSession.read.schema(frame.schema).parquet(pattern(target))
+        frame = frame.join(known.select(key), key, "left_anti")
+    frame.write.mode("append").partitionBy("day").parquet(uri(target))
 
 
 def together(*questions: Callable[[], Any]) -> list[Any]:
