@@ -807,8 +807,8 @@ async def conversed(given: Round) -> None:
         first = random.randrange(1 << 30)
         until = time.monotonic() + max(0.0, given.left) / (len(guests) - number)
         seeds = range(first, first + 10_000)
-        count, found = await asyncio.to_thread(conversations.tried, column, seeds, until)
-        given.outcome.count("conversations", count)
-        given.outcome.failures += [f"{column.name}: {each}" for each in found]
+        found = await asyncio.to_thread(conversations.tried, column, seeds, until)
+        given.outcome.count("conversations", found.count)
+        given.outcome.failures += [f"{column.name}: {each}" for each in found.wrong]
         if given.left <= 0:
             break

@@ -12,6 +12,9 @@ import socket
 import sys
 import tempfile
 import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
@@ -26,8 +29,13 @@ from .trial import pair
 PATIENCE = 20.0
 """Seconds for a whole conversation; a busy machine is slow, and that is no end."""
 AT_ONCE = 20
-TRIES = 2
-"""How often what differs is compared: a busy stock server has timeouts of its own."""
+TRIES = 10
+"""How often what differs is held again, until it does not, or the stock server has lost
+something, too: a busy one has timeouts of its own, and both may end a connection for
+bytes that they read at once, and not for the same bytes one after the other.
+"""
+MOST_ENDS = 200
+"""How often a server is started anew."""
 LONGER = LIMITS | {f"REAPER_TIMEOUTS_{phase}": "10s" for phase in PHASES}
 """The settings of the guarded server: limits that no rest comes near."""
 H2 = {column.name: column for column in COLUMNS.values() if "http2" in column.speaks}
@@ -118,19 +126,54 @@ def _noise(random: Random) -> Act:
     )
 
 
-async def compared(seed: int, stock: Address, guarded: Address) -> str:
-    """How the conversation of *seed* differs at the two servers; "" if it does not."""
+@dataclass
+class Compared:
+    """What became of some conversations.
+
+    Attributes:
+        count: How many were held.
+        differ: Those that the guarded server lost or changed, and the stock one never.
+        stock: Those that the stock server lost, too: by chance, as on bytes that it
+            reads at once or not.
+        ended: How often a server ended while it was asked, and was started anew.
+    """
+
+    count: int = 0
+    differ: list[str] = field(default_factory=list)
+    stock: list[str] = field(default_factory=list)
+    ended: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def wrong(self) -> list[str]:
+        """What is the guard's doing."""
+        more = self.ended["guarded"] and not self.ended["stock"]
+        return self.differ + (["the guarded server has ended"] if more else [])
+
+    def __str__(self) -> str:
+        ended = ", ".join(f"the {how} server ended {n} times" for how, n in self.ended.items())
+        return (
+            f"{self.count:,} conversations; {len(self.differ)} differ, {len(self.stock)} that stock"
+            f" loses, too{'; ' if ended else ''}{ended}"
+        )
+
+
+async def held(seed: int, stock: Address, guarded: Address) -> tuple[str, bool]:
+    """How the conversation of *seed* differs at the two servers, "" if it does not; and
+    whether the stock server lost something.
+    """
     kind = conversation(seed)
     one, other = await asyncio.gather(*(played(kind, each, PATIENCE) for each in (stock, guarded)))
+    words, lost = "", False
     for number, want in enumerate(kind.answers):
         if want.status:  # one that the client cancels may have got any part of its answer
             of_stock, mine = (
                 seen.streams[number] if number < len(seen.streams) else (0, b"", "none")
                 for seen in (one, other)
             )
-            if of_stock != mine:
-                return f"seed {seed}, stream {number}: {_words(mine)}, stock {_words(of_stock)}"
-    return ""
+            lost = lost or of_stock != (want.status, want.body, "whole")
+            if of_stock != mine and not words:
+                words = f"seed {seed}, stream {number}: {_words(mine)}, stock {_words(of_stock)}"
+    return words, lost
 
 
 def _words(stream: tuple[int, bytes, str]) -> str:
@@ -138,47 +181,77 @@ def _words(stream: tuple[int, bytes, str]) -> str:
     return f"{status}, {len(body)} bytes, {end or 'no end'}"
 
 
-async def differing(
-    seeds: range, stock: Address, guarded: Address, until: float = 0
-) -> tuple[int, list[str]]:
-    """How many conversations of *seeds* there were, and those that differed each time.
-    *until*: an instant of the monotonic clock at which no more are begun; 0: none.
+async def compare(
+    seeds: Sequence[int],
+    stock: Address,
+    guarded: Address,
+    found: Compared,
+    at_once: int = AT_ONCE,
+    until: float = 0,
+) -> None:
+    """Hold the conversations of *seeds*, and put what became of them into *found*, some
+    at a time. *until*: an instant of the monotonic clock at which no more are begun; 0:
+    none.
     """
-    found: list[str] = []
-    count = 0
-    for place in range(0, len(seeds), AT_ONCE):
-        some = seeds[place : place + AT_ONCE]
-        said = await asyncio.gather(*(compared(seed, stock, guarded) for seed in some))
-        count += len(some)
-        for seed, words in zip(some, said, strict=True):
-            again = words
-            for _ in range(TRIES - 1):
-                again = again and await compared(seed, stock, guarded)
-            found += [again] if again else []
+    for place in range(0, len(seeds), at_once):
+        some = seeds[place : place + at_once]
+        said = await asyncio.gather(*(held(seed, stock, guarded) for seed in some))
+        lists: list[tuple[list[str], str]] = []
+        for seed, (first, lost) in zip(some, said, strict=True):
+            words, again = first, first
+            for _ in range(TRIES):
+                if not again or lost:
+                    break
+                words = again
+                again, lost = await held(seed, stock, guarded)
+            if first and lost:
+                lists.append((found.stock, words))
+            elif again:
+                lists.append((found.differ, words))
+        for into, words in lists:  # not before all were held: a server may end
+            into.append(words)
+        found.count += len(some)
         if until and time.monotonic() > until:
             break
-    return count, found
 
 
 class Died(RuntimeError):
-    """A server has ended while it was asked; the message says which."""
+    """A server ends whenever it is asked; the message says which."""
 
 
-def tried(column: Column, seeds: range, until: float = 0) -> tuple[int, list[str]]:
-    """`differing` of the two servers of *column*, started for that. Raises Died."""
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        pair(column, Path(folder), LONGER) as (stock, guarded),
-    ):
-        try:
-            return asyncio.run(differing(seeds, stock.address, guarded.address, until))
-        except ConnectionRefusedError as error:
-            which = " and ".join(
-                f"the {how} server"
-                for how, server in (("stock", stock), ("guarded", guarded))
-                if not answers(server.address)
-            )
-            raise Died(f"{which or 'a server'} has ended") from error
+def tried(column: Column, seeds: range, until: float = 0) -> Compared:
+    """The conversations of *seeds* with the two servers of *column*, which are started
+    for that, and anew when one has ended. Raises Died.
+    """
+    found, at_once = Compared(), AT_ONCE
+    while found.count < len(seeds):
+        left = seeds[found.count :]
+        if at_once == 1:  # one of these has ended a server: which, they say alone
+            left = left[:AT_ONCE]
+        before = found.count
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            pair(column, Path(folder), LONGER) as (stock, guarded),
+        ):
+            try:
+                asyncio.run(compare(left, stock.address, guarded.address, found, at_once, until))
+                at_once = AT_ONCE
+            except ConnectionRefusedError as error:
+                which = [
+                    how
+                    for how, server in (("stock", stock), ("guarded", guarded))
+                    if not answers(server.address)
+                ]
+                found.ended.update(which)
+                if at_once == 1 and found.count == before:
+                    found.stock.append(f"seed {left[0]}: ends the server each time")
+                    found.count += 1
+                at_once = 1
+                if found.ended.total() > MOST_ENDS:
+                    raise Died(f"the {' and the '.join(which)} server has ended") from error
+        if until and time.monotonic() > until:
+            break
+    return found
 
 
 def answers(address: Address) -> bool:
@@ -192,7 +265,7 @@ def answers(address: Address) -> bool:
 
 def main() -> int:
     """Compare. Exit status: 0 no conversation differs, 1 one does, 2 bad arguments, or
-    a server that does not start or has ended.
+    a server that does not start, or ends each time.
     """
     parser = Parser(
         prog="python -m scripts.guests.conversations", description=__doc__.splitlines()[0]
@@ -206,15 +279,14 @@ def main() -> int:
     seeds, wrong = range(options.seed, options.seed + options.count), 0
     for column in [H2[options.only]] if options.only else H2.values():
         try:
-            count, found = tried(column, seeds)
+            found = tried(column, seeds)
         except (DidNotStart, Died) as error:
             print(f"{column.name}: {error}", file=sys.stderr)
             return 2
-        wrong += len(found)
-        print(
-            f"{column.name}: {count:,} conversations, seeds from {options.seed}; {len(found)} differ"
-        )
-        print(*(f"  {each}" for each in found[:10]), sep="\n", flush=True)
+        wrong += len(found.wrong)
+        print(f"{column.name}: seeds from {options.seed}: {found}")
+        print(*(f"  {each}" for each in found.wrong), sep="\n")
+        print(*(f"  stock, too: {each}" for each in found.stock), sep="\n", flush=True)
     return 1 if wrong else 0
 
 

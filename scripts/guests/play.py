@@ -272,6 +272,10 @@ class Client:
         return seen
 
 
+CANCELLED = "cancelled"
+"""The end of a stream that the client has reset."""
+
+
 @dataclass
 class Stream:
     """A stream of HTTP/2: its status, what came of its body, and how it ended."""
@@ -322,6 +326,7 @@ class Http2(Client):
             flags = ["END_HEADERS", "END_STREAM"]
             await self.frame(HeadersFrame(2 * act.stream + 1, block, flags=flags))
         elif isinstance(act, kinds.Cancel):
+            self.stream(act.stream).end = CANCELLED  # it is closed: no window of it is opened
             await self.frame(RstStreamFrame(2 * act.stream + 1, 8))
         elif isinstance(act, kinds.Settings):
             code = SettingsFrame.INITIAL_WINDOW_SIZE
@@ -429,7 +434,7 @@ class Http2(Client):
                 self._ended(stream.end)
         elif stream is not None and isinstance(frame, DataFrame):
             stream.body += frame.data
-            self._moved(frame, length)
+            self._moved(frame, stream, length)
         if isinstance(frame, HeadersFrame | ContinuationFrame) and stream is not None:
             self._headers(frame, stream)
         elif isinstance(frame, DataFrame) and "END_STREAM" in frame.flags and stream is not None:
@@ -448,10 +453,10 @@ class Http2(Client):
             stream.end = stream.end or "whole"
         self._ends = False
 
-    def _moved(self, frame: DataFrame, length: int) -> None:
+    def _moved(self, frame: DataFrame, stream: Stream, length: int) -> None:
         if self.begin.opens and length:
             self._out += WindowUpdateFrame(0, window_increment=length).serialize()
-            if "END_STREAM" not in frame.flags:
+            if "END_STREAM" not in frame.flags and not stream.end:
                 number = frame.stream_id
                 self._out += WindowUpdateFrame(number, window_increment=length).serialize()
         if self.begin.pings:

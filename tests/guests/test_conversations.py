@@ -4,6 +4,7 @@ stock and guarded. What fails says its seed.
 
 from __future__ import annotations
 
+import asyncio
 import random
 import socket
 from contextlib import contextmanager
@@ -16,32 +17,74 @@ from scripts.guests.kinds import Ask, Begin
 from scripts.serving import free_port
 
 COUNT = 40
+NOWHERE = "127.0.0.1", 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("column", H2)
 def test_a_conversation_by_chance_has_the_same_end_stock_and_guarded(column):
     first = random.SystemRandom().randrange(1 << 30)
-    count, differ = tried(H2[column], range(first, first + COUNT))
-    assert (count, differ) == (COUNT, [])
+    found = tried(H2[column], range(first, first + COUNT))
+    assert (found.count, found.wrong) == (COUNT, [])
 
 
-def test_a_server_that_has_ended_is_named(monkeypatch):
+class Server:
+    """One that has ended, unless it gets an address."""
+
+    def __init__(self, address=None):
+        self.address = address or ("127.0.0.1", free_port())
+
+
+@contextmanager
+def one_has_ended(*_):
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield Server(), Server(listening.getsockname())
+
+
+def test_a_server_that_ends_each_time_is_named(monkeypatch):
     """hypercorn on trio, stock, ends by a frame for a stream that it has forgotten."""
+    monkeypatch.setattr(conversations, "pair", one_has_ended)
+    monkeypatch.setattr(conversations, "MOST_ENDS", 3)
+    with pytest.raises(Died, match=r"^the stock server has ended$"):
+        tried(next(iter(H2.values())), range(10))
 
-    class Server:
-        address = "127.0.0.1", free_port()
 
-    @contextmanager
-    def one_has_ended(*_):
-        with socket.create_server(("127.0.0.1", 0)) as listening:
-            lives = Server()
-            lives.address = listening.getsockname()
-            yield Server(), lives
+def test_a_server_that_has_ended_is_started_anew_and_all_are_compared(monkeypatch):
+    held = []
+
+    async def two_end_it(seed, stock, guarded):
+        held.append(seed)
+        if seed == 30 or (seed == 50 and held.count(50) == 1):
+            raise ConnectionRefusedError
+        return "", False
 
     monkeypatch.setattr(conversations, "pair", one_has_ended)
-    with pytest.raises(Died, match=r"^the stock server has ended$"):
-        tried(next(iter(H2.values())), range(1))
+    monkeypatch.setattr(conversations, "held", two_end_it)
+    found = tried(next(iter(H2.values())), range(70))
+    assert set(held) == set(range(70))
+    assert (found.count, found.wrong, found.ended) == (70, [], {"stock": 4})
+    assert found.stock == ["seed 30: ends the server each time"]
+
+
+@pytest.mark.parametrize(
+    ("says", "differ", "stock"),
+    [
+        ([("no end", False)] * 20, 1, 0),
+        ([("no end", False), ("", False)], 0, 0),
+        ([("no end", True)], 0, 1),
+        ([("no end", False), ("no end", False), ("", True)], 0, 1),
+    ],
+)
+def test_what_the_stock_server_loses_too_is_not_the_guards_doing(monkeypatch, says, differ, stock):
+    said = iter(says)
+
+    async def next_of_them(*_):
+        return next(said)
+
+    found = conversations.Compared()
+    monkeypatch.setattr(conversations, "held", next_of_them)
+    asyncio.run(conversations.compare(range(1), NOWHERE, NOWHERE, found))
+    assert (len(found.differ), len(found.stock), found.count) == (differ, stock, 1)
 
 
 def test_a_conversation_is_made_of_its_seed_alone():
