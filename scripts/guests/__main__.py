@@ -22,11 +22,12 @@ from reaper.config.flags import Parser
 from .. import marked
 from ..provenance import machine
 from ..serving import ROOT, DidNotStart
-from .columns import COLUMNS, Column
+from .columns import COLUMNS, ENDS, Column
 from .held import held
 from .kinds import LIMIT, TICK
+from .kinds_ends import SERVER_ENDS
 from .named import HOLDS, NAMED, faults, known
-from .trial import KINDS, Cell, kinds_of, pair, tried
+from .trial import KINDS, TRIES, Cell, kinds_of, pair, stopped, tried, unsettled
 
 PAGE = ROOT / "docs" / "guests.md"
 KEPT = Path(__file__).with_name("results.json")
@@ -34,11 +35,17 @@ BEGIN = "<!-- guests: written by `python -m scripts.guests --document`, do not e
 END = "<!-- end of guests -->"
 COUNT, FEW = 1000, 250
 """Connections after which objects are counted: in the whole, and in the quick half."""
+STOPS_QUICKLY = "uvicorn, httptools"
+"""The guest that is told to stop in the quick half, too: stops take seconds, and have a
+test of their own in `tests/servers`.
+"""
 GROUPS = {
     "http": "HTTP/1.1",
     "websocket": "WebSockets over HTTP/1.1",
     "http2": "HTTP/2",
+    "websocket2": "WebSockets over HTTP/2",
     "lines": "Servers of lines",
+    "tls": "HTTP/1.1 over TLS",
 }
 
 
@@ -84,12 +91,31 @@ def measured(column: Column, *, quick: bool = False) -> tuple[dict[str, Cell], l
     """The cells of *column*, and of which types the guarded server holds objects it
     should not.
     """
-    with tempfile.TemporaryDirectory() as folder, pair(column, Path(folder)) as (stock, guarded):
-        where = stock.address, guarded.address
-        kinds = kinds_of(column, quick=quick)
-        named = partial(known, column.name, coarse=quick)
-        cells = asyncio.run(tried(kinds, *where, named, coarse=quick))
-        more = asyncio.run(held(column, *where, FEW if quick else COUNT))
+    named = partial(known, column.name, coarse=quick)
+    stops = kinds_of(column, quick=quick, world="stop")
+    if quick and column.name != STOPS_QUICKLY:
+        stops = []
+    ends = [] if quick else kinds_of(column, world="ends")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with pair(column, folder) as (stock, guarded):
+            where = stock.address, guarded.address
+            kinds = kinds_of(column, quick=quick)
+            cells = asyncio.run(tried(kinds, *where, named, coarse=quick))
+            more = asyncio.run(held(column, *where, FEW if quick else COUNT))
+            if stops:  # the pair ends now, one way or the other
+                cells |= asyncio.run(stopped(stops, stock, guarded, coarse=quick))
+        for _ in range(TRIES - 1):
+            mine = [cells[each.name] for each in (*stops, SERVER_ENDS) if each.name in cells]
+            if not any(unsettled(cell) and not named(cell) for cell in mine):
+                break
+            with pair(column, folder) as (stock, guarded):
+                again = asyncio.run(stopped(stops, stock, guarded, coarse=quick))
+            red = {cell.kind.name for cell in mine if unsettled(cell)}
+            cells |= {name: cell for name, cell in again.items() if name in red}
+        if ends:
+            with pair(column, folder, ENDS) as (stock, guarded):
+                cells |= asyncio.run(tried(ends, stock.address, guarded.address, named))
     return cells, [f"{kind} {count:+,}" for kind, count in more.most_common(12)]
 
 
@@ -127,6 +153,10 @@ def table(report: dict[str, Any]) -> str:
             found = [cells.get(column, {}).get(kind.name, "") for column in columns]
             limit = f"; `{kind.limit}`" if kind.limit else ""
             lines.append(f"| {kind.name}{limit} | {' | '.join(found)} |")
+    lines += ["", "## The servers at a stop", "", f"| guest | {SERVER_ENDS.name} |", "|---|---|"]
+    for column, found in cells.items():
+        if SERVER_ENDS.name in found:
+            lines.append(f"| {column} | {found[SERVER_ENDS.name]} |")
     lines += ["", "## Objects", "", "| guest | " + HOLDS + " |", "|---|---|"]
     for column, types in report["holds"].items():
         lines.append(f"| {column} | {_types(types)} |")

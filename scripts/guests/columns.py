@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from .kinds import LIMIT, TICK
 
@@ -16,6 +17,15 @@ LIMITS = {
     "REAPER_LIMITS_MIN_OUT_RATE": "0",
 }
 """The settings of every guarded server; least rates are another subject."""
+ENDS = {f"REAPER_TIMEOUTS_{phase}": "10s" for phase in PHASES} | {
+    "REAPER_TIMEOUTS_MAX_AGE": f"{LIMIT:g}s",
+    "REAPER_LIMITS_MAX_AGE_JITTER": "0",
+    "REAPER_TIMEOUTS_DRAIN_IDLE": "500ms",
+    "REAPER_TIMEOUTS_ABANDONED": "300ms",
+    "REAPER_LIMITS_MAX_REQUESTS": "12",
+    "REAPER_TICK": f"{TICK * 1000:g}ms",
+}
+"""The settings under which a guarded server ends what no client has asked it to."""
 OFF = {f"REAPER_TIMEOUTS_{phase}": "0s" for phase in PHASES} | {
     "REAPER_LIMITS_MIN_IN_RATE": "0",
     "REAPER_LIMITS_MIN_OUT_RATE": "0",
@@ -32,16 +42,18 @@ _REFERENCE = (
 )
 
 HTTP, WEB, H2 = ("http",), ("http", "websocket"), ("http2",)
+H2_WEB = ("http2", "websocket2")
 
 
 @dataclass(frozen=True)
 class Column:
     """A guest: the words that `python -m` starts, stock and guarded; `{port}` is where
-    it listens.
+    it listens, `{folder}` where `cert.pem` and `key.pem` are.
 
     Attributes:
         speaks: The kinds of clients that it understands.
         unguarded: The settings of the stock one.
+        quick: Whether `make test` has it.
     """
 
     name: str
@@ -49,10 +61,14 @@ class Column:
     guarded: str
     speaks: tuple[str, ...] = HTTP
     unguarded: Mapping[str, str] | None = None
+    quick: bool = True
 
-    def command(self, port: int, *, guarded: bool) -> list[str]:
-        """The words that start it."""
-        words = (self.guarded if guarded else self.stock).format(port=port).split()
+    def command(self, port: int, folder: Path, *, guarded: bool) -> list[str]:
+        """The words that start it; *folder* is where its certificate is, if it needs
+        one.
+        """
+        line = self.guarded if guarded else self.stock
+        words = line.format(port=port, folder=folder).split()
         return [sys.executable, "-m", *words]
 
 
@@ -80,6 +96,20 @@ def _program(name: str, program: str, *speaks: str, run: bool = True) -> Column:
     return Column(name, command, f"{command} --guarded", speaks)
 
 
+def _tls(column: Column, words: str, *, quick: bool = False) -> Column:
+    """*column* over TLS; *words* are the flags of its certificate."""
+    return replace(
+        column,
+        name=f"{column.name}, TLS",
+        stock=f"{column.stock} {words}",
+        guarded=f"{column.guarded} {words}",
+        speaks=("tls",),
+        quick=quick,
+    )
+
+
+_FILES = "--certfile {folder}/cert.pem --keyfile {folder}/key.pem"
+_SSL_FILES = "--ssl-certfile {folder}/cert.pem --ssl-keyfile {folder}/key.pem"
 _HYPERCORN = f"hypercorn {_ASGI} -b 127.0.0.1:{{port}}"
 COLUMNS = {
     column.name: column
@@ -89,8 +119,8 @@ COLUMNS = {
         _uvicorn("uvicorn, HTTP/2", "zttp --http2", "Http2", *H2),
         _run("hypercorn", _HYPERCORN),
         _run("hypercorn, trio", f"{_HYPERCORN} -k trio"),
-        _run("hypercorn, HTTP/2", _HYPERCORN, *H2),
-        _run("hypercorn, trio, HTTP/2", f"{_HYPERCORN} -k trio", *H2),
+        _run("hypercorn, HTTP/2", _HYPERCORN, *H2_WEB),
+        _run("hypercorn, trio, HTTP/2", f"{_HYPERCORN} -k trio", *H2_WEB),
         _gunicorn("gunicorn, asgi", "asgi", "ASGIWorker", *WEB),
         _gunicorn("gunicorn, asgi, HTTP/2", "asgi", "ASGIWorker", *H2),
         _gunicorn(
@@ -112,6 +142,15 @@ COLUMNS = {
         _program("serve_tcp", "serve_tcp", "lines", run=False),
         _program("serve_parked", "serve_parked", "lines", run=False),
         Column("the reference", _REFERENCE, _REFERENCE, HTTP, OFF),
+        _tls(_uvicorn("uvicorn, httptools", "httptools", "HttpTools"), _SSL_FILES, quick=True),
+        _tls(_uvicorn("uvicorn, h11", "h11", "H11"), _SSL_FILES),
+        _tls(_run("hypercorn", _HYPERCORN), _FILES),
+        _tls(_run("hypercorn, trio", f"{_HYPERCORN} -k trio"), _FILES),
+        _tls(_gunicorn("gunicorn, asgi", "asgi", "ASGIWorker"), _FILES),
+        _tls(
+            _gunicorn("gunicorn, threads", "gthread --threads 100", "ThreadWorker --threads 100"),
+            _FILES,
+        ),
     )
 }
 """The columns of the table, by name."""

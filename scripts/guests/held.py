@@ -34,9 +34,9 @@ ENDS = ((), (Shut(),), (Reset(),))
 
 def _asks(speaks: str) -> Kind:
     """What asks for the objects."""
-    if speaks == "http":
+    if speaks in ("http", "tls"):
         path = get("/objects", "Connection: close")
-        return Kind(name="objects", acts=(Send(path),), answers=(Want(None),))
+        return Kind(name="objects", speaks=speaks, acts=(Send(path),), answers=(Want(None),))
     if speaks == "http2":
         acts = (Begin(), Ask("/objects"), Done(0))
         return Kind(name="objects", speaks=speaks, acts=acts, answers=(Want(None),))
@@ -50,8 +50,10 @@ def _asks(speaks: str) -> Kind:
 def _comes(speaks: str, number: int) -> Kind:
     """One of the thousand: asks once, and ends in its way."""
     end = ENDS[number % len(ENDS)]
-    if speaks == "http":
-        return Kind(name="comes", acts=(Send(get()), Until(1), *end), answers=(HELLO,))
+    if speaks in ("http", "tls"):
+        return Kind(
+            name="comes", speaks=speaks, acts=(Send(get()), Until(1), *end), answers=(HELLO,)
+        )
     if speaks == "http2":
         acts = (Begin(), Ask(), Done(0), *end)
         return Kind(name="comes", speaks=speaks, acts=acts, answers=(HELLO,))
@@ -114,7 +116,9 @@ async def held(column: Column, stock: Address, guarded: Address, count: int) -> 
     """What the guarded server of *column* holds after *count* connections, and the
     stock one not.
     """
-    speaks = next(each for each in ("http", "http2", "websocket", "lines") if each in column.speaks)
+    speaks = next(
+        each for each in ("http", "http2", "websocket", "lines", "tls") if each in column.speaks
+    )
     more = await grown(guarded, speaks, count)
     if not more:
         return more

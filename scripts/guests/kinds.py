@@ -79,6 +79,25 @@ class Hear:
     """Read again whatever comes."""
 
 
+@dataclass(frozen=True)
+class At:
+    """Do nothing until so many seconds after the server is told to stop; before that,
+    if it is less than nothing.
+    """
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Busy:
+    """Ask again and again for so long, *every* so many seconds after an answer; no more
+    once the server has said that it will close.
+    """
+
+    seconds: float
+    every: float = 0.0
+
+
 # ---- what HTTP/2 has besides
 @dataclass(frozen=True)
 class Begin:
@@ -168,8 +187,40 @@ class Done:
     stream: int
 
 
+@dataclass(frozen=True)
+class Shake:
+    """How the handshake of TLS is done, if not at once: its first bytes come in two
+    halves, that long apart; None: the second half never comes.
+    """
+
+    apart: float | None
+
+
+@dataclass(frozen=True)
+class Up:
+    """Wait until the stream with that number, from 0 on, has a status."""
+
+    stream: int
+
+
 Act = (
-    Send | Rest | Drip | Until | Shut | Reset | Deaf | Take | Hear | Begin | Ask | Body | Trailers
+    Send
+    | Shake
+    | Up
+    | Rest
+    | At
+    | Busy
+    | Drip
+    | Until
+    | Shut
+    | Reset
+    | Deaf
+    | Take
+    | Hear
+    | Begin
+    | Ask
+    | Body
+    | Trailers
 ) | (Settled | Cancel | Pings | Settings | Open | Done)
 
 
@@ -193,7 +244,8 @@ class Kind:
 
     Attributes:
         name: What it does, in words; the row of the table.
-        speaks: `http`, `websocket`, `lines` or `http2`.
+        speaks: `http`, `websocket`, `lines`, `http2`, `tls`, which is HTTP over TLS, or
+            `websocket2`, which is a WebSocket over HTTP/2.
         acts: What it does, in order.
         answers: What it has to hear, in order, if it lives.
         hears: The same of bytes, of what does not speak HTTP.
@@ -205,7 +257,8 @@ class Kind:
         lag: Seconds that everything travels in each direction.
         window: Bytes of its receive buffer; 0: the kernel's choice.
         quick: Whether `make test` has it.
-        world: The settings it is tried with; see `columns`.
+        world: What it is tried in: `limits` of `LIMIT` seconds; `ends`, of what the
+            server ends by itself, see `columns`; `stop`, the server is told to stop.
         alone: Whether it comes after all others.
         done: Whether it can ask for nothing any more, and nothing is owed to it: to end
             it before its limit takes nothing from it.

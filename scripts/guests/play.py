@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
+import ssl
 import struct
 from collections.abc import Callable
 from contextlib import suppress
@@ -56,6 +57,8 @@ class Seen:
         late: By how many seconds an act of the client's own was late at most.
         answers: Status and body of each answer that came whole, in order.
         data: What came.
+        lost: Whether a request was on its way that the server neither answered nor
+            refused, and it had not said that it would close.
         streams: Of HTTP/2: status, body and end of each stream, in order.
     """
 
@@ -65,14 +68,15 @@ class Seen:
     late: float = 0.0
     answers: list[tuple[int, bytes]] = field(default_factory=list)
     data: bytes = b""
+    lost: bool = False
     streams: list[tuple[int, bytes, str]] = field(default_factory=list)
 
 
 class Client:
     """One connection, which is up."""
 
-    def __init__(self, kind: Kind, sock: socket.socket) -> None:
-        self.kind, self.sock, self.seen = kind, sock, Seen()
+    def __init__(self, kind: Kind, sock: socket.socket, stop: float = 0.0) -> None:
+        self.kind, self.sock, self.seen, self.stop = kind, sock, Seen(), stop
         self.loop = asyncio.get_running_loop()
         self.came = asyncio.Event()
         self.over = asyncio.Event()
@@ -192,7 +196,7 @@ class Client:
                 lambda: len(self.whole()) >= act.count and act.text in bytes(self.data)
             )
         elif isinstance(act, kinds.Shut):
-            self._later(self.sock.shutdown, socket.SHUT_WR)
+            await self.shut()
         elif isinstance(act, kinds.Reset):
             reset_on_close(self.sock)
         elif isinstance(act, kinds.Deaf):
@@ -202,6 +206,12 @@ class Client:
             self.hear()
         elif isinstance(act, kinds.Take):
             await self._take(act)
+        elif isinstance(act, kinds.Shake):
+            pass  # it was done before anything was heard
+        elif isinstance(act, kinds.At):
+            await self.rest(max(0.0, self.stop + act.seconds - self.loop.time()))
+        elif isinstance(act, kinds.Busy):
+            await self._busy(act)
         else:
             raise TypeError(f"{type(act).__name__} is no act of {self.kind.speaks}")
 
@@ -220,13 +230,44 @@ class Client:
                 self._arrived(data)
             await self.rest(act.every)
 
+    async def shut(self) -> None:
+        """Send the end of file."""
+        self._later(self.sock.shutdown, socket.SHUT_WR)
+
+    async def _busy(self, act: kinds.Busy) -> None:
+        until = self.loop.time() + act.seconds
+        while self.loop.time() < until and not self.over.is_set():
+            if not await self.asked():
+                self.seen.lost = not self.told()
+                break
+            if self.told():
+                break
+            with suppress(Gone):  # nothing is on its way: a client of that kind comes again
+                await self.rest(act.every)
+
+    async def asked(self) -> bool:
+        """Ask once more; whether it was answered."""
+        before = len(self.all_answers())
+        with suppress(Gone):
+            await self.send(kinds.get())
+            await self.until(lambda: len(self.all_answers()) > before)
+        return len(self.all_answers()) > before
+
+    def told(self) -> bool:
+        """Whether the server has said that it will close the connection."""
+        return b"\r\nconnection: close" in bytes(self.data).lower()
+
+    def all_answers(self) -> list[tuple[int, bytes]]:
+        """The answers of HTTP/1 that have come whole, however many are wanted."""
+        return answers(bytes(self.data), (), self.over.is_set())
+
     # ---- what came
     def note(self) -> None:
         """Keep what is known of it besides."""
 
     def whole(self) -> list[tuple[int, bytes]]:
         """The answers that have come whole."""
-        if self.kind.speaks != "http":
+        if self.kind.speaks not in ("http", "tls"):
             return []
         return answers(bytes(self.data), self.kind.answers, self.over.is_set())
 
@@ -250,7 +291,9 @@ class Client:
             acts = acts[: max(0, self.kind.since - 1)]  # what comes then goes on until it is ended
         self.hear()
         try:
-            async with asyncio.timeout(patience + planned(acts)):
+            ahead = [self.stop + act.seconds for act in acts if isinstance(act, kinds.At)]
+            wait = max(0.0, max(ahead, default=0.0) - self.loop.time())
+            async with asyncio.timeout(patience + wait + planned(acts)):
                 for act in self.kind.acts:
                     began = self.loop.time()
                     await self.do(act)
@@ -272,6 +315,79 @@ class Client:
         return seen
 
 
+def _context() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
+CONTEXT = _context()
+
+
+class Tls(Client):
+    """The same over TLS. An end of file is `close_notify`."""
+
+    def __init__(self, kind: Kind, sock: socket.socket, stop: float = 0.0) -> None:
+        super().__init__(kind, sock, stop)
+        self._came, self._goes = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = CONTEXT.wrap_bio(self._came, self._goes, server_hostname="localhost")
+        self._up = False
+
+    async def shake(self) -> None:
+        """Do the handshake in the way of the kind. Raises Gone."""
+        act: kinds.Act | None = self.kind.acts[0] if self.kind.acts else None
+        while not self._up:
+            try:
+                self._tls.do_handshake()
+                self._up = True
+            except ssl.SSLWantReadError:
+                pass
+            data = self._goes.read()
+            if isinstance(act, kinds.Shake):
+                await super()._write(data[: len(data) // 2])
+                if act.apart is None:
+                    return
+                await asyncio.sleep(act.apart)
+                data, act = data[len(data) // 2 :], None
+            await super()._write(data)
+            if not self._up:
+                try:
+                    came = await self.loop.sock_recv(self.sock, 1 << 16)
+                except OSError:
+                    came = b""
+                if not came:
+                    raise Gone
+                self._came.write(came)
+
+    def _arrived(self, data: bytes) -> None:
+        self._came.write(data)
+        plain = b""
+        try:
+            while self._up:
+                piece = self._tls.read(1 << 16)
+                if not piece:  # close_notify
+                    self._end("close_notify")
+                    break
+                plain += piece
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLError:  # an alert
+            self._end("alert")
+        if plain:
+            super()._arrived(plain)
+
+    async def _write(self, data: bytes) -> None:
+        self._tls.write(data)
+        await super()._write(self._goes.read())
+
+    async def shut(self) -> None:
+        with suppress(ssl.SSLError):  # it would wait for the server's
+            self._tls.unwrap()
+        await super()._write(self._goes.read())
+
+
+REFUSED = 7
+"""REFUSED_STREAM."""
 CANCELLED = "cancelled"
 """The end of a stream that the client has reset."""
 
@@ -291,8 +407,9 @@ class Http2(Client):
     closes.
     """
 
-    def __init__(self, kind: Kind, sock: socket.socket) -> None:
-        super().__init__(kind, sock)
+    def __init__(self, kind: Kind, sock: socket.socket, stop: float = 0.0) -> None:
+        super().__init__(kind, sock, stop)
+        self.goaway: int | None = None
         self.streams: dict[int, Stream] = {}
         self.begin = kinds.Begin()
         self.window = self.first_window = 65535
@@ -338,6 +455,8 @@ class Http2(Client):
                 await self.frame(PingFrame(0, number.to_bytes(8, "big")))
         elif isinstance(act, kinds.Open):
             await self._open(act)
+        elif isinstance(act, kinds.Up):
+            await self.until(lambda: bool(self.stream(act.stream).status))
         elif isinstance(act, kinds.Done):
             await self.until(lambda: bool(self.stream(act.stream).end))
         else:
@@ -353,6 +472,8 @@ class Http2(Client):
         self.streams[number] = Stream(window=self.first_window)
         head = [(":method", act.method), (":path", act.path)]
         head += [(":scheme", "http"), (":authority", "guests")]
+        if act.method == "CONNECT":
+            head += [(":protocol", "websocket"), ("sec-websocket-version", "13")]
         block = self._encoder.encode(head)
         size = -(-len(block) // act.pieces)
         cut = [block[place : place + size] for place in range(0, len(block), size)]
@@ -427,6 +548,7 @@ class Http2(Client):
             else:
                 stream.window += frame.window_increment
         elif isinstance(frame, GoAwayFrame):
+            self.goaway = frame.last_stream_id
             self._ended(f"GOAWAY {frame.error_code}")
         elif stream is not None and isinstance(frame, RstStreamFrame):
             if not stream.end:
@@ -439,6 +561,8 @@ class Http2(Client):
             self._headers(frame, stream)
         elif isinstance(frame, DataFrame) and "END_STREAM" in frame.flags and stream is not None:
             stream.end = stream.end or "whole"
+            if self.kind.speaks == "websocket2":
+                self._ended("closed")
 
     def _headers(self, frame: HeadersFrame | ContinuationFrame, stream: Stream) -> None:
         self._block += frame.data
@@ -467,6 +591,24 @@ class Http2(Client):
         if self.seen.ended is None and not self.kind.lives:
             self.seen.ended, self.seen.how = self.loop.time(), how
             self.over.set()
+
+    async def asked(self) -> bool:
+        number = len(self._asked)
+        with suppress(Gone):
+            await self._ask(kinds.Ask())
+            stream = self.stream(number)
+            await self.until(lambda: bool(stream.end) or self._refused(number))
+        return stream.end == "whole"
+
+    def _refused(self, number: int) -> bool:
+        """Whether the server says that it has not looked at that stream: the client may
+        ask again elsewhere.
+        """
+        refused = self.stream(number).end == f"RST_STREAM {REFUSED}"
+        return refused or (self.goaway is not None and self.goaway < 2 * number + 1)
+
+    def told(self) -> bool:
+        return self.goaway is not None or self._refused(len(self._asked) - 1)
 
     def note(self) -> None:
         found = [self.streams[number] for number in sorted(self.streams)]
@@ -551,7 +693,7 @@ def planned(acts: tuple[Any, ...]) -> float:
     """The seconds that *acts* take if nobody is late."""
     total = 0.0
     for act in acts:
-        if isinstance(act, kinds.Rest):
+        if isinstance(act, kinds.Rest | kinds.Busy):
             total += act.seconds
         elif isinstance(act, kinds.Drip):
             total += act.every * (len(act.data) // act.size)
@@ -562,9 +704,15 @@ def planned(acts: tuple[Any, ...]) -> float:
     return total
 
 
-async def played(kind: Kind, address: Address, patience: float, after: float = 0.0) -> Seen:
+CLIENTS: dict[str, type[Client]] = {"http2": Http2, "websocket2": Http2, "tls": Tls}
+"""The client for what a kind speaks, where it is not plain."""
+
+
+async def played(
+    kind: Kind, address: Address, patience: float, after: float = 0.0, stop: float = 0.0
+) -> Seen:
     """A client of *kind*, from its connect to its end; it comes *after* so many
-    seconds.
+    seconds. *stop*: when the server is told to stop, by the loop's clock.
     """
     loop = asyncio.get_running_loop()
     await asyncio.sleep(after)
@@ -579,9 +727,12 @@ async def played(kind: Kind, address: Address, patience: float, after: float = 0
     except OSError:
         sock.close()
         raise
-    client = (Http2 if kind.speaks == "http2" else Client)(kind, sock)
-    client.seen.marks.append((began, loop.time()))
+    client = CLIENTS.get(kind.speaks, Client)(kind, sock, stop)
     try:
+        if isinstance(client, Tls):
+            with suppress(Gone):
+                await client.shake()
+        client.seen.marks.append((began, loop.time()))
         return await client.play(patience)
     finally:
         if client.sock.fileno() >= 0:

@@ -26,7 +26,7 @@ from reaper.config.flags import Parser
 from .. import marked
 from ..provenance import machine
 from ..serving import ROOT, DidNotStart, Server, tree
-from .columns import COLUMNS, H2, Column
+from .columns import COLUMNS, Column
 from .trial import pair
 
 PAGE = ROOT / "docs" / "guests.md"
@@ -48,7 +48,7 @@ def main() -> int:
     that does not start or answer.
     """
     parser = Parser(prog="python -m scripts.guests.price", description=__doc__.splitlines()[0])
-    columns = {name: column for name, column in COLUMNS.items() if column.speaks == H2}
+    columns = {name: column for name, column in COLUMNS.items() if "http2" in column.speaks}
     parser.add_argument("--only", metavar="COLUMN", choices=tuple(columns), help="this guest alone")
     parser.add_argument("--rounds", type=int, default=5, help="of each server; default 5")
     parser.add_argument("--document", action="store_true", help=f"keep it, and write {PAGE.name}")

@@ -15,14 +15,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..serving import Server, free_port, serving
+from ..tools import certificate
 from .columns import LIMITS, Column
 from .control import Lag, control
 from .kinds import HTTP_DIES, HTTP_LIVES, LIMIT, LINES, TICK, WEBSOCKETS, Drip, Kind, Want
 from .kinds import Pings as PingsAct
+from .kinds_ends import AGES, SERVER_ENDS, STOPS, TLS, TUNNELS
 from .kinds_http2 import HTTP2
 from .play import OWN_LAG, PATIENCE, Address, Seen, played
 
-KINDS = {kind.name: kind for kind in (*HTTP_LIVES, *HTTP_DIES, *WEBSOCKETS, *LINES, *HTTP2)}
+_ALL = (*HTTP_LIVES, *HTTP_DIES, *WEBSOCKETS, *LINES, *HTTP2, *TUNNELS, *TLS, *STOPS, *AGES)
+KINDS = {kind.name: kind for kind in (*_ALL, SERVER_ENDS)}
 """Every kind, by name, in the order of the table."""
 TRIES = 3
 LATE = 0.85 * LIMIT
@@ -43,6 +46,10 @@ APART = 0.01
 """Seconds between two clients that come: all at once they would make each other
 late.
 """
+LEAD = 1.0
+"""Seconds for clients to come before the server is told to stop."""
+MOST_A_STOP = 8.0
+"""Seconds after which a client, or a server, that a stop does not end is held."""
 HELD = "held"
 
 
@@ -97,11 +104,15 @@ class Cell:
             return f"lost what stock keeps: {guarded.about}" if lost else ""
         if guarded.after is None:
             return "held beyond its limit"
-        if guarded.after > LIMIT + self.late + self.lag:
+        most = LIMIT + self.late + self.lag
+        if kind.world == "stop" and stock.after is not None:  # it waits for some, and then for us
+            most = max(most, stock.after + LIMIT + self.late)
+        if guarded.after > most:
             return f"ended after {guarded.after:.2f} s (lag {self.lag:.2f} s)"
         of_stock = stock.early if stock.early is not None else BORNE
         early = guarded.early is not None and guarded.early + self.lag < LIMIT - 0.01
-        if early and not kind.done and of_stock > (guarded.early or 0) + 0.2:
+        ends = kind.done or kind.world == "stop"  # which takes nothing from it
+        if early and not ends and of_stock > (guarded.early or 0) + 0.2:
             return f"ended after {guarded.early:.2f} s, early"
         return ""
 
@@ -114,8 +125,10 @@ class Cell:
         return ""
 
 
-def judged(kind: Kind, seen: Seen) -> End:
-    """What became of a client of *kind* that saw *seen*."""
+def judged(kind: Kind, seen: Seen, stop: float = 0.0) -> End:
+    """What became of a client of *kind* that saw *seen*. *stop*: when its server was
+    told to stop: what ends it counts from then on.
+    """
     doubt = f"{seen.late:.2f} s late itself" if seen.late > OWN_LAG else ""
     heard = seen.data[-60:].decode("latin-1").replace("\r\n", " ").strip()
     statuses = [status for status, _ in seen.answers]
@@ -124,7 +137,7 @@ def judged(kind: Kind, seen: Seen) -> End:
         kept = len(seen.answers) >= len(kind.answers) and all(
             _meets(want, *answer) for want, answer in zip(kind.answers, seen.answers, strict=False)
         )
-        kept = kept and _contained(kind, seen.data)
+        kept = kept and not seen.lost and _contained(kind, seen.data)
         return End(kept=kept, doubt="" if kept else doubt, about=about)
     says = statuses[-1] if statuses else 0
     since = len(kind.acts) if kind.since is None else kind.since
@@ -139,6 +152,7 @@ def judged(kind: Kind, seen: Seen) -> End:
         drips = since and isinstance(kind.acts[since - 1], Drip | PingsAct)
         done = seen.marks[since][0] if drips else seen.marks[since][1]
         began = min(_last_sent(kind, seen, since), done)
+    done, began = max(done, stop), max(began, stop)
     return End(
         kept=None,
         after=seen.ended - done,
@@ -153,7 +167,7 @@ def _last_sent(kind: Kind, seen: Seen, since: int) -> float:
     """When the last act up to *since* began that can have sent anything."""
     for place in range(since, 0, -1):
         name = type(kind.acts[place - 1]).__name__
-        if name not in ("Until", "Done", "Rest", "Deaf", "Hear", "Take"):
+        if name not in ("Until", "Up", "Done", "Rest", "At", "Deaf", "Hear", "Take"):
             return seen.marks[place][0]
     return seen.marks[0][0]
 
@@ -181,17 +195,19 @@ def pair(
     column: Column, folder: Path, limits: Mapping[str, str] = LIMITS
 ) -> Iterator[tuple[Server, Server]]:
     """The server of *column*, stock and guarded with *limits*, once both listen."""
+    if "tls" in column.speaks:
+        certificate(folder)
     plain = {k: v for k, v in os.environ.items() if not k.startswith("REAPER_")}
     ports = free_port(), free_port()
     with (
         serving(
-            column.command(ports[0], guarded=False),
+            column.command(ports[0], folder, guarded=False),
             folder / "stock.log",
             port=ports[0],
             environment=plain | dict(column.unguarded or {}),
         ) as stock,
         serving(
-            column.command(ports[1], guarded=True),
+            column.command(ports[1], folder, guarded=True),
             folder / "guarded.log",
             port=ports[1],
             environment=plain | dict(limits),
@@ -248,20 +264,59 @@ async def tried(
                     cells = await at_both(group, stock, guarded, lag, coarse)
                     found |= {cell.kind.name: cell for cell in cells}
             cells = [found[kind.name] for kind in todo]
-            todo = [cell.kind for cell in cells if _unsettled(cell) and not known(cell)]
+            todo = [cell.kind for cell in cells if unsettled(cell) and not known(cell)]
             if not todo:
                 break
     return found
 
 
-def _unsettled(cell: Cell) -> bool:
+async def stopped(
+    kinds: Sequence[Kind], stock: Server, guarded: Server, *, coarse: bool = False
+) -> dict[str, Cell]:
+    """The cells of *kinds*, whose clients are there when both servers are told to stop,
+    and the servers' own.
+    """
+    loop, late = asyncio.get_running_loop(), COARSE if coarse else LATE
+    stop = loop.time() + LEAD + len(kinds) * APART
+    servers = stock, guarded
+
+    async def told(server: Server) -> float | None:
+        await asyncio.sleep(stop - loop.time())
+        server.stop()
+        until = stop + MOST_A_STOP
+        while server.status is None and loop.time() < until:
+            await asyncio.sleep(OWN_LAG / 2)
+        return None if server.status is None else loop.time()
+
+    async with control() as lag:
+        asking = [
+            played(kind, each.address, PATIENCE if kind.lives else MOST_A_STOP, n * APART, stop)
+            for n, kind in enumerate(kinds)
+            for each in servers
+        ]
+        ends = asyncio.gather(*map(told, servers))
+        seen = await asyncio.gather(*asking)
+        last = loop.time()
+        gone = await ends
+    found: dict[str, Cell] = {}
+    for n, kind in enumerate(kinds):
+        of_stock, mine = (judged(kind, each, stop) for each in seen[2 * n : 2 * n + 2])
+        found[kind.name] = Cell(kind, of_stock, mine, lag.seconds, late)
+    of_stock, mine = (End(None, None if each is None else max(0.0, each - last)) for each in gone)
+    return found | {SERVER_ENDS.name: Cell(SERVER_ENDS, of_stock, mine, lag.seconds, late)}
+
+
+def unsettled(cell: Cell) -> bool:
     return bool(cell.wrong or cell.lacks or cell.guarded.doubt or cell.stock.doubt)
 
 
-def kinds_of(column: Column, *, quick: bool = False) -> list[Kind]:
-    """The kinds that *column* understands."""
+def kinds_of(column: Column, *, quick: bool = False, world: str = "limits") -> list[Kind]:
+    """The kinds that *column* understands, and that are tried in *world*."""
     return [
         kind
         for kind in KINDS.values()
-        if kind.speaks in column.speaks and (kind.quick or not quick)
+        if kind.speaks in column.speaks
+        and kind.world == world
+        and kind is not SERVER_ENDS
+        and (kind.quick or not quick)
     ]
