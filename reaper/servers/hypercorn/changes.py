@@ -34,10 +34,11 @@ def _in_both(module: ModuleType, visit: Visit) -> None:
     from hypercorn.config import Config
 
     from .application import hear
-    from .ends import read, rest
+    from .ends import closed, read, rest
     from .http2 import close, guard
 
     around(module.TCPServer, "_initiate_server_close")(close)
+    around(module.TCPServer, "_close")(closed)
     around(module.TCPServer, "_read_data")(read)
     around(module.TCPServer, "_idle_timeout")(rest)
     guard(around)

@@ -20,7 +20,7 @@ _BOTH = {
     "hypercorn.events:": "Closed RawData Updated",
     "hypercorn.protocol:ProtocolWrapper": "protocol",
     "hypercorn.protocol.events:": "StreamClosed",
-    "hypercorn.protocol.h11:H11Protocol": "connection stream",
+    "hypercorn.protocol.h11:H11Protocol": "can_read connection stream",
     "hypercorn.protocol.h11:H11WSConnection": "h11_connection",
     "hypercorn.protocol.h2:H2Protocol": """
         _close_stream _create_stream _flush _handle_events _window_updated config connection context
