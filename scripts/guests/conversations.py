@@ -8,7 +8,6 @@ seed alone, and no rest in it is as long as a limit, so the guard has no part in
 from __future__ import annotations
 
 import asyncio
-import socket
 import sys
 import tempfile
 import time
@@ -22,7 +21,21 @@ from reaper.config.flags import Parser
 
 from ..serving import DidNotStart
 from .columns import COLUMNS, LIMITS, PHASES, Column
-from .kinds import Act, Ask, Begin, Body, Cancel, Kind, Open, Pings, Rest, Settings, Trailers, Want
+from .kinds import (
+    HELLO,
+    Act,
+    Ask,
+    Begin,
+    Body,
+    Cancel,
+    Kind,
+    Open,
+    Pings,
+    Rest,
+    Settings,
+    Trailers,
+    Want,
+)
 from .play import Address, played
 from .trial import pair
 
@@ -176,6 +189,12 @@ async def held(seed: int, stock: Address, guarded: Address) -> tuple[str, bool]:
     return words, lost
 
 
+async def _both_answer(*servers: Address) -> None:
+    """Raises ConnectionRefusedError: one does not."""
+    if not all(await asyncio.gather(*map(answers, servers))):
+        raise ConnectionRefusedError
+
+
 def _words(stream: tuple[int, bytes, str]) -> str:
     status, body, end = stream
     return f"{status}, {len(body)} bytes, {end or 'no end'}"
@@ -196,6 +215,8 @@ async def compare(
     for place in range(0, len(seeds), at_once):
         some = seeds[place : place + at_once]
         said = await asyncio.gather(*(held(seed, stock, guarded) for seed in some))
+        if any(words for words, _ in said):  # one that ends may listen a moment longer
+            await _both_answer(stock, guarded)
         lists: list[tuple[list[str], str]] = []
         for seed, (first, lost) in zip(some, said, strict=True):
             words, again = first, first
@@ -204,6 +225,7 @@ async def compare(
                     break
                 words = again
                 again, lost = await held(seed, stock, guarded)
+                await _both_answer(stock, guarded)
             if first and lost:
                 lists.append((found.stock, words))
             elif again:
@@ -240,7 +262,7 @@ def tried(column: Column, seeds: range, until: float = 0) -> Compared:
                 which = [
                     how
                     for how, server in (("stock", stock), ("guarded", guarded))
-                    if not answers(server.address)
+                    if not asyncio.run(answers(server.address))
                 ]
                 found.ended.update(which)
                 if at_once == 1 and found.count == before:
@@ -254,13 +276,14 @@ def tried(column: Column, seeds: range, until: float = 0) -> Compared:
     return found
 
 
-def answers(address: Address) -> bool:
-    """Whether anybody listens at *address*."""
+async def answers(address: Address) -> bool:
+    """Whether whoever listens at *address* answers a request."""
+    kind = Kind(name="asks", speaks="http2", acts=(Begin(), Ask()), answers=(HELLO,))
     try:
-        socket.create_connection(address, timeout=5).close()
+        seen = await played(kind, address, PATIENCE)
     except OSError:
         return False
-    return True
+    return bool(seen.answers) and seen.answers[0][0] == 200
 
 
 def main() -> int:

@@ -41,9 +41,18 @@ def one_has_ended(*_):
         yield Server(), Server(listening.getsockname())
 
 
+async def listens(address):
+    try:
+        socket.create_connection(address, timeout=5).close()
+    except OSError:
+        return False
+    return True
+
+
 def test_a_server_that_ends_each_time_is_named(monkeypatch):
     """hypercorn on trio, stock, ends by a frame for a stream that it has forgotten."""
     monkeypatch.setattr(conversations, "pair", one_has_ended)
+    monkeypatch.setattr(conversations, "answers", listens)
     monkeypatch.setattr(conversations, "MOST_ENDS", 3)
     with pytest.raises(Died, match=r"^the stock server has ended$"):
         tried(next(iter(H2.values())), range(10))
@@ -59,11 +68,34 @@ def test_a_server_that_has_ended_is_started_anew_and_all_are_compared(monkeypatc
         return "", False
 
     monkeypatch.setattr(conversations, "pair", one_has_ended)
+    monkeypatch.setattr(conversations, "answers", listens)
     monkeypatch.setattr(conversations, "held", two_end_it)
     found = tried(next(iter(H2.values())), range(70))
     assert set(held) == set(range(70))
     assert (found.count, found.wrong, found.ended) == (70, [], {"stock": 4})
     assert found.stock == ["seed 30: ends the server each time"]
+
+
+def test_what_is_lost_with_a_server_that_ends_is_held_again(monkeypatch):
+    pairs = []
+
+    @contextmanager
+    def next_pair(*arguments):
+        pairs.append(arguments)
+        with one_has_ended() as servers:
+            yield servers
+
+    async def lost_from_15_on(seed, stock, guarded):
+        return ("no end" if len(pairs) == 1 and seed >= 15 else ""), False
+
+    async def well(address):
+        return len(pairs) > 1
+
+    monkeypatch.setattr(conversations, "pair", next_pair)
+    monkeypatch.setattr(conversations, "held", lost_from_15_on)
+    monkeypatch.setattr(conversations, "answers", well)
+    found = tried(next(iter(H2.values())), range(40))
+    assert (found.count, found.differ, found.stock) == (40, [], [])
 
 
 @pytest.mark.parametrize(
@@ -81,8 +113,12 @@ def test_what_the_stock_server_loses_too_is_not_the_guards_doing(monkeypatch, sa
     async def next_of_them(*_):
         return next(said)
 
+    async def well(address):
+        return True
+
     found = conversations.Compared()
     monkeypatch.setattr(conversations, "held", next_of_them)
+    monkeypatch.setattr(conversations, "answers", well)
     asyncio.run(conversations.compare(range(1), NOWHERE, NOWHERE, found))
     assert (len(found.differ), len(found.stock), found.count) == (differ, stock, 1)
 
