@@ -66,6 +66,28 @@ NAMED: tuple[Named, ...] = (
         " the first of those that drip: `headers` ends the client up to one limit late",
         late=True,
     ),
+    Named(
+        ("hypercorn, trio", "hypercorn, trio, HTTP/2"),
+        (
+            "at `max_age`: says nothing after an answer",
+            "at `max_age`: HTTP/2: says nothing after an answer",
+        ),
+        "`max_age` does nothing there: hypercorn on trio gives no place at which a connection may end"
+        " after an answer",
+    ),
+    Named(
+        ("gunicorn, threads, TLS",),
+        ("TLS: sends half a head", "TLS: sends half a body"),
+        "closed in time, and not told so: only the thread that reads may write on its TLS connection,"
+        " and it waits",
+        told=True,
+    ),
+    Named(
+        ("uvicorn, httptools, TLS",),
+        ("TLS: sends half of the first bytes of its handshake",),
+        "a handshake is bounded by the server's own `ssl_handshake_timeout`, 60 s, which the guard"
+        " leaves alone",
+    ),
 )
 
 

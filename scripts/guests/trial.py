@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ..serving import Server, free_port, serving
 from ..tools import certificate
@@ -46,7 +47,7 @@ APART = 0.01
 """Seconds between two clients that come: all at once they would make each other
 late.
 """
-LEAD = 1.0
+LEAD = 2.0
 """Seconds for clients to come before the server is told to stop."""
 MOST_A_STOP = 8.0
 """Seconds after which a client, or a server, that a stop does not end is held."""
@@ -288,9 +289,15 @@ async def stopped(
             await asyncio.sleep(OWN_LAG / 2)
         return None if server.status is None else loop.time()
 
+    async def one(*arguments: Any) -> Seen:
+        try:
+            return await played(*arguments)
+        except OSError:  # it came too late: that proves nothing
+            return Seen([(stop, stop)], ended=stop, how="refused", late=LEAD)
+
     async with control() as lag:
         asking = [
-            played(kind, each.address, PATIENCE if kind.lives else MOST_A_STOP, n * APART, stop)
+            one(kind, each.address, PATIENCE if kind.lives else MOST_A_STOP, n * APART, stop)
             for n, kind in enumerate(kinds)
             for each in servers
         ]
@@ -299,6 +306,8 @@ async def stopped(
         last = loop.time()
         gone = await ends
     found: dict[str, Cell] = {}
+    for n, each in enumerate(seen):  # a kernel holds the rest for who takes nothing
+        each.ended = gone[n % 2] if each.ended is None else each.ended
     for n, kind in enumerate(kinds):
         of_stock, mine = (judged(kind, each, stop) for each in seen[2 * n : 2 * n + 2])
         found[kind.name] = Cell(kind, of_stock, mine, lag.seconds, late)

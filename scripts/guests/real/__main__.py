@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -56,8 +57,9 @@ CLIENTS: dict[str, tuple[str, ...]] = {
     "requests": (*_PYTHON, "requests"),
     "httpx": (*_PYTHON, "httpx"),
     "aiohttp": (*_PYTHON, "aiohttp"),
+    "curl": (*_PYTHON, "curl"),
     "Node, http.Agent": ("node", str(HERE / "client.mjs"), "agent"),
-    "Node, fetch": ("node", str(HERE / "client.mjs"), "fetch"),
+    "Node, fetch (undici)": ("node", str(HERE / "client.mjs"), "fetch"),
     "Java, HttpClient": (
         "java",
         "-XX:TieredStopAtLevel=1",
@@ -67,7 +69,9 @@ CLIENTS: dict[str, tuple[str, ...]] = {
     "Go, http.Client": ("{folder}/client",),
 }
 """The commands; `{folder}` is where what has to be compiled lies."""
-HONOURS = ("Node, http.Agent", "Node, fetch")
+OPTIONAL = ("curl",)
+"""Those that need a package which nothing else here needs: pycurl."""
+HONOURS = ("Node, http.Agent", "Node, fetch (undici)")
 """Those that read `Keep-Alive: timeout=`."""
 
 
@@ -111,6 +115,9 @@ def compiled(folder: Path) -> dict[str, tuple[str, ...]]:
         tool = {"Go, http.Client": "go", "Java, HttpClient": "java"}.get(name, command[0])
         if shutil.which(tool) is None:
             print(f"{name}: {tool} is not installed", file=sys.stderr)
+            continue
+        if name == "curl" and find_spec("pycurl") is None:
+            print(f"{name}: pycurl is not installed", file=sys.stderr)
             continue
         ready[name] = tuple(word.format(folder=folder) for word in command)
     shutil.copy(HERE / "Client.java", folder)

@@ -12,6 +12,8 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from importlib import import_module
+from typing import Any
 
 
 def _count(post: Callable[[], int], rests: list[float]) -> dict[str, int]:
@@ -62,6 +64,24 @@ def httpx(port: int, rests: list[float]) -> dict[str, int]:
     with library.Client(limits=limits, timeout=20, trust_env=False) as client:
         url = f"http://127.0.0.1:{port}/echo"
         return _count(lambda: client.post(url, content=b"hello").status_code, rests)
+
+
+def curl(port: int, rests: list[float]) -> dict[str, int]:
+    """libcurl, by pycurl, with one handle: it keeps its connection, and sends again
+    what a connection that it had kept did not take.
+    """
+    pycurl: Any = import_module("pycurl")
+    handle = pycurl.Curl()
+    handle.setopt(pycurl.URL, f"http://127.0.0.1:{port}/echo")
+    handle.setopt(pycurl.POSTFIELDS, "hello")
+    handle.setopt(pycurl.WRITEFUNCTION, len)
+    handle.setopt(pycurl.TIMEOUT, 20)
+
+    def post() -> int:
+        handle.perform()
+        return int(handle.getinfo(pycurl.RESPONSE_CODE))
+
+    return _count(post, rests)
 
 
 def aiohttp(port: int, rests: list[float]) -> dict[str, int]:
