@@ -47,8 +47,10 @@ APART = 0.01
 """Seconds between two clients that come: all at once they would make each other
 late.
 """
-LEAD = 2.0
-"""Seconds for clients to come before the server is told to stop."""
+LEAD = 1.0
+"""Seconds for clients to come before the server is told to stop; in less than a limit, with
+what comes between the first and the last of them.
+"""
 MOST_A_STOP = 8.0
 """Seconds after which a client, or a server, that a stop does not end is held."""
 HELD = "held"
