@@ -47,6 +47,8 @@ TRIES = 10
 something, too: a busy one has timeouts of its own, and both may end a connection for
 bytes that they read at once, and not for the same bytes one after the other.
 """
+CHANCE = 2
+"""How often a guarded server may end where the stock one did not: both end by chance."""
 MOST_ENDS = 200
 """How often a server is started anew."""
 LONGER = LIMITS | {f"REAPER_TIMEOUTS_{phase}": "10s" for phase in PHASES}
@@ -159,8 +161,8 @@ class Compared:
     @property
     def wrong(self) -> list[str]:
         """What is the guard's doing."""
-        more = self.ended["guarded"] and not self.ended["stock"]
-        return self.differ + (["the guarded server has ended"] if more else [])
+        more = self.ended["guarded"] > 2 * self.ended["stock"] + CHANCE
+        return self.differ + (["the guarded server ends more often"] if more else [])
 
     def __str__(self) -> str:
         ended = ", ".join(f"the {how} server ended {n} times" for how, n in self.ended.items())
@@ -266,7 +268,8 @@ def tried(column: Column, seeds: range, until: float = 0) -> Compared:
                 ]
                 found.ended.update(which)
                 if at_once == 1 and found.count == before:
-                    found.stock.append(f"seed {left[0]}: ends the server each time")
+                    of = found.differ if which == ["guarded"] else found.stock
+                    of.append(f"seed {left[0]}: ends the {' and the '.join(which)} server")
                     found.count += 1
                 at_once = 1
                 if found.ended.total() > MOST_ENDS:

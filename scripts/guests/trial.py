@@ -48,8 +48,8 @@ APART = 0.01
 late.
 """
 LEAD = 1.0
-"""Seconds for clients to come before the server is told to stop; in less than a limit, with
-what comes between the first and the last of them.
+"""Seconds for clients to come before the server is told to stop: no longer than a
+limit.
 """
 MOST_A_STOP = 8.0
 """Seconds after which a client, or a server, that a stop does not end is held."""

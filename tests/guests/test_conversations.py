@@ -73,7 +73,7 @@ def test_a_server_that_has_ended_is_started_anew_and_all_are_compared(monkeypatc
     found = tried(next(iter(H2.values())), range(70))
     assert set(held) == set(range(70))
     assert (found.count, found.wrong, found.ended) == (70, [], {"stock": 4})
-    assert found.stock == ["seed 30: ends the server each time"]
+    assert found.stock == ["seed 30: ends the stock server"]
 
 
 def test_what_is_lost_with_a_server_that_ends_is_held_again(monkeypatch):
@@ -96,6 +96,16 @@ def test_what_is_lost_with_a_server_that_ends_is_held_again(monkeypatch):
     monkeypatch.setattr(conversations, "answers", well)
     found = tried(next(iter(H2.values())), range(40))
     assert (found.count, found.differ, found.stock) == (40, [], [])
+
+
+@pytest.mark.parametrize(
+    ("ended", "wrong"),
+    [({"guarded": 2}, 0), ({"guarded": 3}, 1), ({"stock": 6, "guarded": 3}, 0)],
+)
+def test_a_guarded_server_may_end_by_chance_and_no_more_often_than_stock(ended, wrong):
+    found = conversations.Compared()
+    found.ended.update(ended)
+    assert len(found.wrong) == wrong
 
 
 @pytest.mark.parametrize(
