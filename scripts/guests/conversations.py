@@ -48,7 +48,7 @@ something, too: a busy one has timeouts of its own, and both may end a connectio
 bytes that they read at once, and not for the same bytes one after the other.
 """
 CHANCE = 2
-"""How often a guarded server may end where the stock one did not: both end by chance."""
+"""How often a guarded server may end where stock did not: both end by chance."""
 MOST_ENDS = 200
 """How often a server is started anew."""
 LONGER = LIMITS | {f"REAPER_TIMEOUTS_{phase}": "10s" for phase in PHASES}
