@@ -207,6 +207,9 @@ def guarded_run(run: Any) -> Any:
         stand_around(self, reaper, link if isinstance(stream, trio.SocketStream) else None)
         try:
             await run(self)
+        except trio.ClosedResourceError:  # in the handshake of TLS, where hypercorn expects none
+            if connection.lease.alive:
+                raise
         finally:
             forget(self)
             connection.leave()

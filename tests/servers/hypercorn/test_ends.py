@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import anyio
 import pytest
 
 from scripts.lifespan import lifespan
+from scripts.tools import certificate
 from tests.helpers.hypercorn_here import FLAVOURS, hypercorn_here
 
 pytestmark = pytest.mark.slow
@@ -47,3 +49,29 @@ def test_a_stop_does_not_wait_for_a_request_behind_the_last_answer(
         assert heard.startswith(b"HTTP/1.1 200")
         here.end()
     assert "Traceback" not in here.said()
+
+
+def test_a_silent_client_over_tls_on_trio_ends_alone(tmp_path: Path) -> None:
+    """asyncio has a limit of its own for the handshake."""
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            await lifespan(receive, send)
+            return
+        await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    settings = {"TIMEOUTS_FIRST_BYTE": "200ms", "TICK": "100ms"}
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with hypercorn_here(
+        "trio", tmp_path / "log", application, settings, certificate=certificate(tmp_path)
+    ) as here:
+        with socket.create_connection(here.address, timeout=20) as silent:
+            assert silent.recv(1) == b""  # in the handshake, which it has not begun
+        with (
+            socket.create_connection(here.address, timeout=20) as plain,
+            context.wrap_socket(plain) as client,
+        ):
+            client.sendall(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+            assert client.recv(1000).startswith(b"HTTP/1.1 200")
