@@ -359,6 +359,13 @@ class Tls(Client):
                     raise Gone
                 self._came.write(came)
 
+    async def shake_or_end(self) -> None:
+        """Do the handshake; if the server ends it, that was the end."""
+        try:
+            await self.shake()
+        except (Gone, ssl.SSLError):
+            self._end("closed in the handshake")
+
     def _arrived(self, data: bytes) -> None:
         self._came.write(data)
         plain = b""
@@ -377,6 +384,8 @@ class Tls(Client):
             super()._arrived(plain)
 
     async def _write(self, data: bytes) -> None:
+        if not self._up:
+            raise Gone
         self._tls.write(data)
         await super()._write(self._goes.read())
 
@@ -730,8 +739,7 @@ async def played(
     client = CLIENTS.get(kind.speaks, Client)(kind, sock, stop)
     try:
         if isinstance(client, Tls):
-            with suppress(Gone):
-                await client.shake()
+            await client.shake_or_end()
         client.seen.marks.append((began, loop.time()))
         return await client.play(patience)
     finally:
