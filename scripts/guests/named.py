@@ -76,10 +76,10 @@ NAMED: tuple[Named, ...] = (
         " after an answer",
     ),
     Named(
-        ("gunicorn, threads, TLS",),
+        ("hypercorn, trio, TLS", "gunicorn, threads, TLS"),
         ("TLS: sends half a head", "TLS: sends half a body"),
-        "closed in time, and not told so: only the thread that reads may write on its TLS connection,"
-        " and it waits",
+        "closed in time, and not told so: only the task or the thread that reads may write on its TLS"
+        " connection, and it waits",
         told=True,
     ),
     Named(
@@ -89,7 +89,7 @@ NAMED: tuple[Named, ...] = (
         late=True,
     ),
     Named(
-        ("uvicorn, httptools, TLS", "uvicorn, h11, TLS", "hypercorn, TLS"),
+        ("uvicorn, httptools, TLS", "uvicorn, h11, TLS", "hypercorn, TLS", "gunicorn, asgi, TLS"),
         ("TLS: sends half of the first bytes of its handshake",),
         "a handshake is bounded by the server's own `ssl_handshake_timeout`, 60 s, which the guard"
         " leaves alone",

@@ -15,6 +15,7 @@ from scripts.guests.real.__main__ import (
     BEGIN,
     CLIENTS,
     END,
+    HONOURS,
     KEPT,
     OPTIONAL,
     OWN,
@@ -64,6 +65,15 @@ def test_a_distant_server_answers_two_distances_later():
 def test_losses_are_summed_over_guests_and_clients():
     one = {"stock": [21, 3], "guarded": [21, 1]}
     assert summed({"lost": {"a": {"x": one, "y": one}, "b": {"x": one}}}) == (9, 3)
+
+
+def test_the_page_says_what_the_clients_lost_that_read_the_hint():
+    one = {"stock": [21, 3], "guarded": [21, 1]}
+    about = {"commit": "c", "date": "", "cpus": 2, "python": "", "load_before": 0, "load_after": 0}
+    lost = {"a": {"http.client": one, HONOURS[0]: one}}
+    words = table({"about": about, "posts": 20, "lost": lost})
+    assert "Of 42 posts to each, the stock servers lost 6 and the guarded ones 2" in words
+    assert "the clients that read the hint lost 3 and 1" in words
 
 
 def test_the_page_is_written_from_what_was_measured():

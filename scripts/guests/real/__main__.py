@@ -221,6 +221,18 @@ def table(report: dict[str, Any]) -> str:
             f"{found[name]['stock'][1]} / {found[name]['guarded'][1]}" for found in lost.values()
         ]
         lines.append(f"| {name} | {' | '.join(cells)} |")
+    posts = sum(one["stock"][0] for found in lost.values() for one in found.values())
+    stock, guarded = summed(report)
+    kinder = {
+        name: {client: one for client, one in found.items() if client in HONOURS}
+        for name, found in lost.items()
+    }
+    theirs, mine = summed({"lost": kinder})
+    lines += [
+        "",
+        f"Of {posts:,} posts to each, the stock servers lost {stock} and the guarded ones {guarded};"
+        f" of those, the clients that read the hint lost {theirs} and {mine}.",
+    ]
     return "\n".join(lines)
 
 
