@@ -228,11 +228,11 @@ def table(report: dict[str, Any]) -> str:
         for name, found in lost.items()
     }
     theirs, mine = summed({"lost": kinder})
-    lines += [
-        "",
+    lines.append("")
+    lines.append(
         f"Of {posts:,} posts to each, the stock servers lost {stock} and the guarded ones {guarded};"
-        f" of those, the clients that read the hint lost {theirs} and {mine}.",
-    ]
+        f" of those, the clients that read the hint lost {theirs} and {mine}."
+    )
     return "\n".join(lines)
 
 
