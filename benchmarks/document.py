@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import json
 from pathlib import Path
+from textwrap import fill
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -138,7 +139,9 @@ def write_tls_memory(found: dict[str, dict[str, Any]], where: Path) -> None:
     """
     part = found.get("tls")
     if part is not None:
-        text = f"{PROGRAMS['tls'].load().table(part)}\n\n<sub>{measured(part)}</sub>"
+        lines = PROGRAMS["tls"].load().table(part).splitlines()
+        lines += ["", f"<sub>{measured(part)}</sub>"]
+        text = "\n".join(line if "|" in line else fill(line, 88) for line in lines)
         marked.write(where, *TLS_MARKS, text)
 
 
