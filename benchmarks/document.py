@@ -74,7 +74,7 @@ measured both sides a moment apart.
 ADVICE = """## Use something else when
 
 - you have a few hundred connections and one timeout: `asyncio.timeout` or `trio.move_on_after` around each read is
-  simpler. It does close clients whose bytes had arrived while your loop was stalled;
+  simpler. On asyncio it does close clients whose bytes had arrived while your loop was stalled;
 - all connections share one timeout that never changes, and you need no explanations and no slices: an `OrderedDict`,
   its entries moved to the end per packet, has the cheaper tick;
 - you schedule tasks, not silence: `heapq` is cheaper than the wheel;
@@ -300,7 +300,7 @@ def _accuracy(part: dict[str, Any]) -> list[str]:
     )
     return [
         f"{early} of {total:,} early, {late} late",
-        "after a stall, closes clients that had sent something",
+        "on asyncio, after a stall, closes clients that had sent something",
     ]
 
 

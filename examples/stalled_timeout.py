@@ -25,13 +25,12 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 
 async def echo_with_timeout(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    try:
-        while True:
+    with contextlib.suppress(TimeoutError):
+        while not reader.at_eof():
             async with asyncio.timeout(IDLE):
                 data = await reader.read(100)
             writer.write(data)
-    except TimeoutError:
-        writer.close()
+    writer.close()
 
 
 async def answered(way: str) -> int:

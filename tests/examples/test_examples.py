@@ -259,11 +259,18 @@ def test_sessions_that_nobody_ends_go_and_one_whose_stream_is_quiet_stays() -> N
     assert len(sessions.core) == 0
 
 
-@pytest.mark.parametrize(("way", "answered"), [("asyncio.timeout", 0), ("reaper", 100)])
-def test_a_timeout_around_a_read_loses_what_arrived_in_a_stall_and_a_lease_does_not(
-    way: str, answered: int
+@pytest.mark.parametrize(
+    ("program", "answered"),
+    [
+        ("stalled_timeout asyncio.timeout", 0),
+        ("stalled_timeout reaper", 100),
+        ("stalled_timeout_trio", 100),
+    ],
+)
+def test_only_asyncios_timeout_around_a_read_loses_what_arrived_in_a_stall(
+    program: str, answered: int
 ) -> None:
-    command = [sys.executable, "-m", "examples.stalled_timeout", way]
+    command = [sys.executable, "-m", *f"examples.{program}".split()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert done.stdout == f"{answered} of 100 clients got their answer\n"
     assert "Traceback" not in done.stderr

@@ -200,7 +200,7 @@ def test_the_long_description_has_no_link_or_picture_of_the_checkout(installed: 
     assert text.startswith("# reaper\n")
     assert re.findall(r"\]\((?!https?:)[^)]*\)|picture", text) == []
     assert "Files named here are in the source distribution." in text
-    assert "find the mend of an error message | symptoms (`docs/symptoms.md`)" in text
+    assert "mend what an error message names | symptoms (`docs/symptoms.md`)" in text
 
 
 @pytest.mark.slow
