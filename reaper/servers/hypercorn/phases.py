@@ -47,12 +47,14 @@ def guarded_run(run: Any) -> Any:
             setattr(self, LINK, link_of(transport))
         if self.context not in KNOWN:
             stand_around(self, reaper)
-        if reaper.resting is not None and is_tls(transport):
+        rests = reaper.resting is not None and is_tls(transport)
+        if rests:
             leave_little(self.reader)
         try:
             await run(self)
         finally:
-            take_all(self.reader)
+            if rests:
+                take_all(self.reader)
             forget(self)
 
     return serve
