@@ -43,8 +43,9 @@ class Phase(Enum):
     HALF_CLOSED = reasons.HALF_CLOSED
     LINGER = reasons.LINGER
 
-    # Not Enum's own, which is a function in Python, called for each look into `RULES`.
-    __hash__ = object.__hash__
+
+# Not Enum's own, which is a function in Python, called for each look into `RULES`.
+Phase.__hash__ = object.__hash__  # type: ignore[method-assign]
 
 
 @dataclass(frozen=True, slots=True)
