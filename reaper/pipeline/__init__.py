@@ -33,12 +33,12 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["advise", "audit", "events", "losses", "summary"]
+__all__ = ["advise", "audit", "events", "losses", "summary", "table"]
 
 
 def __getattr__(name: str) -> Any:
     """Import a name of this package when it is first used."""
-    if name in ("events", "summary"):
+    if name in ("events", "summary", "table"):
         from . import notebook
 
         return getattr(notebook, name)

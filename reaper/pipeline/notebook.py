@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
@@ -29,6 +29,7 @@ from .losses.run import parsed, with_silence
 from .places import Place, Remote, place
 from .read.frames import read_events, small_frame
 from .read.inputs import Inputs, check, hole_line
+from .read.table import check_table, rows_of_files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -54,27 +55,54 @@ ADVICE: pa.Schema = pa.schema(
 """The columns of `advise`. Grain: one row per listener and timeout."""
 
 
-def events(spark: SparkSession, paths: str | os.PathLike[str] | Sequence[Any]) -> DataFrame:
+Paths = str | os.PathLike[str] | Sequence[Any]
+"""Directories or files of journals, or one of them."""
+
+
+def events(spark: SparkSession, journal: Paths | DataFrame) -> DataFrame:
     """The rows of journals, one per event: the columns of the schema, and `code`, the
     kind as its place in `reaper.journal.schema.KINDS`.
 
     Args:
         spark: A Spark session, or one of the embedded engine. Nothing of it is changed.
-        paths: Directories or files of journals.
+        journal: Directories or files of journals; on Spark also a frame with what
+            `table` gave, wherever that was written to.
+    Raises:
+        InvalidArgument: the frame lacks a column of such a table.
     Warns:
         UserWarning: a file was put aside, or is missing between others; the message
         says why.
     """
-    given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
-    places: list[Place] = [place(os.fspath(each)) for each in given]
+    if hasattr(journal, "sparkSession"):
+        if _is_embedded(spark):
+            raise InvalidArgument("journal: a table needs Spark; expected paths")
+        with _answered_by(spark, 0):
+            inputs = check_table(cast("DataFrame", journal))
+    else:
+        inputs = _checked(spark, journal)
+    _warn_of(inputs)
     with _answered_by(spark):
-        remote = any(isinstance(each, Remote) for each in places)
-        inputs = check(places, spark=spark if remote else None)
         frame = read_events(spark, inputs)
-    for text in [*aside_lines(inputs.quarantined), *map(hole_line, inputs.holes)]:
-        warnings.warn(text, stacklevel=2)
     vars(frame)[_INPUTS] = inputs
     return frame
+
+
+def table(spark: SparkSession, paths: Paths) -> DataFrame:
+    """The rows of journals as a table has them: the columns of the schema, `file`, what
+    a row's file says of itself, and `day`, that of the file's first row. `write` them
+    anywhere, and read them by `events`.
+
+    Files that do not pass the check are left out, with the warning of `events`.
+
+    Args:
+        spark: A Spark session. Nothing of it is changed.
+    """
+    if _is_embedded(spark):
+        raise InvalidArgument("spark: a table needs Spark; got the embedded engine's session")
+    inputs = _checked(spark, paths)
+    _warn_of(inputs)
+    with _answered_by(spark):
+        return rows_of_files(spark, inputs)
 
 
 def audit(
@@ -144,6 +172,19 @@ def summary(frame: DataFrame) -> dict[str, Any]:
     return found
 
 
+def _checked(spark: SparkSession, paths: Paths) -> Inputs:
+    given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    places: list[Place] = [place(os.fspath(each)) for each in given]
+    with _answered_by(spark):
+        remote = any(isinstance(each, Remote) for each in places)
+        return check(places, spark=spark if remote else None)
+
+
+def _warn_of(inputs: Inputs) -> None:
+    for text in [*aside_lines(inputs.quarantined), *map(hole_line, inputs.holes)]:
+        warnings.warn(text, stacklevel=3)
+
+
 def _inputs(frame: DataFrame) -> Inputs:
     found: Inputs | None = vars(frame).get(_INPUTS)
     if found is None:
@@ -154,6 +195,10 @@ def _inputs(frame: DataFrame) -> Inputs:
     return found
 
 
+def _is_embedded(session: Any) -> bool:
+    return type(session).__module__.startswith("reaper.")
+
+
 @contextmanager
 def _answered_by(session: Any, rows: int | None = None) -> Iterator[Any]:
     """Let the engine of *session* answer, and leave its settings as they were.
@@ -161,7 +206,7 @@ def _answered_by(session: Any, rows: int | None = None) -> Iterator[Any]:
     *rows*: how many are read, as far as that is known: Spark's own 200 partitions cost
     a small journal half a minute of empty tasks.
     """
-    embedded = type(session).__module__.startswith("reaper.")
+    embedded = _is_embedded(session)
     before = use("embedded" if embedded else "spark")
     # Not `conf.get`: for a setting that nobody made it returns Spark's default.
     theirs = {} if embedded else {name: session.conf.getAll.get(name) for name in _SET}

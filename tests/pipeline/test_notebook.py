@@ -16,9 +16,14 @@ pytest.importorskip("duckdb")
 import reaper.pipeline as rooms
 from reaper.errors import InvalidArgument
 from reaper.pipeline import notebook
+from reaper.pipeline.engine import F
 from reaper.pipeline.losses.run import REQUESTS
-from reaper.pipeline.read.file import EVENTS
-from tests.helpers.pipeline_traffic import on_spark, only, write
+from reaper.pipeline.read.file import EVENTS, Refused
+from reaper.pipeline.read.inputs import check
+from reaper.pipeline.read.table import SAID, said_of
+from reaper.pipeline.read.table import told as told_of
+from tests.helpers.pipeline_traffic import S, on_spark, only, play, write
+from tests.helpers.pipeline_traffic import journal as by_hand
 from tests.pipeline.test_losses import ASKED, CUT, written
 
 ask: Any = rooms
@@ -89,9 +94,16 @@ def test_the_example_notebook_gets_the_same_on_spark_and_its_session_is_as_it_wa
     before = dict(real_spark.conf.getAll)
     notebook_of = Path(__file__).parents[2] / "examples" / "journals.ipynb"
     found: dict[str, Any] = {}
-    for cell in json.loads(notebook_of.read_text())["cells"]:
-        if cell["cell_type"] == "code":
-            exec("".join(cell["source"]), found)
+    cells = json.loads(notebook_of.read_text())["cells"]
+    code = {cell["id"]: "".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"}
+    real_spark.sql("DROP TABLE IF EXISTS journal")
+    for source in code.values():
+        exec(source, found)
+    exec(code["cell-table-kept"], found)  # as on the next day: no file is new
+    rows = real_spark.table("journal")
+    assert rows.count() == found["events"].count()
+    assert ask.summary(found["of_table"]) == ask.summary(found["connections"])
+    real_spark.sql("DROP TABLE journal")
     names = ("events", "connections", "advice", "requests")
     check_answer(told(*(found[name] for name in names)))
     rows = found["rows_of_early"].collect()
@@ -101,6 +113,60 @@ def test_the_example_notebook_gets_the_same_on_spark_and_its_session_is_as_it_wa
     assert days.count() == found["connections"].count()
     assert kept.exists()  # a day that is not of this answer
     assert dict(real_spark.conf.getAll) == before
+
+
+def shortened(rows: Any, writer: int) -> Any:
+    """*rows* without the opening of *writer*'s connection."""
+    return rows.where(f"NOT (kind = 'open' AND shiftright(conn, 43) = {writer})")
+
+
+@on_spark
+def test_a_table_is_judged_file_by_file_and_whole(real_spark: Any, tmp_path: Path) -> None:
+    for writer in range(1, 5):
+        with by_hand(tmp_path / "server", writer) as ours:
+            play("open 0 5; touch 3; reap 8.5 8", S, ours)
+    rows = ask.table(real_spark, tmp_path / "server")
+    assert [*rows.columns] == [*EVENTS.names, "file", "day"]
+    assert {str(row.day) for row in rows.select("day").distinct().collect()} == {"2026-09-21"}
+    of = "shiftright(conn, 43)"
+    changed = rows.withColumn("file", F.expr(f"IF({of} = 3, '{{}}', file)"))
+    bad = shortened(changed, 1).unionByName(rows.where(f"{of} = 2"))
+    with pytest.warns(UserWarning, match="put aside: .*") as said:
+        events = ask.events(real_spark, bad)
+    reasons = [str(each.message).partition(": ")[2] for each in said]
+    assert sorted(re.sub("run [0-9a-f]+", "run R", reason) for reason in reasons) == [
+        "3 rows of the table: its column file has another text than reaper.pipeline.table gave",
+        "file 1 of run R of writer 1: 2 rows are in the table, 3 were in the file",
+        "file 1 of run R of writer 2: 6 rows are in the table, 3 were in the file",
+    ]
+    assert events.count() == 3
+    connections = ask.audit(events, out=tmp_path / "out")
+    assert [(row.conn >> 43, row.verdict) for row in connections.collect()] == [(4, "ok_reaped")]
+    assert ask.summary(connections)["result"] == "inconclusive"
+    with pytest.raises(InvalidArgument, match="column file is missing, expected string"):
+        ask.events(real_spark, rows.drop("file"))
+    with pytest.raises(InvalidArgument, match="column t is string, expected bigint"):
+        ask.events(real_spark, rows.withColumn("t", rows.t.cast("string")))
+
+
+def test_the_embedded_engine_refuses_a_table(spark: Any, journal: Path) -> None:
+    with pytest.raises(InvalidArgument, match="a table needs Spark"):
+        ask.table(spark, journal)
+    with pytest.raises(InvalidArgument, match="a table needs Spark"):
+        ask.events(spark, ask.events(spark, journal))
+
+
+def test_the_text_of_a_file_says_what_its_footer_says(journal: Path) -> None:
+    (facts,) = check([journal]).files
+    found = told_of(said_of(facts))
+    assert {name: getattr(found, name) for name in SAID} == {
+        name: getattr(facts, name) for name in SAID
+    }
+    assert found.said == said_of(facts)
+    wrong = ("", "[]", "{}", said_of(facts).replace('"serial": 1', '"serial": "1"'))
+    for text in (*wrong, said_of(facts).replace('"anchors": [', '"anchors": ["x", ')):
+        with pytest.raises(Refused, match="another text"):
+            told_of(text)
 
 
 def test_the_page_names_every_column_of_the_connections(spark: Any, tmp_path: Path) -> None:

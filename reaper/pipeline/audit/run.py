@@ -24,7 +24,7 @@ The engine makes two passes: one over all rows, up to step 4, and one over
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -172,7 +172,7 @@ def silences(
         progress(
             f"looking for silences beyond their timeout in {len(suspects)} of {len(files)} file(s)"
         )
-        overdue = overdue_rows(spark, suspects, least_ns)
+        overdue = overdue_rows(spark, replace(side.inputs, files=suspects), least_ns)
         unproven = unproven_stalls(spark, side.inputs, side.stalls, side.runs)
     lives = with_silences(spark, side.lives, overdue, side.stalls, unproven, side.runs, grace_ns)
     return with_backed(spark, lives, side.stalls, grace_ns)

@@ -18,7 +18,7 @@ from ...journal.schema import ACTIVITY, AVERTED, CONFIG, ENDS, KINDS, REAP
 from ..engine import F, Window
 from ..read.frames import OVERDUE, ns, of_connections, read_events, small_frame, with_run
 from ..read.inputs import Inputs
-from ..read.runs import Facts, Stalls, merge
+from ..read.runs import Stalls, merge
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -57,11 +57,11 @@ which the loop was seen to run.
 """
 
 
-def overdue_rows(spark: SparkSession, files: list[Facts], least_ns: int) -> DataFrame:
-    """The rows of `RARE` in *files*, without silences that outlasted their timeout by
+def overdue_rows(spark: SparkSession, inputs: Inputs, least_ns: int) -> DataFrame:
+    """The rows of `RARE` in *inputs*, without silences that outlasted their timeout by
     *least_ns* or less.
     """
-    events = read_events(spark, Inputs(files))
+    events = read_events(spark, inputs)
     own = F.col("code") == CONFIG
     late = ((F.col("code") == REAP) | own) & (F.col("t") - F.col("due_ns") > least_ns)
     # A change during a silence: that is due no earlier.

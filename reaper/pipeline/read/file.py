@@ -45,7 +45,7 @@ from ..places import Place, Remote, pattern, uri
 from .runs import TICK_NS, Facts
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 FUTURE_NS = 24 * 3600 * 10**9
 """How far ahead of this machine's clock a file may lie before it is not believed."""
@@ -84,6 +84,9 @@ _NEEDED = (("idle_ns", _SILENT), ("n", ENDS), ("idle_sum_ns", ENDS))
 
 CODECS = frozenset({"UNCOMPRESSED", "SNAPPY", "GZIP", "ZSTD", "LZ4"})
 """The codecs that both engines have. Spark needs another library for brotli."""
+
+FILE = "file"
+"""The column of a table that says which file a row is of."""
 
 NAMES = ("kind", "listener")
 """Columns of text by which rows are counted. They travel as bytes, because a writer may
@@ -452,7 +455,7 @@ def counts(spark: SparkSession, rows: Mapping[Place, int]) -> dict[Place, list[C
     less of a file can be read, it is read a second time: a failure of the network is
     not the file's.
     """
-    known = {_name(uri(where)): where for where in rows}
+    known = {name_of(uri(where)): where for where in rows}
     found = _counted(spark, known)
     short = {
         name: where
@@ -466,6 +469,17 @@ def _counted(spark: SparkSession, known: Mapping[str, Place]) -> dict[Place, lis
     from pyspark.sql.pandas.types import from_arrow_schema
 
     events = spark.read.schema(from_arrow_schema(EVENTS)).option("ignoreCorruptFiles", "true")
+    rows = events.parquet(*map(pattern, known.values()))
+    found: dict[Place, list[Count]] = {}
+    for path, count in counted(rows, F.col("_metadata.file_path")):
+        found.setdefault(known[name_of(unquote(path))], []).append(count)
+    return found
+
+
+def counted(events: DataFrame, file: Column) -> Iterator[tuple[Any, Count]]:
+    """The counts of *events*, of any number of files. *file*: which one a row is of.
+    Yields (its value, some rows of it).
+    """
     own = F.col("kind") == KINDS[CONFIG]
     stall, lost = own & (F.col("reason") == STALL), own & (F.col("reason") == DROPPED)
     marks = (
@@ -479,26 +493,20 @@ def _counted(spark: SparkSession, known: Mapping[str, Place]) -> dict[Place, lis
     timeout = F.when(ends, F.col("timeout_ms").cast("long") * F.lit(1_000_000))
     changes = own & F.col("timeout_ms").isNotNull() & F.col("idle_sum_ns").isNull()
     late = F.greatest(F.try_subtract("idle_ns", timeout), F.try_subtract("t", "due_ns"))
-    counted = (
-        events.parquet(*map(pattern, known.values()))
-        .groupBy(F.col("_metadata.file_path").alias("path"), *by)
-        .agg(
-            F.count(F.lit(1)).alias("count_all"),
-            *(getattr(F, how)(name).alias(f"{name}_{how}") for name, how in _ASKED),
-            F.max(F.try_add("t", "wall_offset_ns")).alias("ended_max"),
-            F.max(late).alias("overdue_max"),
-            F.max(changes).alias("changes"),
-            # Nobody asks about these two, but what is not read is not verified.
-            *(F.count(name).alias(f"{name}_read") for name in ("nbytes", "peer")),
-        )
+    found = events.groupBy(file.alias("of_file"), *by).agg(
+        F.count(F.lit(1)).alias("count_all"),
+        *(getattr(F, how)(name).alias(f"{name}_{how}") for name, how in _ASKED),
+        F.max(F.try_add("t", "wall_offset_ns")).alias("ended_max"),
+        F.max(late).alias("overdue_max"),
+        F.max(changes).alias("changes"),
+        # Nobody asks about these two, but what is not read is not verified.
+        *(F.count(name).alias(f"{name}_read") for name in ("nbytes", "peer")),
     )
-    found: dict[Place, list[Count]] = {}
-    for row in counted.toArrow().to_pylist():
-        found.setdefault(known[_name(unquote(row["path"]))], []).append(_with_texts(row))
-    return found
+    for row in found.toArrow().to_pylist():
+        yield row.pop("of_file"), _with_texts(row)
 
 
-def _name(path: str) -> str:
+def name_of(path: str) -> str:
     """The same name for a file, whether its URI has an empty host or none at all."""
     scheme, _, rest = path.partition(":")
     host, slash, below = (

@@ -26,12 +26,14 @@ from ...journal.schema import (
     SEQUENCE_BITS,
 )
 from ..engine import F, Part, here
-from .file import EVENTS
-from .inputs import Inputs
+from .file import EVENTS, FILE
+from .inputs import Inputs, Table
 from .runs import Facts, Run, Timeline
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+
+_SAID = pa.schema([(FILE, pa.string())])
 
 RUNS: pa.Schema = pa.schema(
     [
@@ -73,10 +75,20 @@ def read_events(spark: SparkSession, inputs: Inputs) -> DataFrame:
     Columns: those of `EVENTS`, and `code`: the kind as a number, its place in `KINDS`;
     an unknown one is the next.
     """
+    if not inputs.files:
+        return with_code(small_frame(spark, [], EVENTS))
+    if inputs.table is not None:
+        return with_code(_rows_of(inputs.table, inputs.files).select(*EVENTS.names))
     paths = [facts.path for facts in inputs.files]
-    return with_code(
-        here().read_parquet(spark, paths, EVENTS) if paths else small_frame(spark, [], EVENTS)
-    )
+    return with_code(here().read_parquet(spark, paths, EVENTS))
+
+
+def _rows_of(table: Table, files: Sequence[Facts]) -> DataFrame:
+    """The rows of *files* in *table*."""
+    if len(files) == table.files:
+        return table.rows
+    said = small_frame(table.rows.sparkSession, [(facts.said,) for facts in files], _SAID)
+    return table.rows.join(F.broadcast(said), FILE, "left_semi")
 
 
 def with_code(events: DataFrame) -> DataFrame:

@@ -12,17 +12,17 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ..engine import expect
 from ..places import Place, Remote, files_below
 from .expected import Missing
-from .file import Refused, believe, count_here, counts, footer_of
+from .file import Count, Refused, believe, count_here, counts, footer_of
 from .runs import Facts, Run, missing_serials, runs_of, strangers
 from .span import ALWAYS, Span
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 T = TypeVar("T")
 
@@ -30,9 +30,18 @@ _FETCHED = 32
 """Footers of another file system that are fetched at once."""
 
 
+class Table(NamedTuple):
+    """A journal that is a table."""
+
+    rows: DataFrame
+    """The columns of `file.EVENTS`, and `file.FILE`."""
+    files: int
+    """How many files it holds, those that were put aside included."""
+
+
 @dataclass(slots=True)
 class Inputs:
-    """The outcome of the check of some directories."""
+    """The outcome of the check of some directories, or of a table."""
 
     files: list[Facts] = field(default_factory=list)
     quarantined: list[dict[str, str]] = field(default_factory=list)
@@ -58,6 +67,8 @@ class Inputs:
     """Files that are missing between others of their run, and were not put aside: run,
     writer, server, serials.
     """
+    table: Table | None = None
+    """Where the rows of the files are; None: in the files themselves."""
 
     @property
     def rows(self) -> int:
@@ -125,6 +136,25 @@ def check(
     else:
         looked, more = _each(count_here, [(facts,) for facts in asked])
         refused |= more
+    return believed(found, asked, looked, refused, span, now)
+
+
+def believed(
+    found: Inputs,
+    footers: Sequence[Facts],
+    looked: Iterable[tuple[Facts, list[Count]]],
+    refused: dict[Place, str],
+    span: Span,
+    now: int,
+) -> Inputs:
+    """Enter into *found* which of the files are good, and what they make up together.
+    Returns it.
+
+    Args:
+        footers: Of all files of that time.
+        looked: Those whose rows were counted, with the counts.
+        refused: Those that were put aside already.
+    """
     seen: dict[tuple[int, str, int, int], Facts] = {}
     for facts, rows in looked:
         try:
@@ -141,7 +171,7 @@ def check(
     found.quarantined = [{"path": str(path), "reason": reason} for path, reason in refused.items()]
     found.quarantined.sort(key=lambda entry: entry["path"])
     found.runs = runs_of(found.files)
-    found.holes = _holes(found, [facts for facts in asked if facts.path in refused], span)
+    found.holes = _holes(found, [facts for facts in footers if facts.path in refused], span)
     # Of a part of the time: without those that were lost before it.
     found.dropped_rows = sum(
         run.dropped - (run.dropped_earlier if span else 0) for run in found.runs

@@ -63,6 +63,10 @@ class Facts:
     """The instants between which its rows lie, Unix ns, both inclusive; None if it does
     not say.
     """
+    said: str = ""
+    """What the column `file` of a table says of it; empty where its rows are in a
+    file.
+    """
 
     # What its rows say together, see `file.believe`.
     t_min: int = 0
