@@ -352,6 +352,8 @@ class H11(GuardedHttp, H11Protocol):  # type: ignore[misc]  # uvicorn says that 
             and self.conn.their_state is h11.DONE
             and not self.conn.trailing_data[0]  # a part of the next request has come with this one
             and not self.transport.get_write_buffer_size()
+            # with TLS that says nothing: the loop holds the answer below it
+            and not (self.scheme == "https" and self._much_is_queued())
         ):
             self._is_idle()
         else:
@@ -430,6 +432,8 @@ else:
                 and not cycle.more_body
                 and cycle.scope is self.scope
                 and not self.transport.get_write_buffer_size()
+                # with TLS that says nothing: the loop holds the answer below it
+                and not (self.scheme == "https" and self._much_is_queued())
             ):
                 self._is_idle()
             else:

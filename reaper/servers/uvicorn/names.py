@@ -18,7 +18,7 @@ HTTP2_MODULE = "uvicorn.protocols.http.zttp_h2_impl"
 
 _PROTOCOL = """
 app client config connection_lost connection_made cycle data_received eof_received flow
-handle_websocket_upgrade loop on_response_complete pause_writing scope shutdown
+handle_websocket_upgrade loop on_response_complete pause_writing scheme scope shutdown
 timeout_keep_alive_handler transport ws_protocol_class
 """
 _CYCLE = """

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
+import ssl
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -44,10 +46,10 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 async def hello(scope: Any, receive: Any, send: Any) -> None:
     if scope["path"] == "/slow":
         await asyncio.sleep(0.8)
-    await send(
-        {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"5")]}
-    )
-    await send({"type": "http.response.body", "body": b"hello"})
+    body = bytes(7_000_000) if scope["path"] == "/big" else b"hello"
+    headers = [(b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
 
 
 class Served:
@@ -132,6 +134,28 @@ async def test_half_a_request_that_came_with_the_one_before_has_headers_and_no_m
         writer.write(REQUEST + REQUEST[:-2])
         assert b"408" in await ended(reader)
         writer.close()
+
+
+@pytest.mark.parametrize(
+    "anyio_backend", ["asyncio", ("asyncio", {"use_uvloop": True})], ids=["asyncio", "uvloop"]
+)
+async def test_over_tls_an_answer_that_is_not_taken_has_write_and_not_keep_alive(
+    protocol: str, certificate: tuple[str, str]
+) -> None:
+    """The TLS of either loop hands the whole answer on at once, and pauses nobody."""
+    trust = ssl.create_default_context(cafile=certificate[0])
+    files = {"ssl_certfile": certificate[0], "ssl_keyfile": certificate[1]}
+    async with serving(protocol, uvicorns=files, keep_alive="1h", write="200ms") as served:
+        address = served.server.servers[0].sockets[0].getsockname()
+
+        def asks() -> ssl.SSLSocket:
+            plain = socket.create_connection(address, PATIENCE)
+            client = trust.wrap_socket(plain, server_hostname="127.0.0.1")
+            client.sendall(REQUEST.replace(b"/", b"/big", 1))
+            return client
+
+        with await asyncio.to_thread(asks):
+            await until(lambda: not served.connections)
 
 
 async def rests(served: Served) -> None:
