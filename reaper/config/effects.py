@@ -158,7 +158,7 @@ EFFECTS: Mapping[str, Effect] = {
         f"http {UVICORN} {REFUSING}", **dict.fromkeys(map(_name, REFUSING.split()), REFUSED)
     ),
     "timeouts.vanished": _row(f"{INSIDE} outside {REFERENCES}"),
-    "timeouts.max_age": _row(f"http {UVICORN} {ASKED} outside"),
+    "timeouts.max_age": _row(f"http {INSIDE_HTTP} outside"),
     "timeouts.drain": _row(
         f"{REFERENCES} {ASGI} gunicorn-gthread sanic tornado twisted",
         gunicorn_asgi=GRACE,
@@ -198,8 +198,10 @@ EFFECTS: Mapping[str, Effect] = {
             map(_name, ASKED.split()[1:]),
             "at max_age only",
         )
-        | dict.fromkeys(("gunicorn_gthread", "hypercorn"), "at max_age, and over HTTP/2 at a stop"),
-        hypercorn_trio="over HTTP/2 at a stop",
+        | dict.fromkeys(
+            ("gunicorn_gthread", "hypercorn", "hypercorn_trio"),
+            "at max_age, and over HTTP/2 at a stop",
+        ),
     ),
     "limits.min_in_rate": _row(
         f"http {UVICORN} {BY_STREAM} websockets outside",

@@ -67,26 +67,11 @@ NAMED: tuple[Named, ...] = (
         late=True,
     ),
     Named(
-        ("hypercorn, trio", "hypercorn, trio, HTTP/2"),
-        (
-            "at `max_age`: says nothing after an answer",
-            "at `max_age`: HTTP/2: says nothing after an answer",
-        ),
-        "`max_age` does nothing there: hypercorn on trio gives no place at which a connection may end"
-        " after an answer",
-    ),
-    Named(
         ("hypercorn, trio, TLS", "gunicorn, threads, TLS"),
         ("TLS: sends half a head", "TLS: sends half a body"),
         "closed in time, and not told so: only the task or the thread that reads may write on its TLS"
         " connection, and it waits",
         told=True,
-    ),
-    Named(
-        ("uvicorn, httptools, TLS", "uvicorn, h11, TLS"),
-        ("TLS: takes nothing of 7 MB",),
-        "closed one limit late; over plain TCP it is in time, and why not here is not known",
-        late=True,
     ),
     Named(
         ("uvicorn, httptools, TLS", "uvicorn, h11, TLS", "hypercorn, TLS", "gunicorn, asgi, TLS"),

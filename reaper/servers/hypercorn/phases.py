@@ -125,6 +125,7 @@ def watch(server: Any, reaper: AsyncioReaper) -> None:
 
     def last(_: Any) -> None:
         be_last(known())
+        leave(known())
 
     def owed(_: Any) -> bool:
         return owes(known())

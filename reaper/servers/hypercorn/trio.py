@@ -17,20 +17,21 @@ import trio
 from ...core.lease import Lease
 from ...driver.driver import Driver
 from ...driver.pressing import relieve
-from ...driver.sockets import reset_on_close, say, shut
+from ...driver.sockets import queued, reset_on_close, say, shut, tcp_info_of
 from ...driver.watched import Watched
 from ...policy import IdlePolicy, Phase
 from ...policy.min_rate import NoSweep
 from ...policy.phases import ABSOLUTE, NOT_TAKEN
 from ...policy.pressure import Pressure, limits_here
+from ...policy.reasons import MAX_AGE
 from ...trio.connection import socket_of
 from ...trio.reaper import TrioReaper
 from ..abandoned import Link
-from ..configured import settings
+from ..configured import ages, settings
 from ..http2.waiting import Carrier
 from ..polled import readable, timed_out
 from .http2 import CARRIER
-from .phases import forget, owes, phase_of
+from .phases import be_last, forget, leave, owes, phase_of
 from .trio_application import stand_around
 from .trio_overload import refuse
 
@@ -40,7 +41,11 @@ PIECE = 65536
 PHASE_OF = readable(phase_of)
 ANSWER = timed_out(owes)
 
+RESTING = frozenset({Phase.FIRST_BYTE, Phase.KEEP_ALIVE, Phase.IDLE})
+"""Phases in which the client has asked for nothing."""
+
 _OF_RUN: trio.lowlevel.RunVar[TrioReaper] = trio.lowlevel.RunVar("reaper.run")
+_AGES: trio.lowlevel.RunVar[Callable[[], float]] = trio.lowlevel.RunVar("reaper.ages")
 
 
 async def running_reaper() -> TrioReaper:
@@ -52,6 +57,7 @@ async def running_reaper() -> TrioReaper:
     except LookupError:
         reaper = TrioReaper(settings())
         _OF_RUN.set(reaper)
+        _AGES.set(ages(reaper.config))
         trio.lowlevel.spawn_system_task(reaper.run)
         if reaper.config.reaper.pressure:
             trio.lowlevel.spawn_system_task(relieve, reaper, Pressure(limits_here()))
@@ -75,7 +81,7 @@ class Served(Watched):
         policy: Knows which timeout is in force.
     """
 
-    __slots__ = ("_is_plain", "_server", "_socket", "policy")
+    __slots__ = ("_is_plain", "_leave_at", "_server", "_socket", "policy")
 
     policy: IdlePolicy
 
@@ -85,6 +91,7 @@ class Served(Watched):
         self._socket = socket_of(stream)
         self._is_plain = isinstance(stream, trio.SocketStream)
         self.receiving: bool | None = True
+        self._leave_at: float | None = None  # once it is too old
 
     @property
     def descriptor(self) -> int:
@@ -118,6 +125,8 @@ class Served(Watched):
         event says so while requests wait behind a slow one, or while the application
         reads a body late.
         """
+        if lease.reason == MAX_AGE:
+            return self._may_finish()
         if lease is not self.lease or self.policy.phase is Phase.WRITE:
             return False
         if PHASE_OF(self._server) is not Phase.IN_FLIGHT:
@@ -125,6 +134,25 @@ class Served(Watched):
         # After this check: being spared counts as activity, which would undo it.
         self._driver.after(0.0, self.look)
         return True
+
+    def _may_finish(self) -> bool:
+        """Whether a connection that is too old may stay for a moment: as
+        `asyncio.guards.Guard` does it. Its next answer says that it is the last; over
+        HTTP/2 its client is told GOAWAY.
+        """
+        now, timeouts = self._driver.now(), self._driver.config.timeouts
+        if self._leave_at is None:
+            self._leave_at = now + timeouts.drain_idle
+            be_last(self._server)
+            leave(self._server)
+        descriptor = self.descriptor
+        works = PHASE_OF(self._server) not in RESTING or bool(queued(descriptor))
+        if now < self._leave_at or works:
+            return True
+        if now >= self._leave_at + timeouts.drain:
+            return False
+        info = tcp_info_of(descriptor)
+        return info is not None and min(info.sent_ago, info.received_ago) < timeouts.drain_idle
 
     def enter(self, phase: Phase) -> None:
         """Let the timeout of *phase* begin now; does nothing once the connection is
@@ -197,6 +225,8 @@ def guarded_run(run: Any) -> Any:
             reaper.config.timeouts.first_byte,
             reason=Phase.FIRST_BYTE.value,
         )
+        if age := _AGES.get()():
+            connection.deadline(age, MAX_AGE)
         now = reaper.driver.now
         connection.policy = IdlePolicy(reaper.config, connection, now(), NoSweep(), _uncounted)
         self.stream = Stream(stream, connection, now)
