@@ -28,10 +28,11 @@ from reaper.pipeline.audit.command import run_by_day
 from reaper.pipeline.audit.run import Settings, audit
 from reaper.pipeline.cli import main
 from reaper.pipeline.engine import F, NoSpark, Window, answering, here, use
-from reaper.pipeline.engine.choice import bytes_of, choose
+from reaper.pipeline.engine.choice import LITTLE, bytes_of, choose
 from reaper.pipeline.engine.spark import (
     _OPTIONS_OF_JAVA,
     BRIEF_JAVA,
+    BRIEFEST_JAVA,
     EMBEDDED_HEAP_MB,
     _of_driver,
     check_reachable,
@@ -663,6 +664,30 @@ def test_settings_of_the_user_are_kept(
         "PYSPARK_SUBMIT_ARGS", "--driver-memory 2g --conf spark.ui.enabled=true pyspark-shell"
     )
     assert set(_of_driver(tmp_path, None)) == OURS - {"spark.driver.extraJavaOptions"}
+
+
+@pytest.mark.usefixtures("no_settings")
+@pytest.mark.parametrize(("over", "java"), [(0, BRIEFEST_JAVA), (1, BRIEF_JAVA)])
+def test_a_little_journal_gets_a_java_with_one_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, over: int, java: tuple[str, ...]
+) -> None:
+    class Started(Exception):
+        """What Spark would have started with."""
+
+    def start(builder: Any, key: str, value: str) -> Any:
+        if key == "spark.driver.extraJavaOptions":
+            raise Started(value)
+        return builder
+
+    monkeypatch.setattr("pyspark.sql.SparkSession.Builder.config", start)
+    monkeypatch.setattr("reaper.pipeline.engine.spark._open_already", lambda: None)
+    (tmp_path / "server").mkdir()
+    with (tmp_path / "server" / "one.parquet").open("wb") as sparse:
+        sparse.truncate(LITTLE + over)
+    words = f"audit --engine spark --quiet --events {tmp_path / 'server'} --out {tmp_path / 'out'}"
+    with pytest.raises(Started) as started:
+        main(words.split())
+    assert [word for word in str(started.value).split() if word.startswith("-XX")] == [*java]
 
 
 def test_what_spark_says_whenever_it_starts_or_ends_a_stream_stays_off_the_screen() -> None:

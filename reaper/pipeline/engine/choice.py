@@ -22,6 +22,14 @@ WORKED_ON = 4
 GB of files, stay below 4 GiB.
 """
 
+LITTLE = 24 << 20
+"""Bytes of journals, 1.8 million rows, up to which Java's second compiler costs more
+than it saves. Processor seconds of a whole audit with both compilers and with the
+first alone, two pairs each: 20,000 rows 19.3 and 18.2, 14.2 and 14.0; a million 25.2
+and 25.9, 19.7 and 20.4; three million 32.3 and 36.3, 30.1 and 31.7. Of advice on three
+million: 35.9 and 38.1, 35.5 and 39.2.
+"""
+
 ENVIRONMENT = (
     "SPARK_REMOTE",
     "MASTER",
@@ -103,6 +111,12 @@ def bytes_of(inputs: Sequence[Place], enough: int) -> int:
     return total
 
 
+def is_little(journals: Sequence[Place]) -> bool:
+    """Whether *journals*, all there is to read, are known to be `LITTLE`."""
+    here = not any(isinstance(where, Remote) for where in journals)
+    return bool(journals) and here and bytes_of(journals, LITTLE) <= LITTLE
+
+
 @contextmanager
 def asked_session(
     name: str,
@@ -110,14 +124,17 @@ def asked_session(
     why: str,
     master: str | None,
     connect: bool,
+    little: bool,
     progress: Callable[[str], None],
 ) -> Iterator[Any]:
-    """The session of the command *name*, of the *engine* that was chosen."""
+    """The session of the command *name*, of the *engine* that was chosen. *connect*,
+    *little*: see `open_session`.
+    """
     progress(f"engine: {engine} ({why})")
     opened: Any = (
         embedded.open_session()
         if engine == "embedded"
-        else open_session(name, master, connect=connect)
+        else open_session(name, master, connect=connect, little=little)
     )
     with opened as session:
         yield session

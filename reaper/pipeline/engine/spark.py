@@ -50,9 +50,10 @@ PATIENCE_S = 10.0
 for ten, both in silence.
 """
 
+_JAVA = ("-XX:+IgnoreUnrecognizedVMOptions", "-XX:+UseParallelGC")  # there are other Javas
+
 BRIEF_JAVA = (
-    "-XX:+IgnoreUnrecognizedVMOptions",  # there are other Javas
-    "-XX:+UseParallelGC",
+    *_JAVA,
     "-XX:Tier4InvocationThreshold=50000",
     "-XX:Tier4MinInvocationThreshold=6000",
     "-XX:Tier4CompileThreshold=150000",
@@ -62,6 +63,9 @@ BRIEF_JAVA = (
 second compiler what runs for every row. With Java's own, half of the processor time of
 a short answer went into compiling Spark's planner, which then was asked no more.
 """
+
+BRIEFEST_JAVA = (*_JAVA, "-XX:TieredStopAtLevel=1")
+"""For one that reads little: the first compiler alone."""
 
 _OPTIONS_OF_JAVA = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
 """Where a user tells every Java how to run. Two collectors would keep it from
@@ -174,7 +178,7 @@ def check_reachable(url: str) -> None:
 
 @contextmanager
 def open_session(
-    name: str, master: str | None = None, *, connect: bool = True
+    name: str, master: str | None = None, *, connect: bool = True, little: bool = False
 ) -> Iterator[SparkSession]:
     """Open the session of one command, and stop it on the way out.
 
@@ -188,6 +192,8 @@ def open_session(
             environment says, else embedded.
         connect: Whether Spark Connect will do. It will not where Spark calls Python
             back, for it would do so at the server.
+        little: Whether what is read is little, see `choice.LITTLE`. It matters to a
+            Java that is started here alone.
     Raises:
         NoSpark: Spark cannot start here, or does not see the files that this program
             sees.
@@ -213,7 +219,7 @@ def open_session(
     theirs = _open_already() if master is None else None
     with tempfile.TemporaryDirectory(prefix="reaper-spark-") as scratch:
         session = (
-            _started(Path(scratch), f"reaper {name}", master, remote)
+            _started(Path(scratch), f"reaper {name}", master, remote, little)
             if theirs is None
             else theirs.newSession()
         )
@@ -271,7 +277,9 @@ def _without_noise() -> Iterator[None]:
         os.dup2(ours, 2)
 
 
-def _started(scratch: Path, name: str, master: str | None, remote: str | None) -> SparkSession:
+def _started(
+    scratch: Path, name: str, master: str | None, remote: str | None, little: bool
+) -> SparkSession:
     """A session of *remote*, or of a Spark that is started here. Raises NoSpark."""
     if not (remote or "").startswith("sc://"):
         check_java()
@@ -292,7 +300,7 @@ def _started(scratch: Path, name: str, master: str | None, remote: str | None) -
     if (
         remote is None and "PYSPARK_GATEWAY_PORT" not in os.environ
     ):  # else the driver runs already: spark-submit's
-        for key, value in _of_driver(scratch, master).items():
+        for key, value in _of_driver(scratch, master, little).items():
             builder = builder.config(key, value)
     try:
         with _without_noise():
@@ -401,7 +409,7 @@ def expect(session: SparkSession, rows: int) -> None:
         session.conf.set("spark.sql.shuffle.partitions", str(partitions))
 
 
-def _of_driver(scratch: Path, master: str | None) -> dict[str, str]:
+def _of_driver(scratch: Path, master: str | None, little: bool = False) -> dict[str, str]:
     """Properties for a driver that is started here, but for those that the user's own
     configuration names.
     """
@@ -426,7 +434,7 @@ def _of_driver(scratch: Path, master: str | None) -> dict[str, str]:
     if master.startswith("local") if master is not None else not elsewhere:
         wanted["spark.ui.enabled"] = "false"
         if not any("-XX:" in said for said in (theirs, *map(_environment, _OPTIONS_OF_JAVA))):
-            java += BRIEF_JAVA
+            java += BRIEFEST_JAVA if little else BRIEF_JAVA
         if "SPARK_DRIVER_MEMORY" not in os.environ:
             wanted["spark.driver.memory"] = f"{min(EMBEDDED_HEAP_MB, max(1024, memory_mb() // 2))}m"
     if java:

@@ -25,7 +25,7 @@ from ..arguments import (
     whole,
 )
 from ..engine import answering
-from ..engine.choice import asked_session, choose
+from ..engine.choice import asked_session, choose, is_little
 from ..places import Place, Remote, write_text
 from .expected import add_expected, line, silent
 from .inputs import Inputs, check, hole_line
@@ -146,7 +146,8 @@ def asking(
     apart(request.out, [*request.events, *request.client])
     chosen, why = choose(request.engine, request.master, request.inputs, request.out)
     connect = not request.elsewhere
-    asked = asked_session(request.name, chosen, why, request.master, connect, progress)
+    little = chosen == "spark" and not request.logs and is_little(request.inputs)
+    asked = asked_session(request.name, chosen, why, request.master, connect, little, progress)
     with asked as session, whole(request.out):
         request.out.mkdir(parents=True, exist_ok=True)
         yield session, *read_inputs(session, request, progress)
