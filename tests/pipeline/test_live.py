@@ -16,6 +16,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
 from html import escape
+from itertools import count
 from pathlib import Path
 from threading import Event
 from types import MappingProxyType, SimpleNamespace
@@ -34,7 +35,7 @@ from reaper.pipeline.live import feed as live_feed
 from reaper.pipeline.live.feed import Feed, rows_of
 from reaper.pipeline.live.ledger import Ledger, ServerRead, open_ledger
 from reaper.pipeline.live.page import render
-from reaper.pipeline.live.run import Settings, follow
+from reaper.pipeline.live.run import Settings, follow, read_feed
 from reaper.pipeline.live.status import as_text, status
 from reaper.pipeline.live.tables import FEED, idle, keep_sessions, keep_windows, windows
 from reaper.pipeline.read.expected import missing
@@ -551,6 +552,34 @@ def test_rows_that_come_too_late_are_kept_apart_and_the_rest_equals_batch(
     assert (last["late_rows"], last["dropped_by_watermark"], last["complete"]) == (3, 0, False)
     assert last["servers"][str(tmp_path / "b")]["late"] == 3
     assert tables(tmp_path / "out") == batch(real_spark, tmp_path / "a", tmp_path / "c")
+
+
+@on_spark
+def test_a_step_that_goes_while_it_is_listed_ends_no_query(real_spark: Any, tmp_path: Path) -> None:
+    feed, stop = tmp_path / "feed {1,2}", Event()
+    feed.mkdir()
+    began = Event()
+
+    def step_by_step() -> None:
+        for number in count():
+            (feed / f"{number:09d}").mkdir()
+            if number > 20:
+                (feed / f"{number - 20:09d}").rmdir()
+                began.set()
+            if stop.is_set():
+                return
+
+    with ThreadPoolExecutor() as pool, ExitStack() as ending:
+        ending.callback(stop.set)
+        steps = pool.submit(step_by_step)
+        assert began.wait(60)
+        writer = read_feed(real_spark, feed).writeStream.trigger(processingTime="1 millisecond")
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        query = writer.foreachBatch(lambda *_: None).start()
+        ending.callback(query.stop)
+        for _ in range(5):
+            query.processAllAvailable()
+    assert steps.result() is None
 
 
 # ---- a real process, killed

@@ -27,7 +27,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from ...config.running import alone
 from ...errors import one_line
 from ..arguments import Fault
-from ..places import write_text
+from ..places import pattern, write_text
 from ..read.expected import WITHIN_NS, missing
 from .feed import Feed
 from .page import render
@@ -150,16 +150,20 @@ def _writing() -> Iterator[None]:
         ) from None
 
 
+def read_feed(spark: SparkSession, feed: Path) -> DataFrame:
+    """The steps in the directory *feed* as a stream."""
+    # Each step is a path of its own: of one that goes while Spark lists it Spark then
+    # thinks nothing. A folder below the path that was named would end the query.
+    steps = f"{pattern(feed)}/[0-9]*"
+    return spark.readStream.schema(FEED).option("recursiveFileLookup", "true").parquet(steps)
+
+
 @contextmanager
 def _queries(spark: SparkSession, out: Path, settings: Settings) -> Iterator[list[StreamingQuery]]:
     """Start both queries. They run on: a query that was started anew for each step
     would load its whole state each time.
     """
-    events = (
-        spark.readStream.schema(FEED)
-        .option("recursiveFileLookup", "true")
-        .parquet(str(out / "feed"))
-    )
+    events = read_feed(spark, out / "feed")
     for name in ("windows", "idle"):
         (out / name).mkdir(exist_ok=True)
         checkpoint = out / "checkpoint" / name
