@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from html import escape
 from itertools import count
 from pathlib import Path
@@ -325,6 +325,38 @@ def test_an_output_begun_with_other_settings_is_refused(tmp_path: Path) -> None:
         )
 
 
+def test_a_function_of_your_own_is_found_beside_you_or_refused(
+    pipeline: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "server").mkdir()
+    (tmp_path / "mine_of_live.py").write_text("def keep(*_): pass\nnumber = 3\n")
+    monkeypatch.chdir(tmp_path)
+    given: list[Any] = []
+
+    def noted(*arguments: Any) -> dict[str, Any]:
+        given.extend(arguments)
+        raise Fault("far enough")
+
+    monkeypatch.setattr("reaper.pipeline.live.run.follow", noted)
+    monkeypatch.setattr(
+        "reaper.pipeline.live.command.open_session", lambda *_, **__: nullcontext(NO_SPARK)
+    )
+    monkeypatch.setattr("reaper.pipeline.live.command.expect", lambda *_: None)
+    words = ["live", "--events", tmp_path / "server", "--out", tmp_path / "out", "--each"]
+    assert pipeline(*words, "mine_of_live:keep")[::2] == (
+        2,
+        "python -m reaper.pipeline live: far enough\n",
+    )
+    assert given[-1].__module__ == "mine_of_live"
+    for wrong in ("mine_of_live:gone", "not_there_at_all:keep", ":", "a.b:c"):
+        status, _, said = pipeline(*words, wrong)
+        assert status == 2
+        assert f"{wrong!r} names no function" in said
+    for wrong in ("mine_of_live", "mine_of_live:number"):
+        assert f"{wrong!r} cannot be called" in pipeline(*words, wrong)[2]
+    assert str(tmp_path) not in sys.path
+
+
 # ---- the tables: no Spark
 
 
@@ -504,11 +536,20 @@ def test_live_equals_batch_whether_it_ran_through_or_was_stopped_between(
     leftover = tmp_path / "once" / "checkpoint" / "idle" / "offsets"
     leftover.mkdir(parents=True)
     (leftover / ".0.tmp").touch()  # killed while the first batch was written down
-    through = follow(real_spark, servers, tmp_path / "once", Settings(delay_ns=DELAY, drain=True))
+    passed: dict[str, list[tuple[Any, ...]]] = {"windows": [], "idle": []}
+
+    def each(name: str, rows: Any, number: int) -> None:
+        assert number >= 0
+        passed[name] += kept(rows.toArrow())
+
+    once = Settings(delay_ns=DELAY, drain=True)
+    through = follow(real_spark, servers, tmp_path / "once", once, each=each)
     assert through["complete"]
     assert through["dropped_by_watermark"] == 0
     expected = batch(real_spark, *servers)
     assert tables(tmp_path / "once") == expected
+    assert sorted(passed["idle"], key=str) == sorted(expected["idle"], key=str)
+    assert {*passed["windows"]} >= {*expected["windows"]}  # a window comes again as it grows
     growing = tmp_path / "growing"
     for number, source in enumerate(servers):
         shutil.copytree(source, growing / source.name)

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from functools import partial
+from pkgutil import resolve_name
+from typing import Any
 
 from ...config.running import stoppable
 from ..arguments import AddCommand, Fault, Progress, duration_ns, place, require, show
@@ -53,11 +57,29 @@ def add(command: AddCommand) -> None:
         action="store_true",
         help="no server writes any more: let the last connections come out",
     )
+    sub.add_argument(
+        "--each", type=_function, metavar="MODULE:FUNCTION",
+        help="called with windows or idle, the rows of each batch, and its number",
+    )  # fmt: skip
     add_expected(sub)
 
 
 def _how_long(text: str) -> int | None:
     return None if text == "forever" else duration_ns(text)
+
+
+def _function(text: str) -> Any:
+    """The function that *text* names, of a module on the path or in this directory."""
+    sys.path.append(os.getcwd())
+    try:
+        found = resolve_name(text)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise argparse.ArgumentTypeError(f"{text!r} names no function: {error}") from None
+    finally:
+        sys.path.pop()
+    if not callable(found):
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be called")
+    return found
 
 
 def _milliseconds(text: str) -> int:
@@ -99,7 +121,7 @@ def _live(arguments: argparse.Namespace, progress: Progress) -> int:
         expect(spark, 0)  # a step is small, and each partition keeps a state of its own
         progress(f"the page is {out / 'live.html'}")
         try:
-            summary = follow(spark, directories, out, settings, stop, progress)
+            summary = follow(spark, directories, out, settings, stop, progress, arguments.each)
         except StreamFailed as failed:
             progress(str(failed))
             return 1

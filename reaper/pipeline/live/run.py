@@ -21,7 +21,7 @@ from threading import Event
 from typing import Any
 
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from ...config.running import alone
@@ -38,6 +38,10 @@ POLL = "200 milliseconds"
 """How often a query looks for a new feed file: a listing of a directory that is mostly
 empty.
 """
+
+
+Each = Callable[[str, DataFrame, int], object]
+"""A function of ("windows" or "idle", the rows of a batch, the number of the batch)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,7 @@ def follow(
     settings: Settings,
     stop: Event | None = None,
     progress: Callable[[str], None] = lambda _: None,
+    each: Each | None = None,
 ) -> dict[str, Any]:
     """Process what is there and what comes; go on later from where *out* stopped,
     whatever stopped it.
@@ -79,6 +84,8 @@ def follow(
 
     Args:
         stop: Set it to end after the step that is being done.
+        each: Called with each batch of either table once it is kept. A batch comes
+            again, with its number, if it is killed or raises.
     Returns:
         The summary, see `status.status`.
     Raises:
@@ -100,7 +107,7 @@ def follow(
         feed = Feed(out, directories, settings.delay_ns, fixed)
         before = feed.ledger.rows
         summary = _publish(out, feed, settings)
-        with _queries(spark, out, settings) as queries, _writing():
+        with _queries(spark, out, settings, each) as queries, _writing():
             deadline = None if settings.for_ns is None else time.monotonic() + settings.for_ns / 1e9
             _finish(queries, feed)  # what a kill left half done
             while True:
@@ -159,7 +166,9 @@ def read_feed(spark: SparkSession, feed: Path) -> DataFrame:
 
 
 @contextmanager
-def _queries(spark: SparkSession, out: Path, settings: Settings) -> Iterator[list[StreamingQuery]]:
+def _queries(
+    spark: SparkSession, out: Path, settings: Settings, each: Each | None
+) -> Iterator[list[StreamingQuery]]:
     """Start both queries. They run on: a query that was started anew for each step
     would load its whole state each time.
     """
@@ -186,10 +195,30 @@ def _queries(spark: SparkSession, out: Path, settings: Settings) -> Iterator[lis
                 "checkpointLocation", str(out / "checkpoint" / name)
             )
             queries.append(
-                writer.trigger(processingTime=POLL).foreachBatch(partial(keep, out / name)).start()
+                writer.trigger(processingTime=POLL)
+                .foreachBatch(_sink(partial(keep, out / name), name, each))
+                .start()
             )
             running.callback(queries[-1].stop)
         yield queries
+
+
+def _sink(
+    keep: Callable[[DataFrame, int], None], name: str, each: Each | None
+) -> Callable[[DataFrame, int], None]:
+    """What Spark does with each batch of the table *name*."""
+    if each is None:
+        return keep
+
+    def both(batch: DataFrame, number: int) -> None:
+        batch.persist()  # or the second question has it all computed again
+        try:
+            keep(batch, number)
+            each(name, batch, number)
+        finally:
+            batch.unpersist()
+
+    return both
 
 
 def _finish(queries: list[StreamingQuery], feed: Feed) -> None:
