@@ -182,11 +182,16 @@ def test_the_ledger_of_many_servers_stays_small_however_many_files_they_have_wri
     [
         ("ledger.json", b"SQLite format 3\x00\xff", "is no ledger"),
         ("ledger.json", b"[]", "is no ledger"),
-        ("ledger.json", b'{"version": 3, "step": 1}', "is no ledger"),
+        ("ledger.json", b'{"version": 4, "step": 1}', "is no ledger"),
         (
             "ledger.json",
             b'{"version": 9}',
-            r"is of version 9, this release reads 3\): name another --out",
+            r"is of version 9, this release reads 4\): name another --out",
+        ),
+        (
+            "ledger.json",
+            b'{"version": 3, "step": 1, "runs": {}, "servers": {}, "settings": {}}',
+            r"is of version 3, this release reads 4\): name another --out",
         ),
         ("checkpoint/idle/commits/0", b"", "its ledger is not there: name another --out"),
     ],
@@ -489,13 +494,16 @@ def batch(
 ) -> dict[str, list[tuple[Any, ...]]]:
     """The answer over the same files as they lie there."""
     paths = [path for directory in directories for path in directory.rglob("[!.]*.parquet")]
-    found = [
-        rows_of(facts, int(facts.run[:15], 16))
-        for facts in (footer_of(p, p.stat().st_size) for p in paths)
-    ]
+    found = [rows_of(footer_of(path, path.stat().st_size)) for path in paths]
     events = real_spark.createDataFrame(pa.concat_tables(found), FEED)
     frames = {"windows": windows(events, window, DELAY), "idle": idle(events, DELAY)}
     return {name: kept(frame.toArrow()) for name, frame in frames.items()}
+
+
+def names_of(servers: list[Path]) -> set[str]:
+    """The names of all runs, as the files have them."""
+    files = [path for server in servers for path in server.glob("*.parquet")]
+    return {pq.read_schema(path).metadata[b"reaper.run"].decode() for path in files}
 
 
 def fleet(root: Path) -> list[Path]:
@@ -550,6 +558,7 @@ def test_live_equals_batch_whether_it_ran_through_or_was_stopped_between(
     assert tables(tmp_path / "once") == expected
     assert sorted(passed["idle"], key=str) == sorted(expected["idle"], key=str)
     assert {*passed["windows"]} >= {*expected["windows"]}  # a window comes again as it grows
+    assert {row[0] for row in passed["idle"]} == names_of(servers)
     growing = tmp_path / "growing"
     for number, source in enumerate(servers):
         shutil.copytree(source, growing / source.name)

@@ -48,8 +48,8 @@ FEED = pa.schema(
             "at", pa.timestamp("us", "UTC"), nullable=False
         ),  # the instant, on the wall clock, rounded down
         pa.field(
-            "run", pa.int64(), nullable=False
-        ),  # with conn: one connection of one process on one server
+            "run", pa.string(), nullable=False
+        ),  # its name; with conn: one connection of one process on one server
         pa.field("conn", pa.int64(), nullable=False),
         pa.field("kind", pa.string(), nullable=False),
         pa.field("idle_ns", pa.int64()),
@@ -164,7 +164,7 @@ class Feed:
                 continue  # a copy of one of the others
             try:
                 believe(*count_here(found.facts), self._now_ns())
-                table = rows_of(found.facts, int(found.facts.run[:15], 16))
+                table = rows_of(found.facts)
                 newest: int | None = pc.max(table["at"].cast(pa.int64())).as_py()
                 if newest is not None:
                     self._check_ahead(found, newest)
@@ -193,7 +193,7 @@ class Feed:
         if ledger.newest is None or ledger.horizon != ledger.newest:
             return
         at = ledger.newest + ledger.longest_ms * 1000 + 2 * self._delay_us + 60_000_000
-        row = {"at": at, "run": 0, "conn": 0, "kind": MARKER, "full": True, "tick_ns": 0}
+        row = {"at": at, "run": "", "conn": 0, "kind": MARKER, "full": True, "tick_ns": 0}
         ledger.horizon = at
         self._commit([pa.Table.from_pylist([row], schema=FEED)])
 
@@ -332,7 +332,7 @@ class Feed:
                 shutil.rmtree(path)
 
 
-def rows_of(facts: Facts, run: int) -> pa.Table:
+def rows_of(facts: Facts) -> pa.Table:
     """The rows of connections in one good file, as `FEED` has them: on the wall clock,
     and with what its metadata says.
 
@@ -361,7 +361,7 @@ def rows_of(facts: Facts, run: int) -> pa.Table:
     at = pc.divide(pc.add(t, offset), 1000).cast(pa.timestamp("us", "UTC"))
     columns = {
         "at": at,
-        "run": pa.repeat(pa.scalar(run, pa.int64()), count),
+        "run": pa.repeat(pa.scalar(facts.run), count),
         "conn": table["conn"],
         "kind": kind,
         "idle_ns": table["idle_ns"],

@@ -17,7 +17,8 @@ from ..arguments import Fault
 from ..places import sync, write_text
 
 NAME = "ledger.json"
-VERSION = 3
+VERSION = 4
+"""Until 3 a run was a number in the tables, and in the state that Spark keeps."""
 
 
 @dataclass(slots=True)
