@@ -3,7 +3,8 @@
 
     python -m benchmarks.pipeline.worker ENGINE EVENTS OUT
 
-ENGINE `floor` asks Spark as little as any program could: it starts, answers a question
+ENGINE `duckdb` and `hand` are SQL written by hand, on DuckDB and on Spark; `floor` asks
+Spark as little as any program could: it starts, answers a question
 about one row, and reads every value of the files once.
 
 The last line on stdout is JSON: seconds of each step, by the clock and of processor
@@ -25,7 +26,7 @@ from typing import Any
 import psutil
 import pyarrow.parquet as pq
 
-from benchmarks.pipeline.rivals import Duck, Lateness, Verdicts
+from benchmarks.pipeline.rivals import Duck, Lateness, Sparks, Verdicts
 from reaper.pipeline.read.inputs import Inputs, check
 
 Answer = Any
@@ -130,6 +131,25 @@ def run_product(engine: str, inputs: Inputs, out: Path) -> dict[str, Answer]:
     return {"audit": form_of_connections(out / "connections"), "advise": advised}
 
 
+def run_hand(inputs: Inputs, out: Path) -> dict[str, Answer]:
+    """The audit by SQL written by hand, in a Spark with the product's settings."""
+    from reaper.pipeline import engine as engines
+    from reaper.pipeline.read.file import EVENTS
+
+    engines.use("spark")
+    opened = engines.open_session("benchmark")
+    with ExitStack() as stack:
+        spark = timed("session", lambda: stack.enter_context(opened))
+        engines.expect(spark, sum(facts.rows for facts in inputs.files))
+
+        def read(files: list[str]) -> Any:
+            return engines.here().read_parquet(spark, list(map(Path, files)), EVENTS)
+
+        target = out / "connections.parquet"
+        answer = timed("audit", lambda: Sparks(spark, inputs).audit(read, target))
+    return {"audit": form_of_audit(*answer)}
+
+
 def run_floor(inputs: Inputs) -> None:
     """As little as a program on Spark can do with the files."""
     from pyspark.sql import functions
@@ -160,6 +180,8 @@ def main(engine: str, events: str, out: str) -> None:
         run_floor(inputs)
     elif engine == "duckdb":
         answers = run_rival(inputs, folder)
+    elif engine == "hand":
+        answers = run_hand(inputs, folder)
     else:
         answers = run_product(engine, inputs, folder)
     digests = {

@@ -104,15 +104,23 @@ def test_seconds_and_processor_time_of_the_pipeline_are_compared_apart() -> None
                 "duckdb": of(audit=[2.0, 3.0]),
             }
         },
-        "cpu": {"20000": {"spark": of(audit=[9.0, 9.0]), "duckdb": of(audit=[1.0, 1.0])}},
+        "cpu": {
+            "20000": {
+                "spark": of(check=[1.0, 1.0], session=[2.0, 3.0], audit=[9.0, 9.0]),
+                "hand": of(check=[1.0, 1.0], session=[2.0, 2.0], audit=[5.0, 7.0]),
+                "duckdb": of(audit=[1.0, 1.0]),
+            }
+        },
     }
     lines = pipeline.table(found).splitlines()
     assert lines[0].endswith(
         "| read | audit | advise | audit / DuckDB | audit / DuckDB, CPU | advise / embedded |"
-        " advise / embedded, CPU |"
+        " advise / embedded, CPU | from the start to the audit, CPU |"
     )
-    assert lines[2].endswith("| 3.50x (3.00-4.00) | 9.00x (9.00-9.00) | 2.50x (2.00-3.00) | - |")
-    assert lines[3] == "| 20k, Spark's floor | 1 | - | - | - | - | - | - |"
+    assert lines[2].endswith(
+        "| 3.50x (3.00-4.00) | 9.00x (9.00-9.00) | 2.50x (2.00-3.00) | - | 1.40x (1.30-1.50) |"
+    )
+    assert lines[3] == "| 20k, Spark's floor | 1 | - | - | - | - | - | - | - |"
 
 
 @pytest.mark.slow

@@ -23,6 +23,8 @@ import pyarrow.parquet as pq
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from benchmarks.pipeline.rivals import Sparks
+from benchmarks.pipeline.worker import form_of_audit, form_of_connections
 from reaper.pipeline.advise.run import Policy, advise
 from reaper.pipeline.audit.command import run_by_day
 from reaper.pipeline.audit.run import Settings, audit
@@ -41,6 +43,7 @@ from reaper.pipeline.engine.spark import (
 from reaper.pipeline.losses.formats import KNOWN
 from reaper.pipeline.losses.run import losses
 from reaper.pipeline.places import Remote
+from reaper.pipeline.read.file import EVENTS
 from reaper.pipeline.read.frames import small_frame
 from reaper.pipeline.read.inputs import Inputs, check
 from reaper.pipeline.report.run import gather
@@ -480,6 +483,21 @@ def test_spark_reads_the_events_once_to_check_once_to_audit_twice_to_advise(
         lambda: advise(real_spark, checked[0], None, Policy()),
     ]
     assert [scans_of_events(real_spark, ask) for ask in questions] == [1, 1, 2]
+
+
+@on_spark
+def test_sql_written_by_hand_for_spark_answers_as_the_audit(
+    real_spark: Any, tmp_path: Path
+) -> None:
+    write(tmp_path / "server", seed=1, connections=60, faults=dict.fromkeys(FAULTS, 2))
+    journal = check([tmp_path / "server"], now_ns=WALL)
+    audit(real_spark, journal, None, tmp_path / "out", Settings())
+
+    def read(files: list[str]) -> Any:
+        return here().read_parquet(real_spark, list(map(Path, files)), EVENTS)
+
+    answer = Sparks(real_spark, journal).audit(read, tmp_path / "by hand")
+    assert form_of_audit(*answer) == form_of_connections(tmp_path / "out" / "connections")
 
 
 # ---- the choice
