@@ -150,11 +150,11 @@ def check(core: IdleReaper) -> None:
     # Where a slot can wait that is not in the wheel; not once its last lease has left
     # it early.
     waiting = Counter(slot for _, _, slot in core._heap)
-    waiting.update(slot for slot in core._unfiled if slot in core._slots)
+    waiting.update(slot for slot in core._unfiled if slot.before is not None)
     for uid, lease in core._leases.items():
         if (uid is not lease.uid and uid is not lease) or lease._chunk is None:
             raise InvariantViolated(f"uid {uid!r} maps to {lease!r}")
-        if lease._slot.epoch.slots.get(lease._slot.key) is not lease._slot:
+        if not lease._slot.in_books:
             raise InvariantViolated(
                 f"{lease!r} lies in a slot that is not in the books of its epoch"
             )
@@ -162,7 +162,7 @@ def check(core: IdleReaper) -> None:
     armed = in_wheel = 0
     for slot in core._slots:
         slot.check()
-        if slot.epoch.slots.get(slot.key) is not slot:
+        if not slot.in_books:
             raise InvariantViolated(f"slot {slot.key} is not in the books of its epoch")
         places = waiting[slot] + (slot.timer is not None)
         if places != (slot.key[0] is not None or slot in core._unfiled):
@@ -180,7 +180,7 @@ def check(core: IdleReaper) -> None:
             if lease._epoch.rank < slot.epoch.rank:
                 raise InvariantViolated(f"{lease!r} lies in a slot that is due after it")
     suspended = 0
-    for slot in core._never.slots.values():
+    for slot in core._never.row:
         slot.check()
         suspended += len(slot)
     for slot in core._unfiled:
@@ -194,7 +194,7 @@ def check(core: IdleReaper) -> None:
             f"books: {core._suspended} suspended of {len(core._leases)}"
         )
     if core._last is not None and (
-        core._last.epoch is not core._open or core._last not in core._slots or not armed
+        core._last.epoch is not core._open or core._last.before is None or not armed
     ):
         raise InvariantViolated("what the next lease is expected to be like has ended")
     if in_wheel != len(core._wheel):
@@ -202,6 +202,6 @@ def check(core: IdleReaper) -> None:
     if not set(core._hooks) <= known:
         raise InvariantViolated("a hook outlived its lease")
     for due, _, slot in core._heap:
-        if due != slot.due or slot not in core._slots:
+        if due != slot.due or slot.before is None:
             raise InvariantViolated(f"slot {slot.key} waits for {due}")
     core._wheel.check()

@@ -12,7 +12,7 @@ core belongs to the class (one lease class per core, see `bind`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -32,6 +32,11 @@ None for none; reason).
 OPEN = float("inf")
 """`Epoch.closed` while the epoch is open: nothing touched in it can be due."""
 
+MOST_KEYS = 1 << 14
+"""Slots that an epoch finds by their keys: a dict of so many grows in half a
+millisecond.
+"""
+
 
 class Epoch:
     """A stretch of time, one tick long when nothing stalls, with the instants at which
@@ -41,13 +46,17 @@ class Epoch:
     a slot refers to it, so a month of ticks costs only what is still in use.
     """
 
-    __slots__ = ("closed", "opened", "serial", "slots")
+    __slots__ = ("closed", "forgot", "opened", "serial", "slots")
 
     def __init__(self, opened: float, serial: int) -> None:
         self.opened: float = opened
         self.closed: float = OPEN
         self.serial: int = serial
+        # Where the next lease with such a key goes. Not all slots: a dict of a million
+        # takes 15 ms to grow. With `MOST_KEYS` in it another one is begun, and a key
+        # that comes again then gets a second slot.
         self.slots: dict[Key, IdleSlot] = {}
+        self.forgot: bool = False  # whether another one was begun
 
     @property
     def rank(self) -> tuple[float, int]:
@@ -55,18 +64,37 @@ class Epoch:
         return self.closed, self.serial
 
 
+class Never(Epoch):
+    """The epoch that is never closed: suspended leases lie in its slots, which are all
+    in `row`.
+    """
+
+    __slots__ = ("row",)
+
+    def __init__(self) -> None:
+        super().__init__(OPEN, -1)
+        self.row = Row()
+
+
 class IdleSlot(Slot):
     """Leases that were touched in one epoch (or later, and not yet moved on) and share
     one timeout and reason.
     """
 
-    __slots__ = ("epoch", "key", "timer")
+    __slots__ = ("after", "before", "epoch", "key", "timer")
 
     def __init__(self, epoch: Epoch, key: Key) -> None:
         super().__init__()
         self.epoch: Epoch = epoch
         self.key: Key = key
         self.timer: Timer[IdleSlot] | None = None  # while it waits in the wheel
+        self.before: Any = None  # its neighbours in a `Row`; None while it is in none
+        self.after: Any = None
+
+    @property
+    def in_books(self) -> bool:
+        """Whether its epoch finds it, if it has forgotten none; for tests."""
+        return self.epoch.forgot or self.epoch.slots.get(self.key) is self
 
     @property
     def due(self) -> float:
@@ -75,6 +103,41 @@ class IdleSlot(Slot):
         """
         timeout = self.key[0]
         return OPEN if timeout is None else self.epoch.closed + timeout
+
+
+class Row:
+    """Slots in the order in which they came. A ring of neighbours, of which the row is
+    one: no addition takes longer than another, as one that makes a dict grow does.
+    """
+
+    __slots__ = ("after", "before")
+
+    def __init__(self) -> None:
+        self.before: Any = self
+        self.after: Any = self
+
+    def __iter__(self) -> Iterator[IdleSlot]:
+        slot = self.after
+        while slot is not self:
+            following = slot.after
+            yield slot
+            slot = following
+
+    def add(self, slot: IdleSlot) -> None:
+        """Put *slot*, which is in no row, last."""
+        last = self.before
+        slot.before, slot.after = last, self
+        last.after = self.before = slot
+
+
+def drop(slot: IdleSlot) -> None:
+    """Take *slot* out of its row, and have its epoch find it no more."""
+    before, after = slot.before, slot.after
+    before.after, after.before = after, before
+    slot.before = slot.after = None
+    slots = slot.epoch.slots
+    if slots.get(slot.key) is slot:
+        del slots[slot.key]
 
 
 class Lease:

@@ -94,20 +94,23 @@ what has another epoch was touched. Those it names:
 
 WHAT IS BOUNDED, AND WHAT MISBEHAVES
 
-No call holds the loop for long, whatever the timeouts are. A slot costs several times
-what a lease does that moves with others, and with a timeout of its own each lease has a
-slot. So the slots of an epoch that is closed, and those that come within the ring's
-span, are put where they wait at most `SLOTS_PER_CALL` at a time (`_catch_up`), and
-`expire(limit=)` takes at most so many leases and spends at most `STEPS_PER_CALL` steps
-on others. What is left is carried over to the next call, and `next_wakeup` says now. It
-keeps its due instant, and nothing is reaped before what is due earlier:
+No call holds the loop for long, whatever the timeouts are. A slot costs many times what
+a lease does that moves with others, and with a timeout of its own each lease has a
+slot. So work is counted in steps, and a call takes at most `STEPS_PER_CALL` of them for
+all that it does beside reaping: to put the slots of an epoch that is closed, and those
+that come within the ring's span, where they wait (`_catch_up`), and to look at what is
+due. What is left is carried over to the next call, and `next_wakeup` says now. It keeps
+its due instant, and nothing is reaped before what is due earlier:
 
     slots of closed epochs are left     any of them may be due: nothing is reaped
     slots are left in the wheel         they come down a span before they are due: what
                                         is due before the first of them is reaped
                                         meanwhile
 
-Without a limit all is done that there is. Empty slots in the heap are dropped when they
+Without a limit all is done that there is. What grows with the number of slots grows a
+little at each addition: a dict of a million slots would take 15 ms for one of them. The
+map from uids is such a dict, and `register` takes as long at 699,051 leases; so does
+that of hooks. Empty slots in the heap are dropped when they
 come up, which is soon; those in the wheel at once. Hooks are called when all books are
 closed: they may call anything, and what one raises stops no other. A uid whose
 `__hash__` changes cannot be found again: `_forget_strays` goes through all then.
@@ -126,6 +129,7 @@ from typing import Any, NamedTuple
 from ..errors import DuplicateUid, InvalidArgument, UnknownUid, shown
 from .introspect import check, explain, oldest
 from .lease import (
+    MOST_KEYS,
     OPEN,
     Changed,
     Epoch,
@@ -136,12 +140,15 @@ from .lease import (
     IdleSlot,
     Key,
     Lease,
+    Never,
+    Row,
     Statistics,
     bind,
     call_hooks,
+    drop,
 )
 from .slots import CHUNK, Chunk, tidy
-from .sweep import sweep
+from .sweep import STEPS_PER_SLOT, sweep
 from .ticks import check_count, check_limit, check_now, check_timeout, seconds_to_tick
 from .wheel import TimingWheel
 
@@ -149,13 +156,13 @@ LONG_AGO = -sys.float_info.max
 """Before any instant that is named."""
 
 STEPS_PER_CALL = 4096
-"""Steps of work that one `expire` with a limit may take although it found nothing to
-reap: a lease that is moved is one, and a slot that is looked at `STEPS_PER_SLOT`. About
-1 ms.
+"""Steps of work that one `close_epoch`, or one `expire` with a limit, may take beside
+what it reaps: a lease that is moved is one, and a slot that is put where it waits, or
+looked at, `STEPS_PER_SLOT`. About 1 ms.
 """
 
-STEPS_PER_SLOT = 16
-"""A slot of one lease costs so many times what a lease costs that moves with others."""
+ALL = float("inf")
+"""More steps than there can be: stands for no bound."""
 
 SLOTS_PER_CALL = STEPS_PER_CALL // STEPS_PER_SLOT
 """Slots that one call at most puts where they wait, or drops because they are empty."""
@@ -244,11 +251,11 @@ class IdleReaper:
 
         # Where slots are. Those of the two kinds that never come due by themselves
         # first. The epoch that never closes: suspended leases lie in its slots.
-        self._never = Epoch(OPEN, -1)
+        self._never = Never()
         # Limits that the final check spared lie in this one's slots until the open
         # epoch is closed. There is another one then.
         self._postponed = Epoch(OPEN, -1)
-        self._slots: dict[IdleSlot, None] = {}  # every slot but those, in order of creation
+        self._slots = Row()  # every slot but those, in order of creation
         # Those made in the open epoch, or since it was closed, and not put where they
         # wait yet; of which the first `_closed` were made in epochs that are closed.
         self._unfiled: deque[IdleSlot] = deque()
@@ -508,7 +515,7 @@ class IdleReaper:
         if slot.epoch is self._never:
             self._suspended -= 1
             if not slot.chunks:
-                del self._never.slots[slot.key]
+                drop(slot)
         elif not slot.chunks:
             if len(self._leases) - self._suspended <= 1:
                 self._last = None  # this was the last one that can come due
@@ -517,9 +524,9 @@ class IdleReaper:
                 # wheel it could be a month.
                 slot.timer.cancel()
                 slot.timer = None
-                self._drop(slot)
+                drop(slot)
             elif slot.key[0] is None and slot.epoch is not self._open:
-                self._drop(slot)  # nothing else would: it waits nowhere
+                drop(slot)  # nothing else would: it waits nowhere
 
     @property
     def _armed(self) -> int:
@@ -546,12 +553,12 @@ class IdleReaper:
         Raises:
             InvalidArgument, ClockWentBackwards: State unchanged.
         Cost: O(distinct (timeout, reason) in the epoch + slots that come within the
-        ring's span), at most `SLOTS_PER_CALL` of either; the next calls do the rest.
+        ring's span), at most `SLOTS_PER_CALL` of both; the next calls do the rest.
         """
         now = check_now(now, self._latest)
         self._latest = now
         closed = now - self._open.opened >= at_least and self._close(now)
-        self._catch_up(SLOTS_PER_CALL)
+        self._catch_up(STEPS_PER_CALL)
         return closed
 
     def _close(self, now: float) -> bool:
@@ -574,18 +581,20 @@ class IdleReaper:
     def _slot_of(self, epoch: Epoch, key: Key) -> IdleSlot:
         slot = epoch.slots.get(key)
         if slot is None:
+            if len(epoch.slots) >= MOST_KEYS:
+                epoch.slots = {}
+                epoch.forgot = True
             slot = epoch.slots[key] = IdleSlot(epoch, key)
-            if epoch.serial >= 0:  # none of those that never close
-                self._slots[slot] = None
+            if epoch is self._never:
+                self._never.row.add(slot)
+                return slot
+            if epoch is not self._postponed:
+                self._slots.add(slot)
             if epoch is self._open or epoch is self._postponed:
                 self._unfiled.append(slot)
-            elif epoch is not self._never:
+            else:
                 self._schedule(slot)
         return slot
-
-    def _drop(self, slot: IdleSlot) -> None:
-        del slot.epoch.slots[slot.key]
-        del self._slots[slot]
 
     def _schedule(self, slot: IdleSlot) -> None:
         """Put *slot*, whose epoch is closed, where it waits for its due instant;
@@ -606,42 +615,52 @@ class IdleReaper:
         """
         return seconds_to_tick(due, self._origin, self.tick) - self.wheel_size
 
-    def _catch_up(self, most: int | None) -> None:
+    def _catch_up(self, steps: float) -> float:
         """Put the slots of closed epochs where they wait, and bring those down out of
-        the wheel that have come within the ring's span: *most* of either, or None for
-        all.
+        the wheel that have come within the ring's span. Returns what is left of
+        *steps*.
         """
         if self._closed:
-            self._file(most)
+            steps = self._file(steps)
         self._behind = self._closed > 0
-        if len(self._wheel):
+        wheel = self._wheel
+        if len(wheel):
             tick = seconds_to_tick(self._latest, self._origin, self.tick)
-            for timer in self._wheel.advance(tick, most):
-                slot: IdleSlot = timer.item
+            if steps == ALL:
+                timers, left = wheel.advance(tick), 1
+            elif steps >= STEPS_PER_SLOT:
+                most = int(steps) // STEPS_PER_SLOT
+                timers, left = wheel.advance(tick, most), wheel.left
+                steps -= (most - left) * STEPS_PER_SLOT
+            else:
+                timers, left = [], 0
+            for timer in timers:
+                slot = timer.item
                 slot.timer = None
                 heappush(self._heap, (slot.due, next(self._order), slot))
-            start = self._wheel.next_expiry()
-            self._behind = self._behind or (start is not None and start <= tick)
+            if left <= 0:
+                start = wheel.next_expiry()
+                self._behind = self._behind or (start is not None and start <= tick)
+        return steps
 
-    def _file(self, most: int | None) -> None:
-        left = self._closed if most is None else most
-        while self._closed and left > 0:
+    def _file(self, steps: float) -> float:
+        """Put slots of closed epochs where they wait; returns as `_catch_up`."""
+        while self._closed and steps > 0:
             slot = self._unfiled[0]
-            left -= 1
+            steps -= STEPS_PER_SLOT
             if slot.epoch.serial >= 0:
                 if slot.chunks:
                     self._schedule(slot)
-                elif slot in self._slots:  # it was not dropped when its last lease left
-                    self._drop(slot)
+                elif slot.before is not None:  # not dropped when its last lease left
+                    drop(slot)
             else:  # limits that were postponed: from here on they are due again
-                moves = None if most is None else max(left * STEPS_PER_SLOT, 1)
-                moved = sweep(slot, self._slot_of, None, moves)[1]
-                left -= moved // STEPS_PER_SLOT
+                steps = sweep(slot, self._slot_of, None, steps)[2]
                 if slot.chunks:
                     continue
-                del slot.epoch.slots[slot.key]
+                slot.epoch.slots.pop(slot.key, None)
             self._unfiled.popleft()
             self._closed -= 1
+        return steps
 
     def _next_due(self) -> float | None:
         """The earliest instant in the heap, less than one at which something is due
@@ -651,7 +670,7 @@ class IdleReaper:
         for _ in range(SLOTS_PER_CALL):
             if not heap or heap[0][2].chunks:
                 break
-            self._drop(heappop(heap)[2])
+            drop(heappop(heap)[2])
         return heap[0][0] if heap else None
 
     # ---- wakes and reaps -------------------------------------------------------------
@@ -735,8 +754,8 @@ class IdleReaper:
         return self._reap(now, limit, spare)
 
     def _reap(self, now: float, limit: int | None, spare: Spare | None) -> list[Expiry]:
-        self._catch_up(None if limit is None else SLOTS_PER_CALL)
-        due = self._take_due(now, limit)
+        left = self._catch_up(ALL if limit is None else STEPS_PER_CALL)
+        due = self._take_due(now, limit, left)
         if not due:
             return []
         if spare is not None:
@@ -744,32 +763,29 @@ class IdleReaper:
         self._end_all(due)
         return self._report(due, now)
 
-    def _take_due(self, now: float, limit: int | None) -> list[Due]:
+    def _take_due(self, now: float, limit: int | None, steps: float) -> list[Due]:
         taken: list[Due] = []
         heap, room = self._heap, limit
-        steps = all_moved = 0
+        all_moved = 0
         # What is left in the wheel may be due, but not before this tick.
         start = self._wheel.next_expiry() if self._behind else None
-        while heap and heap[0][0] <= now and not self._closed:
+        while heap and heap[0][0] <= now and steps > 0 and not self._closed:
             if start is not None and self._lowered_at(heap[0][0]) >= start:
                 break
             entry = heappop(heap)
             slot = entry[2]
-            steps += STEPS_PER_SLOT
-            silent, moved = sweep(
-                slot, self._slot_of, room, None if limit is None else max(STEPS_PER_CALL - steps, 1)
-            )
-            steps += moved
+            steps -= STEPS_PER_SLOT
+            silent, moved, steps = sweep(slot, self._slot_of, room, steps)
             all_moved += moved
             if silent:
                 taken.append(Due(slot.epoch, slot.key, silent))
             if slot.chunks:
                 heappush(heap, entry)
             else:
-                self._drop(slot)
+                drop(slot)
             if room is not None:
                 room -= len(silent)
-                if room == 0 or steps >= STEPS_PER_CALL:
+                if room == 0:
                     break
         self._counts.moved += all_moved
         return taken

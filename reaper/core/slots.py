@@ -16,6 +16,7 @@ it often.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any, Protocol
 
 from ..errors import InvariantViolated
@@ -91,18 +92,25 @@ class Slot:
         empty.
 
         Args:
-            enough: Stop after the chunk with which so many are taken, so at most
-                `CHUNK` - 1 more than that. None: take all.
-        Cost: O(entries taken).
+            enough: Take at most so many. None: all.
+        Cost: O(entries taken + `CHUNK`).
         """
         taken: list[Any] = []
         done = 0
         for chunk in self.chunks:
+            live = len(chunk.items) - chunk.dead
+            if enough is not None and live > (room := enough - len(taken)):
+                taken += islice((entry for entry in chunk.items if entry is not None), room)
+                chunk.items[: taken[-1]._pos + 1] = [None] * (taken[-1]._pos + 1)
+                chunk.dead = len(chunk.items) - (live - room)
+                if chunk.dead * 2 > len(chunk.items):
+                    tidy(chunk)
+                break
             taken += (
                 [entry for entry in chunk.items if entry is not None] if chunk.dead else chunk.items
             )
             done += 1
-            if enough is not None and len(taken) >= enough:
+            if enough is not None and len(taken) == enough:
                 break
         for entry in taken:
             entry._chunk = None

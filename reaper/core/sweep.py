@@ -21,10 +21,16 @@ WORTH_MOVING = CHUNK // 2
 memory than that saves.
 """
 
+STEPS_PER_SLOT = 32
+"""A slot of one lease costs so many times what a lease costs that moves with others."""
+
+STEPS_PER_CHUNK = 4
+"""So does a chunk of one lease."""
+
 
 def sweep(
-    slot: IdleSlot, slot_of: Callable[[Epoch, Key], IdleSlot], room: int | None, moves: int | None
-) -> tuple[list[Lease], int]:
+    slot: IdleSlot, slot_of: Callable[[Epoch, Key], IdleSlot], room: int | None, steps: float
+) -> tuple[list[Lease], int, float]:
     """Take silent leases out of *slot*, in order of arrival, and move those that were
     touched to their epochs' slots.
 
@@ -33,10 +39,12 @@ def sweep(
         in part.
         slot_of: Gives, and makes where there is none, the slot of an epoch and a key.
         room: Most leases to take; None for all.
-        moves: Stop after the chunk with which so many have been moved; None: never.
+        steps: Stop after the chunk with which so many steps are spent. A lease that is
+            moved is one; a chunk that is looked at, or moved to, `STEPS_PER_CHUNK`; a
+            slot that is made for it, `STEPS_PER_SLOT`.
     Returns:
-        The leases taken, which lie in no slot any more, and how many were moved. What
-        is left of *slot* stays due.
+        The leases taken, which lie in no slot any more, how many were moved, and what
+        is left of *steps*. What is left of *slot* stays due.
     Cost: O(leases looked at).
     """
     epoch, key = slot.epoch, slot.key
@@ -59,7 +67,8 @@ def sweep(
                 target.chunks.append(chunk)
                 moved += count
                 done += 1
-                if moves is not None and moved >= moves:
+                steps -= count + STEPS_PER_CHUNK
+                if steps <= 0:
                     break
                 continue
         before = len(taken)
@@ -77,21 +86,25 @@ def sweep(
                 if (position := len(there)) == CHUNK:
                     raise KeyError
             except KeyError:
-                home = slot_of(last, key).room()
+                target = slot_of(last, key)
+                steps -= STEPS_PER_CHUNK if target.chunks else STEPS_PER_SLOT
+                home = target.room()
                 there = home.items
                 position = len(there)
                 tails[last] = home, there
             lease._chunk = home
             lease._pos = position
             there.append(lease)
-        moved += count - (len(taken) - before) - len(stay)
+        gone = count - (len(taken) - before) - len(stay)
+        moved += gone
+        steps -= gone + STEPS_PER_CHUNK
         if stay:
             chunk.items = stay
             chunk.dead = 0  # it holds no None; `tidy` gives each its new position
             tidy(chunk)
             break
         done += 1
-        if len(taken) == room or (moves is not None and moved >= moves):
+        if len(taken) == room or steps <= 0:
             break
     slot.cut(done)
-    return taken, moved
+    return taken, moved, steps

@@ -194,6 +194,7 @@ class TimingWheel(Generic[T]):
         self._due_at_once = _WheelSlot(self, -1, 0)
         self._fit()
         self._behind = False  # an `advance` with a limit has left work
+        self.left = _ALL  # of the limit of the last `advance`; for the core
         self._heap: list[tuple[int, int, _WheelSlot]] = []
         self._live = 0
         self._scheduled = 0
@@ -263,8 +264,8 @@ class TimingWheel(Generic[T]):
         Args:
             now: An instant in the wheel's unit, not before the clock; the same instant
                 again is fine.
-            limit: Stop once so many timers were handed out or moved down, with those
-                that lie in the same chunk of `slots.CHUNK`. The next call goes on, and
+            limit: Stop once so many timers were handed out or moved down. The next
+                call goes on, and
                 until nothing is left `next_expiry` is not after the clock. None: hand
                 out all that is due. That cannot be bounded: each timer of a slot that
                 is reached has to be asked whether it is due.
@@ -312,6 +313,7 @@ class TimingWheel(Generic[T]):
                     expired.append(timer)
                 else:
                     self._place(timer)
+        self.left = left
         self._behind = left <= 0 and bool(heap) and heap[0][0] <= now_ticks
         if expired:
             self._live -= len(expired)

@@ -278,7 +278,7 @@ class Vanished:
         until = self._soon()
         before, self._whole = self._whole, {}
         found: list[Chunk] = []
-        for slot in [*core._slots, *core._never.slots.values()]:
+        for slot in [*core._slots, *core._never.row]:
             if slot.epoch is core._never or (
                 slot.epoch.closed <= until and not self._is_limited(slot)
             ):

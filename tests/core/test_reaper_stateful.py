@@ -246,7 +246,7 @@ class CoreMachine(RuleBasedStateMachine):
     def agrees(self) -> None:
         self.core.check()
         assert all(
-            slot.chunks for slot in self.core._never.slots.values()
+            slot.chunks for slot in self.core._never.row
         )  # the last to leave leaves nothing behind
         assert len(self.core) == len(self.model)
         statistics = self.core.statistics()
