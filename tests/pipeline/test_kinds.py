@@ -565,7 +565,7 @@ def test_what_is_said_of_one_world_of_a_model_is_right(spark: Any, chance: rando
 def judged(spark: Any, inputs: Any, out: Path) -> tuple[dict[str, Any], list[tuple[Any, ...]]]:
     """The summary of *inputs*, and every connection as it was judged."""
     found = audit(spark, inputs, None, out, Settings())
-    columns = ("conn", "listener", "verdict", "unjudged", "lifetime_ns", *PIECES)
+    columns = ("conn", "listener", "verdict", "unjudged", "missed_t", "lifetime_ns", *PIECES)
     rows = found.connections.select(*columns).collect()
     return found.summary, sorted((tuple(row) for row in rows), key=lambda row: row[0])
 

@@ -50,10 +50,10 @@ SILENCES = {
 }
 """The values for a connection without such a silence. missed: silences that ought to
 have been reaped and were not; came_back: those of them that bytes ended; missed_ns,
-missed_t: of the worst, how long it was overdue and when that ended; reaped_late: reaps
-too late; spared_lateness_ns: lateness of a reap that counts from a final check (null:
-it counts from the silence); doubted: those that nothing but a stall excuses during
-which the loop was seen to run.
+missed_t: of the worst, the first of several, how long it was overdue and when that
+ended; reaped_late: reaps too late; spared_lateness_ns: lateness of a reap that counts
+from a final check (null: it counts from the silence); doubted: those that nothing but a
+stall excuses during which the loop was seen to run.
 """
 
 
@@ -162,11 +162,13 @@ def judge_silences(
     silent = excuse(spark, silent, stalls, {})
     wrong = F.col("over") > limit + F.col("stalled_ns")
     missed = wrong & ~reaped
+    # Of several that are as bad the first, or each engine would name its own.
+    worst = F.struct("over", (F.lit(0) - t).alias("sooner"))
     return silent.groupBy("conn").agg(
         F.count(F.when(missed, 1)).alias("missed"),
         F.count(F.when(missed & F.col("code").isin(ACTIVITY, AVERTED), 1)).alias("came_back"),
         F.max(F.when(missed, F.col("over"))).alias("missed_ns"),
-        F.max_by(F.when(missed, t), F.when(missed, F.col("over"))).alias("missed_t"),
+        F.max_by(F.when(missed, t), F.when(missed, worst)).alias("missed_t"),
         F.count(F.when(wrong & reaped, 1)).alias("reaped_late"),
         F.max(F.when(F.col("spared"), F.col("over"))).alias("spared_lateness_ns"),
         F.count(F.when(doubted & ~wrong, 1)).alias("doubted"),
