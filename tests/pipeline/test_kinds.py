@@ -54,7 +54,7 @@ from hypothesis import strategies as st
 from reaper.journal import Journal
 from reaper.pipeline.audit.account import PIECES
 from reaper.pipeline.audit.run import Settings, audit
-from reaper.pipeline.audit.words import as_text
+from reaper.pipeline.audit.words import as_text, judged_line
 from reaper.pipeline.engine import use
 from reaper.pipeline.read.inputs import check
 from scripts import audit_model
@@ -527,6 +527,15 @@ def test_each_kind_gets_the_answer_that_is_right(spark: Any, tmp_path: Path, nam
     summary = answer(spark, place)
     assert (summary["result"], adds_up(summary)) == (wanted, True), summary["reasons"]
     assert "connection-hours judged" in as_text(summary).splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0, "0"), (105, "0.0292"), (3600, "1"), (35_999, "10"), (148_687_200, "41,302")],
+)
+def test_the_first_line_says_how_much_time_there_was(seconds: int, said: str) -> None:
+    accounted = {"lifetime_ns": seconds * S, "judged_ns": 0, "allowed_ns": {}, "unjudged": {}}
+    assert f" % of {said} connection-hours judged" in judged_line(accounted)
 
 
 @settings(

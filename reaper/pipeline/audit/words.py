@@ -89,7 +89,8 @@ def judged_line(accounted: Mapping[str, Any]) -> str:
     # No share is rounded up to all.
     shown = "100" if accounted["judged_ns"] == lifetime else f"{min(100 * share, 99.99):.2f}"
     also = f" ({'; '.join(rest)})" if rest else ""
-    return f"{shown} % of {lifetime / 3600e9:,.0f} connection-hours judged{also}"
+    long = lifetime / 3600e9
+    return f"{shown} % of {long:{',.0f' if long >= 10 else '.3g'}} connection-hours judged{also}"
 
 
 def hidden(threshold: float, timeout: float) -> str:
