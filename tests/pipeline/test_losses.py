@@ -5,7 +5,7 @@ planted.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,10 @@ pytest.importorskip("duckdb")
 from reaper.config.balancers import BALANCERS
 from reaper.pipeline.losses.formats import KNOWN
 from reaper.pipeline.losses.run import MARGIN_S, idle_band, losses
-from scripts import tools
+from scripts import races, tools
+from scripts.races import asked, datagrams, uvicorn, wire
 from tests.conftest import Ran
 from tests.helpers.attach_servers import free_port, running, tool, until
-from tests.helpers.races import IN_A_RACE, IN_TIME, asked, datagrams, tried, uvicorn, wire
 
 SECOND = 1_790_000_000
 ASKED = ((0, "ok"), (5, "lost"), (6, "ok"), (11, "lost"), (12, "ok"), (13, "refused"), (14, "ok"))
@@ -235,30 +235,8 @@ def test_the_command_says_which_keep_alive_ends_it(pipeline: Ran, tmp_path: Path
 
 # ---- races that were planted
 
-NGINX = """log_format losses {form};
-upstream app {{ server 127.0.0.1:{backend}; keepalive 8; }}
-server {{
-    listen 127.0.0.1:{port}; access_log "{log}" losses;
-    proxy_http_version 1.1; proxy_set_header Connection "";
-    location / {{ proxy_pass http://app; }}
-    location /gone {{ proxy_pass http://127.0.0.1:{nobody}; }}
-}}"""
-HAPROXY = """global
-  log 127.0.0.1:{log} local0
-defaults
-  mode http
-  option httplog
-  log global
-  timeout client 30s
-  timeout server 10s
-  timeout connect 5s
-frontend web
-  bind 127.0.0.1:{port}
-  default_backend app
-backend app
-  http-reuse always
-  server s1 127.0.0.1:{backend}
-"""
+IN_A_RACE, IN_TIME = 0.7, 0.05
+"""How long a client rests to meet a race, or none."""
 RACES = [0.0, IN_A_RACE, IN_A_RACE, IN_TIME, IN_A_RACE]
 """Rests. After a request that is lost the proxy opens a connection."""
 
@@ -271,6 +249,21 @@ def some(lost: int) -> bool:
     return lost >= 2
 
 
+def tried(
+    port: int, rests: list[float], wanted: Callable[[int], bool], *, afresh: bool = False
+) -> tuple[int, int]:
+    """`asked`, again until as many of *rests* are lost as is *wanted*: a pause of the
+    machine makes a race, or spoils one. Returns how many were lost and asked in all.
+    """
+    total = 0
+    for times in range(1, 6):
+        lost = asked(port, rests, afresh=afresh)
+        total += lost
+        if wanted(lost):
+            return total, times * len(rests)
+    raise AssertionError(f"five times {rests}: {total} lost")
+
+
 def lines_of(log: Path) -> int:
     return log.read_text().count("\n") if log.exists() else 0
 
@@ -280,7 +273,7 @@ def slow_uvicorn(tmp_path: Path) -> Iterator[int]:
     """The port of a uvicorn that closes idle connections early, at the end of a slow
     wire.
     """
-    with uvicorn(tmp_path) as port, wire(port) as ours:
+    with uvicorn(tmp_path, 1) as port, wire(port) as ours:
         yield ours
 
 
@@ -291,7 +284,7 @@ def test_the_races_of_a_real_nginx_are_those_that_its_client_counted(
     tool("nginx")
     port, nobody, log = free_port(), free_port(), tmp_path / "losses.log"
     form = KNOWN["nginx"].how.split(" losses ", 1)[1].split(";")[0]
-    config = NGINX.format(form=form, backend=slow_uvicorn, port=port, log=log, nobody=nobody)
+    config = races.NGINX.format(form=form, backend=slow_uvicorn, port=port, log=log, nobody=nobody)
     with running(*tools.nginx(tmp_path, config), port=port):
         disturbed, first = tried(port, [0.0, IN_TIME, IN_TIME], none)
         until(lambda: lines_of(log) == first, "nginx has logged, which it does after the answer")
@@ -315,7 +308,9 @@ def test_the_races_of_a_real_haproxy_are_those_that_its_clients_counted(
     command, port = tool("haproxy"), free_port()
     config, log = tmp_path / "haproxy.cfg", tmp_path / "log"
     with datagrams() as (heard, lines):
-        config.write_text(HAPROXY.format(log=heard, backend=slow_uvicorn, port=port))
+        config.write_text(
+            races.HAPROXY.format(log=heard, backend=slow_uvicorn, port=port, nobody=free_port())
+        )
         with running(command, "-f", str(config), "-db", port=port):
             disturbed, first = tried(port, [0.0, IN_TIME, IN_TIME], none, afresh=True)
             lost, then = tried(port, RACES, some, afresh=True)
