@@ -141,7 +141,7 @@ EFFECTS: Mapping[str, Effect] = {
         outside="idle",
     ),
     "timeouts.keep_alive_margin": _row(
-        f"http {UVICORN} aiohttp", aiohttp="by `reaper.aiohttp.run_app`"
+        f"http {ASGI} gunicorn-gthread", aiohttp="by `reaper.aiohttp.run_app`"
     ),
     "timeouts.write": _row(f"{HTTP} anyio outside"),
     "timeouts.request": _row("http"),

@@ -8,6 +8,7 @@ import os
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from math import isinf
 from typing import Any
 
 from ..config.effects import said, without_effect
@@ -58,6 +59,16 @@ def advertised(config: ReaperConfig) -> int:
         if timeouts.keep_alive_margin
         else 0
     )
+
+
+def advertised_of(config: ReaperConfig, own: float | None) -> int:
+    """As `advertised`, where the server has a keep-alive of its *own*, in seconds, and
+    the shorter of the two holds; None, or infinite: it has none.
+    """
+    both = filter(None, (config.timeouts.keep_alive, own))
+    shortest = min(both, default=0.0)
+    timeouts = replace(config.timeouts, keep_alive=0.0 if isinf(shortest) else shortest)
+    return advertised(replace(config, timeouts=timeouts))
 
 
 def ages(config: ReaperConfig) -> Callable[[], float]:

@@ -24,7 +24,7 @@ from ...driver.sockets import readable
 from ...policy import Phase
 from .. import polled
 from ..abandoned import Requests, link_of, streams_of
-from ..configured import kept_alive, warn
+from ..configured import advertised, kept_alive, warn
 from ..goodbye import begin_stopping
 from ..http2.waiting import Carrier
 from ..metrics import stopping
@@ -39,6 +39,10 @@ its own timer would fire before the bytes are read that came meanwhile.
 
 AGAIN = 0.05
 """Seconds between two looks whether gunicorn has read the bytes that have come."""
+
+
+SAYS_KEEP_ALIVE = (b"keep-alive", "keep-alive")
+"""The header in which an application may say how long its connection is kept."""
 
 
 LIFESPAN = 2.0
@@ -166,6 +170,11 @@ class _Protocol(gasgi.ASGIProtocol):  # type: ignore[misc]
         self.begun = id(request)
         if self.is_last:
             self._keepalive = 0
+        hint = self.worker.hint
+        if hint and status >= 200 and self._keepalive and not close:
+            headers = list(headers)
+            if not any(name.lower() in SAYS_KEEP_ALIVE for name, _ in headers):
+                headers.append((b"Keep-Alive", hint))
         super()._send_response_start(status, headers, request, close=close or self.is_last)
 
     @property
@@ -234,6 +243,8 @@ class ASGIWorker(gasgi.ASGIWorker):  # type: ignore[misc]
     loop: Any
     own_keep_alive: float
     """What gunicorn's own `--keep-alive` says, seconds."""
+    hint: bytes = b""
+    """What `Keep-Alive` says in each answer; empty: no answer has it."""
 
     def _setup_event_loop(self) -> None:
         super()._setup_event_loop()
@@ -247,6 +258,8 @@ class ASGIWorker(gasgi.ASGIWorker):  # type: ignore[misc]
         if self.cfg.keepalive:
             settings = kept_alive(settings, self.cfg.keepalive)
             self.cfg.set("keepalive", NEVER)
+            if seconds := advertised(settings):
+                self.hint = b"timeout=%d" % seconds
         self._reaper: functools.partial[AsyncioReaper] = functools.partial(
             reaper_of, config=settings
         )

@@ -27,6 +27,7 @@ from typing import Any
 
 from gunicorn import sock as gunicorn_sock
 from gunicorn.http.unreader import SocketUnreader
+from gunicorn.http.wsgi import Response
 from gunicorn.workers import gthread
 
 from ...asyncio.guards import Guard, watch
@@ -36,10 +37,13 @@ from ...config.settings import ReaperConfig
 from ...driver.sockets import is_over, peer_has_shut, reset_on_close
 from ...policy import Phase
 from .. import polled
-from ..configured import kept_alive, warn
+from ..configured import advertised, kept_alive, warn
 from ..http2.frames import PREFACE
 from ..http2.waiting import Carrier
 from .http2_threads import guard, guard_stream, over, until_it_has_gone
+
+KEPT = "Connection: keep-alive\r\n"
+"""What gunicorn's answer says whose connection is kept."""
 
 FULL_PAUSE = 0.05
 """Seconds for which gunicorn's main thread pauses when no descriptor is left for a
@@ -334,7 +338,9 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
     def load_wsgi(self) -> None:
         """Load the application, wrapped so that each of its answers is noted."""
         super().load_wsgi()
-        self.wsgi: Any = functools.partial(_called, self.wsgi)
+        seconds = advertised(self._settings)
+        hint = f"Keep-Alive: timeout={seconds}\r\n" if seconds else ""
+        self.wsgi: Any = functools.partial(_called, self.wsgi, hint)
 
     def handle_request(self, req: Any, conn: Any) -> Any:
         """Answer the request, and note whether some of it is still to come."""
@@ -433,13 +439,33 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
         ending.start()
 
 
-def _called(application: Any, environ: Any, start_response: Any) -> Any:
-    """Call the *application*; the face of the connection is told of its answer."""
-    answer = getattr(start_response, "__self__", None)  # of HTTP/2 it is none of HTTP/1
+def _called(application: Any, hint: str, environ: Any, start_response: Any) -> Any:
+    """Call the *application*; the face of the connection is told of its answer. *hint*:
+    the line that an answer has whose connection is kept.
+    """
+    # of HTTP/2 it is none of HTTP/1
+    answer: Any = getattr(start_response, "__self__", None)
     face = getattr(getattr(answer, "req", None), "face", None)
     if face is not None:
         face.answer = answer
+        if hint and type(answer) is Response:
+            answer.__class__ = _Answer
+            answer.hint = hint
     return application(environ, start_response)
+
+
+class _Answer(Response):  # type: ignore[misc]
+    """An answer of gunicorn's that says for how long its connection is kept. gunicorn
+    takes that header from no application.
+    """
+
+    hint: str
+
+    def default_headers(self) -> Any:
+        headers = super().default_headers()
+        if KEPT in headers:
+            headers.append(self.hint)
+        return headers
 
 
 def _note(conn: Any, face: Face) -> None:

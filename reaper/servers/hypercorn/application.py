@@ -10,7 +10,9 @@ sends the answer, except with TLS and over HTTP/2. Tried with hypercorn 0.18.0.
 from __future__ import annotations
 
 import asyncio
+import functools
 import weakref
+from dataclasses import replace
 from typing import Any
 
 from ...asyncio import transports
@@ -19,10 +21,11 @@ from ...config.settings import DEFAULT, ReaperConfig
 from ...driver.driver import Driver
 from ...driver.sockets import queued, shut_by_peer
 from ..abandoned import Link, Requests
+from ..configured import advertised_of
 from ..goodbye import begin_stopping
 from ..guest import Around
 from ..streams import Streams, are_wanted
-from .http2 import STOPPED
+from .http2 import CARRIER, STOPPED
 
 LINK = "_reaper_link"
 """The attribute of a hypercorn `TCPServer` with its `Link`. It is missing with TLS, and
@@ -34,6 +37,9 @@ OWN_GRACE = 3.0
 
 OWN_KEEP_ALIVE = 5.0
 """Seconds; hypercorn's default of `keep_alive_timeout`."""
+
+SAYS = b"keep-alive"
+"""The header that names the keep-alive."""
 
 KNOWN: weakref.WeakKeyDictionary[Any, asyncio.Task[None]] = weakref.WeakKeyDictionary()
 """The `WorkerContext`s whose applications are wrapped on asyncio, each with the task
@@ -146,6 +152,46 @@ def is_blocked(receive: Any, send: Any) -> bool:
         return queued(trio_stream.socket.fileno()) > 0
     except Exception:
         return True
+
+
+def hint(around: Around, config: ReaperConfig) -> None:
+    """Have each answer of HTTP/1 say for how long its connection is kept, less
+    `timeouts.keep_alive_margin` of *config*, unless the application says it.
+    """
+    from hypercorn.protocol.events import Response
+    from hypercorn.protocol.h11 import H11Protocol
+
+    if hasattr(H11Protocol.stream_send, "__wrapped__"):
+        return  # the other flavour of hypercorn has wrapped it
+    said = functools.cache(functools.partial(advertised_of, config))
+
+    @around(H11Protocol, "stream_send")
+    def stream_send(method: Any) -> Any:
+        async def instead(self: Any, event: Any) -> None:
+            if type(event) is Response and event.status_code >= 200:
+                seconds = said(self.config.keep_alive_timeout)
+                if (
+                    seconds
+                    and _is_kept(self)
+                    and not any(name == SAYS for name, _ in event.headers)
+                ):
+                    more = (SAYS, b"timeout=%d" % seconds)
+                    event = replace(event, headers=[*event.headers, more])
+            await method(self, event)
+
+        return instead
+
+
+def _is_kept(protocol: Any) -> bool:
+    """Whether the connection of *protocol*, an `H11Protocol`, is guarded, and is kept
+    after the answer that begins, as far as hypercorn decides it.
+    """
+    last = protocol.keep_alive_requests >= protocol.config.keep_alive_max_requests
+    if last or protocol.context.terminated.is_set():
+        return False
+    if getattr(protocol.connection.their_state, "__name__", "") == "MUST_CLOSE":
+        return False  # its client has said so
+    return hasattr(getattr(protocol.send, "__self__", None), CARRIER)
 
 
 def hear(around: Around) -> None:

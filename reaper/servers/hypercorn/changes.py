@@ -33,7 +33,7 @@ def _in_both(module: ModuleType, visit: Visit) -> None:
     """Make the changes that asyncio and trio need alike."""
     from hypercorn.config import Config
 
-    from .application import hear
+    from .application import hear, hint
     from .ends import closed, read, rest
     from .http2 import close, guard
 
@@ -42,6 +42,7 @@ def _in_both(module: ModuleType, visit: Visit) -> None:
     around(module.TCPServer, "_read_data")(read)
     around(module.TCPServer, "_idle_timeout")(rest)
     guard(around)
+    hint(around, visit.host.load())
     if visit.host.load().timeouts.abandoned:
         hear(around)
 

@@ -16,11 +16,16 @@ _SERVER = """
 
 _BOTH = {
     "hypercorn.app_wrappers:ASGIWrapper": "app",
-    "hypercorn.config:Config": "create_sockets graceful_timeout keep_alive_timeout log",
+    "hypercorn.config:Config": """
+        create_sockets graceful_timeout keep_alive_max_requests keep_alive_timeout log
+    """,
     "hypercorn.events:": "Closed RawData Updated",
     "hypercorn.protocol:ProtocolWrapper": "protocol",
-    "hypercorn.protocol.events:": "StreamClosed",
-    "hypercorn.protocol.h11:H11Protocol": "can_read connection stream",
+    "hypercorn.protocol.events:": "Response StreamClosed",
+    "hypercorn.protocol.events:Response": "headers status_code",
+    "hypercorn.protocol.h11:H11Protocol": """
+        can_read config connection context keep_alive_requests send stream stream_send
+    """,
     "hypercorn.protocol.h11:H11WSConnection": "h11_connection",
     "hypercorn.protocol.h2:H2Protocol": """
         _close_stream _create_stream _flush _handle_events _window_updated config connection context
