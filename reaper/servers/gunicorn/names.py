@@ -57,8 +57,11 @@ THREADS = Foreign(
             murder_keepalived murder_pending nr_conns on_pending_socket_readable pending_conns poller
             wsgi
         """,
-        "gunicorn.workers.gthread:TConn": "cfg client close is_http2 parser sock timeout",
+        "gunicorn.workers.gthread:TConn": """
+            cfg client close init initialized is_http2 parser sock timeout
+        """,
         "gunicorn.http.unreader:Unreader": "chunk take_buffered",
+        "gunicorn.http.unreader:SocketUnreader": "sock",
         "gunicorn.http.message:Message": "_expected_100_continue",
         "gunicorn.http.wsgi:Response": "default_headers headers_sent req start_response",
         "gunicorn.http2.connection:HTTP2ServerConnection": """

@@ -18,8 +18,10 @@ import errno
 import functools
 import math
 import os
+import select
 import selectors
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -69,6 +71,7 @@ class Face(polled.Face):
         waited: Whether the client waits for `100 Continue`. gunicorn sends that before
             it calls the application.
         answer: gunicorn's `Response` to the request in hand; None until there is one.
+        says: What the thread that waits over TLS has to send before it closes.
         hung_up: Whether the client had ended the connection before gunicorn closed it.
         guard: The guard of the connection; None before it is guarded, and at its end.
     """
@@ -86,6 +89,7 @@ class Face(polled.Face):
         self.receiving: bool = False
         self.ends: bool = False
         self.waited: bool = False
+        self.says: bytes = b""
         self.hung_up: bool = False
         self.answer: Any = None
         self.come: bytes = b"" if conn.cfg.is_ssl else PREFACE
@@ -126,12 +130,12 @@ class Face(polled.Face):
         return bool(self._closes or self._conn.sock.fileno() < 0)
 
     def close(self) -> None:
-        """Shut the socket down, so that gunicorn sees the end and closes it. Do nothing
-        while gunicorn's thread still has to send GOAWAY: it closes the connection
-        afterwards.
+        """Shut the socket down, so that gunicorn sees the end and closes it. While
+        gunicorn's thread still has to send something, it closes the connection
+        afterwards: nothing is done for a GOAWAY, and what `says` has only wakes it.
         """
         if not self._has_to_part():
-            self._end(socket.SHUT_RDWR)
+            self._end(socket.SHUT_RD if self.says else socket.SHUT_RDWR)
 
     def abort(self) -> None:
         """As `close`, but send nothing more."""
@@ -161,13 +165,17 @@ class Face(polled.Face):
 
     def write(self, data: bytes) -> None:
         """Over HTTP/2 have its thread say the `farewell`; otherwise send *data*, if the
-        kernel takes it. With TLS that is for its thread alone, which waits.
+        kernel takes it. With TLS only its thread may write: it sends *data* when it is
+        woken, if it waits for bytes.
         """
         if self._conn.is_http2:
             self._conn.parser.told_to_end = True
             return
+        if self._conn.cfg.is_ssl:
+            self.says = data if self.receiving else b""
+            return
         with self._lock, contextlib.suppress(OSError):
-            if not self._closes and not self._conn.cfg.is_ssl:
+            if not self._closes:
                 self._conn.sock.send(data, socket.MSG_DONTWAIT)
 
     def owes(self) -> bool:
@@ -180,10 +188,21 @@ class Face(polled.Face):
         return getattr(self._conn.parser, "told_to_end", False)
 
     def get_write_buffer_size(self) -> int:
-        """Above 0 while its thread has yet to send GOAWAY: until then nobody else may
-        end the connection.
+        """Above 0 while its thread has yet to send GOAWAY, or what `says` has: until
+        then nobody else may end the connection.
         """
-        return int(not self.is_closing() and self._has_to_part())
+        return int(not self.is_closing() and (self._has_to_part() or bool(self.says)))
+
+    def said(self) -> None:
+        """Over TLS, in the thread that reads: send what `says` has, if part of an
+        answer was not sent, and end the connection. The thread has waited for bytes,
+        and not begun to read: afterwards TLS could send nothing.
+        """
+        data, self.says = self.says, b""
+        with contextlib.suppress(OSError):
+            if self.answer is None or not self.answer.headers_sent:
+                self._conn.sock.send(data)
+        self._end(socket.SHUT_RDWR)
 
     def phase(self) -> Phase:
         """What the connection waits for. KEEP_ALIVE also stands for its first byte and
@@ -275,6 +294,8 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
                 asyncio.run_coroutine_threadsafe(self._refuse(conn.sock), self._loop)
                 return
             conn.face = face = Face(conn, self._over)
+            if conn.cfg.is_ssl:
+                conn.__class__ = _TlsConnection
             self._loop.call_soon_threadsafe(self._watch, face)
             self._until_it_speaks(conn)
             return
@@ -355,7 +376,7 @@ class ThreadWorker(gthread.ThreadWorker):  # type: ignore[misc]
             return super().handle_request(req, conn)
         finally:
             face.answering = False
-            face.answer = req.face = None
+            face.says, face.answer, req.face = b"", None, None
 
     def _serve_http2_stream(self, request: Any, conn: Any, http2: Any) -> None:
         self._guard_http2(conn)
@@ -476,19 +497,60 @@ def _note(conn: Any, face: Face) -> None:
         unreader.face = face
 
 
+class _TlsConnection(gthread.TConn):  # type: ignore[misc]
+    """A connection of gunicorn's with TLS. Its reader leaves notes from the first head
+    on: in clear text the kernel tells as much, because no byte is read before.
+    """
+
+    face: Face
+
+    def init(self) -> None:
+        """Shake hands, unless that is done."""
+        begins = not self.initialized
+        super().init()
+        if begins:
+            _note(self, self.face)
+            unreader = getattr(self.parser, "unreader", None)
+            if type(unreader) is _Unreader:
+                unreader.silent = True
+
+
 class _Unreader(SocketUnreader):  # type: ignore[misc]
     """A reader of gunicorn's. It notes on its `face` while it waits for bytes of the
     client, and which bytes it gives to HTTP/2.
     """
 
     face: Face
+    silent: bool = False
+    """Whether nothing has come yet: over TLS its client is heard before that, in the
+    handshake.
+    """
 
     def chunk(self, size_hint: int | None = None) -> Any:
-        self.face.receiving = True
+        self.face.receiving = not self.silent
         try:
-            return super().chunk(size_hint)
+            if self._was_told():
+                return b""
+            data = super().chunk(size_hint)
+            self.silent = False
+            return data
         finally:
             self.face.receiving = False
+
+    def _was_told(self) -> bool:
+        """Over TLS, wait for bytes. Whether the client was told that none is waited for
+        any longer.
+        """
+        sock, face = self.sock, self.face
+        if not isinstance(sock, ssl.SSLSocket) or sock.pending() or sock.gettimeout() is not None:
+            return False
+        waits = select.poll()
+        waits.register(sock, select.POLLIN)
+        waits.poll()
+        if face.says:
+            face.said()
+            return True
+        return False
 
     def take_buffered(self) -> bytes:
         self.face.come = come = bytes(super().take_buffered())

@@ -16,6 +16,7 @@ import trio
 
 from ...core.lease import Lease
 from ...driver.driver import Driver
+from ...driver.ends import log
 from ...driver.pressing import relieve
 from ...driver.sockets import queued, reset_on_close, say, shut, tcp_info_of
 from ...driver.watched import Watched
@@ -105,11 +106,34 @@ class Served(Watched):
     def _cut(self, reason: str) -> None:
         if reason in NOT_TAKEN:  # the kernel would go on offering it what is queued
             reset_on_close(self._socket)
-        else:
-            if self._is_plain:  # with TLS only hypercorn could say it
-                say(self._socket.fileno(), ANSWER(self._server, reason))
+        elif answer := ANSWER(self._server, reason):
+            if not self._is_plain:
+                trio.lowlevel.spawn_system_task(self._say_and_close, answer)
+                return
+            say(self._socket.fileno(), answer)
+        self._close()
+
+    def _close(self) -> None:
+        if self._socket.fileno() >= 0:
             shut(self._socket.fileno())
-        self._socket.close()
+            self._socket.close()
+
+    async def _say_and_close(self, answer: bytes) -> None:
+        """Over TLS: send *answer*, and close the connection. A task of hypercorn's may
+        read meanwhile. One that writes has the lock: then nothing is said.
+        """
+        server, seconds = self._server, self._driver.config.timeouts.linger
+        try:
+            with trio.move_on_after(seconds or self._driver.core.tick):
+                server.send_lock.acquire_nowait()
+                try:
+                    await server.stream.unwatched.send_all(answer)
+                finally:
+                    server.send_lock.release()
+        except Exception:  # it has gone, or is being answered; and no failure may end the run
+            log.debug("the client of %s is not told of its end", self, exc_info=True)
+        finally:
+            self._close()
 
     def look(self) -> None:
         """Note the phase that may have begun: before a read, and after a write."""
@@ -167,10 +191,11 @@ class Stream:
 
     Attributes:
         reading: Whether hypercorn waits for bytes.
+        unwatched: The stream *inner*: what is sent there counts as nothing.
     """
 
     def __init__(self, inner: Any, connection: Served, now: Callable[[], float]) -> None:
-        self._inner = inner
+        self.unwatched: Any = inner
         self._connection = connection
         self._now = now
         self.reading: bool = False
@@ -180,7 +205,7 @@ class Stream:
         self.reading = True
         try:
             connection.look()
-            data: bytes = await self._inner.receive_some(max_bytes)
+            data: bytes = await self.unwatched.receive_some(max_bytes)
         finally:
             self.reading = False
         connection.policy.bytes_in(len(data), self._now())
@@ -194,12 +219,12 @@ class Stream:
         view = memoryview(data)
         for start in range(0, len(view), PIECE):
             connection.enter(Phase.WRITE)
-            await self._inner.send_all(view[start : start + PIECE])
+            await self.unwatched.send_all(view[start : start + PIECE])
             connection.policy.bytes_out(PIECE, self._now())
         connection.look()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+        return getattr(self.unwatched, name)
 
 
 def guarded_run(run: Any) -> Any:

@@ -1,0 +1,77 @@
+"""Over TLS, too, a client is told why it is closed: by whoever may write on its
+connection.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("gunicorn")
+
+import reaper.gunicorn
+from scripts.lifespan import lifespan
+from scripts.serving import PATIENCE
+from tests.helpers.hypercorn_here import configured, hypercorn_here
+from tests.helpers.servers_here import worker
+
+SOON = {"TIMEOUTS_HEADERS": "200ms", "TIMEOUTS_BODY": "200ms", "TICK": "100ms"}
+HALVES = {
+    "a head": b"GET / HTTP/1.1\r\nHost: h\r\n",
+    "a body": b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\n01234",
+}
+
+
+async def application(scope: Any, receive: Any, send: Any) -> None:
+    if scope["type"] == "lifespan":
+        await lifespan(receive, send)
+        return
+    while (await receive()).get("more_body"):
+        pass
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"ok"})
+
+
+def wsgi(environ: Any, start_response: Any) -> list[bytes]:
+    environ["wsgi.input"].read()
+    start_response("200 OK", [("Content-Length", "2")])
+    return [b"ok"]
+
+
+@contextmanager
+def serving(name: str, files: tuple[str, str], log: Path) -> Iterator[tuple[str, int]]:
+    if name == "gunicorn, threads":
+        given = {"certfile": files[0], "keyfile": files[1]}
+        kind = reaper.gunicorn.ThreadWorker
+        with configured(SOON), worker(kind, wsgi, **given) as running:
+            yield running.address
+    else:
+        with hypercorn_here("trio", log, application, SOON, certificate=files) as here:
+            yield here.address
+
+
+@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize("name", ["gunicorn, threads", "hypercorn, trio"])
+def test_whoever_sends_half_of_it_is_told_408(
+    name: str, half: str, certificate: tuple[str, str], tmp_path: Path
+) -> None:
+    trust = ssl.create_default_context(cafile=certificate[0])
+    with serving(name, certificate, tmp_path / "log") as address:
+        with (
+            socket.create_connection(address, PATIENCE) as plain,
+            trust.wrap_socket(plain, server_hostname="127.0.0.1") as client,
+        ):
+            client.sendall(HALVES[half])
+            assert client.recv(4096).startswith(b"HTTP/1.1 408 ")
+        with (
+            socket.create_connection(address, PATIENCE) as plain,
+            trust.wrap_socket(plain, server_hostname="127.0.0.1") as client,
+        ):
+            client.sendall(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+            assert client.recv(4096).startswith(b"HTTP/1.1 200 ")
