@@ -6,7 +6,7 @@ from types import ModuleType
 from typing import Any
 
 from ..guest import Guest, Visit, after
-from .names import HTTP, REACTOR, TCP
+from .names import HTTP, REACTOR, TCP, TLS
 
 
 def change(module: ModuleType, visit: Visit) -> None:
@@ -34,4 +34,5 @@ GUESTS: tuple[Guest, ...] = (
     Guest((TCP,), "twisted.internet.tcp", change),
     Guest((REACTOR,), "twisted.internet.asyncioreactor", None),
     Guest((HTTP,), "twisted.web.http", None),
+    Guest((TLS,), "twisted.protocols.tls", None),
 )

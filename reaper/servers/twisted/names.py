@@ -19,6 +19,15 @@ TCP = Foreign(
         """,
     },
 )
+TLS = Foreign(
+    "twisted",
+    TESTED,
+    {
+        "twisted.protocols.tls:TLSMemoryBIOProtocol": """
+            _handshakeDone loseConnection wrappedProtocol write
+        """
+    },
+)
 REACTOR = Foreign(
     "twisted",
     TESTED,

@@ -16,6 +16,22 @@ from ..configured import settings
 from ..polled import SocketFace
 
 
+def spoken(whose: Any) -> Any:
+    """The protocol that the client of *whose*, a `twisted.internet.tcp.Server`, speaks:
+    over TLS that is within Twisted's own; None if there is none.
+    """
+    protocol = getattr(whose, "protocol", None)
+    return getattr(protocol, "wrappedProtocol", protocol)
+
+
+def above(whose: Any) -> Any:
+    """What the answers of *whose*, a `twisted.internet.tcp.Server`, are written to: its
+    protocol if that is TLS, otherwise itself.
+    """
+    protocol = getattr(whose, "protocol", None)
+    return protocol if hasattr(protocol, "wrappedProtocol") else whose
+
+
 class TwistedFace(SocketFace):
     """Stands for the transport of a `twisted.internet.tcp.Server`."""
 
@@ -29,11 +45,13 @@ class TwistedFace(SocketFace):
 
     def close(self) -> None:
         if (whose := self.whose) is not None:
+            above(whose).loseConnection()
+            # TLS would wait for the client's goodbye; this, for what is buffered alone.
             whose.loseConnection()
 
     def write(self, data: bytes) -> None:
         if (whose := self.whose) is not None:
-            whose.write(data)
+            above(whose).write(data)
 
     def abort(self) -> None:
         if (whose := self.whose) is not None:
@@ -52,12 +70,12 @@ def owes(face: Any) -> bool:
     """Whether no part of the answer was sent yet while the request's body is awaited on
     the connection of *face*.
     """
-    return not face.whose.protocol._channel.requests[-1].startedWriting
+    return not spoken(face.whose)._channel.requests[-1].startedWriting
 
 
 def be_last(face: Any) -> None:
     """Have the next answer on the connection of *face* say `Connection: close`."""
-    channel: Any = getattr(getattr(face.whose, "protocol", None), "_channel", None)
+    channel: Any = getattr(spoken(face.whose), "_channel", None)
     if hasattr(channel, "checkPersistence"):
         channel.checkPersistence = _ends
 
@@ -74,7 +92,9 @@ def phase_of(face: Any) -> Phase:
     """The phase of the connection of *face*, a `TwistedFace`; in use if it does not
     speak HTTP.
     """
-    protocol = getattr(face.whose, "protocol", None)
+    if not getattr(above(face.whose), "_handshakeDone", True):
+        return Phase.FIRST_BYTE
+    protocol = spoken(face.whose)
     channel = getattr(protocol, "_channel", None)  # HTTP's; other protocols have none
     if channel is None:
         opened = getattr(protocol, "state", None) == getattr(protocol, "STATE_OPEN", 3)
