@@ -1,10 +1,12 @@
 """Servers that give asyncio a protocol factory and let nobody change it.
 `create_server` of every loop is wrapped; the wrapper recognises such a factory and
-guards it.
+guards it. With TLS the handshake is bounded by `timeouts.handshake`, unless the server
+gives an `ssl_handshake_timeout`.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -40,10 +42,19 @@ def on_loops(means: Callable[[Any], bool], wrap: Wrap, visit: Visit, own: Own = 
 
 
 def _meeting(create_server: Any) -> Any:
+    from ..asyncio.reaper import reaper_of
+    from ..asyncio.tls import door
+
     async def instead(loop: Any, protocol_factory: Any, *arguments: Any, **options: Any) -> Any:
         for means, wrap, visit, own in _FACTORIES:
             if means(protocol_factory):
-                made = await create_server(loop, wrap(protocol_factory), *arguments, **options)
+                guarded = door(
+                    wrap(protocol_factory),
+                    options,
+                    visit.host.load().timeouts.handshake,
+                    functools.partial(reaper_of, config=visit.host.load),
+                )
+                made = await create_server(loop, guarded, *arguments, **options)
                 visit.listens(made.sockets, keep_alive=own(protocol_factory))
                 return made
         return await create_server(loop, protocol_factory, *arguments, **options)
