@@ -405,8 +405,10 @@ class Guard(Watched):
         """Tell the peer at once, if it may send its next request at any moment."""
         transport = self._open()
         if transport is not None and self._phase in RESTING:
-            if farewell := self._rules.farewell(transport):  # nothing can be said afterwards
-                transport.write(farewell)
+            rules = self._rules
+            # nothing can be said afterwards
+            if says := rules.farewell(transport) or rules.answer(transport, self._phase.value):
+                transport.write(says)
             closing.shut(transport)
 
     def reap(self, reason: str, expiry: Expiry | None = None) -> None:
@@ -440,7 +442,9 @@ class Guard(Watched):
             closing.reset(transport)
         else:
             rules = self._rules
-            says = rules.farewell(transport) or rules.answer(transport, reason)
+            says = rules.farewell(transport)
+            if not says and self._phase not in RESTING:  # or it was told in `shut`
+                says = rules.answer(transport, reason)
             closing.close(self._reaper, transport, says)
 
     def lost(self, by_peer: object = True) -> None:

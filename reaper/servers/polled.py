@@ -90,16 +90,22 @@ def nothing_known(transport: Any) -> bool:
     return False
 
 
-def timed_out(owes: Callable[[Any], bool]) -> Callable[[Any, str], bytes]:
+def timed_out(
+    owes: Callable[[Any], bool], begun: Callable[[Any], bool] = nothing_known
+) -> Callable[[Any, str], bytes]:
     """The `answer` of `Rules`: 408 for a request that does not come in time.
 
     Args:
         owes: Whether no part of the answer was sent yet while the request's body is
             awaited. It does not matter for a head: all requests before it were
             answered.
+        begun: Whether a part of a head has come after all on a connection that is
+            closed for `keep_alive`. Asked once, for nothing is read any more.
     """
 
     def answer(transport: Any, reason: str) -> bytes:
+        if reason == Phase.KEEP_ALIVE.value and begun(transport):
+            return TIMED_OUT
         if ANSWERS.get(reason) != HTTPStatus.REQUEST_TIMEOUT:
             return b""
         with suppress(Exception):  # what cannot be read may have begun
@@ -138,9 +144,10 @@ def rules_of(
     last: Callable[[Any], object] = say_nothing,
     invited: Callable[[Any], bool] = not_invited,
     owes: Callable[[Any], bool] = nothing_known,
+    begun: Callable[[Any], bool] = nothing_known,
 ) -> Rules:
     """The rules for a server that *ask* asks, by the config of *reaper*; *gone*,
-    *farewell*, *last* and *invited*: see `Rules`; *owes*: see `timed_out`.
+    *farewell*, *last* and *invited*: see `Rules`; *owes* and *begun*: see `timed_out`.
     """
     known = _LIMITS.get(reaper)
     if known is None:
@@ -148,7 +155,7 @@ def rules_of(
         limits = {phase: check_idle(getattr(timeouts, phase.value)) for phase in LIMITED}
         known = _LIMITS[reaper] = limits, ages(reaper.config)
     limits, age = known
-    said = farewell, last, invited, timed_out(owes)
+    said = farewell, last, invited, timed_out(owes, begun)
     return Rules(readable(ask), limits, None, True, age, True, gone, *said)
 
 
@@ -182,6 +189,7 @@ def guard(
     last: Callable[[Any], object] = say_nothing,
     invited: Callable[[Any], bool] = not_invited,
     owes: Callable[[Any], bool] = nothing_known,
+    begun: Callable[[Any], bool] = nothing_known,
 ) -> Callable[[], Any]:
     """As `reaper.asyncio.guard`, for the protocols of an HTTP server.
 
@@ -191,12 +199,12 @@ def guard(
         reaper: Watches the connections, by its config's `timeouts`; None: the loop's
             own.
         gone, farewell, last, invited: See `Rules`.
-        owes: See `timed_out`.
+        owes, begun: See `timed_out`.
     """
     kernel_must_tell()
     watching = reaper_of if reaper is None else lambda: reaper
 
     def rules(watcher: AsyncioReaper) -> Rules:
-        return rules_of(watcher, ask, gone, farewell, last, invited, owes)
+        return rules_of(watcher, ask, gone, farewell, last, invited, owes, begun)
 
     return guarded(protocol_factory, rules, watching)

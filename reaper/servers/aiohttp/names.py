@@ -10,9 +10,10 @@ AIOHTTP = Foreign(
     "aiohttp",
     ("3.12", "3.14.5"),
     {
+        "aiohttp.http_parser:HttpRequestParser": "feed_eof",
         "aiohttp.http_writer:StreamWriter": "_compress _eof length output_size",
         "aiohttp.web_protocol:RequestHandler": """
-            _current_request _messages _payload_parser _request_in_progress _waiter close
+            _current_request _messages _parser _payload_parser _request_in_progress _waiter close
             connection_lost eof_received transport
         """,
         "aiohttp.web_request:BaseRequest": "_payload_writer",

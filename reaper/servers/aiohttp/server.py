@@ -54,6 +54,19 @@ def owes(transport: Any) -> bool:
     return bool(writer.output_size == 0)
 
 
+def begun(transport: Any) -> bool:
+    """Whether a part of a head has come on aiohttp's *transport*, which is about to be
+    closed. The parser, in C, shows nothing else of it: told that its input is over, it
+    makes a request of what it has.
+    """
+    try:
+        return transport.get_protocol()._parser.feed_eof() is not None
+    except AttributeError:  # what cannot be read has not begun
+        return False
+    except Exception:
+        return True  # what it has makes no request
+
+
 OWN_GRACE = 60.0
 """Seconds; aiohttp's default of `shutdown_timeout`."""
 
@@ -228,10 +241,11 @@ def guard(server: Callable[[], Any], *, reaper: AsyncioReaper | None = None) -> 
     """
     handler = getattr(server, "request_handler", None)
     if reaper is None or handler is None or not reaper.config.timeouts.abandoned:
-        return polled.guard(server, phase_of, reaper=reaper, owes=owes)
+        return polled.guard(server, phase_of, reaper=reaper, owes=owes, begun=begun)
     handlings = Handlings(reaper, handler)
     server.request_handler = handlings.handle  # type: ignore[attr-defined]
-    return polled.guard(handlings.factory(server), phase_of, reaper=reaper, owes=owes)
+    made = handlings.factory(server)
+    return polled.guard(made, phase_of, reaper=reaper, owes=owes, begun=begun)
 
 
 def run_app(app: Any, *, config: ReaperConfig | None = None, **options: Any) -> None:
