@@ -292,6 +292,19 @@ def test_a_reap_that_says_nothing_leaves_it_open(spark: Any, tmp_path: Path) -> 
     assert summary["reasons"][0].startswith("1 reap(s) state neither timeout nor due")
 
 
+def test_what_left_most_time_unjudged_is_the_first_reason(spark: Any, tmp_path: Path) -> None:
+    silent_reap(tmp_path)  # of some seconds
+    with journal(tmp_path / "server", 2) as ours:
+        log = ours.open(LATER, 30_000, "echo")
+        log.timeout_ms = None
+        log.touch(LATER + 300 * S)
+        log.close_peer(LATER + 310 * S)
+    summary = audited(spark, tmp_path).summary
+    first, second = summary["reasons"]
+    assert first.endswith("no row says which timeout was in force")
+    assert second.startswith("1 reap(s) state neither timeout nor due")
+
+
 EXCUSED = ("open 2 5; touch 20; close_peer 21", "open 10 5; close_peer 11")
 """A silence that a stall excuses, and a connection that was opened in the midst of
 it.

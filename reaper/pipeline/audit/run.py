@@ -254,26 +254,30 @@ def _doubts(summary: dict[str, Any], server: Inputs, client: Inputs | None) -> l
         reasons.append(words.STEPPED)
     if skew is not None and (skew["spread"] or 0.0) > summary["settings_s"]["flight"]:
         reasons.append(words.drifting(skew["spread"], summary["settings_s"]["flight"]))
-    unproven = summary["unproven"]
-    reasons += [words.hidden(**entry) for entry in unproven["hidden_silences"]]
-    if doubted := unproven["excused_by_busy_loops"]:
-        reasons.append(words.excused_by_a_busy_loop(doubted))
-    if silent := unproven["reaps_that_say_nothing"]:
-        reasons.append(words.reaps_that_say_nothing(silent))
-    told = {
-        "below_threshold": unproven["hidden_silences"],
-        "busy_loop": unproven["excused_by_busy_loops"],
-        "says_nothing": unproven["reaps_that_say_nothing"],
-    }
-    for name, entry in total(summary["accounted"])["unjudged"].items():
-        if not told.get(name):
-            reasons.append(words.unjudged(REASONS[name], entry["connections"], entry["ns"] / 1e9))
+    reasons += _unjudged(summary)
     reasons += map(nothing_line, server.nothing + (client.nothing if client else []))
     if not summary["connections"]:
         reasons.append(words.NO_CONNECTION)
     elif summary["verdicts"]["unknown"] == summary["connections"]:
         reasons.append(words.NONE_JUDGED)
     return reasons
+
+
+def _unjudged(summary: dict[str, Any]) -> list[str]:
+    """Why some time was not judged, the longest first."""
+    unproven = summary["unproven"]
+    doubted, silent = unproven["excused_by_busy_loops"], unproven["reaps_that_say_nothing"]
+    # Of these more is known than their time.
+    known = {
+        "below_threshold": [words.hidden(**entry) for entry in unproven["hidden_silences"]],
+        "busy_loop": [words.excused_by_a_busy_loop(doubted)] if doubted else [],
+        "says_nothing": [words.reaps_that_say_nothing(silent)] if silent else [],
+    }
+    reasons: list[str] = []
+    for name, entry in total(summary["accounted"])["unjudged"].items():
+        time = words.unjudged(REASONS[name], entry["connections"], entry["ns"] / 1e9)
+        reasons += known.pop(name, []) or [time]
+    return reasons + [text for texts in known.values() for text in texts]
 
 
 def _unjoined(
