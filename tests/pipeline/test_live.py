@@ -8,6 +8,7 @@ import errno
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -559,6 +560,11 @@ def test_live_equals_batch_whether_it_ran_through_or_was_stopped_between(
     assert sorted(passed["idle"], key=str) == sorted(expected["idle"], key=str)
     assert {*passed["windows"]} >= {*expected["windows"]}  # a window comes again as it grows
     assert {row[0] for row in passed["idle"]} == names_of(servers)
+    page = (Path(__file__).parents[2] / "docs" / "pipeline-live.md").read_text()
+    for name in expected:
+        line = next(line for line in page.splitlines() if line.startswith(f"| `{name}/`"))
+        columns = pq.read_table(tmp_path / "once" / name).column_names
+        assert {f"`{column}`" for column in columns} <= {*re.findall("`[a-z_]+`", line)}
     growing = tmp_path / "growing"
     for number, source in enumerate(servers):
         shutil.copytree(source, growing / source.name)
