@@ -9,7 +9,10 @@ from pathlib import Path
 
 from .kinds import LIMIT, TICK
 
-PHASES = ("FIRST_BYTE", "HEADERS", "BODY", "KEEP_ALIVE", "WRITE", "TUNNEL", "IDLE", "HALF_CLOSED")
+PHASES = (
+    *("HANDSHAKE", "FIRST_BYTE", "HEADERS", "BODY", "KEEP_ALIVE"),
+    *("WRITE", "TUNNEL", "IDLE", "HALF_CLOSED"),
+)
 LIMITS = {
     **{f"REAPER_TIMEOUTS_{phase}": f"{LIMIT:g}s" for phase in PHASES},
     "REAPER_TICK": f"{TICK * 1000:g}ms",
@@ -96,13 +99,15 @@ def _program(name: str, program: str, *speaks: str, run: bool = True) -> Column:
     return Column(name, command, f"{command} --guarded", speaks)
 
 
-def _tls(column: Column, words: str, *, quick: bool = False) -> Column:
-    """*column* over TLS; *words* are the flags of its certificate."""
+def _tls(column: Column, words: str, *, more: str = "", quick: bool = False) -> Column:
+    """*column* over TLS; *words* are the flags of its certificate, *more* those that
+    the guarded one has besides.
+    """
     return replace(
         column,
         name=f"{column.name}, TLS",
         stock=f"{column.stock} {words}",
-        guarded=f"{column.guarded} {words}",
+        guarded=f"{column.guarded} {words}{more}",
         speaks=("tls",),
         quick=quick,
     )
@@ -110,6 +115,10 @@ def _tls(column: Column, words: str, *, quick: bool = False) -> Column:
 
 _FILES = "--certfile {folder}/cert.pem --keyfile {folder}/key.pem"
 _SSL_FILES = "--ssl-certfile {folder}/cert.pem --ssl-keyfile {folder}/key.pem"
+_ENDPOINT = "ssl:{port}:interface=127.0.0.1:privateKey={folder}/key.pem:certKey={folder}/cert.pem"
+_FOLDER = "--tls {folder}"
+_BOUNDED = " --loop reaper.uvicorn:loop"
+"""How uvicorn is told to bound the handshakes of TLS by `timeouts.handshake`."""
 _HYPERCORN = f"hypercorn {_ASGI} -b 127.0.0.1:{{port}}"
 COLUMNS = {
     column.name: column
@@ -142,14 +151,28 @@ COLUMNS = {
         _program("serve_tcp", "serve_tcp", "lines", run=False),
         _program("serve_parked", "serve_parked", "lines", run=False),
         Column("the reference", _REFERENCE, _REFERENCE, HTTP, OFF),
-        _tls(_uvicorn("uvicorn, httptools", "httptools", "HttpTools"), _SSL_FILES, quick=True),
-        _tls(_uvicorn("uvicorn, h11", "h11", "H11"), _SSL_FILES),
+        _tls(
+            _uvicorn("uvicorn, httptools", "httptools", "HttpTools"),
+            _SSL_FILES,
+            more=_BOUNDED,
+            quick=True,
+        ),
+        _tls(_uvicorn("uvicorn, h11", "h11", "H11"), _SSL_FILES, more=_BOUNDED),
         _tls(_run("hypercorn", _HYPERCORN), _FILES),
         _tls(_run("hypercorn, trio", f"{_HYPERCORN} -k trio"), _FILES),
         _tls(_gunicorn("gunicorn, asgi", "asgi", "ASGIWorker"), _FILES),
         _tls(
             _gunicorn("gunicorn, threads", "gthread --threads 100", "ThreadWorker --threads 100"),
             _FILES,
+        ),
+        _tls(_program("aiohttp, `reaper run`", "aiohttp"), _FOLDER, quick=True),
+        _tls(_program("aiohttp, `run_app`", "aiohttp", run=False), _FOLDER),
+        _tls(_program("sanic", "sanic"), _FOLDER),
+        _tls(_program("tornado", "tornado"), _FOLDER),
+        _tls(_run("daphne", f"daphne -e {_ENDPOINT} {_ASGI}"), "", quick=True),
+        _tls(
+            Column("the reference", _REFERENCE, _REFERENCE, HTTP, OFF),
+            "--tls-cert {folder}/cert.pem --tls-key {folder}/key.pem",
         ),
     )
 }

@@ -319,6 +319,7 @@ TLS = (
         acts=(Shake(None),),
         limit="handshake",
         since=0,
+        quick=True,
     ),
 )
 

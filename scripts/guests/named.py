@@ -13,7 +13,6 @@ from .trial import Cell
 
 HOLDS = "holds no object of a thousand that came and went"
 """The row of the table that is no kind of clients."""
-SECOND_HEAD_AT_ONCE = "sends half of its second head in one segment with the first"
 
 
 @dataclass(frozen=True)
@@ -52,13 +51,6 @@ DRIPPED_HEADS = (
 )
 
 NAMED: tuple[Named, ...] = (
-    Named(
-        ("aiohttp, `reaper run`", "aiohttp, `run_app`"),
-        ("sends half of its second head", SECOND_HEAD_AT_ONCE),
-        "closed in time, and not told so: aiohttp's parser, in C, does not show what it has, and the"
-        " kernel cannot tell the end of an answer from a byte that came with it",
-        told=True,
-    ),
     Named(
         OUTSIDE,
         DRIPPED_HEADS,

@@ -1,5 +1,5 @@
 """The same as `asgi`, of servers that are programs: `python -m
-scripts.guests.apps.programs NAME PORT [--guarded]`.
+scripts.guests.apps.programs NAME PORT [--guarded] [--tls FOLDER]`.
 
 With `--guarded` a program guards itself as its users do it by hand; without it, it
 imports nothing of reaper.
@@ -8,11 +8,22 @@ imports nothing of reaper.
 from __future__ import annotations
 
 import asyncio
+import ssl
 import sys
 from typing import Any
 
 from .asgi import BIG, pieces_of
 from .objects import fork, objects
+
+
+def tls() -> ssl.SSLContext | None:
+    """With the certificate of the folder that `--tls` names; None: in clear text."""
+    if "--tls" not in sys.argv:
+        return None
+    folder = sys.argv[sys.argv.index("--tls") + 1]
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(f"{folder}/cert.pem", f"{folder}/key.pem")
+    return context
 
 
 def answer_to(path: str, number: float, body: bytes) -> bytes:
@@ -67,9 +78,9 @@ def aiohttp(port: int, guarded: bool) -> None:
     if guarded:
         import reaper.aiohttp
 
-        reaper.aiohttp.run_app(made, host="127.0.0.1", port=port, print=None)
+        reaper.aiohttp.run_app(made, host="127.0.0.1", port=port, print=None, ssl_context=tls())
     else:
-        web.run_app(made, host="127.0.0.1", port=port, print=None)
+        web.run_app(made, host="127.0.0.1", port=port, print=None, ssl_context=tls())
 
 
 def tornado(port: int, guarded: bool) -> None:
@@ -105,7 +116,9 @@ def tornado(port: int, guarded: bool) -> None:
                 await self.write_message(message, binary=isinstance(message, bytes))
 
     async def main() -> None:
-        Application([("/ws", Talk), ("/.*", Answer)]).listen(port, "127.0.0.1", max_body_size=10**8)
+        application = Application([("/ws", Talk), ("/.*", Answer)])
+        options: dict[str, Any] = {"max_body_size": 10**8, "ssl_options": tls()}
+        application.listen(port, "127.0.0.1", **options)
         await asyncio.Event().wait()
 
     asyncio.run(main())
@@ -141,7 +154,8 @@ def sanic(port: int, guarded: bool) -> None:
             await asyncio.sleep(number)
         return raw(answer_to(path, number, request.body or b""))
 
-    made.run(host="127.0.0.1", port=port, single_process=True, access_log=False, motd=False)
+    quiet: dict[str, Any] = {"access_log": False, "motd": False}
+    made.run(host="127.0.0.1", port=port, single_process=True, ssl=tls(), **quiet)
 
 
 def websockets(port: int, guarded: bool) -> None:
