@@ -1,4 +1,4 @@
-"""`python -m scripts.guests.mutants [--only COLUMN]`: break each of some guards by one
+"""`python -m scripts.guests.mutants [--only COLUMN] [--quick]`: break each of some guards by one
 line, and see whether the kit is red.
 
 The rule of this module: *a kit that is never red proves nothing*. Each mutant is what a
@@ -94,18 +94,86 @@ MUTANTS: tuple[Mutant, ...] = (
         "return Phase.IN_FLIGHT",
         "half a body is waited for without a limit",
     ),
+    Mutant(
+        "uvicorn, h11",
+        "servers/uvicorn/http.py",
+        "return Phase.HEADERS if conn.trailing_data[0] else self._between()",
+        "return self._between()",
+        "half a head in one segment with a request is none",
+    ),
+    Mutant(
+        "hypercorn, trio",
+        "servers/hypercorn/trio.py",
+        "            connection.policy.bytes_out(PIECE, self._now())\n",
+        "",
+        "what a client takes of an answer is no activity",
+    ),
+    Mutant(
+        "hypercorn, HTTP/2",
+        "servers/hypercorn/http2.py",
+        'return Phase.BODY if answering == "REQUEST" else Phase.TUNNEL',
+        "return Phase.IN_FLIGHT",
+        "half a body of a stream is waited for without a limit",
+    ),
+    Mutant(
+        "aiohttp, `reaper run`",
+        "servers/aiohttp/server.py",
+        "_parser.feed_eof() is not None",
+        "_parser.feed_eof() is None",
+        "half of a second head is not told 408, and a client without one is",
+    ),
+    Mutant(
+        "daphne",
+        "servers/twisted/phases.py",
+        "return Phase.HEADERS if channel._transferDecoder is None else Phase.BODY",
+        "return Phase.HEADERS",
+        "a body that comes slowly is bounded as a whole",
+    ),
+    Mutant(
+        "daphne, TLS",
+        "servers/twisted/phases.py",
+        'return getattr(protocol, "wrappedProtocol", protocol)',
+        "return protocol",
+        "over TLS every client counts as one in use",
+    ),
+    Mutant(
+        "websockets, `connection`",
+        "servers/websockets/connection.py",
+        "if not isinstance(event, Frame) or event.opcode in MESSAGES:",
+        "if event is not None:",
+        "a PING is activity",
+    ),
+    Mutant(
+        "gunicorn, threads, TLS",
+        "servers/gunicorn/threads.py",
+        'self.says = data if self.receiving else b""',
+        'self.says = b""',
+        "over TLS half a request is closed without a word",
+    ),
+    Mutant(
+        "anyio",
+        "servers/anyio/phases.py",
+        "        return Phase.IDLE\n    return Phase.IDLE if stream._receive_guard._guarded else",
+        "        return Phase.IDLE\n    return Phase.IN_FLIGHT if stream._receive_guard._guarded else",
+        "a client that is waited for counts as one in use",
+    ),
 )
 """The mutants, in the order of the table."""
 
 
-def tried(mutant: Mutant, home: Path) -> list[str]:
-    """What the kit finds in the clone *home*, once *mutant* is in it; [] if nothing."""
+KIT = (sys.executable, "-m", "scripts.guests", "--only")
+
+
+def tried(mutant: Mutant, home: Path, *, quick: bool = False) -> list[str]:
+    """What the kit finds in the clone *home*, once *mutant* is in it; [] if nothing.
+    *quick*: by the half that the tests have.
+    """
     file = home / "reaper" / mutant.path
     whole = file.read_text()
     file.write_text(whole.replace(mutant.before, mutant.after))
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "scripts.guests", "--only", mutant.column],
+            [*KIT, mutant.column, *(["--quick"] if quick else [])],
             cwd=home,
             capture_output=True,
             text=True,
@@ -121,6 +189,7 @@ def main() -> int:
     parser = Parser(prog="python -m scripts.guests.mutants", description=__doc__.splitlines()[0])
     columns = tuple(mutant.column for mutant in MUTANTS)
     parser.add_argument("--only", metavar="COLUMN", choices=columns, help="this guest alone")
+    parser.add_argument("--quick", action="store_true", help="with the half that the tests have")
     options = parser.parse_args()
     alive = 0
     with tempfile.TemporaryDirectory() as folder:
@@ -128,7 +197,7 @@ def main() -> int:
         subprocess.run(["git", "clone", "-q", "--shared", ROOT, home], check=True)
         for mutant in MUTANTS:
             if options.only in (None, mutant.column):
-                found = tried(mutant, home)
+                found = tried(mutant, home, quick=options.quick)
                 alive += not found
                 print(f"{mutant.column}: {mutant.why}: {'caught' if found else 'ALIVE'}")
                 print(*(f"  {each}" for each in found[:3]), sep="\n", flush=True)
