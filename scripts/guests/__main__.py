@@ -96,6 +96,7 @@ def measured(column: Column, *, quick: bool = False) -> tuple[dict[str, Cell], l
     if quick and column.name != STOPS_QUICKLY:
         stops = []
     ends = [] if quick else kinds_of(column, world="ends")
+    counted = [] if quick else kinds_of(column, world="own")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with pair(column, folder) as (stock, guarded):
@@ -116,6 +117,9 @@ def measured(column: Column, *, quick: bool = False) -> tuple[dict[str, Cell], l
         if ends:
             with pair(column, folder, ENDS) as (stock, guarded):
                 cells |= asyncio.run(tried(ends, stock.address, guarded.address, named))
+        if counted:
+            with pair(column.counting(), folder) as (stock, guarded):
+                cells |= asyncio.run(tried(counted, stock.address, guarded.address, named))
     return cells, [f"{kind} {count:+,}" for kind, count in more.most_common(12)]
 
 

@@ -56,6 +56,8 @@ class Column:
     Attributes:
         speaks: The kinds of clients that it understands.
         unguarded: The settings of the stock one.
+        own: The words by which both count requests, and end by themselves, in a world
+            of its own; empty: they do not.
         quick: Whether `make test` has it.
     """
 
@@ -64,6 +66,7 @@ class Column:
     guarded: str
     speaks: tuple[str, ...] = HTTP
     unguarded: Mapping[str, str] | None = None
+    own: str = ""
     quick: bool = True
 
     def command(self, port: int, folder: Path, *, guarded: bool) -> list[str]:
@@ -73,6 +76,10 @@ class Column:
         line = self.guarded if guarded else self.stock
         words = line.format(port=port, folder=folder).split()
         return [sys.executable, "-m", *words]
+
+    def counting(self) -> Column:
+        """This guest, with its `own` limit."""
+        return replace(self, stock=f"{self.stock} {self.own}", guarded=f"{self.guarded} {self.own}")
 
 
 def _run(name: str, command: str, *speaks: str) -> Column:
@@ -119,6 +126,8 @@ _ENDPOINT = "ssl:{port}:interface=127.0.0.1:privateKey={folder}/key.pem:certKey=
 _FOLDER = "--tls {folder}"
 _BOUNDED = " --loop reaper.uvicorn:loop"
 """How uvicorn is told to bound the handshakes of TLS by `timeouts.handshake`."""
+_FEW = "--max-requests 10"
+_FEW_EACH = "-c python:scripts.guests.apps.counting"
 _HYPERCORN = f"hypercorn {_ASGI} -b 127.0.0.1:{{port}}"
 COLUMNS = {
     column.name: column
@@ -126,14 +135,17 @@ COLUMNS = {
         _uvicorn("uvicorn, httptools", "httptools", "HttpTools", *WEB),
         _uvicorn("uvicorn, h11", "h11", "H11", *WEB),
         _uvicorn("uvicorn, HTTP/2", "zttp --http2", "Http2", *H2),
-        _run("hypercorn", _HYPERCORN),
-        _run("hypercorn, trio", f"{_HYPERCORN} -k trio"),
+        replace(_run("hypercorn", _HYPERCORN), own=_FEW_EACH),
+        replace(_run("hypercorn, trio", f"{_HYPERCORN} -k trio"), own=_FEW_EACH),
         _run("hypercorn, HTTP/2", _HYPERCORN, *H2_WEB),
         _run("hypercorn, trio, HTTP/2", f"{_HYPERCORN} -k trio", *H2_WEB),
-        _gunicorn("gunicorn, asgi", "asgi", "ASGIWorker", *WEB),
+        replace(_gunicorn("gunicorn, asgi", "asgi", "ASGIWorker", *WEB), own=_FEW),
         _gunicorn("gunicorn, asgi, HTTP/2", "asgi", "ASGIWorker", *H2),
-        _gunicorn(
-            "gunicorn, threads", "gthread --threads 100", "ThreadWorker --threads 100", *HTTP
+        replace(
+            _gunicorn(
+                "gunicorn, threads", "gthread --threads 100", "ThreadWorker --threads 100", *HTTP
+            ),
+            own=_FEW,
         ),
         _gunicorn(
             "gunicorn, threads, HTTP/2", "gthread --threads 100", "ThreadWorker --threads 100", *H2

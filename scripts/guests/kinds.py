@@ -258,7 +258,8 @@ class Kind:
         window: Bytes of its receive buffer; 0: the kernel's choice.
         quick: Whether `make test` has it.
         world: What it is tried in: `limits` of `LIMIT` seconds; `ends`, of what the
-            server ends by itself, see `columns`; `stop`, the server is told to stop.
+            server ends by itself, see `columns`; `own`, of what it ends by a limit of
+            its own; `stop`, the server is told to stop.
         alone: Whether it comes after all others.
         done: Whether it can ask for nothing any more, and nothing is owed to it: to end
             it before its limit takes nothing from it.

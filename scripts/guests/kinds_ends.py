@@ -277,6 +277,19 @@ AGES = (
     ),
 )
 
+OWN = "at the server's own limit of requests: "
+OWN_LIMITS = tuple(
+    Kind(
+        name=f"{OWN}asks all the time at a distance of {round(2000 * lag)} ms",
+        speaks="http",
+        acts=(Busy(2.0),),
+        lag=lag,
+        world="own",
+    )
+    for lag in (FAR, FURTHER)
+)
+"""For servers that count requests themselves: each connection's, or the process's."""
+
 _OVER_TLS = (
     "asks again in the last 150 ms of `keep_alive`",
     "begins in the last 150 ms of `first_byte`",

@@ -21,12 +21,12 @@ from .columns import LIMITS, Column
 from .control import Lag, control
 from .kinds import HTTP_DIES, HTTP_LIVES, LIMIT, LINES, TICK, WEBSOCKETS, Drip, Kind, Want
 from .kinds import Pings as PingsAct
-from .kinds_ends import AGES, SERVER_ENDS, STOPS, TLS, TUNNELS
+from .kinds_ends import AGES, OWN_LIMITS, SERVER_ENDS, STOPS, TLS, TUNNELS
 from .kinds_http2 import HTTP2
 from .play import OWN_LAG, PATIENCE, Address, Seen, played
 
 _ALL = (*HTTP_LIVES, *HTTP_DIES, *WEBSOCKETS, *LINES, *HTTP2, *TUNNELS, *TLS, *STOPS, *AGES)
-KINDS = {kind.name: kind for kind in (*_ALL, SERVER_ENDS)}
+KINDS = {kind.name: kind for kind in (*_ALL, *OWN_LIMITS, SERVER_ENDS)}
 """Every kind, by name, in the order of the table."""
 TRIES = 3
 LATE = 0.85 * LIMIT
@@ -328,6 +328,7 @@ def kinds_of(column: Column, *, quick: bool = False, world: str = "limits") -> l
         for kind in KINDS.values()
         if kind.speaks in column.speaks
         and kind.world == world
+        and (column.own or world != "own")
         and kind is not SERVER_ENDS
         and (kind.quick or not quick)
     ]
