@@ -139,9 +139,9 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "websockets, `connection`",
         "servers/websockets/connection.py",
-        "            if said > LONG:\n",
-        "            if said > LONG and self._lean:\n",
-        "nobody notices what a client takes of a long message",
+        "            idle,\n            reason",
+        "            None,\n            reason",
+        "the `idle` that is given is not in force",
     ),
     Mutant(
         "gunicorn, threads, TLS",
