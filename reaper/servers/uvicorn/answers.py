@@ -143,6 +143,9 @@ class Answers(Streams):
         )
         self._told: weakref.WeakKeyDictionary[Any, Told] = weakref.WeakKeyDictionary()
         self._tells = False  # whether any was told: to ask the dictionary costs 800 instructions
+        # Whether a request needs more than a look at the headers of its response, as
+        # each does once the server stops. One flag: an ordinary request asks often.
+        self._special: bool = self.watches or self.turns
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> Any:
         """Call the application for one request of uvicorn's: *send* is a method of its
@@ -152,28 +155,29 @@ class Answers(Streams):
         given = scope.get("extensions")
         said: dict[str, Any] = {}
         scope["extensions"] = {EXTENSION: said, **given} if given else {EXTENSION: said}
-        if self._age or self.seconds is not None:
-            self._note_task(cycle)
-        if self.turns:
-            self._take_turn(cycle)
+        if self._special:
+            self._begin(cycle)
         quiet: Quiet | None = None
 
         look = self._look
 
         def sent(message: Any) -> Any:
             nonlocal quiet
-            if not cycle.response_started:
-                message = look(cycle, message)
-                if self.watches or said or self.turns:
-                    quiet, pinged = self._follow(cycle, said, message)
-                told = self._if_stream(cycle) if self._age or self.seconds is not None else None
-                send = cycle.send if told is None else told.speak
+            if cycle.response_started:
                 if quiet is not None and self.pings is not None:
-                    return self.pings.start(quiet, send, message, pinged=pinged)
-                return send(message)
+                    return self.pings.goes_on(quiet, cycle.send, message)
+                return cycle.send(message)  # a stream that was found has one of its own
+            message = look(cycle, message)
+            if not self._special and not said:
+                return cycle.send(message)
+            pinged = False
+            if self.watches or said or self.turns:
+                quiet, pinged = self._follow(cycle, said, message)
+            told = self._if_stream(cycle) if self._age or self.seconds is not None else None
+            send = cycle.send if told is None else told.speak
             if quiet is not None and self.pings is not None:
-                return self.pings.goes_on(quiet, cycle.send, message)
-            return cycle.send(message)  # a stream that was found has one of its own
+                return self.pings.start(quiet, send, message, pinged=pinged)
+            return send(message)
 
         try:
             return await self.app(scope, receive, sent)
@@ -188,14 +192,15 @@ class Answers(Streams):
             if self._tells and (told := self._told.get(cycle)) is not None:
                 await told.returned()
 
-    def _note_task(self, cycle: Any) -> None:
-        if (task := asyncio.current_task()) is not None:
+    def _begin(self, cycle: Any) -> None:
+        """The application is about to be called for *cycle*, perhaps for a stream."""
+        tells = self._age or self.seconds is not None
+        if tells and (task := asyncio.current_task()) is not None:
             self._running[cycle] = task
-
-    def _take_turn(self, cycle: Any) -> None:
-        turn = Turn()
-        setattr(cycle, TURN, turn)
-        take_turn(turn)
+        if self.turns:
+            turn = Turn()
+            setattr(cycle, TURN, turn)
+            take_turn(turn)
 
     def _follow(self, cycle: Any, said: dict[str, Any], message: Any) -> tuple[Quiet | None, bool]:
         """As `follow`; returns None, too, if the response of *cycle* is no stream."""
@@ -237,6 +242,7 @@ class Answers(Streams):
                     if hasattr(cycle, KEPT):
                         self._if_stream(cycle)
         super().stop(seconds)
+        self._special = self._special or self.seconds is not None
 
     def _if_stream(self, cycle: Any) -> Told | None:
         """Return a `Told` for *cycle* if its response is a stream; otherwise None."""

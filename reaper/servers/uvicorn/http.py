@@ -142,15 +142,6 @@ class GuardedHttp(Guarded):
         self._drop()
         return True
 
-    def _is_idle(self) -> None:
-        """No request is in flight. Free what the last request holds at once, and the
-        rest when the connection has been idle for a while.
-        """
-        self.cycle = self.scope = None
-        if not self._noted:
-            self._noted = True
-            self.shared.note_idle(self)
-
     def _is_between(self) -> bool:
         """Whether uvicorn's protocol can be dropped: there is no request, no part of
         one, and reading is not paused.
@@ -207,9 +198,11 @@ class GuardedHttp(Guarded):
         bytes may still wait to go out.
         """
         self._completes()  # once per response, where `super()` costs as much as the call
+        if self.cycle is None:
+            return  # it is idle, and was not closing then
         if self.transport.is_closing():
             self.look()
-        elif self.cycle is not None:
+        else:
             self._goes_on()
 
     def shutdown(self) -> None:
@@ -355,7 +348,12 @@ class H11(GuardedHttp, H11Protocol):  # type: ignore[misc]  # uvicorn says that 
             # with TLS that says nothing: the loop holds the answer below it
             and not (self.scheme == "https" and self._much_is_queued())
         ):
-            self._is_idle()
+            # Free what the last request holds at once, and the rest when the
+            # connection has been idle for a while.
+            self.cycle = self.scope = None
+            if not self._noted:
+                self._noted = True
+                self.shared.note_idle(self)
         else:
             self.shared.reaper.loop.call_soon(self.look)  # when uvicorn has gone on
 
@@ -435,7 +433,12 @@ else:
                 # with TLS that says nothing: the loop holds the answer below it
                 and not (self.scheme == "https" and self._much_is_queued())
             ):
-                self._is_idle()
+                # Free what the last request holds at once, and the rest when the
+                # connection has been idle for a while.
+                self.cycle = self.scope = None
+                if not self._noted:
+                    self._noted = True
+                    self.shared.note_idle(self)
             else:
                 self.look()
 

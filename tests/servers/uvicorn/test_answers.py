@@ -23,7 +23,7 @@ pytestmark = pytest.mark.anyio
 OURS = Path(reaper.__file__).parent
 WAKES = reaper.asyncio.reaper.__file__
 BOTH = ["data_received", "__call__", "sent", "look", "sent", "on_response_complete"]
-AFTERWARDS = ["call_later", "went_idle", "touch", "_is_idle"]
+AFTERWARDS = ["call_later", "went_idle", "touch"]
 CALLS = {
     "HttpTools": ["on_message_complete", *BOTH, *AFTERWARDS],
     "H11": [*BOTH, *AFTERWARDS],
