@@ -48,6 +48,7 @@ PROGRAMS = {
         Program("servers", "servers.run", "A request, ours and other servers'"),
         Program("idle", "servers.idle", "An idle connection, ours and other servers'"),
         Program("tls", "servers.tls", "An idle TLS connection on asyncio, stock and guarded"),
+        Program("tls-costs", "servers.tls_costs", "Waking a TLS connection, and a busy one"),
         Program("streams", "servers.streams", "A quiet event stream, pinged"),
         Program("vanished", "vanished", "Looking for clients that have vanished"),
         Program("attach", "attach", "Guarding another process"),

@@ -30,7 +30,10 @@ from scripts.tools import certificate
 from ..common import Note, Scale, by_scale, figure, markdown
 from .process import BUSY, KINDS, PATIENCE, REQUEST, Server, not_here, running
 
-SERVERS = ("ours-parked", "nginx", "hypercorn", "uvicorn", "guarded", "aiohttp", "asyncio")
+SERVERS = (
+    *("ours-parked", "nginx", "hypercorn", "guarded-hypercorn", "uvicorn", "guarded"),
+    *("httptools", "guarded-httptools", "aiohttp", "guarded-aiohttp", "asyncio"),
+)
 WARM_UP = 5
 """Requests on each of `BUSY` connections before anything is measured."""
 IN_FLIGHT = 256

@@ -59,11 +59,18 @@ UVICORN_TLS = "--ssl-certfile {cert} --ssl-keyfile {key}"
 HYPERCORN = (
     f"hypercorn -k trio -w 1 -b 127.0.0.1:{{port}} --keep-alive {KEPT} --backlog 1000 {APPS}:asgi"
 )
+RUN = f"reaper run -- {sys.executable} -m"
 KINDS = {
     "ours-parked": Kind(
         "the example HTTP server, parked (trio, h11)", OURS, tls="--tls-cert {cert} --tls-key {key}"
     ),
     "hypercorn": Kind("hypercorn (trio, h11)", HYPERCORN, tls="--certfile {cert} --keyfile {key}"),
+    "guarded-hypercorn": Kind(
+        "the same, guarded",
+        f"{RUN} {HYPERCORN}",
+        tls="--certfile {cert} --keyfile {key}",
+        stock="hypercorn",
+    ),
     "uvicorn": Kind("uvicorn with h11", UVICORN.format("h11"), tls=UVICORN_TLS),
     "guarded": Kind(
         "the same, guarded", UVICORN.format("reaper.uvicorn:H11"), tls=UVICORN_TLS, stock="uvicorn"
@@ -74,6 +81,7 @@ KINDS = {
         "the same, guarded", UVICORN.format("reaper.uvicorn:HttpTools"), stock="httptools"
     ),
     "aiohttp": Kind("aiohttp (C parser)", f"{APPS} aiohttp {{port}}"),
+    "guarded-aiohttp": Kind("the same, guarded", f"{RUN} {APPS} aiohttp {{port}}", stock="aiohttp"),
     "asyncio": Kind("a bare asyncio Protocol: no parser, no limits", f"{APPS} asyncio {{port}}"),
     "nginx": Kind("nginx, `return 200` (C)", tls=NGINX_TLS),
 }

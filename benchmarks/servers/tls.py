@@ -135,26 +135,27 @@ def measured(pair: Pair, kind: str, size: int, clients: int, rest: float) -> flo
             command, folder / "log", port=port, environment={**os.environ, **QUIET}
         ) as server:
             speak = SPEAKING[pair.speaks]
-
-            def dialled(size: int) -> ssl.SSLSocket:
-                raw = socket.create_connection(("127.0.0.1", port), PATIENCE)
-                client = trust.wrap_socket(raw, server_hostname="127.0.0.1")
-                if speak is _by_websocket:
-                    _upgrade(client)
-                speak(client, size)
-                return client
-
             for _ in range(WARM):
-                dialled(SMALLEST).close()
+                dialled(port, trust, pair.speaks, SMALLEST).close()
             time.sleep(1.0)  # while it tidies up after them
             empty = _resident(server)
-            held = [dialled(size) for _ in range(clients)]
+            held = [dialled(port, trust, pair.speaks, size) for _ in range(clients)]
             time.sleep(rest)
             found = (_resident(server) - empty) / clients
             for client in held:
                 speak(client, size)
                 client.close()
             return found
+
+
+def dialled(port: int, trust: ssl.SSLContext, speaks: str, size: int) -> ssl.SSLSocket:
+    """A client that has had a message of *size* sent back."""
+    raw = socket.create_connection(("127.0.0.1", port), PATIENCE)
+    client = trust.wrap_socket(raw, server_hostname="127.0.0.1")
+    if speaks == "websocket":
+        _upgrade(client)
+    SPEAKING[speaks](client, size)
+    return client
 
 
 def _resident(server: serving.Server) -> int:

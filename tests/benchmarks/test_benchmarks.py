@@ -23,7 +23,7 @@ from benchmarks.document import PROGRAMS, measured, page
 from benchmarks.peers import jvm
 from benchmarks.peers import python as peers
 from benchmarks.pipeline import run as pipeline
-from benchmarks.servers import guarded, idle, process, tls
+from benchmarks.servers import guarded, idle, process, tls, tls_costs, without
 from benchmarks.servers import run as servers
 from reaper.pipeline.read.inputs import check
 
@@ -128,6 +128,29 @@ def test_seconds_and_processor_time_of_the_pipeline_are_compared_apart() -> None
 @pytest.mark.parametrize("kind", ["stock", "guarded"])
 def test_idle_clients_of_tls_are_kept_and_answered_again(name: str, kind: str) -> None:
     assert isinstance(tls.measured(tls.PAIRS[name], kind, 20_000, 4, 0.1), float)
+
+
+def test_what_a_tls_connection_costs_is_shown_for_every_side_beside_its_control() -> None:
+    ratio = {"median": 1.0, "p10": 0.9, "p90": 1.1}
+    sides = {"guarded": ratio, "not released": ratio, "again": ratio}
+    wakes = {"stock": [4.0, 9.0, 5.0], "guarded": [30.0], "not released": [20.0], "again": [6.0]}
+    found = {"clients": 3, "rest_s": 14.0, "goal_us": 20.0}
+    text = tls_costs.table(
+        {**found, "results": {"a server": {"wake_us": wakes, "cpu": sides, "rate": sides}}}
+    )
+    row = text.splitlines()[2].split(" | ")
+    assert row[1:5] == ["5", "30", "20", "6"]
+    assert "{" not in text
+
+
+def test_a_request_is_told_part_by_part_and_each_part_can_be_taken_off() -> None:
+    results = {"uvicorn": {"stock": 100, "guarded": 150}}
+    parts = {part: 1000 + index for index, part in enumerate(guarded.PARTS)}
+    text = guarded.table({"results": results, "parts": parts})
+    for part, more in parts.items():
+        assert f"| {guarded.PARTS[part]} | {more:,} |" in text
+    assert set(guarded.PARTS) == set(without.PARTS) - {"all"}
+    assert "Of what the guard adds" not in guarded.table({"results": results})
 
 
 # ---- the harness
