@@ -36,7 +36,7 @@ from reaper.pipeline.live import feed as live_feed
 from reaper.pipeline.live.feed import Feed, rows_of
 from reaper.pipeline.live.ledger import Ledger, ServerRead, open_ledger
 from reaper.pipeline.live.page import render
-from reaper.pipeline.live.run import Settings, follow, read_feed
+from reaper.pipeline.live.run import Settings, StreamFailed, _sink, _writing, follow, read_feed
 from reaper.pipeline.live.status import as_text, status
 from reaper.pipeline.live.tables import FEED, idle, keep_sessions, keep_windows, windows
 from reaper.pipeline.read.expected import missing
@@ -361,6 +361,24 @@ def test_a_function_of_your_own_is_found_beside_you_or_refused(
     for wrong in ("mine_of_live", "mine_of_live:number"):
         assert f"{wrong!r} cannot be called" in pipeline(*words, wrong)[2]
     assert str(tmp_path) not in sys.path
+
+
+def test_what_a_function_of_your_own_raises_is_what_ends_the_run() -> None:
+    steps: list[str] = []
+    batch: Any = SimpleNamespace(
+        persist=lambda: steps.append("persist"), unpersist=lambda: steps.append("unpersist")
+    )
+
+    def each(name: str, *_: Any) -> None:
+        steps.append(name)
+        raise OSError("the lake\nis dry")
+
+    raised: list[Exception] = []
+    sink = _sink(lambda *_: steps.append("keep"), "idle", each, raised)
+    with pytest.raises(StreamFailed) as failed, _writing(raised):
+        sink(batch, 3)
+    assert str(failed.value).endswith("started again: --each raised OSError: the lake is dry")
+    assert steps == ["persist", "keep", "idle", "unpersist"]
 
 
 # ---- the tables: no Spark

@@ -107,7 +107,8 @@ def follow(
         feed = Feed(out, directories, settings.delay_ns, fixed)
         before = feed.ledger.rows
         summary = _publish(out, feed, settings)
-        with _queries(spark, out, settings, each) as queries, _writing():
+        raised: list[Exception] = []
+        with _queries(spark, out, settings, each, raised) as queries, _writing(raised):
             deadline = None if settings.for_ns is None else time.monotonic() + settings.for_ns / 1e9
             _finish(queries, feed)  # what a kill left half done
             while True:
@@ -145,16 +146,17 @@ class StreamFailed(Exception):
 
 
 @contextmanager
-def _writing() -> Iterator[None]:
+def _writing(raised: Sequence[Exception] = ()) -> Iterator[None]:
     """Turn a failure to write into one line that ends the run. The step is then in the
-    ledger whole, or not begun.
+    ledger whole, or not begun. *raised*: what the user's function has raised, of which
+    Spark's message has the end cut off.
     """
     try:
         yield
     except (OSError, StreamingQueryException) as error:
-        raise StreamFailed(
-            f"stopped, and goes on from here when started again: {one_line(error)}"
-        ) from None
+        own = [f"--each raised {type(each).__name__}: {one_line(each)}" for each in raised]
+        why = own[0] if own else one_line(error)
+        raise StreamFailed(f"stopped, and goes on from here when started again: {why}") from None
 
 
 def read_feed(spark: SparkSession, feed: Path) -> DataFrame:
@@ -167,7 +169,11 @@ def read_feed(spark: SparkSession, feed: Path) -> DataFrame:
 
 @contextmanager
 def _queries(
-    spark: SparkSession, out: Path, settings: Settings, each: Each | None
+    spark: SparkSession,
+    out: Path,
+    settings: Settings,
+    each: Each | None,
+    raised: list[Exception],
 ) -> Iterator[list[StreamingQuery]]:
     """Start both queries. They run on: a query that was started anew for each step
     would load its whole state each time.
@@ -196,7 +202,7 @@ def _queries(
             )
             queries.append(
                 writer.trigger(processingTime=POLL)
-                .foreachBatch(_sink(partial(keep, out / name), name, each))
+                .foreachBatch(_sink(partial(keep, out / name), name, each, raised))
                 .start()
             )
             running.callback(queries[-1].stop)
@@ -204,9 +210,14 @@ def _queries(
 
 
 def _sink(
-    keep: Callable[[DataFrame, int], None], name: str, each: Each | None
+    keep: Callable[[DataFrame, int], None],
+    name: str,
+    each: Each | None,
+    raised: list[Exception],
 ) -> Callable[[DataFrame, int], None]:
-    """What Spark does with each batch of the table *name*."""
+    """What Spark does with each batch of the table *name*. *raised* gets what *each*
+    raises.
+    """
     if each is None:
         return keep
 
@@ -214,7 +225,11 @@ def _sink(
         batch.persist()  # or the second question has it all computed again
         try:
             keep(batch, number)
-            each(name, batch, number)
+            try:
+                each(name, batch, number)
+            except Exception as error:
+                raised.append(error)
+                raise
         finally:
             batch.unpersist()
 
