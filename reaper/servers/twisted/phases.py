@@ -45,7 +45,8 @@ class TwistedFace(SocketFace):
 
     def close(self) -> None:
         if (whose := self.whose) is not None:
-            above(whose).loseConnection()
+            if (tls := above(whose)) is not whose:
+                tls.loseConnection()
             # TLS would wait for the client's goodbye; this, for what is buffered alone.
             whose.loseConnection()
 

@@ -1,0 +1,55 @@
+"""The factories of servers that let nobody change them, over TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from reaper.asyncio.tls import Door
+from reaper.config import ReaperConfig
+from reaper.servers import factories
+
+CONFIG = ReaperConfig.load(environ={}, overrides={"timeouts.handshake": "7s"})
+
+
+@pytest.mark.parametrize(
+    ("options", "seconds"),
+    [
+        ({}, None),
+        ({"ssl": True}, 7.0),
+        ({"ssl": True, "ssl_handshake_timeout": 3.0}, 3.0),
+    ],
+)
+def test_a_handshake_has_our_limit_unless_the_server_names_one(
+    options: dict[str, Any], seconds: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Any] = []
+    said: list[Any] = []
+
+    async def create_server(loop: Any, factory: Any, **rest: Any) -> Any:
+        given.append((factory(), rest))
+        return SimpleNamespace(sockets=[])
+
+    def listens(sockets: Any, keep_alive: float | None = None) -> None:
+        said.append(sockets)
+
+    visit: Any = SimpleNamespace(host=SimpleNamespace(load=lambda: CONFIG), listens=listens)
+    entry = (lambda factory: True, lambda factory: factory, visit, factories.names_none)
+    monkeypatch.setattr(factories, "_FACTORIES", [entry])
+    if "ssl" in options:
+        options = options | {"ssl": ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)}
+
+    async def main() -> None:
+        await factories._meeting(create_server)(
+            asyncio.get_running_loop(), asyncio.Protocol, **options
+        )
+
+    asyncio.run(main())
+    (made, rest), *_ = given
+    assert rest == {}
+    assert (made._seconds if isinstance(made, Door) else None) == seconds
+    assert said == [[]]
