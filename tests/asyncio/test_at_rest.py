@@ -282,6 +282,30 @@ async def test_a_connection_of_websockets_at_rest_holds_neither_buffer_nor_messa
                 assert await client.recv() == message
 
 
+@pytest.mark.parametrize("released", [True, False])
+async def test_the_last_message_of_websockets_is_let_go_of_without_tls_too(released: bool) -> None:
+    theirs: list[Any] = []
+
+    async def back(connection: Any) -> None:
+        theirs.append(connection)
+        while True:
+            await connection.send(await connection.recv())
+
+    message = random.Random(1).randbytes(100_000)
+    config = ReaperConfig(reaper=Reaper(release_buffers=released))
+    async with reaper.asyncio.open_reaper(config) as watcher:
+        guarded = reaper.websockets.connection(reaper=watcher)
+        async with serve(back, "127.0.0.1", 0, create_connection=guarded) as server:
+            [where] = server.sockets
+            async with connect(f"ws://127.0.0.1:{where.getsockname()[1]}") as client:
+                await client.send(message)
+                assert await client.recv() == message
+                [connection] = theirs
+                parser = connection.protocol.parser.gi_yieldfrom  # behind that of the handshake
+                held = parser.gi_frame.f_locals["frame"].data
+                assert held == (b"" if released else message)
+
+
 def test_a_connection_that_has_ended_is_forgotten() -> None:
     resting, protocol = Resting(), Held()
     for _ in range(3):

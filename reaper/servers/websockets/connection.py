@@ -143,7 +143,7 @@ class GuardedConnection(ServerConnection):
             reason="tunnel",
         )
         reaper.relieve(transport)
-        self._lean = reaper.resting is not None and transports.is_tls(transport)
+        self._lean = reaper.config.reaper.release_buffers
         super().connection_made(transport)
 
     def process_event(self, event: Any) -> None:
