@@ -118,9 +118,9 @@ EFFECTS: Mapping[str, Effect] = {
     ),
     "timeouts.first_byte": _row(f"{HTTP} outside", anyio="idle", outside=IF_SET),
     "timeouts.handshake": _row(
-        f"http {UVICORN} gunicorn-asgi aiohttp sanic",
+        f"http {UVICORN} gunicorn-asgi hypercorn aiohttp sanic",
         echo="idle",
-        hypercorn="its own ssl_handshake_timeout, 60 s",
+        hypercorn="unless hypercorn's ssl_handshake_timeout is set",
         gunicorn_gthread="first_byte",
         hypercorn_trio="first_byte",
         tornado="first_byte",

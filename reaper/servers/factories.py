@@ -9,16 +9,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from .guest import Visit, around
 
 Wrap = Callable[[Any], Any]
 Own = Callable[[Any], float | None]
-_FACTORIES: list[tuple[Callable[[Any], bool], Wrap, Visit, Own]] = []
-"""For each such server, functions: one recognises its factory, one guards it; then the
-visit; and one returns the keep-alive that the program has set, in seconds.
-"""
 
 
 def names_none(factory: Any) -> float | None:
@@ -26,8 +22,34 @@ def names_none(factory: Any) -> float | None:
     return None
 
 
-def on_loops(means: Callable[[Any], bool], wrap: Wrap, visit: Visit, own: Own = names_none) -> None:
-    """Guard the protocol factories for which *means* is true, on every asyncio loop."""
+class Kind(NamedTuple):
+    """The factories of one such server.
+
+    Attributes:
+        means: Recognises them.
+        wrap: Guards one.
+        visit: To whom it is said that the server listens.
+        own: Returns the keep-alive that the program has set, in seconds.
+        says: Whether it is said here that the server listens.
+        handshake: The server's default of `ssl_handshake_timeout`, which nobody has
+            asked for.
+    """
+
+    means: Callable[[Any], bool]
+    wrap: Wrap
+    visit: Visit
+    own: Own = names_none
+    says: bool = True
+    handshake: float | None = None
+
+
+_FACTORIES: list[Kind] = []
+
+
+def on_loops(*given: Any, **named: Any) -> None:
+    """Guard the protocol factories of a `Kind`, of which these are the fields, on every
+    asyncio loop.
+    """
     if not _FACTORIES:
         from asyncio.base_events import BaseEventLoop
 
@@ -38,7 +60,7 @@ def on_loops(means: Callable[[Any], bool], wrap: Wrap, visit: Visit, own: Own = 
             kinds.append(Loop)
         for kind in kinds:
             around(kind, "create_server")(_meeting)
-    _FACTORIES.append((means, wrap, visit, own))
+    _FACTORIES.append(Kind(*given, **named))
 
 
 def _meeting(create_server: Any) -> Any:
@@ -46,16 +68,20 @@ def _meeting(create_server: Any) -> Any:
     from ..asyncio.tls import door
 
     async def instead(loop: Any, protocol_factory: Any, *arguments: Any, **options: Any) -> Any:
-        for means, wrap, visit, own in _FACTORIES:
-            if means(protocol_factory):
+        for kind in _FACTORIES:
+            if kind.means(protocol_factory):
+                if options.get("ssl_handshake_timeout") == kind.handshake:
+                    options.pop("ssl_handshake_timeout", None)
+                load = kind.visit.host.load
                 guarded = door(
-                    wrap(protocol_factory),
+                    kind.wrap(protocol_factory),
                     options,
-                    visit.host.load().timeouts.handshake,
-                    functools.partial(reaper_of, config=visit.host.load),
+                    load().timeouts.handshake,
+                    functools.partial(reaper_of, config=load),
                 )
                 made = await create_server(loop, guarded, *arguments, **options)
-                visit.listens(made.sockets, keep_alive=own(protocol_factory))
+                if kind.says:
+                    kind.visit.listens(made.sockets, keep_alive=kind.own(protocol_factory))
                 return made
         return await create_server(loop, protocol_factory, *arguments, **options)
 

@@ -74,12 +74,6 @@ NAMED: tuple[Named, ...] = (
         " is chance, guarded or not (30 times with Sanic: each 10)",
         sometimes=True,
     ),
-    Named(
-        ("hypercorn, TLS",),
-        ("TLS: sends half of the first bytes of its handshake",),
-        "hypercorn bounds a handshake itself, by its `ssl_handshake_timeout`, 60 s, guarded or not;"
-        " a timer of asyncio's that is shorter would fire after a pause before the bytes are read",
-    ),
 )
 
 

@@ -22,6 +22,7 @@ CONFIG = ReaperConfig.load(environ={}, overrides={"timeouts.handshake": "7s"})
         ({}, None),
         ({"ssl": True}, 7.0),
         ({"ssl": True, "ssl_handshake_timeout": 3.0}, 3.0),
+        ({"ssl": True, "ssl_handshake_timeout": 60}, 7.0),  # the server's default
     ],
 )
 def test_a_handshake_has_our_limit_unless_the_server_names_one(
@@ -38,8 +39,8 @@ def test_a_handshake_has_our_limit_unless_the_server_names_one(
         said.append(sockets)
 
     visit: Any = SimpleNamespace(host=SimpleNamespace(load=lambda: CONFIG), listens=listens)
-    entry = (lambda factory: True, lambda factory: factory, visit, factories.names_none)
-    monkeypatch.setattr(factories, "_FACTORIES", [entry])
+    kind = factories.Kind(lambda factory: True, lambda factory: factory, visit, handshake=60)
+    monkeypatch.setattr(factories, "_FACTORIES", [kind])
     if "ssl" in options:
         options = options | {"ssl": ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)}
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 from types import ModuleType
 from typing import Any
 
+from ..factories import on_loops
 from ..guest import Guest, Visit, after, around
 from .names import ON_ASYNCIO, ON_TRIO
+
+OWN_HANDSHAKE = 60
+"""Seconds; hypercorn's default of `ssl_handshake_timeout`."""
 
 OWN = {"keep_alive": "keep_alive_timeout, 5s unless given"}
 
@@ -19,6 +24,16 @@ def on_asyncio(module: ModuleType, visit: Visit) -> None:
     around(module.TCPServer, "_close")(bounded)
     _in_both(module, visit)
     around(module.TCPServer, "_initiate_server_close")(bounded_at_a_stop)
+    if visit.host.load().timeouts.handshake:
+        on_loops(is_ours, lambda factory: factory, visit, says=False, handshake=OWN_HANDSHAKE)
+
+
+def is_ours(factory: Any) -> bool:
+    """Whether *factory* is what `asyncio.start_server` makes for hypercorn."""
+    if getattr(factory, "__module__", "") != "asyncio.streams":
+        return False
+    called = inspect.getclosurevars(factory).nonlocals.get("client_connected_cb")
+    return getattr(called, "__module__", "") == "hypercorn.asyncio.run"
 
 
 def on_trio(module: ModuleType, visit: Visit) -> None:

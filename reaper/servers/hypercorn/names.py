@@ -18,6 +18,7 @@ _BOTH = {
     "hypercorn.app_wrappers:ASGIWrapper": "app",
     "hypercorn.config:Config": """
         create_sockets graceful_timeout keep_alive_max_requests keep_alive_timeout log
+        ssl_handshake_timeout
     """,
     "hypercorn.events:": "Closed RawData Updated",
     "hypercorn.protocol:ProtocolWrapper": "protocol",
