@@ -116,6 +116,39 @@ def fits(loop: Any) -> bool:
         return False
 
 
+class Allocator:
+    """Tells the C library now and then to give back what is free.
+
+    Args:
+        trim: Tells it; None: there is no way.
+        worth: Connections that have come to rest since it was last told.
+    """
+
+    def __init__(self, trim: Callable[[], object] | None, worth: int) -> None:
+        self._trim, self._worth = trim, worth
+        self._untrimmed = 0
+        self._next = float("-inf")
+
+    def freed(self, count: int) -> None:
+        """So many more connections have come to rest."""
+        self._untrimmed += count
+
+    def wait(self, now: float) -> float | None:
+        """Seconds until it may be told; None: that is not worth while."""
+        if self._trim is None or self._untrimmed < self._worth:
+            return None
+        return max(self._next - now, 0.0)
+
+    def give_back(self, now: float) -> None:
+        """Tell it if that is worth while, and not too soon."""
+        if self._trim is None or self.wait(now) != 0.0:
+            return
+        self._untrimmed = 0
+        began = time.thread_time()
+        self._trim()
+        self._next = now + max(TRIM_PAUSE, (time.thread_time() - began) / TRIM_SHARE)
+
+
 class Resting:
     """The TLS connections of one loop. Those at rest hold no buffer.
 
@@ -127,12 +160,11 @@ class Resting:
 
     def __init__(self, trim: Callable[[], object] | None = None) -> None:
         self.released: int = 0
-        self._trim = trim
+        self._allocator = Allocator(trim, WORTH_TRIMMING)
         # A weak reference equals another to the same, so each is in there once.
         self._members: set[weakref.ref[Any]] = set()
         self._round: Iterator[weakref.ref[Any]] = iter(())
-        self._next_round = self._next_trim = float("-inf")
-        self._untrimmed = 0
+        self._next_round = float("-inf")
 
     def __len__(self) -> int:
         return len(self._members)
@@ -175,18 +207,9 @@ class Resting:
                 if self.released - before >= RELEASED_PER_WAKE:
                     break
         released = self.released - before
-        self._untrimmed += released
-        if (
-            self._trim is not None
-            and self._untrimmed >= WORTH_TRIMMING
-            and released < RELEASED_PER_WAKE  # or others come to rest in the next wake
-            and now >= self._next_trim
-        ):
-            self._untrimmed = 0
-            began = time.thread_time()
-            self._trim()
-            spent = time.thread_time() - began
-            self._next_trim = now + max(TRIM_PAUSE, spent / TRIM_SHARE)
+        self._allocator.freed(released)
+        if released < RELEASED_PER_WAKE:  # or others come to rest in the next wake
+            self._allocator.give_back(now)
 
 
 def _release(protocol: Any) -> None:

@@ -140,6 +140,7 @@ class GuardedHttp(Guarded):
         quiet.half_closed = self._half_closed
         quiet.rest(self)
         self._drop()
+        self.shared.allocator.freed(1)
         return True
 
     def _is_between(self) -> bool:

@@ -18,6 +18,7 @@ import uvicorn
 from pyarrow import parquet
 
 import reaper.uvicorn
+from reaper.asyncio.at_rest import Allocator
 from reaper.config import ReaperConfig
 from reaper.core.lease import Lease
 from reaper.journal import Journal
@@ -160,6 +161,22 @@ async def test_over_tls_an_answer_that_is_not_taken_has_write_and_not_keep_alive
 
 async def rests(served: Served) -> None:
     await until(lambda: [type(one) for one in served.connections] == [IdleProtocol])
+
+
+async def test_after_a_burst_the_allocator_is_told_once_and_not_for_a_few(protocol: str) -> None:
+    async with serving(protocol) as served:
+        told: list[int] = []
+        served.shared.allocator = Allocator(lambda: told.append(1), worth=3)
+        served.shared.rest_after = 0.2
+        clients = [await served.connect() for _ in range(8)]
+        for some, expected in (2, 0), (5, 1), (8, 1):  # the last time comes too soon
+            for client in clients[:some]:
+                await ask(*client)
+            await until(lambda: {type(one) for one in served.connections} == {IdleProtocol})
+            await asyncio.sleep(3 * served.shared.rest_after)
+            assert len(told) == expected
+        for _, writer in clients:
+            writer.close()
 
 
 @pytest.mark.parametrize(
