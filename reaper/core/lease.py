@@ -73,7 +73,7 @@ class Never(Epoch):
 
     def __init__(self) -> None:
         super().__init__(OPEN, -1)
-        self.row = Row()
+        self.row: Row = Row()
 
 
 class IdleSlot(Slot):

@@ -194,7 +194,7 @@ class TimingWheel(Generic[T]):
         self._due_at_once = _WheelSlot(self, -1, 0)
         self._fit()
         self._behind = False  # an `advance` with a limit has left work
-        self.left = _ALL  # of the limit of the last `advance`; for the core
+        self.left: int = _ALL  # of the limit of the last `advance`; for the core
         self._heap: list[tuple[int, int, _WheelSlot]] = []
         self._live = 0
         self._scheduled = 0

@@ -315,6 +315,9 @@ class H11(GuardedHttp, H11Protocol):  # type: ignore[misc]  # uvicorn says that 
 
     __slots__ = ()
 
+    cycle: Any  # uvicorn's, both; None while the connection is idle
+    scope: Any
+
     _completes = H11Protocol.on_response_complete
 
     def data_received(self, data: bytes) -> None:
@@ -397,6 +400,9 @@ else:
         """uvicorn's `HttpToolsProtocol`, guarded."""
 
         __slots__ = ()
+
+        cycle: Any
+        scope: Any
 
         _completes = HttpToolsProtocol.on_response_complete
 
