@@ -39,6 +39,7 @@ WAITED_FOR = frozenset(
         "tornado.http1connection",
         "twisted.internet.asyncioreactor",
         "twisted.internet.tcp",
+        "twisted.protocols.tls",
         "twisted.web.http",
         "uvicorn.server",
         "websockets.asyncio.server",
