@@ -17,6 +17,7 @@ import pytest
 import trio
 from hypercorn.config import Config
 from hypercorn.protocol.h2 import H2Protocol, StreamBuffer
+from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.protocol.http_stream import HTTPStream
 
 from reaper.run import report
@@ -30,7 +31,7 @@ FLAVOURS: dict[str, Any] = {
 }
 CHANGED: tuple[Any, ...] = (
     *(module.TCPServer for module in FLAVOURS.values()),
-    *(Config, H2Protocol, StreamBuffer, HTTPStream),
+    *(Config, H11Protocol, H2Protocol, StreamBuffer, HTTPStream),
 )
 """The classes of hypercorn that are changed, and have to be as they were afterwards."""
 
