@@ -400,9 +400,10 @@ def test_every_function_that_spark_has_and_duckdb_has_not_gives_sparks_answer(
 def test_java_compiles_every_method_that_spark_runs_over_rows_of_events(
     question: str, real_spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A longer method than this Java only interprets: one of them, over rows of events,
-    took as long as all the rest of an advice. Stages over rows of connections have
-    longer ones, of 9,613 to 16,362 bytes. What Spark does without them costs more: with
+    """A longer method than this Java only interprets, unless it is told: one of them,
+    over rows of events, took as long as all the rest of an advice. Stages over rows of
+    connections have longer ones, of 9,613 to 16,362 bytes, for which a Java that a
+    command starts is told. What Spark does without them costs more: with
     `spark.sql.codegen.hugeMethodLimit` at 8000 an audit of a million rows took 1.3
     times the processor time, and an advice 1.4 times.
     """
@@ -676,6 +677,7 @@ def test_settings_of_the_user_are_kept(
     (no_settings / "log4j2.properties").write_text("")
     java = _of_driver(tmp_path, None)["spark.driver.extraJavaOptions"]
     assert java.split() == list(BRIEF_JAVA)
+    assert "-XX:-DontCompileHugeMethods" in java  # or Java interprets rows of connections
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:+UseG1GC")  # with a second one it starts not
     assert set(_of_driver(tmp_path, None)) == EMBEDDED - {"spark.driver.extraJavaOptions"}
     monkeypatch.setenv(
