@@ -38,10 +38,10 @@ REASONS: dict[str, str] = {
     "A touch, 100k open, x an empty call": SAME,
     "A touch, 1M open, x an empty call": SAME,
     "The journal, a touch in `gaps` mode, 100k, x without": SAME,
-    "An idle connection, guarded uvicorn, burst, bytes": (
-        "after a burst the process keeps what its requests took at once; each of them has, since a "
-        "stream can be told of a stop, the headers of its response and a dict in which the application "
-        "says what the response is (found by reading)"
+    "The journal, bytes a row": (
+        "a reap is due no earlier than its connection was opened, or got its timeout. This benchmark "
+        "names one due instant for all, before most of them were opened, so each row has another one "
+        "now: 0.41 bytes of a row are that column, which took 0.01"
     ),
 }
 """Of each figure that got dearer, by its name below: why it may. What is missing here
