@@ -210,10 +210,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--document", action="store_true", help=f"write it into {PAGE.name}")
     arguments = parser.parse_args(argv)
     found = table(arguments.repeats, lambda line: print(line, file=sys.stderr, flush=True))
-    if not arguments.document:
-        print(found)
-        return 0
-    marked.write(PAGE, BEGIN, END, found)
+    marked.show(PAGE, BEGIN, END, found, document=arguments.document)
     return 0
 
 

@@ -17,6 +17,14 @@ def write(page: Path, begin: str, end: str, text: str) -> None:
     page.write_text(f"{before}{begin}\n\n{inner}\n\n{end}{after}", encoding="utf-8")
 
 
+def show(page: Path, begin: str, end: str, text: str, *, document: bool) -> None:
+    """Print *text*; with *document*, `write` it into *page* instead."""
+    if document:
+        write(page, begin, end, text)
+    else:
+        print(text)
+
+
 def read(page: Path, begin: str, end: str) -> str:
     """What stands between the marks *begin* and *end* of *page*.
 
