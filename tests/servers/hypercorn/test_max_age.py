@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +35,22 @@ async def application(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b"ok"})
 
 
+@contextmanager
+def client_of(kind: str, log: Path) -> Iterator[socket.socket]:
+    """A client of hypercorn of the flavour *kind*, which logs no traceback."""
+    with (
+        hypercorn_here(kind, log, application, OLD_AT_ONCE, keep_alive=600) as here,
+        socket.create_connection(here.address, timeout=20) as client,
+    ):
+        yield client
+    assert "Traceback" not in here.said()
+
+
 @pytest.mark.parametrize("kind", FLAVOURS)
 def test_whoever_asks_when_too_old_is_told_that_the_answer_is_the_last(
     kind: str, tmp_path: Path
 ) -> None:
-    with (
-        hypercorn_here(kind, tmp_path / "log", application, OLD_AT_ONCE, keep_alive=600) as here,
-        socket.create_connection(here.address, timeout=20) as client,
-    ):
+    with client_of(kind, tmp_path / "log") as client:
         heard = b""
         while b"connection: close" not in heard.lower():
             client.sendall(GET)
@@ -50,30 +60,21 @@ def test_whoever_asks_when_too_old_is_told_that_the_answer_is_the_last(
                 assert data, "closed without a word"
                 heard += data
         assert client.recv(4096) == b""
-    assert "Traceback" not in here.said()
 
 
 @pytest.mark.parametrize("kind", FLAVOURS)
 def test_whoever_is_silent_when_too_old_is_closed(kind: str, tmp_path: Path) -> None:
-    with (
-        hypercorn_here(kind, tmp_path / "log", application, OLD_AT_ONCE, keep_alive=600) as here,
-        socket.create_connection(here.address, timeout=20) as client,
-    ):
+    with client_of(kind, tmp_path / "log") as client:
         client.sendall(GET)
         while client.recv(4096):
             pass
-    assert "Traceback" not in here.said()
 
 
 @pytest.mark.parametrize("kind", FLAVOURS)
 def test_over_http2_a_client_that_is_too_old_is_told_goaway(kind: str, tmp_path: Path) -> None:
-    with (
-        hypercorn_here(kind, tmp_path / "log", application, OLD_AT_ONCE, keep_alive=600) as here,
-        socket.create_connection(here.address, timeout=20) as sock,
-    ):
+    with client_of(kind, tmp_path / "log") as sock:
         client = Http2(sock)
         client.asks("/")
         client.hears(h2.events.ConnectionTerminated)
         while sock.recv(4096):
             pass
-    assert "Traceback" not in here.said()
