@@ -33,7 +33,7 @@ import pyarrow as pa
 from ..engine import F, here
 from ..places import Place
 from ..read.expected import line
-from ..read.frames import listener_names, small_frame
+from ..read.frames import listeners_of, small_frame
 from ..read.inputs import Inputs, hole_line, nothing_line
 from ..read.runs import Stalls, Timeline, overdue_files
 from . import words
@@ -62,12 +62,14 @@ MOST_CASES = 64
 """Listeners up to which each is a case of one expression."""
 
 NAMES = pa.schema([("_number", pa.int64()), ("_name", pa.string())])
-"""Grain: one row per listener or run. _number: its hash, each engine's own, or its
-number in this audit.
+"""Grain: one row per listener or run. _number: of a run, its number in this audit; of a
+listener null.
 """
 
-Runs = dict[str, dict[int, str]]
-"""Column of a run -> its number in this audit -> its name."""
+Names = dict[str, int | None]
+"""The name of a listener or a run -> its number in this audit; None: its hash, each
+engine's own.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +122,9 @@ def audit(
     timeline = Timeline.of(server.runs + (client.runs if client else []))
     write = partial(
         written,
-        names=listener_names(spark, server),
+        listeners=dict.fromkeys(listeners_of(server)),
         runs={
-            column: {run.index: run.name for run in side.runs}
+            column: {run.name: run.index for run in side.runs}
             for column, side in (("run", server), ("c_run", client))
             if side is not None
         },
@@ -179,10 +181,10 @@ def silences(
 
 
 def written(
-    judged: DataFrame, names: dict[int, str], runs: Runs, target: Place, grace_ns: int
+    judged: DataFrame, listeners: Names, runs: dict[str, Names], target: Place, grace_ns: int
 ) -> DataFrame:
     """*judged*, its time accounted for, as it reads back from *target*: the plan before
-    it runs once, however often it is asked. *names*: hash -> listener.
+    it runs once, however often it is asked. *runs*: column -> names.
 
     Runs get the names that their files have; their numbers are this audit's own. `day`:
     of its end, or of its log's, UTC; null where its writer knew no wall clock.
@@ -190,7 +192,7 @@ def written(
     over = F.coalesce("ended", "log_end_ns") + F.col("unix_ns")
     day = F.date_from_unix_date(F.floor(over / DAY_NS).cast("int"))
     named = account(judged, grace_ns).withColumn("day", day).drop(*NOT_KEPT)
-    named = _named(named, "listener_hash", "listener", names).drop("listener_hash")
+    named = _named(named, "listener_hash", "listener", listeners).drop("listener_hash")
     for column, known in runs.items():
         if column in named.columns:
             numbered = named.withColumn(f"{column}_number", F.col(column)).drop(column)
@@ -199,14 +201,20 @@ def written(
     return frame
 
 
-def _named(frame: DataFrame, number: str, column: str, names: dict[int, str]) -> DataFrame:
+def _named(frame: DataFrame, number: str, column: str, names: Names) -> DataFrame:
     """*frame* with *column*: the text that *names* has for each value of *number*."""
     if len(names) > MOST_CASES:  # so many cases are more than Java compiles
-        table = small_frame(frame.sparkSession, list(names.items()), NAMES)
-        known = F.broadcast(table).withColumn(column, F.col("_name")).drop("_name")
-        return frame.join(known, F.col(number) == F.col("_number"), "left").drop("_number")
+        table = small_frame(frame.sparkSession, [(n, text) for text, n in names.items()], NAMES)
+        known = table.select(
+            F.coalesce("_number", F.xxhash64("_name")).alias("_number"),
+            F.col("_name").alias(column),
+        )
+        joined = frame.join(F.broadcast(known), F.col(number) == F.col("_number"), "left")
+        return joined.drop("_number")
     name = F.when(F.col(number).isNull(), None)  # a join would carry every column through it
-    for value, text in names.items():
+    for text, each in names.items():
+        # Either engine has worked out the hash of a text before it reads a row.
+        value = F.xxhash64(F.lit(text)) if each is None else F.lit(each)
         name = name.when(F.col(number) == value, text)
     return frame.withColumn(column, name.cast("string"))
 

@@ -418,8 +418,13 @@ _LIFETIME = (
 """The columns of `lifetimes`."""
 
 
+def listeners_of(inputs: Inputs) -> list[str]:
+    """Every listener that the check has met, in order."""
+    return sorted({name for facts in inputs.files for name in facts.listeners})
+
+
 def listener_names(spark: SparkSession, inputs: Inputs) -> dict[int, str]:
-    """hash -> text of every listener that the check has met. It reads no file."""
-    found = sorted({name for facts in inputs.files for name in facts.listeners})
-    frame = small_frame(spark, [(name,) for name in found], pa.schema([("name", pa.string())]))
+    """hash -> text of `listeners_of`. It reads no file."""
+    names = [(name,) for name in listeners_of(inputs)]
+    frame = small_frame(spark, names, pa.schema([("name", pa.string())]))
     return {row[0]: row[1] for row in frame.select(F.xxhash64("name"), "name").collect()}
