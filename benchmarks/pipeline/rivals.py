@@ -217,7 +217,9 @@ class Sparks:
     shuffle, and what is written.
 
     The few rows that need a second look are collected, and looked at by DuckDB in this
-    process. Texts are hashes, as Spark sorts what it aggregates of texts.
+    process. Texts are hashes, as Spark sorts what it aggregates of texts. Of the
+    lateness it tells the least and the most, and no quantiles; of the time that was
+    judged nothing. The audit tells both.
 
     Args:
         spark: A session of Spark's, with the settings that the product has found best.

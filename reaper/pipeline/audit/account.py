@@ -7,6 +7,7 @@ so that an unforeseen fault is time without a judgement, and no PASS.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..engine import F
@@ -42,6 +43,7 @@ connection counts.
 
 PIECES = ("judged_ns", *(f"{name}_ns" for name in ALLOWED), "unjudged_ns")
 SECOND_NS = 1_000_000_000
+_TIMES = ("lifetime_ns", *PIECES)
 
 
 def account(judged: DataFrame, grace_ns: int) -> DataFrame:
@@ -247,27 +249,30 @@ def _first(*cases: tuple[Column, str | None]) -> Column:
     return expression
 
 
-def accounted(connections: DataFrame) -> dict[str, Any]:
-    """Lifetimes and their pieces, summed per listener. Seconds are exact to the
-    nanosecond.
+def sums_of_time() -> list[Column]:
+    """Aggregates over connections: lifetimes and their pieces.
 
     Sums of nanoseconds do not fit 64 bits: 10 million connections of an hour are
     3.6e19. So whole seconds and the rest are summed apart.
     """
-    names = ("lifetime_ns", *PIECES)
 
     def parts(name: str) -> list[Column]:
         whole = F.floor(F.col(name) / SECOND_NS)
         rest = F.col(name) - whole * SECOND_NS
         return [F.sum(whole).alias(f"{name}_s"), F.sum(rest).alias(f"{name}_rest")]
 
-    rows = (
-        connections.groupBy("listener", "unjudged")
-        .agg(F.count(F.lit(1)).alias("n"), *(part for name in names for part in parts(name)))
-        .collect()
-    )
+    return [part for name in _TIMES for part in parts(name)]
+
+
+def accounted(cells: Sequence[Any]) -> dict[str, Any]:
+    """Lifetimes and their pieces, summed per listener. Seconds are exact to the
+    nanosecond.
+
+    Args:
+        cells: Rows with listener, unjudged, `count` connections and `sums_of_time`.
+    """
     found: dict[str, dict[str, Any]] = {}
-    for row in rows:
+    for row in cells:
         of = found.setdefault(
             row.listener or "(none)",
             {
@@ -276,8 +281,8 @@ def accounted(connections: DataFrame) -> dict[str, Any]:
                 "unjudged": {},
             },
         )
-        sums = {name: row[f"{name}_s"] * SECOND_NS + row[f"{name}_rest"] for name in names}
-        of["connections"] += row.n
+        sums = {name: row[f"{name}_s"] * SECOND_NS + row[f"{name}_rest"] for name in _TIMES}
+        of["connections"] += row["count"]
         for name in ("lifetime_ns", "judged_ns"):
             of[name] += sums[name]
         for name in ALLOWED:
@@ -286,7 +291,7 @@ def accounted(connections: DataFrame) -> dict[str, Any]:
         for reason, ns_ in ((row.unjudged, sums["unjudged_ns"]), ("unaccounted", left)):
             if reason is not None and (ns_ or (reason == row.unjudged)):
                 entry = of["unjudged"].setdefault(reason, {"connections": 0, "ns": 0})
-                entry["connections"] += row.n
+                entry["connections"] += row["count"]
                 entry["ns"] += abs(ns_)
     return {name: found[name] for name in sorted(found)}
 

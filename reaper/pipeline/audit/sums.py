@@ -1,8 +1,8 @@
 """The audit's fifth step: connections and their verdicts, summed up into what goes to
 JSON.
 
-Everything here is small: a row per run and verdict, a row per listener, some offenders
-of each kind.
+Everything here is small: a row per run, listener, verdict and reason, a row per
+listener, some offenders of each kind.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ..engine import F, together
 from ..read.inputs import Inputs
 from ..read.runs import Stalls, Timeline
-from .account import accounted
+from .account import accounted, sums_of_time
 from .joined import Joined
 from .verdicts import VERDICTS, VIOLATIONS
 from .words import QUANTILE_NAMES, story, where
@@ -44,10 +44,8 @@ def sum_up(
         excused_ns: The grace and the flight time that were excused.
     """
     is_joined = joined is not None
-    cells, lateness, times = together(
-        lambda: _cells(connections, is_joined),
-        lambda: _lateness(connections, is_joined),
-        lambda: accounted(connections),
+    cells, quantiles = together(
+        lambda: _cells(connections, is_joined), lambda: _quantiles(connections, is_joined)
     )
     verdicts = dict.fromkeys(VERDICTS, 0)
     for cell in cells:
@@ -65,8 +63,8 @@ def sum_up(
         "verdicts": verdicts,
         "lost_without_a_row": holes,
         "averted": sum(cell.averts for cell in cells),
-        "accounted": times,
-        "listeners": lateness,
+        "accounted": accounted(cells),
+        "listeners": _lateness(cells, quantiles, is_joined),
         "files": {
             "read": sum(len(side.files) for side in sides),
             "growing": sum(side.growing for side in sides),
@@ -136,9 +134,18 @@ def _stalled(sides: Sequence[Stalls]) -> dict[str, Any]:
 
 
 def _cells(connections: DataFrame, joined: bool) -> list[Any]:
-    """One row per run and verdict: how many connections, rows and final checks."""
+    """One row per run, verdict, listener and reason why time is unjudged: how many
+    connections, rows and final checks, their time, and the least and most lateness.
+    """
     aggregates = [
         F.count(F.lit(1)).alias("count"),
+        *sums_of_time(),
+        *(
+            least_or_most(column).alias(f"{column}_{name}")
+            for column in _latenesses(joined)
+            for name, least_or_most in (("min", F.min), ("max", F.max))
+        ),
+        F.sum(F.least("reaps", F.lit(1))).alias("reaped"),
         F.sum("rows").alias("rows"),
         F.sum("backward").alias("backward"),
         F.sum("averts").alias("averts"),
@@ -169,49 +176,56 @@ def _cells(connections: DataFrame, joined: bool) -> list[Any]:
             F.count(F.when(F.col("crossed"), 1)).alias("crossed"),
             F.count(F.when(both_left, 1)).alias("closed_by_neither"),
         ]
-    return connections.groupBy("run_number", "verdict").agg(*aggregates).collect()
+    keys = ("run_number", "verdict", "listener", "unjudged")
+    return connections.groupBy(*keys).agg(*aggregates).collect()
 
 
-def _lateness(connections: DataFrame, joined: bool) -> dict[str, Any]:
+def _latenesses(joined: bool) -> list[str]:
+    """The columns of lateness: as the server logged it, and as the client saw it."""
+    return ["lateness_ns", *(["seen_lateness_ns"] if joined else [])]
+
+
+def _quantiles(connections: DataFrame, joined: bool) -> dict[str | None, Any]:
+    """Listener -> the quantiles of each lateness. A listener without one is missing."""
+    columns = _latenesses(joined)
+    late = F.coalesce(*columns).isNotNull()
+    found = [F.percentile_approx(each, list(QUANTILES), 10_000).alias(each) for each in columns]
+    rows = connections.where(late).groupBy("listener").agg(*found).collect()
+    return {row.listener: row for row in rows}
+
+
+def _lateness(
+    cells: Sequence[Any], quantiles: dict[str | None, Any], joined: bool
+) -> dict[str, Any]:
     """Per listener: connections, reaps, and lateness in seconds as the server logged it
     and as the client saw it.
     """
-    columns = ["lateness_ns", *(["seen_lateness_ns"] if joined else [])]
-    quantiles = [
-        F.percentile_approx(column, list(QUANTILES), 10_000).alias(column) for column in columns
-    ]
-    exact = [
-        least_or_most(column).alias(f"{column}_{name}")
-        for column in columns
-        for name, least_or_most in (("min", F.min), ("max", F.max))
-    ]
-    rows = (
-        connections.groupBy("listener")
-        .agg(
-            F.count(F.lit(1)).alias("n"),
-            F.sum(F.least("reaps", F.lit(1))).alias("reaped"),
-            *quantiles,
-            *exact,
-        )
-        .collect()
-    )
+    listeners: dict[str | None, list[Any]] = {}
+    for cell in cells:
+        listeners.setdefault(cell.listener, []).append(cell)
 
-    def shown(row: Any, column: str) -> dict[str, float] | None:
-        if row[column] is None:
+    def shown(listener: str | None, column: str) -> dict[str, float] | None:
+        found = quantiles[listener][column] if listener in quantiles else None
+        if found is None:
             return None
-        values = [row[f"{column}_min"], *row[column][1:-1], row[f"{column}_max"]]
+        # The outermost of the approximate ones are exact here.
+        late = [cell for cell in listeners[listener] if cell[f"{column}_min"] is not None]
+        least = min(cell[f"{column}_min"] for cell in late)
+        most = max(cell[f"{column}_max"] for cell in late)
+        values = [least, *found[1:-1], most]
         return {name: value / 1e9 for name, value in zip(QUANTILE_NAMES, values, strict=True)}
 
+    counts = {each: sum(cell["count"] for cell in mine) for each, mine in listeners.items()}
     result = {}
-    for row in sorted(rows, key=lambda row: (-row.n, row.listener or "")):
+    for listener in sorted(counts, key=lambda each: (-counts[each], each or "")):
         entry = {
-            "connections": row.n,
-            "reaped": row.reaped,
-            "lateness_s": shown(row, "lateness_ns"),
+            "connections": counts[listener],
+            "reaped": sum(cell.reaped for cell in listeners[listener]),
+            "lateness_s": shown(listener, "lateness_ns"),
         }
         if joined:
-            entry["seen_lateness_s"] = shown(row, "seen_lateness_ns")
-        result[row.listener or "(none)"] = entry
+            entry["seen_lateness_s"] = shown(listener, "seen_lateness_ns")
+        result[listener or "(none)"] = entry
     return result
 
 
