@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ TO_THE_AUDIT = ("check", "session", "audit")
 """The steps of whoever asks for an audit alone."""
 BY_HAND = {"spark": "hand", "embedded": "duckdb"}
 """Of each engine of the product: the SQL by hand that runs on the same."""
+BY_SPARK = ("spark", "hand")
 NAMES = {"floor": "Spark's floor", "hand": "Spark by hand", "duckdb": "DuckDB"}
 SAID = (
     "DuckDB, Spark by hand: SQL written by hand for the audit, one pass over the files: how fast "
@@ -46,8 +48,11 @@ SAID = (
     "audit together, by that of the SQL by hand on the same engine."
 )
 SAID_OF_FLOOR = (
-    " Spark's floor: a program that starts Spark, asks for one row, and reads every value once."
+    " Spark's floor: a program that starts Spark, asks for one row, and reads every value once. "
+    "Beside it stand the seconds of session and audit. The goal at 50M is twice the floor, which "
+    "the SQL by hand does not reach either."
 )
+FLOOR = ("session", "first query", "read")
 SIMULATED = 10_000_000
 """Events up to which a journal is simulated. A larger one is this one, of several times
 as many servers: simulating 50 million took longer than all engines together.
@@ -109,11 +114,22 @@ def to_the_audit(cpu: dict[str, Any], engine: str) -> str:
     rival = BY_HAND.get(engine)
     if rival not in cpu or engine not in cpu:
         return "-"
-    ours, theirs = (
-        [sum(each) for each in zip(*(of[step]["samples"] for step in TO_THE_AUDIT), strict=True)]
-        for of in (cpu[engine], cpu[rival])
-    )
-    return times(ratios(ours, theirs))
+    return times(ratios(summed(cpu[engine], TO_THE_AUDIT), summed(cpu[rival], TO_THE_AUDIT)))
+
+
+def over_the_floor(engines: dict[str, Any], engine: str) -> str:
+    """How many times Spark's floor *engine* took for its session and the audit;
+    *engines*: spreads of each, seconds.
+    """
+    if engine not in BY_SPARK or not {engine, "floor"} <= engines.keys():
+        return "-"
+    ours = summed(engines[engine], ("session", "audit"))
+    return times(ratios(ours, summed(engines["floor"], FLOOR)))
+
+
+def summed(of: dict[str, Any], steps: Sequence[str]) -> list[float]:
+    """*steps* together, round by round; *of*: their spreads."""
+    return [sum(each) for each in zip(*(of[step]["samples"] for step in steps), strict=True)]
 
 
 def made(events: int, folder: Path) -> None:
@@ -209,6 +225,9 @@ def table(found: dict[str, Any]) -> str:
         heads += [f"{question} / {NAMES.get(rival, rival)}{unit}" for _, unit in units]
     if cpu:
         heads.append("from the start to the audit, CPU")
+    floor = any("floor" in engines for engines in sizes.values())
+    if floor:
+        heads.append("session and audit / Spark's floor")
     rows = []
     for events, engines in sizes.items():
         for engine, each in engines.items():
@@ -216,7 +235,7 @@ def table(found: dict[str, Any]) -> str:
             cells += [figure(each[step]["median"]) if step in each else "-" for step in steps]
             for question in QUESTIONS:
                 cells += [compared(of[events], engine, question) for of, _ in units]
-            rows.append(cells + ([to_the_audit(cpu[events], engine)] if cpu else []))
-    floor = any("floor" in engines for engines in sizes.values())
+            cells += [to_the_audit(cpu[events], engine)] if cpu else []
+            rows.append(cells + ([over_the_floor(engines, engine)] if floor else []))
     text = markdown(["events, engine; seconds", *heads], rows)
     return f"{text}\n\n{SAID}{SAID_OF_FLOOR if floor else ''}"

@@ -98,8 +98,10 @@ def test_seconds_and_processor_time_of_the_pipeline_are_compared_apart() -> None
     found = {
         "sizes": {
             "20000": {
-                "spark": of(audit=[8.0, 9.0], advise=[6.0, 6.0]),
-                "floor": of(read=[1.0, 1.0]),
+                "spark": of(session=[2.0, 3.0], audit=[8.0, 9.0], advise=[6.0, 6.0]),
+                "floor": of(
+                    **{"session": [2.0, 2.0], "first query": [1.0, 1.0], "read": [1.0, 1.0]}
+                ),
                 "embedded": of(audit=[2.0, 2.0], advise=[3.0, 2.0]),
                 "duckdb": of(audit=[2.0, 3.0]),
             }
@@ -114,13 +116,15 @@ def test_seconds_and_processor_time_of_the_pipeline_are_compared_apart() -> None
     }
     lines = pipeline.table(found).splitlines()
     assert lines[0].endswith(
-        "| read | audit | advise | audit / DuckDB | audit / DuckDB, CPU | advise / embedded |"
+        "| session | first query | read | audit | advise | audit / DuckDB | audit / DuckDB, CPU | advise / embedded |"
         " advise / embedded, CPU | from the start to the audit, CPU |"
+        " session and audit / Spark's floor |"
     )
     assert lines[2].endswith(
         "| 3.50x (3.00-4.00) | 9.00x (9.00-9.00) | 2.50x (2.00-3.00) | - | 1.40x (1.30-1.50) |"
+        " 2.75x (2.50-3.00) |"
     )
-    assert lines[3] == "| 20k, Spark's floor | 1 | - | - | - | - | - | - | - |"
+    assert lines[3] == "| 20k, Spark's floor | 2 | 1 | 1 | - | - | - | - | - | - | - | - |"
 
 
 @pytest.mark.slow
