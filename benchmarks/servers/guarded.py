@@ -20,6 +20,7 @@ import os
 import re
 import shutil
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -27,11 +28,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 
 from scripts import serving
+from scripts.tools import certificate
 
 from ..common import Note, Scale, by_scale, markdown
 from .apps import BODY, PATH
@@ -44,32 +46,42 @@ APPS = "benchmarks.servers.apps"
 PYTHON = f"{sys.executable} -m"
 RUN = f"{PYTHON} reaper run --"
 
-Pair = tuple[str, str, bool]
-"""The command of the stock server, that of the guarded one, and whether HTTP/2 is
-spoken.
-"""
+HTTP, HTTP2, TLS = "http", "http2", "tls"
 
 
-def _uvicorn(stock: str, guarded: str, loop: str, *, http2: bool = False) -> Pair:
+class Pair(NamedTuple):
+    """The commands of a server. They name a port, and over TLS a certificate and its
+    key.
+    """
+
+    stock: str
+    guarded: str
+    speaks: str = HTTP
+    """`HTTP`, `HTTP2` in the clear, or HTTP over `TLS`."""
+
+
+def _uvicorn(stock: str, guarded: str, loop: str, speaks: str = HTTP, before: str = "") -> Pair:
+    secured = "--ssl-certfile {cert} --ssl-keyfile {key} " if speaks == TLS else ""
     command = (
         f"{PYTHON} uvicorn {APPS}:asgi --port {{port}} --no-access-log --log-level warning "
-        f"--loop {loop} --http"
+        f"{secured}--loop {loop} --http"
     )
-    return f"{command} {stock}", f"{command} reaper.uvicorn:{guarded}", http2
+    return Pair(f"{command} {stock}", f"{before}{command} reaper.uvicorn:{guarded}", speaks)
 
 
-def _run(command: str, *, http2: bool = False) -> Pair:
-    return f"{PYTHON} {command}", f"{RUN} {PYTHON} {command}", http2
+def _run(command: str, speaks: str = HTTP) -> Pair:
+    return Pair(f"{PYTHON} {command}", f"{RUN} {PYTHON} {command}", speaks)
 
 
-def _gunicorn(worker: str, *, http2: bool = False) -> Pair:
-    clear = "--http-protocols h1,h2 --http2-cleartext prior-knowledge" if http2 else ""
+def _gunicorn(worker: str, speaks: str = HTTP) -> Pair:
+    clear = "--http-protocols h1,h2 --http2-cleartext prior-knowledge" if speaks == HTTP2 else ""
     application = f"{APPS}:{'wsgi' if 'gthread' in worker else 'asgi'}"
     # A worker that is slow, as below callgrind, is not to be killed for it.
     command = f"gunicorn {application} --no-control-socket --timeout 600 {clear}"
-    return _run(f"{command} -b 127.0.0.1:{{port}} -k {worker}", http2=http2)
+    return _run(f"{command} -b 127.0.0.1:{{port}} -k {worker}", speaks)
 
 
+_NOT_RELEASED = "env REAPER_RELEASE_BUFFERS=false "
 _HYPERCORN = f"hypercorn {APPS}:asgi -b 127.0.0.1:{{port}}"
 PAIRS: dict[str, Pair] = {
     "uvicorn, httptools, uvloop": _uvicorn("httptools", "HttpTools", "uvloop"),
@@ -80,11 +92,15 @@ PAIRS: dict[str, Pair] = {
     "gunicorn, asgi": _gunicorn("asgi"),
     "gunicorn, threads": _gunicorn("gthread --threads 4"),
     "aiohttp": _run(f"{APPS} aiohttp {{port}}"),
-    "uvicorn, HTTP/2": _uvicorn("zttp --http2", "Http2", "asyncio", http2=True),
-    "hypercorn, HTTP/2": _run(_HYPERCORN, http2=True),
-    "hypercorn, trio, HTTP/2": _run(f"{_HYPERCORN} -k trio", http2=True),
-    "gunicorn, asgi, HTTP/2": _gunicorn("asgi", http2=True),
-    "gunicorn, threads, HTTP/2": _gunicorn("gthread --threads 4", http2=True),
+    "uvicorn, TLS": _uvicorn("httptools", "HttpTools", "asyncio", TLS),
+    "uvicorn, TLS, `release_buffers` off": _uvicorn(
+        "httptools", "HttpTools", "asyncio", TLS, before=_NOT_RELEASED
+    ),
+    "uvicorn, HTTP/2": _uvicorn("zttp --http2", "Http2", "asyncio", HTTP2),
+    "hypercorn, HTTP/2": _run(_HYPERCORN, HTTP2),
+    "hypercorn, trio, HTTP/2": _run(f"{_HYPERCORN} -k trio", HTTP2),
+    "gunicorn, asgi, HTTP/2": _gunicorn("asgi", HTTP2),
+    "gunicorn, threads, HTTP/2": _gunicorn("gthread --threads 4", HTTP2),
 }
 
 
@@ -116,12 +132,12 @@ def run(scale: Scale = "full", note: Note = lambda _: None) -> dict[str, Any]:
 
 def parts(exchanges: int, note: Note = lambda _: None) -> dict[str, int]:
     """Instructions that each of `PARTS` adds to a request of the first of `PAIRS`."""
-    command = PAIRS[next(iter(PAIRS))][1]
+    command = PAIRS[next(iter(PAIRS))].guarded
 
     def counted(part: str) -> int:
         note(f"counting without {part}")
         less = command.replace(" uvicorn ", f" benchmarks.servers.without {part} ", 1)
-        return instructions(less, exchanges, http2=False)
+        return instructions(less, exchanges)
 
     with ThreadPoolExecutor(2) as pool:
         whole, *found = pool.map(counted, ("all", *PARTS))
@@ -138,12 +154,17 @@ def count(
     Cost: about half a minute for each server, two at a time.
     """
     first = names[0]
-    wanted = [(name, PAIRS[name][each], PAIRS[name][2]) for name in names for each in (0, 1)]
-    wanted += [(first, PAIRS[first][0], PAIRS[first][2])]
+    wanted = [
+        (name, command, PAIRS[name].speaks)
+        for name in names
+        for command in (PAIRS[name].stock, PAIRS[name].guarded)
+    ]
+    wanted += [(first, PAIRS[first].stock, PAIRS[first].speaks)]
 
-    def counted(one: tuple[str, str, bool]) -> int:
-        note(f"counting {one[0]}")
-        return instructions(one[1], exchanges, http2=one[2])
+    def counted(one: tuple[str, str, str]) -> int:
+        name, command, speaks = one
+        note(f"counting {name}")
+        return instructions(command, exchanges, speaks)
 
     with ThreadPoolExecutor(2) as pool:
         *found, again = pool.map(counted, wanted)
@@ -154,7 +175,7 @@ def count(
     return {**results, AGAIN: {"stock": results[first]["stock"], "guarded": again}}
 
 
-def instructions(command: str, exchanges: int, *, http2: bool) -> int:
+def instructions(command: str, exchanges: int, speaks: str = HTTP) -> int:
     """Machine instructions of one request of the server that *command* starts.
 
     Raises:
@@ -163,16 +184,18 @@ def instructions(command: str, exchanges: int, *, http2: bool) -> int:
     port = serving.free_port()
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder)
+        cert, key = certificate(out) if speaks == TLS else ("", "")
         counting = (
             "valgrind --tool=callgrind --instr-atstart=no --trace-children=yes "
-            f"--callgrind-out-file={out}/%p.callgrind {command.format(port=port)}"
+            f"--callgrind-out-file={out}/%p.callgrind "
+            f"{command.format(port=port, cert=cert, key=key)}"
         ).split()
         environment = {**os.environ, "PYTHONHASHSEED": "0"}
         with (
             serving.serving(
                 counting, out / "log", patience=PATIENCE, port=port, environment=environment
             ) as server,
-            closing(_asks_http2(port) if http2 else _asks(port)) as client,
+            closing(_client(_dialled(port, cert), speaks)) as client,
         ):
             client.ask(WARM)
             _instrument(server.pid, "on")
@@ -203,10 +226,10 @@ def _instrument(pid: int, how: str) -> None:
 
 
 class Client:
-    """One connection on which requests are made, one after the other."""
+    """*connection*, on which requests are made, one after the other."""
 
-    def __init__(self, port: int, once: Callable[[socket.socket], None]) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), PATIENCE)
+    def __init__(self, connection: socket.socket, once: Callable[[socket.socket], None]) -> None:
+        self._socket = connection
         self._once = once
 
     def ask(self, times: int) -> None:
@@ -219,7 +242,20 @@ class Client:
         self._socket.close()
 
 
-def _asks(port: int) -> Client:
+def _dialled(port: int, cert: str) -> socket.socket:
+    """A connection to the server; over TLS, if it has a *cert*."""
+    connection = socket.create_connection(("127.0.0.1", port), PATIENCE)
+    if not cert:
+        return connection
+    trust = ssl.create_default_context(cafile=cert)
+    return trust.wrap_socket(connection, server_hostname="127.0.0.1")
+
+
+def _client(connection: socket.socket, speaks: str) -> Client:
+    return Client(connection, _asks_http2() if speaks == HTTP2 else _asks())
+
+
+def _asks() -> Callable[[socket.socket], None]:
     request = f"GET {PATH} HTTP/1.1\r\nhost: x\r\n\r\n".encode()
 
     def once(connection: socket.socket) -> None:
@@ -229,10 +265,10 @@ def _asks(port: int) -> Client:
         while not (b"\r\n\r\n" in heard and heard.endswith((BODY, b"0\r\n\r\n"))):
             heard += _read(connection)
 
-    return Client(port, once)
+    return once
 
 
-def _asks_http2(port: int) -> Client:
+def _asks_http2() -> Callable[[socket.socket], None]:
     import h2.config
     import h2.connection
     import h2.events
@@ -253,7 +289,7 @@ def _asks_http2(port: int) -> Client:
         if said := state.data_to_send():
             connection.sendall(said)
 
-    return Client(port, once)
+    return once
 
 
 def _read(connection: socket.socket) -> bytes:

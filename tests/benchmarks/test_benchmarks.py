@@ -344,10 +344,11 @@ def test_each_server_has_a_figure_from_every_round_and_is_compared_with_its_kind
 @pytest.mark.skipif(
     shutil.which("valgrind") is None, reason="needs valgrind (Debian: apt-get install valgrind)"
 )
-def test_the_instructions_of_a_request_are_counted_without_the_start() -> None:
-    _, command, http2 = guarded.PAIRS["uvicorn, httptools, asyncio"]
+@pytest.mark.parametrize("name", ["uvicorn, httptools, asyncio", "uvicorn, TLS"])
+def test_the_instructions_of_a_request_are_counted_without_the_start(name: str) -> None:
+    pair = guarded.PAIRS[name]
     # A start of Python takes a billion.
-    assert 5e4 < guarded.instructions(command, 20, http2=http2) < 5e6
+    assert 5e4 < guarded.instructions(pair.guarded, 20, pair.speaks) < 5e6
 
 
 def test_what_wrk_prints_is_read_with_its_units_and_errors_are_no_result() -> None:
