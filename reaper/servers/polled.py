@@ -136,6 +136,10 @@ _LIMITS: weakref.WeakKeyDictionary[
 """By reaper, what `rules_of` has read from its settings: the limits, and the age."""
 
 
+_SHARED: weakref.WeakKeyDictionary[AsyncioReaper, dict[Any, Rules]] = weakref.WeakKeyDictionary()
+"""By reaper, the rules that `watch` has made of three functions."""
+
+
 def rules_of(
     reaper: AsyncioReaper,
     ask: Ask,
@@ -168,9 +172,14 @@ def watch(
 ) -> None:
     """Guard the connection of *transport*, for a server that lets no factory in. That
     it has ended is known when *transport* is freed. *last*: see `Rules`; *owes*: see
-    `timed_out`.
+    `timed_out`. All connections that are guarded with the same functions share their
+    rules.
     """
-    watch_by(reaper, transport, rules_of(reaper, ask, last=last, owes=owes))
+    shared = _SHARED.setdefault(reaper, {})
+    asked = ask, last, owes
+    if (rules := shared.get(asked)) is None:
+        rules = shared[asked] = rules_of(reaper, ask, last=last, owes=owes)
+    watch_by(reaper, transport, rules)
 
 
 def transports_of(reaper: AsyncioReaper) -> list[Any]:

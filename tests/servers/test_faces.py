@@ -4,12 +4,15 @@ end.
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from typing import Any
 
 import pytest
 
+import reaper.asyncio
 from reaper.policy import Phase
+from reaper.servers import polled
 from reaper.servers.polled import SocketFace
 from reaper.servers.tornado.phases import TornadoFace
 from reaper.servers.twisted.phases import TwistedFace, phase_of
@@ -81,3 +84,25 @@ def test_in_clear_text_there_is_nothing_between() -> None:
         face.write(b"408")
         face.close()
     assert did == ["TCP writes b'408'", "TCP closes"]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_connections_that_are_watched_alike_share_their_rules(anyio_backend: str) -> None:
+    def asks(transport: Any) -> Phase:
+        return Phase.KEEP_ALIVE
+
+    def owes(transport: Any) -> bool:
+        return False
+
+    async with reaper.asyncio.open_reaper() as watcher:
+        ours, theirs = zip(*(socket.socketpair() for _ in range(3)), strict=True)
+        streams = [await asyncio.open_connection(sock=sock) for sock in ours]
+        for owed, (_, writer) in zip((owes, owes, polled.nothing_known), streams, strict=True):
+            polled.watch(watcher, writer.transport, asks, owes=owed)
+        guards: list[Any] = list(watcher.driver.connections.values())
+        first, second, third = (guard._rules for guard in guards)
+        assert first is second is not third
+        for (_, writer), other in zip(streams, theirs, strict=True):
+            writer.close()
+            other.close()

@@ -28,8 +28,8 @@ from ..streams import Streams, are_wanted
 from .http2 import CARRIER, STOPPED
 
 LINK = "_reaper_link"
-"""The attribute of a hypercorn `TCPServer` with its `Link`. It is missing with TLS, and
-where nothing is guarded.
+"""The attribute of a hypercorn `TCPServer` that makes its `Link`. It is missing with
+TLS, and where nothing is guarded.
 """
 
 OWN_GRACE = 3.0
@@ -219,7 +219,8 @@ def hear(around: Around) -> None:
 def _gone(stream: Any, requests: Requests) -> None:
     protocol = getattr(stream.send, "__self__", None)
     server = getattr(getattr(protocol, "send", None), "__self__", None)
-    link: Link | None = None if hasattr(protocol, "streams") else getattr(server, LINK, None)
+    made = None if hasattr(protocol, "streams") else getattr(server, LINK, None)
+    link: Link | None = None if made is None else made()
     waits = link is not None and shut_by_peer(link.descriptor()) and requests.hung_up(stream, link)
     if not waits:
         requests.lost(stream)

@@ -23,7 +23,9 @@ SESSION = "_reaper_session"
 """The attribute of an `H2Protocol` that is its `Session`."""
 
 CARRIER = "_reaper_carrier"
-"""The attribute of a hypercorn `TCPServer` with the `Carrier` of its connection."""
+"""The attribute of a hypercorn `TCPServer` that makes the `Carrier` of its connection.
+Only HTTP/2 needs one.
+"""
 
 STOPPED = "_reaper_stopped"
 """The attribute of a hypercorn `WorkerContext` that is the instant of its stop, by the
@@ -165,7 +167,7 @@ def guard(around: Around) -> None:
         async def instead(self: Any, *arguments: Any, **options: Any) -> None:
             carrier = getattr(getattr(self.send, "__self__", None), CARRIER, None)
             if carrier is not None:
-                setattr(self, SESSION, Session(self, carrier))
+                setattr(self, SESSION, Session(self, carrier()))
             await method(self, *arguments, **options)
 
         return instead

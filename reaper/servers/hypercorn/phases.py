@@ -25,6 +25,11 @@ from ..http2.waiting import Carrier
 from .application import KNOWN, LINK, stand_around
 from .http2 import CARRIER, session_of
 
+SERVER = "_reaper_server"
+"""The attribute of asyncio's protocol of a connection that refers weakly to hypercorn's
+`TCPServer`. So all connections share their rules, and none has its own.
+"""
+
 
 def guarded_run(run: Any) -> Any:
     """Serve the connection of *self*, hypercorn's `TCPServer` on asyncio, guarded. A
@@ -44,7 +49,7 @@ def guarded_run(run: Any) -> Any:
             return
         watch(self, reaper)
         if reaper.config.timeouts.abandoned and not is_tls(transport):
-            setattr(self, LINK, link_of(transport))
+            setattr(self, LINK, partial(link_of, transport))
         if self.context not in KNOWN:
             stand_around(self, reaper)
         rests = reaper.resting is not None and is_tls(transport)
@@ -114,31 +119,44 @@ def watch(server: Any, reaper: AsyncioReaper) -> None:
     """Guard the connection that *server*, a `TCPServer` on asyncio, is about to
     serve.
     """
-    known = weakref.ref(server)
     transport = server.writer.transport
+    setattr(transport.get_protocol(), SERVER, weakref.ref(server))
+    polled.watch(reaper, transport, _ask, _last, _owed)
+    setattr(server, CARRIER, partial(_carrier, reaper, transport))
 
-    def ask(transport: Any) -> Phase:
-        serving = known()
-        if transport in LEAVING:
-            leave(serving)
-        return phase_of(serving)
 
-    def last(_: Any) -> None:
-        be_last(known())
-        leave(known())
+def _server_of(transport: Any) -> Any:
+    """The `TCPServer` that serves the connection of *transport*; None: no more."""
+    known = getattr(transport.get_protocol(), SERVER, None)
+    return None if known is None else known()
 
-    def owed(_: Any) -> bool:
-        return owes(known())
 
-    polled.watch(reaper, transport, ask, last, owed)
-    streams = Carrier(
+def _ask(transport: Any) -> Phase:
+    server = _server_of(transport)
+    if transport in LEAVING:
+        leave(server)
+    return phase_of(server)
+
+
+def _last(transport: Any) -> None:
+    server = _server_of(transport)
+    be_last(server)
+    leave(server)
+
+
+def _owed(transport: Any) -> bool:
+    return owes(_server_of(transport))
+
+
+def _carrier(reaper: AsyncioReaper, transport: Any) -> Carrier:
+    """What the streams of the connection of *transport* need, over HTTP/2."""
+    return Carrier(
         reaper.driver,
         reaper.config,
         reaper.sweep,
         partial(descriptor_of, transport),
         partial(close, reaper, transport),
     )
-    setattr(server, CARRIER, streams)
 
 
 def owes(server: Any) -> bool:

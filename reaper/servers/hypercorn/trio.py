@@ -67,6 +67,10 @@ async def running_reaper() -> TrioReaper:
     return reaper
 
 
+NO_SWEEP = NoSweep()
+"""`Stream` charges what its clients take."""
+
+
 def _uncounted() -> int:
     """Return 0: `Stream` counts the bytes that the client accepts."""
     return 0
@@ -80,9 +84,10 @@ class Served(Watched):
         stream: The stream of the server, with TLS or without.
     Attributes:
         policy: Knows which timeout is in force.
+        is_plain: Whether it has no TLS.
     """
 
-    __slots__ = ("_is_plain", "_leave_at", "_server", "_socket", "policy")
+    __slots__ = ("_leave_at", "_server", "_socket", "is_plain", "policy")
 
     policy: IdlePolicy
 
@@ -90,13 +95,23 @@ class Served(Watched):
         super().__init__(driver, uid)
         self._server = server
         self._socket = socket_of(stream)
-        self._is_plain = isinstance(stream, trio.SocketStream)
+        self.is_plain = isinstance(stream, trio.SocketStream)
         self.receiving: bool | None = True
         self._leave_at: float | None = None  # once it is too old
 
     @property
     def descriptor(self) -> int:
         return int(self._socket.fileno())
+
+    def carrier(self) -> Carrier:
+        """What its streams need, over HTTP/2."""
+        driver = self._driver
+        descriptor = partial(getattr, self, "descriptor")
+        return Carrier(driver, driver.config, NO_SWEEP, descriptor, self._socket.close)
+
+    def written(self) -> Link:
+        """The link of its request: all of earlier ones was written."""
+        return Link(partial(getattr, self, "descriptor"), lambda: True, self._socket.close)
 
     @property
     def stays_due(self) -> bool:
@@ -107,7 +122,7 @@ class Served(Watched):
         if reason in NOT_TAKEN:  # the kernel would go on offering it what is queued
             reset_on_close(self._socket)
         elif answer := ANSWER(self._server, reason):
-            if not self._is_plain:
+            if not self.is_plain:
                 trio.lowlevel.spawn_system_task(self._say_and_close, answer)
                 return
             say(self._socket.fileno(), answer)
@@ -253,13 +268,10 @@ def guarded_run(run: Any) -> Any:
         if age := _AGES.get()():
             connection.deadline(age, MAX_AGE)
         now = reaper.driver.now
-        connection.policy = IdlePolicy(reaper.config, connection, now(), NoSweep(), _uncounted)
+        connection.policy = IdlePolicy(reaper.config, connection, now(), NO_SWEEP, _uncounted)
         self.stream = Stream(stream, connection, now)
-        descriptor = partial(getattr, connection, "descriptor")
-        close = socket_of(stream).close
-        setattr(self, CARRIER, Carrier(reaper.driver, reaper.config, NoSweep(), descriptor, close))
-        link = Link(descriptor, lambda: True, close)
-        stand_around(self, reaper, link if isinstance(stream, trio.SocketStream) else None)
+        setattr(self, CARRIER, connection.carrier)
+        stand_around(self, reaper, connection.written if connection.is_plain else None)
         try:
             await run(self)
         except trio.ClosedResourceError:  # in the handshake of TLS, where hypercorn expects none

@@ -169,13 +169,13 @@ class TrioRequests(Requests, TrioStreams):
     KIND: ClassVar[type[Request]] = TrioRequest
 
 
-def stand_around(server: Any, reaper: TrioReaper, link: Link | None) -> None:
+def stand_around(server: Any, reaper: TrioReaper, link: Callable[[], Link] | None) -> None:
     """Wrap the application of *server*, as `application.stand_around` does, in a run of
     trio. Call it for every connection: the task that waits for the stop begins with the
     first one of a `WorkerContext`.
 
     Args:
-        link: The connection; None if it has TLS.
+        link: Makes the link of a request; None with TLS.
     """
     config = reaper.config
     streams = streams_of(server, config, reaper.driver, TrioStreams, TrioRequests, never=math.inf)
