@@ -5,13 +5,20 @@ touched*. `asyncio.sslproto` keeps a read buffer of 256 KiB for each connection 
 as it lives, and OpenSSL keeps its two memory buffers as large as they have ever been. A
 connection is at rest when nothing was read from it between two looks. The buffer itself
 says so: the first look writes a byte into it that no TLS record begins with, and the
-next read writes over it. At the next read the protocol makes itself another buffer, a
-small one.
+next read writes over it.
 
-The pages of a buffer go back to the system before the buffer is freed: they are ours
-until then. So no allocator has to be told of it, which for thousands of connections
-would hold the loop for a tenth of a second. What the large messages themselves have
-left in the heap, the allocator is told to give back now and then.
+On Linux a connection gets a buffer of the same size outside the heap as soon as it is
+known, and keeps it: at rest the system takes the pages back, and the next read brings
+back as many as it fills. The buffers of asyncio lie in the heap, one between what any
+two connections keep. Small things then share a page with what was given back, and the
+page stays: 5 KB a connection when a thousand come at once, and nothing when they come
+so slowly that each fills the gap another has left.
+
+Where no such buffer is to be had, the pages of asyncio's own go back to the system and
+the buffer is freed; at the next read the protocol makes itself another, a small one. In
+both ways no allocator has to be told of it, which for thousands of connections would
+hold the loop for a tenth of a second. What the large messages themselves have left in
+the heap, the allocator is told to give back now and then.
 
 Nothing waits, and no connection has a timer or a task: the reaper looks at a share of
 them when it wakes. Where one of the `NAMES` is missing, and on another loop than
@@ -29,6 +36,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -61,12 +69,17 @@ TRIM_PAUSE = 10.0
 TRIM_SHARE = 0.002
 """The share of time that is spent on telling it, at most."""
 
+LENT = 16_384
+"""Connections of a loop that are lent a buffer. Each may be a mapping of its own, and
+the system allows a process 65,530.
+"""
+
 MARK = 0xFF
 
 SMALL = 16384
-"""Bytes of the buffer that a connection makes itself when it wakes: a TLS record. A new
-one of 256 KiB costs 200 us, for the system has to find a page for each 4 KiB of it. Who
-fills this one gets the large one back.
+"""Bytes of a TLS record, and of the buffer that a connection which was lent none makes
+itself when it wakes. A new one of 256 KiB costs 200 us, for the system has to find a
+page for each 4 KiB of it. Who fills this one gets the large one back.
 """
 
 WORTH_SPLITTING = 4096
@@ -161,8 +174,9 @@ class Resting:
     def __init__(self, trim: Callable[[], object] | None = None) -> None:
         self.released: int = 0
         self._allocator = Allocator(trim, WORTH_TRIMMING)
-        # A weak reference equals another to the same, so each is in there once.
-        self._members: set[weakref.ref[Any]] = set()
+        # A weak reference equals another to the same, so each is in there once. With
+        # it: whether the buffer it was lent has been given back.
+        self._members: dict[weakref.ref[Any], bool] = {}
         self._round: Iterator[weakref.ref[Any]] = iter(())
         self._next_round = float("-inf")
 
@@ -174,8 +188,14 @@ class Resting:
         has TLS.
         """
         protocol = getattr(transport, "_ssl_protocol", None)
-        if isinstance(protocol, asyncio.sslproto.SSLProtocol):
-            self._members.add(weakref.ref(protocol))
+        if not isinstance(protocol, asyncio.sslproto.SSLProtocol):
+            return
+        reference = weakref.ref(protocol)
+        if reference not in self._members:
+            if len(self._members) < LENT:
+                _lend(protocol)
+            _pack(protocol)
+            self._members[reference] = False
 
     def look(self, now: float) -> None:
         """Look at some connections, and have those give back what they hold that are at
@@ -194,14 +214,20 @@ class Resting:
                 continue
             protocol = reference()
             if protocol is None:
-                self._members.discard(reference)
+                self._members.pop(reference, None)
             elif buffer := protocol._ssl_buffer:
-                quiet, last = buffer[0] == MARK, buffer[-1]
-                buffer[0] = buffer[-1] = MARK
-                if len(buffer) == SMALL and last not in UNFILLED:
-                    protocol.__dict__.pop("max_size", None)
-                if not quiet:
+                first = buffer[0]
+                if self._members[reference] and not first:
+                    continue  # nothing was read since; a mark would take a page
+                buffer[0] = MARK
+                if len(buffer) == SMALL:
+                    last, buffer[-1] = buffer[-1], MARK
+                    if last not in UNFILLED:
+                        protocol.__dict__.pop("max_size", None)
+                if first != MARK:
+                    self._members[reference] = False
                     continue
+                self._members[reference] = isinstance(buffer, mmap.mmap)
                 _release(protocol)
                 self.released += 1
                 if self.released - before >= RELEASED_PER_WAKE:
@@ -212,12 +238,51 @@ class Resting:
             self._allocator.give_back(now)
 
 
+def _lend(protocol: Any) -> None:
+    """Give *protocol* a buffer outside the heap instead of its own, if it has one of
+    the full size, and the system has the pages.
+
+    It then reads what it has decrypted into objects of a record, not of 256 KiB: it
+    gets no more than a record at a time in any case.
+    """
+    buffer = protocol._ssl_buffer
+    if len(buffer) == protocol.max_size and (fresh := _map(len(buffer))):
+        protocol._ssl_buffer, protocol._ssl_buffer_view = fresh, memoryview(fresh)
+        protocol.max_size = min(SMALL, len(buffer))
+
+
+def _pack(protocol: Any) -> None:
+    """Give *protocol* a dictionary of its attributes that fits. Its own has grown by
+    one at a time, to 1,520 bytes, and half of that is empty.
+    """
+    protocol.__dict__ = dict(vars(protocol).items())
+
+
+def _map(length: int) -> mmap.mmap | None:
+    """Zeros that take no memory until they are written; None: not on this system, or
+    it has no more.
+    """
+    if sys.platform != "linux":
+        return None
+    try:
+        fresh = mmap.mmap(-1, length, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        with suppress(OSError):  # a kernel without huge pages
+            # Neighbours become one mapping, which the system may give a huge page.
+            fresh.madvise(mmap.MADV_NOHUGEPAGE)
+    except OSError:
+        return None
+    return fresh
+
+
 def _release(protocol: Any) -> None:
     buffer = protocol._ssl_buffer
-    _give_back(ctypes.addressof(ctypes.c_char.from_buffer(buffer)), len(buffer))
-    protocol._ssl_buffer = empty = bytearray()
-    protocol._ssl_buffer_view = memoryview(empty)
-    protocol.max_size = min(SMALL, type(protocol).max_size)
+    if isinstance(buffer, mmap.mmap):
+        buffer.madvise(mmap.MADV_DONTNEED)
+    else:
+        _give_back(ctypes.addressof(ctypes.c_char.from_buffer(buffer)), len(buffer))
+        protocol._ssl_buffer = empty = bytearray()
+        protocol._ssl_buffer_view = memoryview(empty)
+        protocol.max_size = min(SMALL, type(protocol).max_size)
     if not protocol._write_backlog:
         for bio in (protocol._incoming, protocol._outgoing):
             if not bio.pending:

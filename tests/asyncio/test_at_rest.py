@@ -11,6 +11,7 @@ import gc
 import mmap
 import random
 import ssl
+import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -133,10 +134,48 @@ async def client_of(way: Callable[..., Any], certificate: tuple[str, str]) -> As
             server.close()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="no page can be given back at once")
 @pytest.mark.parametrize("way", WAYS)
-async def test_a_connection_at_rest_holds_no_buffer_and_wakes_with_a_small_one(
+async def test_a_connection_is_lent_a_buffer_and_its_pages_go_when_it_is_at_rest(
     way: Any, certificate: tuple[str, str]
 ) -> None:
+    async with client_of(way, certificate) as client:
+        buffer = client.held._ssl_buffer
+        assert isinstance(buffer, mmap.mmap)
+        assert len(buffer) == len(client.held._ssl_buffer_view) == FULL
+        for released in (1, 2):
+            await client.echoes(LARGE)
+            client.look()
+            assert buffer[:].strip(b"\0")  # who knows when it was last read
+            for _ in range(3):
+                client.look()
+                assert not buffer[:].strip(b"\0")
+                assert client.resting.released == released
+        await client.echoes(100)
+        assert client.held._ssl_buffer is buffer
+
+
+async def test_only_so_many_are_lent_a_buffer_and_none_where_the_system_has_none(
+    certificate: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(at_rest, "LENT", 0)
+    async with client_of(by_guard, certificate) as client:
+        assert isinstance(client.held._ssl_buffer, bytearray)
+    monkeypatch.undo()
+
+    def none(*given: Any) -> None:
+        raise OSError
+
+    monkeypatch.setattr(mmap, "mmap", type("Refused", (mmap.mmap,), {"__new__": none}))
+    async with client_of(by_guard, certificate) as client:
+        assert isinstance(client.held._ssl_buffer, bytearray)
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_who_is_lent_none_holds_none_at_rest_and_wakes_with_a_small_one(
+    way: Any, certificate: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(at_rest, "LENT", 0)
     async with client_of(way, certificate) as client:
         assert len(client.held._ssl_buffer) == FULL
         client.look()
@@ -160,12 +199,13 @@ async def test_a_connection_that_is_read_from_between_two_looks_is_not_touched(
             client.look()
             await client.echoes(100)
         assert client.held._ssl_buffer is buffer
-        assert "max_size" not in vars(client.held)
+        assert client.resting.released == 0
 
 
 async def test_a_connection_that_fills_its_small_buffer_gets_the_large_one_back(
-    certificate: tuple[str, str],
+    certificate: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(at_rest, "LENT", 0)
     async with client_of(by_guard, certificate) as client:
         client.look()
         client.look()
