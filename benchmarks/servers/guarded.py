@@ -105,8 +105,8 @@ PAIRS: dict[str, Pair] = {
 
 
 PARTS = {
-    "header": "the response names `keep-alive: timeout=`: most of it is uvicorn's own, which "
-    "checks and writes one header more",
+    "header": "the response names `keep-alive: timeout=`; less than nothing, because uvicorn's "
+    "own headers are checked together with it, once a second and not each time",
     "application": "the application is called by a coroutine of ours, with a `send` of ours, and "
     "the headers of its response are kept: a stream can be told of a stop, pinged, and "
     "ended",

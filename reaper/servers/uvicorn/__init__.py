@@ -50,8 +50,8 @@ What wakes it
 - Bytes from the client: the event loop calls `data_received`. An `IdleProtocol` makes
   uvicorn's protocol, gives it the connection and the bytes, and is freed.
 - The end of a response: uvicorn sets its keep-alive timer, by `loop.call_later`. The
-  loop that it was given is a `Timerless` (`shared.py`), which calls `went_idle` instead
-  of setting a timer; that touches the lease: one store.
+  loop that it was given is a `Timerless` (`shared.py`), which sets none and calls the
+  connection's `timeout_keep_alive_handler` at once; ours touches the lease: one store.
 - The driver, when the lease is due: `pardon` compares the phase that the lease is for
   with the phase that holds now. An `HttpTools` derives that from uvicorn's fields; an
   `IdleProtocol` is in the phase of its lease. A request in flight is found out here,

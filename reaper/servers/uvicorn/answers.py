@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import re
 import weakref
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any
 
 from ...asyncio import transports
@@ -26,7 +27,7 @@ from ...stops import Turn
 from ..goodbye import take_turn
 from ..pings import Quiet
 from ..streams import EXTENSION, STREAM, TOLD, App, Exchange, Streams, route_of
-from .kinds import cycles
+from .kinds import cycles, is_lower
 
 Header = tuple[bytes, bytes]
 
@@ -47,20 +48,67 @@ response begins.
 
 CONNECTION = len(b"connection")
 
+PLAIN = re.compile(
+    rb"(?!(connection|content-length|transfer-encoding)$)[\w!#$%&'*+.^`|~-]+", re.IGNORECASE
+)
+"""The name of a header that means nothing to uvicorn."""
 
-def _closes(value: bytes) -> bool:
-    return b"close" in [token.strip() for token in value.lower().split(b",")]
+SAID = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
+"""What a header may say."""
+
+
+def _closes(name: bytes, value: bytes) -> bool:
+    """Whether this header says that the connection is closed."""
+    said = value.lower() if name.lower() == b"connection" else b""
+    return b"close" in [token.strip() for token in said.split(b",")]
+
+
+class Together(bytes):
+    """The name of the last of some headers, which is written with those before it.
+
+    uvicorn checks the headers of each response, for 4,000 instructions a header, and
+    then writes each name in lower case. What does not change is checked here once.
+
+    Attributes:
+        lines: What is written.
+    """
+
+    lines: bytes
+
+    def lower(self) -> bytes:
+        return self.lines
+
+
+def together(headers: list[Header]) -> list[Header]:
+    """*headers* as one, which is written as all of them are. *headers* themselves if
+    one of them means something to uvicorn, or may not be written.
+    """
+    if not all(PLAIN.fullmatch(name) and SAID.fullmatch(value) for name, value in headers):
+        return headers
+    *others, (name, value) = headers
+    last = Together(name)
+    last.lines = b"".join(b"%s: %s\r\n" % each for each in others) + name
+    return [(last, value)]
 
 
 class Promises:
     """Has each response but the last name the time for which its connection is kept.
 
     Attributes:
-        promise: The headers that say so; empty if there are none.
+        promise: The header that says so; None: no response has it.
+        plain: uvicorn's own headers as they were last seen; it makes this list once a
+            second.
+        added: The same, and the promise.
     """
 
     def __init__(self) -> None:
-        self.promise: list[Header] = []
+        self.promise: Header | None = None
+        self.plain: list[Header] | None = None
+        self.added: list[Header] = []
+
+    def withdraw(self) -> None:
+        """The server stops: no further response has the header."""
+        self.promise = self.plain = None
 
     def look(self, cycle: Any, message: Any) -> Any:
         """Look at *message*, with which the response of *cycle* begins; return what is
@@ -68,18 +116,31 @@ class Promises:
 
         uvicorn puts `cycle.default_headers` before those of the application.
         """
-        headers = message.get("headers", ())
-        if type(headers) is not list and not isinstance(headers, (list, tuple)):
-            # It can be read once only.
-            headers = list(headers)
-            message = {**message, "headers": headers}
-        cycle._reaper_headers = headers
-        if self.promise and cycle.keep_alive:
-            for name, value in headers:
-                if len(name) == CONNECTION and name.lower() == b"connection" and _closes(value):
-                    return message
-            cycle.default_headers = cycle.default_headers + self.promise
+        headers, message = headers_of(message)
+        if cycle.keep_alive and not any(_closes(name, value) for name, value in headers):
+            cycle.default_headers = self.add(cycle)
         return message
+
+    def add(self, cycle: Any) -> list[Header]:
+        """The default headers of *cycle*, and the promise."""
+        plain: list[Header] = cycle.default_headers
+        if self.promise is None:
+            return plain
+        if plain is not self.plain:
+            both = [*plain, self.promise]
+            self.plain, self.added = plain, together(both) if is_lower(cycle) else both
+        return self.added
+
+
+def headers_of(message: Any) -> tuple[Any, Any]:
+    """The headers of *message*, and the message with them: they may be an iterator,
+    which can be read once only.
+    """
+    headers = message.get("headers", ())
+    if isinstance(headers, (list, tuple)):
+        return headers, message
+    headers = list(headers)
+    return headers, {**message, "headers": headers}
 
 
 def promising(app: App, promises: Promises) -> App:
@@ -135,14 +196,16 @@ class Answers(Streams):
         tasks: Collection[asyncio.Task[Any]],
     ) -> None:
         super().__init__(app, config, driver, blocked=is_blocked)
-        self._look: Callable[[Any, Any], Any] = promises.look
+        self._promises = promises
         self._tasks = tasks
         # By cycle, once the server stops: the tasks, and the streams.
         self._running: weakref.WeakKeyDictionary[Any, asyncio.Task[Any]] = (
             weakref.WeakKeyDictionary()
         )
         self._told: weakref.WeakKeyDictionary[Any, Told] = weakref.WeakKeyDictionary()
-        self._tells = False  # whether any was told: to ask the dictionary costs 800 instructions
+        # Whether any stream was pinged or told: to ask whether this one was costs 800
+        # instructions.
+        self._attends = False
         # Whether a request needs more than a look at the headers of its response, as
         # each does once the server stops. One flag: an ordinary request asks often.
         self._special: bool = self.watches or self.turns
@@ -152,32 +215,36 @@ class Answers(Streams):
         cycle.
         """
         cycle = send.__self__
-        given = scope.get("extensions")
         said: dict[str, Any] = {}
-        scope["extensions"] = {EXTENSION: said, **given} if given else {EXTENSION: said}
+        if "extensions" in scope:
+            scope["extensions"] = {EXTENSION: said, **scope["extensions"]}
+        else:
+            scope["extensions"] = {EXTENSION: said}
         if self._special:
             self._begin(cycle)
-        quiet: Quiet | None = None
-
-        look = self._look
 
         def sent(message: Any) -> Any:
-            nonlocal quiet
             if cycle.response_started:
-                if quiet is not None and self.pings is not None:
-                    return self.pings.goes_on(quiet, cycle.send, message)
-                return cycle.send(message)  # a stream that was found has one of its own
-            message = look(cycle, message)
-            if not self._special and not said:
-                return cycle.send(message)
-            pinged = False
-            if self.watches or said or self.turns:
-                quiet, pinged = self._follow(cycle, said, message)
-            told = self._if_stream(cycle) if self._age or self.seconds is not None else None
-            send = cycle.send if told is None else told.speak
-            if quiet is not None and self.pings is not None:
-                return self.pings.start(quiet, send, message, pinged=pinged)
-            return send(message)
+                # A stream that was found has a `send` of its own.
+                return self._goes_on(cycle, message) if self._attends else cycle.send(message)
+            headers = message.get("headers", ())
+            if type(headers) is not list:
+                headers, message = headers_of(message)
+            cycle._reaper_headers = headers
+            if cycle.keep_alive:  # `Promises.look`, written out: each response pays for it
+                for name, value in headers:
+                    if len(name) == CONNECTION and _closes(name, value):
+                        break
+                else:
+                    promises = self._promises
+                    cycle.default_headers = (
+                        promises.added
+                        if cycle.default_headers is promises.plain
+                        else promises.add(cycle)
+                    )
+            if said or self._special:
+                return self._starts(cycle, said, message)
+            return cycle.send(message)
 
         try:
             return await self.app(scope, receive, sent)
@@ -187,10 +254,34 @@ class Answers(Streams):
                 raise
             return None
         finally:
-            if quiet is not None and self.pings is not None:
-                self.pings.over(quiet)
-            if self._tells and (told := self._told.get(cycle)) is not None:
-                await told.returned()
+            if self._attends:
+                await self._returned(cycle)
+
+    def _starts(self, cycle: Any, said: dict[str, Any], message: Any) -> Any:
+        """Send *message*, with which the response of *cycle* begins. It may be a
+        stream.
+        """
+        quiet, pinged = self._follow(cycle, said, message)
+        told = self._if_stream(cycle) if self._age or self.seconds is not None else None
+        send = cycle.send if told is None else told.speak
+        if quiet is not None and self.pings is not None:
+            return self.pings.start(quiet, send, message, pinged=pinged)
+        return send(message)
+
+    def _goes_on(self, cycle: Any, message: Any) -> Any:
+        """Send *message*, which is not the first one of the response of *cycle*."""
+        quiet = getattr(cycle, QUIET, None)
+        if quiet is not None and self.pings is not None:
+            return self.pings.goes_on(quiet, cycle.send, message)
+        return cycle.send(message)
+
+    async def _returned(self, cycle: Any) -> None:
+        """The application has returned that was called for *cycle*."""
+        quiet = getattr(cycle, QUIET, None)
+        if quiet is not None and self.pings is not None:
+            self.pings.over(quiet)
+        if (told := self._told.get(cycle)) is not None:
+            await told.returned()
 
     def _begin(self, cycle: Any) -> None:
         """The application is about to be called for *cycle*, perhaps for a stream."""
@@ -213,6 +304,7 @@ class Answers(Streams):
         quiet, pinged = self.follow(cycle, said, cycle.scope["method"], message)
         if quiet is not None:
             setattr(cycle, QUIET, quiet)
+            self._attends = True
         return quiet, pinged
 
     # ---- how something is written into the stream of a cycle
@@ -224,7 +316,7 @@ class Answers(Streams):
         return is_blocked(owner.receive, None)
 
     def speak(self, owner: Any, message: Any) -> Any:
-        told = self._told.get(owner) if self._tells else None
+        told = self._told.get(owner)
         return owner.send(message) if told is None else told.speak(message)
 
     def stop(self, seconds: float) -> None:
@@ -249,7 +341,7 @@ class Answers(Streams):
         said = (cycle.scope.get("extensions") or {}).get(EXTENSION) or {}
         if not self.is_stream(said.get("stream"), getattr(cycle, KEPT)):
             return None
-        self._tells = True
+        self._attends = True
         told = self._told[cycle] = Told(self, cycle, self._running.get(cycle))
         told.take(said)
         self.begun(told)

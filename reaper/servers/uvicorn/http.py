@@ -226,8 +226,10 @@ class GuardedHttp(Guarded):
         self.ws_protocol_class = functools.partial(made, shared=self.shared, before=self)
         super().handle_websocket_upgrade(*event)  # type: ignore[misc]
 
-    def went_idle(self) -> None:
-        """A response is complete, and no other request is waiting for its turn."""
+    def timeout_keep_alive_handler(self) -> None:
+        """A response is complete, and no other request is waiting for its turn. uvicorn
+        would call this later, when its keep-alive is over: see `Timerless`.
+        """
         raise NotImplementedError
 
     def _goes_on(self) -> None:
@@ -303,8 +305,12 @@ class GuardedHttp(Guarded):
         return (
             cycle is None
             or not cycle.response_started
-            or (cycle.response_complete and not cycle.more_body)
+            or (cycle.response_complete and self._has_come())
         )
+
+    def _has_come(self) -> bool:
+        """Whether all has come of the request that the newest response is for."""
+        return not self.cycle.more_body
 
     def _farewell(self, reason: str) -> bytes:
         return TIMED_OUT if ANSWERS.get(reason) and self._owes_an_answer() else b""
@@ -339,7 +345,7 @@ class H11(GuardedHttp, H11Protocol):  # type: ignore[misc]  # uvicorn says that 
         if self.conn.their_state is h11.MUST_CLOSE:
             self.cycle.keep_alive = False
 
-    def went_idle(self) -> None:
+    def timeout_keep_alive_handler(self) -> None:
         """A response is complete. After this call uvicorn may go on with the next
         request.
         """
@@ -399,21 +405,24 @@ else:
     class HttpTools(GuardedHttp, HttpToolsProtocol):  # type: ignore[misc]  # as above
         """uvicorn's `HttpToolsProtocol`, guarded."""
 
-        __slots__ = ()
+        __slots__ = ("_ended",)
 
         cycle: Any
         scope: Any
+        _ended: Any  # the scope of the newest request that has come whole
 
         _completes = HttpToolsProtocol.on_response_complete
+
+        def take_over(self, before: IdleProtocol) -> None:
+            self._ended = None
+            super().take_over(before)
 
         def data_received(self, data: bytes) -> None:
             waiting = self.waiting
             if waiting is None:
                 HttpToolsProtocol.data_received(self, data)
-                if (scope := self.scope) is not None:
-                    cycle = self.cycle
-                    if cycle is None or cycle.scope is not scope or cycle.more_body:
-                        self.look()
+                if self.scope is not self._ended:
+                    self.look()
             else:
                 waiting.bytes_in(len(data))
                 HttpToolsProtocol.data_received(self, data)
@@ -421,28 +430,22 @@ else:
                 self._announce()
 
         def on_message_complete(self) -> None:
-            """The parser has seen the end of a request. uvicorn notes it only until the
-            response is complete; we need it afterwards, too.
-            """
+            """The parser has seen the end of a request."""
             HttpToolsProtocol.on_message_complete(self)
-            cycle = self.cycle
-            if cycle is not None and cycle.response_complete:
-                cycle.more_body = False
+            self._ended = self.scope
 
-        def went_idle(self) -> None:
+        def timeout_keep_alive_handler(self) -> None:
             self.lease.touch()
-            cycle = self.cycle
             if (
                 self.waiting is None
-                and not cycle.more_body
-                and cycle.scope is self.scope
+                and self.scope is self._ended
                 and not self.transport.get_write_buffer_size()
                 # with TLS that says nothing: the loop holds the answer below it
                 and not (self.scheme == "https" and self._much_is_queued())
             ):
                 # Free what the last request holds at once, and the rest when the
                 # connection has been idle for a while.
-                self.cycle = self.scope = None
+                self.cycle = self.scope = self._ended = None
                 if not self._noted:
                     self._noted = True
                     self.shared.note_idle(self)
@@ -460,11 +463,15 @@ else:
                 return Phase.BODY if wanted else Phase.IN_FLIGHT
             if cycle is None or cycle.scope is not scope:
                 return Phase.HEADERS
-            return Phase.BODY if cycle.more_body else self._between()
+            return self._between() if self._has_come() else Phase.BODY
 
         def _whole(self) -> bool:
             cycle = self.cycle
             return cycle is not None and cycle.scope is self.scope and not cycle.more_body
+
+        def _has_come(self) -> bool:
+            # If the response was complete before, uvicorn does not note that.
+            return self.scope is self._ended or self.cycle.scope is not self.scope
 
         def _is_between(self) -> bool:
             return (

@@ -344,7 +344,7 @@ class Http2(GuardedHttp, ZttpH2Protocol):
             self._is_gone(cycle)
         self.session.let_go()
 
-    def went_idle(self) -> None:
+    def timeout_keep_alive_handler(self) -> None:
         """uvicorn would set its keep-alive timer. It does so after each PING, too: the
         session knows which streams have ended.
         """

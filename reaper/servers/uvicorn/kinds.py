@@ -7,7 +7,7 @@ from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from .names import HTTP2_MODULE
+from .names import HTTP2_MODULE, HTTPTOOLS
 
 try:
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -23,6 +23,15 @@ CYCLES: tuple[Any, ...] = tuple(
 """uvicorn's object for one request and its response, of each of them. Within its method
 `run_asgi`, which is the coroutine of a task, it is `self`.
 """
+
+_LOWER: tuple[Any, ...] = CYCLES[1:] if HTTPTOOLS.is_tested else ()
+
+
+def is_lower(cycle: Any) -> bool:
+    """Whether *cycle* checks the name of each header, and then writes it as its `lower`
+    returns it. That of httptools does, in the versions that were tried.
+    """
+    return isinstance(cycle, _LOWER)
 
 
 def cycles() -> tuple[Any, ...]:

@@ -14,7 +14,7 @@ import signal
 import threading
 import weakref
 from collections.abc import Callable, Collection
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from uvicorn.config import Config
 from uvicorn.server import Server, ServerState
@@ -61,18 +61,22 @@ class Timerless:
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self.create_task: Callable[..., asyncio.Task[Any]] = loop.create_task
+        # `__getattr__` would do, but makes each attribute of this object slow to find;
+        # and to list those of the loop itself, not of its class, makes the loop slow.
+        for name in dir(type(loop)):
+            if name[0] != "_" and name != "call_later" and hasattr(loop, name):
+                setattr(self, name, getattr(loop, name))
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
 
     def call_later(self, delay: float, callback: Callable[[], object]) -> None:
         """Tell the connection that it is idle from now on. uvicorn's HTTP protocols set
         one timer only, so *callback* is always the `timeout_keep_alive_handler` of the
-        connection.
+        connection, which is ours.
         """
-        callback.__self__.went_idle()  # type: ignore[attr-defined]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loop, name)
+        callback()
 
 
 class Origin(NamedTuple):
@@ -204,7 +208,7 @@ class Shared:
         """
         seconds = advertised(self.config)
         if seconds and not self._says(b"keep-alive"):
-            self.promises.promise = [(b"keep-alive", b"timeout=%d" % seconds)]
+            self.promises.promise = (b"keep-alive", b"timeout=%d" % seconds)
         stop: Any = signal.getsignal(signal.SIGTERM)
         delay = self.config.timeouts.drain_delay
         if not delay or not isinstance(getattr(stop, "__self__", None), Server):
@@ -223,7 +227,7 @@ class Shared:
         log.info("Shutting down in %g s; until then newcomers are served", delay)
         metrics_of.note_stopping()
         begin_stopping()
-        self.promises.promise = []
+        self.promises.withdraw()
         # uvicorn makes its list of headers anew every second, from `encoded_headers`.
         more = [] if self._says(b"connection") else [CLOSE]
         self._uvicorn.encoded_headers = [*self._uvicorn.encoded_headers, *more]

@@ -22,10 +22,10 @@ pytestmark = pytest.mark.anyio
 
 OURS = Path(reaper.__file__).parent
 WAKES = reaper.asyncio.reaper.__file__
-BOTH = ["data_received", "__call__", "sent", "look", "sent", "on_response_complete"]
-AFTERWARDS = ["call_later", "went_idle", "touch"]
+BOTH = ["data_received", "__call__", "sent", "sent", "on_response_complete"]
+AFTERWARDS = ["call_later", "timeout_keep_alive_handler", "touch"]
 CALLS = {
-    "HttpTools": ["on_message_complete", *BOTH, *AFTERWARDS],
+    "HttpTools": ["on_message_complete", *BOTH, "lower", *AFTERWARDS],
     "H11": [*BOTH, *AFTERWARDS],
 }
 """The functions of ours that a request and its response call."""

@@ -13,6 +13,8 @@ from uvicorn.server import ServerState
 
 import reaper.uvicorn
 from reaper.config import ReaperConfig
+from reaper.servers.uvicorn import kinds
+from reaper.servers.uvicorn.answers import together
 from tests.servers.uvicorn.test_limits import UPGRADE
 from tests.servers.uvicorn.test_quiet import PATIENCE, until
 
@@ -94,6 +96,39 @@ async def test_the_last_response_of_a_connection_names_no_time(protocol: str, sa
 async def test_headers_that_are_an_iterator_are_sent(protocol: str) -> None:
     async with answers(protocol, head("/iterator")) as reader:
         assert b"content-length: 5" in await reader.readuntil(b"hello")
+
+
+@pytest.mark.parametrize("tested", [True, False], ids=["tested", "a later uvicorn"])
+async def test_default_headers_are_written_one_by_one_or_together_but_never_otherwise(
+    monkeypatch: pytest.MonkeyPatch, tested: bool
+) -> None:
+    if not tested:
+        monkeypatch.setattr(kinds, "_LOWER", ())
+    async with answers("HttpTools", head("/") + head("/")) as reader:
+        both = [await reader.readuntil(b"hello") for _ in range(2)]
+    date = both[0].split(b"date: ")[1][: len(b"Fri, 27 Nov 2026 14:16:13 GMT")]
+    assert both[0] == (
+        b"HTTP/1.1 200 OK\r\ndate: %s\r\nserver: uvicorn\r\nkeep-alive: timeout=4\r\n"
+        b"content-length: 5\r\n\r\nhello"
+    ) % (date,)
+    assert len(both[1]) == len(both[0])
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        (b"Connection", b"upgrade"),
+        (b"content-length", b"5"),
+        (b"transfer-encoding", b"chunked"),
+        (b"two words", b"x"),
+        (b"", b"x"),
+        (b"x", b"two\r\nlines"),
+        (b"x", b"nul\0"),
+    ],
+)
+def test_a_header_that_uvicorn_acts_on_or_refuses_is_left_to_it(other: tuple[bytes, bytes]) -> None:
+    headers = [(b"server", b"uvicorn"), other, (b"keep-alive", b"timeout=4")]
+    assert together(headers) is headers
 
 
 async def test_of_two_requests_in_one_packet_the_last_is_named_no_time(protocol: str) -> None:
