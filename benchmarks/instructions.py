@@ -34,6 +34,7 @@ EXTRA = {
     "idle tick small": 400,
     "idle tick large": 400,
     "register and release": 2000,
+    "the same, among others": 2000,
     "the same, the least in Python": 2000,
     "the same, a heap": 2000,
 }

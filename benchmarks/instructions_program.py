@@ -64,6 +64,16 @@ class Beat:
         self.tick()
 
 
+def crowd() -> reaper.IdleReaper:
+    """A reaper of half a chunk of leases that came in the open epoch, as in a server
+    whose clients come together. A lone one has a chunk made for it each time.
+    """
+    core = reaper.IdleReaper(tick=1.0)
+    for uid in range(SMALL):
+        core.register(uid, 30.0, now=1.0)
+    return core
+
+
 class Floor:
     """What must be done in Python to keep an object by its key and in order, and to let
     it go: one object of four slots, a dict and a list. No argument is checked, no time
@@ -127,6 +137,7 @@ def parts() -> dict[str, Callable[[int], None]]:
         ("core.touch(uid)", "it.touch(5)", few.core),
         ("ring.touch(uid)", "it.touch(5)", ring),
         ("register and release", "it.register('new', 30.0, 1.0).release()", many.core),
+        ("the same, among others", "it.register('new', 30.0, 1.0).release()", crowd()),
         (
             "the same, the least in Python",
             "it.release(it.register('new', 30.0, 1.0))",
