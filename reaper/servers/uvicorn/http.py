@@ -19,6 +19,7 @@ from uvicorn.server import ServerState
 
 from ...asyncio import transports
 from ...config.settings import ReaperConfig
+from ...driver import sockets
 from ...journal import Journal
 from ...policy import ANSWERS, Phase
 from ...policy.reasons import DRAIN, MAX_AGE
@@ -39,7 +40,7 @@ class GuardedHttp(Guarded):
         journal: Where the life of every connection is written; None: nowhere.
     """
 
-    __slots__ = ("_half_closed", "_noted", "_origin")
+    __slots__ = ("_descriptor", "_half_closed", "_noted", "_origin")
 
     RESTS: ClassVar[Phase] = Phase.KEEP_ALIVE
 
@@ -102,6 +103,7 @@ class GuardedHttp(Guarded):
         self._origin = before.origin
         self._half_closed = before.half_closed
         self._noted = False
+        self._descriptor: int | None = None
         super().connection_made(before.transport)  # type: ignore[misc]
         self._begin(getattr(shared, phase.value), phase.value, before)
         before.hand_over(self)
@@ -251,6 +253,16 @@ class GuardedHttp(Guarded):
     def _writing(self) -> Phase:
         return Phase.HALF_CLOSED if self._half_closed else Phase.WRITE
 
+    def _is_held_below(self) -> bool:
+        """Whether much of an answer is still here that the transport has no byte of.
+        With TLS the loop holds it below the transport.
+        """
+        # Each answer asks, and to find the descriptor costs 15,000 instructions. It is
+        # this connection's as long as the transport is open, as after an answer it is.
+        if self._descriptor is None:
+            self._descriptor = transports.descriptor_of(self.transport)
+        return sockets.queued(self._descriptor) > QUEUED_BYTES
+
     def _much_is_queued(self) -> bool:
         transport = self.transport
         return bool(transports.buffered(transport)) or transports.queued(transport) > QUEUED_BYTES
@@ -355,8 +367,7 @@ class H11(GuardedHttp, H11Protocol):  # type: ignore[misc]  # uvicorn says that 
             and self.conn.their_state is h11.DONE
             and not self.conn.trailing_data[0]  # a part of the next request has come with this one
             and not self.transport.get_write_buffer_size()
-            # with TLS that says nothing: the loop holds the answer below it
-            and not (self.scheme == "https" and self._much_is_queued())
+            and not (self.scheme == "https" and self._is_held_below())
         ):
             # Free what the last request holds at once, and the rest when the
             # connection has been idle for a while.
@@ -440,8 +451,7 @@ else:
                 self.waiting is None
                 and self.scope is self._ended
                 and not self.transport.get_write_buffer_size()
-                # with TLS that says nothing: the loop holds the answer below it
-                and not (self.scheme == "https" and self._much_is_queued())
+                and not (self.scheme == "https" and self._is_held_below())
             ):
                 # Free what the last request holds at once, and the rest when the
                 # connection has been idle for a while.
