@@ -17,6 +17,7 @@ import os
 import platform
 import socket
 import struct
+import sys
 import termios
 import time
 from collections.abc import Callable, Sequence
@@ -75,12 +76,19 @@ def look(fd: int, clock: Callable[[], float]) -> Snapshot | None:
     state = info[0]
     if state not in (ESTABLISHED, CLOSE_WAIT):
         return None
-    unread = struct.unpack("=i", fcntl.ioctl(fd, termios.FIONREAD, b"\0\0\0\0"))[0]
-    queued = struct.unpack("=i", fcntl.ioctl(fd, SIOCOUTQ, b"\0\0\0\0"))[0]
+    unread, queued = _counted(fd, termios.FIONREAD), _counted(fd, SIOCOUTQ)
     seen = parse(info, state, unread, queued, before, clock())
     return (
         seen._replace(answered=_answered(fd, seen)) if seen.sent_ago == seen.received_ago else seen
     )
+
+
+def _counted(fd: int, question: int) -> int:
+    """The number with which the kernel answers *question*."""
+    # Of what cannot be written to, CPython makes an exception first, and then a copy.
+    answer = bytearray(4)
+    fcntl.ioctl(fd, question, answer)
+    return int.from_bytes(answer, sys.byteorder)
 
 
 def _answered(fd: int, seen: Snapshot) -> bool | None:

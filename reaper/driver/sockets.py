@@ -59,7 +59,7 @@ def unread(descriptors: Iterable[int]) -> list[int]:
 
 def waiting(descriptor: int) -> int:
     """How many bytes on the socket *descriptor* the server has not read yet."""
-    return int.from_bytes(fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)), sys.byteorder)
+    return _counted(descriptor, termios.FIONREAD)
 
 
 def readable(descriptor: int) -> bool:
@@ -81,9 +81,18 @@ def queued(descriptor: int) -> int:
     if it is closed.
     """
     try:
-        return int.from_bytes(fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+        return _counted(descriptor, termios.TIOCOUTQ)
     except (OSError, ValueError):
         return 0
+
+
+def _counted(descriptor: int, question: int) -> int:
+    """The number with which the kernel answers *question*."""
+    # Of what cannot be written to, CPython makes an exception first, and then a copy:
+    # twice the instructions.
+    answer = bytearray(4)
+    fcntl.ioctl(descriptor, question, answer)
+    return int.from_bytes(answer, sys.byteorder)
 
 
 class TcpInfo(NamedTuple):
