@@ -95,7 +95,7 @@ class Served(Watched):
         super().__init__(driver, uid)
         self._server = server
         self._socket = socket_of(stream)
-        self.is_plain = isinstance(stream, trio.SocketStream)
+        self.is_plain: bool = isinstance(stream, trio.SocketStream)
         self.receiving: bool | None = True
         self._leave_at: float | None = None  # once it is too old
 
