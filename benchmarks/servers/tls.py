@@ -37,7 +37,7 @@ WARM = 20
 is measured: what the server needs once is no client's share.
 """
 SMALLEST = min(SIZES.values())
-TOGETHER = 3
+TOGETHER = 5
 """Servers that are measured at the same time. They mostly wait."""
 PATIENCE = 60.0
 REST = 40.0
