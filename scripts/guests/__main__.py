@@ -17,6 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from loadgen.conform.kinds import LIMIT, TICK
+from loadgen.conform.kinds_ends import SERVER_ENDS
 from reaper.config.flags import Parser
 
 from .. import marked
@@ -24,8 +26,6 @@ from ..provenance import machine
 from ..serving import ROOT, DidNotStart
 from .columns import COLUMNS, ENDS, Column
 from .held import held
-from .kinds import LIMIT, TICK
-from .kinds_ends import SERVER_ENDS
 from .named import HOLDS, NAMED, faults, known
 from .trial import KINDS, TRIES, Cell, kinds_of, pair, stopped, tried, unsettled
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from .kinds import LIMIT, TICK
+from loadgen.conform.kinds import LIMIT, TICK
 
 PHASES = (
     *("HANDSHAKE", "FIRST_BYTE", "HEADERS", "BODY", "KEEP_ALIVE"),

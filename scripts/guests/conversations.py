@@ -17,11 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from reaper.config.flags import Parser
-
-from ..serving import DidNotStart
-from .columns import COLUMNS, LIMITS, PHASES, Column
-from .kinds import (
+from loadgen.conform.client import Address
+from loadgen.conform.play import played
+from loadgen.plan.acts import (
     HELLO,
     Act,
     Ask,
@@ -36,7 +34,10 @@ from .kinds import (
     Trailers,
     Want,
 )
-from .play import Address, played
+from reaper.config.flags import Parser
+
+from ..serving import DidNotStart
+from .columns import COLUMNS, LIMITS, PHASES, Column
 from .trial import pair
 
 PATIENCE = 20.0

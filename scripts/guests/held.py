@@ -11,9 +11,12 @@ import asyncio
 import json
 from collections import Counter
 
+from loadgen.conform.client import PATIENCE, Address
+from loadgen.conform.kinds import OPENED, frame, get
+from loadgen.conform.play import played
+from loadgen.plan.acts import HELLO, Ask, Begin, Done, Kind, Reset, Send, Shut, Until, Want
+
 from .columns import Column
-from .kinds import HELLO, OPENED, Ask, Begin, Done, Kind, Reset, Send, Shut, Until, Want, frame, get
-from .play import PATIENCE, Address, played
 
 AT_ONCE = 50
 """Connections that are open together."""

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 
 import pytest
 
+from loadgen.plan.acts import Ask, Begin
 from scripts.guests import conversations
 from scripts.guests.conversations import H2, Died, conversation, tried
-from scripts.guests.kinds import Ask, Begin
 from scripts.serving import free_port
 
 COUNT = 40

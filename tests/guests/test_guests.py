@@ -11,11 +11,12 @@ import json
 
 import pytest
 
+from loadgen.conform.judge import End
+from loadgen.plan.acts import Kind
 from scripts.guests.__main__ import BEGIN, END, KEPT, PAGE, measured, table
 from scripts.guests.columns import COLUMNS
-from scripts.guests.kinds import Kind
 from scripts.guests.named import HOLDS, NAMED, faults
-from scripts.guests.trial import KINDS, Cell, End
+from scripts.guests.trial import KINDS, Cell
 
 LIVES = next(kind for kind in KINDS.values() if kind.lives)
 DIES = next(kind for kind in KINDS.values() if kind.says)

@@ -108,6 +108,7 @@ LOADGEN = {
         ["probe", "clients", "http2", "race", "backend", "vanish"],
         JUDGED | {"drive", "clients", "http2"},
     ),
+    "conform": JUDGED | {"drive", "clients", "http2", "probe"},
     "simulate": JUDGED | {"drive"},
     "journals": JUDGED | {"simulate"},
     "cli_options": JUDGED | {"drive"},
@@ -123,6 +124,7 @@ LOADGEN = {
         "race",
         "backend",
         "vanish",
+        "conform",
     },
     "__main__": {"cli"},
 }

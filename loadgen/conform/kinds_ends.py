@@ -9,13 +9,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .kinds import (
-    HALF_HEAD,
-    HEAD_OF_POST,
+from ..plan.acts import (
     HELLO,
-    HTTP_DIES,
-    HTTP_LIVES,
-    OPENED,
     Act,
     Ask,
     At,
@@ -34,10 +29,8 @@ from .kinds import (
     Until,
     Up,
     Want,
-    frame,
-    get,
-    post,
 )
+from .kinds import HALF_HEAD, HEAD_OF_POST, HTTP_DIES, HTTP_LIVES, OPENED, frame, get, post
 
 FAR, FURTHER = 0.02, 0.08
 """Seconds that everything travels in each direction."""

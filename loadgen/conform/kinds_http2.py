@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from hyperframe.frame import ContinuationFrame, DataFrame, HeadersFrame
 
-from .kinds import (
+from ..plan.acts import (
     HELLO,
-    NEAR,
     Act,
     Ask,
     Begin,
@@ -25,6 +24,7 @@ from .kinds import (
     Trailers,
     Want,
 )
+from .kinds import NEAR
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HALF = HeadersFrame(1, b"\x82\x86", flags=["END_STREAM"]).serialize()

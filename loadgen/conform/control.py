@@ -1,5 +1,5 @@
-"""The control: a server without reaper that closes each connection `LIMIT` seconds
-after it came.
+"""The control: a server of our own that closes each connection some seconds after it
+came.
 
 By how much its closes are late is what the machine and the harness cost, and no
 server's doing.
@@ -14,18 +14,19 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
-from .kinds import LIMIT
-
 EVERY = 0.1
 """Seconds between two connections to the control."""
 
 
 class _Closes(asyncio.Protocol):
+    after = 1.0
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        asyncio.get_running_loop().call_later(LIMIT, transport.close)
+        asyncio.get_running_loop().call_later(self.after, transport.close)
 
 
-async def _serve() -> None:
+async def _serve(after: float) -> None:
+    _Closes.after = after
     server = await asyncio.get_running_loop().create_server(_Closes, "127.0.0.1", 0)
     print(server.sockets[0].getsockname()[1], flush=True)
     await server.serve_forever()
@@ -39,13 +40,16 @@ class Lag:
 
 
 @asynccontextmanager
-async def control() -> AsyncIterator[Lag]:
-    """A control beside the block, which is asked all the time."""
-    command = (sys.executable, "-m", "scripts.guests.control")
+async def control(after: float = 1.0) -> AsyncIterator[Lag]:
+    """A control beside the block, which is asked all the time, and closes *after* so
+    many seconds. It is a file of its own: no package has to be found by it.
+    """
+    command = (sys.executable, "-P", __file__, str(after))
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None
     lag = Lag()
-    asking = asyncio.create_task(_ask(int(await process.stdout.readline()), lag))
+    port = int(await process.stdout.readline())
+    asking = asyncio.create_task(_ask(port, lag, after))
     try:
         yield lag
     finally:
@@ -55,7 +59,7 @@ async def control() -> AsyncIterator[Lag]:
         await asyncio.wait([asking])
 
 
-async def _ask(port: int, lag: Lag) -> None:
+async def _ask(port: int, lag: Lag, after: float) -> None:
     loop = asyncio.get_running_loop()
 
     async def one() -> None:
@@ -65,7 +69,7 @@ async def _ask(port: int, lag: Lag) -> None:
             await loop.sock_connect(sock, ("127.0.0.1", port))
             with suppress(ConnectionError):
                 await loop.sock_recv(sock, 1)
-            lag.seconds = max(lag.seconds, loop.time() - began - LIMIT)
+            lag.seconds = max(lag.seconds, loop.time() - began - after)
 
     async with asyncio.TaskGroup() as tasks:
         while True:
@@ -77,4 +81,4 @@ async def _ask(port: int, lag: Lag) -> None:
 
 if __name__ == "__main__":
     with suppress(KeyboardInterrupt):
-        asyncio.run(_serve())
+        asyncio.run(_serve(float(sys.argv[1])))

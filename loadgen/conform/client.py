@@ -1,4 +1,4 @@
-"""A client of a kind on one connection: it does its acts, and what it saw is kept.
+"""A client on one connection: it does its acts, and what it saw is kept.
 
 One rule: *a client that was itself late proves nothing*. It measures by how much it
 was.
@@ -16,21 +16,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from hpack import Decoder, Encoder
-from hyperframe.frame import (
-    ContinuationFrame,
-    DataFrame,
-    Frame,
-    GoAwayFrame,
-    HeadersFrame,
-    PingFrame,
-    RstStreamFrame,
-    SettingsFrame,
-    WindowUpdateFrame,
-)
-
-from . import kinds
-from .kinds import Kind, Want
+from ..plan import acts as does
+from ..plan.acts import Kind, Want
+from .kinds import GOODBYE, get
 
 OWN_LAG = 0.06
 """Seconds by which an act may be late; beyond it the client proves nothing."""
@@ -182,40 +170,40 @@ class Client:
 
     async def do(self, act: Any) -> None:
         """One act."""
-        if isinstance(act, kinds.Send):
+        if isinstance(act, does.Send):
             await self.send(act.data)
-        elif isinstance(act, kinds.Rest):
+        elif isinstance(act, does.Rest):
             await self.rest(act.seconds)
-        elif isinstance(act, kinds.Drip):
+        elif isinstance(act, does.Drip):
             for place in range(0, len(act.data), act.size):
                 if place:
                     await self.rest(act.every)
                 await self.send(act.data[place : place + act.size])
-        elif isinstance(act, kinds.Until):
+        elif isinstance(act, does.Until):
             await self.until(
                 lambda: len(self.whole()) >= act.count and act.text in bytes(self.data)
             )
-        elif isinstance(act, kinds.Shut):
+        elif isinstance(act, does.Shut):
             await self.shut()
-        elif isinstance(act, kinds.Reset):
+        elif isinstance(act, does.Reset):
             reset_on_close(self.sock)
-        elif isinstance(act, kinds.Deaf):
+        elif isinstance(act, does.Deaf):
             self.deaf()
             await asyncio.sleep(0)
-        elif isinstance(act, kinds.Hear):
+        elif isinstance(act, does.Hear):
             self.hear()
-        elif isinstance(act, kinds.Take):
+        elif isinstance(act, does.Take):
             await self._take(act)
-        elif isinstance(act, kinds.Shake):
+        elif isinstance(act, does.Shake):
             pass  # it was done before anything was heard
-        elif isinstance(act, kinds.At):
+        elif isinstance(act, does.At):
             await self.rest(max(0.0, self.stop + act.seconds - self.loop.time()))
-        elif isinstance(act, kinds.Busy):
+        elif isinstance(act, does.Busy):
             await self._busy(act)
         else:
             raise TypeError(f"{type(act).__name__} is no act of {self.kind.speaks}")
 
-    async def _take(self, act: kinds.Take) -> None:
+    async def _take(self, act: does.Take) -> None:
         while len(self.data) < act.total:
             left = act.size
             while left > 0:
@@ -234,7 +222,7 @@ class Client:
         """Send the end of file."""
         self._later(self.sock.shutdown, socket.SHUT_WR)
 
-    async def _busy(self, act: kinds.Busy) -> None:
+    async def _busy(self, act: does.Busy) -> None:
         until = self.loop.time() + act.seconds
         while self.loop.time() < until and not self.over.is_set():
             if not await self.asked():
@@ -249,7 +237,7 @@ class Client:
         """Ask once more; whether it was answered."""
         before = len(self.all_answers())
         with suppress(Gone):
-            await self.send(kinds.get())
+            await self.send(get())
             await self.until(lambda: len(self.all_answers()) > before)
         return len(self.all_answers()) > before
 
@@ -291,7 +279,7 @@ class Client:
             acts = acts[: max(0, self.kind.since - 1)]  # what comes then goes on until it is ended
         self.hear()
         try:
-            ahead = [self.stop + act.seconds for act in acts if isinstance(act, kinds.At)]
+            ahead = [self.stop + act.seconds for act in acts if isinstance(act, does.At)]
             wait = max(0.0, max(ahead, default=0.0) - self.loop.time())
             async with asyncio.timeout(patience + wait + planned(acts)):
                 for act in self.kind.acts:
@@ -335,7 +323,7 @@ class Tls(Client):
 
     async def shake(self) -> None:
         """Do the handshake in the way of the kind. Raises Gone."""
-        act: kinds.Act | None = self.kind.acts[0] if self.kind.acts else None
+        act: does.Act | None = self.kind.acts[0] if self.kind.acts else None
         while not self._up:
             try:
                 self._tls.do_handshake()
@@ -343,7 +331,7 @@ class Tls(Client):
             except ssl.SSLWantReadError:
                 pass
             data = self._goes.read()
-            if isinstance(act, kinds.Shake):
+            if isinstance(act, does.Shake):
                 await super()._write(data[: len(data) // 2])
                 if act.apart is None:
                     return
@@ -395,244 +383,6 @@ class Tls(Client):
         await super()._write(self._goes.read())
 
 
-REFUSED = 7
-"""REFUSED_STREAM."""
-CANCELLED = "cancelled"
-"""The end of a stream that the client has reset."""
-
-
-@dataclass
-class Stream:
-    """A stream of HTTP/2: its status, what came of its body, and how it ended."""
-
-    status: int = 0
-    body: bytearray = field(default_factory=bytearray)
-    end: str = ""
-    window: int = 65535
-
-
-class Http2(Client):
-    """The same with HTTP/2's frames. A limit ends the stream, or says GOAWAY, or
-    closes.
-    """
-
-    def __init__(self, kind: Kind, sock: socket.socket, stop: float = 0.0) -> None:
-        super().__init__(kind, sock, stop)
-        self.goaway: int | None = None
-        self.streams: dict[int, Stream] = {}
-        self.begin = kinds.Begin()
-        self.window = self.first_window = 65535
-        self._encoder, self._decoder = Encoder(), Decoder()
-        self._held = bytearray()
-        self._block = bytearray()
-        self._ends = False
-        self._out = bytearray()
-        self._asked: list[kinds.Ask] = []
-        self.settled = False
-        self._answering: asyncio.Future[None] | None = None
-
-    def stream(self, number: int) -> Stream:
-        """The stream with that number, from 0 on."""
-        return self.streams.setdefault(2 * number + 1, Stream(window=self.first_window))
-
-    async def do(self, act: Any) -> None:
-        if isinstance(act, kinds.Begin):
-            self.begin = act
-            first = SettingsFrame(settings={SettingsFrame.INITIAL_WINDOW_SIZE: act.window})
-            await self.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + first.serialize())
-        elif isinstance(act, kinds.Settled):
-            await self.until(lambda: self.settled)
-            await asyncio.sleep(0.02)  # for the acknowledgement to go
-        elif isinstance(act, kinds.Ask):
-            await self._ask(act)
-        elif isinstance(act, kinds.Body):
-            await self._body(act)
-        elif isinstance(act, kinds.Trailers):
-            block = self._encoder.encode([("x-sum", "1")])
-            flags = ["END_HEADERS", "END_STREAM"]
-            await self.frame(HeadersFrame(2 * act.stream + 1, block, flags=flags))
-        elif isinstance(act, kinds.Cancel):
-            self.stream(act.stream).end = CANCELLED  # it is closed: no window of it is opened
-            await self.frame(RstStreamFrame(2 * act.stream + 1, 8))
-        elif isinstance(act, kinds.Settings):
-            code = SettingsFrame.INITIAL_WINDOW_SIZE
-            await self.frame(SettingsFrame(settings={code: act.window}))
-        elif isinstance(act, kinds.Pings):
-            for number in range(act.count):
-                if number:
-                    await self.rest(act.every)
-                await self.frame(PingFrame(0, number.to_bytes(8, "big")))
-        elif isinstance(act, kinds.Open):
-            await self._open(act)
-        elif isinstance(act, kinds.Up):
-            await self.until(lambda: bool(self.stream(act.stream).status))
-        elif isinstance(act, kinds.Done):
-            await self.until(lambda: bool(self.stream(act.stream).end))
-        else:
-            await super().do(act)
-
-    async def frame(self, frame: Frame) -> None:
-        """Send it."""
-        await self.send(frame.serialize())
-
-    async def _ask(self, act: kinds.Ask) -> None:
-        number = 2 * len(self._asked) + 1
-        self._asked.append(act)
-        self.streams[number] = Stream(window=self.first_window)
-        head = [(":method", act.method), (":path", act.path)]
-        head += [(":scheme", "http"), (":authority", "guests")]
-        if act.method == "CONNECT":
-            head += [(":protocol", "websocket"), ("sec-websocket-version", "13")]
-        block = self._encoder.encode(head)
-        size = -(-len(block) // act.pieces)
-        cut = [block[place : place + size] for place in range(0, len(block), size)]
-        frames: list[Any] = [HeadersFrame(number, cut[0], flags=["END_STREAM"] if act.end else [])]
-        frames += [ContinuationFrame(number, piece) for piece in cut[1:]]
-        frames[-1].flags.add("END_HEADERS")
-        await self.send(b"".join(frame.serialize() for frame in frames))
-
-    async def _body(self, act: kinds.Body) -> None:
-        stream, data = self.stream(act.stream), act.data
-        more = 0 if act.padding is None else act.padding + 1
-        while True:
-            if data:
-                await self.until(lambda: min(self.window, stream.window) > more)
-            piece = data[: max(0, min(self.window, stream.window, 16_384) - more)]
-            data = data[len(piece) :]
-            flags = (["END_STREAM"] if act.end and not data else []) + (["PADDED"] if more else [])
-            frame = DataFrame(
-                2 * act.stream + 1, piece, flags=flags, pad_length=act.padding or 0
-            ).serialize()
-            self.window -= len(piece) + more
-            stream.window -= len(piece) + more
-            await self.send(frame)
-            if not data:
-                return
-
-    async def _open(self, act: kinds.Open) -> None:
-        for number in range(act.count):
-            if number:
-                await self.rest(act.every)
-            for each in [0, *(each for each, stream in self.streams.items() if not stream.end)]:
-                if act.size < 2**30 or not each:
-                    size = min(act.size, 2**30)
-                    await self.frame(WindowUpdateFrame(each, window_increment=size))
-
-    def took(self, data: bytes) -> None:
-        self._held += data
-        while len(self._held) >= 9:
-            frame, length = Frame.parse_frame_header(memoryview(bytes(self._held[:9])))
-            if len(self._held) < 9 + length:
-                break
-            body = bytes(self._held[9 : 9 + length])
-            del self._held[: 9 + length]
-            frame.parse_body(memoryview(body))
-            self._frame(frame, length)
-        if self._out:
-            out, self._out = bytes(self._out), bytearray()
-            self._answering = asyncio.ensure_future(self._quietly(out, self._answering))
-
-    async def _quietly(self, data: bytes, before: asyncio.Future[None] | None) -> None:
-        if before is not None:
-            await before
-        with suppress(Gone):
-            await self.send(data)
-
-    def _frame(self, frame: Frame, length: int) -> None:
-        stream = self.streams.setdefault(frame.stream_id, Stream()) if frame.stream_id else None
-        if isinstance(frame, SettingsFrame):
-            if "ACK" not in frame.flags:
-                size = frame.settings.get(SettingsFrame.INITIAL_WINDOW_SIZE, self.first_window)
-                for each in self.streams.values():
-                    each.window += size - self.first_window
-                self.first_window = size
-                self._out += SettingsFrame(flags=["ACK"]).serialize()
-                self.settled = True
-        elif isinstance(frame, PingFrame):
-            if "ACK" not in frame.flags:
-                self._out += PingFrame(0, frame.opaque_data, flags=["ACK"]).serialize()
-        elif isinstance(frame, WindowUpdateFrame):
-            if stream is None:
-                self.window += frame.window_increment
-            else:
-                stream.window += frame.window_increment
-        elif isinstance(frame, GoAwayFrame):
-            self.goaway = frame.last_stream_id
-            self._ended(f"GOAWAY {frame.error_code}")
-        elif stream is not None and isinstance(frame, RstStreamFrame):
-            if not stream.end:
-                stream.end = f"RST_STREAM {frame.error_code}"
-                self._ended(stream.end)
-        elif stream is not None and isinstance(frame, DataFrame):
-            stream.body += frame.data
-            self._moved(frame, stream, length)
-        if isinstance(frame, HeadersFrame | ContinuationFrame) and stream is not None:
-            self._headers(frame, stream)
-        elif isinstance(frame, DataFrame) and "END_STREAM" in frame.flags and stream is not None:
-            stream.end = stream.end or "whole"
-            if self.kind.speaks == "websocket2":
-                self._ended("closed")
-
-    def _headers(self, frame: HeadersFrame | ContinuationFrame, stream: Stream) -> None:
-        self._block += frame.data
-        self._ends = self._ends or "END_STREAM" in frame.flags
-        if "END_HEADERS" not in frame.flags:
-            return
-        found: dict[Any, Any] = dict(self._decoder.decode(bytes(self._block)))
-        self._block = bytearray()
-        if ":status" in found and not found[":status"].startswith("1"):
-            stream.status = int(found[":status"])
-        if self._ends:
-            stream.end = stream.end or "whole"
-        self._ends = False
-
-    def _moved(self, frame: DataFrame, stream: Stream, length: int) -> None:
-        if self.begin.opens and length:
-            self._out += WindowUpdateFrame(0, window_increment=length).serialize()
-            if "END_STREAM" not in frame.flags and not stream.end:
-                number = frame.stream_id
-                self._out += WindowUpdateFrame(number, window_increment=length).serialize()
-        if self.begin.pings:
-            self._out += PingFrame(0, b"measures").serialize()
-
-    def _ended(self, how: str) -> None:
-        """The server ends what the client does; what comes after that still counts."""
-        if self.seen.ended is None and not self.kind.lives:
-            self.seen.ended, self.seen.how = self.loop.time(), how
-            self.over.set()
-
-    async def asked(self) -> bool:
-        number = len(self._asked)
-        with suppress(Gone):
-            await self._ask(kinds.Ask())
-            stream = self.stream(number)
-            await self.until(lambda: bool(stream.end) or self._refused(number))
-        return stream.end == "whole"
-
-    def _refused(self, number: int) -> bool:
-        """Whether the server says that it has not looked at that stream: the client may
-        ask again elsewhere.
-        """
-        refused = self.stream(number).end == f"RST_STREAM {REFUSED}"
-        return refused or (self.goaway is not None and self.goaway < 2 * number + 1)
-
-    def told(self) -> bool:
-        return self.goaway is not None or self._refused(len(self._asked) - 1)
-
-    def note(self) -> None:
-        found = [self.streams[number] for number in sorted(self.streams)]
-        self.seen.streams = [(each.status, bytes(each.body), each.end) for each in found]
-
-    def whole(self) -> list[tuple[int, bytes]]:
-        wanted = len(self.kind.answers)
-        found = [self.stream(number) for number in range(wanted)]
-        return [
-            (each.status if each.end == "whole" else 0, bytes(each.body))
-            for each, want in zip(found, self.kind.answers, strict=True)
-            if each.end or not want.status
-        ]
-
-
 HEAD_END = b"\r\n\r\n"
 LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 CHUNKED = re.compile(rb"\r\ntransfer-encoding: *chunked", re.IGNORECASE)
@@ -672,7 +422,7 @@ def goodbye(data: bytes) -> bool:
     """
     frames = data.partition(HEAD_END)[2]
     while len(frames) >= 2:
-        if frames[0] & 0x0F == kinds.GOODBYE:
+        if frames[0] & 0x0F == GOODBYE:
             return True
         size, head = frames[1] & 0x7F, 2
         if size > 125:
@@ -702,49 +452,15 @@ def planned(acts: tuple[Any, ...]) -> float:
     """The seconds that *acts* take if nobody is late."""
     total = 0.0
     for act in acts:
-        if isinstance(act, kinds.Rest | kinds.Busy):
+        if isinstance(act, does.Rest | does.Busy):
             total += act.seconds
-        elif isinstance(act, kinds.Drip):
+        elif isinstance(act, does.Drip):
             total += act.every * (len(act.data) // act.size)
-        elif isinstance(act, kinds.Take):
+        elif isinstance(act, does.Take):
             total += act.every * (act.total / act.size + 1)
-        elif isinstance(act, kinds.Pings | kinds.Open):
+        elif isinstance(act, does.Pings | does.Open):
             total += act.every * act.count
     return total
-
-
-CLIENTS: dict[str, type[Client]] = {"http2": Http2, "websocket2": Http2, "tls": Tls}
-"""The client for what a kind speaks, where it is not plain."""
-
-
-async def played(
-    kind: Kind, address: Address, patience: float, after: float = 0.0, stop: float = 0.0
-) -> Seen:
-    """A client of *kind*, from its connect to its end; it comes *after* so many
-    seconds. *stop*: when the server is told to stop, by the loop's clock.
-    """
-    loop = asyncio.get_running_loop()
-    await asyncio.sleep(after)
-    sock = socket.socket()
-    sock.setblocking(False)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    if kind.window:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, kind.window)
-    began = loop.time()
-    try:
-        await loop.sock_connect(sock, address)
-    except OSError:
-        sock.close()
-        raise
-    client = CLIENTS.get(kind.speaks, Client)(kind, sock, stop)
-    try:
-        if isinstance(client, Tls):
-            await client.shake_or_end()
-        client.seen.marks.append((began, loop.time()))
-        return await client.play(patience)
-    finally:
-        if client.sock.fileno() >= 0:
-            client.sock.close()
 
 
 def reset_on_close(sock: socket.socket) -> None:

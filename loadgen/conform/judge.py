@@ -1,0 +1,109 @@
+"""What became of a client, by what it saw.
+
+One rule: *an end counts from the last act that the server can have counted from*, and
+is early only if it was so from the first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..plan.acts import Drip, Kind, Pings, Want
+from .client import OWN_LAG, Seen
+
+HELD = "held"
+
+
+@dataclass(frozen=True)
+class End:
+    """What became of one client.
+
+    Attributes:
+        kept: Whether one that lives got all that it wanted; None: it does not live.
+        after: Seconds from the beginning of the limit to the end; None: it was held.
+        early: The same from the last instant at which the limit can have begun.
+        says: The status of the last answer, if there was one.
+        doubt: Why this proves nothing; "" if it does.
+        about: What it heard, for people.
+    """
+
+    kept: bool | None
+    after: float | None = None
+    early: float | None = None
+    says: int = 0
+    doubt: str = ""
+    about: str = ""
+
+    @property
+    def words(self) -> str:
+        """For the table."""
+        if self.kept is not None:
+            return "kept" if self.kept else "lost"
+        if self.after is None:
+            return HELD
+        return f"{self.after:.1f} s" + (f", {self.says}" if self.says >= 400 else "")
+
+
+def judged(kind: Kind, seen: Seen, stop: float = 0.0) -> End:
+    """What became of a client of *kind* that saw *seen*. *stop*: when its server was
+    told to stop: what ends it counts from then on.
+    """
+    doubt = f"{seen.late:.2f} s late itself" if seen.late > OWN_LAG else ""
+    heard = seen.data[-60:].decode("latin-1").replace("\r\n", " ").strip()
+    statuses = [status for status, _ in seen.answers]
+    about = f"{len(seen.marks) - 1} of {len(kind.acts)} acts, {statuses}, {seen.how} {heard!r}"
+    if kind.lives:
+        kept = len(seen.answers) >= len(kind.answers) and all(
+            _meets(want, *answer) for want, answer in zip(kind.answers, seen.answers, strict=False)
+        )
+        kept = kept and not seen.lost and _contained(kind, seen.data)
+        return End(kept=kept, doubt="" if kept else doubt, about=about)
+    says = statuses[-1] if statuses else 0
+    since = len(kind.acts) if kind.since is None else kind.since
+    if seen.ended is None:
+        return End(kept=None, says=says, doubt=doubt, about=about)
+    if len(seen.marks) <= since:
+        drips = since and isinstance(kind.acts[since - 1], Drip | Pings)
+        if len(seen.marks) < since or not drips:  # ended before it had begun what is limited
+            return End(kept=None, after=0.0, early=0.0, says=says, doubt=doubt, about=about)
+        began = done = seen.marks[since - 1][1]
+    else:
+        drips = since and isinstance(kind.acts[since - 1], Drip | Pings)
+        done = seen.marks[since][0] if drips else seen.marks[since][1]
+        began = min(_last_sent(kind, seen, since), done)
+    done, began = max(done, stop), max(began, stop)
+    return End(
+        kept=None,
+        after=seen.ended - done,
+        early=seen.ended - began,
+        says=says,
+        doubt=doubt,
+        about=about,
+    )
+
+
+def _last_sent(kind: Kind, seen: Seen, since: int) -> float:
+    """When the last act up to *since* began that can have sent anything."""
+    for place in range(since, 0, -1):
+        name = type(kind.acts[place - 1]).__name__
+        if name not in ("Until", "Up", "Done", "Rest", "At", "Deaf", "Hear", "Take"):
+            return seen.marks[place][0]
+    return seen.marks[0][0]
+
+
+def _meets(want: Want, status: int, body: bytes) -> bool:
+    if not want.status:
+        return True
+    if isinstance(want.body, int):
+        return status == want.status and len(body) == want.body
+    return status == want.status and (want.body is None or body == want.body)
+
+
+def _contained(kind: Kind, data: bytes) -> bool:
+    place = 0
+    for text in kind.hears:
+        place = data.find(text, place)
+        if place < 0:
+            return False
+        place += len(text)
+    return len(data) >= kind.gets
