@@ -10,21 +10,19 @@ used and stands in no table.
 Looked up is what a class says of itself: its attributes, and the names in the code of
 its methods, where those that its objects get are set. Nothing is asked that would
 change it, as its annotations do: Python 3.11 writes them into the class when they are
-read.
+read. And nothing is run: of a module that the program has not imported, the text is
+read (`source`).
 """
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from types import CodeType
-from typing import Any
 
 from .errors import NotInstalled
+from .source import Reader
 
 PYTHON = "python"
 """Stands for the package where the names are those of the standard library."""
@@ -49,31 +47,30 @@ class Foreign:
     names: Mapping[str, str]
     optional: bool = False
 
-    def missing(self) -> list[str]:
+    def missing(self, reader: Reader | None = None) -> list[str]:
         """The names that the installed version does not have, as `Class.name`; empty:
         it has all.
 
-        Imports the modules that they are in.
+        Imports nothing. What the program has not imported is read by *reader*.
         """
-        return [name for place, names in self.names.items() for name in self._lost(place, names)]
+        reader = reader or Reader()
+        return [
+            name for place, names in self.names.items() for name in self._lost(place, names, reader)
+        ]
 
-    def _lost(self, place: str, names: str) -> Iterator[str]:
+    def _lost(self, place: str, names: str, reader: Reader) -> Iterator[str]:
         module, _, path = place.partition(":")
-        try:
-            found: Any = import_module(module)
-        except ImportError:
+        wanted = names.split()
+        if not reader.has(module):
             if not self.optional:
                 yield module
             return
-        for part in filter(None, path.split(".")):
-            found = getattr(found, part, None)
-        if found is None:
+        known = reader.known(module, path, {each for name in wanted for each in name.split("|")})
+        if known is None:
             yield path
             return
-        wanted = names.split()
-        known = _known(found, {each for name in wanted for each in name.split("|")})
         for name in wanted:
-            if not any(each in known for each in name.split("|")):
+            if known.isdisjoint(name.split("|")):
                 yield f"{path or module}.{name}"
 
     @property
@@ -114,8 +111,9 @@ def missing(tables: Iterable[Foreign], whose: str = "") -> str:
         whose: The package that the sentence is about already: of it, it says "it".
     """
     said = []
+    reader = Reader()
     for table in tables:
-        if lost := table.missing():
+        if lost := table.missing(reader):
             who = "it" if table.package == whose else str(table)
             said.append(f"{who} has no {', '.join(lost)}; tested with {table.range}")
     return ", and ".join(said)
@@ -140,46 +138,6 @@ def untested(tables: Iterable[Foreign], whose: str = "") -> str:
         for table in tables
         if not table.is_tested
     )
-
-
-def _known(found: Any, wanted: set[str]) -> set[str]:
-    """Which of *wanted* are attributes of *found*, or, if it is a class, of its
-    objects.
-    """
-    known = {name for name in wanted if "." in name and _leads(found, name)}
-    known |= wanted.intersection(dir(found))
-    kinds: tuple[type, ...] = found.__mro__ if isinstance(found, type) else ()
-    # Most are set in the first method of a class, __init__: the rest is not gone
-    # through then.
-    values = (value for kind in kinds for value in vars(kind).values())
-    for value in values:
-        if known == wanted:
-            break
-        for code in _code_of(value):
-            known |= wanted.intersection(_names_in(code))
-    return known
-
-
-def _leads(found: Any, path: str) -> bool:
-    for name in path.split("."):
-        found = getattr(found, name, None)
-    return found is not None
-
-
-def _code_of(value: Any) -> Iterator[CodeType]:
-    """The code of a method, of a class method, or of a property, without what stands
-    around it.
-    """
-    parts = (value.fget, value.fset) if isinstance(value, property) else (value,)
-    for part in parts:
-        function: Any = getattr(part, "__func__", part)
-        if callable(function) and inspect.isfunction(found := inspect.unwrap(function)):
-            yield found.__code__
-
-
-def _names_in(code: CodeType) -> set[str]:
-    inner = (each for each in code.co_consts if isinstance(each, CodeType))
-    return set(code.co_names).union(*map(_names_in, inner))
 
 
 def _parts(text: str) -> tuple[int, ...]:

@@ -20,6 +20,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, cast
 
+from ..servers.factories import UVLOOP, on_uvloop
 from ..servers.guest import Guest, around
 from . import report
 from .servers import SERVERS
@@ -88,6 +89,7 @@ def begin() -> AfterImport:
     how = os.environ.get(report.RUN)
     for server in SERVERS:
         waiting[server.module] = _guard(server, strict=how != report.LENIENT)
+    waiting[UVLOOP] = on_uvloop
     if how == report.STRICT_INSIDE:
         waiting["socket"] = refuse_strangers
     finder = AfterImport(waiting)

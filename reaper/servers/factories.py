@@ -2,16 +2,21 @@
 `create_server` of every loop is wrapped; the wrapper recognises such a factory and
 guards it. With TLS the handshake is bounded by `timeouts.handshake`, unless the server
 gives an `ssl_handshake_timeout`.
+
+uvloop's loop is wrapped once the program has imported uvloop, and never imported here.
 """
 
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
-from contextlib import suppress
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from .guest import Visit, around
+
+UVLOOP = "uvloop"
 
 Wrap = Callable[[Any], Any]
 Own = Callable[[Any], float | None]
@@ -44,23 +49,34 @@ class Kind(NamedTuple):
 
 
 _FACTORIES: list[Kind] = []
+_LOOPS: list[Any] = []
+"""The classes of loops whose `create_server` is wrapped."""
 
 
 def on_loops(*given: Any, **named: Any) -> None:
     """Guard the protocol factories of a `Kind`, of which these are the fields, on every
     asyncio loop.
     """
-    if not _FACTORIES:
-        from asyncio.base_events import BaseEventLoop
-
-        kinds: list[Any] = [BaseEventLoop]
-        with suppress(ImportError):
-            from uvloop import Loop
-
-            kinds.append(Loop)
-        for kind in kinds:
-            around(kind, "create_server")(_meeting)
     _FACTORIES.append(Kind(*given, **named))
+    from asyncio.base_events import BaseEventLoop
+
+    _wrap(BaseEventLoop)
+    if (uvloop := sys.modules.get(UVLOOP)) is not None:
+        on_uvloop(uvloop)
+
+
+def on_uvloop(module: ModuleType) -> None:
+    """Guard on the loop of uvloop, *module*, what is guarded on those of asyncio.
+    `reaper.run` calls this when the program has imported uvloop.
+    """
+    if _FACTORIES and (kind := getattr(module, "Loop", None)) is not None:
+        _wrap(kind)
+
+
+def _wrap(kind: Any) -> None:
+    if kind not in _LOOPS:
+        _LOOPS.append(kind)
+        around(kind, "create_server")(_meeting)
 
 
 def _meeting(create_server: Any) -> Any:

@@ -19,7 +19,8 @@ from typing import Any
 
 import pytest
 
-from reaper.foreign import Foreign, _known
+from reaper.foreign import Foreign
+from reaper.source import known_of
 from tests.house.test_layers import ROOT, TREE, name_of, sources
 
 FILES = [
@@ -134,7 +135,7 @@ def test_what_a_class_of_ours_uses_or_overrides_of_theirs_stands_in_a_table(path
     for kind in derived(import_module(name_of(path))):
         names = of_self(kind)
         for base in theirs(kind):
-            lost = _known(base, names) - tables(path) - PROMISED
+            lost = known_of(base, names) - tables(path) - PROMISED
             assert not lost, kind
 
 

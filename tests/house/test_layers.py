@@ -21,7 +21,8 @@ SERVER = ADAPTER | {"asyncio", "servers"}
 ARROWS = {
     "errors": (),
     "_deprecated": (),
-    "foreign": {"errors"},
+    "source": (),
+    "foreign": {"errors", "source"},
     "html": (),
     "core": {"errors"},
     "journal": CORE | {"config"},

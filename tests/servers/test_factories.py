@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -54,3 +55,33 @@ def test_a_handshake_has_our_limit_unless_the_server_names_one(
     assert rest == {}
     assert (made._seconds if isinstance(made, Door) else None) == seconds
     assert said == [[]]
+
+
+def test_the_loop_of_uvloop_is_met_once_whichever_comes_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Loop:
+        async def create_server(self) -> None: ...
+
+    uvloop: Any = SimpleNamespace(Loop=Loop)
+    stock = Loop.create_server
+    for name in ("_FACTORIES", "_LOOPS"):
+        monkeypatch.setattr(factories, name, [])
+    factories.on_uvloop(uvloop)
+    assert Loop.create_server is stock, "nobody is guarded yet"
+    monkeypatch.setattr(asyncio.base_events.BaseEventLoop, "create_server", stock)
+    for _ in range(2):
+        monkeypatch.setitem(sys.modules, "uvloop", uvloop)
+        factories.on_loops(lambda factory: False, lambda factory: factory, None)
+        factories.on_uvloop(uvloop)
+        assert Loop.create_server.__wrapped__ is stock  # type: ignore[attr-defined]
+
+
+def test_uvloop_is_not_imported_for_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_FACTORIES", "_LOOPS"):
+        monkeypatch.setattr(factories, name, [])
+    kind = asyncio.base_events.BaseEventLoop
+    monkeypatch.setattr(kind, "create_server", kind.create_server)
+    monkeypatch.setitem(sys.modules, "uvloop", None)
+    factories.on_loops(lambda factory: False, lambda factory: factory, None)
+    assert [kind] == factories._LOOPS
